@@ -1,0 +1,1 @@
+"""The roof: builds every object and starts and stops them in order."""

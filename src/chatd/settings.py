@@ -1,0 +1,1 @@
+"""The settings tree: one typed value, read once."""
