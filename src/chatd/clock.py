@@ -18,7 +18,7 @@ class SystemClock:
     def monotonic(self) -> float:
         return time.monotonic()
 
-    async def sleep(self, seconds: float, *, tag: str) -> None:
+    async def sleep(self, seconds: float, tag: str) -> None:
         """Wait. The tag says what for; a test's clock finds the sleeper by it."""
         del tag
         await asyncio.sleep(seconds)

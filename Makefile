@@ -1,0 +1,48 @@
+# Needs make and Python 3.11 or newer, nothing else. All that is installed goes into .venv.
+
+BIN := .venv/bin
+JOBS ?= 2
+ARGS ?=
+
+# node comes with a locked package; the machine's own may be too old for pyright.
+export PYRIGHT_PYTHON_GLOBAL_NODE := 0
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+# The first Python that really runs (a pyenv shim may exist and refuse) and is new enough.
+# PYTHON=/path/to/python chooses another.
+SETUP = set -e; for python in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+	if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	then exec "$$python" tools/environment.py $@; fi; done; \
+	echo "error: no Python 3.11 or newer found (PYTHON=/path/to/python names one)" >&2; exit 1
+
+.PHONY: help serve test fmt bench docs lock clean runtime dev
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+serve: runtime ## set up what is needed and start the server (ARGS="--data-dir DIR" adds flags)
+	@exec $(BIN)/chatd serve $(ARGS)
+
+test: dev ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
+	@$(BIN)/ruff format --quiet --check . || { echo "Run make fmt."; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/pyright --warnings
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+fmt: dev ## format the code and fix what can be fixed
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format .
+
+bench: dev ## measure speed and print a table
+	@exec $(BIN)/python -m bench $(ARGS)
+
+lock: ## resolve the dependencies again and rewrite requirements/ (needs uv)
+	@UV="$${UV:-uv}" sh tools/lock.sh
+
+clean: ## remove .venv and every cache; never touches data
+	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	@find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+runtime dev:
+	@$(SETUP)

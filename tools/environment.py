@@ -1,0 +1,145 @@
+"""Makes .venv and keeps it equal to the lock files. Run by the Makefile, by any Python 3.11+.
+
+Owns what is in .venv and the note of what was put there (.venv/chatd-setup.json), so that a run
+with nothing to do does nothing. Uses the standard library only: it runs before anything is
+installed. It never installs outside .venv, and only packages whose hash is in a lock file.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+NOTE = VENV / "chatd-setup.json"
+
+LOCKS = {
+    "runtime": ("requirements/runtime.txt", "requirements/build.txt"),
+    "dev": ("requirements/dev.txt",),
+}
+EDITABLE = ["--no-deps", "--no-build-isolation", "--editable", "."]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make .venv, or bring it up to date.")
+    parser.add_argument("wanted", choices=sorted(LOCKS))
+    wanted: str = parser.parse_args().wanted
+    with one_at_a_time():
+        make_venv()
+        done = read_note()
+        packages = fingerprint(*LOCKS[wanted])
+        if done.get(wanted) != packages:
+            say(f"Installing the {wanted} packages into .venv ...")
+            locks = [arg for lock in LOCKS[wanted] for arg in ("-r", lock)]
+            install(["--require-hashes", "--only-binary", ":all:", *locks])
+            done[wanted] = packages
+            write_note(done)
+        package = fingerprint("pyproject.toml")
+        if done.get("chatd") != package:
+            install(EDITABLE)
+            done["chatd"] = package
+            write_note(done)
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Generator[None]:
+    """Two terminals may run make at once. The kernel drops the lock if we are killed."""
+    root = os.open(ROOT, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(root, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("Waiting for another set-up in this directory ...")
+            fcntl.flock(root, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(root)
+
+
+def make_venv() -> None:
+    """Without pip: that needs nothing beyond a bare Python, and installers() finds a way in."""
+    moved = read_note().get("root", str(ROOT)) != str(ROOT)
+    if not moved and succeeds(
+        [str(PYTHON), "-c", "import sys; assert sys.version_info >= (3, 11)"]
+    ):
+        return
+    if VENV.exists():
+        say("The .venv here is broken, too old or was moved: making it anew.")
+        shutil.rmtree(VENV)
+    made = [sys.executable, "-m", "venv", "--without-pip", str(VENV)]
+    if subprocess.run(made, check=False).returncode != 0:
+        fail(f"{sys.executable} cannot make a virtual environment (the command failed: {made}).")
+    write_note({})
+
+
+def install(arguments: list[str]) -> None:
+    for installer in installers():
+        if subprocess.run([*installer, *arguments], cwd=ROOT, check=False).returncode == 0:
+            return
+        say(f"That did not work with: {' '.join(installer)}")
+    fail(
+        "The packages could not be installed. Above is what each installer said; if there is "
+        "nothing, no installer was found: put uv on the PATH, or install pip or ensurepip for "
+        f"{sys.executable} (Debian and Ubuntu: apt install python3-venv)."
+    )
+
+
+def installers() -> Iterator[list[str]]:
+    """From the fastest to the most roundabout; each installs into .venv and nowhere else."""
+    uv = os.environ.get("UV") or shutil.which("uv")
+    if uv:
+        yield [uv, "pip", "install", "--quiet", "--python", str(PYTHON)]
+    flags = ["install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-user"]
+    pip = [str(PYTHON), "-m", "pip"]
+    if succeeds([*pip, "--version"]) or succeeds([str(PYTHON), "-m", "ensurepip"]):
+        yield [*pip, *flags]
+    outer = [sys.executable, "-m", "pip", "--python", str(PYTHON)]
+    if succeeds([*outer, "--version"]):
+        yield [*outer, *flags]
+
+
+def fingerprint(*names: str) -> str:
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def read_note() -> dict[str, str]:
+    try:
+        return json.loads(NOTE.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def write_note(done: dict[str, str]) -> None:
+    NOTE.write_text(json.dumps({**done, "root": str(ROOT)}, indent=2) + "\n")
+
+
+def succeeds(command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def fail(text: str) -> NoReturn:
+    sys.exit(f"error: {text}")
+
+
+if __name__ == "__main__":
+    main()
