@@ -1,0 +1,281 @@
+"""A change: all that one transition writes, as a value.
+
+Transitions build it by chaining; `store.apply` writes any change in one
+statement that succeeds only if the row still has `before`'s version. Times
+are not in here: the database sets them by its own clock, from the statuses
+(a deadline on entering `requires_action` or `interrupting`, `runnable_at`
+when a chat that wants a worker has none).
+"""
+
+from typing import Final, Self
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw, Struct
+
+from chatd.domain.chat import Chat, ChatError, RetryState
+from chatd.domain.ids import MessageId, QueueId, RequestId, WorkerId
+from chatd.domain.messages import Draft, PendingCall, Prompt, UsageEntry
+from chatd.domain.parts import ToolResult
+
+ACTION_TIMEOUT_S: Final = 300.0
+INTERRUPT_TIMEOUT_S: Final = 10.0
+
+NOT_ANSWERED: Final = "The tool call was interrupted before it produced a result."
+
+
+class Appended(Struct, frozen=True, kw_only=True):
+    id: MessageId
+    draft: Draft
+
+
+class Enqueued(Struct, frozen=True, kw_only=True):
+    id: QueueId
+    steer: bool
+    prompt: Prompt
+
+
+class Rewritten(Struct, frozen=True, kw_only=True):
+    id: QueueId
+    prompt: Prompt
+
+
+class Placed(Struct, frozen=True, kw_only=True):
+    id: QueueId
+    position: int
+    steer: bool
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """An idempotency key. `fingerprint` tells a repeat from a reuse with another body."""
+
+    scope: UUID
+    id: RequestId
+    op: str
+    fingerprint: str
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """`before` is None for a new chat.
+
+    `promote` queued messages join history after `messages`: those named in
+    `promote_ids`, in that order, or else that many from the queue's head.
+    """
+
+    before: Chat | None
+    after: Chat
+    messages: tuple[Appended, ...] = ()
+    delete_from: MessageId | None = None
+    enqueue: tuple[Enqueued, ...] = ()
+    rewrite: tuple[Rewritten, ...] = ()
+    place: tuple[Placed, ...] = ()
+    dequeue: tuple[QueueId, ...] = ()
+    clear_queue: bool = False
+    promote: int = 0
+    promote_ids: tuple[QueueId, ...] = ()
+    usage: tuple[UsageEntry, ...] = ()
+    request: Request | None = None
+    touch: bool = False
+
+    @staticmethod
+    def of(chat: Chat) -> "Change":
+        after = msgspec.structs.replace(chat, snapshot_version=chat.snapshot_version + 1)
+        return Change(before=chat, after=after)
+
+    def _set(self, **columns: object) -> Self:
+        after = msgspec.structs.replace(self.after, **columns)
+        return msgspec.structs.replace(self, after=after)
+
+    # History
+
+    def _history_changed(self) -> Self:
+        """A fresh history gets a fresh budget: of attempts, and of crashes."""
+        changed = self.clear_retry()
+        return changed._set(history_version=self.after.snapshot_version, attempt=0, orphan_count=0)
+
+    def append(self, draft: Draft) -> Self:
+        added = Appended(id=self.after.next_message_id, draft=draft)
+        changed = msgspec.structs.replace(self, messages=(*self.messages, added))
+        changed = changed._set(
+            next_message_id=MessageId(added.id + 1),
+            model_config_id=draft.model_config_id or self.after.model_config_id,
+            reasoning_effort=draft.reasoning_effort or self.after.reasoning_effort,
+        )
+        return changed._history_changed()
+
+    def answer_open_calls(self, reason: str = NOT_ANSWERED) -> Self:
+        """No user message may follow an open call: every provider refuses such a history."""
+        changed = self
+        for call in self.after.pending_calls:
+            changed = changed.append(error_result(call, reason))
+        return changed._set(pending_calls=())
+
+    def begin_turn(self, prompt: Prompt) -> Self:
+        changed = self.answer_open_calls()
+        started = changed.after.next_message_id
+        changed = changed.append(prompt.draft())
+        return changed._set(turn_message_id=started, compaction_requested=False).touched()
+
+    def forget_from(self, first: MessageId) -> Self:
+        """Soft-delete: spend and audit outlive an edit. Open calls go with their message."""
+        changed = msgspec.structs.replace(self, delete_from=first)
+        return changed._set(pending_calls=())._history_changed()
+
+    def open(self, calls: tuple[PendingCall, ...]) -> Self:
+        return self._set(pending_calls=calls)
+
+    # Queue
+
+    def _queue_changed(self, *, length: int, steering: int) -> Self:
+        return self._set(
+            queue_len=length, steer_len=steering, queue_version=self.after.snapshot_version
+        )
+
+    def put_in_queue(self, prompt: Prompt, *, steer: bool = False) -> Self:
+        added = Enqueued(id=self.after.next_queue_id, steer=steer, prompt=prompt)
+        changed = msgspec.structs.replace(self, enqueue=(*self.enqueue, added))
+        changed = changed._set(next_queue_id=QueueId(added.id + 1))
+        return changed._queue_changed(
+            length=self.after.queue_len + 1, steering=self.after.steer_len + steer
+        ).touched()
+
+    def take_out(self, item: QueueId, *, steer: bool) -> Self:
+        changed = msgspec.structs.replace(self, dequeue=(*self.dequeue, item))
+        return changed._queue_changed(
+            length=self.after.queue_len - 1, steering=self.after.steer_len - steer
+        )
+
+    def empty_queue(self) -> Self:
+        if self.after.queue_len == 0:
+            return self
+        changed = msgspec.structs.replace(self, clear_queue=True)
+        return changed._queue_changed(length=0, steering=0)
+
+    def rewritten(self, item: QueueId, prompt: Prompt) -> Self:
+        changed = msgspec.structs.replace(self, rewrite=(Rewritten(id=item, prompt=prompt),))
+        return changed._queue_changed(length=self.after.queue_len, steering=self.after.steer_len)
+
+    def placed(self, places: tuple[Placed, ...], *, steering: int) -> Self:
+        changed = msgspec.structs.replace(self, place=places)
+        return changed._queue_changed(length=self.after.queue_len, steering=steering)
+
+    def join_steering(self) -> Self:
+        """A model call follows: steering messages are for it."""
+        return self._promote(self.after.steer_len)
+
+    def promote_head(self) -> Self:
+        """The turn is over: the head begins the next one, with whatever steers it."""
+        changed = self.answer_open_calls()
+        started = changed.after.next_message_id
+        changed = changed._promote(max(1, changed.after.steer_len))
+        return changed._set(turn_message_id=started, compaction_requested=False).touched()
+
+    def promote_named(self, items: tuple[QueueId, ...], *, steering: int) -> Self:
+        """Like promote_head, with the queue at hand and one message let through first."""
+        changed = self.answer_open_calls()
+        started = changed.after.next_message_id
+        changed = msgspec.structs.replace(changed, promote_ids=items)
+        changed = changed._promoted(len(items), steering=steering)
+        return changed._set(turn_message_id=started, compaction_requested=False).touched()
+
+    def _promote(self, count: int) -> Self:
+        return self._promoted(count, steering=0) if count else self
+
+    def _promoted(self, count: int, *, steering: int) -> Self:
+        changed = msgspec.structs.replace(self, promote=count)
+        changed = changed._set(next_message_id=MessageId(self.after.next_message_id + count))
+        changed = changed._queue_changed(length=self.after.queue_len - count, steering=steering)
+        return changed._history_changed()
+
+    # Status and ownership
+
+    def run(self, worker: WorkerId | None) -> Self:
+        """To R under `worker`, or to P if nobody is free."""
+        return self._set(status="running", last_error=None)._owned_by(worker)
+
+    def go_on(self, *, keep_owner: bool) -> Self:
+        """Stay with the owner for the next step, or hand over."""
+        if not keep_owner:
+            return self._set(status="running")._owned_by(None)
+        return self._set(status="running", attempt=self.after.attempt + 1)
+
+    def interrupting(self) -> Self:
+        return self._set(status="interrupting").touched()
+
+    def rest(self) -> Self:
+        return self._stopped("waiting", None)
+
+    def fail(self, error: ChatError) -> Self:
+        return self._stopped("error", error)
+
+    def wait_for_action(self) -> Self:
+        return self._stopped("requires_action", None)
+
+    def shelve(self) -> Self:
+        changed = self._set(archived=True, pin_order=0)
+        return changed if self.after.status == "error" else changed.rest()
+
+    def unshelve(self) -> Self:
+        return self._set(archived=False).touched()
+
+    def _stopped(self, status: str, error: ChatError | None) -> Self:
+        changed = self._set(status=status, last_error=error, compaction_requested=False)
+        return changed.clear_retry()._owned_by(None).touched()
+
+    def _owned_by(self, worker: WorkerId | None) -> Self:
+        """Every hand-over raises the epoch, even back to the same worker: an old task of
+        that worker must not pass for the new one."""
+        if worker is None:
+            changed = self.after.worker_id is not None
+            return self._set(worker_id=None, epoch=self.after.epoch + changed)
+        return self.clear_retry()._set(
+            worker_id=worker, epoch=self.after.epoch + 1, attempt=self.after.attempt + 1
+        )
+
+    def owned_by(self, worker: WorkerId | None) -> Self:
+        return self._owned_by(worker)
+
+    def orphaned(self) -> Self:
+        return self._set(orphan_count=self.after.orphan_count + 1)._owned_by(None)
+
+    # Retry, compaction, bookkeeping
+
+    def retry(self, state: RetryState) -> Self:
+        return self._set(
+            retry_state=state,
+            retry_version=self.after.snapshot_version,
+            attempt=self.after.attempt + 1,
+        )
+
+    def clear_retry(self) -> Self:
+        if self.after.retry_state is None:
+            return self
+        return self._set(retry_state=None, retry_version=self.after.snapshot_version)
+
+    def ask_compaction(self) -> Self:
+        """Work without a new message still gets a fresh episode and retry budget."""
+        changed = self._set(compaction_requested=True, turn_message_id=None)
+        return changed._history_changed().touched()
+
+    def compacted(self) -> Self:
+        return self._set(compaction_requested=False)
+
+    def paid(self, usage: tuple[UsageEntry, ...]) -> Self:
+        return msgspec.structs.replace(self, usage=usage)
+
+    def requested(self, request: Request | None) -> Self:
+        return msgspec.structs.replace(self, request=request)
+
+    def touched(self) -> Self:
+        """The chat moves up in its owner's list."""
+        return msgspec.structs.replace(self, touch=True)
+
+
+def error_result(call: PendingCall, reason: str) -> Draft:
+    part = ToolResult(
+        tool_call_id=call.id,
+        tool_name=call.name,
+        result=Raw(msgspec.json.encode({"error": reason})),
+        is_error=True,
+    )
+    return Draft(role="tool", content=(part,))
