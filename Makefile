@@ -8,9 +8,10 @@ ARGS ?=
 export PYRIGHT_PYTHON_GLOBAL_NODE := 0
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-# The first Python that really runs (a pyenv shim may exist and refuse) and is new enough.
-# PYTHON=/path/to/python chooses another.
-SETUP = set -e; for python in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+# The quick way out is that there is nothing to do. Else the first Python that really runs (a pyenv
+# shim may exist and refuse) and is new enough does it; PYTHON=/path/to/python chooses another.
+SETUP = $(BIN)/python tools/environment.py --check $@ 2>/dev/null && exit 0; \
+	for python in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
 	if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
 	then exec "$$python" tools/environment.py $@; fi; done; \
 	echo "error: no Python 3.11 or newer found (PYTHON=/path/to/python names one)" >&2; exit 1

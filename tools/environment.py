@@ -27,28 +27,42 @@ LOCKS = {
     "runtime": ("requirements/runtime.txt", "requirements/build.txt"),
     "dev": ("requirements/dev.txt",),
 }
-EDITABLE = ["--no-deps", "--no-build-isolation", "--editable", "."]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make .venv, or bring it up to date.")
     parser.add_argument("wanted", choices=sorted(LOCKS))
-    wanted: str = parser.parse_args().wanted
+    parser.add_argument("--check", action="store_true", help="only say, by the exit code, if it is")
+    options = parser.parse_args()
+    wanted: str = options.wanted
+    if options.check:
+        sys.exit(0 if up_to_date(wanted) else 1)
     with one_at_a_time():
         make_venv()
-        done = read_note()
-        packages = fingerprint(*LOCKS[wanted])
-        if done.get(wanted) != packages:
-            say(f"Installing the {wanted} packages into .venv ...")
-            locks = [arg for lock in LOCKS[wanted] for arg in ("-r", lock)]
-            install(["--require-hashes", "--only-binary", ":all:", *locks])
-            done[wanted] = packages
-            write_note(done)
-        package = fingerprint("pyproject.toml")
-        if done.get("chatd") != package:
-            install(EDITABLE)
-            done["chatd"] = package
-            write_note(done)
+        if not up_to_date(wanted):
+            fill_venv(wanted)
+
+
+def up_to_date(wanted: str) -> bool:
+    return expected(wanted).items() <= read_note().items()
+
+
+def expected(wanted: str) -> dict[str, str]:
+    """What the note says when all is in place. The dev lock holds all of the runtime's."""
+    filled = ("runtime", "dev") if wanted == "dev" else (wanted,)
+    return {
+        "root": str(ROOT),
+        "chatd": fingerprint("pyproject.toml"),
+        **{name: fingerprint(*LOCKS[name]) for name in filled},
+    }
+
+
+def fill_venv(wanted: str) -> None:
+    say(f"Installing the {wanted} packages into .venv ...")
+    locks = [argument for lock in LOCKS[wanted] for argument in ("-r", lock)]
+    install(["--require-hashes", "--only-binary", ":all:", *locks])
+    install(["--no-deps", "--no-build-isolation", "--editable", "."])
+    write_note({**read_note(), **expected(wanted)})
 
 
 @contextlib.contextmanager
@@ -79,7 +93,7 @@ def make_venv() -> None:
     made = [sys.executable, "-m", "venv", "--without-pip", str(VENV)]
     if subprocess.run(made, check=False).returncode != 0:
         fail(f"{sys.executable} cannot make a virtual environment (the command failed: {made}).")
-    write_note({})
+    write_note({"root": str(ROOT)})
 
 
 def install(arguments: list[str]) -> None:
@@ -123,7 +137,7 @@ def read_note() -> dict[str, str]:
 
 
 def write_note(done: dict[str, str]) -> None:
-    NOTE.write_text(json.dumps({**done, "root": str(ROOT)}, indent=2) + "\n")
+    NOTE.write_text(json.dumps(done, indent=2) + "\n")
 
 
 def succeeds(command: list[str]) -> bool:
