@@ -1,0 +1,97 @@
+"""Builders of domain values, with defaults for whatever a test does not care about.
+
+They only spare typing. A row that the kernel would never write can be built here too: refusing
+it is the business of the code under test.
+"""
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from chatd.domain.chat import Chat
+from chatd.domain.ids import ChatId, MessageId, QueueId, ToolCallId, UserId, WorkerId
+from chatd.domain.messages import Draft, Message, PendingCall, Prompt, QueuedMessage, Role
+from chatd.domain.parts import Part, Text, ToolCall, ToolResult
+
+CHAT = ChatId(UUID(int=1))
+OWNER = UserId(UUID(int=2))
+WORKER = WorkerId(UUID(int=3))
+OTHER_WORKER = WorkerId(UUID(int=4))
+AT = datetime(2026, 3, 27, 9, 0, tzinfo=UTC)
+
+
+def chat(**columns: object) -> Chat:
+    """An idle chat at version 1, with the given columns put in place of the defaults."""
+    row = Chat(
+        id=CHAT,
+        owner_id=OWNER,
+        root_chat_id=CHAT,
+        title="A chat",
+        created_at=AT,
+        updated_at=AT,
+        status="waiting",
+        snapshot_version=1,
+        history_version=1,
+    )
+    return msgspec.structs.replace(row, **columns)
+
+
+def message(message_id: int, role: Role, *parts: Part, **columns: object) -> Message:
+    """A committed row. Its revision is its id unless told."""
+    row = Message(
+        id=MessageId(message_id), role=role, content=parts, revision=message_id, created_at=AT
+    )
+    return msgspec.structs.replace(row, **columns)
+
+
+def draft(role: Role, *parts: Part, **columns: object) -> Draft:
+    return msgspec.structs.replace(Draft(role=role, content=parts), **columns)
+
+
+def prompt(words: str = "hello", **columns: object) -> Prompt:
+    return msgspec.structs.replace(Prompt(content=(text(words),), created_by=OWNER), **columns)
+
+
+def queued(queue_id: int, words: str = "later", **columns: object) -> QueuedMessage:
+    """A plain message in the queue, at the position of its id unless told."""
+    row = QueuedMessage(
+        id=QueueId(queue_id),
+        content=(text(words),),
+        created_by=OWNER,
+        position=queue_id,
+        steer=False,
+        created_at=AT,
+    )
+    return msgspec.structs.replace(row, **columns)
+
+
+def text(words: str = "hello") -> Text:
+    return Text(text=words)
+
+
+def call(
+    call_id: str, name: str = "execute", args: str | None = "{}", **columns: object
+) -> ToolCall:
+    """`args` is JSON text; None leaves them out, as for arguments that were not JSON."""
+    part = ToolCall(
+        tool_call_id=ToolCallId(call_id),
+        tool_name=name,
+        args=UNSET if args is None else Raw(args.encode()),
+    )
+    return msgspec.structs.replace(part, **columns)
+
+
+def result(
+    call_id: str,
+    name: str = "execute",
+    output: str = '{"output":"done"}',
+    **columns: object,
+) -> ToolResult:
+    part = ToolResult(tool_call_id=ToolCallId(call_id), tool_name=name, result=Raw(output.encode()))
+    return msgspec.structs.replace(part, **columns)
+
+
+def pending(call_id: str, name: str = "execute", **columns: object) -> PendingCall:
+    return msgspec.structs.replace(PendingCall(id=ToolCallId(call_id), name=name), **columns)
