@@ -1,0 +1,87 @@
+"""A copy of the programs where the server's account can run them.
+
+For a checkout under root's home: the account cannot enter it, and opening it up is not ours to do.
+The copy lies in the data directory and belongs to root, so the account cannot change it.
+"""
+
+import asyncio
+import hashlib
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Final
+
+from chatd.pg.account import Account, first_closed_dir
+from chatd.pg.binaries import PROGRAMS, Binaries, probe
+from chatd.pg.errors import PgError
+
+PREFIX: Final = "programs-"
+PARTIAL: Final = "partial-programs-"
+SKIPPED: Final = ("*.a", "pgxs", "pkgconfig", "doc", "man")
+
+
+async def within_reach(
+    found: Binaries, data_dir: Path, account: Account | None, *, durable: bool
+) -> Binaries:
+    """The same programs, in a place where the account can run them. Behind the gate only."""
+    if account is None or found.reachable:
+        return found
+    try:
+        bin_dir = await asyncio.to_thread(_copy_once, found, data_dir, durable=durable)
+    except OSError as error:
+        raise PgError(
+            f"{account.name}, who runs the database because chatd runs as root, cannot execute "
+            f"{found.bin_dir}, and copying it to {data_dir} failed: {error}."
+        ) from error
+    copy = await probe(bin_dir, account)
+    if copy is None or not copy.reachable:
+        closed = first_closed_dir(found.bin_dir, account)
+        raise PgError(
+            f"{account.name}, who runs the database because chatd runs as root, cannot execute "
+            f"the programs in {found.bin_dir} (closed: {closed}) nor a copy of them in {bin_dir}. "
+            "Start chatd as an ordinary user or give a database URL."
+        )
+    return copy
+
+
+def remove_other_copies(data_dir: Path, used: Path) -> None:
+    """Copies of earlier versions. Behind the gate, when no server runs from them."""
+    for path in data_dir.glob(f"{PREFIX}*"):
+        if path not in used.parents:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _copy_once(found: Binaries, data_dir: Path, *, durable: bool) -> Path:
+    digest = hashlib.sha256(found.program("postgres").read_bytes()).hexdigest()[:12]
+    target = data_dir / f"{PREFIX}{found.version}-{digest}"
+    if not target.exists():
+        for leftover in data_dir.glob(f"{PARTIAL}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        partial = data_dir / f"{PARTIAL}{secrets.token_hex(4)}"
+        try:
+            _copy(found.bin_dir, partial)
+            if durable:
+                os.sync()  # Or a power cut could leave the name with empty files behind it.
+            partial.rename(target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return target / "bin"
+
+
+def _copy(bin_dir: Path, target: Path) -> None:
+    (target / "bin").mkdir(parents=True)
+    for name in PROGRAMS:
+        shutil.copy(bin_dir / name, target / "bin" / name)
+    for name in ("lib", "share"):
+        skip = shutil.ignore_patterns(*SKIPPED)
+        shutil.copytree(bin_dir.parent / name, target / name, ignore=skip)
+    _open_up(target)
+
+
+def _open_up(tree: Path) -> None:
+    """Readable for all, whatever the umask was when the original was installed."""
+    tree.chmod(0o755)
+    for path in tree.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
