@@ -1,1 +1,0 @@
-"""The settings tree: one typed value, read once."""

@@ -1,0 +1,153 @@
+"""Turns a file's text, an environment and flags into one Settings value, or says what is wrong.
+
+Owns precedence (file, then environment, then flags), the names a key has in each, and the
+refusals. Pure: it is handed what was read (see files.py) and reads nothing itself.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from chatd.settings.keys import PREFIX, Key, fields, is_section, keys
+from chatd.settings.tree import Settings, SettingsError
+
+# Read by the command line itself before there are settings.
+NOT_KEYS: Final = frozenset({"CHATD_CONFIG"})
+# Kubernetes tells every container about a service called "chatd" in variables of these shapes.
+SERVICE_LINK: Final = re.compile(
+    r"CHATD(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)"
+)
+
+
+class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
+    path: Path
+    text: str
+
+
+def load(
+    file: ConfigFile | None,
+    env: Mapping[str, str],
+    flags: Mapping[str, str | None],
+    *,
+    data_dir: Path | None,
+) -> Settings:
+    """Later sources win. `flags` has keys by dotted name, None where a flag was not given;
+    `data_dir` is where the data goes if no source says otherwise."""
+    values: dict[str, object] = {} if data_dir is None else {"data_dir": data_dir}
+    if file is not None:
+        values |= _from_file(file, env)
+    values |= _from_environment(env)
+    values |= _from_flags(flags)
+    if "data_dir" not in values:
+        raise SettingsError("no place for the data: HOME is not set; use --data-dir")
+    return msgspec.convert(_nest(values, Settings, ()), Settings, dec_hook=_to_path)
+
+
+def _from_file(file: ConfigFile, env: Mapping[str, str]) -> dict[str, object]:
+    try:
+        table = tomllib.loads(file.text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{file.path}: not valid TOML: {error}") from None
+    values: dict[str, object] = {}
+    for name, value in _walk(file, table, Settings, ()):
+        key = keys()[name]
+        converted = _convert(key, value, f"{file.path}: {name}", strict=True)
+        if isinstance(converted, Path):
+            # A path in a file is relative to that file, wherever the server is started.
+            converted = file.path.parent / _at_home(converted, env)
+        values[name] = converted
+    return values
+
+
+def _walk(
+    file: ConfigFile,
+    table: Mapping[str, object],
+    section: type[msgspec.Struct],
+    at: tuple[str, ...],
+) -> Iterator[tuple[str, object]]:
+    for key, value in table.items():
+        path = (*at, key)
+        name = ".".join(path)
+        field = fields(section).get(key)
+        if field is None:
+            raise SettingsError(f"{file.path}: unknown key {name}{_suggest(name, keys())}")
+        if not is_section(field):
+            yield name, value
+        elif isinstance(value, dict):
+            yield from _walk(file, msgspec.convert(value, dict[str, object]), field, path)
+        else:
+            raise SettingsError(f"{file.path}: {name}: expected a table, [{name}]")
+
+
+def _from_environment(env: Mapping[str, str]) -> dict[str, object]:
+    variables = {key.variable: key for key in keys().values()}
+    values: dict[str, object] = {}
+    for variable in sorted(env):
+        if not variable.startswith(PREFIX) or variable in NOT_KEYS:
+            continue
+        key = variables.get(variable)
+        if key is None:
+            if SERVICE_LINK.fullmatch(variable):
+                continue
+            hint = _suggest(variable, variables)
+            raise SettingsError(f"unknown environment variable {variable}{hint}")
+        # Set but empty is how compose files and shells spell "not set".
+        if env[variable]:
+            value = _convert(key, env[variable], variable, strict=False)
+            values[key.name] = _at_home(value, env) if isinstance(value, Path) else value
+    return values
+
+
+def _from_flags(flags: Mapping[str, str | None]) -> dict[str, object]:
+    given = {name: value for name, value in flags.items() if value is not None}
+    known = keys()
+    return {
+        name: _convert(known[name], value, known[name].flag, strict=False)
+        for name, value in given.items()
+    }
+
+
+def _convert(key: Key, value: object, where: str, *, strict: bool) -> object:
+    try:
+        return msgspec.convert(value, key.type, strict=strict, dec_hook=_to_path)
+    except msgspec.ValidationError as error:
+        # The value itself is not shown: it may be a secret, and the reader can see it there.
+        said = str(error).replace("`", "").removeprefix("Expected ")
+        raise SettingsError(f"{where}: expected {key.expected or said}") from None
+
+
+def _suggest(unknown: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(unknown, known, n=1, cutoff=0.7)
+    if not close:
+        last = unknown.rpartition(".")[2]
+        close = [name for name in known if name.rpartition(".")[2] == last]
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _nest(
+    values: Mapping[str, object], section: type[msgspec.Struct], at: tuple[str, ...]
+) -> dict[str, object]:
+    tree: dict[str, object] = {}
+    for name, field in fields(section).items():
+        path = (*at, name)
+        if is_section(field):
+            tree[name] = _nest(values, field, path)
+        elif ".".join(path) in values:
+            tree[name] = values[".".join(path)]
+    return tree
+
+
+def _at_home(path: Path, env: Mapping[str, str]) -> Path:
+    home = env.get("HOME")
+    return Path(home, *path.parts[1:]) if home and path.parts[:1] == ("~",) else path
+
+
+def _to_path(wanted: type, value: object) -> Path:
+    if wanted is Path and isinstance(value, str | Path) and str(value):
+        return Path(value)
+    raise ValueError("Expected a path")

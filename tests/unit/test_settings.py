@@ -1,0 +1,271 @@
+"""Settings: precedence, derived names, and refusals that say what and where."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from chatd.settings.files import default_data_dir, read_config
+from chatd.settings.keys import keys
+from chatd.settings.load import ConfigFile, load
+from chatd.settings.tree import Database, Log, Settings, SettingsError, redact_url
+
+HOME = Path("/home/ada")
+DATA = HOME / "data"
+FILE = Path("/etc/chatd/chatd.toml")
+
+
+def loaded(
+    toml: str | None = None,
+    env: Mapping[str, str] | None = None,
+    flags: Mapping[str, str | None] | None = None,
+    data_dir: Path | None = DATA,
+) -> Settings:
+    file = None if toml is None else ConfigFile(path=FILE, text=toml)
+    return load(file, {"HOME": str(HOME), **(env or {})}, flags or {}, data_dir=data_dir)
+
+
+def refusal(
+    toml: str | None = None,
+    env: Mapping[str, str] | None = None,
+    flags: Mapping[str, str | None] | None = None,
+) -> str:
+    with pytest.raises(SettingsError) as caught:
+        loaded(toml, env, flags)
+    return caught.value.message
+
+
+def test_without_any_source_the_defaults_hold() -> None:
+    assert loaded() == Settings(data_dir=DATA, database=Database(), log=Log())
+
+
+def test_every_key_can_be_set_in_a_file() -> None:
+    toml = """
+        data_dir = "/srv/chatd"
+        [database]
+        url = "postgresql://ada@db/chatd"
+        pool_size = 3
+        statement_timeout_s = 4
+        lock_timeout_s = 0.5
+        [log]
+        level = "debug"
+        format = "json"
+    """
+    assert loaded(toml) == Settings(
+        data_dir=Path("/srv/chatd"),
+        database=Database(
+            url="postgresql://ada@db/chatd",
+            pool_size=3,
+            statement_timeout_s=4.0,
+            lock_timeout_s=0.5,
+        ),
+        log=Log(level="debug", format="json"),
+    )
+
+
+def test_every_key_can_be_set_in_the_environment() -> None:
+    env = {
+        "CHATD_DATA_DIR": "/srv/chatd",
+        "CHATD_DATABASE_URL": "postgres://db/chatd",
+        "CHATD_DATABASE_POOL_SIZE": "3",
+        "CHATD_DATABASE_STATEMENT_TIMEOUT_S": "4",
+        "CHATD_DATABASE_LOCK_TIMEOUT_S": "0.5",
+        "CHATD_LOG_LEVEL": "error",
+        "CHATD_LOG_FORMAT": "json",
+    }
+    assert {key.variable for key in keys().values()} == set(env)
+    assert loaded(env=env) == Settings(
+        data_dir=Path("/srv/chatd"),
+        database=Database(
+            url="postgres://db/chatd", pool_size=3, statement_timeout_s=4.0, lock_timeout_s=0.5
+        ),
+        log=Log(level="error", format="json"),
+    )
+
+
+def test_the_environment_beats_the_file_and_a_flag_beats_both() -> None:
+    toml = "[database]\npool_size = 3\nlock_timeout_s = 3\nstatement_timeout_s = 3"
+    env = {"CHATD_DATABASE_POOL_SIZE": "4", "CHATD_DATABASE_LOCK_TIMEOUT_S": "4"}
+    got = loaded(toml, env, {"database.pool_size": "5", "database.url": None}).database
+    assert got == Database(pool_size=5, lock_timeout_s=4.0, statement_timeout_s=3.0)
+
+
+def test_no_two_keys_share_a_name_and_each_says_what_it_is_for() -> None:
+    every = list(keys().values())
+    assert len({key.variable for key in every}) == len(every)
+    assert len({key.flag for key in every}) == len(every)
+    assert [key.name for key in every if not key.help] == []
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ("[database]\nulr = 'x'", "unknown key database.ulr; did you mean database.url?"),
+        ("url = 'x'", "unknown key url; did you mean database.url?"),
+        ("zebra = 1", "unknown key zebra"),
+        ("[zebra]\nurl = 1", "unknown key zebra"),
+        ("database = 1", "database: expected a table, [database]"),
+        ("[data_dir]\nx = 1", "data_dir: expected a path"),
+        ("data_dir = ''", "data_dir: expected a path"),
+        ("data_dir = 3", "data_dir: expected a path"),
+        ("[database]\npool_size = '3'", "database.pool_size: expected int, got str"),
+        ("[database]\npool_size = true", "database.pool_size: expected int, got bool"),
+        ("[database]\npool_size = 1", "database.pool_size: expected int >= 2"),
+        ("[database]\nlock_timeout_s = 0", "database.lock_timeout_s: expected float > 0.0"),
+        ("[database]\nlock_timeout_s = nan", "database.lock_timeout_s: expected float > 0.0"),
+        ("[log]\nlevel = 'loud'", "log.level: expected one of debug, info, warning, error"),
+        ("[database", "not valid TOML: Expected ']' at the end of a table declaration"),
+    ],
+)
+def test_a_bad_file_is_refused_by_file_and_key(toml: str, message: str) -> None:
+    said = refusal(toml)
+    assert said.startswith(f"{FILE}: {message}")
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("CHATD_DATABASE_POOL_SIZE", "many", "CHATD_DATABASE_POOL_SIZE: expected int, got str"),
+        ("CHATD_LOG_FORMAT", "xml", "CHATD_LOG_FORMAT: expected one of text, json"),
+        (
+            "CHATD_DATABSE_URL",
+            "x",
+            "unknown environment variable CHATD_DATABSE_URL; did you mean CHATD_DATABASE_URL?",
+        ),
+        ("CHATD_ZEBRA", "x", "unknown environment variable CHATD_ZEBRA"),
+    ],
+)
+def test_a_bad_variable_is_refused_by_name(variable: str, value: str, message: str) -> None:
+    assert refusal(env={variable: value}) == message
+
+
+def test_a_bad_flag_is_refused_by_name() -> None:
+    assert refusal(flags={"log.level": "loud"}).startswith("--log-level: expected one of")
+
+
+def test_a_bad_value_is_refused_even_when_a_later_source_overrides_it() -> None:
+    said = refusal("[database]\npool_size = 0", flags={"database.pool_size": "5"})
+    assert said == f"{FILE}: database.pool_size: expected int >= 2"
+
+
+def test_a_refused_address_is_not_shown_because_it_may_hold_a_password() -> None:
+    said = refusal(env={"CHATD_DATABASE_URL": "ada:hunter2@db/chatd"})
+    assert said == ("CHATD_DATABASE_URL: expected an address such as postgresql://user@host/name")
+
+
+def test_a_variable_that_is_set_but_empty_counts_as_not_set() -> None:
+    assert loaded(env={"CHATD_DATABASE_URL": "", "CHATD_LOG_LEVEL": ""}) == loaded()
+
+
+def test_variables_that_are_not_keys_but_belong_to_others_are_left_alone() -> None:
+    env = {
+        "CHATD_CONFIG": "/x",
+        "CHATD_SERVICE_HOST": "10.0.0.1",
+        "CHATD_SERVICE_PORT_HTTP": "80",
+        "CHATD_PORT": "tcp://10.0.0.1:80",
+        "CHATD_PORT_80_TCP_ADDR": "10.0.0.1",
+        "CHATD_API_PORT_80_TCP": "tcp://10.0.0.1:80",
+        "CHATDX": "1",
+    }
+    assert loaded(env=env) == loaded()
+
+
+def test_a_path_in_a_file_is_relative_to_the_file() -> None:
+    assert loaded("data_dir = 'data'").data_dir == FILE.parent / "data"
+
+
+@pytest.mark.parametrize("source", ["file", "environment"])
+def test_a_tilde_means_the_home_directory(source: str) -> None:
+    toml = "data_dir = '~/chats'" if source == "file" else None
+    env = {"CHATD_DATA_DIR": "~/chats"} if source == "environment" else {}
+    assert loaded(toml, env).data_dir == HOME / "chats"
+
+
+def test_without_a_home_the_data_directory_must_be_named() -> None:
+    named = loaded(flags={"data_dir": "/srv"}, data_dir=None)
+    assert named.data_dir == Path("/srv")
+    with pytest.raises(SettingsError, match="use --data-dir"):
+        loaded(data_dir=None)
+
+
+def test_the_default_data_directory_depends_on_who_asks() -> None:
+    env = {"HOME": "/home/ada", "XDG_DATA_HOME": "/data"}
+    assert default_data_dir(env, uid=0) == Path("/var/lib/chatd")
+    assert default_data_dir(env, uid=1000) == Path("/data/chatd")
+    assert default_data_dir({**env, "XDG_DATA_HOME": "data"}, uid=1) == Path(
+        "/home/ada/.local/share/chatd"
+    )
+    assert default_data_dir({}, uid=1000) is None
+
+
+def test_the_file_is_looked_for_in_order(tmp_path: Path) -> None:
+    def write(name: str) -> ConfigFile:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# {name}")
+        return ConfigFile(path=path, text=f"# {name}")
+
+    env = {"HOME": str(tmp_path / "home")}
+    cwd = tmp_path / "cwd"
+    cwd.mkdir()
+    assert read_config(None, env, cwd) is None
+    at_home = write("home/.config/chatd/chatd.toml")
+    assert read_config(None, env, cwd) == at_home
+    xdg = write("xdg/chatd/chatd.toml")
+    assert read_config(None, {**env, "XDG_CONFIG_HOME": str(tmp_path / "xdg")}, cwd) == xdg
+    here = write("cwd/chatd.toml")
+    assert read_config(None, env, cwd) == here
+    by_variable = write("variable.toml")
+    env["CHATD_CONFIG"] = str(by_variable.path)
+    assert read_config(None, env, cwd) == by_variable
+    by_flag = write("cwd/flag.toml")
+    assert read_config(Path("flag.toml"), env, cwd) == by_flag
+
+
+@pytest.mark.parametrize("origin", ["--config", "CHATD_CONFIG"])
+def test_a_file_that_was_asked_for_must_be_readable(origin: str, tmp_path: Path) -> None:
+    wanted = tmp_path / "gone.toml"
+    flag = wanted if origin == "--config" else None
+    with pytest.raises(SettingsError) as caught:
+        read_config(flag, {"CHATD_CONFIG": str(wanted)}, tmp_path)
+    assert caught.value.message == f"{origin}: cannot read {wanted}: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(b"\xff", "it is not UTF-8 text"), (b"#" * 1_000_001, "it is larger")]
+)
+def test_a_file_that_cannot_be_settings_is_refused(
+    content: bytes, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "chatd.toml").write_bytes(content)
+    with pytest.raises(SettingsError, match=reason):
+        read_config(None, {}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ada:hunter2@db:5432/chatd", "postgresql://ada:***@db:5432/chatd"),
+        ("postgresql://ada:hun@ter/2@db/chatd", "postgresql://ada:***@db/chatd"),
+        ("postgresql://:hunter2@db/chatd", "postgresql://:***@db/chatd"),
+        ("postgresql://ada@db/chatd", "postgresql://ada@db/chatd"),
+        ("postgresql:///chatd?host=/run", "postgresql:///chatd?host=/run"),
+        (
+            "postgresql://db/chatd?user=ada&password=hunter2&sslpassword=hunter2",
+            "postgresql://db/chatd?user=ada&password=***&sslpassword=***",
+        ),
+        ("hunter2", "***"),
+    ],
+)
+def test_a_password_in_an_address_is_not_shown(url: str, shown: str) -> None:
+    assert redact_url(url) == shown
+    assert "hunter2" not in repr(Settings(data_dir=DATA, database=Database(url=url)))
+
+
+def test_the_shown_settings_are_whole_but_for_the_password() -> None:
+    database = Database(url="postgresql://ada:hunter2@db/chatd")
+    assert repr(database) == (
+        "Database(url='postgresql://ada:***@db/chatd', pool_size=10, "
+        "statement_timeout_s=30.0, lock_timeout_s=5.0)"
+    )
