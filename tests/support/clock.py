@@ -1,0 +1,64 @@
+"""A clock that moves only when a test says so.
+
+Code that waits parks on it under a tag; the test waits for the sleeper by that tag and then
+lets time pass. So a test never guesses whether the code has reached its timer yet.
+"""
+
+import asyncio
+
+
+class _Sleeper:
+    def __init__(self, tag: str, due: float) -> None:
+        self.tag = tag
+        self.due = due
+        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class FakeClock:
+    """Satisfies `domain.ports.Clock`."""
+
+    def __init__(self) -> None:
+        self._now = 1000.0
+        self._sleepers: list[_Sleeper] = []
+        self._parked = asyncio.Condition()
+
+    def monotonic(self) -> float:
+        return self._now
+
+    async def sleep(self, seconds: float, tag: str) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        sleeper = _Sleeper(tag, self._now + seconds)
+        self._sleepers.append(sleeper)
+        try:
+            async with self._parked:
+                self._parked.notify_all()
+            await sleeper.woken
+        finally:
+            self._sleepers.remove(sleeper)
+
+    def sleeping(self, tag: str) -> list[float]:
+        """How long each sleeper under this tag still has to wait, soonest first."""
+        return sorted(
+            s.due - self._now for s in self._sleepers if s.tag == tag and not s.woken.done()
+        )
+
+    async def asleep_on(self, tag: str, *, within_s: float = 5) -> float:
+        """Wait until something sleeps under this tag; say how long it means to."""
+        async with asyncio.timeout(within_s), self._parked:
+            await self._parked.wait_for(lambda: bool(self.sleeping(tag)))
+        return self.sleeping(tag)[0]
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass. Whoever is due wakes, and finds itself at the new time."""
+        self._now += seconds
+        for sleeper in self._sleepers:
+            if sleeper.due <= self._now and not sleeper.woken.done():
+                sleeper.woken.set_result(None)
+
+    async def pass_over(self, tag: str) -> float:
+        """Wait for a sleeper under this tag and let exactly its time pass."""
+        seconds = await self.asleep_on(tag)
+        self.advance(seconds)
+        return seconds
