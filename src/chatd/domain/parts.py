@@ -141,8 +141,9 @@ _P = TypeVar("_P", bound=_Part)
 
 
 def _scrub(part: _P) -> _P:
+    # By way of UTF-16: two halves of one character find each other, a single half is replaced.
     changed = {
-        name: value.encode("utf-8", "replace").decode()
+        name: value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         for name in part.__struct_fields__
         if isinstance(value := getattr(part, name), str)
     }
