@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from chatd.domain.change import Change, Placed
 from chatd.domain.chat import Chat
 from chatd.domain.commands import EditQueued, MoveQueued
@@ -17,10 +19,17 @@ def in_order(queue: Sequence[QueuedMessage]) -> list[QueuedMessage]:
 
 
 def edit_queued(chat: Chat, queue: Sequence[QueuedMessage], command: EditQueued) -> Change:
-    """*1 -> same. If the message has been promoted meanwhile the old text was sent: 409."""
+    """*1 -> same. If the message has been promoted meanwhile the old text was sent: 409.
+    Whatever the edit does not name stays: model, effort, and who asked."""
     item = _find(chat, queue, command.id, Move.EDIT_QUEUED)
     require(chat, Move.EDIT_QUEUED)
-    return Change.of(chat).rewritten(item.id, command.prompt)
+    prompt = msgspec.structs.replace(
+        command.prompt,
+        created_by=item.created_by,
+        model_config_id=command.prompt.model_config_id or item.model_config_id,
+        reasoning_effort=command.prompt.reasoning_effort or item.reasoning_effort,
+    )
+    return Change.of(chat).rewritten(item.id, prompt)
 
 
 def move_queued(chat: Chat, queue: Sequence[QueuedMessage], command: MoveQueued) -> Change | None:
