@@ -90,11 +90,12 @@ def _enqueue(change: Change, prompt: Prompt, *, steer: bool = False) -> Change:
 
 
 def _send_after_error(change: Change, command: SendMessage, free: WorkerId | None) -> Change:
-    """Whoever waited longest goes first; a steering message does not wait."""
-    if command.when_busy == "steer":
+    """Whoever waited longest goes first; a steering message waits only for older ones."""
+    steer = command.when_busy == "steer"
+    if steer and change.after.steer_len == 0:
         return change.begin_turn(command.prompt).run(free)
     # The head leaves as this one joins, so a full queue has room.
-    return change.promote_head().put_in_queue(command.prompt).run(free)
+    return change.promote_head().put_in_queue(command.prompt, steer=steer).run(free)
 
 
 def _send_interrupt(change: Change, prompt: Prompt, free: WorkerId | None) -> Change:
