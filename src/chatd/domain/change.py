@@ -253,8 +253,10 @@ class Change(Struct, frozen=True, kw_only=True):
         return self._set(retry_state=None, retry_version=self.after.snapshot_version)
 
     def ask_compaction(self) -> Self:
-        """Work without a new message still gets a fresh episode and retry budget."""
-        changed = self._set(compaction_requested=True, turn_message_id=None)
+        """Work without a new message still gets a fresh episode and retry budget. The calls of
+        a failed turn are not taken up again for it: they would run ahead of the summary."""
+        changed = self.answer_open_calls()
+        changed = changed._set(compaction_requested=True, turn_message_id=None)
         return changed._history_changed().touched()
 
     def compacted(self) -> Self:
