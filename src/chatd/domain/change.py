@@ -161,13 +161,25 @@ class Change(Struct, frozen=True, kw_only=True):
 
     def join_steering(self) -> Self:
         """A model call follows: steering messages are for it."""
-        return self._promote(self.after.steer_len)
+        if self.after.steer_len == 0:
+            return self
+        return self._within_turn()._promoted(self.after.steer_len, steering=0)
+
+    def steer(self, prompt: Prompt) -> Self:
+        """Like join_steering, for a message that need not wait."""
+        return self._within_turn().append(prompt.draft()).touched()
+
+    def _within_turn(self) -> Self:
+        """Work that no message began, such as a summary, becomes the turn of the first to join."""
+        if self.after.turn_message_id is not None:
+            return self
+        return self._set(turn_message_id=self.after.next_message_id)
 
     def promote_head(self) -> Self:
         """The turn is over: the head begins the next one, with whatever steers it."""
         changed = self.answer_open_calls()
         started = changed.after.next_message_id
-        changed = changed._promote(max(1, changed.after.steer_len))
+        changed = changed._promoted(max(1, changed.after.steer_len), steering=0)
         return changed._set(turn_message_id=started, compaction_requested=False).touched()
 
     def promote_named(self, items: tuple[QueueId, ...], *, steering: int) -> Self:
@@ -177,9 +189,6 @@ class Change(Struct, frozen=True, kw_only=True):
         changed = msgspec.structs.replace(changed, promote_ids=items)
         changed = changed._promoted(len(items), steering=steering)
         return changed._set(turn_message_id=started, compaction_requested=False).touched()
-
-    def _promote(self, count: int) -> Self:
-        return self._promoted(count, steering=0) if count else self
 
     def _promoted(self, count: int, *, steering: int) -> Self:
         changed = msgspec.structs.replace(self, promote=count)

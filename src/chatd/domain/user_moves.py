@@ -123,7 +123,7 @@ def _send_steer(change: Change, prompt: Prompt, free: WorkerId | None) -> Change
     chat = change.after
     at_boundary = chat.state in (State.P0, State.P1) and not chat.pending_calls
     if at_boundary and chat.steer_len == 0:
-        return change.append(prompt.draft()).touched().run(free)
+        return change.steer(prompt).run(free)
     return _enqueue(change, prompt, steer=True)
 
 
