@@ -32,6 +32,10 @@ _UNSET_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 """Stands in a new row until the database, whose clock counts, has set the time."""
 
 
+_DEEPER, _UNDONE = "[" * 400, "]" * 400
+"""Stored JSON is read again from deeper in the stack, where less of it can be unfolded."""
+
+
 def create(command: CreateChat, free: WorkerId | None) -> Change:
     """- -> R0|P0. The first message and everything ahead of it in one write."""
     if not command.before and command.prompt is None:
@@ -188,9 +192,11 @@ def _matched(
 
 def _client_result(call: PendingCall, answer: ClientResult) -> Draft:
     try:
-        msgspec.json.decode(answer.output)
-    except msgspec.DecodeError as error:
+        msgspec.json.decode(_DEEPER + answer.output + _UNDONE)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise InvalidInput("results", f"output of {call.id!r} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise InvalidInput("results", f"output of {call.id!r} is nested too deeply") from error
     part = ToolResult(
         tool_call_id=call.id,
         tool_name=call.name,
