@@ -96,11 +96,13 @@ class Change(Struct, frozen=True, kw_only=True):
     def append(self, draft: Draft) -> Self:
         added = Appended(id=self.after.next_message_id, draft=draft)
         changed = msgspec.structs.replace(self, messages=(*self.messages, added))
-        changed = changed._set(
-            next_message_id=MessageId(added.id + 1),
-            model_config_id=draft.model_config_id or self.after.model_config_id,
-            reasoning_effort=draft.reasoning_effort or self.after.reasoning_effort,
-        )
+        changed = changed._set(next_message_id=MessageId(added.id + 1))
+        if draft.visibility == "both" and not draft.compressed:
+            # Not so for a summary, which another model may have written.
+            changed = changed._set(
+                model_config_id=draft.model_config_id or self.after.model_config_id,
+                reasoning_effort=draft.reasoning_effort or self.after.reasoning_effort,
+            )
         return changed._history_changed()
 
     def answer_open_calls(self, reason: str = NOT_ANSWERED) -> Self:
