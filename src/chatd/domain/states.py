@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from enum import Enum, StrEnum
 from typing import Final, Literal
 
+from chatd.domain.errors import InvariantBroken
+
 Status = Literal["waiting", "running", "interrupting", "requires_action", "error"]
 PublicStatus = Literal[
     "waiting", "pending", "running", "interrupting", "requires_action", "error", "archived"
@@ -157,21 +159,27 @@ TABLE: Final[Mapping[Move, Mapping[State, frozenset[State]]]] = {
 """Legal moves. An empty set of targets means: allowed, and nothing changes."""
 
 
+# Status, archived, owned. What is not listed the schema refuses to store.
+_LETTERS: Final[Mapping[tuple[Status, bool, bool], str]] = {
+    ("waiting", False, False): "W",
+    ("error", False, False): "E",
+    ("running", False, False): "P",
+    ("running", False, True): "R",
+    ("interrupting", False, False): "I",
+    ("interrupting", False, True): "I",
+    ("requires_action", False, False): "A",
+    ("waiting", True, False): "XW",
+    ("error", True, False): "XE",
+}
+
+
 def classify(status: Status, *, queued: bool, archived: bool, owned: bool) -> State:
-    digit = "1" if queued else "0"
-    if archived:
-        return State(f"X{'E' if status == 'error' else 'W'}{digit}")
-    match status:
-        case "waiting":
-            return State.W
-        case "error":
-            return State(f"E{digit}")
-        case "running":
-            return State(f"{'R' if owned else 'P'}{digit}")
-        case "interrupting":
-            return State(f"I{digit}")
-        case "requires_action":
-            return State(f"A{digit}")
+    letters = _LETTERS.get((status, archived, owned))
+    if letters is None or (letters == "W" and queued):
+        raise InvariantBroken(
+            f"No chat is {status} with {queued=}, {archived=}, {owned=}.",
+        )
+    return State.W if letters == "W" else State(f"{letters}{queued:d}")
 
 
 def public_status(status: Status, *, archived: bool, owned: bool) -> PublicStatus:
