@@ -24,7 +24,7 @@ from chatd.domain.commands import (
 from chatd.domain.errors import ChatBusy, InvalidInput, NotFound, NothingToCompact, QueueFull
 from chatd.domain.ids import WorkerId
 from chatd.domain.legality import require
-from chatd.domain.messages import Draft, PendingCall, Prompt
+from chatd.domain.messages import Draft, PendingCall, Prompt, open_calls
 from chatd.domain.parts import ToolResult
 from chatd.domain.states import BUSY, Move, State
 
@@ -40,6 +40,8 @@ def create(command: CreateChat, free: WorkerId | None) -> Change:
     """- -> R0|P0. The first message and everything ahead of it in one write."""
     if not command.before and command.prompt is None:
         raise InvalidInput("content", "a chat needs at least one message")
+    if open_calls(command.before):
+        raise InvalidInput("before", "a chat cannot begin with an unanswered tool call")
     chat = Chat(
         id=command.id,
         owner_id=command.owner_id,
