@@ -31,9 +31,9 @@ def acquire(chat: Chat, worker: WorkerId) -> Change:
 def commit_step(chat: Chat, step: Step) -> Change:
     """R -> R, or P if the owner lets go. Without open calls a model call is next, so
     steering messages join."""
+    change = _write(chat, step, Move.COMMIT_STEP)
     if not step.messages:
         raise InvariantBroken("A step that adds nothing would be taken again for ever.")
-    change = _write(chat, step, Move.COMMIT_STEP)
     if step.compacted:
         change = change.compacted()
     if not change.after.pending_calls:
