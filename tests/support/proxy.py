@@ -1,0 +1,118 @@
+"""A network between us and PostgreSQL that a test can cut, stall or make deaf.
+
+It passes bytes and understands none of them. It lives in the test's own event loop.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+
+CHUNK = 1 << 16
+
+
+class _Way:
+    """One direction: open, or holding back what comes."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await source.read(CHUNK):
+                await self.open.wait()
+                sink.write(data)
+                await sink.drain()
+        sink.close()
+
+
+class Proxy:
+    def __init__(self, upstream: str, directory: Path) -> None:
+        self._upstream = urlsplit(upstream)
+        self._directory = directory
+        self._to_server = _Way()
+        self._to_client = _Way()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._refusing = False
+        self.accepted = 0
+
+    @property
+    def dsn(self) -> str:
+        query = {"host": str(self._directory), "port": "5432", "sslmode": "disable"}
+        return self._upstream._replace(query=urlencode(query, safe="/", quote_via=quote)).geturl()
+
+    def cut(self) -> None:
+        """All connections end now, in both directions, without a word."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def stall(self) -> None:
+        """Nothing passes any more and nobody is told; new connections are swallowed too."""
+        self._to_server.open.clear()
+        self._to_client.open.clear()
+
+    def hold_replies(self) -> None:
+        """The server hears us, we do not hear the server."""
+        self._to_client.open.clear()
+
+    def resume(self) -> None:
+        self._to_server.open.set()
+        self._to_client.open.set()
+
+    def refuse(self, *, new: bool) -> None:
+        """Close new connections at once, as a server that is down does."""
+        self._refusing = new
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        if self._refusing:
+            writer.transport.abort()
+            return
+        try:
+            server_reader, server_writer = await self._dial()
+        except OSError:
+            writer.transport.abort()
+            return
+        ends = {writer, server_writer}
+        self._writers |= ends
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._to_server.pump(reader, server_writer))
+                group.create_task(self._to_client.pump(server_reader, writer))
+        finally:
+            self._writers -= ends
+            for end in ends:
+                end.transport.abort()
+
+    async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        query = parse_qs(self._upstream.query)
+        host = query.get("host", [self._upstream.hostname or "localhost"])[0]
+        port = int(query.get("port", [str(self._upstream.port or 5432)])[0])
+        if host.startswith("/"):
+            return await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
+        return await asyncio.open_connection(host, port)
+
+
+@asynccontextmanager
+async def proxy_to(upstream: str) -> AsyncGenerator[Proxy]:
+    with tempfile.TemporaryDirectory(prefix="chatd-proxy-", dir="/tmp") as directory:
+        proxy = Proxy(upstream, Path(directory))
+        path = f"{directory}/.s.PGSQL.5432"
+        async with asyncio.TaskGroup() as group:
+
+            def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                task = group.create_task(proxy.serve(reader, writer))
+                serving.add(task)
+                task.add_done_callback(serving.discard)
+
+            serving: set[asyncio.Task[None]] = set()
+            server = await asyncio.start_unix_server(accept, path)
+            try:
+                yield proxy
+            finally:
+                server.close()
+                for task in serving:
+                    task.cancel()
