@@ -1,0 +1,196 @@
+"""Reading chats, and the few columns that are metadata: one statement each, no version."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final, LiteralString
+
+from msgspec import Struct
+
+from chatd.domain.chat import Chat
+from chatd.domain.ids import ChatId, MessageId, UserId
+from chatd.domain.messages import Message, QueuedMessage
+from chatd.store.conn import Conn, Row
+from chatd.store.rows import (
+    MESSAGE_COLUMNS,
+    QUEUE_COLUMNS,
+    chat_of,
+    json_text,
+    messages_in,
+    queue_in,
+)
+
+GET: Final[LiteralString] = "SELECT * FROM chats WHERE id = $1"
+
+LOCK: Final[LiteralString] = "SELECT id FROM chats WHERE id = $1 FOR NO KEY UPDATE"
+
+LOCK_FAMILY: Final[LiteralString] = """
+    SELECT * FROM chats WHERE root_chat_id = $1
+    ORDER BY (id <> root_chat_id), id FOR NO KEY UPDATE"""
+
+_QUEUE: Final[LiteralString] = f"""
+    (SELECT json_agg(q ORDER BY NOT q.steer, q.position) FROM (
+        SELECT {QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = c.id) q)"""
+
+# One statement, so that the queue and the message are those of the row's version.
+LOAD: Final[LiteralString] = f"""
+    SELECT c.*,
+        CASE WHEN c.queue_len > 0 AND $2 THEN {_QUEUE} END AS queue,
+        CASE WHEN $3::bigint IS NOT NULL THEN (SELECT json_agg(m) FROM (
+            SELECT {MESSAGE_COLUMNS} FROM chat_messages
+            WHERE chat_id = c.id AND id = $3) m) END AS target
+    FROM chats c WHERE c.id = $1"""
+
+# What changed after version $2: at most $3 messages, the newest; a deleted one is only an id.
+SINCE: Final[LiteralString] = f"""
+    SELECT c.*,
+        (SELECT json_agg(m ORDER BY m.id) FROM (
+            SELECT id, revision, role, visibility,
+                CASE WHEN deleted THEN '[]' ELSE content END AS content, content_version,
+                compressed, deleted, model_config_id, reasoning_effort, created_by, usage,
+                cost_micros, runtime_ms, provider_response_id, created_at
+            FROM chat_messages
+            WHERE chat_id = c.id AND revision > $2 AND ($2 > 0 OR NOT deleted)
+            ORDER BY id DESC LIMIT $3) m) AS messages,
+        CASE WHEN c.queue_version > $2 AND c.queue_len > 0 THEN {_QUEUE} END AS queue
+    FROM chats c WHERE c.id = $1"""
+
+SET_TITLE: Final[LiteralString] = (
+    "UPDATE chats SET title = $3 WHERE id = $1 AND title = $2 RETURNING *"
+)
+SET_LABELS: Final[LiteralString] = "UPDATE chats SET labels = $2 WHERE id = $1 RETURNING *"
+SET_PIN: Final[LiteralString] = """
+    UPDATE chats SET pin_order = $2
+    WHERE id = $1 AND ($2 = 0 OR (parent_chat_id IS NULL AND NOT archived)) RETURNING *"""
+SET_READ: Final[LiteralString] = """
+    UPDATE chats SET last_read_message_id = $2
+    WHERE id = $1 AND coalesce(last_read_message_id, 0) < $2"""
+
+
+class Loaded(Struct, frozen=True, kw_only=True):
+    """What a move may look at, all of one version."""
+
+    chat: Chat
+    queue: tuple[QueuedMessage, ...] = ()
+    target: Message | None = None
+
+
+class Since(Struct, frozen=True, kw_only=True):
+    """What changed. `queue` is None if it did not; `cut` if there was more than asked for."""
+
+    chat: Chat
+    messages: tuple[Message, ...]
+    queue: tuple[QueuedMessage, ...] | None
+    cut: bool
+
+
+async def get(conn: Conn, chat_id: ChatId) -> Chat | None:
+    return _chat(await conn.fetchrow(GET, chat_id))
+
+
+async def load(
+    conn: Conn,
+    chat_id: ChatId,
+    *,
+    with_queue: bool = False,
+    message_id: MessageId | None = None,
+) -> Loaded | None:
+    row = await conn.fetchrow(LOAD, chat_id, with_queue, message_id)
+    if row is None:
+        return None
+    target = messages_in(row["target"])
+    return Loaded(
+        chat=chat_of(row), queue=queue_in(row["queue"]), target=target[0] if target else None
+    )
+
+
+async def since(conn: Conn, chat_id: ChatId, version: int, *, most: int = 1000) -> Since | None:
+    row = await conn.fetchrow(SINCE, chat_id, version, most + 1)
+    if row is None:
+        return None
+    chat = chat_of(row)
+    messages = messages_in(row["messages"])
+    return Since(
+        chat=chat,
+        messages=messages[-most:],
+        queue=queue_in(row["queue"]) if chat.queue_version > version or version == 0 else None,
+        cut=len(messages) > most,
+    )
+
+
+async def lock(conn: Conn, chat_id: ChatId) -> None:
+    """Wait for whoever is writing, so that the next try cannot lose again."""
+    await conn.fetchval(LOCK, chat_id)
+
+
+async def lock_family(conn: Conn, root: ChatId) -> list[Chat]:
+    """The root first, then by id: the one order in which several chats are ever locked."""
+    return [chat_of(row) for row in await conn.fetch(LOCK_FAMILY, root)]
+
+
+async def set_title(conn: Conn, chat_id: ChatId, *, was: str, now: str) -> Chat | None:
+    """Compare and set: a generated title never overwrites one that a person gave meanwhile."""
+    return _chat(await conn.fetchrow(SET_TITLE, chat_id, was, now))
+
+
+async def set_labels(conn: Conn, chat_id: ChatId, labels: Mapping[str, str]) -> Chat | None:
+    return _chat(await conn.fetchrow(SET_LABELS, chat_id, json_text(labels)))
+
+
+async def set_pin(conn: Conn, chat_id: ChatId, order: int) -> Chat | None:
+    """None if there is no such chat, or it cannot be pinned."""
+    return _chat(await conn.fetchrow(SET_PIN, chat_id, order))
+
+
+async def set_read(conn: Conn, chat_id: ChatId, message_id: MessageId) -> None:
+    await conn.execute(SET_READ, chat_id, message_id)
+
+
+def _chat(row: Row | None) -> Chat | None:
+    return None if row is None else chat_of(row)
+
+
+class ListFilter(Struct, frozen=True, kw_only=True):
+    """`after` is the last row of the page before: its updated_at and id."""
+
+    owner_id: UserId
+    archived: bool = False
+    labels: Mapping[str, str] = {}
+    after: tuple[datetime, ChatId] | None = None
+    limit: int = 50
+
+
+LIST: Final[LiteralString] = """
+    SELECT * FROM chats
+    WHERE owner_id = $1 AND parent_chat_id IS NULL AND archived = $2
+      AND ($3::timestamptz IS NULL OR (updated_at, id) < ($3, $4::uuid))
+    ORDER BY updated_at DESC, id DESC LIMIT $5"""
+LIST_LABELLED: Final[LiteralString] = """
+    SELECT * FROM chats
+    WHERE owner_id = $1 AND parent_chat_id IS NULL AND archived = $2
+      AND ($3::timestamptz IS NULL OR (updated_at, id) < ($3, $4::uuid))
+      AND labels @> $6 AND labels <> '{}'
+    ORDER BY updated_at DESC, id DESC LIMIT $5"""
+LIST_PINNED: Final[LiteralString] = """
+    SELECT * FROM chats WHERE owner_id = $1 AND pin_order > 0 ORDER BY pin_order, id LIMIT 200"""
+LIST_CHILDREN: Final[LiteralString] = """
+    SELECT * FROM chats WHERE root_chat_id = ANY ($1::uuid[]) AND parent_chat_id IS NOT NULL
+    ORDER BY root_chat_id, created_at, id LIMIT $2"""
+
+
+async def list_roots(conn: Conn, which: ListFilter) -> list[Chat]:
+    """Newest first. The order is total, so a page never repeats or skips a chat at rest."""
+    at, chat_id = which.after or (None, None)
+    args = (which.owner_id, which.archived, at, chat_id, which.limit)
+    if which.labels:
+        rows = await conn.fetch(LIST_LABELLED, *args, json_text(which.labels))
+    else:
+        rows = await conn.fetch(LIST, *args)
+    return [chat_of(row) for row in rows]
+
+
+async def list_pinned(conn: Conn, owner_id: UserId) -> list[Chat]:
+    return [chat_of(row) for row in await conn.fetch(LIST_PINNED, owner_id)]
+
+
+async def list_children(conn: Conn, roots: list[ChatId], *, most: int = 1000) -> list[Chat]:
+    return [chat_of(row) for row in await conn.fetch(LIST_CHILDREN, roots, most)]

@@ -1,0 +1,168 @@
+"""Between database rows and domain values. The only place that knows both shapes."""
+
+from datetime import datetime
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat, ChatError, RetryState
+from chatd.domain.ids import ChangeId
+from chatd.domain.messages import Message, PendingCall, QueuedMessage, Role, Usage, Visibility
+from chatd.domain.parts import decode_parts
+from chatd.store.conn import Row
+
+_ENCODER = msgspec.json.Encoder()
+_ERROR = msgspec.json.Decoder(ChatError)
+_RETRY = msgspec.json.Decoder(RetryState)
+_CALLS = msgspec.json.Decoder(tuple[PendingCall, ...])
+_LABELS = msgspec.json.Decoder(dict[str, str])
+
+T = TypeVar("T")
+
+
+def json_text(value: object) -> str:
+    return _ENCODER.encode(value).decode()
+
+
+def json_or_none(value: object) -> str | None:
+    return None if value is None or value is UNSET else json_text(value)
+
+
+def _read(decoder: msgspec.json.Decoder[T], text: str | None) -> T | None:
+    return None if text is None else decoder.decode(text)
+
+
+def chat_of(row: Row) -> Chat:
+    columns = dict(row)
+    client_tools: str | None = columns["client_tools"]
+    columns.update(
+        labels=_LABELS.decode(columns["labels"]),
+        client_tools=UNSET if client_tools is None else Raw(client_tools),
+        last_error=_read(_ERROR, columns["last_error"]),
+        retry_state=_read(_RETRY, columns["retry_state"]),
+        pending_calls=_CALLS.decode(columns["pending_calls"]),
+        recent_changes=tuple(columns["recent_changes"]),
+    )
+    return Chat(**{name: columns[name] for name in Chat.__struct_fields__})
+
+
+def chat_after(change: Change, change_id: ChangeId, row: Row) -> Chat:
+    """The row as written: what we meant, plus what only the database knows."""
+    before = change.before.recent_changes if change.before else ()
+    return msgspec.structs.replace(
+        change.after,
+        title=row["title"],
+        labels=_LABELS.decode(row["labels"]),
+        pin_order=row["pin_order"],
+        last_read_message_id=row["last_read_message_id"],
+        workspace_id=row["workspace_id"],
+        model_config_id=row["model_config_id"],
+        reasoning_effort=row["reasoning_effort"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        runnable_at=row["runnable_at"],
+        action_deadline=row["action_deadline"],
+        interrupt_deadline=row["interrupt_deadline"],
+        recent_changes=(change_id, *before)[:8],
+    )
+
+
+class _Stored(Struct, frozen=True, kw_only=True):
+    """A message or queued message inside a JSON column, its content still as written."""
+
+    id: int
+    content: Raw
+    content_version: int
+    model_config_id: UUID | None
+    reasoning_effort: str | None
+    created_by: UUID | None
+
+
+class _StoredMessage(_Stored, frozen=True, kw_only=True):
+    revision: int
+    role: Role
+    visibility: Visibility
+    compressed: bool
+    deleted: bool
+    usage: Usage | None
+    cost_micros: int | None
+    runtime_ms: int | None
+    provider_response_id: str | None
+    created_at: datetime
+
+
+class _StoredQueued(_Stored, frozen=True, kw_only=True):
+    position: int
+    steer: bool
+    created_at: datetime
+
+
+_USAGE = msgspec.json.Decoder(Usage)
+_PROMOTED = msgspec.json.Decoder(tuple[_Stored, ...])
+_MESSAGES = msgspec.json.Decoder(tuple[_StoredMessage, ...])
+_QUEUED = msgspec.json.Decoder(tuple[_StoredQueued, ...])
+
+MESSAGE_COLUMNS: Final = """
+    id, revision, role, visibility, content, content_version, compressed, deleted,
+    model_config_id, reasoning_effort, created_by, usage, cost_micros, runtime_ms,
+    provider_response_id, created_at"""
+QUEUE_COLUMNS: Final = """
+    id, position, steer, content, content_version, model_config_id, reasoning_effort,
+    created_by, created_at"""
+
+
+def message_of(row: Row) -> Message:
+    columns = dict(row)
+    columns.update(content=decode_parts(columns["content"]), usage=_read(_USAGE, columns["usage"]))
+    return Message(**columns)
+
+
+def messages_in(text: str | None) -> tuple[Message, ...]:
+    if text is None:
+        return ()
+    return tuple(Message(**_fields(stored)) for stored in _MESSAGES.decode(text))
+
+
+def queue_in(text: str | None) -> tuple[QueuedMessage, ...]:
+    if text is None:
+        return ()
+    return tuple(_queued(stored) for stored in _QUEUED.decode(text))
+
+
+def _queued(stored: _StoredQueued) -> QueuedMessage:
+    fields = _fields(stored)
+    del fields["content_version"]
+    return QueuedMessage(**fields)
+
+
+def _fields(stored: _Stored) -> dict[str, Any]:
+    fields = msgspec.structs.asdict(stored)
+    fields["content"] = decode_parts(bytes(stored.content))
+    return fields
+
+
+def messages_written(change: Change, row: Row) -> tuple[Message, ...]:
+    """The messages a change has added, those from the queue among them, in id order."""
+    version, written_at = change.after.snapshot_version, row["written_at"]
+    appended = [
+        Message(
+            id=added.id,
+            revision=version,
+            created_at=written_at,
+            **msgspec.structs.asdict(added.draft),
+        )
+        for added in change.messages
+    ]
+    if row["promoted"] is None:
+        return tuple(appended)
+    promoted = sorted(_PROMOTED.decode(row["promoted"]), key=lambda stored: stored.id)
+    return (
+        *appended,
+        *(
+            Message(role="user", revision=version, created_at=written_at, **_fields(stored))
+            for stored in promoted
+        ),
+    )

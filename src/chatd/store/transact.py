@@ -1,0 +1,225 @@
+"""Making moves: load, decide, write; again if someone else was faster.
+
+Owns the retry on conflict, idempotency keys, and telling everyone afterwards.
+Decides nothing: `decide` is a pure function of what was loaded.
+
+One operation keeps one change id through all its tries. If the connection
+dies after the statement was sent, nobody knows whether it was applied; the
+caller simply tries again with the same id, and the row remembers the last few.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct
+
+from chatd.domain.change import Change, Request
+from chatd.domain.chat import Chat
+from chatd.domain.errors import (
+    Conflict,
+    InvariantBroken,
+    NotFound,
+    RequestError,
+    RequestReused,
+    Unavailable,
+)
+from chatd.domain.ids import ChangeId, ChatId, MessageId
+from chatd.domain.messages import Message
+from chatd.store import chats, requests
+from chatd.store.apply import APPLY, CREATE, values
+from chatd.store.chats import Loaded
+from chatd.store.conn import Conn
+from chatd.store.faults import Duplicate
+from chatd.store.pool import Pool
+from chatd.store.rows import chat_after, messages_written
+
+_HURRIED_TRIES = 2
+
+
+class Applied(Struct, frozen=True, kw_only=True):
+    """What was written. `replayed`: by an earlier try or an earlier request of the same key."""
+
+    chat: Chat
+    messages: tuple[Message, ...] = ()
+    forgotten: tuple[MessageId, ...] = ()
+    request: requests.Recorded | None = None
+    replayed: bool = False
+
+
+class Unchanged(Struct, frozen=True, kw_only=True):
+    """The move is legal and there was nothing to do."""
+
+    chat: Chat
+
+
+Outcome = Applied | Unchanged
+Decide = Callable[[Loaded], Change | None]
+
+
+class Tell(Protocol):
+    """Hands a written row to whoever is interested. Must not raise or wait."""
+
+    def __call__(self, applied: Applied) -> None: ...
+
+
+class Operation(Struct, frozen=True, kw_only=True):
+    """One move on one chat. `known` saves the read if the caller has the row already."""
+
+    chat_id: ChatId
+    change_id: ChangeId
+    decide: Decide
+    known: Chat | None = None
+    with_queue: bool = False
+    message_id: MessageId | None = None
+    request: Request | None = None
+
+
+async def apply(conn: Conn, change: Change, change_id: ChangeId) -> Applied | None:
+    """One statement. None if the row has another version (or, new, already exists)."""
+    statement = CREATE if change.before is None else APPLY
+    row = await conn.fetchrow(statement.text, *statement.args(values(change, change_id)))
+    if row is None:
+        return None
+    return Applied(
+        chat=chat_after(change, change_id, row),
+        messages=messages_written(change, row),
+        forgotten=tuple(row["forgotten"] or ()),
+    )
+
+
+class Transactor:
+    def __init__(self, pool: Pool, tell: Tell) -> None:
+        self._pool = pool
+        self._tell = tell
+
+    async def run(self, operation: Operation) -> Outcome:
+        """Raises what `decide` raises; Unavailable if the database cannot be reached."""
+        try:
+            outcome = await self._hurried(operation) or await self._locked(operation)
+        except Duplicate:
+            outcome = await self._replayed(operation.request)
+        except RequestError:
+            # The first try of this very request may be why the chat refuses it now.
+            recorded = await self._recorded(operation.request)
+            if recorded is None:
+                raise
+            outcome = recorded
+        if isinstance(outcome, Applied) and not outcome.replayed:
+            self._tell(outcome)
+        return outcome
+
+    async def create(
+        self, change: Change, change_id: ChangeId, request: Request | None = None
+    ) -> Applied:
+        """A new chat. Created twice under one id or one key, it is there once."""
+        try:
+            applied = await apply(self._pool, change.requested(request), change_id)
+        except Duplicate:
+            return await self._replayed(request)
+        if applied is None:
+            return await self._existing(change)
+        self._tell(applied)
+        return applied
+
+    async def run_family(
+        self, root: ChatId, decide: Callable[[list[Chat]], tuple[Change, ...]], id_: ChangeId
+    ) -> list[Applied]:
+        """Several chats of one family, all or none, locked in one order."""
+        written: list[Applied] = []
+        async with self._pool.transaction() as session:
+            members = await chats.lock_family(session, root)
+            if any(id_ in member.recent_changes for member in members):
+                return [Applied(chat=member, replayed=True) for member in members]
+            for change in decide(members):
+                applied = await apply(session, change, id_)
+                if applied is None:
+                    raise InvariantBroken(f"Chat {change.after.id} changed under its lock.")
+                written.append(applied)
+        for applied in written:
+            self._tell(applied)
+        return written
+
+    async def _hurried(self, operation: Operation) -> Outcome | None:
+        """Without a lock: almost always the only try."""
+        alone = not operation.with_queue and operation.message_id is None
+        known = operation.known if alone else None
+        for _ in range(_HURRIED_TRIES):
+            loaded = Loaded(chat=known) if known else await _load(self._pool, operation)
+            known = None
+            outcome = await self._attempt(self._pool, operation, loaded)
+            if outcome is not None:
+                return outcome
+        return None
+
+    async def _locked(self, operation: Operation) -> Outcome:
+        """Twice too late: queue up for the row like everyone else."""
+        async with self._pool.transaction() as session:
+            await chats.lock(session, operation.chat_id)
+            loaded = await _load(session, operation)
+            outcome = await self._attempt(session, operation, loaded)
+        if outcome is None:
+            raise InvariantBroken(f"Chat {operation.chat_id} changed under its lock.")
+        return outcome
+
+    async def _attempt(self, conn: Conn, operation: Operation, loaded: Loaded) -> Outcome | None:
+        if operation.change_id in loaded.chat.recent_changes:
+            return await _landed(conn, operation, loaded.chat)
+        change = operation.decide(loaded)
+        if change is None:
+            return Unchanged(chat=loaded.chat)
+        return await apply(conn, change.requested(operation.request), operation.change_id)
+
+    async def _replayed(self, request: Request | None) -> Applied:
+        if request is None:
+            raise InvariantBroken("A change collided with rows it should have known of.")
+        recorded = await self._recorded(request)
+        if recorded is None:
+            raise Unavailable("The first request of this key was undone meanwhile; try again.")
+        return recorded
+
+    async def _recorded(self, request: Request | None) -> Applied | None:
+        if request is None:
+            return None
+        recorded = await requests.get(self._pool, request)
+        if recorded is None:
+            return None
+        if (recorded.op, recorded.fingerprint) != (request.op, request.fingerprint):
+            raise RequestReused("This idempotency key was used for another request.")
+        chat = await chats.get(self._pool, recorded.chat_id)
+        if chat is None:
+            return None
+        return Applied(chat=chat, request=recorded, replayed=True)
+
+    async def _existing(self, change: Change) -> Applied:
+        chat = await chats.get(self._pool, change.after.id)
+        if chat is None:
+            raise Conflict("The parent chat is archived or gone.", code="parent_archived")
+        if chat.owner_id != change.after.owner_id:
+            raise Conflict("There is another chat with this id.", code="chat_exists")
+        return Applied(chat=chat, replayed=True)
+
+
+async def _load(conn: Conn, operation: Operation) -> Loaded:
+    loaded = await chats.load(
+        conn,
+        operation.chat_id,
+        with_queue=operation.with_queue,
+        message_id=operation.message_id,
+    )
+    if loaded is None:
+        raise NotFound("There is no such chat.")
+    return loaded
+
+
+async def _landed(conn: Conn, operation: Operation, chat: Chat) -> Applied:
+    """An earlier try was applied and only its reply was lost."""
+    age = chat.recent_changes.index(operation.change_id)
+    version = chat.snapshot_version - age
+    seen = await chats.since(conn, operation.chat_id, version - 1)
+    messages = seen.messages if seen else ()
+    return Applied(
+        chat=seen.chat if seen else chat,
+        messages=tuple(m for m in messages if m.revision == version and not m.deleted),
+        forgotten=tuple(m.id for m in messages if m.revision == version and m.deleted),
+        replayed=True,
+    )

@@ -1,0 +1,173 @@
+"""Workers: taking chats, the tick that keeps a worker alive, and finding the dead.
+
+All times are the database's. A worker is dead when its session lock is gone
+and it has not renewed for a while, or when its lease has run out; which of
+the two may be acted on is the caller's to say (`domain.lease`).
+"""
+
+from collections.abc import Mapping
+from typing import Final, Literal, LiteralString
+
+from msgspec import Struct
+
+from chatd.domain.chat import Chat
+from chatd.domain.ids import ChatId, WorkerId
+from chatd.store.conn import Conn
+from chatd.store.rows import chat_of
+
+Scope = Literal["none", "locks", "leases"]
+
+# Both pools at once: chats with a parent must not wait for slots that their parents hold.
+# The zero keeps recent_changes in step with the version: one entry for each.
+ACQUIRE: Final[LiteralString] = """
+    WITH roots AS MATERIALIZED (
+        SELECT id FROM chats
+        WHERE runnable_at IS NOT NULL AND (parent_chat_id IS NOT NULL) = false
+          AND runnable_at <= now()
+        ORDER BY (parent_chat_id IS NOT NULL), (status <> 'interrupting'), runnable_at, id
+        LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED),
+    children AS MATERIALIZED (
+        SELECT id FROM chats
+        WHERE runnable_at IS NOT NULL AND (parent_chat_id IS NOT NULL) = true
+          AND runnable_at <= now()
+        ORDER BY (parent_chat_id IS NOT NULL), (status <> 'interrupting'), runnable_at, id
+        LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE chats c SET
+        worker_id = $1, epoch = c.epoch + 1, attempt = c.attempt + 1, runnable_at = NULL,
+        retry_state = NULL,
+        retry_version = CASE WHEN c.retry_state IS NULL THEN c.retry_version
+                             ELSE c.snapshot_version + 1 END,
+        snapshot_version = c.snapshot_version + 1,
+        recent_changes = (ARRAY[0::bigint] || c.recent_changes)[1:8]
+    FROM (SELECT id FROM roots UNION ALL SELECT id FROM children) taken
+    WHERE c.id = taken.id
+    RETURNING c.*"""
+
+RELEASE: Final[LiteralString] = """
+    UPDATE chats SET
+        worker_id = NULL, epoch = epoch + 1, runnable_at = now(),
+        snapshot_version = snapshot_version + 1,
+        recent_changes = (ARRAY[0::bigint] || recent_changes)[1:8]
+    WHERE worker_id = $1 AND ($2::uuid[] IS NULL OR id = ANY ($2))
+    RETURNING *"""
+
+# Renew, and report what the worker must know. An advisory lock with a one-part key shows up
+# in pg_locks with its upper half as classid and its lower half as objid. An owner without a
+# row (struck off, while a slow statement of its own took one more chat) is as dead as one
+# whose lease ran out.
+TICK: Final[LiteralString] = """
+    WITH renewed AS (
+        INSERT INTO chat_workers AS w (worker_id, lock_key, lease_until, draining)
+        VALUES ($1, $2, now() + $3::float8 * interval '1 s', $4)
+        ON CONFLICT (worker_id) DO UPDATE
+        SET renewed_at = now(), lease_until = excluded.lease_until,
+            draining = excluded.draining),
+    held AS MATERIALIZED (
+        SELECT (l.classid::bigint << 32) | l.objid::bigint AS lock_key
+        FROM pg_locks l
+        WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
+          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())),
+    dead AS MATERIALIZED (
+        SELECT w.worker_id FROM chat_workers w
+        WHERE w.worker_id <> $1
+          AND (($5 <> 'none' AND w.renewed_at < now() - $6::float8 * interval '1 s'
+                AND w.lock_key NOT IN (SELECT lock_key FROM held))
+               OR ($5 = 'leases' AND w.lease_until < now() - $7::float8 * interval '1 s'))
+        UNION ALL
+        SELECT DISTINCT c.worker_id FROM chats c
+        WHERE $5 = 'leases' AND c.worker_id IS NOT NULL AND c.worker_id <> $1
+          AND NOT EXISTS (SELECT FROM chat_workers w WHERE w.worker_id = c.worker_id))
+    SELECT
+        ARRAY(SELECT worker_id FROM dead) AS dead,
+        ARRAY(SELECT c.id FROM chats c WHERE c.worker_id IN (SELECT worker_id FROM dead)
+              LIMIT $10) AS orphaned,
+        ARRAY(SELECT c.id FROM chats c
+              WHERE (c.action_deadline IS NOT NULL OR c.interrupt_deadline IS NOT NULL)
+                AND least(c.action_deadline, c.interrupt_deadline) < now()
+              ORDER BY least(c.action_deadline, c.interrupt_deadline) LIMIT $10) AS expired,
+        ARRAY(SELECT c.id FROM chats c WHERE c.worker_id = $1 AND (c.id, c.epoch) NOT IN (
+              SELECT k.id, k.epoch FROM unnest($8::uuid[], $9::bigint[]) AS k (id, epoch)))
+            AS unknown,
+        ARRAY(SELECT k.id FROM unnest($8::uuid[], $9::bigint[]) AS k (id, epoch)
+              WHERE NOT EXISTS (SELECT FROM chats c WHERE c.id = k.id AND c.worker_id = $1
+                                AND c.epoch = k.epoch)) AS lost,
+        EXISTS (SELECT FROM chats WHERE runnable_at IS NOT NULL AND runnable_at <= now())
+            AS runnable"""
+
+STRIKE: Final[LiteralString] = """
+    DELETE FROM chat_workers w WHERE w.worker_id = ANY ($1::uuid[])
+      AND NOT EXISTS (SELECT FROM chats c WHERE c.worker_id = w.worker_id)"""
+
+
+class Beat(Struct, frozen=True, kw_only=True):
+    """What a worker says with each tick: that it lives, and which chats at which epoch it runs."""
+
+    worker_id: WorkerId
+    running: Mapping[ChatId, int]
+    scope: Scope = "none"
+    draining: bool = False
+    lease_s: float = 30
+    silent_s: float = 1.5
+    """Without its lock, a worker this long without a renewal is dead."""
+    overdue_s: float = 5
+    """With or without it, a worker this long past its lease is."""
+    most: int = 500
+
+
+class Heard(Struct, frozen=True, kw_only=True):
+    """What a worker learns from its tick."""
+
+    dead: frozenset[WorkerId]
+    orphaned: tuple[ChatId, ...]
+    expired: tuple[ChatId, ...]
+    unknown: tuple[ChatId, ...]
+    """Chats the database says are mine at an epoch that I do not run: to be released."""
+    lost: tuple[ChatId, ...]
+    """Chats I run that are no longer mine."""
+    runnable: bool
+
+
+def lock_key(worker_id: WorkerId) -> int:
+    """The worker's session lock: held by its listener for as long as the process lives."""
+    return int.from_bytes(worker_id.bytes[:8], signed=True)
+
+
+async def acquire(conn: Conn, worker_id: WorkerId, *, roots: int, children: int) -> list[Chat]:
+    """P -> R, I without an owner -> I: interrupts first, then whoever has waited longest."""
+    rows = await conn.fetch(ACQUIRE, worker_id, roots, children)
+    return [chat_of(row) for row in rows]
+
+
+async def release(conn: Conn, worker_id: WorkerId, only: list[ChatId] | None = None) -> list[Chat]:
+    """R -> P, I -> I, all of a worker's chats at once."""
+    return [chat_of(row) for row in await conn.fetch(RELEASE, worker_id, only)]
+
+
+async def tick(conn: Conn, beat: Beat) -> Heard:
+    row = await conn.fetchrow(
+        TICK,
+        beat.worker_id,
+        lock_key(beat.worker_id),
+        beat.lease_s,
+        beat.draining,
+        beat.scope,
+        beat.silent_s,
+        beat.overdue_s,
+        list(beat.running.keys()),
+        list(beat.running.values()),
+        beat.most,
+    )
+    assert row is not None  # a SELECT without FROM has one row
+    return Heard(
+        dead=frozenset(row["dead"]),
+        orphaned=tuple(row["orphaned"]),
+        expired=tuple(row["expired"]),
+        unknown=tuple(row["unknown"]),
+        lost=tuple(row["lost"]),
+        runnable=row["runnable"],
+    )
+
+
+async def strike(conn: Conn, worker_ids: frozenset[WorkerId]) -> None:
+    """Forget dead workers, those whose chats have all been handed on."""
+    await conn.execute(STRIKE, list(worker_ids))
