@@ -47,8 +47,9 @@ changed AS (
         reasoning_effort = coalesce((SELECT j.reasoning_effort FROM joining j
             WHERE j.reasoning_effort IS NOT NULL ORDER BY j.nth DESC LIMIT 1), :reasoning_effort),
         updated_at = CASE WHEN :touch THEN now() ELSE c.updated_at END,
-        runnable_at = CASE WHEN :worker_id::uuid IS NULL AND :status::text IN ('running', 'interrupting')
-                           THEN coalesce(c.runnable_at, now()) END,
+        runnable_at = CASE
+            WHEN :worker_id::uuid IS NULL AND :status::text IN ('running', 'interrupting')
+            THEN coalesce(c.runnable_at, now()) END,
         action_deadline = CASE WHEN :status::text = 'requires_action'
             THEN coalesce(c.action_deadline, now() + :action_s * interval '1 s') END,
         interrupt_deadline = CASE WHEN :status::text = 'interrupting'

@@ -245,5 +245,7 @@ CREATE UNLOGGED TABLE chat_journal_0 PARTITION OF chat_journal FOR VALUES IN (0)
 CREATE UNLOGGED TABLE chat_journal_1 PARTITION OF chat_journal FOR VALUES IN (1);
 CREATE UNLOGGED TABLE chat_journal_2 PARTITION OF chat_journal FOR VALUES IN (2);
 CREATE UNLOGGED TABLE chat_journal_3 PARTITION OF chat_journal FOR VALUES IN (3);
+CREATE UNLOGGED TABLE chat_journal_4 PARTITION OF chat_journal FOR VALUES IN (4);
+CREATE UNLOGGED TABLE chat_journal_5 PARTITION OF chat_journal FOR VALUES IN (5);
 CREATE INDEX chat_journal_episode
     ON chat_journal (chat_id, history_version, attempt, first_seq);
