@@ -1,0 +1,112 @@
+"""A viewer as the protocol wants it: what a client makes of the events it gets.
+
+Every real client (page, terminal, library) must agree with this one. `apply` is written from
+the protocol, `of` from the rows: that both come to the same is what the stream promises.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chatd.domain.chat import ChatError, RetryState
+from chatd.domain.diff import Snapshot
+from chatd.domain.events import (
+    ActionRequired,
+    AskedCall,
+    ErrorEvent,
+    Event,
+    HistoryReset,
+    MessageEvent,
+    MessagePart,
+    MessagesDeleted,
+    PartPayload,
+    PreviewReset,
+    PublicMessage,
+    PublicQueued,
+    QueueUpdate,
+    RetryEvent,
+    StatusEvent,
+    VersionReached,
+    public_message,
+    public_queued,
+)
+from chatd.domain.ids import MessageId
+from chatd.domain.states import PublicStatus
+
+
+class ClientState(Struct, frozen=True, kw_only=True):
+    """`version` is what the client resumes from; `preview` are live parts not yet committed."""
+
+    version: int = 0
+    status: PublicStatus | None = None
+    messages: Mapping[MessageId, PublicMessage] = {}
+    queue: tuple[PublicQueued, ...] = ()
+    retry: RetryState | None = None
+    error: ChatError | None = None
+    asked: tuple[AskedCall, ...] = ()
+    episode: tuple[int, int] | None = None
+    preview: tuple[PartPayload, ...] = ()
+
+    def apply(self, events: Iterable[Event]) -> "ClientState":
+        state = self
+        for event in events:
+            state = state._apply_one(event)
+        return state
+
+    def _apply_one(self, event: Event) -> "ClientState":
+        match event:
+            case StatusEvent(status=payload):
+                return replace(self, status=payload.status, error=None, asked=())
+            case MessageEvent(message=message):
+                return replace(self, messages={**self.messages, message.id: message})
+            case MessagesDeleted(ids=ids):
+                kept = {key: row for key, row in self.messages.items() if key not in ids}
+                return replace(self, messages=kept)
+            case HistoryReset():
+                return ClientState()
+            case PreviewReset(history_version=history, attempt=attempt):
+                return replace(self, episode=(history, attempt), preview=())
+            case MessagePart(message_part=part):
+                return self._with_part(part)
+            case QueueUpdate(queued_messages=queue):
+                return replace(self, queue=queue)
+            case RetryEvent(retry=retry):
+                return replace(self, retry=retry)
+            case ErrorEvent(error=error):
+                return replace(self, error=error)
+            case ActionRequired(action_required=payload):
+                return replace(self, asked=payload.tool_calls)
+            case VersionReached(version=version):
+                return replace(self, version=version)
+
+    def _with_part(self, part: PartPayload) -> "ClientState":
+        assert (part.history_version, part.attempt) == self.episode, "a part of another episode"
+        assert part.seq == len(self.preview) + 1, "a part is missing or came twice"
+        return replace(self, preview=(*self.preview, part))
+
+    def settled(self) -> "ClientState":
+        """Without the preview, which the stream may lose."""
+        return replace(self, preview=())
+
+    @staticmethod
+    def of(full: Snapshot) -> "ClientState":
+        """What a client that reads everything now would show."""
+        chat = full.chat
+        assert full.since == 0
+        rows = [public_message(chat.id, row) for row in full.messages if not row.deleted]
+        queue = sorted(full.queue or (), key=lambda item: (not item.steer, item.position))
+        asked = chat.pending_calls if chat.status == "requires_action" else ()
+        return ClientState(
+            version=chat.snapshot_version,
+            status=chat.public_status,
+            messages={row.id: row for row in rows if row is not None},
+            queue=tuple(public_queued(chat.id, item) for item in queue),
+            retry=chat.retry_state,
+            error=chat.last_error if chat.public_status == "error" else None,
+            asked=tuple(
+                AskedCall(tool_call_id=call.id, tool_name=call.name, args=call.args)
+                for call in asked
+            ),
+            episode=(chat.history_version, chat.attempt),
+        )
