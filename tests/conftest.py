@@ -9,7 +9,7 @@ import pytest
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.clock import FakeClock
-from tests.support.database import Clone, TestServer
+from tests.support.database import Clone, OwnServer, TestServer, own_server_in, scratch_space
 from tests.support.proxy import Proxy, proxy_to
 
 _NUMBERS = itertools.count(1)
@@ -43,6 +43,13 @@ def empty_dsn(test_server: TestServer) -> Generator[str]:
     name = f"test_{os.getpid()}_{next(_NUMBERS)}"
     yield test_server.create(name)
     test_server.drop(name)
+
+
+@pytest.fixture
+async def own_server() -> AsyncGenerator[OwnServer]:
+    """A server that the test may stop and start. Costs a second."""
+    async with own_server_in(scratch_space()) as server:
+        yield server
 
 
 @pytest.fixture

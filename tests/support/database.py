@@ -15,8 +15,8 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Coroutine, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -166,6 +166,36 @@ class Clone:
         return left
 
 
+class OwnServer:
+    """A server for one test, which may stop it and start it again."""
+
+    def __init__(self, home: Path) -> None:
+        home.chmod(0o711)  # the server may run under another account, which must be able to pass
+        self._config = Config(data_dir=home / "pg", settings=CARELESS)
+        self._server: Server | None = None
+        self.dsn = ""
+
+    async def start(self) -> None:
+        self._server = await start(self._config, os.environ)
+        self.dsn = self._server.dsn
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+            self._server = None
+
+
+@asynccontextmanager
+async def own_server_in(parent: Path) -> AsyncGenerator[OwnServer]:
+    with tempfile.TemporaryDirectory(prefix="chatd-own-", dir=parent) as home:
+        server = OwnServer(Path(home))
+        try:
+            await server.start()
+            yield server
+        finally:
+            await server.stop()
+
+
 async def _others_left(session: Session) -> list[str]:
     """A backend takes a moment to notice that its client has gone."""
     others = await session.fetch(OTHERS)
@@ -197,12 +227,16 @@ def _config(home: Path) -> Config:
     return Config(database_url=url, data_dir=home / "pg", settings=CARELESS)
 
 
-def _home() -> Path:
-    """In memory if possible. Per installation, since the server's version comes with it."""
+def scratch_space() -> Path:
+    """In memory if possible."""
     memory = Path("/dev/shm")
-    parent = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+    return memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def _home() -> Path:
+    """Per installation, since the server's version comes with it."""
     installation = hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]
-    home = parent / f"chatd-test-{os.geteuid()}-{installation}"
+    home = scratch_space() / f"chatd-test-{os.geteuid()}-{installation}"
     home.mkdir(mode=0o711, exist_ok=True)
     return home
 

@@ -99,14 +99,20 @@ class Pool:
     def size(self) -> int:
         return len(self._idle) + len(self._lent) + self._opening
 
+    @property
+    def waiting(self) -> int:
+        return sum(not turn.done() for turn in self._waiting)
+
     async def _take(self) -> Session:
+        if self._closed:
+            raise _closed()
         while self._idle:
             session = self._idle.pop()
             if session.reusable:
                 self._lent.add(session)
                 return session
             session.terminate()
-        if self.size < self._config.max_size and not self._closed:
+        if self.size < self._config.max_size:
             self._opening += 1
             return await self._open()
         return await self._wait() or await self._open()
@@ -115,7 +121,7 @@ class Pool:
         """Fill a place that is counted in `_opening`."""
         try:
             if self._closed:
-                raise Unavailable("The database pool is closed.", code="database_closed")
+                raise _closed()
             session = await connect(self._config.connect, self._on_statement)
         except BaseException:
             self._opening -= 1
@@ -127,8 +133,6 @@ class Pool:
 
     async def _wait(self) -> Session | None:
         """A session, already counted as lent, or None: a place, already counted as opening."""
-        if self._closed:
-            raise Unavailable("The database pool is closed.", code="database_closed")
         turn: asyncio.Future[Session | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
@@ -181,6 +185,10 @@ class Pool:
     def _note_all_back(self) -> None:
         if not self._lent and not self._opening:
             self._all_back.set()
+
+
+def _closed() -> Unavailable:
+    return Unavailable("The database pool is closed.", code="database_closed")
 
 
 class Database:

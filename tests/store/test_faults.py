@@ -1,0 +1,284 @@
+"""What the database can do to us, and what it is called when it leaves the store."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import pytest
+
+from chatd.domain.errors import ChatdError, InvalidInput, InvariantBroken, Unavailable
+from chatd.store.conn import ConnectConfig, Session, connect
+from chatd.store.faults import Duplicate, MissingReference, translate
+from tests.support.eventually import eventually
+from tests.support.proxy import Proxy, proxy_to
+
+LEDGER = """
+    CREATE TABLE ledger (
+        id int CONSTRAINT one_entry_each PRIMARY KEY,
+        amount int CONSTRAINT amount_is_positive CHECK (amount > 0),
+        parent int CONSTRAINT parent_exists REFERENCES ledger,
+        note text)"""
+ENTER = "INSERT INTO ledger (id, amount) VALUES (1, 1)"
+
+
+@pytest.fixture
+async def near(empty_dsn: str) -> AsyncGenerator[Session]:
+    """Straight to the server."""
+    session = await connect(ConnectConfig(dsn=empty_dsn))
+    await session.execute(LEDGER)
+    yield session
+    await session.close(within_s=5)
+
+
+@pytest.fixture
+async def line(near: Session, empty_dsn: str) -> AsyncGenerator[Proxy]:
+    async with proxy_to(empty_dsn) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def far(line: Proxy) -> AsyncGenerator[Session]:
+    """Over a network that can fail."""
+    session = await connect(ConnectConfig(dsn=line.dsn))
+    yield session
+    session.terminate()
+
+
+async def fault(call: Awaitable[object]) -> ChatdError:
+    with pytest.raises(ChatdError) as caught:
+        await call
+    return caught.value
+
+
+async def entries(near: Session) -> bool:
+    return await near.fetchval("SELECT count(*) FROM ledger") == 1
+
+
+async def test_a_statement_whose_answer_was_lost_may_have_been_applied(
+    near: Session, far: Session, line: Proxy
+) -> None:
+    await far.execute("SELECT 1")
+    line.hold_replies()
+    async with asyncio.TaskGroup() as group:
+        sent = group.create_task(fault(far.execute(ENTER)))
+        await eventually(lambda: entries(near))
+        line.cut()
+        error = await sent
+    assert isinstance(error, Unavailable)
+    assert (error.code, error.maybe_applied) == ("database_down", True)
+
+
+async def test_a_statement_on_a_session_known_to_be_lost_was_never_sent(
+    far: Session, line: Proxy
+) -> None:
+    gone = asyncio.Event()
+    far.on_lost(gone.set)
+    line.cut()
+    async with asyncio.timeout(5):
+        await gone.wait()
+    error = await fault(far.execute(ENTER))
+    assert isinstance(error, Unavailable)
+    assert (error.code, error.maybe_applied) == ("database_down", False)
+
+
+async def test_a_transaction_lost_before_its_commit_was_not_applied(
+    near: Session, far: Session, line: Proxy
+) -> None:
+    async def lose() -> None:
+        async with far.transaction():
+            await far.execute(ENTER)
+            line.cut()
+            await far.execute("SELECT 1")
+
+    error = await fault(lose())
+    assert isinstance(error, Unavailable)
+    assert (error.code, error.maybe_applied) == ("database_down", False)
+    assert not await entries(near)
+
+
+async def test_a_transaction_whose_commit_was_lost_may_have_been_applied(
+    near: Session, far: Session, line: Proxy
+) -> None:
+    async def lose() -> None:
+        async with far.transaction():
+            await far.execute(ENTER)
+            line.hold_replies()
+
+    async with asyncio.TaskGroup() as group:
+        sent = group.create_task(fault(lose()))
+        await eventually(lambda: entries(near))
+        line.cut()
+        error = await sent
+    assert isinstance(error, Unavailable)
+    assert (error.code, error.maybe_applied) == ("database_down", True)
+
+
+async def test_a_server_gone_silent_is_given_up(near: Session, line: Proxy) -> None:
+    link = ConnectConfig(dsn=line.dsn, statement_timeout_s=0.05, answer_margin_s=0.05)
+    session = await connect(link)
+    line.stall()
+    error = await fault(session.execute(ENTER))
+    assert isinstance(error, Unavailable)
+    assert (error.code, error.maybe_applied) == ("database_timeout", True)
+    assert not session.reusable
+    session.terminate()
+
+
+async def test_connecting_to_a_server_gone_silent_is_given_up(line: Proxy) -> None:
+    line.stall()
+    error = await fault(connect(ConnectConfig(dsn=line.dsn, connect_within_s=0.05)))
+    assert isinstance(error, Unavailable)
+    assert (error.code, error.maybe_applied) == ("database_timeout", False)
+
+
+async def test_a_session_ended_by_an_administrator_counts_as_lost(
+    near: Session, far: Session
+) -> None:
+    async with asyncio.TaskGroup() as group:
+        sleeping = group.create_task(fault(far.execute("SELECT pg_sleep(60)")))
+        await eventually(lambda: is_running(near, "SELECT pg_sleep(60)"))
+        await near.execute("SELECT pg_terminate_backend($1, 5000)", far.backend_pid)
+        error = await sleeping
+    assert isinstance(error, Unavailable)
+    assert (error.code, error.maybe_applied) == ("database_down", True)
+
+
+async def is_running(near: Session, query: str) -> bool:
+    found = await near.fetchval(
+        "SELECT count(*) FROM pg_stat_activity WHERE query = $1 AND state = 'active'", query
+    )
+    return found == 1
+
+
+async def test_a_slow_statement_is_ended_by_the_server_and_not_applied(near: Session) -> None:
+    await near.execute("SET statement_timeout = 50")
+    slow = "INSERT INTO ledger (id, note) SELECT 1, pg_sleep(60)::text"
+    error = await fault(near.execute(slow))
+    assert isinstance(error, Unavailable)
+    assert (error.code, error.maybe_applied) == ("database_timeout", False)
+    assert near.reusable
+
+
+async def test_a_lock_that_does_not_come_is_a_busy_database(near: Session, far: Session) -> None:
+    async with near.transaction():
+        await near.execute("LOCK TABLE ledger")
+        await far.execute("SET lock_timeout = 50")
+        error = await fault(far.execute(ENTER))
+    assert isinstance(error, Unavailable)
+    assert (error.code, error.maybe_applied) == ("database_busy", False)
+
+
+async def test_the_loser_of_a_deadlock_may_try_again(near: Session, far: Session) -> None:
+    await near.execute("INSERT INTO ledger (id) VALUES (1), (2)")
+    await near.execute("SET deadlock_timeout = 50")
+
+    async def touch(session: Session, first: int, second: int, met: asyncio.Barrier) -> None:
+        async with session.transaction():
+            await session.execute("UPDATE ledger SET amount = 1 WHERE id = $1", first)
+            await met.wait()
+            await session.execute("UPDATE ledger SET amount = 1 WHERE id = $1", second)
+
+    met = asyncio.Barrier(2)
+    outcomes = await asyncio.gather(
+        touch(near, 1, 2, met), touch(far, 2, 1, met), return_exceptions=True
+    )
+    errors = [outcome for outcome in outcomes if outcome is not None]
+    assert [(type(e), getattr(e, "code", "")) for e in errors] == [
+        (Unavailable, "database_conflict")
+    ]
+
+
+async def test_a_row_that_is_there_already_is_named_by_its_constraint(near: Session) -> None:
+    await near.execute(ENTER)
+    error = await fault(near.execute(ENTER))
+    assert isinstance(error, Duplicate)
+    assert error.constraint == "one_entry_each"
+
+
+async def test_a_reference_to_nothing_is_named_by_its_constraint(near: Session) -> None:
+    error = await fault(near.execute("INSERT INTO ledger (id, parent) VALUES (1, 99)"))
+    assert isinstance(error, MissingReference)
+    assert error.constraint == "parent_exists"
+
+
+async def test_a_check_that_fails_is_our_bug_and_does_not_quote_the_row(near: Session) -> None:
+    secret = "INSERT INTO ledger (id, amount, note) VALUES (1, -1, 'a secret of the user')"
+    error = await fault(near.execute(secret))
+    assert isinstance(error, InvariantBroken)
+    assert "amount_is_positive" in error.message
+    assert "secret" not in f"{error} {error.__cause__}"
+
+
+async def test_an_argument_of_the_wrong_type_is_our_bug(near: Session) -> None:
+    error = await fault(near.fetchval("SELECT $1::int", "not a number"))
+    assert isinstance(error, InvariantBroken)
+    assert near.reusable
+
+
+async def test_a_server_that_is_not_there_counts_as_down() -> None:
+    error = await fault(connect(ConnectConfig(dsn="postgresql://nobody@/nowhere?host=/nowhere")))
+    assert isinstance(error, Unavailable)
+    assert error.code == "database_down"
+
+
+async def test_an_address_that_makes_no_sense_is_the_callers_mistake() -> None:
+    error = await fault(connect(ConnectConfig(dsn="mysql://here")))
+    assert isinstance(error, InvalidInput)
+    assert error.field == "database_url"
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "maybe_applied"),
+    [
+        ("08006", "database_down", True),
+        ("25006", "database_read_only", False),
+        ("25P03", "database_timeout", False),
+        ("28P01", "database_refused", False),
+        ("3D000", "database_refused", False),
+        ("40001", "database_conflict", False),
+        ("40003", "database_conflict", True),
+        ("53100", "database_full", False),
+        ("53300", "database_busy", False),
+        ("57P01", "database_down", True),
+        ("57P03", "database_down", True),
+        ("58030", "database_down", True),
+    ],
+)
+def test_states_of_the_server_that_pass_by_themselves(
+    state: str, code: str, *, maybe_applied: bool
+) -> None:
+    error = server_error(state)
+    sent = translate(error, sent=True)
+    assert isinstance(sent, Unavailable)
+    assert (sent.code, sent.maybe_applied) == (code, maybe_applied)
+    unsent = translate(error, sent=False)
+    assert isinstance(unsent, Unavailable)
+    assert not unsent.maybe_applied
+
+
+@pytest.mark.parametrize("state", ["22P02", "23502", "23514", "25P02", "42P01", "XX000", "ZZZZZ"])
+def test_states_of_the_server_that_only_a_person_can_mend(state: str) -> None:
+    error = translate(server_error(state), sent=True)
+    assert isinstance(error, InvariantBroken)
+    assert state in error.message
+
+
+def server_error(state: str) -> asyncpg.PostgresError:
+    error = asyncpg.PostgresError("the server's words")
+    vars(error)["sqlstate"] = state
+    return error
+
+
+async def test_identifiers_from_the_database_are_as_good_as_our_own(near: Session) -> None:
+    ours = UUID(int=7)
+    theirs = await near.fetchval("SELECT $1::uuid", ours)
+    assert theirs == ours
+    assert {ours: "found"}[theirs] == "found"
+    assert msgspec.json.encode(theirs) == msgspec.json.encode(ours)
+
+
+async def test_json_comes_and_goes_as_text_byte_for_byte(near: Session) -> None:
+    text = '{"b":  1, "a": [1.0,"\\u0000"]}'
+    assert await near.fetchval("SELECT $1::json", text) == text

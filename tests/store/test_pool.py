@@ -1,0 +1,265 @@
+"""The pool: nobody waits for ever, nothing leaks, and the database may come and go."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from chatd.domain.errors import InvariantBroken, Unavailable
+from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Database, Pool, PoolConfig
+from tests.support.database import OwnServer
+from tests.support.eventually import eventually
+
+OWN_PID = "SELECT pg_backend_pid()"
+TAKE = "SELECT pg_advisory_xact_lock(42)"
+
+
+@asynccontextmanager
+async def pool_of(
+    size: int, dsn: str, *, acquire_within_s: float = 5, close_within_s: float = 5
+) -> AsyncGenerator[Pool]:
+    config = PoolConfig(
+        connect=ConnectConfig(dsn=dsn),
+        max_size=size,
+        acquire_within_s=acquire_within_s,
+        close_within_s=close_within_s,
+    )
+    pool = Pool(config)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+async def blocked_pid(pool: Pool) -> int | None:
+    """Who is waiting for the lock that a test holds."""
+    return await pool.fetchval(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query = $1 "
+        "AND wait_event = 'advisory'",
+        TAKE,
+    )
+
+
+async def is_connected(pool: Pool, pid: int) -> bool:
+    found = await pool.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid)
+    return found == 1
+
+
+async def test_statements_that_follow_each_other_share_a_session(pool: Pool) -> None:
+    first = await pool.fetchval(OWN_PID)
+    assert await pool.fetchval(OWN_PID) == first
+    assert pool.size == 1
+
+
+async def test_statements_side_by_side_have_a_session_each(pool: Pool) -> None:
+    async with pool.transaction() as one, pool.transaction() as other:
+        assert await one.fetchval(OWN_PID) != await other.fetchval(OWN_PID)
+    assert pool.size == 2
+
+
+async def test_nobody_waits_for_a_busy_pool_beyond_the_bound(dsn: str) -> None:
+    async with pool_of(1, dsn, acquire_within_s=0.05) as pool, pool.transaction():
+        with pytest.raises(Unavailable) as refused:
+            await pool.execute("SELECT 1")
+    assert refused.value.code == "database_busy"
+    assert not refused.value.maybe_applied
+
+
+async def test_those_who_wait_are_served_in_order(dsn: str) -> None:
+    served: list[str] = []
+
+    async def visit(name: str) -> None:
+        await pool.execute("SELECT 1")
+        served.append(name)
+
+    async with pool_of(1, dsn) as pool, asyncio.TaskGroup() as group, pool.transaction():
+        for name in ("first", "second", "third"):
+            group.create_task(visit(name))
+        await eventually(lambda: are_waiting(pool, 3))
+        assert served == []
+    assert served == ["first", "second", "third"]
+
+
+async def are_waiting(pool: Pool, count: int) -> bool:
+    return pool.waiting == count
+
+
+async def test_a_visitor_who_leaves_as_its_turn_comes_passes_it_on(dsn: str) -> None:
+    async with pool_of(1, dsn) as pool, asyncio.TaskGroup() as group:
+        async with pool.transaction():
+            leaver = group.create_task(pool.execute("SELECT 1"))
+            stayer = group.create_task(pool.fetchval("SELECT 2"))
+            await eventually(lambda: are_waiting(pool, 2))
+        # The session has been handed over, and the one it was handed to has not run yet.
+        assert not leaver.done()
+        leaver.cancel()
+        assert await stayer == 2
+    assert leaver.cancelled()
+    assert pool.size == 0  # closed by now: nothing was left behind as lent
+
+
+async def test_a_session_left_inside_a_transaction_is_thrown_away(dsn: str) -> None:
+    async with pool_of(1, dsn) as pool:
+        dirty = await pool.fetchval(OWN_PID)
+        await pool.execute("BEGIN")
+        assert await pool.fetchval(OWN_PID) != dirty
+        await eventually(lambda: is_gone(pool, dirty))
+
+
+async def is_gone(pool: Pool, pid: int) -> bool:
+    return not await is_connected(pool, pid)
+
+
+async def test_a_cancelled_statement_neither_blocks_the_pool_nor_stays_on_the_server(
+    dsn: str,
+) -> None:
+    async with pool_of(1, dsn) as pool, pool_of(2, dsn) as others, others.transaction() as holder:
+        await holder.execute(TAKE)
+        async with asyncio.TaskGroup() as group:
+            stuck = group.create_task(pool.execute(TAKE))
+            pid = await eventually(lambda: blocked_pid(others))
+            assert pid is not None
+            stuck.cancel()
+        assert await pool.fetchval("SELECT 1") == 1
+        # The lock is still held: it was the server that noticed nobody waits for the answer.
+        await eventually(lambda: is_gone(others, pid))
+
+
+async def test_an_error_in_a_transaction_leaves_nothing_and_keeps_the_session(dsn: str) -> None:
+    async def change_my_mind() -> None:
+        async with pool.transaction() as tx:
+            await tx.execute("CREATE TABLE never (id int)")
+            raise ValueError("changed my mind")
+
+    async with pool_of(1, dsn) as pool:
+        pid = await pool.fetchval(OWN_PID)
+        with pytest.raises(ValueError, match="changed my mind"):
+            await change_my_mind()
+        assert await pool.fetchval("SELECT to_regclass('never')") is None
+        assert await pool.fetchval(OWN_PID) == pid
+
+
+async def test_a_failure_that_a_transaction_passes_over_is_not_taken_for_a_commit(
+    pool: Pool,
+) -> None:
+    async def look_away() -> None:
+        async with pool.transaction() as tx:
+            with pytest.raises(InvariantBroken):
+                await tx.execute("SELECT 1/0")
+
+    with pytest.raises(InvariantBroken, match="passed over"):
+        await look_away()
+
+
+async def test_the_tick_has_its_own_session_when_the_pool_is_exhausted(dsn: str) -> None:
+    config = PoolConfig(connect=ConnectConfig(dsn=dsn), max_size=1, acquire_within_s=0.05)
+    database = Database(config)
+    async with database.pool.transaction():
+        with pytest.raises(Unavailable):
+            await database.pool.execute("SELECT 1")
+        assert await database.tick.fetchval("SELECT 1") == 1
+    await database.close()
+
+
+async def test_the_tick_opens_its_session_again_when_it_is_lost(dsn: str) -> None:
+    database = Database(PoolConfig(connect=ConnectConfig(dsn=dsn)))
+    lost = await database.tick.fetchval(OWN_PID)
+    await database.pool.fetchval("SELECT pg_terminate_backend($1, 5000)", lost)
+    found = await eventually(lambda: try_pid(database.tick))
+    assert found != lost
+    await database.close()
+
+
+async def try_pid(pool: Pool) -> int | None:
+    try:
+        return await pool.fetchval(OWN_PID)
+    except Unavailable:
+        return None
+
+
+async def test_the_pool_comes_back_by_itself_after_the_database_was_restarted(
+    own_server: OwnServer,
+) -> None:
+    async with pool_of(3, own_server.dsn) as pool:
+        async with pool.transaction(), pool.transaction():
+            pass
+        await own_server.stop()
+        with pytest.raises(Unavailable) as refused:
+            await pool.execute("SELECT 1")
+        assert refused.value.code == "database_down"
+        await own_server.start()
+        assert await pool.fetchval("SELECT 1") == 1
+        assert pool.size == 1
+
+
+async def test_closing_lets_a_statement_in_flight_end(dsn: str) -> None:
+    pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)))
+    async with pool_of(2, dsn) as others, asyncio.TaskGroup() as group:
+        async with others.transaction() as holder:
+            await holder.execute(TAKE)
+            waiter = group.create_task(pool.execute(TAKE))
+            await eventually(lambda: blocked_pid(others))
+            closing = group.create_task(pool.close())
+            refusal = await eventually(lambda: refusal_of(pool))
+            assert refusal.code == "database_closed"
+        assert await waiter == "SELECT 1"
+        await closing
+    assert pool.size == 0
+
+
+async def refusal_of(pool: Pool) -> Unavailable | None:
+    try:
+        await pool.execute("SELECT 1")
+    except Unavailable as error:
+        return error
+
+
+async def test_closing_does_not_wait_for_a_stuck_statement_beyond_the_bound(dsn: str) -> None:
+    async with pool_of(2, dsn) as others, others.transaction() as holder:
+        await holder.execute(TAKE)
+        async with pool_of(1, dsn, close_within_s=0.05) as pool, asyncio.TaskGroup() as group:
+            stuck = group.create_task(catch(pool))
+            await eventually(lambda: blocked_pid(others))
+            await pool.close()
+            error = await stuck
+    assert error.code == "database_down"
+
+
+async def catch(pool: Pool) -> Unavailable:
+    with pytest.raises(Unavailable) as caught:
+        await pool.execute(TAKE)
+    return caught.value
+
+
+async def test_closing_refuses_those_who_wait(dsn: str) -> None:
+    async with (
+        pool_of(1, dsn, close_within_s=0.05) as pool,
+        asyncio.TaskGroup() as group,
+        pool.transaction(),
+    ):
+        waiter = group.create_task(catch(pool))
+        await eventually(lambda: are_waiting(pool, 1))
+        group.create_task(pool.close())
+        assert (await waiter).code == "database_closed"
+
+
+async def test_a_session_tells_the_server_how_long_anything_may_take(dsn: str) -> None:
+    link = ConnectConfig(dsn=dsn, application_name="chatd of the test", statement_timeout_s=7)
+    pool = Pool(PoolConfig(connect=link))
+    names = ["application_name", "statement_timeout", "lock_timeout"]
+    names.append("idle_in_transaction_session_timeout")
+    shown = [await pool.fetchval("SELECT current_setting($1)", name) for name in names]
+    assert shown == ["chatd of the test", "7s", "5s", "15s"]
+    await pool.close()
+
+
+async def test_every_statement_sent_can_be_counted(dsn: str) -> None:
+    sent: list[str] = []
+    pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)), on_statement=sent.append)
+    await pool.execute("SELECT 1")
+    async with pool.transaction() as tx:
+        await tx.fetchrow("SELECT 2")
+    await pool.close()
+    assert sent == ["SELECT 1", "BEGIN", "SELECT 2", "COMMIT"]
