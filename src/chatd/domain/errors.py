@@ -15,7 +15,7 @@
           RequestReused         an idempotency key came back with another body
       StaleFence              someone else moved the chat: leave quietly
       Unavailable             database or peer gone: back off, try again
-      ProviderError           a model's API failed: what happens next depends on its kind
+      ProviderFailed          a model's API failed: `classify` says what that means
       ToolError               the model can act: becomes a tool result
       InvariantBroken         our bug: stop the task, a human must look
 
