@@ -194,6 +194,7 @@ def _matched(
 
 def _client_result(call: PendingCall, answer: ClientResult) -> Draft:
     try:
+        msgspec.json.decode(answer.output)
         msgspec.json.decode(_DEEPER + answer.output + _UNDONE)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise InvalidInput("results", f"output of {call.id!r} is not JSON: {error}") from error
