@@ -39,6 +39,7 @@ class ClientState(Struct, frozen=True, kw_only=True):
     """`version` is what the client resumes from; `preview` are live parts not yet committed."""
 
     version: int = 0
+    has_older: bool = False
     status: PublicStatus | None = None
     messages: Mapping[MessageId, PublicMessage] = {}
     queue: tuple[PublicQueued, ...] = ()
@@ -77,8 +78,8 @@ class ClientState(Struct, frozen=True, kw_only=True):
                 return replace(self, error=error)
             case ActionRequired(action_required=payload):
                 return replace(self, asked=payload.tool_calls)
-            case VersionReached(version=version):
-                return replace(self, version=version)
+            case VersionReached(version=version, has_older=older):
+                return replace(self, version=version, has_older=self.has_older or older)
 
     def _with_part(self, part: PartPayload) -> "ClientState":
         assert (part.history_version, part.attempt) == self.episode, "a part of another episode"
@@ -99,6 +100,7 @@ class ClientState(Struct, frozen=True, kw_only=True):
         asked = chat.pending_calls if chat.status == "requires_action" else ()
         return ClientState(
             version=chat.snapshot_version,
+            has_older=full.cut,
             status=chat.public_status,
             messages={row.id: row for row in rows if row is not None},
             queue=tuple(public_queued(chat.id, item) for item in queue),

@@ -32,6 +32,7 @@ from chatd.domain.events import (
     public_message,
     public_queued,
 )
+from chatd.domain.ids import MessageId
 from chatd.domain.messages import Message, PendingCall, QueuedMessage
 from chatd.domain.queue_moves import in_order
 from chatd.domain.states import PublicStatus
@@ -40,14 +41,18 @@ from chatd.domain.states import PublicStatus
 class Snapshot(Struct, frozen=True, kw_only=True):
     """A chat at one version, with what has changed after version `since`.
 
-    `messages` are all rows with a later revision, deleted ones included; `queue` is the whole
-    queue, or None if it has not changed. Full is `since` 0 with the queue.
+    `messages` are the rows with a later revision, `deleted` the ids of rows that were deleted
+    later (a deleted row among the messages counts as such), `queue` is the whole queue or None
+    if it has not changed. With `since` 0 the snapshot is full and need not tell what is gone.
+    `cut`: there are more rows than these newest ones.
     """
 
     chat: Chat
     since: int
     messages: tuple[Message, ...]
     queue: tuple[QueuedMessage, ...] | None
+    deleted: tuple[MessageId, ...] = ()
+    cut: bool = False
 
 
 class Shown(Struct, frozen=True, kw_only=True):
@@ -74,33 +79,36 @@ class Seen(Struct, frozen=True, kw_only=True):
         return Seen(version=chat.snapshot_version, shown=_shown(chat))
 
 
-def needs_full(version: int | None, chat: Chat) -> bool:
-    """Whether changes since `version` would not do. `chat` must have been read after the
-    viewer told its version; an earlier read may just be behind."""
-    return version is None or version > chat.snapshot_version
+def needs_full(version: int | None, snapshot: Snapshot) -> bool:
+    """Whether a viewer at this version cannot be told the changes: read again, since 0.
+
+    The row must have been read after the viewer told its version. An earlier read may just be
+    behind, and is no proof that the database has lost what the viewer has seen.
+    """
+    if snapshot.since == 0:
+        return False
+    seen = version or 0
+    return seen <= 0 or seen > snapshot.chat.snapshot_version or snapshot.cut
 
 
 def diff(seen: Seen | None, snapshot: Snapshot) -> tuple[DurableEvent, ...]:
-    """One group, or nothing if the viewer has it all. `seen` is None for a new viewer.
+    """One group, or nothing if a live viewer has it all. `seen` is None for a new viewer.
 
-    The snapshot must reach back to what the viewer has seen, or be full if `needs_full`.
+    A full snapshot is told as such, after a reset if the viewer has seen anything. Any other
+    must reach back to what the viewer has seen.
     """
     chat = snapshot.chat
-    if seen is not None and seen.shown is not None and seen.version >= chat.snapshot_version:
+    version = seen.version if seen is not None else 0
+    if seen is not None and seen.shown is not None and version >= chat.snapshot_version:
         return ()
-    if seen is None or needs_full(seen.version, chat):
-        _require_reach(snapshot, 0)
-        return tuple(_whole(snapshot, reset=seen is not None))
-    _require_reach(snapshot, seen.version)
-    return tuple(_changes(snapshot, seen))
-
-
-def _require_reach(snapshot: Snapshot, version: int) -> None:
-    """A gap here would be a message that a viewer never gets."""
-    if snapshot.since > version:
-        raise InvariantBroken(f"Changes since {snapshot.since} do not reach back to {version}.")
-    if snapshot.queue is None and snapshot.chat.queue_version > version:
+    if snapshot.queue is None and chat.queue_version > (version if snapshot.since else 0):
         raise InvariantBroken(f"The queue has changed since {version} and was not read.")
+    if snapshot.since == 0:
+        return tuple(_whole(snapshot, reset=version != 0))
+    if seen is None or needs_full(version, snapshot) or snapshot.since > version:
+        # A gap would be a message that the viewer never gets.
+        raise InvariantBroken(f"Changes since {snapshot.since} do not reach back to {version}.")
+    return tuple(_changes(snapshot, seen))
 
 
 def _whole(snapshot: Snapshot, *, reset: bool) -> Iterator[DurableEvent]:
@@ -114,7 +122,7 @@ def _whole(snapshot: Snapshot, *, reset: bool) -> Iterator[DurableEvent]:
     if reset or chat.retry_state is not None:
         yield RetryEvent(chat_id=chat.id, retry=chat.retry_state)
     yield preview_reset(chat)
-    yield VersionReached(chat_id=chat.id, version=chat.snapshot_version)
+    yield VersionReached(chat_id=chat.id, version=chat.snapshot_version, has_older=snapshot.cut)
 
 
 def _changes(snapshot: Snapshot, seen: Seen) -> Iterator[DurableEvent]:
@@ -164,12 +172,8 @@ def _reason(chat: Chat) -> Iterator[DurableEvent]:
 
 
 def _deleted(snapshot: Snapshot, version: int) -> Iterator[DurableEvent]:
-    ids = sorted(
-        row.id
-        for row in snapshot.messages
-        if row.deleted and row.revision > version and row.visibility != "model"
-    )
-    if ids:
+    rows = {row.id for row in snapshot.messages if row.deleted and row.revision > version}
+    if ids := sorted(rows.union(snapshot.deleted)):
         yield MessagesDeleted(chat_id=snapshot.chat.id, ids=tuple(ids))
 
 

@@ -91,7 +91,8 @@ class MessagesDeleted(_Event, frozen=True, kw_only=True, tag="messages_deleted")
 
 
 class HistoryReset(_Event, frozen=True, kw_only=True, tag="history_reset"):
-    """Drop everything: the client has seen changes that the database has lost. All follows."""
+    """Drop everything; all follows. The client is too far behind to be told what changed, or
+    it has seen changes that the database has lost."""
 
 
 class MessagePart(_Event, frozen=True, kw_only=True, tag="message_part"):
@@ -125,10 +126,12 @@ class ActionRequired(_Event, frozen=True, kw_only=True, tag="action_required"):
     action_required: ActionPayload
 
 
-class VersionReached(_Event, frozen=True, kw_only=True, tag="version"):
-    """Ends a group: the client's state is the chat's at this version."""
+class VersionReached(_Event, frozen=True, kw_only=True, omit_defaults=True, tag="version"):
+    """Ends a group: the client's state is the chat's at this version. `has_older`: the group
+    began a history of which only the newest messages were sent; the others are read by page."""
 
     version: int
+    has_older: bool = False
 
 
 DurableEvent = (

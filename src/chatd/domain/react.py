@@ -49,9 +49,9 @@ class RunnerView(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, writing=True)
 
     def after(self, chat: Chat) -> "RunnerView":
-        """Our write has landed and made the row this. A row that was read later may tell more
-        than our own doing: that one is for `react`. The epoch stays the one we serve, even if
-        the write gave the chat away."""
+        """Our write has landed and made the row this. (A row that was read later to find out
+        may tell of more than our own doing: then `refused`, and let `react` see that row.) The
+        epoch stays the one we serve, even if the write gave the chat away."""
         if chat.snapshot_version <= self.snapshot_version:
             return self.refused()
         return msgspec.structs.replace(RunnerView.of(chat), epoch=self.epoch)

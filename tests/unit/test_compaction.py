@@ -1,0 +1,225 @@
+"""Where a summary cuts, what the model sees after it, and when the context is too full."""
+
+import pytest
+from msgspec.structs import replace
+
+from chatd.domain import compaction
+from chatd.domain.compaction import Fill, Status
+from chatd.domain.messages import Message, Usage
+from chatd.domain.parts import Part
+from tests.support.factories import call, message, result, text
+
+
+def answer(message_id: int, tokens: int | None, *parts: Part, limit: int | None = None) -> Message:
+    """An answer to a prompt of that many tokens."""
+    usage = None if tokens is None else Usage(input_tokens=tokens, context_limit=limit)
+    return message(message_id, "assistant", *(parts or (text(),)), usage=usage)
+
+
+def user(message_id: int) -> Message:
+    return message(message_id, "user", text())
+
+
+def system(message_id: int) -> Message:
+    return message(message_id, "system", text(), visibility="model")
+
+
+def summary(first_id: int) -> list[Message]:
+    """The three rows of one compaction."""
+    shown = (call("s", "chat_summarized"), result("s", "chat_summarized"))
+    return [
+        message(first_id, "user", text("summary"), visibility="model", compressed=True),
+        message(first_id + 1, "assistant", shown[0], visibility="user", compressed=True),
+        message(first_id + 2, "tool", shown[1], visibility="both", compressed=True),
+    ]
+
+
+def deleted(row: Message) -> Message:
+    return replace(row, deleted=True)
+
+
+def ids(rows: list[Message]) -> list[int]:
+    return [row.id for row in rows]
+
+
+def test_a_chat_without_a_summary_has_no_boundary() -> None:
+    assert compaction.boundary([system(1), user(2), answer(3, 10)]) is None
+
+
+def test_the_boundary_is_the_newest_summary_and_not_the_result_shown_after_it() -> None:
+    history = [user(1), answer(2, 10), *summary(3), user(6), answer(7, 10), *summary(8)]
+    assert compaction.boundary(history) == history[7]
+
+
+def test_the_boundary_is_found_by_id_whatever_the_order() -> None:
+    history = [*summary(8), user(1), *summary(3)]
+    assert compaction.boundary(history) == history[0]
+
+
+def test_a_deleted_summary_is_no_boundary() -> None:
+    history = [user(1), *summary(2), user(5), *map(deleted, summary(6))]
+    assert compaction.boundary(history) == history[1]
+
+
+def test_without_a_boundary_the_model_sees_all_that_is_neither_deleted_nor_for_people() -> None:
+    history = [
+        system(1),
+        user(2),
+        deleted(answer(3, 10)),
+        message(4, "assistant", text("a notice"), visibility="user"),
+        answer(5, 10, call("a")),
+        message(6, "tool", result("a")),
+    ]
+    assert ids(compaction.prompt_rows(history)) == [1, 2, 5, 6]
+
+
+def test_after_a_summary_the_model_sees_system_rows_the_summary_and_what_follows() -> None:
+    history = [system(1), user(2), answer(3, 10), *summary(4), user(7), system(8), answer(9, 10)]
+    assert ids(compaction.prompt_rows(history)) == [1, 4, 7, 8, 9]
+
+
+def test_an_older_summary_is_not_seen_besides_a_newer_one() -> None:
+    history = [system(1), user(2), *summary(3), user(6), answer(7, 10), *summary(8), user(11)]
+    assert ids(compaction.prompt_rows(history)) == [1, 8, 11]
+
+
+def test_a_compressed_system_row_is_not_seen() -> None:
+    history = [replace(system(1), compressed=True, visibility="both"), system(2), user(3)]
+    assert ids(compaction.prompt_rows(history)) == [2, 3]
+
+
+def test_an_edit_that_deletes_the_summary_brings_back_what_it_stood_for() -> None:
+    history = [user(1), answer(2, 10), *map(deleted, [user(3), *summary(4), user(7)]), user(8)]
+    assert ids(compaction.prompt_rows(history)) == [1, 2, 8]
+
+
+def test_prompt_rows_come_by_id() -> None:
+    history = [user(7), *summary(4), answer(9, 10), system(1), user(2)]
+    assert ids(compaction.prompt_rows(history)) == [1, 4, 7, 9]
+
+
+@pytest.mark.parametrize(
+    ("history", "expected"),
+    [
+        pytest.param([], False, id="nothing at all"),
+        pytest.param([user(1)], False, id="no answer yet"),
+        pytest.param([user(1), answer(2, 10)], True, id="an answer"),
+        pytest.param([user(1), deleted(answer(2, 10))], False, id="a deleted answer"),
+        pytest.param([user(1), answer(2, 10), *summary(3)], False, id="all summarized"),
+        pytest.param([answer(2, 10), *summary(3), user(6)], False, id="only a prompt since"),
+        pytest.param([*summary(1), user(4), answer(5, None)], True, id="an answer since"),
+    ],
+)
+def test_only_answers_since_the_last_summary_can_be_summarized(
+    history: list[Message], *, expected: bool
+) -> None:
+    assert compaction.compactable(history) is expected
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        (Usage(input_tokens=1, cache_read_tokens=20, cache_creation_tokens=300), 321),
+        (Usage(input_tokens=5, output_tokens=7, total_tokens=12), 5),
+        (Usage(output_tokens=7, total_tokens=12), 12),
+        (Usage(output_tokens=7), 0),
+        (Usage(), 0),
+        (None, 0),
+    ],
+)
+def test_the_context_is_what_was_read_cached_or_not_and_else_the_total(
+    usage: Usage | None, tokens: int
+) -> None:
+    history = [user(1), message(2, "assistant", text(), usage=usage)]
+    assert compaction.measure(history, 1000) == Fill(tokens=tokens, limit=1000)
+
+
+@pytest.mark.parametrize(
+    ("reported", "configured", "limit"),
+    [(200, 1000, 200), (None, 1000, 1000), (0, 1000, 1000), (None, None, 0), (None, -5, 0)],
+)
+def test_a_limit_that_the_provider_reports_is_worth_more_than_the_configured_one(
+    reported: int | None, configured: int | None, limit: int
+) -> None:
+    history = [user(1), answer(2, 10, limit=reported)]
+    assert compaction.measure(history, configured) == Fill(tokens=10, limit=limit)
+
+
+def test_the_newest_answer_that_was_counted_is_measured() -> None:
+    history = [user(1), answer(2, 10), user(3), answer(4, 30), user(5), answer(6, None)]
+    assert compaction.measure(history, 100) == Fill(tokens=30, limit=100)
+
+
+def test_what_was_counted_before_the_summary_is_not_measured() -> None:
+    history = [user(1), answer(2, 90), *summary(3), user(6)]
+    assert compaction.measure(history, 100) == Fill(tokens=0, limit=100)
+
+
+@pytest.mark.parametrize(
+    ("fill", "percent"),
+    [(Fill(tokens=699, limit=1000), 69), (Fill(tokens=5, limit=0), 0), (Fill(limit=7), 0)],
+)
+def test_the_percentage_is_rounded_down_and_zero_if_unknown(fill: Fill, percent: int) -> None:
+    assert fill.percent == percent
+
+
+@pytest.mark.parametrize(
+    ("tokens", "limit", "threshold", "expected"),
+    [
+        pytest.param(69, 100, 70, "none", id="below"),
+        pytest.param(70, 100, 70, "needed", id="exactly at the threshold"),
+        pytest.param(999, 1428, 70, "none", id="just below, not rounded"),
+        pytest.param(1000, 1428, 70, "needed", id="just above, not rounded"),
+        pytest.param(70, 100, 71, "none", id="a higher threshold"),
+        pytest.param(1, 100, 0, "needed", id="a threshold of zero"),
+        pytest.param(500, 100, 100, "none", id="a threshold of 100 turns it off"),
+        pytest.param(70, 100, 101, "needed", id="above 100 means 70"),
+        pytest.param(69, 100, 101, "none", id="above 100 means 70, below"),
+        pytest.param(70, 100, -1, "needed", id="below 0 means 70"),
+        pytest.param(0, 100, 0, "none", id="nothing counted"),
+        pytest.param(None, 100, 0, "none", id="no usage"),
+        pytest.param(70, None, 0, "none", id="no limit"),
+        pytest.param(70, 0, 0, "none", id="a limit of zero"),
+    ],
+)
+def test_compaction_is_needed_from_the_threshold_on(
+    tokens: int | None, limit: int | None, threshold: int, expected: Status
+) -> None:
+    history = [user(1), answer(2, tokens), user(3)]
+    assert compaction.status(history, limit, threshold) == expected
+
+
+def test_a_chat_without_an_answer_needs_no_compaction() -> None:
+    assert compaction.status([user(1)], 1, 0) == "none"
+
+
+@pytest.mark.parametrize(
+    ("since_the_summary", "expected"),
+    [
+        pytest.param([user(6)], "none", id="no answer yet"),
+        pytest.param([user(6), answer(7, 30)], "none", id="it helped"),
+        pytest.param([user(6), answer(7, 80)], "still_over_limit", id="it did not help"),
+        pytest.param([user(6), answer(7, 30), answer(8, 80)], "needed", id="full again later"),
+        pytest.param(
+            [user(6), answer(7, 80), answer(8, 90)], "still_over_limit", id="never was below"
+        ),
+        pytest.param(
+            [user(6), answer(7, None), answer(8, 90)], "needed", id="the first was not counted"
+        ),
+        pytest.param(
+            [user(6), answer(7, 30), answer(8, 20, limit=25)],
+            "still_over_limit",
+            id="one limit for both",
+        ),
+        pytest.param([user(6), answer(7, 80), answer(8, 30)], "none", id="below by now"),
+    ],
+)
+def test_a_summary_that_did_not_help_is_not_followed_by_another(
+    since_the_summary: list[Message], expected: Status
+) -> None:
+    history = [system(1), user(2), *summary(3), *since_the_summary]
+    assert compaction.status(history, 100, 70) == expected
+
+
+def test_a_first_answer_over_the_limit_is_summarized_if_nothing_was_before() -> None:
+    assert compaction.status([user(1), answer(2, 80)], 100, 70) == "needed"
