@@ -1,0 +1,83 @@
+"""Things to say: prompts, answers, calls and results, each prompt with words of its own."""
+
+from collections.abc import Sequence
+from random import Random
+from uuid import UUID
+
+import msgspec
+
+from chatd.domain.ids import ModelConfigId, UserId
+from chatd.domain.messages import Draft, PendingCall, Prompt, Usage, UsageEntry
+from chatd.domain.parts import Part, Text
+from tests.model.world import Rows
+from tests.support.factories import OWNER, call, draft, result, text
+from tests.support.seeds import CLIENT_TOOL
+
+CLIENT_TOOLS = frozenset({CLIENT_TOOL})
+
+_MODELS = (None, None, ModelConfigId(UUID(int=50)), ModelConfigId(UUID(int=51)))
+_EFFORTS = (None, None, "low", "high")
+_AUTHORS = (OWNER, UserId(UUID(int=60)))
+
+
+class Drafts:
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self._said = 0
+        self._called = 0
+
+    def prompt(self) -> Prompt:
+        self._said += 1
+        return Prompt(
+            content=(text(f"prompt {self._said}"),),
+            created_by=self.rng.choice(_AUTHORS),
+            model_config_id=self.rng.choice(_MODELS),
+            reasoning_effort=self.rng.choice(_EFFORTS),
+        )
+
+    def answer(self, *, calls: int) -> Draft:
+        """Words of the model and calls: of our tools, of a client's, of the provider's own."""
+        parts: list[Part] = [text("words")]
+        for _ in range(calls):
+            self._called += 1
+            name = self.rng.choice(("execute", CLIENT_TOOL, "web_search"))
+            parts.append(call(f"c{self._called}", name, provider_executed=name == "web_search"))
+        return draft("assistant", *parts)
+
+    def question(self) -> Draft:
+        self._called += 1
+        return draft("assistant", call(f"c{self._called}", CLIENT_TOOL))
+
+    def results(self, calls: Sequence[PendingCall]) -> tuple[Draft, ...]:
+        return tuple(draft("tool", result(call.id, call.name)) for call in calls)
+
+    def summary(self) -> tuple[Draft, ...]:
+        """What a compaction leaves: a summary for the model, a trace of it for people."""
+        self._called += 1
+        name = f"c{self._called}"
+        return (
+            draft("user", text("In short"), visibility="model", compressed=True),
+            draft("assistant", call(name, "compact"), visibility="user", compressed=True),
+            draft("tool", result(name, "compact"), compressed=True),
+        )
+
+    def usage(self) -> tuple[UsageEntry, ...]:
+        if self.rng.random() < 0.5:
+            return ()
+        cost = self.rng.choice((None, 0, 7))
+        return (
+            UsageEntry(kind="turn", provider="demo", model="m", usage=Usage(), cost_micros=cost),
+        )
+
+
+def check_said_once(rows: Rows) -> None:
+    """A prompt is in history once or in the queue once, never in both."""
+    said = [_words(message) for message in rows.messages if message.begins_turn]
+    waiting = [_words(item) for item in rows.queue]
+    everything = [words for words in (*said, *waiting) if words]
+    assert len(everything) == len(set(everything)), "a prompt is there twice"
+
+
+def _words(of: Draft | Prompt) -> str | None:
+    first = of.content[0]
+    return first.text if isinstance(first, Text) else msgspec.json.encode(first).decode()

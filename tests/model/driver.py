@@ -1,0 +1,243 @@
+"""People and workers at random, on the pure model.
+
+One `Driver` is one small world: a root with two subagents, another root, two workers. Each step
+makes one move, in time or too late, writes its change and shows it to the invariants. All chance
+comes from the generator handed in, so a seed replays and hypothesis can shrink.
+"""
+
+from collections import Counter
+from random import Random
+from uuid import UUID
+
+import msgspec
+
+from chatd.domain.change import Change, Request
+from chatd.domain.chat import Chat, Fence
+from chatd.domain.commands import CreateChat
+from chatd.domain.errors import RequestError, StaleFence, TransitionNotAllowed
+from chatd.domain.family import archive_family, unarchive_family
+from chatd.domain.ids import ChatId, RequestId, WorkerId
+from chatd.domain.states import TABLE, Actor, Move, State
+from chatd.domain.user_moves import create
+from tests.model.drafts import Drafts, check_said_once
+from tests.model.invariants import Watch, at_rest, check_alive, check_families, check_spend
+from tests.model.moves import Moment, make_move
+from tests.model.world import LostRace, RequestSeen, Rows, World, apply_all, apply_purely
+from tests.support.factories import OWNER
+
+_MOVES = list(Move)
+_LISTED = {state: [move for move in Move if state in TABLE[move]] for state in State}
+_FENCED = frozenset(
+    {
+        Move.COMMIT_STEP,
+        Move.FINISH_TURN,
+        Move.REQUIRE_ACTION,
+        Move.FAIL_TURN,
+        Move.RECORD_RETRY,
+        Move.FINISH_INTERRUPT,
+    }
+)
+
+
+class Driver:
+    """`seen` counts (move, from, to), with `to` None for a refusal or nothing to do."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.world = World()
+        self.seen: Counter[tuple[Move, State, State | None]] = Counter()
+        self._drafts = Drafts(rng)
+        self._workers = [WorkerId(UUID(int=100)), WorkerId(UUID(int=101))]
+        self._dead: list[WorkerId] = []
+        self._fences: list[Fence] = []
+        self._late: list[Change] = []
+        self._requests = 0
+        self._paid_micros = 0
+        self._watches: dict[ChatId, Watch] = {}
+        family = ChatId(UUID(int=1))
+        for number, parent in ((1, None), (2, family), (3, family), (4, None)):
+            self._open(ChatId(UUID(int=number)), parent)
+
+    def _open(self, chat_id: ChatId, parent: ChatId | None) -> None:
+        command = CreateChat(
+            id=chat_id,
+            owner_id=OWNER,
+            title="A chat",
+            prompt=self._drafts.prompt(),
+            parent_chat_id=parent,
+            root_chat_id=parent,
+        )
+        self._watches[chat_id] = Watch()
+        self._write(create(command, self._free()))
+
+    def step(self) -> None:
+        chance = self.rng.random()
+        if chance < 0.02:
+            self.crash()
+        elif chance < 0.05:
+            self.write_late()
+        elif chance < 0.06:
+            self._plague(self.rng.choice(list(self.world.chats.values())))
+        else:
+            rows = self.rng.choice(list(self.world.chats.values()))
+            self.move(rows, self.rng.choice(_LISTED[rows.chat.state] if chance < 0.8 else _MOVES))
+        self.check()
+
+    def check(self) -> None:
+        chats = {chat_id: rows.chat for chat_id, rows in self.world.chats.items()}
+        check_families(chats)
+        for chat in chats.values():
+            check_alive(chat, (*self._workers, *self._dead))
+
+    def move(self, rows: Rows, move: Move) -> None:
+        before = rows.chat
+        if move in (Move.ARCHIVE, Move.UNARCHIVE):
+            self._family(before, move)
+            return
+        at = self._moment(rows)
+        try:
+            change = make_move(move, at)
+        except (RequestError, StaleFence) as refused:
+            _check_refusal(before, move, refused)
+            change = None
+        else:
+            assert before.state in TABLE[move], f"{move} from {before.state} is not listed"
+        self.seen[move, before.state, change and change.after.state] += 1
+        if change is not None:
+            assert change.after.state in TABLE[move][before.state], "led to what is not listed"
+            assert move not in _FENCED or at.fence == Fence.of(before), "8: a stale fence wrote"
+            self._hand_in(change)
+
+    # Circumstances
+
+    def _moment(self, rows: Rows) -> Moment:
+        return Moment(
+            rng=self.rng,
+            drafts=self._drafts,
+            rows=rows,
+            fence=self._fence(rows.chat),
+            worker=self.rng.choice(self._workers),
+            dead=rows.chat.worker_id or self._workers[0],
+            free=self._free(),
+        )
+
+    def _free(self) -> WorkerId | None:
+        return self.rng.choice((*self._workers, None))
+
+    def _fence(self, chat: Chat) -> Fence:
+        """Mostly the truth, sometimes long past."""
+        if chat.worker_id is not None:
+            current = Fence.of(chat)
+            self._fences = [*self._fences[-30:], current]
+            if self.rng.random() < 0.85:
+                return current
+        if not self._fences:
+            status = "running"
+            return Fence(worker_id=self._workers[0], epoch=0, status=status, history_version=1)
+        return self.rng.choice(self._fences)
+
+    def crash(self) -> None:
+        """A process dies and another takes its place; its chats are left to be reaped."""
+        index = self.rng.randrange(len(self._workers))
+        self._dead.append(self._workers[index])
+        self._workers[index] = WorkerId(UUID(int=200 + len(self._dead)))
+
+    def _plague(self, rows: Rows) -> None:
+        """A chat that kills whoever takes it."""
+        for _ in range(4):
+            self.move(rows, Move.ACQUIRE)
+            self.move(rows, Move.REAP)
+
+    # Writing
+
+    def _hand_in(self, change: Change) -> None:
+        """Some come too late, some are sent twice."""
+        if self.rng.random() < 0.03:
+            self._late = [*self._late[-5:], change]
+        elif change.touch and self.rng.random() < 0.2:
+            self._write(change.requested(self._request()))
+        else:
+            self._write(change)
+
+    def _request(self) -> Request:
+        if self._requests == 0 or self.rng.random() < 0.8:
+            self._requests += 1
+            number = self._requests
+        else:
+            number = self.rng.randint(1, self._requests)
+        return Request(scope=OWNER, id=RequestId(UUID(int=number)), op="send", fingerprint="")
+
+    def write_late(self) -> None:
+        """What was held up arrives now; the row has usually moved on."""
+        if self._late:
+            self._write(self._late.pop(self.rng.randrange(len(self._late))))
+
+    def _write(self, change: Change) -> None:
+        rows = self.world.chats.get(change.after.id)
+        was = rows and (rows.chat, len(rows.messages), rows.queue)
+        try:
+            written = apply_purely(self.world, change)
+        except (LostRace, RequestSeen):
+            assert rows is not None, "a new chat has no rival"
+            assert was == (rows.chat, len(rows.messages), rows.queue), "a lost race wrote"
+            return
+        self._saw(change, written)
+
+    def _saw(self, change: Change, rows: Rows) -> None:
+        self._paid_micros += sum(entry.cost_micros or 0 for entry in change.usage)
+        self._watches[rows.chat.id].saw(change, rows.chat, rows.messages, rows.queue)
+
+    def _family(self, before: Chat, move: Move) -> None:
+        decide = archive_family if move is Move.ARCHIVE else unarchive_family
+        try:
+            changes = decide(self.world.family(before.root_chat_id), before.id)
+        except RequestError:
+            self.seen[move, before.state, None] += 1
+            return
+        apply_all(self.world, changes)
+        for change in changes:
+            assert change.before is not None
+            self.seen[move, change.before.state, change.after.state] += 1
+            self._saw(change, self.world.chats[change.after.id])
+
+    # The end
+
+    def finish(self) -> None:
+        """Check whole what was checked by pieces; then let workers alone bring all to rest."""
+        check_spend(self.world.usage, self._paid_micros)
+        for rows in self.world.chats.values():
+            self._settle(rows)
+            check_said_once(rows)
+
+    def _settle(self, rows: Rows) -> None:
+        """Whatever died: without a person, turn and queue come to an end."""
+        steps_left = 8 + 8 * rows.chat.queue_len
+        while not at_rest(rows.chat):
+            steps_left -= 1
+            assert steps_left > 0, f"{rows.chat.state} does not come to rest"
+            at = self._moment(rows)
+            if rows.chat.worker_id is not None:
+                at = msgspec.structs.replace(at, fence=Fence.of(rows.chat))
+            change = make_move(_next_by_itself(rows.chat, self._workers), at)
+            assert change is not None, "a worker had nothing to do"
+            self._write(change)
+
+
+def _check_refusal(chat: Chat, move: Move, refused: RequestError | StaleFence) -> None:
+    who = Actor.USER if isinstance(refused, RequestError) else Actor.WORKER
+    assert move.actor is who, f"{move} was refused with {refused!r}"
+    if isinstance(refused, TransitionNotAllowed):
+        assert chat.state not in TABLE[move], f"{move} from {chat.state} is listed"
+
+
+def _next_by_itself(chat: Chat, workers: list[WorkerId]) -> Move:
+    """What a worker would do next."""
+    if chat.status == "requires_action":
+        return Move.EXPIRE_ACTION
+    if chat.worker_id is None:
+        return Move.ACQUIRE
+    if chat.worker_id not in workers:
+        return Move.REAP
+    if chat.status == "interrupting":
+        return Move.FINISH_INTERRUPT
+    return Move.FINISH_TURN

@@ -1,0 +1,230 @@
+"""What must hold after every commit, over plain values.
+
+Whoever drives chats, on the pure model or on a database, shows each written change to a `Watch`
+and gets an AssertionError at the first step that breaks a rule. The numbers are those of the
+list of invariants in ARCHITECTURE.md. Checks are incremental: a step costs what it changed.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from chatd.domain.change import Change
+from chatd.domain.chat import MAX_ORPHANED, MAX_QUEUED, Chat
+from chatd.domain.ids import ChatId, QueueId, ToolCallId, WorkerId
+from chatd.domain.messages import Message, QueuedMessage, UsageEntry, local_calls, local_results
+from chatd.domain.queue_moves import in_order
+from chatd.domain.states import ARCHIVED, BUSY, State
+
+
+def check_row(chat: Chat) -> None:
+    """1: the constraints of the table `chats`."""
+    status, owned = chat.status, chat.worker_id is not None
+    active = status in ("running", "interrupting")
+    calls = len(chat.pending_calls)
+    assert status != "waiting" or chat.queue_len == 0 or chat.archived, "queue behind an idle chat"
+    assert not chat.archived or status in ("waiting", "error"), "archived, not at rest"
+    assert not owned or active, "owned, not active"
+    assert (status == "error") == (chat.last_error is not None), "error without a reason"
+    assert (status == "requires_action") == (chat.action_deadline is not None), "action deadline"
+    assert status != "requires_action" or calls > 0, "waits for nobody"
+    assert (status == "interrupting") == (chat.interrupt_deadline is not None), "stop deadline"
+    assert (chat.runnable_at is not None) == (active and not owned), "runnable"
+    assert status != "waiting" or calls == 0, "rests with open calls"
+    assert not owned or chat.attempt > 0, "owned, not at an attempt"
+    assert chat.retry_state is None or active, "retry of a resting chat"
+    assert not chat.compaction_requested or active, "compaction of a resting chat"
+    assert 0 <= chat.steer_len <= chat.queue_len <= MAX_QUEUED, "queue length"
+    assert 0 <= chat.orphan_count <= MAX_ORPHANED, "orphan count"
+    newest = max(chat.history_version, chat.queue_version, chat.retry_version)
+    assert newest <= chat.snapshot_version, "a part is newer than the whole"
+    assert chat.pin_order == 0 or (chat.is_root and not chat.archived), "pin"
+    assert chat.is_root == (chat.root_chat_id == chat.id), "root"
+
+
+def check_queue(chat: Chat, queue: Sequence[QueuedMessage]) -> None:
+    """2: the row counts what is in the queue."""
+    assert chat.queue_len == len(queue), "queue_len"
+    assert chat.steer_len == sum(item.steer for item in queue), "steer_len"
+    assert len({item.position for item in queue}) == len(queue), "two at one position"
+    assert all(item.id < chat.next_queue_id for item in queue), "queue id from the future"
+
+
+def check_step(before: Chat | None, after: Chat) -> None:
+    """7: versions, epoch and attempt only go forward, and by the right amount."""
+    if before is None:
+        assert after.snapshot_version == after.history_version == 1, "first version"
+        return
+    now = after.snapshot_version
+    assert now == before.snapshot_version + 1, "snapshot_version"
+    assert after.history_version in (before.history_version, now), "history_version"
+    assert after.queue_version in (before.queue_version, now), "queue_version"
+    retried = before.retry_state != after.retry_state
+    assert after.retry_version == (now if retried else before.retry_version), "retry_version"
+    assert after.next_message_id >= before.next_message_id, "message ids go back"
+    assert after.next_queue_id >= before.next_queue_id, "queue ids go back"
+    _check_ownership(before, after)
+
+
+def _check_ownership(before: Chat, after: Chat) -> None:
+    owned = after.worker_id is not None
+    if before.worker_id != after.worker_id:
+        assert after.epoch == before.epoch + 1, "a new owner, the same epoch"
+    else:
+        again = owned and after.epoch == before.epoch + 1
+        assert again or after.epoch == before.epoch, "epoch"
+    if after.history_version != before.history_version:
+        assert after.attempt == int(owned), "attempts of a fresh history"
+        assert after.orphan_count == 0, "crashes of a fresh history"
+    else:
+        taken = owned and after.epoch != before.epoch
+        assert before.attempt + taken <= after.attempt <= before.attempt + 1, "attempt"
+        assert after.orphan_count in (before.orphan_count, before.orphan_count + 1), "orphans"
+
+
+def check_alive(chat: Chat, workers: Collection[WorkerId]) -> None:
+    """9: only rest needs a person to end. `workers` are those alive or still to be reaped."""
+    if chat.state not in BUSY:
+        return
+    cared_for = chat.worker_id in workers or chat.runnable_at is not None
+    assert cared_for or chat.action_deadline is not None, "nobody will ever move this chat"
+
+
+def check_families(chats: Mapping[ChatId, Chat]) -> None:
+    """10: an archived root has no live members; archived chats have no owner."""
+    for chat in chats.values():
+        assert not chat.archived or chat.worker_id is None, "archived and owned"
+        assert chat.archived or not chats[chat.root_chat_id].archived, "outlived its root"
+
+
+def check_spend(usage: Iterable[UsageEntry], paid_micros: int) -> None:
+    """13: every model call that was paid for is counted, whatever was deleted since."""
+    assert sum(entry.cost_micros or 0 for entry in usage) == paid_micros, "spend"
+
+
+class Transcript:
+    """3, 5 and 6 for one chat: ids without gaps, calls and results in pairs, nothing in between.
+
+    Fed messages in order of id; knows which calls are open after the last one.
+    """
+
+    def __init__(self) -> None:
+        self.next_id = 1
+        self.newest = 0
+        self.last_live: Message | None = None
+        self.open: dict[ToolCallId, str] = {}
+
+    def feed(self, message: Message) -> None:
+        assert message.id == self.next_id, f"message {message.id}, expected {self.next_id}"
+        self.next_id += 1
+        self.newest = max(self.newest, message.revision)
+        if message.deleted:
+            return
+        self.last_live = message
+        if message.role in ("user", "assistant"):
+            assert not self.open, f"message {message.id} follows an open call"
+        elif message.role == "tool":
+            for result in local_results(message.content):
+                assert result.tool_call_id in self.open, f"{result.tool_call_id} was not open"
+                del self.open[result.tool_call_id]
+        for call in local_calls(message.content):
+            assert call.tool_call_id not in self.open, f"{call.tool_call_id} twice"
+            self.open[call.tool_call_id] = call.tool_name
+
+    def check(self, chat: Chat, *, marked: int = 0) -> None:
+        """4 too: the history is as new as its newest message, or as the last request to
+        compact it, which was at version `marked`."""
+        assert chat.next_message_id == self.next_id, "next_message_id"
+        assert chat.history_version == max(self.newest, marked), "history_version"
+        listed = {call.id: call.name for call in chat.pending_calls}
+        assert listed == self.open, f"open calls: listed {listed}, in history {self.open}"
+
+
+def check_messages(chat: Chat, messages: Iterable[Message], *, marked: int = 0) -> None:
+    """3 to 6, from nothing."""
+    transcript = Transcript()
+    for message in messages:
+        transcript.feed(message)
+    transcript.check(chat, marked=marked)
+
+
+class Watch:
+    """Sees every written change of one chat, and what is stored after it."""
+
+    def __init__(self) -> None:
+        self.chat: Chat | None = None
+        self.queue: list[QueuedMessage] = []
+        self.marked = 0
+        self._transcript = Transcript()
+        self._ended: set[QueueId] = set()
+
+    def saw(
+        self,
+        change: Change,
+        chat: Chat,
+        messages: Sequence[Message],
+        queue: Sequence[QueuedMessage],
+    ) -> None:
+        check_row(chat)
+        check_step(self.chat, chat)
+        assert chat.state is change.after.state, "another state than was meant"
+        if chat.compaction_requested and not (self.chat and self.chat.compaction_requested):
+            self.marked = chat.snapshot_version
+        self._read(chat, messages)
+        self._follow_queue(change, chat, messages, queue)
+        self.chat, self.queue = chat, list(queue)
+
+    def _read(self, chat: Chat, messages: Sequence[Message]) -> None:
+        if self.chat is not None and chat.history_version == self.chat.history_version:
+            assert len(messages) == self._transcript.next_id - 1, "a message without a version"
+            return
+        last = self._transcript.last_live
+        if last is not None and messages[last.id - 1].deleted:
+            self._transcript = Transcript()
+        for message in messages[self._transcript.next_id - 1 :]:
+            self._transcript.feed(message)
+        self._transcript.check(chat, marked=self.marked)
+        started = chat.turn_message_id
+        if started is not None and chat.state in BUSY:
+            begun = messages[started - 1]
+            assert begun.begins_turn, "begun by no prompt"
+            assert not begun.deleted, "begun by what is gone"
+
+    def _follow_queue(
+        self,
+        change: Change,
+        chat: Chat,
+        messages: Sequence[Message],
+        queue: Sequence[QueuedMessage],
+    ) -> None:
+        """11: a queued message ends once: promoted, deleted or cleared; the head goes first."""
+        was = self.chat.queue_version if self.chat else 0
+        if chat.queue_version == was:
+            assert self.queue == list(queue), "the queue changed without a version"
+            return
+        check_queue(chat, queue)
+        promoted = self._promoted(change, messages)
+        gone = {item.id for item in self.queue} - {item.id for item in queue}
+        ended = {item.id for item in promoted} | set(change.dequeue)
+        if change.clear_queue:
+            ended = {item.id for item in self.queue}
+        assert gone == ended, f"left the queue: {gone}, accounted for: {ended}"
+        assert not self._ended & {item.id for item in queue}, "came back to the queue"
+        self._ended |= ended
+
+    def _promoted(self, change: Change, messages: Sequence[Message]) -> list[QueuedMessage]:
+        if not change.promote:
+            return []
+        by_id = {item.id: item for item in self.queue}
+        if change.promote_ids:
+            promoted = [by_id[item_id] for item_id in change.promote_ids]
+        else:
+            promoted = in_order(self.queue)[: change.promote]
+        for item, message in zip(promoted, messages[-len(promoted) :], strict=True):
+            sent = (message.role, message.content, message.created_by, message.model_config_id)
+            meant = ("user", item.content, item.created_by, item.model_config_id)
+            assert sent == meant, "promoted as something else"
+            assert message.reasoning_effort == item.reasoning_effort, "promoted with less effort"
+        return promoted
+
+
+def at_rest(chat: Chat) -> bool:
+    return chat.state in ARCHIVED or chat.state in (State.W, State.E0, State.E1)

@@ -1,0 +1,57 @@
+"""The same world in the hands of hypothesis, which finds the shortest way to a broken rule."""
+
+from random import Random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from chatd.domain.ids import ChatId
+from chatd.domain.states import Move
+from tests.model.driver import Driver
+
+CHATS = st.integers(min_value=0, max_value=3)
+
+
+class World(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver: Driver | None = None
+
+    @initialize(chance=st.randoms(use_true_random=False))
+    def begin(self, chance: Random) -> None:
+        self.driver = Driver(chance)
+
+    def _chat(self, number: int) -> ChatId:
+        assert self.driver is not None
+        return list(self.driver.world.chats)[number]
+
+    @rule(number=CHATS, move=st.sampled_from(Move))
+    def move(self, number: int, move: Move) -> None:
+        assert self.driver is not None
+        self.driver.move(self.driver.world.chats[self._chat(number)], move)
+
+    @rule()
+    def a_worker_dies(self) -> None:
+        assert self.driver is not None
+        self.driver.crash()
+
+    @rule()
+    def a_write_comes_late(self) -> None:
+        assert self.driver is not None
+        self.driver.write_late()
+
+    @invariant()
+    def all_is_well(self) -> None:
+        if self.driver is not None:
+            self.driver.check()
+
+    def teardown(self) -> None:
+        if self.driver is not None:
+            self.driver.finish()
+
+
+TestWorld = World.TestCase
+TestWorld.settings = settings(
+    max_examples=40, stateful_step_count=40, deadline=None, derandomize=True, database=None
+)

@@ -1,0 +1,41 @@
+"""A hundred thousand steps of people, workers and crashes; the invariants hold after each."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from chatd.domain.states import TABLE, Move, State
+from tests.model.driver import Driver
+
+WORLDS = 50
+STEPS = 250
+SEEDS = range(8)
+
+
+def _walk(seed: int) -> Counter[tuple[Move, State, State | None]]:
+    seen: Counter[tuple[Move, State, State | None]] = Counter()
+    for world in range(WORLDS):
+        driver = Driver(Random(f"{seed}.{world}"))
+        try:
+            for _ in range(STEPS):
+                driver.step()
+            driver.finish()
+        except AssertionError as broken:
+            broken.add_note(f"Driver(Random('{seed}.{world}')) replays it")
+            raise
+        seen += driver.seen
+    return seen
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_invariants_hold_at_every_step_and_all_comes_to_rest(seed: int) -> None:
+    seen = _walk(seed)
+    listed = {(m, s, to) for m, row in TABLE.items() for s, goals in row.items() for to in goals}
+    visited = {cell for cell in seen if cell[2] is not None}
+    assert visited <= listed
+    assert len(visited) > 0.95 * len(listed), "the walk goes round in too small a circle"
+
+
+def test_the_walk_is_long_enough() -> None:
+    assert len(SEEDS) * WORLDS * STEPS >= 100_000

@@ -1,0 +1,187 @@
+"""What writing a change does, said in plain Python.
+
+A model to test the kernel against, and to hold the store's one statement to: compare and set on
+the version, append, soft-delete, queue, promote, pay, remember the request. It is no database: it
+keeps no time, and what the database's clock sets is here a flag that is set or not.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from chatd.domain.change import Appended, Change, Enqueued, Placed, Request, Rewritten
+from chatd.domain.chat import Chat
+from chatd.domain.ids import ChatId, MessageId, QueueId, RequestId
+from chatd.domain.messages import Draft, Message, QueuedMessage, UsageEntry
+from chatd.domain.queue_moves import in_order
+from tests.support.factories import AT
+
+
+class LostRace(Exception):
+    """The row no longer has the version the change was made from: nothing was written."""
+
+
+class RequestSeen(Exception):
+    """The request id is recorded already: nothing was written."""
+
+
+class Rows:
+    """One chat: its row, all its messages (deleted ones too), its queue."""
+
+    def __init__(self, chat: Chat) -> None:
+        self.chat = chat
+        self.messages: list[Message] = []
+        self.queue: list[QueuedMessage] = []
+
+    @property
+    def live(self) -> list[Message]:
+        return [message for message in self.messages if not message.deleted]
+
+
+class World:
+    def __init__(self) -> None:
+        self.chats: dict[ChatId, Rows] = {}
+        self.usage: list[UsageEntry] = []
+        self.requests: dict[tuple[UUID, RequestId], Request] = {}
+
+    def family(self, root: ChatId) -> list[Chat]:
+        return [rows.chat for rows in self.chats.values() if rows.chat.root_chat_id == root]
+
+
+def apply_purely(world: World, change: Change) -> Rows:
+    """All of the change or, by an exception, nothing of it."""
+    before, after = change.before, change.after
+    request = change.request
+    if request is not None and (request.scope, request.id) in world.requests:
+        raise RequestSeen
+    rows = world.chats.get(after.id)
+    if before is None:
+        if rows is not None:
+            raise LostRace
+        rows = world.chats[after.id] = Rows(after)
+    elif rows is None or rows.chat.snapshot_version != before.snapshot_version:
+        raise LostRace
+    joining = _joining(rows.queue, change)
+    _write_messages(rows, change, joining)
+    _write_queue(rows, change, joining)
+    rows.chat = _written(rows.chat, change, joining)
+    world.usage.extend(change.usage)
+    if request is not None:
+        world.requests[request.scope, request.id] = request
+    return rows
+
+
+def apply_all(world: World, changes: Iterable[Change]) -> None:
+    """Several chats in one transaction: if one has moved, none is written."""
+    changes = list(changes)
+    for change in changes:
+        expected = change.before.snapshot_version if change.before else 0
+        if world.chats[change.after.id].chat.snapshot_version != expected:
+            raise LostRace
+    for change in changes:
+        apply_purely(world, change)
+
+
+def _joining(queue: Sequence[QueuedMessage], change: Change) -> list[QueuedMessage]:
+    if change.promote_ids:
+        by_id = {item.id: item for item in queue}
+        joining = [by_id[item_id] for item_id in change.promote_ids]
+    else:
+        joining = in_order(queue)[: change.promote] if change.promote else []
+    assert len(joining) == change.promote, "the change promotes more than the queue holds"
+    return joining
+
+
+def _write_messages(rows: Rows, change: Change, joining: Sequence[QueuedMessage]) -> None:
+    version = change.after.snapshot_version
+    if change.delete_from is not None:
+        for index in range(change.delete_from - 1, len(rows.messages)):
+            if not rows.messages[index].deleted:
+                rows.messages[index] = msgspec.structs.replace(
+                    rows.messages[index], deleted=True, revision=version
+                )
+    rows.messages.extend(_appended(added, version) for added in change.messages)
+    first = change.after.next_message_id - len(joining)
+    rows.messages.extend(
+        _appended(Appended(id=MessageId(first + index), draft=item.draft()), version)
+        for index, item in enumerate(joining)
+    )
+
+
+def _appended(added: Appended, version: int) -> Message:
+    draft = added.draft
+    fields = {name: getattr(draft, name) for name in Draft.__struct_fields__}
+    return Message(**fields, id=added.id, revision=version, created_at=AT)
+
+
+def _write_queue(rows: Rows, change: Change, joining: Sequence[QueuedMessage]) -> None:
+    if not (change.enqueue or change.rewrite or change.place or change.dequeue):
+        if change.clear_queue:
+            rows.queue = []
+        elif joining:
+            rows.queue = [item for item in rows.queue if item not in joining]
+        return
+    gone = {item.id for item in joining} | set(change.dequeue)
+    left = [] if change.clear_queue else [item for item in rows.queue if item.id not in gone]
+    rewritten = {item.id: item for item in change.rewrite}
+    placed = {item.id: item for item in change.place}
+    rows.queue = [
+        _placed(_rewritten(item, rewritten.get(item.id)), placed.get(item.id)) for item in left
+    ]
+    rows.queue.extend(_enqueued(item) for item in change.enqueue)
+
+
+def _rewritten(item: QueuedMessage, to: Rewritten | None) -> QueuedMessage:
+    if to is None:
+        return item
+    return msgspec.structs.replace(
+        item,
+        content=to.prompt.content,
+        model_config_id=to.prompt.model_config_id or item.model_config_id,
+        reasoning_effort=to.prompt.reasoning_effort or item.reasoning_effort,
+    )
+
+
+def _placed(item: QueuedMessage, to: Placed | None) -> QueuedMessage:
+    if to is None:
+        return item
+    return msgspec.structs.replace(item, position=to.position, steer=to.steer)
+
+
+def _enqueued(added: Enqueued) -> QueuedMessage:
+    prompt = added.prompt
+    return QueuedMessage(
+        id=QueueId(added.id),
+        position=added.id,
+        steer=added.steer,
+        created_at=AT,
+        content=prompt.content,
+        created_by=prompt.created_by,
+        model_config_id=prompt.model_config_id,
+        reasoning_effort=prompt.reasoning_effort,
+    )
+
+
+def _written(was: Chat, change: Change, joining: Sequence[QueuedMessage]) -> Chat:
+    """The row as meant, and what only the writer knows: the promoted model, and the times."""
+    row = change.after
+    model, effort = row.model_config_id, row.reasoning_effort
+    for item in joining:
+        model = item.model_config_id or model
+        effort = item.reasoning_effort or effort
+    wants_worker = row.status in ("running", "interrupting") and row.worker_id is None
+    return msgspec.structs.replace(
+        row,
+        model_config_id=model,
+        reasoning_effort=effort,
+        updated_at=AT if change.touch else was.updated_at,
+        runnable_at=_flag(was.runnable_at, on=wants_worker),
+        action_deadline=_flag(was.action_deadline, on=row.status == "requires_action"),
+        interrupt_deadline=_flag(was.interrupt_deadline, on=row.status == "interrupting"),
+    )
+
+
+def _flag(was: datetime | None, *, on: bool) -> datetime | None:
+    return (was or AT) if on else None

@@ -1,0 +1,199 @@
+"""Making any move on a seeded chat, with a command such as its caller would send."""
+
+from collections.abc import Callable
+
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat, Fence, RetryState
+from chatd.domain.commands import (
+    ClientResult,
+    EditMessage,
+    EditQueued,
+    Failure,
+    MoveQueued,
+    RequestCompaction,
+    Retry,
+    SendMessage,
+    Step,
+    SubmitToolResults,
+    WhenBusy,
+)
+from chatd.domain.ids import QueueId
+from chatd.domain.messages import Draft
+from chatd.domain.queue_moves import (
+    delete_queued,
+    edit_queued,
+    in_order,
+    move_queued,
+    promote_queued,
+)
+from chatd.domain.states import Move
+from chatd.domain.user_moves import (
+    archive,
+    edit_message,
+    interrupt,
+    request_compaction,
+    send_message,
+    submit_tool_results,
+    unarchive,
+)
+from chatd.domain.worker_moves import (
+    acquire,
+    commit_step,
+    expire_action,
+    expire_interrupt,
+    fail_turn,
+    finish_interrupt,
+    finish_turn,
+    reap,
+    record_retry,
+    release,
+    require_action,
+)
+from tests.support.factories import OTHER_WORKER, WORKER, call, draft, prompt, result, text
+from tests.support.seeds import CLIENT_TOOL, FAILED, Seeded
+from tests.support.walk import Case
+
+_WHEN_BUSY: dict[Move, WhenBusy] = {
+    Move.SEND_QUEUE: "queue",
+    Move.SEND_STEER: "steer",
+    Move.SEND_INTERRUPT: "interrupt",
+    Move.SEND_ROLLBACK: "rollback",
+    Move.SEND_REJECT: "reject",
+}
+
+
+def perform(case: Case, seeded: Seeded) -> Change | None:
+    """Make the move the way its caller would; in a wrong state, as a late caller would."""
+    return _PERFORM[case.move](case, seeded)
+
+
+def _send(case: Case, seeded: Seeded) -> Change | None:
+    command = SendMessage(prompt=prompt("new"), when_busy=_WHEN_BUSY[case.move])
+    return send_message(seeded.chat, command, case.slot)
+
+
+def _edit(case: Case, seeded: Seeded) -> Change | None:
+    target = next(message for message in seeded.history if message.begins_turn)
+    return edit_message(seeded.chat, EditMessage(target=target, prompt=prompt("edited")), case.slot)
+
+
+def _submit(case: Case, seeded: Seeded) -> Change | None:
+    results = tuple(
+        ClientResult(tool_call_id=call.id, output="{}") for call in seeded.chat.pending_calls
+    )
+    return submit_tool_results(seeded.chat, SubmitToolResults(results=results), case.slot)
+
+
+def _compact(case: Case, seeded: Seeded) -> Change | None:
+    return request_compaction(seeded.chat, RequestCompaction(compactable=True), case.slot)
+
+
+def _last_queued(seeded: Seeded) -> QueueId:
+    queue = in_order(seeded.queue)
+    return queue[-1].id if queue else QueueId(1)
+
+
+def _edit_queued(case: Case, seeded: Seeded) -> Change | None:
+    command = EditQueued(id=_last_queued(seeded), prompt=prompt("rewritten"))
+    return edit_queued(seeded.chat, seeded.queue, command)
+
+
+def _move_queued(case: Case, seeded: Seeded) -> Change | None:
+    last = _last_queued(seeded)
+    kind = [item.steer for item in seeded.queue if item.id == last]
+    others = [
+        item.id for item in in_order(seeded.queue) if item.id != last and [item.steer] == kind
+    ]
+    command = MoveQueued(id=last, before=others[0] if others else None)
+    return move_queued(seeded.chat, seeded.queue, command)
+
+
+def _promote(case: Case, seeded: Seeded) -> Change | None:
+    return promote_queued(seeded.chat, seeded.queue, _last_queued(seeded), case.slot)
+
+
+def _delete(case: Case, seeded: Seeded) -> Change | None:
+    return delete_queued(seeded.chat, seeded.queue, _last_queued(seeded))
+
+
+def _fence(chat: Chat) -> Fence:
+    """What the owner holds; for a chat without one, what its last owner would remember."""
+    if chat.worker_id is not None:
+        return Fence.of(chat)
+    return Fence(
+        worker_id=WORKER,
+        epoch=chat.epoch,
+        status="running",
+        history_version=chat.history_version,
+    )
+
+
+def _step(case: Case, seeded: Seeded, *messages: Draft) -> Step:
+    return Step(
+        fence=_fence(seeded.chat),
+        messages=messages,
+        keep_owner=case.keep_owner,
+        client_tools=frozenset({CLIENT_TOOL}),
+    )
+
+
+def _answer(seeded: Seeded) -> tuple[Draft, ...]:
+    """Results for what is open; else words of the model."""
+    calls = seeded.chat.pending_calls
+    if not calls:
+        return (draft("assistant", text("Done.")),)
+    return tuple(draft("tool", result(call.id, call.name)) for call in calls)
+
+
+def _commit(case: Case, seeded: Seeded) -> Change | None:
+    return commit_step(seeded.chat, _step(case, seeded, *_answer(seeded)))
+
+
+def _finish(case: Case, seeded: Seeded) -> Change | None:
+    return finish_turn(seeded.chat, _step(case, seeded, *_answer(seeded)))
+
+
+def _require_action(case: Case, seeded: Seeded) -> Change | None:
+    asks = draft("assistant", call("ask", CLIENT_TOOL))
+    messages = () if seeded.chat.pending_calls else (asks,)
+    return require_action(seeded.chat, _step(case, seeded, *messages))
+
+
+def _fail(case: Case, seeded: Seeded) -> Change | None:
+    return fail_turn(seeded.chat, Failure(step=_step(case, seeded), error=FAILED))
+
+
+def _retry(case: Case, seeded: Seeded) -> Change | None:
+    state = RetryState(attempt=1, delay_ms=1000, error="overloaded")
+    return record_retry(seeded.chat, Retry(fence=_fence(seeded.chat), state=state))
+
+
+def _finish_interrupt(case: Case, seeded: Seeded) -> Change | None:
+    partial = () if seeded.chat.pending_calls else (draft("assistant", text("Once upon")),)
+    return finish_interrupt(seeded.chat, _step(case, seeded, *partial))
+
+
+_PERFORM: dict[Move, Callable[[Case, Seeded], Change | None]] = {
+    **dict.fromkeys(_WHEN_BUSY, _send),
+    Move.EDIT_MESSAGE: _edit,
+    Move.INTERRUPT: lambda case, seeded: interrupt(seeded.chat, case.slot),
+    Move.SUBMIT_TOOL_RESULTS: _submit,
+    Move.REQUEST_COMPACTION: _compact,
+    Move.ARCHIVE: lambda case, seeded: archive(seeded.chat),
+    Move.UNARCHIVE: lambda case, seeded: unarchive(seeded.chat),
+    Move.EDIT_QUEUED: _edit_queued,
+    Move.MOVE_QUEUED: _move_queued,
+    Move.PROMOTE_QUEUED: _promote,
+    Move.DELETE_QUEUED: _delete,
+    Move.ACQUIRE: lambda case, seeded: acquire(seeded.chat, OTHER_WORKER),
+    Move.COMMIT_STEP: _commit,
+    Move.FINISH_TURN: _finish,
+    Move.REQUIRE_ACTION: _require_action,
+    Move.FAIL_TURN: _fail,
+    Move.RECORD_RETRY: _retry,
+    Move.FINISH_INTERRUPT: _finish_interrupt,
+    Move.RELEASE: lambda case, seeded: release(seeded.chat, WORKER, seeded.chat.epoch),
+    Move.REAP: lambda case, seeded: reap(seeded.chat, WORKER),
+    Move.EXPIRE_INTERRUPT: lambda case, seeded: expire_interrupt(seeded.chat),
+    Move.EXPIRE_ACTION: lambda case, seeded: expire_action(seeded.chat),
+}

@@ -1,0 +1,209 @@
+"""A chat in every state, reached by the moves themselves.
+
+`seed_state` returns the row, its messages and its queue, and the changes that led there: a test
+of the kernel starts from the values, a test on a database writes the changes first.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat, ChatError, Fence, RetryState
+from chatd.domain.commands import (
+    CreateChat,
+    Failure,
+    RequestCompaction,
+    Retry,
+    SendMessage,
+    Step,
+)
+from chatd.domain.ids import ChatId, WorkerId
+from chatd.domain.messages import Draft, Message, QueuedMessage
+from chatd.domain.states import State
+from chatd.domain.user_moves import archive, create, interrupt, request_compaction, send_message
+from chatd.domain.worker_moves import (
+    acquire,
+    commit_step,
+    fail_turn,
+    finish_turn,
+    reap,
+    record_retry,
+    release,
+    require_action,
+)
+from tests.model.world import World, apply_purely
+from tests.support.factories import CHAT, OWNER, WORKER, call, draft, prompt, text
+
+CLIENT_TOOL = "ask_person"
+
+OpenCalls = Literal["none", "local", "client"]
+
+FAILED = ChatError(message="The model's API refused the request.", kind="auth")
+
+
+class Seed(Struct, frozen=True, kw_only=True):
+    """Which chat is wanted. `plain` and `steer` are lengths of the queue; by default a state
+    whose name ends in 1 has one plain message waiting."""
+
+    state: State
+    plain: int | None = None
+    steer: int = 0
+    calls: OpenCalls | None = None
+    owned: bool = True
+    orphans: int = 0
+    retry: bool = False
+    compaction: bool = False
+    chat_id: ChatId = CHAT
+    worker: WorkerId = WORKER
+
+    @property
+    def open_calls(self) -> OpenCalls:
+        if self.calls is not None:
+            return self.calls
+        return "client" if self.state in (State.A0, State.A1) else "none"
+
+    @property
+    def plain_len(self) -> int:
+        if self.plain is not None:
+            return self.plain
+        return int(self.state.endswith("1") and self.steer == 0)
+
+
+class Seeded(Struct, frozen=True, kw_only=True):
+    seed: Seed
+    chat: Chat
+    history: tuple[Message, ...]
+    queue: tuple[QueuedMessage, ...]
+    changes: tuple[Change, ...]
+
+
+class _Road:
+    """Where the chat is, and how it came there."""
+
+    def __init__(self, start: Change) -> None:
+        self.world = World()
+        self.changes = [start]
+        self.chat = apply_purely(self.world, start).chat
+
+    def go(self, change: Change | None) -> None:
+        assert change is not None
+        self.chat = apply_purely(self.world, change).chat
+        self.changes.append(change)
+
+
+def seed_state(state: State, **wanted: object) -> Seeded:
+    return plant(msgspec.structs.replace(Seed(state=state), **wanted))
+
+
+def plant(seed: Seed) -> Seeded:
+    """An answered question, then the state that is asked for."""
+    road = _Road(_begin(seed))
+    road.go(finish_turn(road.chat, step(road.chat, draft("assistant", text("One.")))))
+    if seed.compaction:
+        road.go(request_compaction(road.chat, RequestCompaction(compactable=True), seed.worker))
+    elif _needs_turn(seed):
+        road.go(send_message(road.chat, SendMessage(prompt=prompt("second")), seed.worker))
+    if road.chat.status == "running":
+        _work(road, seed)
+    _LAST[seed.state](road, seed)
+    rows = road.world.chats[seed.chat_id]
+    assert rows.chat.state is seed.state, f"wanted {seed}, reached {rows.chat.state}"
+    return Seeded(
+        seed=seed,
+        chat=rows.chat,
+        history=tuple(rows.messages),
+        queue=tuple(rows.queue),
+        changes=tuple(road.changes),
+    )
+
+
+def _needs_turn(seed: Seed) -> bool:
+    return seed.state not in (State.W, State.XW0) or seed.calls is not None
+
+
+def _begin(seed: Seed) -> Change:
+    command = CreateChat(
+        id=seed.chat_id,
+        owner_id=OWNER,
+        title="A chat",
+        before=(draft("system", text("Be kind."), visibility="model"),),
+        prompt=prompt("first"),
+    )
+    return create(command, seed.worker)
+
+
+def _work(road: _Road, seed: Seed) -> None:
+    if seed.open_calls != "none":
+        name = CLIENT_TOOL if seed.open_calls == "client" else "execute"
+        calls = draft("assistant", text("Let me see."), call("c1", name), call("c2", name))
+        road.go(commit_step(road.chat, step(road.chat, calls)))
+    for _ in range(seed.orphans):
+        road.go(reap(road.chat, seed.worker))
+        road.go(acquire(road.chat, seed.worker))
+    for index in range(seed.plain_len):
+        road.go(send_message(road.chat, SendMessage(prompt=prompt(f"plain {index}")), None))
+    for index in range(seed.steer):
+        command = SendMessage(prompt=prompt(f"steer {index}"), when_busy="steer")
+        road.go(send_message(road.chat, command, None))
+    if seed.retry:
+        state = RetryState(attempt=1, delay_ms=1000, error="overloaded")
+        road.go(record_retry(road.chat, Retry(fence=Fence.of(road.chat), state=state)))
+
+
+def _stay(road: _Road, seed: Seed) -> None:
+    """The turn as it stands is what was asked for."""
+
+
+def _let_go(road: _Road, seed: Seed) -> None:
+    road.go(release(road.chat, seed.worker, road.chat.epoch))
+
+
+def _stop(road: _Road, seed: Seed) -> None:
+    road.go(interrupt(road.chat, None))
+    if not seed.owned:
+        _let_go(road, seed)
+
+
+def _ask_person(road: _Road, seed: Seed) -> None:
+    road.go(require_action(road.chat, step(road.chat)))
+
+
+def _fail(road: _Road, seed: Seed) -> None:
+    road.go(fail_turn(road.chat, Failure(step=step(road.chat), error=FAILED)))
+
+
+def _shelve(road: _Road, seed: Seed) -> None:
+    road.go(archive(road.chat))
+
+
+def _fail_and_shelve(road: _Road, seed: Seed) -> None:
+    _fail(road, seed)
+    _shelve(road, seed)
+
+
+_LAST: dict[State, Callable[[_Road, Seed], None]] = {
+    State.W: _stay,
+    State.E0: _fail,
+    State.E1: _fail,
+    State.P0: _let_go,
+    State.P1: _let_go,
+    State.R0: _stay,
+    State.R1: _stay,
+    State.I0: _stop,
+    State.I1: _stop,
+    State.A0: _ask_person,
+    State.A1: _ask_person,
+    State.XW0: _shelve,
+    State.XW1: _shelve,
+    State.XE0: _fail_and_shelve,
+    State.XE1: _fail_and_shelve,
+}
+
+
+def step(chat: Chat, *messages: Draft, **columns: object) -> Step:
+    """A step under the fence that the chat's owner holds."""
+    taken = Step(fence=Fence.of(chat), messages=messages, client_tools=frozenset({CLIENT_TOOL}))
+    return msgspec.structs.replace(taken, **columns)

@@ -1,0 +1,266 @@
+"""The random life of one chat: people and workers make moves, in any order, on a pure world.
+
+Moves that the kernel refuses are skipped. A worker that owns the chat does what `decide` says,
+so a walk also shows that every action can be committed.
+"""
+
+from random import Random
+
+from chatd.domain import queue_moves, user_moves, worker_moves
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat, ChatError, Fence, RetryState
+from chatd.domain.commands import (
+    ClientResult,
+    CreateChat,
+    EditMessage,
+    EditQueued,
+    Failure,
+    MoveQueued,
+    RequestCompaction,
+    Retry,
+    SendMessage,
+    Step,
+    SubmitToolResults,
+    WhenBusy,
+)
+from chatd.domain.compaction import compactable
+from chatd.domain.decide import (
+    CALLS_DISAGREE,
+    Compact,
+    Fail,
+    Finish,
+    Generate,
+    RequireAction,
+    Rules,
+    RunTools,
+    next_action,
+)
+from chatd.domain.diff import Snapshot
+from chatd.domain.errors import RequestError, StaleFence
+from chatd.domain.ids import QueueId, WorkerId
+from chatd.domain.messages import Draft, Usage
+from tests.model.world import Rows, World, apply_purely
+from tests.support import factories
+from tests.support.factories import CHAT, OTHER_WORKER, OWNER, WORKER, call, draft, result, text
+
+RULES = Rules(
+    max_steps=4,
+    client_tools=frozenset({"ask_client"}),
+    exclusive_tools=frozenset({"propose_plan"}),
+    stop_after_tools=frozenset({"propose_plan"}),
+    context_limit=100,
+)
+TOOLS = ("execute", "execute", "ask_client", "propose_plan")
+WHEN_BUSY: tuple[WhenBusy, ...] = ("queue", "queue", "steer", "interrupt", "rollback", "reject")
+
+
+class Walk:
+    def __init__(self, seed: int) -> None:
+        self._draw = Random(seed)
+        self._names = 0
+        self._world = World()
+        command = CreateChat(
+            id=CHAT,
+            owner_id=OWNER,
+            title="A walk",
+            before=(draft("system", text("Be good."), visibility="model"),),
+            prompt=factories.prompt(self._name()),
+        )
+        self.rows = apply_purely(self._world, user_moves.create(command, self._free()))
+
+    @property
+    def chat(self) -> Chat:
+        return self.rows.chat
+
+    def step(self) -> Change:
+        """One change, by whoever is allowed to make one."""
+        moves = (self._work, self._work, self._work, self._own, self._person, self._queue)
+        while True:
+            try:
+                change = self._draw.choice(moves)()
+            except (RequestError, StaleFence):
+                continue
+            if change is not None:
+                apply_purely(self._world, change)
+                return change
+
+    def saved(self) -> Rows:
+        kept = Rows(self.chat)
+        kept.messages, kept.queue = list(self.rows.messages), list(self.rows.queue)
+        return kept
+
+    def lose_all_since(self, saved: Rows) -> None:
+        """A database came up that had not got the last changes."""
+        self.rows.chat = saved.chat
+        self.rows.messages, self.rows.queue = list(saved.messages), list(saved.queue)
+
+    def snapshot(self, since: int = 0, most: int = 1000) -> Snapshot:
+        """What a read of the rows that changed after version `since` finds."""
+        changed = [
+            row
+            for row in self.rows.messages
+            if row.revision > since and (since > 0 or not row.deleted)
+        ]
+        read_queue = since == 0 or self.chat.queue_version > since
+        return Snapshot(
+            chat=self.chat,
+            since=since,
+            messages=tuple(changed[-most:]),
+            queue=tuple(self.rows.queue) if read_queue else None,
+            cut=len(changed) > most,
+        )
+
+    def written(self) -> Snapshot:
+        """What whoever made the last change knows without reading, but for the queue."""
+        version = self.chat.snapshot_version
+        touched = [row for row in self.rows.messages if row.revision == version]
+        return Snapshot(
+            chat=self.chat,
+            since=version - 1,
+            messages=tuple(row for row in touched if not row.deleted),
+            deleted=tuple(row.id for row in touched if row.deleted),
+            queue=tuple(self.rows.queue) if self.chat.queue_version == version else None,
+        )
+
+    def _name(self) -> str:
+        self._names += 1
+        return f"n{self._names}"
+
+    def _free(self) -> WorkerId | None:
+        return self._draw.choice((WORKER, OTHER_WORKER, None))
+
+    # People
+
+    def _person(self) -> Change | None:
+        free, chat = self._free(), self.chat
+        prompt = factories.prompt(self._name())
+        match self._draw.randrange(12):
+            case 0:
+                target = self._draw.choice((*self.rows.messages, None))
+                command = EditMessage(target=target, prompt=prompt)
+                return user_moves.edit_message(chat, command, free)
+            case 1 | 2:
+                return user_moves.interrupt(chat, free)
+            case 3 | 4:
+                answers = tuple(
+                    ClientResult(tool_call_id=call.id, output="1") for call in chat.pending_calls
+                )
+                command = SubmitToolResults(results=answers)
+                return user_moves.submit_tool_results(chat, command, free)
+            case 5:
+                command = RequestCompaction(compactable=compactable(self.rows.messages))
+                return user_moves.request_compaction(chat, command, free)
+            case 6:
+                return user_moves.archive(chat) if self._draw.random() < 0.3 else None
+            case 7:
+                return user_moves.unarchive(chat)
+            case _:
+                command = SendMessage(prompt=prompt, when_busy=self._draw.choice(WHEN_BUSY))
+                return user_moves.send_message(chat, command, free)
+
+    def _queue(self) -> Change | None:
+        chat, queue, free = self.chat, self.rows.queue, self._free()
+        item = self._draw.choice([row.id for row in queue] or [QueueId(99)])
+        match self._draw.randrange(5):
+            case 0:
+                before = self._draw.choice([None, *(row.id for row in queue)])
+                return queue_moves.move_queued(chat, queue, MoveQueued(id=item, before=before))
+            case 1:
+                return queue_moves.promote_queued(chat, queue, item, free)
+            case 2:
+                return queue_moves.delete_queued(chat, queue, item)
+            case _:
+                edit = EditQueued(id=item, prompt=factories.prompt(self._name()))
+                return queue_moves.edit_queued(chat, queue, edit)
+
+    # Workers
+
+    def _own(self) -> Change | None:
+        chat, worker = self.chat, self._free() or WORKER
+        match self._draw.randrange(10):
+            case 0:
+                return worker_moves.release(chat, worker, chat.epoch)
+            case 1:
+                return worker_moves.reap(chat, worker)
+            case 2:
+                return worker_moves.expire_interrupt(chat)
+            case 3:
+                return worker_moves.expire_action(chat)
+            case _:
+                return worker_moves.acquire(chat, worker)
+
+    def _work(self) -> Change | None:
+        fence = Fence.of(self.chat)
+        if self.chat.status == "interrupting":
+            return worker_moves.finish_interrupt(self.chat, self._partial(fence))
+        action = next_action(self.rows.messages, self.chat, RULES)
+        match action:
+            case Generate():
+                return self._generate(fence)
+            case RunTools(calls=calls):
+                found = [
+                    draft("tool", result(it.tool_call_id, it.tool_name, is_error=self._rarely()))
+                    for it in calls
+                ]
+                return self._commit(fence, *found)
+            case RequireAction():
+                return worker_moves.require_action(self.chat, Step(fence=fence))
+            case Compact(source=source):
+                return self._compact(fence, asked_for=source == "manual")
+            case Finish():
+                return worker_moves.finish_turn(self.chat, Step(fence=fence))
+            case Fail(error=error):
+                assert error is not CALLS_DISAGREE
+                return worker_moves.fail_turn(
+                    self.chat, Failure(step=Step(fence=fence), error=error)
+                )
+
+    def _generate(self, fence: Fence) -> Change:
+        dice = self._draw.random()
+        if dice < 0.1:
+            error = ChatError(message=self._name())
+            return worker_moves.fail_turn(self.chat, Failure(step=Step(fence=fence), error=error))
+        if dice < 0.25:
+            state = RetryState(attempt=1, delay_ms=1000, error=self._name())
+            return worker_moves.record_retry(self.chat, Retry(fence=fence, state=state))
+        asked = [
+            call(self._name(), self._draw.choice(TOOLS)) for _ in range(self._draw.randrange(3))
+        ]
+        usage = Usage(input_tokens=self._draw.randrange(100))
+        answer = draft("assistant", text(self._name()), *asked, usage=usage)
+        if asked or self._draw.random() < 0.3:
+            return self._commit(fence, answer)
+        return worker_moves.finish_turn(self.chat, Step(fence=fence, messages=(answer,)))
+
+    def _compact(self, fence: Fence, *, asked_for: bool) -> Change:
+        if not asked_for:
+            return self._commit(fence, *self._summary())
+        step = Step(fence=fence, messages=self._summary(), compacted=True)
+        return worker_moves.finish_turn(self.chat, step)
+
+    def _commit(self, fence: Fence, *messages: Draft) -> Change:
+        step = Step(
+            fence=fence,
+            messages=messages,
+            client_tools=RULES.client_tools,
+            keep_owner=not self._rarely(),
+        )
+        return worker_moves.commit_step(self.chat, step)
+
+    def _partial(self, fence: Fence) -> Step:
+        """What was said before the stop; nothing, if calls were running."""
+        if self.chat.pending_calls or self._rarely():
+            return Step(fence=fence)
+        said = draft("assistant", text(self._name()), call(self._name()))
+        return Step(fence=fence, messages=(said,))
+
+    def _summary(self) -> tuple[Draft, ...]:
+        name, tool = self._name(), "chat_summarized"
+        return (
+            draft("user", text(name), visibility="model", compressed=True),
+            draft("assistant", call(name, tool), visibility="user", compressed=True),
+            draft("tool", result(name, tool), compressed=True),
+        )
+
+    def _rarely(self) -> bool:
+        return self._draw.random() < 0.2

@@ -1,0 +1,82 @@
+"""The table walk: every move from every state does what the table lists, and nothing else."""
+
+from itertools import product
+
+import pytest
+
+from chatd.domain.change import Change
+from chatd.domain.errors import ChatdError, StaleFence
+from chatd.domain.states import TABLE, Move, State
+from tests.model.invariants import Watch
+from tests.model.world import World, apply_purely
+from tests.support.perform import perform
+from tests.support.seeds import Seed, Seeded, plant
+from tests.support.walk import Case, cases, refusal
+
+CELLS = [pytest.param(s, m, id=f"{m}-{s}") for s, m in product(State, Move)]
+LEGAL = [pytest.param(s, m, id=f"{m}-{s}") for m in Move for s, to in TABLE[m].items() if to]
+IDLE = [pytest.param(s, m, id=f"{m}-{s}") for m in Move for s, to in TABLE[m].items() if not to]
+ILLEGAL = [pytest.param(s, m, id=f"{m}-{s}") for s, m in product(State, Move) if s not in TABLE[m]]
+
+
+def test_the_walk_covers_every_cell() -> None:
+    assert len(LEGAL) + len(IDLE) + len(ILLEGAL) == len(CELLS) == 15 * 26
+
+
+@pytest.mark.parametrize(("state", "move"), LEGAL)
+def test_a_listed_move_reaches_exactly_the_listed_states(state: State, move: Move) -> None:
+    reached: set[State] = set()
+    for case in cases(state, move):
+        seeded = plant(case.seed)
+        change = perform(case, seeded)
+        if change is None:
+            # A message that stands alone has no other place to move to.
+            assert move is Move.MOVE_QUEUED
+            reached.add(state)
+            continue
+        assert change.before is seeded.chat
+        assert change.after.snapshot_version == seeded.chat.snapshot_version + 1
+        assert change.after.state in TABLE[move][state], f"{case} led to {change.after.state}"
+        reached.add(change.after.state)
+        _applies(seeded, change)
+    assert reached == TABLE[move][state]
+
+
+def _applies(seeded: Seeded, change: Change) -> None:
+    """Once written, everything that must hold holds."""
+    world, watch = World(), Watch()
+    for written in (*seeded.changes, change):
+        rows = apply_purely(world, written)
+        watch.saw(written, rows.chat, rows.messages, rows.queue)
+
+
+@pytest.mark.parametrize(("state", "move"), IDLE)
+def test_a_move_with_nothing_to_do_changes_nothing(state: State, move: Move) -> None:
+    for case in cases(state, move):
+        assert perform(case, plant(case.seed)) is None
+
+
+@pytest.mark.parametrize(("state", "move"), ILLEGAL)
+def test_an_unlisted_move_is_refused_with_a_reason(state: State, move: Move) -> None:
+    kind, code = refusal(state, move)
+    for case in cases(state, move):
+        with pytest.raises(ChatdError) as refused:
+            perform(case, plant(case.seed))
+        assert (type(refused.value), refused.value.code) == (kind, code)
+
+
+@pytest.mark.parametrize("state", [State.I0, State.I1])
+@pytest.mark.parametrize(
+    ("move", "owned"),
+    [
+        (Move.ACQUIRE, True),
+        (Move.RELEASE, False),
+        (Move.REAP, False),
+        (Move.FINISH_INTERRUPT, False),
+    ],
+)
+def test_an_interrupt_is_only_for_its_owner(state: State, move: Move, *, owned: bool) -> None:
+    """The state's name does not say whether there is an owner, so the moves ask."""
+    case = Case(move=move, seed=Seed(state=state, owned=owned))
+    with pytest.raises(StaleFence):
+        perform(case, plant(case.seed))
