@@ -49,9 +49,9 @@ from chatd.domain.worker_moves import (
     release,
     require_action,
 )
+from tests.support.cells import Case
 from tests.support.factories import OTHER_WORKER, WORKER, call, draft, prompt, result, text
 from tests.support.seeds import CLIENT_TOOL, FAILED, Seeded
-from tests.support.walk import Case
 
 _WHEN_BUSY: dict[Move, WhenBusy] = {
     Move.SEND_QUEUE: "queue",

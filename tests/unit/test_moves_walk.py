@@ -9,9 +9,9 @@ from chatd.domain.errors import ChatdError, StaleFence
 from chatd.domain.states import TABLE, Move, State
 from tests.model.invariants import Watch
 from tests.model.world import World, apply_purely
+from tests.support.cells import Case, cases, refusal
 from tests.support.perform import perform
 from tests.support.seeds import Seed, Seeded, plant
-from tests.support.walk import Case, cases, refusal
 
 CELLS = [pytest.param(s, m, id=f"{m}-{s}") for s, m in product(State, Move)]
 LEGAL = [pytest.param(s, m, id=f"{m}-{s}") for m in Move for s, to in TABLE[m].items() if to]

@@ -1,0 +1,75 @@
+"""Every move from every state, in as many variants as the table of moves has outcomes.
+
+`cases(state, move)` are the seeds and circumstances worth trying; `refusal` says how an unlisted
+move must be refused. `perform` (next door) makes the move. The walk over the pure functions and
+the walk over a database use the same.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+
+from msgspec import Struct
+
+from chatd.domain.errors import ChatBusy, ChatdError, NotFound, StaleFence, TransitionNotAllowed
+from chatd.domain.ids import WorkerId
+from chatd.domain.states import ARCHIVED, BUSY, Actor, Move, State
+from tests.support.factories import OTHER_WORKER
+from tests.support.seeds import OpenCalls, Seed
+
+_NEED_OWNER = frozenset({Move.RELEASE, Move.REAP, Move.FINISH_INTERRUPT})
+_NAME_AN_ITEM = frozenset({Move.EDIT_QUEUED, Move.MOVE_QUEUED, Move.PROMOTE_QUEUED})
+
+
+class Case(Struct, frozen=True, kw_only=True):
+    """`free`: this replica has a slot. `keep_owner`: the worker goes on with the next step."""
+
+    move: Move
+    seed: Seed
+    free: bool = True
+    keep_owner: bool = True
+
+    @property
+    def slot(self) -> WorkerId | None:
+        return OTHER_WORKER if self.free else None
+
+
+def cases(state: State, move: Move) -> Iterator[Case]:
+    for seed, flag in product(_seeds(state, move), (True, False)):
+        yield Case(move=move, seed=seed, free=flag, keep_owner=flag)
+
+
+def _seeds(state: State, move: Move) -> Iterator[Seed]:
+    queues = ((1, 0), (2, 0), (0, 1), (1, 1)) if state.endswith("1") else ((0, 0),)
+    for (plain, steer), calls, owned, orphans in product(
+        queues, _calls(state, move), _owned(state, move), _orphans(state, move)
+    ):
+        yield Seed(state=state, plain=plain, steer=steer, calls=calls, owned=owned, orphans=orphans)
+
+
+def _calls(state: State, move: Move) -> tuple[OpenCalls | None, ...]:
+    if move is Move.REQUIRE_ACTION and state in (State.R0, State.R1):
+        return ("none", "client")
+    return ("none", "local") if state[0] in "EPRI" else (None,)
+
+
+def _owned(state: State, move: Move) -> tuple[bool, ...]:
+    if state[0] != "I" or move in _NEED_OWNER:
+        return (True,)
+    return (False,) if move is Move.ACQUIRE else (True, False)
+
+
+def _orphans(state: State, move: Move) -> tuple[int, ...]:
+    return (0, 3) if move is Move.REAP and state[0] in "RI" else (0,)
+
+
+def refusal(state: State, move: Move) -> tuple[type[ChatdError], str]:
+    """The type and code with which an unlisted move is refused."""
+    if move.actor is Actor.WORKER:
+        return StaleFence, "stale_fence"
+    if state in ARCHIVED:
+        return TransitionNotAllowed, "chat_archived"
+    if move is Move.SEND_REJECT and state in BUSY:
+        return ChatBusy, "chat_busy"
+    if move in _NAME_AN_ITEM:
+        return NotFound, "not_found"
+    return TransitionNotAllowed, "invalid_state"
