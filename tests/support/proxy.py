@@ -13,29 +13,36 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 CHUNK = 1 << 16
 
 
-class _Way:
-    """One direction: open, or holding back what comes."""
+class _Link:
+    """One connection. While a way is shut nothing passes on it, not even a hang-up."""
 
-    def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.open.set()
+    def __init__(self, *, shut: bool) -> None:
+        self.to_server = asyncio.Event()
+        self.to_client = asyncio.Event()
+        if not shut:
+            self.to_server.set()
+            self.to_client.set()
 
-    async def pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            while data := await source.read(CHUNK):
-                await self.open.wait()
-                sink.write(data)
-                await sink.drain()
-        sink.close()
+
+async def _pump(
+    source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: asyncio.Event
+) -> None:
+    with suppress(ConnectionError):
+        while data := await source.read(CHUNK):
+            await way.wait()
+            sink.write(data)
+            await sink.drain()
+    await way.wait()
+    sink.close()
 
 
 class Proxy:
     def __init__(self, upstream: str, directory: Path) -> None:
         self._upstream = urlsplit(upstream)
         self._directory = directory
-        self._to_server = _Way()
-        self._to_client = _Way()
+        self._links: set[_Link] = set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._stalled = False
         self._refusing = False
         self.accepted = 0
 
@@ -51,16 +58,27 @@ class Proxy:
 
     def stall(self) -> None:
         """Nothing passes any more and nobody is told; new connections are swallowed too."""
-        self._to_server.open.clear()
-        self._to_client.open.clear()
+        self._stalled = True
+        for link in self._links:
+            link.to_server.clear()
+            link.to_client.clear()
+
+    def strand(self) -> None:
+        """Those connected now never hear of each other again; new connections are fine."""
+        self.stall()
+        self._links.clear()
+        self._stalled = False
 
     def hold_replies(self) -> None:
         """The server hears us, we do not hear the server."""
-        self._to_client.open.clear()
+        for link in self._links:
+            link.to_client.clear()
 
     def resume(self) -> None:
-        self._to_server.open.set()
-        self._to_client.open.set()
+        self._stalled = False
+        for link in self._links:
+            link.to_server.set()
+            link.to_client.set()
 
     def refuse(self, *, new: bool) -> None:
         """Close new connections at once, as a server that is down does."""
@@ -76,13 +94,16 @@ class Proxy:
         except OSError:
             writer.transport.abort()
             return
+        link = _Link(shut=self._stalled)
         ends = {writer, server_writer}
+        self._links.add(link)
         self._writers |= ends
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._to_server.pump(reader, server_writer))
-                group.create_task(self._to_client.pump(server_reader, writer))
+                group.create_task(_pump(reader, server_writer, link.to_server))
+                group.create_task(_pump(server_reader, writer, link.to_client))
         finally:
+            self._links.discard(link)
             self._writers -= ends
             for end in ends:
                 end.transport.abort()
@@ -114,5 +135,6 @@ async def proxy_to(upstream: str) -> AsyncGenerator[Proxy]:
                 yield proxy
             finally:
                 server.close()
+                proxy.refuse(new=True)  # one may have knocked already
                 for task in serving:
                     task.cancel()

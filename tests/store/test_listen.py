@@ -1,0 +1,239 @@
+"""The listener: what is said is heard, and deafness is noticed and admitted."""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from chatd.domain.hint import Hint, encode
+from chatd.store.conn import ConnectConfig
+from chatd.store.listen import ListenConfig, Listener
+from chatd.store.pool import Pool
+from tests.support.clock import FakeClock
+from tests.support.database import OwnServer
+from tests.support.eventually import eventually
+from tests.support.factories import chat
+from tests.support.proxy import Proxy
+
+KEY = 0x0123_4567_89AB_CDEF
+HOLDERS = """
+    SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+    WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.granted
+      AND l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) = $1"""
+EARS = """
+    SELECT pid FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = 'chatd listen'"""
+
+
+class Ear:
+    """A listener under test and what it has told us."""
+
+    def __init__(self, dsn: str, clock: FakeClock, *, lock_key: int | None) -> None:
+        self.hints: asyncio.Queue[Hint] = asyncio.Queue()
+        self.dirty: asyncio.Queue[None] = asyncio.Queue()
+        self.listener = Listener(
+            ListenConfig(connect=ConnectConfig(dsn=dsn, connect_within_s=2), pong_within_s=0.1),
+            clock,
+            on_hint=self.hints.put_nowait,
+            on_dirty=lambda: self.dirty.put_nowait(None),
+            lock_key=lock_key,
+            draw=lambda: 1.0,
+        )
+
+    async def hears(self) -> int:
+        """The version of the next hint."""
+        async with asyncio.timeout(5):
+            return (await self.hints.get()).snapshot_version
+
+    async def told_dirty(self) -> None:
+        async with asyncio.timeout(5):
+            await self.dirty.get()
+
+
+@asynccontextmanager
+async def ear(dsn: str, clock: FakeClock, *, lock_key: int | None = None) -> AsyncGenerator[Ear]:
+    ear = Ear(dsn, clock, lock_key=lock_key)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(ear.listener.run())
+        try:
+            yield ear
+        finally:
+            running.cancel()
+
+
+async def say(pool: Pool, version: int) -> None:
+    await shout(pool, encode(Hint.of(chat(snapshot_version=version))))
+
+
+async def shout(pool: Pool, payload: str) -> None:
+    await pool.execute("SELECT pg_notify('chatd', $1)", payload)
+
+
+async def end_all_ears(pool: Pool) -> None:
+    await pool.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM ({EARS}) ear")
+
+
+async def test_after_everything_was_declared_dirty_every_hint_is_heard_in_order(
+    dsn: str, pool: Pool, clock: FakeClock
+) -> None:
+    async with ear(dsn, clock) as it:
+        await it.told_dirty()
+        assert it.listener.listening.is_set()
+        for version in (1, 2, 3):
+            await say(pool, version)
+        assert [await it.hears() for _ in range(3)] == [1, 2, 3]
+        assert it.dirty.empty()
+
+
+async def test_what_is_not_a_hint_is_passed_over(dsn: str, pool: Pool, clock: FakeClock) -> None:
+    async with ear(dsn, clock) as it:
+        await it.told_dirty()
+        for nonsense in ("", "{", "[]", '{"c":1}', "ping 1", "\x7f"):
+            await shout(pool, nonsense)
+        await say(pool, 2)
+        assert await it.hears() == 2
+
+
+async def test_a_session_ended_by_the_server_is_opened_again_and_all_is_dirty(
+    dsn: str, pool: Pool, clock: FakeClock
+) -> None:
+    async with ear(dsn, clock) as it:
+        await it.told_dirty()
+        await end_all_ears(pool)
+        # At once: it was told of the loss and did not wait for a ping.
+        await clock.asleep_on("listen_reconnect")
+        assert not it.listener.listening.is_set()
+        await say(pool, 1)
+        await clock.pass_over("listen_reconnect")
+        await it.told_dirty()
+        await say(pool, 2)
+        assert await it.hears() == 2  # 1 was lost, and that is why all is dirty
+
+
+async def test_a_cut_line_is_noticed_at_once(proxy: Proxy, pool: Pool, clock: FakeClock) -> None:
+    async with ear(proxy.dsn, clock) as it:
+        await it.told_dirty()
+        proxy.cut()
+        await clock.pass_over("listen_reconnect")
+        await it.told_dirty()
+        await say(pool, 1)
+        assert await it.hears() == 1
+
+
+async def test_a_session_that_hears_itself_is_kept(
+    proxy: Proxy, pool: Pool, clock: FakeClock
+) -> None:
+    async with ear(proxy.dsn, clock) as it:
+        await it.told_dirty()
+        for _ in range(3):
+            assert await clock.pass_over("listen_ping") == 15
+        await clock.asleep_on("listen_ping")
+        await say(pool, 1)
+        assert await it.hears() == 1
+        assert proxy.accepted == 1
+
+
+async def test_a_session_that_has_gone_deaf_is_dropped_after_a_ping(
+    proxy: Proxy, pool: Pool, clock: FakeClock
+) -> None:
+    async with ear(proxy.dsn, clock) as it:
+        await it.told_dirty()
+        await clock.asleep_on("listen_ping")
+        proxy.strand()
+        clock.advance(15)
+        await clock.pass_over("listen_reconnect")
+        await it.told_dirty()
+        await say(pool, 1)
+        assert await it.hears() == 1
+
+
+async def test_a_database_that_stays_away_is_asked_less_and_less_but_every_second(
+    proxy: Proxy, pool: Pool, clock: FakeClock
+) -> None:
+    proxy.refuse(new=True)
+    async with ear(proxy.dsn, clock) as it:
+        delays = [await clock.pass_over("listen_reconnect") for _ in range(7)]
+        assert delays == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
+        await clock.asleep_on("listen_reconnect")
+        assert it.dirty.empty()
+        proxy.refuse(new=False)
+        await clock.pass_over("listen_reconnect")
+        await it.told_dirty()
+
+
+async def test_listening_goes_on_after_the_database_was_restarted(
+    own_server: OwnServer, clock: FakeClock
+) -> None:
+    async with ear(own_server.dsn, clock) as it:
+        await it.told_dirty()
+        await own_server.stop()
+        await clock.pass_over("listen_reconnect")
+        await clock.asleep_on("listen_reconnect")
+        await own_server.start()
+        await clock.pass_over("listen_reconnect")
+        await it.told_dirty()
+
+
+async def holders(pool: Pool) -> int:
+    return await pool.fetchval(HOLDERS, KEY)
+
+
+async def test_the_lock_is_held_while_listening_and_let_go_with_the_session(
+    dsn: str, pool: Pool, clock: FakeClock
+) -> None:
+    async with ear(dsn, clock, lock_key=KEY) as it:
+        await it.told_dirty()
+        assert await holders(pool) == 1
+        await end_all_ears(pool)
+        assert await holders(pool) == 0
+        await clock.pass_over("listen_reconnect")
+        await it.told_dirty()
+        assert await holders(pool) == 1
+    await eventually(lambda: is_free(pool))
+
+
+async def is_free(pool: Pool) -> bool:
+    return await holders(pool) == 0
+
+
+async def test_the_lock_has_no_gap_while_the_server_still_keeps_a_lost_session(
+    proxy: Proxy, pool: Pool, clock: FakeClock
+) -> None:
+    async with ear(proxy.dsn, clock, lock_key=KEY) as it:
+        await it.told_dirty()
+        await clock.asleep_on("listen_ping")
+        proxy.strand()
+        clock.advance(15)
+        await clock.pass_over("listen_reconnect")
+        await it.told_dirty()
+        assert await holders(pool) == 2
+
+
+PROCESS = """
+import asyncio, sys
+from chatd.clock import SystemClock
+from chatd.store.conn import ConnectConfig
+from chatd.store.listen import ListenConfig, Listener
+config = ListenConfig(connect=ConnectConfig(dsn=sys.argv[1]))
+dirty = lambda: print("listening", flush=True)
+listener = Listener(config, SystemClock(), on_hint=print, on_dirty=dirty, lock_key=int(sys.argv[2]))
+asyncio.run(listener.run())
+"""
+
+
+async def test_a_killed_process_lets_go_of_its_lock(dsn: str, pool: Pool) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROCESS, dsn, str(KEY), stdout=PIPE
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(20):
+            assert await process.stdout.readline() == b"listening\n"
+        assert await holders(pool) == 1
+    finally:
+        process.kill()
+        await process.wait()
+    await eventually(lambda: is_free(pool))
