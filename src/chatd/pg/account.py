@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from chatd.pg.errors import PgError
+from chatd.pg.places import Layout
 
 CANDIDATES: Final = ("postgres", "nobody", "daemon")
 
@@ -48,7 +49,7 @@ def first_account(
 
 
 def owner_of(path: Path) -> Account | None:
-    """The owner of an existing cluster: only that account can serve it, whatever else exists."""
+    """The owner of what is there: only that account can serve it, whatever others exist."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -60,14 +61,17 @@ def owner_of(path: Path) -> Account | None:
     return Account(name=name, uid=found.st_uid, gid=found.st_gid)
 
 
-def choose_account(cluster: Path, *, uid: int) -> Account | None:
+def choose_account(layout: Layout, *, uid: int) -> Account | None:
     """The account to run as, or None for "as we are"."""
-    owner = owner_of(cluster)
+    owner = owner_of(layout.cluster)
     if uid == 0:
-        return first_account() if owner is None or owner.uid == 0 else owner
+        owners = (owner, owner_of(layout.data_dir))
+        return (
+            next((found for found in owners if found and found.uid != 0), None) or first_account()
+        )
     if owner is not None and owner.uid != uid:
         raise PgError(
-            f"The database in {cluster} belongs to {owner.name}. Start chatd as that user "
+            f"The database in {layout.cluster} belongs to {owner.name}. Start chatd as that user "
             "(or as root), or choose another data directory."
         )
     return None

@@ -93,7 +93,10 @@ def newest_first(paths: Sequence[Path]) -> list[Path]:
 
 
 def has_programs(path: Path) -> bool:
-    return all((path / name).is_file() for name in PROGRAMS)
+    try:
+        return all((path / name).is_file() for name in PROGRAMS)
+    except OSError:  # A directory that we may not even look into.
+        return False
 
 
 def parse_version(output: str) -> str | None:

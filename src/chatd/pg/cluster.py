@@ -1,10 +1,9 @@
-"""The cluster on disk: making one, its major version, and the lock file a dead server left.
+"""The cluster on disk: making one, and its major version.
 
 A cluster is made under another name and renamed when it is complete, so one that was being made
 when the power went is never mistaken for a cluster.
 """
 
-import contextlib
 import os
 import secrets
 import shutil
@@ -17,18 +16,15 @@ from chatd.pg.config import USER
 from chatd.pg.dirs import make_private_dir
 from chatd.pg.errors import PgError
 from chatd.pg.places import Layout
-from chatd.pg.process import run
+from chatd.pg.process import last_lines, run
 
 INITDB_S: Final = 180.0
 UNFINISHED: Final = "cluster.new-"
-
-
-def exists(cluster: Path) -> bool:
-    return cluster.exists()
+BUILTIN_LOCALES_SINCE: Final = 17
 
 
 def require(cluster: Path) -> None:
-    if not exists(cluster):
+    if not cluster.exists():
         raise PgError(
             f"The database in {cluster} has vanished while it was in use. Restore it (or mount "
             "its file system again); restart chatd to begin with an empty one."
@@ -44,7 +40,7 @@ async def create(
     unfinished = layout.data_dir / f"{UNFINISHED}{secrets.token_hex(4)}"
     try:
         make_private_dir(unfinished, account)
-        argv = _initdb(binaries, unfinished, durable=durable)
+        argv = initdb_command(binaries, unfinished, durable=durable)
         done = await run(argv, run_as=account, timeout_s=INITDB_S)
         if done.code != 0:
             raise PgError(explain_failed_initdb(layout.data_dir, done.output))
@@ -56,7 +52,7 @@ async def create(
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _initdb(binaries: Binaries, target: Path, *, durable: bool) -> list[str | Path]:
+def initdb_command(binaries: Binaries, target: Path, *, durable: bool) -> list[str | Path]:
     argv: list[str | Path] = [
         binaries.program("initdb"),
         f"--pgdata={target}",
@@ -68,6 +64,9 @@ def _initdb(binaries: Binaries, target: Path, *, durable: bool) -> list[str | Pa
         "--locale=C",
         "--no-instructions",
     ]
+    if binaries.major >= BUILTIN_LOCALES_SINCE:
+        # The same order as C, and upper and lower case beyond ASCII, whatever the host has.
+        argv += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     return argv if durable else [*argv, "--no-sync"]
 
 
@@ -89,59 +88,6 @@ def explain_failed_initdb(data_dir: Path, output: str) -> str:
     if "No space left on device" in output or "Disk quota exceeded" in output:
         return (
             f"There is no room for the database in {data_dir}: it needs about 40 MB to begin with. "
-            f"Free some space or choose another data directory. initdb said: {said}"
+            f"Free some space or choose another data directory. initdb said:\n{said}"
         )
-    return f"Creating the database in {data_dir} failed. initdb said: {said}"
-
-
-def last_lines(text: str, count: int = 8) -> str:
-    return "\n".join(text.strip().splitlines()[-count:])
-
-
-def clear_stale_lock(layout: Layout) -> None:
-    """Make a dead server's lock file harmless. Behind the gate, when nobody listens.
-
-    PostgreSQL asks only whether some process has the pid in that file. After a restart of a
-    container that may be anybody, and where nothing reaps orphans it is a zombie for ever; either
-    way it would refuse to start for good. The file itself must stay: it also names the shared
-    memory by which PostgreSQL sees whether a backend of the dead server is still at work.
-    """
-    lock = layout.cluster / "postmaster.pid"
-    try:
-        lines = lock.read_text().splitlines(keepends=True)
-    except FileNotFoundError:
-        lines = []
-    if lines and not is_gone(int(lines[0]), layout.cluster):
-        return
-    if lines:
-        lines[0] = f"{os.getpid()}\n"  # A server's own parent is never taken for a rival.
-        _replace(lock, "".join(lines))
-    else:
-        lock.unlink(missing_ok=True)
-    for name in (layout.socket, layout.socket.with_name(f"{layout.socket.name}.lock")):
-        name.unlink(missing_ok=True)
-
-
-def is_gone(pid: int, cluster: Path, proc: Path = Path("/proc")) -> bool:
-    """True when the pid is surely not a server of this cluster (a server's cwd is its cluster)."""
-    if not (proc / "self").exists():
-        return False
-    here = proc / str(pid)
-    try:
-        state = (here / "stat").read_text().rpartition(")")[2].split()[0]
-        return state in {"Z", "X"} or os.readlink(here / "cwd") != str(cluster.resolve())
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    except OSError:
-        return False
-
-
-def _replace(path: Path, text: str) -> None:
-    owner = path.lstat()
-    new = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with contextlib.closing(os.fdopen(fd, "w")) as file:
-        file.write(text)
-        if os.geteuid() == 0:
-            os.fchown(fd, owner.st_uid, owner.st_gid)
-    new.rename(path)
+    return f"Creating the database in {data_dir} failed. initdb said:\n{said}"

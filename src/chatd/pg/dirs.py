@@ -6,18 +6,29 @@ we work next to an account that we do not trust with root's rights.
 
 import contextlib
 import os
+import secrets
 import stat
 from pathlib import Path
 
 from chatd.pg.account import Account, first_closed_dir
 from chatd.pg.errors import PgError
-from chatd.pg.places import ROOT_DATA_DIR, Layout
+from chatd.pg.places import ROOT_DATA_DIR
 from chatd.pg.process import run
 
 
+def unusable(data_dir: Path, error: OSError) -> PgError:
+    return PgError(
+        f"Cannot use {data_dir} for the database: {error.strerror} "
+        f"({error.filename or data_dir}). Make it writable, or choose another data directory."
+    )
+
+
 async def require_way(path: Path, account: Account) -> None:
-    """Refuse a place that the account cannot get to. It is asked to go there itself, as only that
-    counts access lists and mandatory rules; the mode bits then tell which directory to name."""
+    """Refuse a place that the account cannot get to.
+
+    It is asked to go there itself, as only that counts access lists and mandatory rules; the mode
+    bits then tell which directory to name.
+    """
     place = path
     while not place.exists():
         place = place.parent
@@ -37,49 +48,39 @@ async def require_way(path: Path, account: Account) -> None:
         )
 
 
-def prepare(layout: Layout, account: Account | None) -> None:
-    """Make the data directory and the socket directory, or say why that cannot be."""
-    try:
-        _make_data_dir(layout.data_dir, account)
-        make_private_dir(layout.socket_dir, account)
-        open_file(layout.gate).close()
-    except OSError as error:
-        raise PgError(
-            f"Cannot use {layout.data_dir} for the database: {error.strerror}"
-            f" ({error.filename or layout.data_dir}). "
-            "Make it writable, or choose another data directory."
-        ) from error
-
-
-def _make_data_dir(path: Path, account: Account | None) -> None:
+def make_data_dir(path: Path, account: Account | None) -> None:
+    """Make it if it is not there. An account of its own passes through it, others see nothing."""
     if path.exists():
         return
-    missing = [parent for parent in path.parents if not parent.exists()]
-    for parent in reversed(missing):
+    for parent in reversed([parent for parent in path.parents if not parent.exists()]):
         parent.mkdir(exist_ok=True)
         if account is not None:
             parent.chmod(0o755)  # Whatever root's umask is, the account must pass.
-    with contextlib.suppress(FileExistsError):  # Another chatd, at the same moment.
-        path.mkdir(mode=0o700)
-        if account is not None:
-            path.chmod(0o711)  # Root's own, and the account passes through to what is its own.
+    # It appears with its final mode: another chatd may be looking at this moment.
+    new = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    new.mkdir()
+    try:
+        new.chmod(0o700 if account is None else 0o711)
+        new.rename(path)
+    except OSError:
+        new.rmdir()
+        if not path.is_dir():
+            raise
 
 
 def make_private_dir(path: Path, account: Account | None) -> None:
     """A directory that only the server's account can enter. One that exists must be just so."""
     uid = os.geteuid() if account is None else account.uid
-    try:
+    with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    except FileExistsError:
-        found = path.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o077:
-            raise PgError(
-                f"{path} is in the way: it must be a directory that belongs to uid {uid} and is "
-                "closed to all others (mode 0700). Remove it and try again."
-            ) from None
-        return
-    if account is not None:
-        os.chown(path, account.uid, account.gid)
+        if account is not None:
+            os.chown(path, account.uid, account.gid, follow_symlinks=False)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o077:
+        raise PgError(
+            f"{path} is in the way: it must be a directory that belongs to uid {uid} and is "
+            "closed to all others (mode 0700). Remove it and try again."
+        )
 
 
 class OwnFile:
@@ -100,8 +101,11 @@ def open_file(path: Path, flags: int = os.O_RDWR) -> OwnFile:
     The owner matters when root uses a data directory that an ordinary user made: that user must
     still be able to take the locks.
     """
-    fd = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    if os.geteuid() == 0:
-        parent = path.parent.stat()
-        os.fchown(fd, parent.st_uid, parent.st_gid)
+    try:
+        fd = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        if os.geteuid() == 0:
+            parent = path.parent.stat()
+            os.fchown(fd, parent.st_uid, parent.st_gid)
+    except OSError as error:
+        raise unusable(path.parent, error) from error
     return OwnFile(fd)

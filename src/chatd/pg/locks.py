@@ -20,6 +20,10 @@ from chatd.pg.waiting import Patience
 GATE_WAIT_S: Final = 300.0
 
 
+class GateBusy(PgError):
+    """Another process starts or stops the server and takes too long over it."""
+
+
 @contextlib.asynccontextmanager
 async def gate(path: Path, *, within_s: float = GATE_WAIT_S) -> AsyncGenerator[None]:
     """Hold the gate, waiting for whoever holds it now."""
@@ -28,7 +32,7 @@ async def gate(path: Path, *, within_s: float = GATE_WAIT_S) -> AsyncGenerator[N
         patience = Patience(within_s)
         while not _lock(file, fcntl.LOCK_EX):
             if not await patience.again():
-                raise PgError(
+                raise GateBusy(
                     f"Another chatd has held {path} for {within_s:.0f} s: it is starting or "
                     "stopping the database and does not get on. See server.log beside that file; "
                     "if that process hangs, end it and try again."
@@ -60,4 +64,9 @@ def _lock(file: OwnFile, how: int) -> bool:
         fcntl.flock(file.fd, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise PgError(
+            f"The data directory is on a file system without locks ({error.strerror}). "
+            "Choose one on a local disk."
+        ) from error
     return True

@@ -9,6 +9,7 @@ from typing import Final
 
 from chatd.pg.dirs import OwnFile, open_file
 from chatd.pg.places import Layout
+from chatd.pg.process import last_lines
 
 MAX_BYTES: Final = 8 * 1024 * 1024
 KEPT_BYTES: Final = 1024 * 1024
@@ -40,3 +41,8 @@ def read_since(log: OwnFile, position: int) -> str:
     """What was written since then, at most the last few pages of it."""
     begin = max(position, log_size(log) - TAIL_BYTES)
     return os.pread(log.fd, TAIL_BYTES, begin).decode(errors="replace")
+
+
+def end_of_log(layout: Layout) -> str:
+    with contextlib.closing(open_log(layout)) as log:
+        return f"{layout.log} ends with:\n{last_lines(read_since(log, 0))}"

@@ -17,6 +17,8 @@ from chatd.pg.errors import PgError
 
 SOCKET_NAME: Final = f".s.PGSQL.{PORT}"
 SOCKET_PATH_MAX: Final = 103 if sys.platform == "darwin" else 107
+ROOT_RUN_DIR: Final = Path("/var/run" if sys.platform == "darwin" else "/run")
+SHARED_DIR: Final = Path("/tmp")
 ROOT_DATA_DIR: Final = Path("/var/lib/chatd/pg")
 
 
@@ -48,10 +50,6 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return self.data_dir / "users.lock"
 
 
-def layout(data_dir: Path, *, uid: int, limit: int = SOCKET_PATH_MAX) -> Layout:
-    return Layout(data_dir=data_dir, socket_dir=choose_socket_dir(data_dir, uid=uid, limit=limit))
-
-
 def choose_data_dir(wish: Path | None, env: Mapping[str, str], *, uid: int) -> Path:
     """The wish; else the system's place for root and the user's data home for everybody else."""
     if wish is not None:
@@ -68,10 +66,10 @@ def choose_data_dir(wish: Path | None, env: Mapping[str, str], *, uid: int) -> P
     )
 
 
-def choose_socket_dir(data_dir: Path, *, uid: int, limit: int = SOCKET_PATH_MAX) -> Path:
+def choose_socket_dir(data_dir: Path, *, owner: int, limit: int = SOCKET_PATH_MAX) -> Path:
     """`run` in the data directory, or a short path when the kernel or PostgreSQL cannot take that.
 
-    The short path depends on the data directory and the user alone, not on the environment:
+    The short path depends on the data directory and its owner alone, not on the environment:
     processes started from a terminal and from cron must meet at the same socket. It is not in
     XDG_RUNTIME_DIR because that goes away at logout while the server may live on.
     """
@@ -81,7 +79,7 @@ def choose_socket_dir(data_dir: Path, *, uid: int, limit: int = SOCKET_PATH_MAX)
     if not too_long and not set(str(inside)) & set(',"'):
         return inside
     digest = hashlib.sha256(bytes(data_dir)).hexdigest()[:16]
-    return Path("/run" if uid == 0 else "/tmp") / f"chatd-{uid}-{digest}"
+    return (ROOT_RUN_DIR if owner == 0 else SHARED_DIR) / f"chatd-{owner}-{digest}"
 
 
 def address(socket_dir: Path, database: str = DATABASE) -> str:

@@ -33,6 +33,10 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     output: str
 
 
+def last_lines(text: str, count: int = 8) -> str:
+    return "\n".join(text.strip().splitlines()[-count:])
+
+
 async def run(argv: Sequence[str | Path], *, run_as: Account | None, timeout_s: float) -> Finished:
     """Run to the end and return what it said. OSError when it cannot be executed at all."""
     process = _spawn(argv, run_as=run_as, output=subprocess.PIPE)
@@ -57,6 +61,10 @@ class Launched:
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
         threading.Thread(target=process.wait, name="postmaster-reaper", daemon=True).start()
+
+    def stop(self) -> None:
+        """Fast shutdown. Asking a process that is gone does nothing."""
+        self._process.send_signal(signal.SIGINT)
 
     @property
     def exited(self) -> bool:

@@ -12,13 +12,11 @@ import asyncpg
 from chatd.pg.config import DATABASE
 from chatd.pg.errors import PgError
 from chatd.pg.places import address
-from chatd.pg.waiting import Patience
 
 # "Do you speak TLS?" is the one question that PostgreSQL answers at any time, also while it
 # recovers, without a login and without a line in its log. On a unix socket it says no.
 QUESTION: Final = struct.pack("!ii", 8, 80877103)
 CONNECT_S: Final = 10.0
-RECOVERY_S: Final = 120.0
 
 
 class Session(Protocol):
@@ -36,8 +34,15 @@ _connect: Final = cast(
     "Connect",
     asyncpg.connect,  # pyright: ignore[reportUnknownMemberType]
 )
-# Everything that a connection to a server that dies, recovers or refuses can raise.
-FAILURES: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+# A server that recovers, is being stopped, or died while we were talking to it.
+NOT_NOW: Final = (
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.ConnectionDoesNotExistError,
+    ConnectionError,
+    FileNotFoundError,
+)
 
 
 class Pulse(enum.Enum):
@@ -54,10 +59,12 @@ async def feel(socket: Path, *, within_s: float) -> Pulse:
         return Pulse.DEAD
     except (TimeoutError, BlockingIOError, ConnectionError):
         return Pulse.SILENT
+    except OSError as error:
+        raise PgError(f"Cannot reach the database at {socket}: {error}.") from error
 
 
 async def _ask(socket: Path) -> bool:
-    reader, writer = await asyncio.open_unix_connection(socket)
+    reader, writer = await asyncio.open_unix_connection(str(socket))
     try:
         writer.write(QUESTION)
         return await reader.read(1) != b""
@@ -67,34 +74,18 @@ async def _ask(socket: Path) -> bool:
             await writer.wait_closed()
 
 
-async def wait_until_usable(socket_dir: Path, *, within_s: float = RECOVERY_S) -> None:
-    """Wait through recovery, then see that our database exists."""
-    patience = Patience(within_s)
-    while not await _is_usable(socket_dir):
-        if not await patience.again():
-            raise PgError(
-                f"PostgreSQL has been recovering for {within_s:.0f} s and is not ready yet. "
-                "Wait for it to finish (see server.log in the data directory) and try again."
-            )
-
-
-async def _is_usable(socket_dir: Path) -> bool:
+async def is_usable(socket_dir: Path) -> bool:
+    """Whether our database can be used; it is created if it is not there. False: not now."""
     try:
-        await _execute(socket_dir, DATABASE, "SELECT 1")
-    except asyncpg.CannotConnectNowError:
+        try:
+            await _execute(socket_dir, DATABASE, "SELECT 1")
+        except asyncpg.InvalidCatalogNameError:
+            await _execute(socket_dir, "postgres", f"CREATE DATABASE {DATABASE}")
+    except NOT_NOW:
         return False
-    except asyncpg.InvalidCatalogNameError:
-        await _create_database(socket_dir)
-    except FAILURES as error:
-        raise PgError(f"Cannot connect to the database in {socket_dir}: {error}") from error
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise PgError(f"Cannot use the database at {socket_dir}: {error}") from error
     return True
-
-
-async def _create_database(socket_dir: Path) -> None:
-    try:
-        await _execute(socket_dir, "postgres", f"CREATE DATABASE {DATABASE}")
-    except FAILURES as error:
-        raise PgError(f"Cannot create the database {DATABASE}: {error}") from error
 
 
 async def _execute(socket_dir: Path, database: str, statement: str) -> None:

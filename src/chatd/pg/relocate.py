@@ -60,23 +60,39 @@ def _copy_once(found: Binaries, data_dir: Path, *, durable: bool) -> Path:
             shutil.rmtree(leftover, ignore_errors=True)
         partial = data_dir / f"{PARTIAL}{secrets.token_hex(4)}"
         try:
-            _copy(found.bin_dir, partial)
+            copy_programs(found.bin_dir, partial)
             if durable:
                 os.sync()  # Or a power cut could leave the name with empty files behind it.
             partial.rename(target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-    return target / "bin"
+    return _bin_in(target, found.bin_dir)
 
 
-def _copy(bin_dir: Path, target: Path) -> None:
-    (target / "bin").mkdir(parents=True)
+def copy_programs(bin_dir: Path, target: Path) -> Path:
+    """Copy what a server needs, with the paths between the parts as they were.
+
+    A wheel keeps the libraries of the package `p` in `p.libs` beside it, and the programs look for
+    them there, from where they are.
+    """
+    copy = _bin_in(target, bin_dir)
+    copy.mkdir(parents=True)
     for name in PROGRAMS:
-        shutil.copy(bin_dir / name, target / "bin" / name)
+        shutil.copy(bin_dir / name, copy / name)
+    skip = shutil.ignore_patterns(*SKIPPED)
     for name in ("lib", "share"):
-        skip = shutil.ignore_patterns(*SKIPPED)
-        shutil.copytree(bin_dir.parent / name, target / name, ignore=skip)
+        shutil.copytree(bin_dir.parent / name, copy.parent / name, ignore=skip)
+    package = bin_dir.parents[1]
+    libraries = package.with_name(f"{package.name}.libs") if package.name else package
+    if libraries.is_dir() and libraries != package:
+        shutil.copytree(libraries, target / libraries.name)
     _open_up(target)
+    return copy
+
+
+def _bin_in(target: Path, bin_dir: Path) -> Path:
+    tree, package = bin_dir.parents[0], bin_dir.parents[1]
+    return target / package.name / tree.name / bin_dir.name
 
 
 def _open_up(tree: Path) -> None:

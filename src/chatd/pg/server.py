@@ -8,19 +8,19 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from chatd.pg import binaries, cluster, relocate
 from chatd.pg.account import Account, choose_account
 from chatd.pg.config import Config, wants_durability
-from chatd.pg.dirs import prepare, require_way
+from chatd.pg.dirs import make_data_dir, require_way, unusable
 from chatd.pg.errors import PgError
-from chatd.pg.locks import Membership, gate
+from chatd.pg.locks import GateBusy, Membership, gate
 from chatd.pg.log import bound_log
-from chatd.pg.places import Layout, address, choose_data_dir, layout
-from chatd.pg.postmaster import Site, is_up, start_server, stop_server
-from chatd.pg.pulse import wait_until_usable
+from chatd.pg.places import Layout, address, choose_data_dir, choose_socket_dir
+from chatd.pg.postmaster import Site, bring_up, is_up, stop_server
+
+LEAVE_WAIT_S: Final = 20.0
 
 
 class Server(Protocol):
@@ -28,12 +28,16 @@ class Server(Protocol):
 
     @property
     def dsn(self) -> str: ...
+
     async def ensure(self) -> None:
-        """Return when the database can be used, restarting it if it has died. Cheap if it lives."""
+        """Restart the database if it has died, and return when it can be used. Cheap if it lives.
+
+        One that recovers by itself counts as alive: connecting has to be retried anyway.
+        """
         ...
 
     async def close(self) -> None:
-        """Leave. The last user stops the server."""
+        """Leave. The last user stops the server. A second call does nothing."""
         ...
 
 
@@ -70,14 +74,15 @@ class Embedded:
     async def ensure(self) -> None:
         async with self._turn:
             if self._closed:
-                raise PgError("The database has been closed by this process.")
+                raise PgError("This process has left the database.")
             if await is_up(self._site):
-                bound_log(self._site.layout)
+                with contextlib.suppress(PgError, OSError):  # Not worth failing for.
+                    bound_log(self._site.layout)
                 return
             async with gate(self._site.layout.gate):
                 # Never initdb here: a cluster that has vanished is a loss that must be seen.
                 cluster.require(self._site.layout.cluster)
-                await _bring_up(self._site)
+                await bring_up(self._site)
 
     async def close(self) -> None:
         async with self._turn:
@@ -85,8 +90,10 @@ class Embedded:
                 return
             self._closed = True
             try:
-                async with gate(self._site.layout.gate):
+                async with gate(self._site.layout.gate, within_s=LEAVE_WAIT_S):
                     await _leave(self._site, self._membership)
+            except GateBusy:
+                pass  # Held for long only by somebody who is starting it, and so is a user.
             finally:
                 self._membership.leave()
 
@@ -95,57 +102,55 @@ async def start(config: Config, env: Mapping[str, str]) -> Server:
     """Find the database by `config`, start it if nobody has, and hold on to it until `close`."""
     if config.database_url is not None:
         return External(config.database_url)
-    here, account = await asyncio.to_thread(_settle, config, env)
+    layout, account = await asyncio.to_thread(_settle, config, env)
     if account is not None:
-        await require_way(here.data_dir, account)
-    await asyncio.to_thread(prepare, here, account)
-    async with gate(here.gate):
-        site = await _survey(config, env, here, account)
-        return await _join(site)
+        await require_way(layout.data_dir, account)
+    try:
+        await asyncio.to_thread(make_data_dir, layout.data_dir, account)
+    except OSError as error:
+        raise unusable(layout.data_dir, error) from error
+    async with gate(layout.gate):
+        return await _join(await _survey(config, env, layout, account))
 
 
 def _settle(config: Config, env: Mapping[str, str]) -> tuple[Layout, Account | None]:
     uid = os.geteuid()
-    data_dir: Path = choose_data_dir(config.data_dir, env, uid=uid).resolve()
-    here = layout(data_dir, uid=uid)
-    return here, choose_account(here.cluster, uid=uid)
+    wish = choose_data_dir(config.data_dir, env, uid=uid)
+    try:
+        data_dir = wish.resolve()
+        owner = data_dir.stat().st_uid if data_dir.exists() else uid
+        socket_dir = choose_socket_dir(data_dir, owner=owner)
+        layout = Layout(data_dir=data_dir, socket_dir=socket_dir)
+        return layout, choose_account(layout, uid=uid)
+    except OSError as error:
+        raise unusable(wish, error) from error
 
 
 async def _survey(
-    config: Config, env: Mapping[str, str], here: Layout, account: Account | None
+    config: Config, env: Mapping[str, str], layout: Layout, account: Account | None
 ) -> Site:
-    found = await binaries.find(config.bin_dir, env, account=account, cluster=here.cluster)
+    found = await binaries.find(config.bin_dir, env, account=account, cluster=layout.cluster)
     found = await relocate.within_reach(
-        found, here.data_dir, account, durable=wants_durability(config.settings)
+        found, layout.data_dir, account, durable=wants_durability(config.settings)
     )
-    return Site(layout=here, binaries=found, account=account, settings=config.settings)
+    return Site(layout=layout, binaries=found, account=account, settings=config.settings)
 
 
 async def _join(site: Site) -> Embedded:
     membership = Membership(site.layout.users)
     try:
-        if not cluster.exists(site.layout.cluster):
-            await cluster.create(
-                site.layout,
-                site.binaries,
-                site.account,
-                durable=wants_durability(site.settings),
-            )
-        await _bring_up(site)
+        if not site.layout.cluster.exists():
+            durable = wants_durability(site.settings)
+            await cluster.create(site.layout, site.binaries, site.account, durable=durable)
+        if not await is_up(site):
+            relocate.remove_other_copies(site.layout.data_dir, site.binaries.bin_dir)
+        await bring_up(site)
     except BaseException:
         # We may have got as far as starting it, and nobody else may want it.
         with contextlib.suppress(PgError):
             await _leave(site, membership)
         raise
     return Embedded(site, membership)
-
-
-async def _bring_up(site: Site) -> None:
-    if await is_up(site):
-        await wait_until_usable(site.layout.socket_dir)
-    else:
-        relocate.remove_other_copies(site.layout.data_dir, site.binaries.bin_dir)
-        await start_server(site)
 
 
 async def _leave(site: Site, membership: Membership) -> None:

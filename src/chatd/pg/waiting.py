@@ -24,12 +24,12 @@ class Patience:
         """Pause, a little longer each time; False when the time is up."""
         if self._loop.time() >= self._deadline:
             return False
-        await _pause(self._pause_s)
+        await pause(self._pause_s)
         self._pause_s = min(self._pause_s * 1.5, LONGEST_PAUSE_S)
         return True
 
 
-async def _pause(seconds: float) -> None:
+async def pause(seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await asyncio.get_running_loop().create_future()
