@@ -1,0 +1,31 @@
+"""What a model call costs, in micros of a dollar.
+
+Tokens times dollars per million tokens is micros exactly; the sum is rounded
+up once. None means unpriced, which is not the same as free.
+"""
+
+from decimal import ROUND_CEILING, Decimal
+
+from chatd.domain.messages import Usage
+from chatd.domain.model import Prices
+
+
+def cost_micros(usage: Usage | None, prices: Prices | None) -> int | None:
+    """None without prices, without usage, or if no kind of token that was used has a price.
+    Reasoning is part of the output and not counted again."""
+    if usage is None or prices is None:
+        return None
+    lines = (
+        (usage.input_tokens, prices.input),
+        (usage.output_tokens, prices.output),
+        (usage.cache_read_tokens, prices.cache_read),
+        (usage.cache_creation_tokens, prices.cache_write),
+    )
+    priced = [(tokens, Decimal(price)) for tokens, price in lines if price is not None]
+    if not priced:
+        return None
+    used = any(tokens for tokens, _ in lines)
+    if used and not any(tokens for tokens, _ in priced):
+        return None
+    total = sum((tokens * price for tokens, price in priced), Decimal(0))
+    return int(total.to_integral_value(rounding=ROUND_CEILING))
