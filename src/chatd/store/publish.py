@@ -70,10 +70,10 @@ class Publisher:
             self.lost += 1
             return
         key = (hint.chat_id, hint.kind)
-        waiting = self._pending.pop(key, None)
-        if waiting is not None and waiting.snapshot_version > hint.snapshot_version:
-            hint = waiting
-        self._pending[key] = hint
+        waiting = self._pending.get(key)
+        if waiting is None or waiting.snapshot_version <= hint.snapshot_version:
+            # In its old place: a chat that changes all the time must not wait all the time.
+            self._pending[key] = hint
         self._shed()
         self._wake.set()
 

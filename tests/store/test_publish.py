@@ -1,0 +1,217 @@
+"""The publisher: never in the caller's way, and no more to say than needed."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from chatd.domain.hint import Hint, decode
+from chatd.domain.ids import ChatId
+from chatd.store.conn import ConnectConfig, Session, connect
+from chatd.store.publish import PublishConfig, Publisher
+from tests.support.clock import FakeClock
+from tests.support.factories import chat
+from tests.support.proxy import Proxy
+
+
+def hint(number: int, version: int = 1, kind: str | None = None) -> Hint:
+    return Hint.of(chat(id=ChatId(UUID(int=number)), snapshot_version=version), kind)
+
+
+Said = tuple[int, int, str | None]
+
+
+class Audience:
+    """Hears the channel by itself, without the listener."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._heard: asyncio.Queue[Said] = asyncio.Queue()
+
+    def hear(self, pid: int, payload: str) -> None:
+        heard = decode(payload)
+        assert heard is not None
+        self._heard.put_nowait((heard.chat_id.int, heard.snapshot_version, heard.kind))
+
+    async def next(self, count: int) -> list[Said]:
+        async with asyncio.timeout(5):
+            return [await self._heard.get() for _ in range(count)]
+
+
+@pytest.fixture
+async def audience(dsn: str) -> AsyncGenerator[Audience]:
+    session = await connect(ConnectConfig(dsn=dsn, application_name="audience"))
+    audience = Audience(session)
+    await session.listen("chatd", audience.hear)
+    yield audience
+    await session.close(within_s=5)
+
+
+def publisher_on(dsn: str, clock: FakeClock, **wishes: float) -> Publisher:
+    config = PublishConfig(connect=ConnectConfig(dsn=dsn), send_within_s=0.1)
+    return Publisher(msgspec.structs.replace(config, **wishes), clock, draw=lambda: 1.0)
+
+
+@asynccontextmanager
+async def running(publisher: Publisher) -> AsyncGenerator[Publisher]:
+    async with asyncio.TaskGroup() as group:
+        run = group.create_task(publisher.run())
+        yield publisher
+        run.cancel()
+
+
+async def test_the_first_hint_goes_out_at_once_and_those_behind_it_together(
+    dsn: str, audience: Audience, clock: FakeClock
+) -> None:
+    async with running(publisher_on(dsn, clock)) as publisher:
+        publisher.publish(hint(1))
+        assert await audience.next(1) == [(1, 1, None)]
+        assert await clock.asleep_on("publish_flush") == pytest.approx(0.003)
+        publisher.publish(hint(2))
+        publisher.publish(hint(3))
+        await clock.pass_over("publish_flush")
+        assert await audience.next(2) == [(2, 1, None), (3, 1, None)]
+
+
+async def test_of_the_hints_for_a_chat_only_the_newest_is_sent(
+    dsn: str, audience: Audience, clock: FakeClock
+) -> None:
+    publisher = publisher_on(dsn, clock)
+    for number, version in [(1, 1), (2, 5), (1, 2), (2, 4), (3, 1)]:
+        publisher.publish(hint(number, version))
+    async with running(publisher):
+        assert await audience.next(3) == [(1, 2, None), (2, 5, None), (3, 1, None)]
+    assert publisher.lost == 0
+
+
+async def test_hints_of_different_kinds_do_not_replace_each_other(
+    dsn: str, audience: Audience, clock: FakeClock
+) -> None:
+    publisher = publisher_on(dsn, clock)
+    kinds = ["created", None, "archived"]
+    for version, kind in enumerate(kinds, start=1):
+        publisher.publish(hint(1, version, kind))
+    async with running(publisher):
+        assert await audience.next(3) == [(1, 1, "created"), (1, 2, None), (1, 3, "archived")]
+
+
+async def test_full_batches_do_not_wait_for_the_clock(
+    dsn: str, audience: Audience, clock: FakeClock
+) -> None:
+    publisher = publisher_on(dsn, clock, batch=2)
+    for number in range(1, 6):
+        publisher.publish(hint(number))
+    async with running(publisher):
+        assert [number for number, _, _ in await audience.next(4)] == [1, 2, 3, 4]
+        await clock.pass_over("publish_flush")
+        assert await audience.next(1) == [(5, 1, None)]
+
+
+async def test_what_was_said_while_the_database_was_away_is_sent_when_it_is_back(
+    dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
+) -> None:
+    async with running(publisher_on(proxy.dsn, clock)) as publisher:
+        publisher.publish(hint(1))
+        await audience.next(1)
+        await clock.asleep_on("publish_flush")
+        proxy.cut()
+        proxy.refuse(new=True)
+        publisher.publish(hint(2, 1))
+        await clock.pass_over("publish_flush")
+        await clock.asleep_on("publish_reconnect")
+        publisher.publish(hint(3))
+        publisher.publish(hint(2, 2))
+        proxy.refuse(new=False)
+        await clock.pass_over("publish_reconnect")
+        assert await audience.next(2) == [(2, 2, None), (3, 1, None)]
+    assert publisher.lost == 0
+
+
+async def test_a_line_gone_silent_is_given_up_and_the_hint_sent_on_another(
+    dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
+) -> None:
+    async with running(publisher_on(proxy.dsn, clock)) as publisher:
+        publisher.publish(hint(1))
+        await audience.next(1)
+        await clock.asleep_on("publish_flush")
+        proxy.strand()
+        publisher.publish(hint(2))
+        await clock.pass_over("publish_flush")
+        await clock.pass_over("publish_reconnect")
+        assert await audience.next(1) == [(2, 1, None)]
+
+
+async def test_a_database_that_stays_away_costs_the_oldest_hints_and_they_are_counted(
+    dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
+) -> None:
+    publisher = publisher_on(proxy.dsn, clock, max_pending=3)
+    proxy.refuse(new=True)
+    for number in (1, 2, 3):
+        publisher.publish(hint(number))
+    async with running(publisher):
+        await clock.asleep_on("publish_reconnect")
+        for number in (4, 5):
+            publisher.publish(hint(number))
+        assert publisher.lost == 2
+        proxy.refuse(new=False)
+        await clock.pass_over("publish_reconnect")
+        assert [number for number, _, _ in await audience.next(3)] == [3, 4, 5]
+
+
+async def test_a_hint_that_the_server_refuses_does_not_stop_those_behind_it(
+    dsn: str, audience: Audience, clock: FakeClock
+) -> None:
+    async with running(publisher_on(dsn, clock)) as publisher:
+        publisher.publish(hint(1, kind="x" * 8000))
+        await clock.pass_over("publish_flush")
+        publisher.publish(hint(2))
+        assert await audience.next(1) == [(2, 1, None)]
+        assert publisher.lost == 1
+
+
+async def test_closing_sends_what_is_pending(
+    dsn: str, audience: Audience, clock: FakeClock
+) -> None:
+    publisher = publisher_on(dsn, clock)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(publisher.run())
+        publisher.publish(hint(1))
+        await clock.asleep_on("publish_flush")
+        publisher.publish(hint(2))
+        closing = group.create_task(publisher.close())
+        await clock.pass_over("publish_flush")
+        await clock.pass_over("publish_flush")
+        await closing
+    assert await audience.next(2) == [(1, 1, None), (2, 1, None)]
+    assert publisher.lost == 0
+
+
+async def test_closing_does_not_wait_for_a_silent_database_beyond_the_bound(
+    dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
+) -> None:
+    publisher = publisher_on(proxy.dsn, clock, send_within_s=60, close_within_s=0.05)
+    async with asyncio.TaskGroup() as group:
+        run = group.create_task(publisher.run())
+        publisher.publish(hint(1))
+        await audience.next(1)
+        await clock.asleep_on("publish_flush")
+        proxy.stall()
+        publisher.publish(hint(2))
+        await clock.pass_over("publish_flush")
+        await publisher.close()
+        publisher.publish(hint(3))
+        await clock.pass_over("publish_reconnect")
+        await run
+    assert publisher.lost == 2
+
+
+async def test_closing_a_publisher_that_never_ran_counts_its_hints_as_lost(
+    clock: FakeClock,
+) -> None:
+    publisher = publisher_on("postgresql://nowhere", clock)
+    publisher.publish(hint(1))
+    await publisher.close()
+    assert publisher.lost == 1

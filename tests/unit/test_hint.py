@@ -1,0 +1,113 @@
+"""Hints on the wire: small, tolerant of the future, deaf to nonsense."""
+
+import msgspec
+import pytest
+
+from chatd.domain.hint import Hint, decode, encode
+from chatd.domain.ids import ChatId, UserId, WorkerId
+from tests.support.factories import OTHER_WORKER, WORKER, chat
+
+BUSY = chat(
+    status="running",
+    worker_id=WORKER,
+    snapshot_version=41,
+    history_version=40,
+    queue_version=39,
+    retry_version=38,
+    attempt=2,
+    epoch=7,
+)
+
+
+def test_a_hint_says_what_the_row_says() -> None:
+    assert Hint.of(BUSY, "title") == Hint(
+        chat_id=BUSY.id,
+        owner_id=BUSY.owner_id,
+        snapshot_version=41,
+        history_version=40,
+        queue_version=39,
+        retry_version=38,
+        attempt=2,
+        status="running",
+        worker_id=WORKER,
+        epoch=7,
+        kind="title",
+    )
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        Hint.of(chat()),
+        Hint.of(BUSY),
+        Hint.of(chat(archived=True, snapshot_version=2**62), "archived"),
+    ],
+)
+def test_a_hint_survives_the_wire(hint: Hint) -> None:
+    assert decode(encode(hint)) == hint
+
+
+def test_a_hint_is_small() -> None:
+    assert len(encode(Hint.of(BUSY, "created"))) < 256
+
+
+def test_names_on_the_wire_are_short_and_empty_fields_stay_home() -> None:
+    assert msgspec.json.decode(encode(Hint.of(chat()))) == {
+        "c": str(chat().id),
+        "o": str(chat().owner_id),
+        "v": 1,
+        "h": 1,
+        "s": "waiting",
+    }
+
+
+def test_words_and_fields_of_a_newer_release_are_let_in() -> None:
+    wire = msgspec.json.decode(encode(Hint.of(BUSY)))
+    newer = msgspec.json.encode(wire | {"s": "dreaming", "k": "dreamt", "zz": [1, {"a": None}]})
+    heard = decode(newer.decode())
+    assert heard == msgspec.structs.replace(Hint.of(BUSY), status="dreaming", kind="dreamt")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "",
+        "ping 1",
+        "null",
+        "[]",
+        "{}",
+        '{"c":"not a uuid","o":"","v":1,"h":1,"s":"waiting"}',
+        encode(Hint.of(BUSY))[:-1],
+        encode(Hint.of(BUSY)).replace("41", '"41"'),
+        "\udc80",
+        '{"zz":' + "[" * 5000,
+    ],
+)
+def test_what_is_not_a_hint_is_nothing(payload: str) -> None:
+    assert decode(payload) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "worker", "runnable"),
+    [
+        ("running", None, True),
+        ("interrupting", None, True),
+        ("running", WORKER, False),
+        ("interrupting", OTHER_WORKER, False),
+        ("waiting", None, False),
+        ("requires_action", None, False),
+        ("error", None, False),
+    ],
+)
+def test_a_chat_that_wants_a_worker_and_has_none_is_runnable(
+    status: str, worker: WorkerId | None, *, runnable: bool
+) -> None:
+    hint = Hint(
+        chat_id=ChatId(BUSY.id),
+        owner_id=UserId(BUSY.owner_id),
+        snapshot_version=1,
+        history_version=1,
+        status=status,
+        worker_id=worker,
+    )
+    assert hint.runnable == runnable
