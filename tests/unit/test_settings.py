@@ -267,5 +267,5 @@ def test_the_shown_settings_are_whole_but_for_the_password() -> None:
     database = Database(url="postgresql://ada:hunter2@db/chatd")
     assert repr(database) == (
         "Database(url='postgresql://ada:***@db/chatd', pool_size=10, "
-        "statement_timeout_s=30.0, lock_timeout_s=5.0)"
+        "statement_timeout_s=15.0, lock_timeout_s=5.0)"
     )

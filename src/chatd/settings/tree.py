@@ -34,11 +34,11 @@ class Database(msgspec.Struct, frozen=True, kw_only=True):
     pool_size: Annotated[
         int, Meta(ge=2, le=500, description="Connections this process may hold open")
     ] = 10
-    statement_timeout_s: Annotated[Seconds, Meta(description="The longest a statement may run")] = (
-        30.0
-    )
+    statement_timeout_s: Annotated[
+        Seconds, Meta(description="The longest that a statement may run")
+    ] = 15.0
     lock_timeout_s: Annotated[
-        Seconds, Meta(description="The longest a statement may wait for a lock")
+        Seconds, Meta(description="The longest that a statement may wait for a lock")
     ] = 5.0
 
     def __repr__(self) -> str:

@@ -1,0 +1,29 @@
+"""What the standard library's loggers print: one line per event, as text or as JSON."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+from chatd.settings.tree import Log
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def configure(log: Log) -> None:
+    """To standard error: standard output is for what a command was asked to say."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter() if log.format == "json" else text)
+    logging.basicConfig(level=log.level.upper(), handlers=[handler], force=True)

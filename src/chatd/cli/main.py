@@ -1,0 +1,129 @@
+"""The `chatd` command: what can be typed, and what is printed.
+
+Owns the commands, their flags and their words. The work is done in app.py and below; how a
+command is run and how it ends is run.py's.
+"""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from chatd.settings.keys import keys
+
+app = typer.Typer(
+    help="A self-hosted server that runs AI agent chats that cannot be lost.",
+    epilog="Every key of chatd.toml is also CHATD_* in the environment; flags win over both.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    # A traceback with the values of all locals would print secrets.
+    pretty_exceptions_enable=False,
+)
+migrations = typer.Typer(
+    help="Bring the database to this version's schema.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(migrations, name="migrate")
+
+BEHIND: Final = 3
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Read settings from this file [else CHATD_CONFIG, ./chatd.toml, "
+        "~/.config/chatd/chatd.toml]",
+    ),
+]
+DataDir = Annotated[
+    str | None,
+    typer.Option(
+        keys()["data_dir"].flag,
+        metavar="DIR",
+        help=f"{keys()['data_dir'].help} [else ~/.local/share/chatd; as root /var/lib/chatd]",
+    ),
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(keys()["database.url"].flag, metavar="URL", help=keys()["database.url"].help),
+]
+
+
+def main() -> None:
+    app(prog_name="chatd")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version"),
+    ] = False,
+) -> None:
+    """Typer reads the flags of the bare command from here."""
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from importlib import metadata
+
+    print(f"chatd {metadata.version('chatd')}")
+
+
+@app.command()
+def serve(
+    config: Config = None, data_dir: DataDir = None, database_url: DatabaseUrl = None
+) -> None:
+    """Start the database, bring it up to date, and run until stopped."""
+    from chatd.cli import logs, run, serving
+
+    with run.errors():
+        flags = {"data_dir": data_dir, "database.url": database_url}
+        settings = run.read_settings(flags, config)
+        logs.configure(settings.log)
+        run.until_signal(lambda stop: serving.serve(settings, stop))
+
+
+@migrations.command()
+def up(config: Config = None, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Apply every migration that is pending."""
+    from chatd.cli import migrating, run
+
+    with run.errors():
+        flags = {"data_dir": data_dir, "database.url": database_url}
+        run.to_the_end(migrating.up(run.read_settings(flags, config)))
+
+
+@migrations.command()
+def status(
+    config: Config = None, data_dir: DataDir = None, database_url: DatabaseUrl = None
+) -> None:
+    """List the migrations and whether they are applied."""
+    from chatd.cli import migrating, run
+
+    with run.errors():
+        flags = {"data_dir": data_dir, "database.url": database_url}
+        run.to_the_end(migrating.status(run.read_settings(flags, config)))
+
+
+@migrations.command()
+def check(
+    config: Config = None, data_dir: DataDir = None, database_url: DatabaseUrl = None
+) -> None:
+    """Exit with 0 if the database is up to date, with 3 if it is not."""
+    from chatd.cli import migrating, run
+
+    with run.errors():
+        flags = {"data_dir": data_dir, "database.url": database_url}
+        if not run.to_the_end(migrating.check(run.read_settings(flags, config))):
+            raise typer.Exit(BEHIND)

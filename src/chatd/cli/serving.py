@@ -1,0 +1,38 @@
+"""`chatd serve`."""
+
+import os
+from importlib import metadata
+
+from chatd import app
+from chatd.cli.run import Stop
+from chatd.clock import SystemClock
+from chatd.settings.tree import Settings, redact_url
+
+
+async def serve(settings: Settings, stop: Stop) -> None:
+    def ready(what: app.Ready) -> None:
+        stop.started()
+        _say(f"chatd {metadata.version('chatd')}")
+        _say(f"  data      {settings.data_dir}")
+        _say(f"  database  {_where(settings)}, {_schema(what)}")
+        _say("The HTTP server is not part of this version yet. Ctrl-C stops.")
+
+    await app.serve(settings, os.environ, clock=SystemClock(), stop=stop.asked, ready=ready)
+    _say("Stopped.")
+
+
+def _where(settings: Settings) -> str:
+    url = settings.database.url
+    return "embedded PostgreSQL" if url is None else redact_url(url)
+
+
+def _schema(what: app.Ready) -> str:
+    count = len(what.migrated)
+    if count == 0:
+        return "up to date"
+    return f"{count} {'migration' if count == 1 else 'migrations'} applied"
+
+
+def _say(line: str) -> None:
+    """At once, also into a pipe: whoever starts us waits for these lines."""
+    print(line, flush=True)

@@ -1,0 +1,138 @@
+"""The command line: what it prints and how it ends, as whoever types it sees it."""
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from chatd.cli.logs import JsonFormatter
+from chatd.cli.run import Stop
+
+CHATD = Path(sys.executable).with_name("chatd")
+NOWHERE = "postgresql://ada:hunter2@127.0.0.1:1/chatd"
+
+Chatd: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def chatd(tmp_path: Path) -> Chatd:
+    """Runs the command in an empty directory, with no environment but the one given."""
+
+    def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [CHATD, *arguments],
+            cwd=tmp_path,
+            env={"HOME": str(tmp_path), **env},
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("arguments", [["--help"], []])
+def test_help_names_every_command(chatd: Chatd, arguments: list[str]) -> None:
+    shown = chatd(*arguments)
+    assert shown.returncode == (0 if arguments else 2)
+    listed = (shown.stdout + shown.stderr).partition("Commands:")[2]
+    assert [line.split()[0] for line in listed.strip().splitlines()[:3]] == [
+        "version",
+        "serve",
+        "migrate",
+    ]
+
+
+@pytest.mark.parametrize("argument", ["version", "--version"])
+def test_the_version_is_that_of_the_installed_package(chatd: Chatd, argument: str) -> None:
+    shown = chatd(argument)
+    assert (shown.returncode, shown.stdout) == (0, f"chatd {metadata.version('chatd')}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["serve", "--zebra"], ["zebra"], ["migrate", "sideways"], ["serve", "extra"]]
+)
+def test_wrong_usage_ends_with_two(chatd: Chatd, arguments: list[str]) -> None:
+    ended = chatd(*arguments)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("Usage: chatd")
+
+
+@pytest.mark.parametrize("command", [["serve"], ["migrate", "check"]])
+def test_refused_settings_end_with_two_and_one_line(chatd: Chatd, command: list[str]) -> None:
+    ended = chatd(*command, CHATD_LOG_LEVL="debug")
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "chatd: unknown environment variable CHATD_LOG_LEVL; did you mean CHATD_LOG_LEVEL?\n"
+    )
+
+
+def test_the_file_in_the_working_directory_is_read(chatd: Chatd, tmp_path: Path) -> None:
+    (tmp_path / "chatd.toml").write_text("[database]\npool_size = 0\n")
+    ended = chatd("serve")
+    assert (ended.returncode, ended.stderr) == (
+        2,
+        f"chatd: {tmp_path}/chatd.toml: database.pool_size: expected int >= 2\n",
+    )
+
+
+def test_a_flag_wins_over_the_environment(chatd: Chatd) -> None:
+    ended = chatd("migrate", "check", "--database-url", "zebra", CHATD_DATABASE_URL=NOWHERE)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("chatd: --database-url: expected an address")
+
+
+@pytest.mark.parametrize(
+    "command", [["serve"], ["migrate", "up"], ["migrate", "status"], ["migrate", "check"]]
+)
+def test_a_database_out_of_reach_ends_with_one_and_one_line(
+    chatd: Chatd, command: list[str]
+) -> None:
+    ended = chatd(*command, "--database-url", NOWHERE)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("chatd: The database cannot be reached")
+    assert ended.stderr.count("\n") == 1
+    assert "hunter2" not in ended.stderr + ended.stdout
+
+
+async def test_the_first_signal_asks_and_the_second_breaks_off() -> None:
+    def stop_in(task: "asyncio.Task[object]") -> Stop:
+        stop = Stop(task)
+        stop.started()
+        return stop
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        serving = group.create_task(asyncio.Event().wait())
+        stop = stop_in(serving)
+        stop.on_signal()
+        assert (stop.asked.is_set(), serving.cancelling()) == (True, 0)
+        stop.on_signal()
+        assert serving.cancelling() == 1
+
+
+async def test_a_signal_before_the_start_is_done_breaks_it_off() -> None:
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        starting = group.create_task(asyncio.Event().wait())
+        Stop(starting).on_signal()
+        assert starting.cancelling() == 1
+
+
+def test_a_json_log_line_is_one_object_on_one_line() -> None:
+    record = logging.LogRecord("chatd.app", logging.WARNING, "", 0, "gone: %s", ("a\nb",), None)
+    record.created = 0.5
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "time": "1970-01-01T00:00:00.500+00:00",
+        "level": "warning",
+        "logger": "chatd.app",
+        "event": "gone: a\nb",
+    }
