@@ -44,7 +44,7 @@ from tests.support import factories
 from tests.support.factories import CHAT, OTHER_WORKER, OWNER, WORKER, call, draft, result, text
 
 RULES = Rules(
-    max_steps=4,
+    max_steps=3,
     client_tools=frozenset({"ask_client"}),
     exclusive_tools=frozenset({"propose_plan"}),
     stop_after_tools=frozenset({"propose_plan"}),
