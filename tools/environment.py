@@ -112,7 +112,7 @@ def installers() -> Iterator[list[str]]:
     """From the fastest to the most roundabout; each installs into .venv and nowhere else."""
     uv = os.environ.get("UV") or shutil.which("uv")
     if uv:
-        yield [uv, "pip", "install", "--quiet", "--python", str(PYTHON)]
+        yield [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(PYTHON)]
     flags = ["install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-user"]
     pip = [str(PYTHON), "-m", "pip"]
     if succeeds([*pip, "--version"]) or succeeds([str(PYTHON), "-m", "ensurepip"]):
