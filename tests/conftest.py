@@ -1,7 +1,5 @@
 """Fixtures for everybody: a clean database, a pool on it, a clock that stands still."""
 
-import itertools
-import os
 from collections.abc import AsyncGenerator, Generator
 
 import pytest
@@ -11,8 +9,6 @@ from chatd.store.pool import Pool, PoolConfig
 from tests.support.clock import FakeClock
 from tests.support.database import Clone, OwnServer, TestServer, own_server_in, scratch_space
 from tests.support.proxy import Proxy, proxy_to
-
-_NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +36,7 @@ def dsn(database: Clone) -> Generator[str]:
 @pytest.fixture
 def empty_dsn(test_server: TestServer) -> Generator[str]:
     """A database of the test's own, without any schema."""
-    name = f"test_{os.getpid()}_{next(_NUMBERS)}"
+    name = test_server.new_name()
     yield test_server.create(name)
     test_server.drop(name)
 

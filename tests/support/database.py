@@ -11,6 +11,7 @@ All of it runs in a thread with its own event loop, so that it serves tests of a
 import asyncio
 import fcntl
 import hashlib
+import itertools
 import os
 import sys
 import tempfile
@@ -83,6 +84,7 @@ class TestServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="test-database")
         self._thread.start()
+        self._numbers = itertools.count(1)
         self._home = _home()
         self._server: Server = self.run(start(_config(self._home), os.environ))
 
@@ -91,6 +93,10 @@ class TestServer:
 
     def dsn(self, database: str) -> str:
         return urlsplit(self._server.dsn)._replace(path=f"/{database}").geturl()
+
+    def new_name(self) -> str:
+        """The process in it says whose it is, and whether it can be removed."""
+        return f"test_{os.getpid()}_{next(self._numbers)}"
 
     def create(self, name: str, *, template: str = "template0") -> str:
         """A database of this process's own, empty unless a template is named."""
@@ -104,12 +110,13 @@ class TestServer:
         """A database with the current schema. Removes what killed test processes left."""
         with _turn(self._home):
             databases = self.run(self._databases())
-            for name in filter(_is_orphan, databases):
-                self.drop(name)
             template = f"template_{_schema_id()}"
+            for name in databases - {template}:
+                if name.startswith("template_") or _is_orphan(name):
+                    self.drop(name)
             if template not in databases:
                 self._build(template)
-            name = f"test_{os.getpid()}"
+            name = self.new_name()
             return Clone(self, name, self.create(name, template=template))
 
     def close(self) -> None:
@@ -120,7 +127,6 @@ class TestServer:
 
     def _build(self, template: str) -> None:
         unfinished = "template_unfinished"
-        self.drop(unfinished)
         dsn = self.create(unfinished)
         self.run(migrate.up(dsn))
         self.run(_once(dsn, KEEP_SEEDS))
@@ -148,20 +154,20 @@ class Clone:
         self._session: Session | None = None
         self.dsn = dsn
 
-    def clean(self) -> list[str]:
+    def clean(self, *, patience_s: float = 2) -> list[str]:
         """Make it as it was. Returns what the sessions that were left open are doing."""
-        return self._server.run(self._clean())
+        return self._server.run(self._clean(patience_s))
 
     def drop(self) -> None:
         if self._session is not None:
             self._server.run(self._session.close(within_s=5))
         self._server.drop(self._name)
 
-    async def _clean(self) -> list[str]:
+    async def _clean(self, patience_s: float) -> list[str]:
         session = self._session
         if session is None or not session.reusable:
             self._session = session = await connect(_link(self.dsn))
-        left = await _others_left(session)
+        left = await _others_left(session, patience_s)
         await session.execute(CLEAN)
         return left
 
@@ -196,14 +202,12 @@ async def own_server_in(parent: Path) -> AsyncGenerator[OwnServer]:
             await server.stop()
 
 
-async def _others_left(session: Session) -> list[str]:
+async def _others_left(session: Session, patience_s: float) -> list[str]:
     """A backend takes a moment to notice that its client has gone."""
-    others = await session.fetch(OTHERS)
-    for _ in range(400):
-        if not others:
-            return []
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    while (others := await session.fetch(OTHERS)) and loop.time() < deadline:
         await asyncio.sleep(0.005)
-        others = await session.fetch(OTHERS)
     for row in others:
         await session.fetchval("SELECT pg_terminate_backend($1, 5000)", row["pid"])
     return [row["doing"] for row in others]

@@ -85,15 +85,18 @@ class Pool:
         while self._waiting:
             self._offer_place()
         within = self._config.close_within_s
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(within):
                 while self._lent or self._opening:
                     self._all_back.clear()
                     await self._all_back.wait()
                 await asyncio.gather(*(s.close(within_s=within) for s in self._idle))
-        for session in (*self._idle, *self._lent):
-            session.terminate()
-        self._idle.clear()
+        except TimeoutError:
+            pass  # they are ended now, like it or not
+        finally:
+            for session in (*self._idle, *self._lent):
+                session.terminate()
+            self._idle.clear()
 
     @property
     def size(self) -> int:
