@@ -206,7 +206,10 @@ async def _others_left(session: Session, patience_s: float) -> list[str]:
     """A backend takes a moment to notice that its client has gone."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
-    while (others := await session.fetch(OTHERS)) and loop.time() < deadline:
+    while True:
+        others = await session.fetch(OTHERS)
+        if not others or loop.time() >= deadline:
+            break
         await asyncio.sleep(0.005)
     for row in others:
         await session.fetchval("SELECT pg_terminate_backend($1, 5000)", row["pid"])
