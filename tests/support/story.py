@@ -1,0 +1,49 @@
+"""History and queue as lines of text, so that a test can show what it expects."""
+
+from collections.abc import Iterable
+
+from chatd.domain.change import Change
+from chatd.domain.messages import Message, QueuedMessage
+from chatd.domain.parts import Part, Text, ToolCall, ToolResult
+from chatd.domain.queue_moves import in_order
+from tests.model.invariants import Watch
+from tests.model.world import Rows, World, apply_purely
+from tests.support.seeds import Seeded
+
+
+def write(seeded: Seeded, *changes: Change | None) -> Rows:
+    """What is stored once these changes are written on top of the seed; all must be well."""
+    world, watch = World(), Watch()
+    for change in (*seeded.changes, *changes):
+        assert change is not None, "nothing to write"
+        rows = apply_purely(world, change)
+        watch.saw(change, rows.chat, rows.messages, rows.queue)
+    return world.chats[seeded.chat.id]
+
+
+def tell(messages: Iterable[Message]) -> list[str]:
+    """Live messages that people or the model said, without the system's."""
+    return [
+        f"{message.role}: {' '.join(_part(part) for part in message.content)}"
+        for message in messages
+        if not message.deleted and message.role != "system"
+    ]
+
+
+def waiting(queue: Iterable[QueuedMessage]) -> list[str]:
+    return [
+        ("! " if item.steer else "") + " ".join(_part(part) for part in item.content)
+        for item in in_order(list(queue))
+    ]
+
+
+def _part(part: Part) -> str:
+    match part:
+        case Text(text=words):
+            return words
+        case ToolCall(tool_call_id=call_id):
+            return f"[{call_id}]"
+        case ToolResult(tool_call_id=call_id, is_error=is_error):
+            return f"{call_id} {'failed' if is_error else 'done'}"
+        case _:
+            return type(part).__name__

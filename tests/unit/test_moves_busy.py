@@ -1,0 +1,188 @@
+"""When a message meets a busy chat: queue, steer, interrupt, rollback, reject."""
+
+import pytest
+
+from chatd.domain.chat import MAX_QUEUED
+from chatd.domain.commands import SendMessage, WhenBusy
+from chatd.domain.errors import ChatBusy, QueueFull
+from chatd.domain.states import State
+from chatd.domain.user_moves import send_message
+from tests.support.factories import OTHER_WORKER, WORKER, prompt
+from tests.support.seeds import seed_state
+from tests.support.story import tell, waiting, write
+
+BUSY_STATES = ["P0", "P1", "R0", "R1", "I0", "I1", "A0", "A1"]
+
+
+def send(words: str = "new", when_busy: WhenBusy = "queue") -> SendMessage:
+    return SendMessage(prompt=prompt(words), when_busy=when_busy)
+
+
+@pytest.mark.parametrize("state", BUSY_STATES)
+def test_a_busy_chat_queues_and_goes_on_undisturbed(state: str) -> None:
+    seeded = seed_state(State(state))
+    rows = write(seeded, send_message(seeded.chat, send(), OTHER_WORKER))
+    assert waiting(rows.queue)[-1] == "new"
+    assert rows.messages == list(seeded.history)
+    kept = ("status", "worker_id", "epoch", "attempt", "history_version", "pending_calls")
+    assert [getattr(rows.chat, k) for k in kept] == [getattr(seeded.chat, k) for k in kept]
+    assert rows.chat.queue_version == rows.chat.snapshot_version
+
+
+@pytest.mark.parametrize("state", BUSY_STATES)
+def test_a_sender_who_will_not_wait_is_told_so(state: str) -> None:
+    seeded = seed_state(State(state))
+    with pytest.raises(ChatBusy) as refused:
+        send_message(seeded.chat, send(when_busy="reject"), OTHER_WORKER)
+    assert refused.value.code == "chat_busy"
+
+
+@pytest.mark.parametrize("when_busy", ["queue", "steer", "interrupt"])
+@pytest.mark.parametrize("state", ["R1", "I1"])
+def test_the_queue_has_an_end(state: str, when_busy: WhenBusy) -> None:
+    seeded = seed_state(State(state), plain=MAX_QUEUED - 1)
+    last = send_message(seeded.chat, send("last"), None)
+    full = write(seeded, last).chat
+    with pytest.raises(QueueFull) as refused:
+        send_message(full, send(when_busy=when_busy), None)
+    assert (refused.value.code, refused.value.limit) == ("queue_full", MAX_QUEUED)
+
+
+def test_the_queue_refuses_the_twenty_first() -> None:
+    seeded = seed_state(State.A1, plain=MAX_QUEUED)
+    with pytest.raises(QueueFull):
+        send_message(seeded.chat, send(), None)
+
+
+# The way of interrupt
+
+
+@pytest.mark.parametrize("state", ["R0", "R1"])
+def test_an_interrupting_message_stops_the_turn_and_waits_for_the_partial(state: str) -> None:
+    seeded = seed_state(State(state))
+    rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), OTHER_WORKER))
+    assert rows.chat.state is State.I1
+    assert waiting(rows.queue)[-1] == "new"
+    assert rows.messages == list(seeded.history)
+    assert (rows.chat.worker_id, rows.chat.epoch) == (WORKER, seeded.chat.epoch)
+
+
+@pytest.mark.parametrize("state", ["I0", "I1"])
+def test_an_interrupting_message_joins_an_interrupt_under_way(state: str) -> None:
+    seeded = seed_state(State(state))
+    rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), OTHER_WORKER))
+    assert (rows.chat.state, waiting(rows.queue)[-1]) == (State.I1, "new")
+
+
+@pytest.mark.parametrize("state", ["P0", "A0"])
+def test_where_nothing_runs_an_interrupting_message_is_sent_at_once(state: str) -> None:
+    seeded = seed_state(State(state))
+    rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), OTHER_WORKER))
+    assert tell(rows.messages)[-1] == "user: new"
+    assert rows.chat.state is State.R0
+    assert rows.chat.pending_calls == ()
+
+
+@pytest.mark.parametrize("state", ["P1", "A1"])
+def test_where_others_wait_an_interrupting_message_lets_the_head_go_first(state: str) -> None:
+    seeded = seed_state(State(state), plain=1, steer=1)
+    rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), None))
+    assert tell(rows.messages)[-1] == "user: steer 0"
+    assert waiting(rows.queue) == ["plain 0", "new"]
+    assert rows.chat.state is State.P1
+
+
+def test_an_interrupting_message_answers_the_client_s_calls() -> None:
+    seeded = seed_state(State.A0)
+    rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), None))
+    assert tell(rows.messages)[-3:] == ["tool: c1 failed", "tool: c2 failed", "user: new"]
+
+
+# The way of rollback
+
+
+@pytest.mark.parametrize("state", BUSY_STATES)
+def test_rollback_drops_the_running_turn_and_keeps_the_queue(state: str) -> None:
+    seeded = seed_state(State(state))
+    change = send_message(seeded.chat, send(when_busy="rollback"), OTHER_WORKER)
+    rows = write(seeded, change)
+    assert tell(rows.messages) == ["user: first", "assistant: One.", "user: new"]
+    assert change.delete_from == seeded.chat.turn_message_id
+    assert rows.queue == list(seeded.queue)
+    assert rows.chat.queue_version == seeded.chat.queue_version
+    assert rows.chat.pending_calls == ()
+    assert (rows.chat.status, rows.chat.worker_id) == ("running", OTHER_WORKER)
+    assert rows.chat.turn_message_id == rows.messages[-1].id
+
+
+def test_rollback_fences_off_the_worker_of_the_dropped_turn() -> None:
+    for free in (WORKER, OTHER_WORKER, None):
+        seeded = seed_state(State.R0)
+        chat = send_message(seeded.chat, send(when_busy="rollback"), free).after
+        assert chat.epoch == seeded.chat.epoch + 1
+
+
+def test_rollback_drops_what_has_steered_the_turn_too() -> None:
+    seeded = seed_state(State.P0)
+    steer = send_message(seeded.chat, send("left", "steer"), None)
+    steered = write(seeded, steer).chat
+    rows = write(seeded, steer, send_message(steered, send("again", "rollback"), None))
+    assert tell(rows.messages) == ["user: first", "assistant: One.", "user: again"]
+
+
+def test_rollback_of_work_that_no_message_began_keeps_history() -> None:
+    seeded = seed_state(State.R0, compaction=True)
+    rows = write(seeded, send_message(seeded.chat, send(when_busy="rollback"), None))
+    assert tell(rows.messages) == ["user: first", "assistant: One.", "user: new"]
+    assert not rows.chat.compaction_requested
+
+
+# The way of steer
+
+
+@pytest.mark.parametrize("state", ["R0", "R1", "I0", "I1", "A0", "A1"])
+def test_a_steering_message_waits_ahead_of_plain_ones(state: str) -> None:
+    seeded = seed_state(State(state))
+    rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), OTHER_WORKER))
+    assert waiting(rows.queue)[0] == "! new"
+    assert rows.chat.steer_len == 1
+    assert rows.messages == list(seeded.history)
+
+
+def test_steering_messages_keep_their_order() -> None:
+    seeded = seed_state(State.R1, plain=1, steer=2)
+    rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), None))
+    assert waiting(rows.queue) == ["! steer 0", "! steer 1", "! new", "plain 0"]
+
+
+@pytest.mark.parametrize("state", ["P0", "P1"])
+def test_a_steering_message_joins_at_once_where_nobody_calls_the_model(state: str) -> None:
+    seeded = seed_state(State(state))
+    rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), WORKER))
+    assert tell(rows.messages)[-2:] == ["user: second", "user: new"]
+    assert rows.chat.worker_id == WORKER
+    assert rows.chat.turn_message_id == seeded.chat.turn_message_id
+    assert rows.queue == list(seeded.queue)
+
+
+def test_a_steering_message_waits_for_results_that_are_owed() -> None:
+    seeded = seed_state(State.P0, calls="local")
+    rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), WORKER))
+    assert waiting(rows.queue) == ["! new"]
+    assert rows.chat.state is State.P1
+
+
+def test_a_steering_message_waits_behind_an_older_one() -> None:
+    seeded = seed_state(State.P1, steer=1)
+    rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), WORKER))
+    assert waiting(rows.queue) == ["! steer 0", "! new"]
+
+
+def test_a_steering_message_begins_the_turn_if_none_had_begun_it() -> None:
+    seeded = seed_state(State.P0, compaction=True)
+    steer = send_message(seeded.chat, send("left", "steer"), None)
+    rows = write(seeded, steer)
+    assert rows.chat.turn_message_id == rows.messages[-1].id
+    assert rows.chat.compaction_requested
+    again = write(seeded, steer, send_message(rows.chat, send("again", "rollback"), None))
+    assert tell(again.messages) == ["user: first", "assistant: One.", "user: again"]

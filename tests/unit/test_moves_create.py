@@ -1,0 +1,83 @@
+"""Creating a chat."""
+
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from chatd.domain.commands import CreateChat
+from chatd.domain.errors import InvalidInput
+from chatd.domain.ids import ChatId, ModelConfigId
+from chatd.domain.states import State
+from chatd.domain.user_moves import create
+from tests.support.factories import CHAT, OWNER, WORKER, call, draft, prompt, result, text
+
+FAST = ModelConfigId(UUID(int=50))
+SYSTEM = draft("system", text("Be kind."), visibility="model")
+
+
+def new(**columns: object) -> CreateChat:
+    command = CreateChat(id=CHAT, owner_id=OWNER, title="A chat", prompt=prompt())
+    return msgspec.structs.replace(command, **columns)
+
+
+def test_a_new_chat_is_taken_by_the_replica_that_made_it() -> None:
+    chat = create(new(), WORKER).after
+    assert (chat.state, chat.worker_id, chat.epoch, chat.attempt) == (State.R0, WORKER, 1, 1)
+    assert (chat.snapshot_version, chat.history_version, chat.queue_version) == (1, 1, 0)
+
+
+def test_a_new_chat_waits_for_a_worker_if_none_is_free() -> None:
+    chat = create(new(), None).after
+    assert (chat.state, chat.worker_id, chat.epoch, chat.attempt) == (State.P0, None, 0, 0)
+
+
+def test_instructions_stand_ahead_of_the_first_prompt() -> None:
+    change = create(new(before=(SYSTEM, draft("system", text("You have a workspace.")))), None)
+    assert [(m.id, m.draft.role) for m in change.messages] == [
+        (1, "system"),
+        (2, "system"),
+        (3, "user"),
+    ]
+    assert change.after.turn_message_id == 3
+    assert change.before is None
+
+
+def test_a_chat_may_begin_without_a_prompt() -> None:
+    change = create(new(prompt=None, before=(SYSTEM,)), WORKER)
+    assert change.after.turn_message_id is None
+    assert change.after.next_message_id == 2
+
+
+def test_a_chat_needs_a_message() -> None:
+    with pytest.raises(InvalidInput, match="at least one message"):
+        create(new(prompt=None), WORKER)
+
+
+def test_a_chat_cannot_begin_with_an_open_call() -> None:
+    asked = draft("assistant", call("c1"))
+    with pytest.raises(InvalidInput, match="unanswered tool call"):
+        create(new(before=(asked,)), WORKER)
+    answered = create(new(before=(asked, draft("tool", result("c1")))), WORKER)
+    assert answered.after.pending_calls == ()
+
+
+def test_a_child_belongs_to_its_root() -> None:
+    parent = ChatId(UUID(int=9))
+    child = create(new(parent_chat_id=parent, root_chat_id=parent), None).after
+    assert (child.parent_chat_id, child.root_chat_id, child.is_root) == (parent, parent, False)
+    assert create(new(), None).after.root_chat_id == CHAT
+
+
+def test_the_model_of_a_chat_is_that_of_its_prompt() -> None:
+    chat = create(new(prompt=prompt(model_config_id=FAST, reasoning_effort="high")), None).after
+    assert (chat.model_config_id, chat.reasoning_effort) == (FAST, "high")
+
+
+def test_what_a_chat_was_created_with_is_in_its_row() -> None:
+    command = new(
+        model_config_id=FAST, reasoning_effort="low", labels={"team": "red"}, mode="computer_use"
+    )
+    chat = create(command, None).after
+    assert (chat.model_config_id, chat.reasoning_effort) == (FAST, "low")
+    assert (chat.labels, chat.mode, chat.title) == ({"team": "red"}, "computer_use", "A chat")

@@ -1,0 +1,112 @@
+"""Sending to a chat at rest, idle or failed; who asked, and of which model."""
+
+from uuid import UUID
+
+import pytest
+
+from chatd.domain.chat import MAX_QUEUED, Chat
+from chatd.domain.commands import SendMessage, WhenBusy
+from chatd.domain.ids import ModelConfigId
+from chatd.domain.states import State
+from chatd.domain.user_moves import send_message
+from chatd.domain.worker_moves import finish_turn
+from tests.support.factories import OTHER_WORKER, WORKER, draft, prompt, text
+from tests.support.seeds import seed_state, step
+from tests.support.story import tell, waiting, write
+
+FAST = ModelConfigId(UUID(int=50))
+
+ALL_WAYS: tuple[WhenBusy, ...] = ("queue", "steer", "interrupt", "rollback", "reject")
+
+
+def send(words: str = "new", when_busy: WhenBusy = "queue", **columns: object) -> SendMessage:
+    return SendMessage(prompt=prompt(words, **columns), when_busy=when_busy)
+
+
+@pytest.mark.parametrize("when_busy", ALL_WAYS)
+@pytest.mark.parametrize("state", [State.W, State.E0])
+def test_at_rest_every_way_just_sends(state: State, when_busy: WhenBusy) -> None:
+    seeded = seed_state(state)
+    rows = write(seeded, send_message(seeded.chat, send(when_busy=when_busy), OTHER_WORKER))
+    assert tell(rows.messages)[-1] == "user: new"
+    assert rows.chat.turn_message_id == rows.messages[-1].id
+    assert (rows.chat.state, rows.chat.worker_id) == (State.R0, OTHER_WORKER)
+    assert rows.chat.last_error is None
+
+
+def test_sending_answers_the_calls_of_a_failed_turn_first() -> None:
+    seeded = seed_state(State.E0, calls="local")
+    rows = write(seeded, send_message(seeded.chat, send(), None))
+    assert tell(rows.messages)[-4:] == [
+        "assistant: Let me see. [c1] [c2]",
+        "tool: c1 failed",
+        "tool: c2 failed",
+        "user: new",
+    ]
+    assert rows.chat.turn_message_id == rows.messages[-1].id
+
+
+@pytest.mark.parametrize("when_busy", ["queue", "interrupt", "rollback", "reject"])
+def test_a_failed_chat_with_a_queue_lets_the_oldest_go_first(when_busy: WhenBusy) -> None:
+    seeded = seed_state(State.E1, plain=2)
+    rows = write(seeded, send_message(seeded.chat, send(when_busy=when_busy), WORKER))
+    assert tell(rows.messages)[-1] == "user: plain 0"
+    assert waiting(rows.queue) == ["plain 1", "new"]
+    assert rows.chat.state is State.R1
+
+
+def test_a_failed_chat_with_a_full_queue_still_accepts_a_message() -> None:
+    seeded = seed_state(State.E1, plain=MAX_QUEUED)
+    rows = write(seeded, send_message(seeded.chat, send(), None))
+    assert len(rows.queue) == MAX_QUEUED
+    assert waiting(rows.queue)[-1] == "new"
+
+
+def test_steering_a_failed_chat_does_not_wait_for_plain_messages() -> None:
+    seeded = seed_state(State.E1, plain=1)
+    rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), None))
+    assert tell(rows.messages)[-1] == "user: new"
+    assert waiting(rows.queue) == ["plain 0"]
+
+
+def test_steering_a_failed_chat_waits_for_older_steering_messages() -> None:
+    seeded = seed_state(State.E1, plain=1, steer=2)
+    rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), None))
+    assert tell(rows.messages)[-2:] == ["user: steer 0", "user: steer 1"]
+    assert waiting(rows.queue) == ["! new", "plain 0"]
+
+
+# Who asked, and of which model
+
+
+def test_a_queued_message_keeps_model_effort_and_author_until_it_is_promoted() -> None:
+    seeded = seed_state(State.R0)
+    mine = send(model_config_id=FAST, reasoning_effort="max", created_by=UUID(int=77))
+    queued = send_message(seeded.chat, mine, None)
+    chat = write(seeded, queued).chat
+    assert chat.model_config_id is None
+    rows = write(seeded, queued, finish_turn(chat, step(chat, draft("assistant", text("Two.")))))
+    last = rows.messages[-1]
+    assert (last.model_config_id, last.reasoning_effort) == (FAST, "max")
+    assert last.created_by == UUID(int=77)
+    assert (rows.chat.model_config_id, rows.chat.reasoning_effort) == (FAST, "max")
+
+
+def test_a_message_without_a_model_leaves_the_chat_s() -> None:
+    seeded = seed_state(State.W)
+    chosen = send_message(seeded.chat, send(model_config_id=FAST, reasoning_effort="low"), WORKER)
+    chat = write(seeded, chosen).chat
+    answered = finish_turn(chat, step(chat, draft("assistant", text("Two."))))
+    chat = write(seeded, chosen, answered).chat
+    chat = send_message(chat, send(), None).after
+    assert (chat.model_config_id, chat.reasoning_effort) == (FAST, "low")
+
+
+def test_the_chat_moves_up_in_the_list_when_somebody_writes_to_it() -> None:
+    def touched(chat: Chat, when_busy: WhenBusy) -> bool:
+        return send_message(chat, send(when_busy=when_busy), None).touch
+
+    assert touched(seed_state(State.W).chat, "queue")
+    assert touched(seed_state(State.R0).chat, "queue")
+    assert touched(seed_state(State.R0).chat, "interrupt")
+    assert touched(seed_state(State.P0).chat, "steer")
