@@ -38,6 +38,9 @@ fmt: dev ## format the code and fix what can be fixed
 bench: dev ## measure speed and print a table
 	@exec $(BIN)/python -m bench $(ARGS)
 
+docs: dev
+	@exec $(BIN)/python -m tools.docs
+
 lock: ## resolve the dependencies again and rewrite requirements/ (needs uv)
 	@UV="$${UV:-uv}" sh tools/lock.sh
 
