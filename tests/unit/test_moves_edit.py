@@ -1,0 +1,239 @@
+"""Editing a message, stopping, asking for a summary."""
+
+from uuid import UUID
+
+import pytest
+
+from chatd.domain.chat import Chat
+from chatd.domain.commands import EditMessage, Failure, RequestCompaction
+from chatd.domain.errors import InvalidInput, NotFound, NothingToCompact, TransitionNotAllowed
+from chatd.domain.ids import ModelConfigId
+from chatd.domain.messages import Message
+from chatd.domain.states import BUSY, State
+from chatd.domain.user_moves import edit_message, interrupt, request_compaction
+from chatd.domain.worker_moves import acquire, commit_step, fail_turn, finish_turn, release
+from tests.support.factories import OTHER_WORKER, WORKER, draft, message, prompt, result, text
+from tests.support.seeds import FAILED, Seeded, seed_state, step
+from tests.support.story import tell, waiting, write
+
+FAST, SLOW = ModelConfigId(UUID(int=50)), ModelConfigId(UUID(int=51))
+
+UNARCHIVED = [state for state in State if not state.startswith("X")]
+
+
+def edit(target: Message | None, **columns: object) -> EditMessage:
+    return EditMessage(target=target, prompt=prompt("edited", **columns))
+
+
+def first_prompt(seeded: Seeded) -> Message:
+    return next(message for message in seeded.history if message.begins_turn)
+
+
+# Editing
+
+
+@pytest.mark.parametrize("state", UNARCHIVED)
+def test_an_edit_replaces_the_message_and_drops_all_after_it(state: State) -> None:
+    seeded = seed_state(state)
+    rows = write(seeded, edit_message(seeded.chat, edit(first_prompt(seeded)), OTHER_WORKER))
+    assert tell(rows.messages) == ["user: edited"]
+    assert rows.messages[-1].id == len(seeded.history) + 1
+    assert (rows.chat.state, rows.chat.worker_id) == (State.R0, OTHER_WORKER)
+    assert rows.chat.pending_calls == ()
+    assert rows.queue == []
+    assert rows.chat.turn_message_id == rows.messages[-1].id
+
+
+def test_an_edit_deletes_softly_and_says_when() -> None:
+    seeded = seed_state(State.W)
+    rows = write(seeded, edit_message(seeded.chat, edit(first_prompt(seeded)), None))
+    gone = [m for m in rows.messages if m.deleted]
+    assert [m.revision for m in gone] == [rows.chat.snapshot_version] * len(gone)
+    assert len(rows.messages) == len(seeded.history) + 1
+    assert not rows.messages[0].deleted, "the system's message stands before the edited one"
+
+
+def test_an_edit_fences_off_the_running_worker_whoever_goes_on() -> None:
+    seeded = seed_state(State.R1)
+    for free in (WORKER, OTHER_WORKER, None):
+        chat = edit_message(seeded.chat, edit(first_prompt(seeded)), free).after
+        assert chat.epoch == seeded.chat.epoch + 1
+
+
+def test_an_edit_of_an_empty_queue_is_no_news_for_the_queue() -> None:
+    seeded = seed_state(State.R0)
+    change = edit_message(seeded.chat, edit(first_prompt(seeded)), None)
+    assert not change.clear_queue
+    assert change.after.queue_version == seeded.chat.queue_version
+
+
+def test_an_edit_keeps_model_and_effort_unless_it_names_others() -> None:
+    seeded = seed_state(State.W)
+    target = message(2, "user", text(), model_config_id=FAST, reasoning_effort="low")
+    kept = edit_message(seeded.chat, edit(target), None)
+    assert kept.messages[-1].draft.model_config_id == FAST
+    assert kept.messages[-1].draft.reasoning_effort == "low"
+    assert (kept.after.model_config_id, kept.after.reasoning_effort) == (FAST, "low")
+    other = edit(target, model_config_id=SLOW, reasoning_effort="high")
+    changed = edit_message(seeded.chat, other, None)
+    assert changed.messages[-1].draft.model_config_id == SLOW
+    assert changed.messages[-1].draft.reasoning_effort == "high"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        None,
+        message(2, "user", text(), deleted=True),
+        message(2, "user", text(), visibility="model"),
+        message(2, "system", text(), visibility="model"),
+    ],
+    ids=["missing", "deleted", "hidden", "system"],
+)
+def test_a_message_that_people_cannot_see_cannot_be_edited(target: Message | None) -> None:
+    with pytest.raises(NotFound):
+        edit_message(seed_state(State.W).chat, edit(target), None)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        message(2, "assistant", text()),
+        message(2, "tool", result("c1")),
+        message(2, "user", text(), compressed=True),
+    ],
+    ids=["assistant", "tool", "summary"],
+)
+def test_only_a_person_s_message_can_be_edited(target: Message) -> None:
+    with pytest.raises(InvalidInput, match="only a user message"):
+        edit_message(seed_state(State.W).chat, edit(target), None)
+
+
+def test_an_archived_chat_says_so_before_it_looks_for_the_message() -> None:
+    with pytest.raises(TransitionNotAllowed) as refused:
+        edit_message(seed_state(State.XW0).chat, edit(None), None)
+    assert refused.value.code == "chat_archived"
+
+
+# Stopping
+
+
+@pytest.mark.parametrize("state", ["R0", "R1"])
+def test_a_stop_leaves_the_owner_time_to_save_what_was_said(state: str) -> None:
+    seeded = seed_state(State(state), calls="local")
+    rows = write(seeded, interrupt(seeded.chat, OTHER_WORKER))
+    assert rows.chat.status == "interrupting"
+    assert (rows.chat.worker_id, rows.chat.epoch) == (WORKER, seeded.chat.epoch)
+    assert rows.chat.pending_calls == seeded.chat.pending_calls
+    assert rows.chat.interrupt_deadline is not None
+
+
+@pytest.mark.parametrize(("state", "calls"), [("P0", "local"), ("A0", "client"), ("E0", "local")])
+def test_a_stop_where_nothing_runs_answers_what_is_open(state: str, calls: str) -> None:
+    seeded = seed_state(State(state), calls=calls)
+    rows = write(seeded, interrupt(seeded.chat, OTHER_WORKER))
+    assert rows.chat.state is State.W
+    assert tell(rows.messages)[-2:] == ["tool: c1 failed", "tool: c2 failed"]
+    assert rows.chat.last_error is None
+
+
+def test_a_stop_before_any_worker_came_leaves_the_message_unanswered() -> None:
+    seeded = seed_state(State.P0)
+    rows = write(seeded, interrupt(seeded.chat, OTHER_WORKER))
+    assert rows.chat.state is State.W
+    assert rows.messages == list(seeded.history)
+
+
+@pytest.mark.parametrize("state", ["P1", "A1"])
+def test_a_stop_where_others_wait_lets_the_head_go_next(state: str) -> None:
+    seeded = seed_state(State(state), plain=2)
+    rows = write(seeded, interrupt(seeded.chat, OTHER_WORKER))
+    assert tell(rows.messages)[-1] == "user: plain 0"
+    assert waiting(rows.queue) == ["plain 1"]
+    assert (rows.chat.state, rows.chat.worker_id) == (State.R1, OTHER_WORKER)
+
+
+@pytest.mark.parametrize("state", ["W", "E1", "I0", "I1"])
+def test_a_stop_with_nothing_to_stop_is_granted(state: str) -> None:
+    assert interrupt(seed_state(State(state)).chat, WORKER) is None
+
+
+# Asking for a summary
+
+COMPACT = RequestCompaction(compactable=True)
+
+
+@pytest.mark.parametrize("state", ["W", "E0", "E1"])
+def test_a_summary_is_asked_for_by_a_mark_and_gets_a_fresh_history(state: str) -> None:
+    seeded = seed_state(State(state), retry=state != "W")
+    rows = write(seeded, request_compaction(seeded.chat, COMPACT, OTHER_WORKER))
+    assert rows.chat.compaction_requested
+    assert rows.chat.history_version == rows.chat.snapshot_version
+    assert (rows.chat.attempt, rows.chat.orphan_count) == (1, 0)
+    assert rows.chat.turn_message_id is None
+    assert rows.chat.last_error is None
+    assert rows.messages == list(seeded.history)
+
+
+def test_a_summary_is_not_made_before_there_is_something_to_say() -> None:
+    with pytest.raises(NothingToCompact):
+        request_compaction(seed_state(State.W).chat, RequestCompaction(compactable=False), None)
+
+
+@pytest.mark.parametrize("state", sorted(BUSY))
+def test_a_summary_waits_for_no_running_turn(state: State) -> None:
+    with pytest.raises(TransitionNotAllowed):
+        request_compaction(seed_state(state).chat, COMPACT, None)
+
+
+def test_the_calls_of_a_failed_turn_do_not_run_ahead_of_the_summary() -> None:
+    seeded = seed_state(State.E0, calls="local")
+    rows = write(seeded, request_compaction(seeded.chat, COMPACT, None))
+    assert tell(rows.messages)[-2:] == ["tool: c1 failed", "tool: c2 failed"]
+    assert rows.chat.pending_calls == ()
+
+
+def _asked() -> Chat:
+    return seed_state(State.R0, compaction=True).chat
+
+
+def test_the_mark_outlives_a_hand_over_and_a_queue() -> None:
+    chat = release(_asked(), WORKER, _asked().epoch).after
+    assert chat.compaction_requested
+    assert acquire(chat, OTHER_WORKER).after.compaction_requested
+    assert seed_state(State.R1, compaction=True).chat.compaction_requested
+
+
+def test_the_mark_is_used_up_by_the_summary_alone() -> None:
+    chat = _asked()
+    other = commit_step(chat, step(chat, draft("assistant", text("Words."))))
+    assert other.after.compaction_requested
+    summary = draft("user", text("In short"), visibility="model", compressed=True)
+    done = commit_step(chat, step(chat, summary, compacted=True))
+    assert not done.after.compaction_requested
+
+
+def test_the_mark_goes_with_the_turn() -> None:
+    chat = _asked()
+    failure = Failure(step=step(chat), error=FAILED)
+    for change in (
+        finish_turn(chat, step(chat)),
+        fail_turn(chat, failure),
+        interrupt(release(chat, WORKER, chat.epoch).after, None),
+    ):
+        assert change is not None
+        assert not change.after.compaction_requested
+
+
+def test_the_mark_goes_when_the_queue_s_head_begins_a_turn() -> None:
+    chat = seed_state(State.R1, compaction=True).chat
+    assert not finish_turn(chat, step(chat)).after.compaction_requested
+
+
+def test_the_model_that_wrote_the_summary_is_not_taken_for_the_chat_s() -> None:
+    chat = _asked()
+    summary = draft(
+        "user", text("In short"), visibility="model", compressed=True, model_config_id=FAST
+    )
+    done = commit_step(chat, step(chat, summary, compacted=True))
+    assert done.after.model_config_id is None

@@ -1,0 +1,246 @@
+"""Moves on queued messages: edit, move, promote, delete, and losing a race with promotion."""
+
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat
+from chatd.domain.commands import EditQueued, MoveQueued
+from chatd.domain.errors import (
+    ChatdError,
+    InvalidInput,
+    NotFound,
+    QueuedMessageGone,
+    TransitionNotAllowed,
+)
+from chatd.domain.ids import ModelConfigId, QueueId, UserId
+from chatd.domain.messages import QueuedMessage
+from chatd.domain.queue_moves import delete_queued, edit_queued, move_queued, promote_queued
+from chatd.domain.states import State
+from chatd.domain.worker_moves import finish_interrupt
+from tests.support.factories import (
+    OTHER_WORKER,
+    WORKER,
+    chat,
+    draft,
+    prompt,
+    queued,
+    text,
+)
+from tests.support.seeds import seed_state, step
+from tests.support.story import tell, waiting, write
+
+FAST, SLOW = ModelConfigId(UUID(int=50)), ModelConfigId(UUID(int=51))
+AUTHOR = UserId(UUID(int=60))
+QUEUED = ["E1", "P1", "R1", "I1", "A1"]
+
+
+def edit(number: int, words: str = "rewritten", **columns: object) -> EditQueued:
+    return EditQueued(id=QueueId(number), prompt=prompt(words, **columns))
+
+
+def move(number: int, before: int | None) -> MoveQueued:
+    return MoveQueued(id=QueueId(number), before=None if before is None else QueueId(before))
+
+
+# Editing
+
+
+@pytest.mark.parametrize("state", QUEUED)
+def test_a_queued_message_is_edited_in_place(state: str) -> None:
+    seeded = seed_state(State(state), plain=3)
+    rows = write(seeded, edit_queued(seeded.chat, seeded.queue, edit(2)))
+    assert waiting(rows.queue) == ["plain 0", "rewritten", "plain 2"]
+    assert rows.chat.state is seeded.chat.state
+    assert rows.chat.queue_version == rows.chat.snapshot_version
+    assert rows.chat.history_version == seeded.chat.history_version
+
+
+def test_an_edit_in_the_queue_keeps_what_it_does_not_name() -> None:
+    row = chat(status="error", queue_len=1, next_queue_id=2)
+    item = queued(1, model_config_id=FAST, reasoning_effort="low", created_by=AUTHOR)
+    (kept,) = edit_queued(row, [item], edit(1)).rewrite
+    assert (kept.prompt.model_config_id, kept.prompt.reasoning_effort) == (FAST, "low")
+    assert kept.prompt.created_by == AUTHOR
+    other = edit(1, model_config_id=SLOW, reasoning_effort="high")
+    (changed,) = edit_queued(row, [item], other).rewrite
+    assert (changed.prompt.model_config_id, changed.prompt.reasoning_effort) == (SLOW, "high")
+
+
+# Moving
+
+
+@pytest.mark.parametrize(
+    ("number", "before", "order"),
+    [
+        (3, 1, ["plain 2", "plain 0", "plain 1"]),
+        (3, 2, ["plain 0", "plain 2", "plain 1"]),
+        (1, None, ["plain 1", "plain 2", "plain 0"]),
+        (1, 3, ["plain 1", "plain 0", "plain 2"]),
+        (2, None, ["plain 0", "plain 2", "plain 1"]),
+    ],
+)
+def test_a_queued_message_is_put_elsewhere(
+    number: int, before: int | None, order: list[str]
+) -> None:
+    seeded = seed_state(State.R1, plain=3)
+    rows = write(seeded, move_queued(seeded.chat, seeded.queue, move(number, before)))
+    assert waiting(rows.queue) == order
+    assert rows.chat.queue_version == rows.chat.snapshot_version
+
+
+@pytest.mark.parametrize(("number", "before"), [(1, 2), (3, None)])
+def test_a_message_that_stands_there_already_is_left(number: int, before: int | None) -> None:
+    seeded = seed_state(State.R1, plain=3)
+    assert move_queued(seeded.chat, seeded.queue, move(number, before)) is None
+
+
+def test_steering_messages_are_moved_among_themselves() -> None:
+    seeded = seed_state(State.R1, plain=2, steer=2)
+    rows = write(seeded, move_queued(seeded.chat, seeded.queue, move(4, 3)))
+    assert waiting(rows.queue) == ["! steer 1", "! steer 0", "plain 0", "plain 1"]
+    assert rows.chat.steer_len == 2
+
+
+@pytest.mark.parametrize(("number", "before"), [(1, 3), (3, 1)])
+def test_steering_messages_stay_ahead_of_plain_ones(number: int, before: int) -> None:
+    seeded = seed_state(State.R1, plain=2, steer=1)
+    with pytest.raises(InvalidInput, match="stand ahead"):
+        move_queued(seeded.chat, seeded.queue, move(number, before))
+
+
+def test_a_message_cannot_be_put_ahead_of_itself() -> None:
+    seeded = seed_state(State.R1, plain=2)
+    with pytest.raises(InvalidInput, match="ahead of itself"):
+        move_queued(seeded.chat, seeded.queue, move(1, 1))
+
+
+def test_moving_ahead_of_a_message_that_has_left_is_refused() -> None:
+    seeded = seed_state(State.R1, plain=2)
+    left = [item for item in seeded.queue if item.id != 1]
+    with pytest.raises(QueuedMessageGone):
+        move_queued(seeded.chat, left, move(2, 1))
+
+
+# Promoting
+
+
+@pytest.mark.parametrize("state", ["E1", "P1", "A1"])
+def test_a_message_is_let_through_at_once_where_nothing_runs(state: str) -> None:
+    seeded = seed_state(State(state), plain=3)
+    rows = write(seeded, promote_queued(seeded.chat, seeded.queue, QueueId(2), OTHER_WORKER))
+    assert tell(rows.messages)[-1] == "user: plain 1"
+    assert waiting(rows.queue) == ["plain 0", "plain 2"]
+    assert (rows.chat.state, rows.chat.worker_id) == (State.R1, OTHER_WORKER)
+    assert rows.chat.turn_message_id == rows.messages[-1].id
+    assert rows.chat.last_error is None
+
+
+@pytest.mark.parametrize("calls", ["local", "client"])
+def test_letting_a_message_through_answers_open_calls_first(calls: str) -> None:
+    state = State.A1 if calls == "client" else State.E1
+    seeded = seed_state(state, plain=1, calls=calls)
+    rows = write(seeded, promote_queued(seeded.chat, seeded.queue, QueueId(1), None))
+    assert tell(rows.messages)[-3:] == ["tool: c1 failed", "tool: c2 failed", "user: plain 0"]
+    assert rows.chat.state is State.P0
+
+
+def test_whatever_steers_goes_along_with_a_promoted_message() -> None:
+    seeded = seed_state(State.P1, plain=2, steer=2)
+    rows = write(seeded, promote_queued(seeded.chat, seeded.queue, QueueId(2), None))
+    assert tell(rows.messages)[-3:] == ["user: plain 1", "user: steer 0", "user: steer 1"]
+    assert waiting(rows.queue) == ["plain 0"]
+
+
+@pytest.mark.parametrize("state", ["R1", "I1"])
+def test_promoting_into_a_running_turn_stops_it_and_waits_at_the_head(state: str) -> None:
+    seeded = seed_state(State(state), plain=3, steer=1)
+    promoted = promote_queued(seeded.chat, seeded.queue, QueueId(3), OTHER_WORKER)
+    rows = write(seeded, promoted)
+    assert waiting(rows.queue) == ["! plain 2", "! steer 0", "plain 0", "plain 1"]
+    assert rows.chat.state is State.I1
+    assert rows.chat.worker_id == WORKER
+    saved = step(rows.chat, draft("assistant", text("Once upon")))
+    after = write(seeded, promoted, finish_interrupt(rows.chat, saved))
+    assert tell(after.messages)[-3:] == ["assistant: Once upon", "user: plain 2", "user: steer 0"]
+    assert waiting(after.queue) == ["plain 0", "plain 1"]
+
+
+def test_the_last_to_be_promoted_stands_first() -> None:
+    seeded = seed_state(State.R1, plain=3)
+    first = promote_queued(seeded.chat, seeded.queue, QueueId(2), None)
+    rows = write(seeded, first)
+    second = promote_queued(rows.chat, rows.queue, QueueId(3), None)
+    assert waiting(write(seeded, first, second).queue) == ["! plain 2", "! plain 1", "plain 0"]
+
+
+@pytest.mark.parametrize("state", ["W", "E0", "R0", "R1", "P1"])
+def test_a_message_that_is_not_there_cannot_be_promoted(state: str) -> None:
+    seeded = seed_state(State(state))
+    with pytest.raises(NotFound):
+        promote_queued(seeded.chat, seeded.queue, QueueId(99), None)
+
+
+# Deleting
+
+
+@pytest.mark.parametrize("state", QUEUED)
+def test_a_queued_message_is_deleted(state: str) -> None:
+    seeded = seed_state(State(state), plain=1, steer=1)
+    rows = write(seeded, delete_queued(seeded.chat, seeded.queue, QueueId(1)))
+    assert waiting(rows.queue) == ["! steer 0"]
+    rows = write(seeded, delete_queued(seeded.chat, seeded.queue, QueueId(2)))
+    assert waiting(rows.queue) == ["plain 0"]
+    assert rows.chat.steer_len == 0
+    assert rows.chat.history_version == seeded.chat.history_version
+
+
+@pytest.mark.parametrize("state", ["W", "R0", "R1", "E1"])
+def test_deleting_what_is_gone_is_granted_and_changes_nothing(state: str) -> None:
+    seeded = seed_state(State(state))
+    assert delete_queued(seeded.chat, seeded.queue, QueueId(99)) is None
+
+
+# Losing a race
+
+TRIES: dict[str, Callable[[Chat, list[QueuedMessage], int], Change | None]] = {
+    "edit": lambda row, queue, number: edit_queued(row, queue, edit(number)),
+    "move": lambda row, queue, number: move_queued(row, queue, move(number, None)),
+    "promote": lambda row, queue, number: promote_queued(row, queue, QueueId(number), None),
+    "delete": lambda row, queue, number: delete_queued(row, queue, QueueId(number)),
+}
+
+
+@pytest.mark.parametrize("state", ["W", "R0", "R1", "E0"])
+@pytest.mark.parametrize("what", ["edit", "move"])
+def test_whoever_comes_after_promotion_is_told_that_the_old_text_was_sent(
+    state: str, what: str
+) -> None:
+    row = chat(
+        status={"W": "waiting", "E": "error", "R": "running"}[state[0]],
+        worker_id=WORKER if state[0] == "R" else None,
+        queue_len=int(state.endswith("1")),
+        next_queue_id=3,
+    )
+    left = [queued(2)] if row.queue_len else []
+    with pytest.raises(QueuedMessageGone) as refused:
+        TRIES[what](row, left, 1)
+    assert refused.value.code == "queued_message_gone"
+
+
+@pytest.mark.parametrize("number", [0, -1, 3, 99])
+def test_an_id_that_never_was_is_not_found(number: int) -> None:
+    row = chat(status="error", queue_len=1, next_queue_id=3)
+    with pytest.raises(NotFound):
+        edit_queued(row, [queued(2)], edit(number))
+
+
+@pytest.mark.parametrize("what", sorted(TRIES))
+def test_an_archived_chat_says_so_before_it_looks_into_its_queue(what: str) -> None:
+    seeded = seed_state(State.XW1)
+    with pytest.raises(ChatdError) as refused:
+        TRIES[what](seeded.chat, list(seeded.queue), 99)
+    assert type(refused.value) is TransitionNotAllowed
+    assert refused.value.code == "chat_archived"
