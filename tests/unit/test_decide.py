@@ -255,6 +255,11 @@ def test_an_answer_with_only_the_providers_own_calls_completes_the_turn() -> Non
     assert next_action(history, running(), RULES) == Finish(reason="complete")
 
 
+def test_an_answer_that_carries_a_result_of_ours_does_not_complete_the_turn() -> None:
+    history = [user(1), message(2, "assistant", call("a"), result("a"))]
+    assert next_action(history, running(), RULES) == Generate()
+
+
 def test_a_summary_after_an_answer_does_not_reopen_the_turn() -> None:
     history = [user(1), answer(2), *summary(3)]
     assert next_action(history, running(), RULES) == Finish(reason="complete")

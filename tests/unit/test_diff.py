@@ -249,7 +249,13 @@ def test_a_retry_is_told_with_the_end_of_the_preview_and_again_when_it_is_over()
     )
 
 
-def test_losing_and_finding_a_worker_is_seen_as_pending() -> None:
+def test_a_retry_that_the_viewer_has_seen_is_not_told_again() -> None:
+    row = replace(RUNNING, retry_state=WAIT, retry_version=20)
+    behind = replace(row, snapshot_version=21, queue_version=21)
+    assert diff(Seen.of(row), since(20, behind, queue=())) == (queue_of(), version())
+
+
+def test_a_chat_that_loses_its_worker_is_seen_as_pending() -> None:
     released = later(worker_id=None, epoch=2)
     assert diff(Seen.of(RUNNING), since(20, released)) == (status("pending"), version())
 
@@ -414,6 +420,11 @@ def test_who_cannot_be_told_the_changes_needs_a_full_read(
             None,
             replace(full(replace(RUNNING, queue_version=6)), queue=None),
             id="full but for the queue",
+        ),
+        pytest.param(
+            Seen(version=25),
+            replace(full(replace(RUNNING, queue_version=6)), queue=None),
+            id="lost changes, and full but for the queue",
         ),
     ],
 )
