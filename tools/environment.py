@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -52,8 +53,8 @@ def expected(wanted: str) -> dict[str, str]:
     filled = ("runtime", "dev") if wanted == "dev" else (wanted,)
     return {
         "root": str(ROOT),
-        "chatd": fingerprint("pyproject.toml"),
-        **{name: fingerprint(*LOCKS[name]) for name in filled},
+        "chatd": digest_of(installed_part()),
+        **{name: digest_of(*map(read, LOCKS[name])) for name in filled},
     }
 
 
@@ -122,11 +123,19 @@ def installers() -> Iterator[list[str]]:
         yield [*outer, *flags]
 
 
-def fingerprint(*names: str) -> str:
-    digest = hashlib.sha256()
-    for name in names:
-        digest.update((ROOT / name).read_bytes())
-    return digest.hexdigest()
+def installed_part() -> str:
+    """pyproject.toml less what only tools read: a changed lint rule is nothing to install."""
+    tables = tomllib.loads(read("pyproject.toml"))
+    parts = [tables["build-system"], tables["project"], tables["tool"]["hatch"]]
+    return json.dumps(parts, sort_keys=True)
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+def digest_of(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
 def read_note() -> dict[str, str]:
