@@ -183,9 +183,10 @@ class Session:
             raise
         except FOREIGN as error:
             fault = translate(error, sent=not self._in_transaction, closed=self.closed)
-            # What timed out may still run, and a standby stays one: the next user wants
-            # another session.
-            if isinstance(error, TimeoutError) or fault.code == "database_read_only":
+            # What timed out may still run, a standby stays one, and a driver that is lost does
+            # not find back: the next user wants another session.
+            lost = isinstance(error, TimeoutError | asyncpg.InternalClientError)
+            if lost or fault.code == "database_read_only":
                 self._spoiled = True
             raise fault from error
 

@@ -81,6 +81,11 @@ def translate(error: Exception, *, sent: bool, closed: bool = False) -> ChatdErr
         case asyncpg.InterfaceError() if closed:
             # The driver looks before it writes: nothing was sent.
             return Unavailable("The connection had been closed.", code="database_down")
+        case asyncpg.InternalClientError():
+            # The driver has lost its place in the conversation. So it has after a server's last
+            # words to an idle session, until it also hears the hang-up.
+            text = f"The connection is no longer usable: {_text(error)}"
+            return Unavailable(text, code="database_down", maybe_applied=sent)
         case _:
             return InvariantBroken(f"{type(error).__name__}: {_text(error)}")
 
