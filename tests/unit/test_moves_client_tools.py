@@ -1,0 +1,161 @@
+"""Calls that a person or client answers: waiting for them, their results, their deadline."""
+
+import msgspec
+import pytest
+
+from chatd.domain.commands import ClientResult, SubmitToolResults
+from chatd.domain.errors import InvalidInput, InvariantBroken, TransitionNotAllowed
+from chatd.domain.ids import ToolCallId
+from chatd.domain.messages import PendingCall
+from chatd.domain.parts import ToolResult
+from chatd.domain.states import State
+from chatd.domain.user_moves import submit_tool_results
+from chatd.domain.worker_moves import TIMED_OUT, commit_step, expire_action, require_action
+from tests.support.factories import OTHER_WORKER, call, draft, result, text
+from tests.support.seeds import CLIENT_TOOL, Seeded, seed_state, step
+from tests.support.story import tell, waiting, write
+
+
+def submit(*answers: ClientResult) -> SubmitToolResults:
+    return SubmitToolResults(results=answers)
+
+
+def answer(call_id: str, output: str = '{"ok": true}', *, is_error: bool = False) -> ClientResult:
+    return ClientResult(tool_call_id=ToolCallId(call_id), output=output, is_error=is_error)
+
+
+def last_result(seeded: Seeded, command: SubmitToolResults) -> ToolResult:
+    part = write(seeded, submit_tool_results(seeded.chat, command, None)).messages[-1].content[0]
+    assert isinstance(part, ToolResult)
+    return part
+
+
+# Waiting
+
+
+def test_a_chat_that_waits_for_a_client_has_no_owner_and_a_deadline() -> None:
+    seeded = seed_state(State.R0)
+    asks = draft("assistant", call("ask", CLIENT_TOOL, args='{"q": 1}'))
+    rows = write(seeded, require_action(seeded.chat, step(seeded.chat, asks)))
+    assert (rows.chat.state, rows.chat.worker_id) == (State.A0, None)
+    assert rows.chat.epoch == seeded.chat.epoch + 1
+    assert rows.chat.action_deadline is not None
+    (open_call,) = rows.chat.pending_calls
+    assert (open_call.client, open_call.args) == (True, msgspec.Raw(b'{"q": 1}'))
+
+
+def test_only_the_client_s_calls_carry_their_arguments_in_the_row() -> None:
+    seeded = seed_state(State.R0)
+    both = draft("assistant", call("c1"), call("c2", CLIENT_TOOL))
+    chat = commit_step(seeded.chat, step(seeded.chat, both)).after
+    ours, theirs = chat.pending_calls
+    assert ours == PendingCall(id=ToolCallId("c1"), name="execute")
+    assert theirs.args == msgspec.Raw(b"{}")
+
+
+def test_our_own_calls_are_answered_before_the_client_is_asked() -> None:
+    seeded = seed_state(State.R0)
+    both = commit_step(
+        seeded.chat, step(seeded.chat, draft("assistant", call("c1"), call("c2", CLIENT_TOOL)))
+    )
+    chat = write(seeded, both).chat
+    with pytest.raises(InvariantBroken, match="client tools"):
+        require_action(chat, step(chat))
+    rows = write(seeded, both, require_action(chat, step(chat, draft("tool", result("c1")))))
+    assert rows.chat.state is State.A0
+    assert [open_call.id for open_call in rows.chat.pending_calls] == ["c2"]
+
+
+def test_nobody_is_waited_for_without_a_call() -> None:
+    seeded = seed_state(State.R0)
+    with pytest.raises(InvariantBroken, match="client tools"):
+        require_action(seeded.chat, step(seeded.chat, draft("assistant", text())))
+
+
+# Results
+
+
+def test_results_are_stored_in_the_order_of_the_calls() -> None:
+    seeded = seed_state(State.A0)
+    command = submit(answer("c2", is_error=True), answer("c1"))
+    rows = write(seeded, submit_tool_results(seeded.chat, command, OTHER_WORKER))
+    assert tell(rows.messages)[-2:] == ["tool: c1 done", "tool: c2 failed"]
+    assert (rows.chat.state, rows.chat.worker_id) == (State.R0, OTHER_WORKER)
+    assert rows.chat.pending_calls == ()
+    assert rows.chat.turn_message_id == seeded.chat.turn_message_id
+
+
+def test_a_result_is_kept_byte_for_byte() -> None:
+    odd = '{"b":1,  "a":[1.50]}'
+    seeded = seed_state(State.A0)
+    stored = last_result(seeded, submit(answer("c1"), answer("c2", odd)))
+    assert bytes(stored.result or b"") == odd.encode()
+    assert (stored.tool_name, stored.is_error) == (CLIENT_TOOL, False)
+
+
+def test_steering_messages_join_after_the_results() -> None:
+    seeded = seed_state(State.A1, plain=1, steer=1)
+    command = submit(answer("c1"), answer("c2"))
+    rows = write(seeded, submit_tool_results(seeded.chat, command, None))
+    assert tell(rows.messages)[-3:] == ["tool: c1 done", "tool: c2 done", "user: steer 0"]
+    assert waiting(rows.queue) == ["plain 0"]
+    assert rows.chat.state is State.P1
+
+
+@pytest.mark.parametrize(
+    ("answers", "complaint"),
+    [
+        ((), "no result for tool calls c1, c2"),
+        ((answer("c1"),), "no result for tool calls c2"),
+        ((answer("c1"), answer("c1"), answer("c2")), "'c1' answered twice"),
+        ((answer("c1"), answer("c2"), answer("c3")), "no open tool call 'c3'"),
+        ((answer("c1"), answer("c2", "nonsense")), "'c2' is not JSON"),
+        ((answer("c1"), answer("c2", "")), "'c2' is not JSON"),
+        ((answer("c1"), answer("c2", "1],[2")), "'c2' is not JSON"),
+        ((answer("c1"), answer("c2", '"\ud800"')), "'c2' is not JSON"),
+        ((answer("c1"), answer("c2", '"\\ud800"')), "'c2' is not JSON"),
+        ((answer("c1"), answer("c2", "[" * 5000 + "]" * 5000)), "'c2' is nested too deeply"),
+        ((answer("c1"), answer("c2", "[" * 700 + "]" * 700)), "'c2' is nested too deeply"),
+    ],
+    ids=lambda value: None,
+)
+def test_results_must_answer_exactly_what_is_open(
+    answers: tuple[ClientResult, ...], complaint: str
+) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        submit_tool_results(seed_state(State.A0).chat, submit(*answers), None)
+
+
+def test_results_may_be_nested() -> None:
+    stored = last_result(
+        seed_state(State.A0), submit(answer("c1"), answer("c2", "[" * 50 + "]" * 50))
+    )
+    assert not stored.is_error
+
+
+@pytest.mark.parametrize("state", ["W", "E0", "P0", "R0", "I1"])
+def test_results_that_come_twice_or_too_late_are_refused(state: str) -> None:
+    with pytest.raises(TransitionNotAllowed) as refused:
+        submit_tool_results(seed_state(State(state)).chat, submit(answer("c1")), None)
+    assert refused.value.code == "invalid_state"
+
+
+# The deadline
+
+
+@pytest.mark.parametrize(("state", "target"), [("A0", "P0"), ("A1", "P1")])
+def test_the_model_is_told_when_nobody_answered_in_time(state: str, target: str) -> None:
+    seeded = seed_state(State(state))
+    rows = write(seeded, expire_action(seeded.chat))
+    assert rows.chat.state == target
+    assert tell(rows.messages)[-2:] == ["tool: c1 failed", "tool: c2 failed"]
+    part = rows.messages[-1].content[0]
+    assert isinstance(part, ToolResult)
+    assert TIMED_OUT in bytes(part.result or b"").decode()
+
+
+def test_steering_messages_join_when_the_deadline_has_passed() -> None:
+    seeded = seed_state(State.A1, steer=1)
+    rows = write(seeded, expire_action(seeded.chat))
+    assert tell(rows.messages)[-1] == "user: steer 0"
+    assert rows.chat.state is State.P0

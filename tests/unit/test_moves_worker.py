@@ -1,0 +1,267 @@
+"""What a worker writes: steps, ends of turns, partial answers after a stop."""
+
+import pytest
+
+from chatd.domain.commands import Failure
+from chatd.domain.errors import InvariantBroken
+from chatd.domain.messages import Draft, Usage, UsageEntry
+from chatd.domain.states import State
+from chatd.domain.worker_moves import (
+    commit_step,
+    expire_interrupt,
+    fail_turn,
+    finish_interrupt,
+    finish_turn,
+)
+from tests.support.factories import WORKER, call, draft, result, text
+from tests.support.seeds import FAILED, seed_state, step
+from tests.support.story import tell, waiting, write
+
+WORDS = draft("assistant", text("Two."))
+PAID = UsageEntry(
+    kind="turn", provider="demo", model="m", usage=Usage(input_tokens=3), cost_micros=7
+)
+
+
+# Steps
+
+
+def test_an_answer_is_committed_before_its_calls_run() -> None:
+    seeded = seed_state(State.R0)
+    asks = draft("assistant", text("Look."), call("c1"), call("c2"))
+    rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, asks)))
+    assert [open_call.id for open_call in rows.chat.pending_calls] == ["c1", "c2"]
+    assert (rows.chat.worker_id, rows.chat.epoch) == (WORKER, seeded.chat.epoch)
+    assert rows.chat.attempt == 1
+
+
+def test_results_close_their_calls_one_by_one() -> None:
+    seeded = seed_state(State.R0, calls="local")
+    one = commit_step(seeded.chat, step(seeded.chat, draft("tool", result("c2"))))
+    assert [open_call.id for open_call in one.after.pending_calls] == ["c1"]
+    chat = write(seeded, one).chat
+    both = commit_step(chat, step(chat, draft("tool", result("c1"))))
+    assert both.after.pending_calls == ()
+
+
+def test_one_message_may_hold_several_results() -> None:
+    seeded = seed_state(State.R0, calls="local")
+    both = draft("tool", result("c2"), result("c1"))
+    assert commit_step(seeded.chat, step(seeded.chat, both)).after.pending_calls == ()
+
+
+def test_the_provider_answers_its_own_calls() -> None:
+    seeded = seed_state(State.R0)
+    search = draft(
+        "assistant",
+        call("s1", "web_search", provider_executed=True),
+        result("s1", "web_search", provider_executed=True),
+        text("Found."),
+    )
+    rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat, search)))
+    assert rows.chat.state is State.W
+
+
+def test_steering_messages_join_before_the_next_call_of_the_model() -> None:
+    seeded = seed_state(State.R1, plain=1, steer=2, calls="local")
+    results = (draft("tool", result("c1")), draft("tool", result("c2")))
+    rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, *results)))
+    assert tell(rows.messages)[-4:] == [
+        "tool: c1 done",
+        "tool: c2 done",
+        "user: steer 0",
+        "user: steer 1",
+    ]
+    assert waiting(rows.queue) == ["plain 0"]
+    assert rows.chat.turn_message_id == seeded.chat.turn_message_id
+
+
+def test_steering_messages_wait_while_a_call_is_open() -> None:
+    seeded = seed_state(State.R1, steer=1)
+    asks = draft("assistant", call("c1"))
+    rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, asks)))
+    assert waiting(rows.queue) == ["! steer 0"]
+
+
+def test_a_steering_message_that_joins_a_summary_begins_the_turn() -> None:
+    seeded = seed_state(State.R1, compaction=True, steer=1)
+    summary = draft("user", text("In short"), visibility="model", compressed=True)
+    rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, summary, compacted=True)))
+    assert rows.chat.turn_message_id == rows.messages[-1].id
+    assert tell(rows.messages)[-1] == "user: steer 0"
+
+
+def test_a_worker_that_is_leaving_commits_its_step_and_lets_go() -> None:
+    seeded = seed_state(State.R0)
+    rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, WORDS, keep_owner=False)))
+    assert (rows.chat.state, rows.chat.epoch) == (State.P0, seeded.chat.epoch + 1)
+    assert rows.chat.attempt == 0
+
+
+def test_a_step_is_paid_for_in_the_same_write() -> None:
+    chat = seed_state(State.R0).chat
+    assert commit_step(chat, step(chat, WORDS, usage=(PAID,))).usage == (PAID,)
+    assert fail_turn(chat, Failure(step=step(chat, usage=(PAID,)), error=FAILED)).usage == (PAID,)
+
+
+def test_a_step_that_adds_nothing_is_a_bug() -> None:
+    chat = seed_state(State.R0).chat
+    with pytest.raises(InvariantBroken, match="for ever"):
+        commit_step(chat, step(chat))
+
+
+def test_a_step_does_not_move_the_chat_up_in_the_list() -> None:
+    chat = seed_state(State.R0).chat
+    assert not commit_step(chat, step(chat, WORDS)).touch
+
+
+@pytest.mark.parametrize(
+    ("messages", "complaint"),
+    [
+        ((WORDS,), "cannot follow an open call"),
+        ((draft("user", text()),), "cannot follow an open call"),
+        ((draft("tool", result("c9")),), "No open call 'c9'"),
+        ((draft("tool", result("c1"), result("c1")),), "No open call 'c1'"),
+        (
+            (
+                draft("tool", result("c1"), result("c2")),
+                draft("assistant", call("c3"), call("c3")),
+            ),
+            "Two calls with the id 'c3'",
+        ),
+    ],
+    ids=["assistant", "user", "unknown", "twice", "same id"],
+)
+def test_a_history_that_no_provider_accepts_is_refused(
+    messages: tuple[Draft, ...], complaint: str
+) -> None:
+    chat = seed_state(State.R0, calls="local").chat
+    with pytest.raises(InvariantBroken, match=complaint):
+        commit_step(chat, step(chat, *messages))
+
+
+def test_what_the_system_says_may_follow_an_open_call() -> None:
+    chat = seed_state(State.R0, calls="local").chat
+    notice = draft("system", text("The workspace is back."), visibility="model")
+    assert len(commit_step(chat, step(chat, notice)).after.pending_calls) == 2
+
+
+# The end of a turn
+
+
+def test_a_turn_ends_in_the_commit_of_its_last_step() -> None:
+    seeded = seed_state(State.R0)
+    rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat, WORDS)))
+    assert (rows.chat.state, rows.chat.worker_id) == (State.W, None)
+    assert rows.chat.epoch == seeded.chat.epoch + 1
+    assert tell(rows.messages)[-1] == "assistant: Two."
+
+
+def test_a_turn_may_end_with_nothing_more_to_say() -> None:
+    seeded = seed_state(State.R0)
+    rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat)))
+    assert rows.chat.state is State.W
+    assert rows.chat.history_version == seeded.chat.history_version
+
+
+def test_the_queue_goes_on_with_the_same_worker_in_the_same_commit() -> None:
+    seeded = seed_state(State.R1, plain=2)
+    rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat, WORDS)))
+    assert tell(rows.messages)[-2:] == ["assistant: Two.", "user: plain 0"]
+    assert (rows.chat.state, rows.chat.worker_id) == (State.R1, WORKER)
+    assert (rows.chat.epoch, rows.chat.attempt) == (seeded.chat.epoch, 1)
+    assert rows.chat.turn_message_id == rows.messages[-1].id
+
+
+def test_steering_messages_begin_the_next_turn_if_this_one_ended_first() -> None:
+    seeded = seed_state(State.R1, plain=1, steer=2)
+    rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat, WORDS)))
+    assert tell(rows.messages)[-2:] == ["user: steer 0", "user: steer 1"]
+    assert rows.chat.turn_message_id == rows.messages[-2].id
+    assert waiting(rows.queue) == ["plain 0"]
+
+
+def test_the_queue_drains_in_order() -> None:
+    seeded = seed_state(State.R1, plain=3)
+    changes = [finish_turn(seeded.chat, step(seeded.chat, WORDS))]
+    for _ in range(3):
+        chat = write(seeded, *changes).chat
+        changes.append(finish_turn(chat, step(chat, WORDS)))
+    rows = write(seeded, *changes)
+    prompts = [line for line in tell(rows.messages) if line.startswith("user: plain")]
+    assert prompts == ["user: plain 0", "user: plain 1", "user: plain 2"]
+    assert rows.chat.state is State.W
+
+
+def test_a_turn_cannot_end_while_calls_are_open() -> None:
+    chat = seed_state(State.R0, calls="local").chat
+    with pytest.raises(InvariantBroken, match="tool calls are open"):
+        finish_turn(chat, step(chat))
+
+
+@pytest.mark.parametrize(("state", "target"), [("R0", "E0"), ("R1", "E1")])
+def test_a_failed_turn_keeps_what_there_is_and_says_why(state: str, target: str) -> None:
+    seeded = seed_state(State(state))
+    failure = Failure(step=step(seeded.chat, WORDS), error=FAILED)
+    rows = write(seeded, fail_turn(seeded.chat, failure))
+    assert (rows.chat.state, rows.chat.last_error) == (target, FAILED)
+    assert tell(rows.messages)[-1] == "assistant: Two."
+    assert rows.queue == list(seeded.queue)
+
+
+def test_open_calls_of_a_failed_turn_stay_open_until_somebody_writes() -> None:
+    chat = seed_state(State.R0, calls="local").chat
+    failed = fail_turn(chat, Failure(step=step(chat), error=FAILED)).after
+    assert failed.pending_calls == chat.pending_calls
+
+
+# After a stop
+
+
+def test_a_stop_keeps_the_partial_answer_and_answers_its_calls() -> None:
+    seeded = seed_state(State.I0)
+    partial = draft("assistant", text("Once upon"), call("c9"))
+    rows = write(seeded, finish_interrupt(seeded.chat, step(seeded.chat, partial)))
+    assert tell(rows.messages)[-2:] == ["assistant: Once upon [c9]", "tool: c9 failed"]
+    assert rows.chat.state is State.W
+
+
+def test_a_stop_keeps_results_that_were_in_and_answers_the_rest() -> None:
+    seeded = seed_state(State.I0, calls="local")
+    done = draft("tool", result("c2"))
+    rows = write(seeded, finish_interrupt(seeded.chat, step(seeded.chat, done)))
+    assert tell(rows.messages)[-2:] == ["tool: c2 done", "tool: c1 failed"]
+
+
+def test_a_stop_before_the_first_word_leaves_no_empty_answer() -> None:
+    seeded = seed_state(State.I0)
+    rows = write(seeded, finish_interrupt(seeded.chat, step(seeded.chat)))
+    assert (rows.chat.state, rows.messages) == (State.W, list(seeded.history))
+
+
+def test_no_result_is_made_up_for_a_call_the_provider_runs() -> None:
+    seeded = seed_state(State.I0)
+    partial = draft("assistant", call("s1", "web_search", provider_executed=True))
+    rows = write(seeded, finish_interrupt(seeded.chat, step(seeded.chat, partial)))
+    assert tell(rows.messages)[-1] == "assistant: [s1]"
+
+
+@pytest.mark.parametrize(("keep_owner", "target"), [(True, "R1"), (False, "P1")])
+def test_after_the_partial_the_queue_goes_on(*, keep_owner: bool, target: str) -> None:
+    seeded = seed_state(State.I1, plain=2)
+    saved = step(seeded.chat, draft("assistant", text("Once upon")), keep_owner=keep_owner)
+    rows = write(seeded, finish_interrupt(seeded.chat, saved))
+    assert tell(rows.messages)[-2:] == ["assistant: Once upon", "user: plain 0"]
+    assert rows.chat.state == target
+
+
+@pytest.mark.parametrize("owned", [True, False])
+@pytest.mark.parametrize(("state", "target"), [("I0", "W"), ("I1", "P0")])
+def test_a_stop_ends_in_time_whatever_the_tool_does(
+    state: str, target: str, *, owned: bool
+) -> None:
+    seeded = seed_state(State(state), calls="local", owned=owned)
+    rows = write(seeded, expire_interrupt(seeded.chat))
+    assert rows.chat.state == target
+    assert "tool: c1 failed" in tell(rows.messages)
+    assert rows.chat.epoch == seeded.chat.epoch + owned
