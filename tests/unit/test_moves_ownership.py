@@ -1,0 +1,288 @@
+"""Who may write: taking, releasing, reaping, fences, epochs, attempts, crashes, retries."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from chatd.domain.change import Change
+from chatd.domain.chat import MAX_ORPHANED, Chat, Episode, Fence, RetryState
+from chatd.domain.commands import Failure, Retry, SendMessage, Step
+from chatd.domain.errors import StaleFence
+from chatd.domain.states import State
+from chatd.domain.user_moves import send_message
+from chatd.domain.worker_moves import (
+    CRASHED,
+    acquire,
+    commit_step,
+    fail_turn,
+    finish_interrupt,
+    finish_turn,
+    reap,
+    record_retry,
+    release,
+    require_action,
+)
+from tests.support.factories import OTHER_WORKER, WORKER, call, draft, prompt, text
+from tests.support.seeds import CLIENT_TOOL, FAILED, seed_state, step
+from tests.support.story import tell, write
+
+WORDS = draft("assistant", text("Two."))
+BACKING_OFF = RetryState(attempt=1, delay_ms=1000, error="overloaded")
+
+
+# Taking and letting go
+
+
+@pytest.mark.parametrize(("state", "target"), [("P0", "R0"), ("P1", "R1")])
+def test_a_worker_takes_a_chat_that_has_none(state: str, target: str) -> None:
+    seeded = seed_state(State(state))
+    rows = write(seeded, acquire(seeded.chat, OTHER_WORKER))
+    assert (rows.chat.state, rows.chat.worker_id) == (target, OTHER_WORKER)
+    assert rows.chat.epoch == seeded.chat.epoch + 1
+    assert rows.chat.attempt == seeded.chat.attempt + 1
+    assert rows.chat.history_version == seeded.chat.history_version
+
+
+def test_a_worker_takes_over_an_interrupt_to_save_what_was_said() -> None:
+    seeded = seed_state(State.I1, owned=False)
+    rows = write(seeded, acquire(seeded.chat, OTHER_WORKER))
+    assert (rows.chat.state, rows.chat.worker_id) == (State.I1, OTHER_WORKER)
+
+
+def test_two_workers_cannot_take_one_chat() -> None:
+    seeded = seed_state(State.P0)
+    taken = write(seeded, acquire(seeded.chat, WORKER)).chat
+    for worker in (OTHER_WORKER, WORKER):
+        with pytest.raises(StaleFence):
+            acquire(taken, worker)
+
+
+def test_an_owned_interrupt_is_not_taken_away() -> None:
+    with pytest.raises(StaleFence):
+        acquire(seed_state(State.I0).chat, OTHER_WORKER)
+
+
+@pytest.mark.parametrize(("state", "target"), [("R0", "P0"), ("R1", "P1"), ("I0", "I0")])
+def test_a_worker_that_leaves_changes_nothing_but_the_owner(state: str, target: str) -> None:
+    seeded = seed_state(State(state))
+    chat = write(seeded, release(seeded.chat, WORKER, seeded.chat.epoch)).chat
+    assert (chat.state, chat.worker_id, chat.epoch) == (target, None, seeded.chat.epoch + 1)
+    kept = ("attempt", "history_version", "queue_version", "orphan_count", "turn_message_id")
+    assert [getattr(chat, k) for k in kept] == [getattr(seeded.chat, k) for k in kept]
+
+
+def test_only_the_owner_of_this_epoch_can_let_go() -> None:
+    chat = seed_state(State.R0).chat
+    for worker, epoch in ((OTHER_WORKER, chat.epoch), (WORKER, chat.epoch - 1)):
+        with pytest.raises(StaleFence):
+            release(chat, worker, epoch)
+
+
+# Fences
+
+WRITES: dict[str, Callable[[Chat, Step], Change]] = {
+    "commit_step": commit_step,
+    "finish_turn": finish_turn,
+    "require_action": require_action,
+    "fail_turn": lambda chat, taken: fail_turn(chat, Failure(step=taken, error=FAILED)),
+    "record_retry": lambda chat, taken: record_retry(
+        chat, Retry(fence=taken.fence, state=BACKING_OFF)
+    ),
+    "finish_interrupt": finish_interrupt,
+}
+
+
+def _case(write_name: str) -> tuple[Chat, Step]:
+    chat = seed_state(State.I0 if write_name == "finish_interrupt" else State.R0).chat
+    asks = draft("assistant", call("ask", CLIENT_TOOL))
+    return chat, step(chat, asks if write_name == "require_action" else WORDS)
+
+
+@pytest.mark.parametrize("name", sorted(WRITES))
+@pytest.mark.parametrize(
+    "off",
+    [
+        {"worker_id": OTHER_WORKER},
+        {"epoch": 0},
+        {"history_version": 1},
+        {"status": "interrupting"},
+    ],
+    ids=lambda off: next(iter(off)),
+)
+def test_a_write_is_refused_unless_the_whole_fence_holds(name: str, off: dict[str, object]) -> None:
+    chat, taken = _case(name)
+    assert WRITES[name](chat, taken).after.snapshot_version == chat.snapshot_version + 1
+    if name == "finish_interrupt" and "status" in off:
+        off = {"status": "running"}
+    stale = msgspec.structs.replace(taken, fence=msgspec.structs.replace(taken.fence, **off))
+    with pytest.raises(StaleFence):
+        WRITES[name](chat, stale)
+
+
+def test_a_commit_sent_twice_is_applied_once() -> None:
+    chat = seed_state(State.R0).chat
+    taken = step(chat, WORDS)
+    after = commit_step(chat, taken).after
+    assert after.epoch == chat.epoch
+    with pytest.raises(StaleFence):
+        commit_step(after, taken)
+
+
+def test_an_old_task_of_the_same_worker_is_fenced_off_once_it_has_taken_the_chat_again() -> None:
+    chat = seed_state(State.R0).chat
+    old = step(chat, WORDS)
+    again = acquire(release(chat, WORKER, chat.epoch).after, WORKER).after
+    assert (again.worker_id, again.history_version) == (chat.worker_id, chat.history_version)
+    with pytest.raises(StaleFence):
+        commit_step(again, old)
+
+
+def test_a_stale_worker_is_told_so_before_it_is_blamed_for_an_empty_step() -> None:
+    chat = seed_state(State.R0).chat
+    with pytest.raises(StaleFence):
+        commit_step(release(chat, WORKER, chat.epoch).after, step(chat))
+
+
+@pytest.mark.parametrize("state", ["W", "P0", "A0", "E0", "XW0"])
+def test_nobody_holds_a_fence_on_a_chat_without_an_owner(state: str) -> None:
+    with pytest.raises(StaleFence):
+        Fence.of(seed_state(State(state)).chat)
+
+
+def test_a_message_that_queues_up_does_not_disturb_the_worker() -> None:
+    chat = seed_state(State.R0).chat
+    taken = step(chat, WORDS)
+    busier = send_message(chat, SendMessage(prompt=prompt()), OTHER_WORKER).after
+    assert commit_step(busier, taken).after.snapshot_version == chat.snapshot_version + 2
+
+
+# Epochs and attempts
+
+
+def test_taking_back_the_same_chat_by_the_same_worker_is_a_new_epoch() -> None:
+    seeded = seed_state(State.R0)
+    for free in (WORKER, OTHER_WORKER):
+        command = SendMessage(prompt=prompt(), when_busy="rollback")
+        chat = send_message(seeded.chat, command, free).after
+        assert (chat.worker_id, chat.epoch) == (free, seeded.chat.epoch + 1)
+
+
+def test_an_epoch_is_not_spent_where_nobody_owned() -> None:
+    seeded = seed_state(State.P0)
+    command = SendMessage(prompt=prompt(), when_busy="rollback")
+    assert send_message(seeded.chat, command, None).after.epoch == seeded.chat.epoch
+
+
+def test_every_attempt_at_a_step_is_an_episode_of_its_own() -> None:
+    chat = seed_state(State.R0).chat
+    retry = Retry(fence=Fence.of(chat), state=BACKING_OFF)
+    retried = record_retry(chat, retry).after
+    taken_over = acquire(reap(retried, WORKER).after, OTHER_WORKER).after
+    committed = commit_step(taken_over, step(taken_over, WORDS)).after
+    episodes = [Episode.of(row) for row in (chat, retried, taken_over, committed)]
+    assert [episode.attempt for episode in episodes] == [1, 2, 3, 1]
+    assert len(set(episodes)) == 4
+    assert sorted(episodes) == episodes
+
+
+# Crashes
+
+
+@pytest.mark.parametrize(("state", "target"), [("R0", "P0"), ("R1", "P1"), ("I0", "I0")])
+def test_a_chat_whose_worker_died_is_there_to_be_taken(state: str, target: str) -> None:
+    seeded = seed_state(State(state), calls="local", retry=True)
+    chat = write(seeded, reap(seeded.chat, WORKER)).chat
+    assert (chat.state, chat.worker_id, chat.epoch) == (target, None, seeded.chat.epoch + 1)
+    assert chat.orphan_count == 1
+    assert chat.pending_calls == seeded.chat.pending_calls
+    assert chat.runnable_at is not None
+
+
+def test_only_the_dead_worker_s_chats_are_reaped() -> None:
+    with pytest.raises(StaleFence):
+        reap(seed_state(State.R0).chat, OTHER_WORKER)
+
+
+def test_the_fourth_crash_without_progress_is_an_error() -> None:
+    seeded = seed_state(State.R1)
+    chat, changes = seeded.chat, list[Change]()
+    for _ in range(MAX_ORPHANED):
+        changes += [reap(chat, WORKER)]
+        chat = write(seeded, *changes).chat
+        changes += [acquire(chat, WORKER)]
+        chat = write(seeded, *changes).chat
+    assert chat.state is State.R1
+    rows = write(seeded, *changes, reap(chat, WORKER))
+    assert (rows.chat.state, rows.chat.last_error) == (State.E1, CRASHED)
+    assert rows.queue == list(seeded.queue)
+
+
+@pytest.mark.parametrize(("state", "target"), [("I0", "W"), ("I1", "P0")])
+def test_a_stop_that_kills_workers_ends_unsaved(state: str, target: str) -> None:
+    seeded = seed_state(State(state), calls="local", orphans=MAX_ORPHANED)
+    rows = write(seeded, reap(seeded.chat, WORKER))
+    assert rows.chat.state == target
+    assert "tool: c2 failed" in tell(rows.messages)
+
+
+def test_progress_forgives_earlier_crashes() -> None:
+    chat = seed_state(State.R0, orphans=MAX_ORPHANED).chat
+    assert chat.orphan_count == MAX_ORPHANED
+    assert commit_step(chat, step(chat, WORDS)).after.orphan_count == 0
+
+
+def test_somebody_who_writes_gives_a_crashed_chat_another_chance() -> None:
+    seeded = seed_state(State.R0, orphans=MAX_ORPHANED)
+    crashed = reap(seeded.chat, WORKER).after
+    chat = send_message(crashed, SendMessage(prompt=prompt()), WORKER).after
+    assert (chat.state, chat.orphan_count, chat.last_error) == (State.R0, 0, None)
+
+
+# Retries
+
+
+def test_a_retry_is_in_the_row_for_whoever_comes_now() -> None:
+    seeded = seed_state(State.R0)
+    fence = Fence.of(seeded.chat)
+    change = record_retry(seeded.chat, Retry(fence=fence, state=BACKING_OFF))
+    chat = write(seeded, change).chat
+    assert chat.retry_state == BACKING_OFF
+    assert chat.retry_version == chat.snapshot_version
+    assert chat.attempt == seeded.chat.attempt + 1
+    assert chat.history_version == seeded.chat.history_version
+
+
+def _retrying(state: State = State.R0) -> Chat:
+    chat = seed_state(state, retry=True).chat
+    assert chat.retry_state is not None
+    return chat
+
+
+def test_a_retry_is_over_when_something_was_committed() -> None:
+    chat = _retrying()
+    after = commit_step(chat, step(chat, WORDS)).after
+    assert (after.retry_state, after.retry_version) == (None, after.snapshot_version)
+
+
+def test_a_retry_is_over_when_the_turn_is() -> None:
+    chat = _retrying()
+    for change in (
+        finish_turn(chat, step(chat)),
+        fail_turn(chat, Failure(step=step(chat), error=FAILED)),
+    ):
+        assert change.after.retry_state is None
+        assert change.after.retry_version == change.after.snapshot_version
+
+
+def test_a_retry_lasts_until_somebody_takes_the_chat_over() -> None:
+    released = release(_retrying(), WORKER, _retrying().epoch).after
+    assert released.retry_state is not None
+    assert released.retry_version == _retrying().retry_version
+    taken = acquire(released, OTHER_WORKER).after
+    assert (taken.retry_state, taken.retry_version) == (None, taken.snapshot_version)
+
+
+def test_a_chat_that_never_retried_has_no_news_of_it() -> None:
+    chat = seed_state(State.R0).chat
+    assert commit_step(chat, step(chat, WORDS)).after.retry_version == 0
