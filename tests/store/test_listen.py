@@ -35,7 +35,7 @@ class Ear:
         self.hints: asyncio.Queue[Hint] = asyncio.Queue()
         self.dirty: asyncio.Queue[None] = asyncio.Queue()
         self.listener = Listener(
-            ListenConfig(connect=ConnectConfig(dsn=dsn, connect_within_s=2), pong_within_s=0.1),
+            ListenConfig(connect=ConnectConfig(dsn=dsn), pong_within_s=0.5),
             clock,
             on_hint=self.hints.put_nowait,
             on_dirty=lambda: self.dirty.put_nowait(None),
@@ -148,6 +148,18 @@ async def test_a_session_that_has_gone_deaf_is_dropped_after_a_ping(
         await it.told_dirty()
         await say(pool, 1)
         assert await it.hears() == 1
+
+
+async def test_a_session_that_answers_but_hears_nothing_is_dropped_after_a_ping(
+    proxy: Proxy, clock: FakeClock
+) -> None:
+    async with ear(proxy.dsn, clock) as it:
+        await it.told_dirty()
+        await clock.asleep_on("listen_ping")
+        proxy.deafen()
+        clock.advance(15)
+        await clock.pass_over("listen_reconnect")
+        await it.told_dirty()
 
 
 async def test_a_database_that_stays_away_is_asked_less_and_less_but_every_second(

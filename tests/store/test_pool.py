@@ -11,6 +11,7 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Database, Pool, PoolConfig
 from tests.support.database import OwnServer
 from tests.support.eventually import eventually
+from tests.support.proxy import Proxy
 
 OWN_PID = "SELECT pg_backend_pid()"
 TAKE = "SELECT pg_advisory_xact_lock(42)"
@@ -33,12 +34,12 @@ async def pool_of(
         await pool.close()
 
 
-async def blocked_pid(pool: Pool) -> int | None:
+async def blocked_pid(pool: Pool, query: str = TAKE) -> int | None:
     """Who is waiting for the lock that a test holds."""
     return await pool.fetchval(
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query = $1 "
         "AND wait_event = 'advisory'",
-        TAKE,
+        query,
     )
 
 
@@ -108,6 +109,38 @@ async def test_a_session_left_inside_a_transaction_is_thrown_away(dsn: str) -> N
         await eventually(lambda: is_gone(pool, dirty))
 
 
+async def test_one_who_waits_is_not_handed_a_session_left_inside_a_transaction(dsn: str) -> None:
+    async with pool_of(1, dsn) as pool, pool_of(2, dsn) as others, asyncio.TaskGroup() as group:
+        async with others.transaction() as holder:
+            await holder.execute(TAKE)
+            group.create_task(pool.execute(TAKE + "; BEGIN"))
+            dirty = await eventually(lambda: blocked_pid(others, TAKE + "; BEGIN"))
+            waiter = group.create_task(pool.fetchval(OWN_PID))
+            await eventually(lambda: are_waiting(pool, 1))
+        assert await waiter != dirty
+
+
+async def test_one_who_waits_takes_the_place_of_one_who_could_not_connect(
+    dsn: str, proxy: Proxy
+) -> None:
+    link = ConnectConfig(dsn=proxy.dsn, connect_within_s=0.5)
+    pool = Pool(PoolConfig(connect=link, max_size=1))
+    proxy.stall()
+    async with asyncio.TaskGroup() as group:
+        opener = group.create_task(catch(pool))
+        await eventually(lambda: withheld(proxy))
+        waiter = group.create_task(pool.fetchval("SELECT 1"))
+        await eventually(lambda: are_waiting(pool, 1))
+        assert (await opener).code == "database_timeout"
+        proxy.resume()
+        assert await waiter == 1
+    await pool.close()
+
+
+async def withheld(proxy: Proxy) -> bool:
+    return proxy.withheld > 0
+
+
 async def is_gone(pool: Pool, pid: int) -> bool:
     return not await is_connected(pool, pid)
 
@@ -115,7 +148,9 @@ async def is_gone(pool: Pool, pid: int) -> bool:
 async def test_a_cancelled_statement_neither_blocks_the_pool_nor_stays_on_the_server(
     dsn: str,
 ) -> None:
-    async with pool_of(1, dsn) as pool, pool_of(2, dsn) as others, others.transaction() as holder:
+    patient = ConnectConfig(dsn=dsn, lock_timeout_s=60, statement_timeout_s=60)
+    pool = Pool(PoolConfig(connect=patient, max_size=1))
+    async with pool_of(2, dsn) as others, others.transaction() as holder:
         await holder.execute(TAKE)
         async with asyncio.TaskGroup() as group:
             stuck = group.create_task(pool.execute(TAKE))
@@ -125,6 +160,7 @@ async def test_a_cancelled_statement_neither_blocks_the_pool_nor_stays_on_the_se
         assert await pool.fetchval("SELECT 1") == 1
         # The lock is still held: it was the server that noticed nobody waits for the answer.
         await eventually(lambda: is_gone(others, pid))
+        await pool.close()
 
 
 async def test_an_error_in_a_transaction_leaves_nothing_and_keeps_the_session(dsn: str) -> None:

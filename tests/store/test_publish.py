@@ -13,6 +13,7 @@ from chatd.domain.ids import ChatId
 from chatd.store.conn import ConnectConfig, Session, connect
 from chatd.store.publish import PublishConfig, Publisher
 from tests.support.clock import FakeClock
+from tests.support.eventually import eventually
 from tests.support.factories import chat
 from tests.support.proxy import Proxy
 
@@ -51,7 +52,7 @@ async def audience(dsn: str) -> AsyncGenerator[Audience]:
 
 
 def publisher_on(dsn: str, clock: FakeClock, **wishes: float) -> Publisher:
-    config = PublishConfig(connect=ConnectConfig(dsn=dsn), send_within_s=0.1)
+    config = PublishConfig(connect=ConnectConfig(dsn=dsn))
     return Publisher(msgspec.structs.replace(config, **wishes), clock, draw=lambda: 1.0)
 
 
@@ -133,15 +134,22 @@ async def test_what_was_said_while_the_database_was_away_is_sent_when_it_is_back
 async def test_a_line_gone_silent_is_given_up_and_the_hint_sent_on_another(
     dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
 ) -> None:
-    async with running(publisher_on(proxy.dsn, clock)) as publisher:
+    async with running(publisher_on(proxy.dsn, clock, send_within_s=0.5)) as publisher:
         publisher.publish(hint(1))
         await audience.next(1)
         await clock.asleep_on("publish_flush")
         proxy.strand()
         publisher.publish(hint(2))
+        publisher.publish(hint(3, 1))
         await clock.pass_over("publish_flush")
+        await eventually(lambda: withheld(proxy))
+        publisher.publish(hint(3, 2))
         await clock.pass_over("publish_reconnect")
-        assert await audience.next(1) == [(2, 1, None)]
+        assert await audience.next(2) == [(2, 1, None), (3, 2, None)]
+
+
+async def withheld(proxy: Proxy) -> bool:
+    return proxy.withheld > 0
 
 
 async def test_a_database_that_stays_away_costs_the_oldest_hints_and_they_are_counted(

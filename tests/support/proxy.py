@@ -1,11 +1,12 @@
 """A network between us and PostgreSQL that a test can cut, stall or make deaf.
 
-It passes bytes and understands none of them. It lives in the test's own event loop.
+It passes bytes, and understands just enough of them to lose a notification and nothing else.
+It lives in the test's own event loop.
 """
 
 import asyncio
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -19,21 +20,22 @@ class _Link:
     def __init__(self, *, shut: bool) -> None:
         self.to_server = asyncio.Event()
         self.to_client = asyncio.Event()
+        self.deaf = False
+        self._unread = b""
         if not shut:
             self.to_server.set()
             self.to_client.set()
 
-
-async def _pump(
-    source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: asyncio.Event
-) -> None:
-    with suppress(ConnectionError):
-        while data := await source.read(CHUNK):
-            await way.wait()
-            sink.write(data)
-            await sink.drain()
-    await way.wait()
-    sink.close()
+    def without_notifications(self, data: bytes) -> bytes:
+        """Each message of the server is a letter, a length that counts itself, and a body."""
+        data = self._unread + data
+        passed: list[bytes] = []
+        while len(data) >= 5 and len(data) > (size := int.from_bytes(data[1:5], "big")):
+            message, data = data[: size + 1], data[size + 1 :]
+            if not (self.deaf and message.startswith(b"A")):
+                passed.append(message)
+        self._unread = data
+        return b"".join(passed)
 
 
 class Proxy:
@@ -45,6 +47,7 @@ class Proxy:
         self._stalled = False
         self._refusing = False
         self.accepted = 0
+        self.withheld = 0
 
     @property
     def dsn(self) -> str:
@@ -68,6 +71,11 @@ class Proxy:
         self.stall()
         self._links.clear()
         self._stalled = False
+
+    def deafen(self) -> None:
+        """Everything passes but notifications."""
+        for link in self._links:
+            link.deaf = True
 
     def hold_replies(self) -> None:
         """The server hears us, we do not hear the server."""
@@ -100,13 +108,32 @@ class Proxy:
         self._writers |= ends
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(_pump(reader, server_writer, link.to_server))
-                group.create_task(_pump(server_reader, writer, link.to_client))
+                group.create_task(self._pump(reader, server_writer, link.to_server, bytes))
+                group.create_task(
+                    self._pump(server_reader, writer, link.to_client, link.without_notifications)
+                )
         finally:
             self._links.discard(link)
             self._writers -= ends
             for end in ends:
                 end.transport.abort()
+
+    async def _pump(
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        way: asyncio.Event,
+        sift: Callable[[bytes], bytes],
+    ) -> None:
+        with suppress(ConnectionError):
+            while data := await source.read(CHUNK):
+                if not way.is_set():
+                    self.withheld += len(data)
+                    await way.wait()
+                sink.write(sift(data))
+                await sink.drain()
+        await way.wait()
+        sink.close()
 
     async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         query = parse_qs(self._upstream.query)

@@ -118,7 +118,7 @@ def load(directory: Traversable) -> list[Migration]:
             continue
         if (match := _NAME.fullmatch(entry.name)) is None:
             raise MigrationError(f"{entry.name}: a migration is called NNNN_name.sql.")
-        sql = entry.read_text(encoding="utf-8").replace("\r\n", "\n")
+        sql = entry.read_text(encoding="utf-8")  # in text mode: line ends do not matter
         if _ENDS_TRANSACTION.search(sql):
             raise MigrationError(f"{entry.name}: runs in one transaction and must not end it.")
         found.append(Migration(version=int(match["version"]), name=match["name"], sql=sql))
