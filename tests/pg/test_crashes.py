@@ -180,6 +180,17 @@ async def test_a_database_that_has_vanished_is_not_replaced_by_an_empty_one(plac
     assert not place.layout.cluster.exists()
 
 
+async def test_a_server_that_recovers_for_long_is_left_to_finish(place: Place) -> None:
+    """Stopping it would begin the recovery anew with every try, and it would never end."""
+    (place.layout.cluster / "standby.signal").write_text("")  # Recovers for ever.
+    place.ready_within_s = 0.1
+
+    with pytest.raises(PgError, match="try again later"):
+        await start(place.config(hot_standby="off"), ENV)
+
+    assert await place.is_up()
+
+
 async def test_the_watch_restarts_a_killed_server(place: Place) -> None:
     server = await start(place.config(), ENV)
     reports: list[PgError] = []

@@ -102,9 +102,10 @@ def write_lock(layout: Layout, pid: int) -> Path:
 
 
 def test_the_pid_of_a_stranger_in_the_lock_file_is_made_harmless(layout: Layout) -> None:
-    lock = write_lock(layout, os.getppid())
-
-    remains.clear(layout)
+    with subprocess.Popen(["cat"], cwd="/", stdin=subprocess.PIPE) as stranger:
+        lock = write_lock(layout, stranger.pid)
+        remains.clear(layout)
+        stranger.terminate()
 
     assert lock.read_text() == f"{os.getpid()}\n{layout.cluster}\n1700000000\n"
     assert list(layout.socket_dir.iterdir()) == []

@@ -87,6 +87,7 @@ class Place:
     def __init__(self, data_dir: Path, bin_dir: Path | None = None) -> None:
         self.data_dir = data_dir
         self.bin_dir = bin_dir
+        self.ready_within_s = ANSWER_S
         self.users: list[User] = []
 
     @property
@@ -97,7 +98,12 @@ class Place:
 
     def config(self, **settings: str) -> Config:
         wishes = {**QUICK, **settings}
-        return Config(data_dir=self.data_dir, bin_dir=self.bin_dir, settings=wishes)
+        return Config(
+            data_dir=self.data_dir,
+            bin_dir=self.bin_dir,
+            settings=wishes,
+            ready_within_s=self.ready_within_s,
+        )
 
     async def user(self, config: Config | None = None, *, uid: int | None = None) -> User:
         orders = Orders(config=config or self.config(), env=ENV, uid=uid)
@@ -107,7 +113,7 @@ class Place:
             "tests.pg.user_process",
             msgspec.json.encode(orders, enc_hook=str).decode(),
             cwd=Path(__file__).parents[2],
-            env={"PYTHONDONTWRITEBYTECODE": "1"},
+            env={"PYTHONPATH": os.pathsep.join(sys.path)},  # The same code as the test.
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,

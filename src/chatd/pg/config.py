@@ -24,6 +24,9 @@ SETTINGS: Final[Mapping[str, str]] = {
     # One line every five minutes for ever says nothing; warnings and errors stay.
     "log_checkpoints": "off",
     "jit": "off",
+    # Files in the cluster instead of /dev/shm, which is tiny in containers, and which systemd
+    # empties when the user logs out.
+    "dynamic_shared_memory_type": "mmap",
     "cluster_name": "chatd",
 }
 
@@ -34,12 +37,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     `database_url` names a server that somebody else runs; then nothing is supervised.
     `settings` are PostgreSQL settings that override ours. Processes that share a data directory
     share one server: the settings of the one that starts it hold.
+    `ready_within_s` is how long a server may take to recover after a crash before we give up
+    waiting for it; it goes on recovering all the same.
     """
 
     database_url: str | None = None
     data_dir: Path | None = None
     bin_dir: Path | None = None
     settings: Mapping[str, str] = {}
+    ready_within_s: float = 120.0
 
 
 def server_settings(socket_dir: Path, wishes: Mapping[str, str]) -> dict[str, str]:

@@ -71,11 +71,14 @@ def make_data_dir(path: Path, account: Account | None) -> None:
 def make_private_dir(path: Path, account: Account | None) -> None:
     """A directory that only the server's account can enter. One that exists must be just so."""
     uid = os.geteuid() if account is None else account.uid
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-        if account is not None:
-            os.chown(path, account.uid, account.gid, follow_symlinks=False)
-    found = path.lstat()
+    try:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+            if account is not None:
+                os.chown(path, account.uid, account.gid, follow_symlinks=False)
+        found = path.lstat()
+    except OSError as error:
+        raise unusable(path, error) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o077:
         raise PgError(
             f"{path} is in the way: it must be a directory that belongs to uid {uid} and is "

@@ -16,8 +16,8 @@ from chatd.pg.dirs import OwnFile, open_file
 from chatd.pg.errors import PgError
 from chatd.pg.waiting import Patience
 
-# Longer than all that is done behind the gate: initdb, recovery, shutdown.
-GATE_WAIT_S: Final = 300.0
+# Longer than all that is done behind the gate: initdb, three starts, recovery, shutdown.
+GATE_WAIT_S: Final = 480.0
 
 
 class GateBusy(PgError):

@@ -22,7 +22,6 @@ from chatd.pg.pulse import Pulse, feel, is_usable
 from chatd.pg.waiting import Patience
 
 START_S: Final = 30.0  # A killed server's last backends keep its memory for a second or two.
-RECOVERY_S: Final = 120.0
 STARTS: Final = 3
 ANSWER_S: Final = 2.0
 SILENCE_S: Final = 15.0
@@ -37,6 +36,11 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     binaries: Binaries
     account: Account | None
     settings: Mapping[str, str]
+    ready_within_s: float
+
+
+class StillRecovering(PgError):
+    """The server must not be stopped: it would have to begin again, and never come to the end."""
 
 
 async def is_up(site: Site) -> bool:
@@ -54,7 +58,7 @@ async def is_up(site: Site) -> bool:
 
 async def bring_up(site: Site) -> None:
     """Return when the database can be used: join a server, or start one and see it recover."""
-    patience = Patience(RECOVERY_S)
+    patience = Patience(site.ready_within_s)
     starts = 0
     while True:
         if not await is_up(site):
@@ -65,9 +69,9 @@ async def bring_up(site: Site) -> None:
         if await is_usable(site.layout.socket_dir):
             return
         if not await patience.again():
-            raise PgError(
-                f"PostgreSQL has been recovering for {RECOVERY_S:.0f} s and is not ready yet. "
-                f"Wait for it to finish and try again. {end_of_log(site.layout)}"
+            raise StillRecovering(
+                f"PostgreSQL has been recovering for {site.ready_within_s:.0f} s and is not ready "
+                f"yet. It goes on by itself: try again later. {end_of_log(site.layout)}"
             )
 
 

@@ -16,7 +16,7 @@ from chatd.pg.places import address
 # "Do you speak TLS?" is the one question that PostgreSQL answers at any time, also while it
 # recovers, without a login and without a line in its log. On a unix socket it says no.
 QUESTION: Final = struct.pack("!ii", 8, 80877103)
-CONNECT_S: Final = 10.0
+CONNECT_S: Final = 30.0
 
 
 class Session(Protocol):
@@ -84,7 +84,8 @@ async def is_usable(socket_dir: Path) -> bool:
     except NOT_NOW:
         return False
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise PgError(f"Cannot use the database at {socket_dir}: {error}") from error
+        why = str(error) or f"no answer within {CONNECT_S:.0f} s"
+        raise PgError(f"Cannot use the database at {socket_dir}: {why}") from error
     return True
 
 

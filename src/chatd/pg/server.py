@@ -13,12 +13,12 @@ from typing import Final, Protocol
 from chatd.pg import binaries, cluster, relocate
 from chatd.pg.account import Account, choose_account
 from chatd.pg.config import Config, wants_durability
-from chatd.pg.dirs import make_data_dir, require_way, unusable
+from chatd.pg.dirs import make_data_dir, make_private_dir, require_way, unusable
 from chatd.pg.errors import PgError
 from chatd.pg.locks import GateBusy, Membership, gate
 from chatd.pg.log import bound_log
 from chatd.pg.places import Layout, address, choose_data_dir, choose_socket_dir
-from chatd.pg.postmaster import Site, bring_up, is_up, stop_server
+from chatd.pg.postmaster import Site, StillRecovering, bring_up, is_up, stop_server
 
 LEAVE_WAIT_S: Final = 20.0
 
@@ -133,10 +133,17 @@ async def _survey(
     found = await relocate.within_reach(
         found, layout.data_dir, account, durable=wants_durability(config.settings)
     )
-    return Site(layout=layout, binaries=found, account=account, settings=config.settings)
+    return Site(
+        layout=layout,
+        binaries=found,
+        account=account,
+        settings=config.settings,
+        ready_within_s=config.ready_within_s,
+    )
 
 
 async def _join(site: Site) -> Embedded:
+    make_private_dir(site.layout.socket_dir, site.account)
     membership = Membership(site.layout.users)
     try:
         if not site.layout.cluster.exists():
@@ -145,6 +152,9 @@ async def _join(site: Site) -> Embedded:
         if not await is_up(site):
             relocate.remove_other_copies(site.layout.data_dir, site.binaries.bin_dir)
         await bring_up(site)
+    except StillRecovering:
+        membership.leave()
+        raise
     except BaseException:
         # We may have got as far as starting it, and nobody else may want it.
         with contextlib.suppress(PgError):
