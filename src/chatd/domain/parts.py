@@ -6,7 +6,7 @@ newer replica, is kept as `Opaque` and written back byte for byte.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -111,6 +111,8 @@ _KNOWN = msgspec.json.Decoder(KnownPart)
 _RAW_LIST = msgspec.json.Decoder(tuple[Raw, ...])
 _ENCODER = msgspec.json.Encoder()
 
+_HEADROOM: Final = 400
+
 
 def decode_parts(content: str | bytes) -> tuple[Part, ...]:
     """Read stored content. Raises msgspec.DecodeError only if it is not a JSON array."""
@@ -125,6 +127,19 @@ def _decode_part(raw: Raw) -> Part:
         return _KNOWN.decode(raw)
     except msgspec.ValidationError:
         return Opaque(raw=raw.copy())
+
+
+def checked_json(text: str) -> Raw:
+    """JSON from outside, kept as sent. Raises ValueError, saying what the text is instead."""
+    try:
+        msgspec.json.decode(text)
+        # It will be read again from deeper in the stack, where less of it can be unfolded.
+        msgspec.json.decode("[" * _HEADROOM + text + "]" * _HEADROOM)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise ValueError(f"not JSON: {error}") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return Raw(text.encode())
 
 
 def encode_parts(parts: Sequence[Part]) -> str:

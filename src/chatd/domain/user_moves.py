@@ -8,7 +8,6 @@ and there is nothing to do.
 from datetime import UTC, datetime
 
 import msgspec
-from msgspec import Raw
 
 from chatd.domain.change import Change
 from chatd.domain.chat import MAX_QUEUED, Chat, ChatError
@@ -25,15 +24,11 @@ from chatd.domain.errors import ChatBusy, InvalidInput, NotFound, NothingToCompa
 from chatd.domain.ids import WorkerId
 from chatd.domain.legality import require
 from chatd.domain.messages import Draft, PendingCall, Prompt, open_calls
-from chatd.domain.parts import ToolResult
+from chatd.domain.parts import ToolResult, checked_json
 from chatd.domain.states import BUSY, Move, State
 
 _UNSET_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 """Stands in a new row until the database, whose clock counts, has set the time."""
-
-
-_DEEPER, _UNDONE = "[" * 400, "]" * 400
-"""Stored JSON is read again from deeper in the stack, where less of it can be unfolded."""
 
 
 def create(command: CreateChat, free: WorkerId | None) -> Change:
@@ -194,16 +189,13 @@ def _matched(
 
 def _client_result(call: PendingCall, answer: ClientResult) -> Draft:
     try:
-        msgspec.json.decode(answer.output)
-        msgspec.json.decode(_DEEPER + answer.output + _UNDONE)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise InvalidInput("results", f"output of {call.id!r} is not JSON: {error}") from error
-    except RecursionError as error:
-        raise InvalidInput("results", f"output of {call.id!r} is nested too deeply") from error
+        output = checked_json(answer.output)
+    except ValueError as error:
+        raise InvalidInput("results", f"output of {call.id!r} is {error}") from error
     part = ToolResult(
         tool_call_id=call.id,
         tool_name=call.name,
-        result=Raw(answer.output.encode()),
+        result=output,
         is_error=answer.is_error,
     )
     return Draft(role="tool", content=(part,))
