@@ -1,0 +1,36 @@
+"""The error tree: codes for machines, words for people."""
+
+import pytest
+
+from chatd.domain.errors import (
+    ChatdError,
+    InvalidInput,
+    QueueFull,
+    TransitionNotAllowed,
+    Unavailable,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (
+            TransitionNotAllowed("send_queue", "XW0", archived=True),
+            "chat_archived",
+            "Cannot send queue: the chat is archived.",
+        ),
+        (
+            TransitionNotAllowed("unarchive", "W"),
+            "invalid_state",
+            "Cannot unarchive while the chat is in state W.",
+        ),
+        (QueueFull(20), "queue_full", "The queue is full: at most 20 messages can wait."),
+        (InvalidInput("name", "is empty"), "invalid_input", "name: is empty"),
+        (InvalidInput("name", "is taken", code="taken"), "taken", "name: is taken"),
+        (Unavailable("gone", maybe_applied=True), "unavailable", "gone"),
+    ],
+)
+def test_an_error_has_a_code_for_machines_and_words_for_people(
+    error: ChatdError, code: str, words: str
+) -> None:
+    assert (error.code, error.message, str(error)) == (code, words, words)

@@ -1,0 +1,232 @@
+"""Parts: stored and sent as one JSON shape; what people see of them; what is not known yet."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import UNSET, Raw
+
+from chatd.domain.ids import ToolCallId
+from chatd.domain.parts import (
+    ContextFile,
+    File,
+    FileReference,
+    Opaque,
+    Part,
+    Reasoning,
+    Skill,
+    Source,
+    Text,
+    ToolCall,
+    ToolResult,
+    checked_json,
+    decode_parts,
+    encode_parts,
+    public_part,
+    public_parts,
+)
+from tests.support.factories import call, result
+
+SECRET = Raw(b'{"signature":"s"}')
+
+EVERY_KIND: list[tuple[Part, str]] = [
+    (Text(text="hello"), '{"type":"text","text":"hello"}'),
+    (Reasoning(text="hm"), '{"type":"reasoning","text":"hm"}'),
+    (
+        call("c1", args='{"command": "ls"}'),
+        '{"type":"tool-call","tool_call_id":"c1","tool_name":"execute","args":{"command": "ls"}}',
+    ),
+    (
+        call("c1", args=None),
+        '{"type":"tool-call","tool_call_id":"c1","tool_name":"execute"}',
+    ),
+    (
+        result("c1", "t", output="1", is_error=True),
+        '{"type":"tool-result","tool_call_id":"c1","tool_name":"t","result":1,"is_error":true}',
+    ),
+    (
+        Source(url="https://example.org", title="A page"),
+        '{"type":"source","url":"https://example.org","title":"A page"}',
+    ),
+    (
+        File(media_type="image/png", data="aGk="),
+        '{"type":"file","media_type":"image/png","data":"aGk="}',
+    ),
+    (
+        FileReference(file_name="a.py", start_line=1, end_line=2, content="x"),
+        '{"type":"file-reference","file_name":"a.py","start_line":1,"end_line":2,"content":"x"}',
+    ),
+    (
+        ContextFile(context_file_path="/a"),
+        '{"type":"context-file","context_file_path":"/a"}',
+    ),
+    (Skill(skill_name="cook"), '{"type":"skill","skill_name":"cook"}'),
+]
+
+
+@pytest.mark.parametrize(("part", "json"), EVERY_KIND)
+def test_a_part_is_written_and_read_as_one_shape(part: Part, json: str) -> None:
+    assert encode_parts([part]) == f"[{json}]"
+    assert decode_parts(f"[{json}]") == (part,)
+    assert decode_parts(f"[{json}]".encode()) == (part,)
+
+
+def test_every_kind_of_part_is_tried() -> None:
+    tried = {type(part) for part, _ in EVERY_KIND}
+    assert tried | {Opaque} == set(Part.__args__)
+
+
+def test_arguments_and_results_come_back_byte_for_byte() -> None:
+    odd = '{"b":1,   "a":[1.50, "\\u00e9\\u0000"]}'
+    content = encode_parts([call("c1", args=odd), result("c1", output=odd)])
+    first, second = decode_parts(content)
+    assert isinstance(first, ToolCall)
+    assert isinstance(second, ToolResult)
+    assert bytes(first.args or b"") == bytes(second.result or b"") == odd.encode()
+
+
+# Kinds this version does not know
+
+
+def test_a_part_of_an_unknown_kind_is_written_back_byte_for_byte() -> None:
+    content = (
+        '[{"type":"text","text":"a"},{"type":"hologram",  "deep":[1]},{"type":"text","text":"b"}]'
+    )
+    parts = decode_parts(content)
+    assert [type(part) for part in parts] == [Text, Opaque, Text]
+    assert encode_parts(parts) == content
+
+
+@pytest.mark.parametrize("odd", ['{"type":"text"}', '{"type":"text","text":1}', "{}", "7", "null"])
+def test_a_part_that_does_not_fit_its_kind_is_kept_and_not_shown(odd: str) -> None:
+    (part,) = decode_parts(f"[{odd}]")
+    assert isinstance(part, Opaque)
+    assert encode_parts([part]) == f"[{odd}]"
+    assert public_part(part) is None
+
+
+@pytest.mark.parametrize("content", ["", "{}", "7", "[", '[{"type":"text","text":"a"}'])
+def test_content_that_is_no_list_is_an_error(content: str) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_parts(content)
+
+
+# Text that cannot be stored
+
+
+@pytest.mark.parametrize(
+    ("words", "stored"),
+    [
+        ("a\ud800b", "a\ufffdb"),
+        ("\udc00", "\ufffd"),
+        ("\ud83d\ude00", "\U0001f600"),
+        ("a\x00b", "a\x00b"),
+        ("plain é", "plain é"),
+    ],
+)
+def test_half_a_character_is_replaced_and_all_else_is_kept(words: str, stored: str) -> None:
+    assert decode_parts(encode_parts([Text(text=words)])) == (Text(text=stored),)
+
+
+def test_cleaning_one_part_leaves_the_others_alone() -> None:
+    opaque = Opaque(raw=Raw(b'{"type":"hologram","x":1}'))
+    parts = [Text(text="\ud800", provider_metadata=SECRET), opaque, call("c\ud800")]
+    assert decode_parts(encode_parts(parts)) == (
+        Text(text="\ufffd", provider_metadata=SECRET),
+        opaque,
+        call("c\ufffd"),
+    )
+
+
+@given(st.text(alphabet=st.characters()))
+@settings(max_examples=200, derandomize=True, database=None, deadline=None)
+def test_any_text_can_be_stored(words: str) -> None:
+    (part,) = decode_parts(encode_parts([Text(text=words)]))
+    assert isinstance(part, Text)
+    assert len(part.text) <= len(words)
+
+
+# JSON from outside
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "null", ' {"a": [1, 2.50]} ', '"\\u0000"', "[" * 50 + "]" * 50]
+)
+def test_json_from_outside_is_kept_as_sent(text: str) -> None:
+    assert bytes(checked_json(text)) == text.encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("NaN", "not JSON"),
+        ("1],[2", "not JSON"),
+        ("1 2", "not JSON"),
+        ('"\ud800"', "not JSON"),
+        ('"\\ud800"', "not JSON"),
+        ("[" * 700 + "]" * 700, "nested too deeply"),
+        ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
+    ],
+    ids=range(9),
+)
+def test_what_could_not_be_read_again_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        checked_json(text)
+
+
+# What people see
+
+
+@pytest.mark.parametrize(
+    ("part", "seen"),
+    [
+        (Text(text="a", provider_metadata=SECRET), Text(text="a")),
+        (Reasoning(text="a", provider_metadata=SECRET), Reasoning(text="a")),
+        (call("c1", provider_metadata=SECRET), call("c1")),
+        (result("c1", provider_metadata=SECRET), result("c1")),
+        (
+            File(media_type="image/png", file_id="f", data="aGk="),
+            File(media_type="image/png", file_id="f"),
+        ),
+        (File(media_type="image/png", data="aGk="), File(media_type="image/png", data="aGk=")),
+        (
+            ContextFile(
+                context_file_path="/a",
+                context_file_truncated=True,
+                context_file_content="secret",
+                context_file_os="linux",
+                context_file_directory="/",
+            ),
+            ContextFile(context_file_path="/a", context_file_truncated=True),
+        ),
+        (Skill(skill_name="cook", skill_dir="/s"), Skill(skill_name="cook")),
+        (Source(url="https://example.org"), Source(url="https://example.org")),
+        (
+            FileReference(file_name="a", start_line=1, end_line=1, content="x"),
+            FileReference(file_name="a", start_line=1, end_line=1, content="x"),
+        ),
+    ],
+)
+def test_people_see_a_part_without_what_is_internal(part: Part, seen: Part) -> None:
+    assert public_part(part) == seen
+    assert public_parts([part]) == (seen,)
+
+
+def test_people_do_not_see_what_is_not_known() -> None:
+    hidden = Opaque(raw=Raw(b'{"type":"hologram"}'))
+    assert public_parts([hidden, Text(text="a"), hidden]) == (Text(text="a"),)
+
+
+def test_what_people_see_holds_no_word_of_the_provider_s() -> None:
+    parts: list[Part] = [
+        Text(text="a", provider_metadata=SECRET),
+        ToolCall(tool_call_id=ToolCallId("c"), tool_name="t", provider_metadata=SECRET),
+    ]
+    assert "signature" not in encode_parts(public_parts(parts))
+    assert all(
+        part.provider_metadata is UNSET
+        for part in public_parts(parts)
+        if isinstance(part, Text | ToolCall)
+    )
