@@ -16,6 +16,7 @@ from chatd.store.rows import (
     chat_of,
     json_text,
     messages_in,
+    plain,
     queue_in,
 )
 
@@ -40,18 +41,30 @@ LOAD: Final[LiteralString] = f"""
             WHERE chat_id = c.id AND id = $3) m) END AS target
     FROM chats c WHERE c.id = $1"""
 
+_SHOWN: Final[LiteralString] = """
+    id, revision, role, visibility, CASE WHEN deleted THEN '[]' ELSE content END AS content,
+    content_version, compressed, deleted, model_config_id, reasoning_effort, created_by, usage,
+    cost_micros, runtime_ms, provider_response_id, created_at"""
+
 # What changed after version $2: at most $3 messages, the newest; a deleted one is only an id.
+# OFFSET 0 keeps the order out of the inner query. With it the planner, not knowing $2, would
+# walk the whole chat backwards to find the one row that is new.
 SINCE: Final[LiteralString] = f"""
     SELECT c.*,
         (SELECT json_agg(m ORDER BY m.id) FROM (
-            SELECT id, revision, role, visibility,
-                CASE WHEN deleted THEN '[]' ELSE content END AS content, content_version,
-                compressed, deleted, model_config_id, reasoning_effort, created_by, usage,
-                cost_micros, runtime_ms, provider_response_id, created_at
-            FROM chat_messages
-            WHERE chat_id = c.id AND revision > $2 AND ($2 > 0 OR NOT deleted)
+            SELECT * FROM (SELECT {_SHOWN} FROM chat_messages
+                WHERE chat_id = c.id AND revision > $2 OFFSET 0) changed
             ORDER BY id DESC LIMIT $3) m) AS messages,
         CASE WHEN c.queue_version > $2 AND c.queue_len > 0 THEN {_QUEUE} END AS queue
+    FROM chats c WHERE c.id = $1"""
+
+# The same for one who has seen nothing: the newest $2 messages that are there.
+WHOLE: Final[LiteralString] = f"""
+    SELECT c.*,
+        (SELECT json_agg(m ORDER BY m.id) FROM (
+            SELECT {MESSAGE_COLUMNS} FROM chat_messages
+            WHERE chat_id = c.id AND NOT deleted ORDER BY id DESC LIMIT $2) m) AS messages,
+        CASE WHEN c.queue_len > 0 THEN {_QUEUE} END AS queue
     FROM chats c WHERE c.id = $1"""
 
 SET_TITLE: Final[LiteralString] = (
@@ -62,8 +75,8 @@ SET_PIN: Final[LiteralString] = """
     UPDATE chats SET pin_order = $2
     WHERE id = $1 AND ($2 = 0 OR (parent_chat_id IS NULL AND NOT archived)) RETURNING *"""
 SET_READ: Final[LiteralString] = """
-    UPDATE chats SET last_read_message_id = $2
-    WHERE id = $1 AND coalesce(last_read_message_id, 0) < $2"""
+    UPDATE chats SET last_read_message_id = least($2, next_message_id - 1)
+    WHERE id = $1 AND coalesce(last_read_message_id, 0) < least($2, next_message_id - 1)"""
 
 
 class Loaded(Struct, frozen=True, kw_only=True):
@@ -104,7 +117,11 @@ async def load(
 
 
 async def since(conn: Conn, chat_id: ChatId, version: int, *, most: int = 1000) -> Since | None:
-    row = await conn.fetchrow(SINCE, chat_id, version, most + 1)
+    """Of version 0 everything is news, but for what is deleted."""
+    if version == 0:
+        row = await conn.fetchrow(WHOLE, chat_id, most + 1)
+    else:
+        row = await conn.fetchrow(SINCE, chat_id, version, most + 1)
     if row is None:
         return None
     chat = chat_of(row)
@@ -123,13 +140,17 @@ async def lock(conn: Conn, chat_id: ChatId) -> None:
 
 
 async def lock_family(conn: Conn, root: ChatId) -> list[Chat]:
-    """The root first, then by id: the one order in which several chats are ever locked."""
+    """The root first, then by id: the one order in which several chats are ever locked.
+
+    Two statements: a child whose creation we waited for at the root is too new for the first.
+    """
+    await lock(conn, root)
     return [chat_of(row) for row in await conn.fetch(LOCK_FAMILY, root)]
 
 
 async def set_title(conn: Conn, chat_id: ChatId, *, was: str, now: str) -> Chat | None:
     """Compare and set: a generated title never overwrites one that a person gave meanwhile."""
-    return _chat(await conn.fetchrow(SET_TITLE, chat_id, was, now))
+    return _chat(await conn.fetchrow(SET_TITLE, chat_id, was, plain(now)))
 
 
 async def set_labels(conn: Conn, chat_id: ChatId, labels: Mapping[str, str]) -> Chat | None:
@@ -142,6 +163,7 @@ async def set_pin(conn: Conn, chat_id: ChatId, order: int) -> Chat | None:
 
 
 async def set_read(conn: Conn, chat_id: ChatId, message_id: MessageId) -> None:
+    """Never back, and never ahead of the last message: what comes later is unread."""
     await conn.execute(SET_READ, chat_id, message_id)
 
 
@@ -159,16 +181,16 @@ class ListFilter(Struct, frozen=True, kw_only=True):
     limit: int = 50
 
 
-LIST: Final[LiteralString] = """
-    SELECT * FROM chats
-    WHERE owner_id = $1 AND parent_chat_id IS NULL AND archived = $2
-      AND ($3::timestamptz IS NULL OR (updated_at, id) < ($3, $4::uuid))
+# The first page comes before the end of time: one comparison, so that any page is a range of
+# the index. Written as "no $3, or less than $3" it would be a filter, and a late page a scan.
+_PAGE: Final[LiteralString] = """
+    owner_id = $1 AND parent_chat_id IS NULL AND archived = $2
+      AND (updated_at, id) < (coalesce($3, 'infinity'::timestamptz), coalesce($4, $1))"""
+LIST: Final[LiteralString] = f"""
+    SELECT * FROM chats WHERE {_PAGE}
     ORDER BY updated_at DESC, id DESC LIMIT $5"""
-LIST_LABELLED: Final[LiteralString] = """
-    SELECT * FROM chats
-    WHERE owner_id = $1 AND parent_chat_id IS NULL AND archived = $2
-      AND ($3::timestamptz IS NULL OR (updated_at, id) < ($3, $4::uuid))
-      AND labels @> $6 AND labels <> '{}'
+LIST_LABELLED: Final[LiteralString] = f"""
+    SELECT * FROM chats WHERE {_PAGE} AND labels @> $6 AND labels <> '{{}}'
     ORDER BY updated_at DESC, id DESC LIMIT $5"""
 LIST_PINNED: Final[LiteralString] = """
     SELECT * FROM chats WHERE owner_id = $1 AND pin_order > 0 ORDER BY pin_order, id LIMIT 200"""
