@@ -18,19 +18,17 @@ from chatd.store.rows import chat_of
 Scope = Literal["none", "locks", "leases"]
 
 # Both pools at once: chats with a parent must not wait for slots that their parents hold.
+# runnable_at orders and is not compared with now(): nothing sets it ahead, so a time to come
+# is that of a clock which went back, and to wait for it would be to be stuck.
 # The zero keeps recent_changes in step with the version: one entry for each.
 ACQUIRE: Final[LiteralString] = """
     WITH roots AS MATERIALIZED (
-        SELECT id FROM chats
-        WHERE runnable_at IS NOT NULL AND (parent_chat_id IS NOT NULL) = false
-          AND runnable_at <= now()
-        ORDER BY (parent_chat_id IS NOT NULL), (status <> 'interrupting'), runnable_at, id
+        SELECT id FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NULL
+        ORDER BY (status <> 'interrupting'), runnable_at, id
         LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED),
     children AS MATERIALIZED (
-        SELECT id FROM chats
-        WHERE runnable_at IS NOT NULL AND (parent_chat_id IS NOT NULL) = true
-          AND runnable_at <= now()
-        ORDER BY (parent_chat_id IS NOT NULL), (status <> 'interrupting'), runnable_at, id
+        SELECT id FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NOT NULL
+        ORDER BY (status <> 'interrupting'), runnable_at, id
         LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE chats c SET
         worker_id = $1, epoch = c.epoch + 1, attempt = c.attempt + 1, runnable_at = NULL,
@@ -43,13 +41,17 @@ ACQUIRE: Final[LiteralString] = """
     WHERE c.id = taken.id
     RETURNING c.*"""
 
+# Locked in the order in which a family is, or the two could wait for each other.
 RELEASE: Final[LiteralString] = """
-    UPDATE chats SET
-        worker_id = NULL, epoch = epoch + 1, runnable_at = now(),
-        snapshot_version = snapshot_version + 1,
-        recent_changes = (ARRAY[0::bigint] || recent_changes)[1:8]
-    WHERE worker_id = $1 AND ($2::uuid[] IS NULL OR id = ANY ($2))
-    RETURNING *"""
+    WITH mine AS MATERIALIZED (
+        SELECT id FROM chats WHERE worker_id = $1 AND ($2::uuid[] IS NULL OR id = ANY ($2))
+        ORDER BY root_chat_id, (id <> root_chat_id), id FOR NO KEY UPDATE)
+    UPDATE chats c SET
+        worker_id = NULL, epoch = c.epoch + 1, runnable_at = now(),
+        snapshot_version = c.snapshot_version + 1,
+        recent_changes = (ARRAY[0::bigint] || c.recent_changes)[1:8]
+    FROM mine WHERE c.id = mine.id
+    RETURNING c.*"""
 
 # Renew, and report what the worker must know. An advisory lock with a one-part key shows up
 # in pg_locks with its upper half as classid and its lower half as objid. An owner without a
@@ -91,12 +93,17 @@ TICK: Final[LiteralString] = """
         ARRAY(SELECT k.id FROM unnest($8::uuid[], $9::bigint[]) AS k (id, epoch)
               WHERE NOT EXISTS (SELECT FROM chats c WHERE c.id = k.id AND c.worker_id = $1
                                 AND c.epoch = k.epoch)) AS lost,
-        EXISTS (SELECT FROM chats WHERE runnable_at IS NOT NULL AND runnable_at <= now())
-            AS runnable"""
+        EXISTS (SELECT FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NULL)
+        OR EXISTS (SELECT FROM chats WHERE runnable_at IS NOT NULL
+                   AND parent_chat_id IS NOT NULL) AS runnable"""
 
+# Everybody strikes the same dead at the same time.
 STRIKE: Final[LiteralString] = """
-    DELETE FROM chat_workers w WHERE w.worker_id = ANY ($1::uuid[])
-      AND NOT EXISTS (SELECT FROM chats c WHERE c.worker_id = w.worker_id)"""
+    DELETE FROM chat_workers WHERE worker_id IN (
+        SELECT w.worker_id FROM chat_workers w
+        WHERE w.worker_id = ANY ($1::uuid[])
+          AND NOT EXISTS (SELECT FROM chats c WHERE c.worker_id = w.worker_id)
+        FOR UPDATE SKIP LOCKED)"""
 
 
 class Beat(Struct, frozen=True, kw_only=True):

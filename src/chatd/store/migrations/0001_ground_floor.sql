@@ -98,9 +98,10 @@ CREATE TABLE chats (
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 -- The free space keeps step commits heap-only: none of the indexed columns change in one.
 
-CREATE INDEX chats_runnable
-    ON chats ((parent_chat_id IS NOT NULL), (status <> 'interrupting'), runnable_at, id)
-    WHERE runnable_at IS NOT NULL;
+CREATE INDEX chats_runnable_roots ON chats ((status <> 'interrupting'), runnable_at, id)
+    WHERE runnable_at IS NOT NULL AND parent_chat_id IS NULL;
+CREATE INDEX chats_runnable_children ON chats ((status <> 'interrupting'), runnable_at, id)
+    WHERE runnable_at IS NOT NULL AND parent_chat_id IS NOT NULL;
 CREATE INDEX chats_by_worker ON chats (worker_id) WHERE worker_id IS NOT NULL;
 CREATE INDEX chats_deadlines ON chats (LEAST(action_deadline, interrupt_deadline))
     WHERE action_deadline IS NOT NULL OR interrupt_deadline IS NOT NULL;
