@@ -11,13 +11,14 @@ If the snapshot is older than the row, its version differs and nothing happens.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 from chatd.domain.change import ACTION_TIMEOUT_S, INTERRUPT_TIMEOUT_S, Change
+from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ChangeId
 from chatd.domain.messages import Draft, Prompt
 from chatd.domain.parts import CONTENT_VERSION, encode_parts
-from chatd.store.rows import json_or_none, json_text
+from chatd.store.rows import json_or_none, json_text, mended, plain
 from chatd.store.statement import named
 
 _JOINING: Final = """
@@ -60,9 +61,14 @@ changed AS (
     RETURNING c.*),
 """
 
+# A child joins a family that is there: root and parent, locked in the order in which a family
+# is, so that neither can be archived before the child can be seen.
 _CREATED: Final = """
 WITH family AS MATERIALIZED (
-    SELECT r.id FROM chats r WHERE r.id = :root_chat_id AND NOT r.archived FOR SHARE),
+    SELECT f.id FROM chats f
+    WHERE f.id IN (:root_chat_id::uuid, :parent_chat_id::uuid) AND f.root_chat_id = :root_chat_id
+      AND NOT f.archived
+    ORDER BY (f.id <> f.root_chat_id), f.id FOR SHARE),
 changed AS (
     INSERT INTO chats (id, owner_id, root_chat_id, parent_chat_id, title, model_config_id,
         reasoning_effort, labels, workspace_id, mode, client_tools, status, snapshot_version,
@@ -73,7 +79,8 @@ changed AS (
         :status::text, 1, :history_version, :attempt, :next_message_id, :pending_calls,
         :turn_message_id, :worker_id::uuid, :epoch,
         CASE WHEN :worker_id::uuid IS NULL THEN now() END, ARRAY[:change_id::bigint]
-    WHERE :parent_chat_id IS NULL OR EXISTS (SELECT FROM family)
+    WHERE :parent_chat_id IS NULL OR (SELECT count(*) FROM family)
+        = CASE WHEN :parent_chat_id = :root_chat_id THEN 1 ELSE 2 END
     ON CONFLICT (id) DO NOTHING
     RETURNING *),
 """
@@ -169,6 +176,22 @@ CREATE: Final = named(
 )
 
 
+def prepared(change: Change, change_id: ChangeId) -> tuple[Change, Mapping[str, object]]:
+    """What to send, and the change as it will be stored.
+
+    Halves of characters, which the database cannot hold, give way to U+FFFD. In the change too,
+    so that what is told afterwards is what was stored.
+    """
+    try:
+        sent = values(change, change_id)
+    except UnicodeEncodeError:
+        change = mended(change)
+        return change, values(change, change_id)
+    if any("\ufffd" in content for content in cast("list[str]", sent["contents"])):
+        change = mended(change)
+    return change, sent
+
+
 def values(change: Change, change_id: ChangeId) -> Mapping[str, object]:
     """Everything either statement asks for, by name."""
     return {
@@ -188,7 +211,7 @@ def _row_values(change: Change, change_id: ChangeId) -> dict[str, object]:
         "owner_id": row.owner_id,
         "root_chat_id": row.root_chat_id,
         "parent_chat_id": row.parent_chat_id,
-        "title": row.title,
+        "title": plain(row.title),
         "labels": json_text(row.labels),
         "workspace_id": row.workspace_id,
         "mode": row.mode,
@@ -269,6 +292,8 @@ def _paid(change: Change) -> str | None:
 
 
 def _queue_values(change: Change) -> dict[str, object]:
+    if len(change.enqueue) > 1 or len(change.rewrite) > 1:
+        raise InvariantBroken("A change puts at most one message into the queue, or rewrites one.")
     added = change.enqueue[0] if change.enqueue else None
     edited = change.rewrite[0] if change.rewrite else None
     return {

@@ -1,14 +1,15 @@
 """Between database rows and domain values. The only place that knows both shapes."""
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.change import Change
-from chatd.domain.chat import Chat, ChatError, RetryState
+from chatd.domain.chat import RECENT_CHANGES, Chat, ChatError, RetryState
 from chatd.domain.ids import ChangeId
 from chatd.domain.messages import Message, PendingCall, QueuedMessage, Role, Usage, Visibility
 from chatd.domain.parts import decode_parts
@@ -21,6 +22,37 @@ _CALLS = msgspec.json.Decoder(tuple[PendingCall, ...])
 _LABELS = msgspec.json.Decoder(dict[str, str])
 
 T = TypeVar("T")
+
+
+def plain(text: str) -> str:
+    """What a text column can hold: no NUL, no half of a character."""
+    return _whole(text.replace("\0", "\ufffd"))
+
+
+def _whole(text: str) -> str:
+    # By way of UTF-16, where two halves of one character find each other.
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def mended(value: T) -> T:
+    """The same value, with U+FFFD for every half of a character, however deep inside."""
+    return cast("T", _mended(value))
+
+
+def _mended(value: object) -> object:
+    match value:
+        case str():
+            return _whole(value)
+        case Struct():
+            fields = {name: _mended(getattr(value, name)) for name in value.__struct_fields__}
+            return msgspec.structs.replace(value, **fields)
+        case Mapping():
+            pairs = cast("Mapping[object, object]", value).items()
+            return {_mended(key): _mended(item) for key, item in pairs}
+        case tuple():
+            return tuple(_mended(item) for item in cast("tuple[object, ...]", value))
+        case _:
+            return value
 
 
 def json_text(value: object) -> str:
@@ -66,7 +98,7 @@ def chat_after(change: Change, change_id: ChangeId, row: Row) -> Chat:
         runnable_at=row["runnable_at"],
         action_deadline=row["action_deadline"],
         interrupt_deadline=row["interrupt_deadline"],
-        recent_changes=(change_id, *before)[:8],
+        recent_changes=(change_id, *before)[:RECENT_CHANGES],
     )
 
 

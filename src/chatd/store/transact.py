@@ -21,12 +21,13 @@ from chatd.domain.errors import (
     NotFound,
     RequestError,
     RequestReused,
+    StaleFence,
     Unavailable,
 )
 from chatd.domain.ids import ChangeId, ChatId, MessageId
 from chatd.domain.messages import Message
 from chatd.store import chats, requests
-from chatd.store.apply import APPLY, CREATE, values
+from chatd.store.apply import APPLY, CREATE, prepared
 from chatd.store.chats import Loaded
 from chatd.store.conn import Conn
 from chatd.store.faults import Duplicate
@@ -37,7 +38,8 @@ _HURRIED_TRIES = 2
 
 
 class Applied(Struct, frozen=True, kw_only=True):
-    """What was written. `replayed`: by an earlier try or an earlier request of the same key."""
+    """What was written. `replayed`: by an earlier try or an earlier request of the same key; the
+    chat is then as it is now, perhaps some versions after that write."""
 
     chat: Chat
     messages: tuple[Message, ...] = ()
@@ -57,7 +59,8 @@ Decide = Callable[[Loaded], Change | None]
 
 
 class Tell(Protocol):
-    """Hands a written row to whoever is interested. Must not raise or wait."""
+    """Hands a written row to whoever is interested. Must not raise or wait. Told once for each
+    write that the caller learns of; one that nobody learns of is found by the next look."""
 
     def __call__(self, applied: Applied) -> None: ...
 
@@ -76,8 +79,9 @@ class Operation(Struct, frozen=True, kw_only=True):
 
 async def apply(conn: Conn, change: Change, change_id: ChangeId) -> Applied | None:
     """One statement. None if the row has another version (or, new, already exists)."""
+    change, sent = prepared(change, change_id)
     statement = CREATE if change.before is None else APPLY
-    row = await conn.fetchrow(statement.text, *statement.args(values(change, change_id)))
+    row = await conn.fetchrow(statement.text, *statement.args(sent))
     if row is None:
         return None
     return Applied(
@@ -96,15 +100,16 @@ class Transactor:
         """Raises what `decide` raises; Unavailable if the database cannot be reached."""
         try:
             outcome = await self._hurried(operation) or await self._locked(operation)
-        except Duplicate:
-            outcome = await self._replayed(operation.request)
+        except Duplicate as duplicate:
+            return await self._replayed(operation.request, duplicate)
         except RequestError:
             # The first try of this very request may be why the chat refuses it now.
             recorded = await self._recorded(operation.request)
             if recorded is None:
                 raise
-            outcome = recorded
-        if isinstance(outcome, Applied) and not outcome.replayed:
+            return recorded
+        if isinstance(outcome, Applied):
+            # Also if an earlier try landed: with its reply the chance to tell was lost.
             self._tell(outcome)
         return outcome
 
@@ -114,10 +119,10 @@ class Transactor:
         """A new chat. Created twice under one id or one key, it is there once."""
         try:
             applied = await apply(self._pool, change.requested(request), change_id)
-        except Duplicate:
-            return await self._replayed(request)
+        except Duplicate as duplicate:
+            return await self._replayed(request, duplicate)
         if applied is None:
-            return await self._existing(change)
+            return await self._existing(change, change_id, request)
         self._tell(applied)
         return applied
 
@@ -128,9 +133,12 @@ class Transactor:
         written: list[Applied] = []
         async with self._pool.transaction() as session:
             members = await chats.lock_family(session, root)
-            if any(id_ in member.recent_changes for member in members):
-                return [Applied(chat=member, replayed=True) for member in members]
-            for change in decide(members):
+            written = [
+                await _landed(session, member, id_)
+                for member in members
+                if id_ in member.recent_changes
+            ]
+            for change in () if written else decide(members):
                 applied = await apply(session, change, id_)
                 if applied is None:
                     raise InvariantBroken(f"Chat {change.after.id} changed under its lock.")
@@ -144,12 +152,24 @@ class Transactor:
         alone = not operation.with_queue and operation.message_id is None
         known = operation.known if alone else None
         for _ in range(_HURRIED_TRIES):
-            loaded = Loaded(chat=known) if known else await _load(self._pool, operation)
-            known = None
-            outcome = await self._attempt(self._pool, operation, loaded)
+            if known is not None:
+                outcome = await self._unread(operation, known)
+                known = None
+            else:
+                loaded = await _load(self._pool, operation)
+                outcome = await self._attempt(self._pool, operation, loaded)
             if outcome is not None:
                 return outcome
         return None
+
+    async def _unread(self, operation: Operation, known: Chat) -> Applied | None:
+        """The row that the caller has may be an old one. Writing finds that out by itself; but
+        neither a refusal nor that there is nothing to do may rest on it."""
+        try:
+            outcome = await self._attempt(self._pool, operation, Loaded(chat=known))
+        except (RequestError, StaleFence):
+            return None
+        return outcome if isinstance(outcome, Applied) else None
 
     async def _locked(self, operation: Operation) -> Outcome:
         """Twice too late: queue up for the row like everyone else."""
@@ -163,15 +183,15 @@ class Transactor:
 
     async def _attempt(self, conn: Conn, operation: Operation, loaded: Loaded) -> Outcome | None:
         if operation.change_id in loaded.chat.recent_changes:
-            return await _landed(conn, operation, loaded.chat)
+            return await _landed(conn, loaded.chat, operation.change_id)
         change = operation.decide(loaded)
         if change is None:
             return Unchanged(chat=loaded.chat)
         return await apply(conn, change.requested(operation.request), operation.change_id)
 
-    async def _replayed(self, request: Request | None) -> Applied:
-        if request is None:
-            raise InvariantBroken("A change collided with rows it should have known of.")
+    async def _replayed(self, request: Request | None, duplicate: Duplicate) -> Applied:
+        if request is None or duplicate.constraint != "chat_requests_pkey":
+            raise InvariantBroken(f"A change collided with another: {duplicate.constraint}.")
         recorded = await self._recorded(request)
         if recorded is None:
             raise Unavailable("The first request of this key was undone meanwhile; try again.")
@@ -190,8 +210,17 @@ class Transactor:
             return None
         return Applied(chat=chat, request=recorded, replayed=True)
 
-    async def _existing(self, change: Change) -> Applied:
+    async def _existing(
+        self, change: Change, change_id: ChangeId, request: Request | None
+    ) -> Applied:
+        """Why a new chat was not written: it is there, or its family is not."""
         chat = await chats.get(self._pool, change.after.id)
+        if chat is not None and change_id in chat.recent_changes:
+            landed = await _landed(self._pool, chat, change_id)
+            self._tell(landed)
+            return landed
+        if (recorded := await self._recorded(request)) is not None:
+            return recorded
         if chat is None:
             raise Conflict("The parent chat is archived or gone.", code="parent_archived")
         if chat.owner_id != change.after.owner_id:
@@ -211,15 +240,14 @@ async def _load(conn: Conn, operation: Operation) -> Loaded:
     return loaded
 
 
-async def _landed(conn: Conn, operation: Operation, chat: Chat) -> Applied:
+async def _landed(conn: Conn, chat: Chat, change_id: ChangeId) -> Applied:
     """An earlier try was applied and only its reply was lost."""
-    age = chat.recent_changes.index(operation.change_id)
-    version = chat.snapshot_version - age
-    seen = await chats.since(conn, operation.chat_id, version - 1)
-    messages = seen.messages if seen else ()
+    version = chat.snapshot_version - chat.recent_changes.index(change_id)
+    seen = await chats.since(conn, chat.id, version - 1)
+    messages = [m for m in seen.messages if m.revision == version] if seen else []
     return Applied(
         chat=seen.chat if seen else chat,
-        messages=tuple(m for m in messages if m.revision == version and not m.deleted),
-        forgotten=tuple(m.id for m in messages if m.revision == version and m.deleted),
+        messages=tuple(m for m in messages if not m.deleted),
+        forgotten=tuple(m.id for m in messages if m.deleted),
         replayed=True,
     )
