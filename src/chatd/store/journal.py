@@ -44,16 +44,17 @@ TAIL: Final[LiteralString] = f"""
           AND r.first_seq > w.seen
         ORDER BY r.first_seq LIMIT $5) j"""
 
-# By number. Two ahead of now: the next one is only a moment away from being written to.
-_EMPTY: Final[tuple[LiteralString, ...]] = (
-    "TRUNCATE chat_journal_0",
-    "TRUNCATE chat_journal_1",
-    "TRUNCATE chat_journal_2",
-    "TRUNCATE chat_journal_3",
-    "TRUNCATE chat_journal_4",
-    "TRUNCATE chat_journal_5",
-)
-OLDEST: Final[LiteralString] = f"SELECT (({_NOW} + 2) % 6)::int"
+# The slot two ahead of now: the next one is only a moment away from being written to. Which one
+# that is and emptying it are one statement, or a process that stood still in between would
+# empty a slot that is in use by then. An empty one is not even locked.
+EMPTY_OLDEST: Final[LiteralString] = f"""
+    DO $do$ DECLARE
+        oldest text := 'chat_journal_' || (({_NOW} + 2) % 6);
+    BEGIN
+        IF pg_relation_size(oldest::regclass) > 0 THEN
+            EXECUTE 'TRUNCATE ' || oldest;
+        END IF;
+    END $do$"""
 
 
 class Flush(Struct, frozen=True, kw_only=True):
@@ -95,8 +96,7 @@ async def tail(conn: Conn, seen: Sequence[tuple[Episode, int]], *, most: int = 1
 
 async def empty_oldest(conn: Conn) -> None:
     """Call at least once per slot time. Emptying an empty slot costs next to nothing."""
-    oldest: int = await conn.fetchval(OLDEST)
-    await conn.execute(_EMPTY[oldest])
+    await conn.execute(EMPTY_OLDEST)
 
 
 def _flush(row: Row) -> Flush:
