@@ -14,9 +14,12 @@ GET: Final[LiteralString] = """
     FROM chat_requests WHERE scope = $1 AND request_id = $2"""
 
 FORGET: Final[LiteralString] = """
-    DELETE FROM chat_requests WHERE (scope, request_id) IN (
+    WITH old AS MATERIALIZED (
         SELECT scope, request_id FROM chat_requests
-        WHERE created_at < now() - $1::interval ORDER BY created_at LIMIT $2)"""
+        WHERE created_at < now() - $1::interval ORDER BY created_at LIMIT $2
+        FOR UPDATE SKIP LOCKED)
+    DELETE FROM chat_requests r USING old
+    WHERE r.scope = old.scope AND r.request_id = old.request_id"""
 
 KEPT: Final = timedelta(hours=24)
 
