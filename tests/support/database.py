@@ -82,7 +82,9 @@ class TestServer:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="test-database")
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="test-database", daemon=True
+        )
         self._thread.start()
         self._numbers = itertools.count(1)
         self._home = _home()
