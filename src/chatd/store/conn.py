@@ -8,7 +8,7 @@ is the pool's business; the statements themselves are written elsewhere in this 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, LiteralString, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, LiteralString, Protocol, TypeAlias, TypeVar, cast
 
 import asyncpg
 import msgspec
@@ -19,8 +19,6 @@ from chatd.store.faults import FOREIGN, translate
 T = TypeVar("T")
 Row: TypeAlias = asyncpg.Record
 StatementHook: TypeAlias = Callable[[str], None]
-
-_SESSION_IS_OF_NO_USE: Final = ("database_down", "database_read_only")
 
 
 class Conn(Protocol):
