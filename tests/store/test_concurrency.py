@@ -1,0 +1,118 @@
+"""Everybody at once: no deadlock, one writer per version, nothing lost and nothing doubled."""
+
+import asyncio
+from collections import Counter
+from random import Random
+from uuid import UUID
+
+import msgspec
+
+from chatd.domain.family import archive_family
+from chatd.domain.ids import ChangeId
+from chatd.store import chats, workers
+from chatd.store.chats import LOCK
+from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Pool, PoolConfig
+from chatd.store.transact import apply
+from tests.model.invariants import check_families
+from tests.support import effort
+from tests.support.crowd import Crowd
+from tests.support.eventually import eventually
+from tests.support.processes import running
+from tests.support.storm import Role, Storm
+
+ACQUIRER = "tests.support.acquirer"
+THOUSAND_RUNNABLE = """
+    INSERT INTO chats (id, owner_id, root_chat_id, title, status, snapshot_version,
+        history_version, runnable_at)
+    SELECT id, id, id, 'A chat', 'running', 1, 1, now()
+    FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 1000)) made"""
+
+
+async def test_twenty_four_writers_on_twenty_chats_leave_what_they_were_told(dsn: str) -> None:
+    """Long, because races are rare. Any error but a clear refusal ends it, a deadlock too."""
+    statements: Counter[str] = Counter()
+    config = PoolConfig(connect=ConnectConfig(dsn=dsn), max_size=16)
+    pool = Pool(config, on_statement=lambda query: statements.update((query,)))
+    try:
+        crowd = Crowd(pool, Random(1))
+        await crowd.settle_in(alone=8, families=4, children=2)
+        roles: dict[Role, int] = {
+            crowd.person: 13,
+            crowd.worker: 8,
+            crowd.parent: 2,
+            crowd.gravedigger: 1,
+        }
+        await Storm(crowd).rage(roles, most=50_000, within_s=effort.storm_s(20))
+        await crowd.check()
+    finally:
+        await pool.close()
+    assert statements[LOCK] > 0, "nobody ever met anybody"
+
+
+async def test_a_subagent_started_while_its_family_is_archived_is_archived_too(pool: Pool) -> None:
+    """Whoever archives waits for the one who is just being started, and must then see it."""
+    crowd = Crowd(pool, Random(1))
+    root = await crowd.create(None)
+    assert root is not None
+    async with asyncio.TaskGroup() as group, pool.transaction() as session:
+        child = await apply(session, crowd.new_chat(root, 99, None), ChangeId(99))
+        assert child is not None
+        archiving = group.create_task(
+            crowd.transactor.run_family(
+                root, lambda members: archive_family(members, root), ChangeId(100)
+            )
+        )
+        await eventually(lambda: is_waiting_for_a_row(pool))
+    assert {written.chat.id for written in archiving.result()} == {root, child.chat.id}
+    check_families({row.id: row for row in await chats.lock_family(pool, root)})
+
+
+async def test_releasing_all_chats_while_a_family_is_archived_is_no_deadlock(pool: Pool) -> None:
+    """Both lock several rows and wait for each, so they must go in the same order, whatever the
+    order in which the rows were written."""
+    crowd = Crowd(pool, Random(1))
+    root = await crowd.create(None)
+    assert root is not None
+    await crowd.create(root)
+    me = crowd.workers[0]
+    await workers.acquire(pool, me, roots=0, children=1)
+    await workers.acquire(pool, me, roots=1, children=0)
+    async with asyncio.TaskGroup() as group, pool.transaction() as archiver:
+        await chats.lock(archiver, root)
+        releasing = group.create_task(workers.release(pool, me))
+        await eventually(lambda: is_waiting_for_a_row(pool))
+        await chats.lock_family(archiver, root)
+    assert len(releasing.result()) == 2
+
+
+async def is_waiting_for_a_row(pool: Pool) -> bool:
+    return await pool.fetchval(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND wait_event_type = 'Lock' AND wait_event IN ('transactionid', 'tuple')"
+    )
+
+
+async def test_two_processes_that_acquire_at_once_never_get_the_same_chat(
+    dsn: str, pool: Pool
+) -> None:
+    await pool.execute(THOUSAND_RUNNABLE)
+    names = [UUID(int=1), UUID(int=2)]
+    owners: dict[UUID, UUID] = {}
+    async with (
+        running(ACQUIRER, dsn, str(names[0])) as one,
+        running(ACQUIRER, dsn, str(names[1])) as other,
+    ):
+        while True:
+            answers = await asyncio.gather(one.ask("7"), other.ask("7"))
+            got = [msgspec.json.decode(answer, type=list[UUID]) for answer in answers]
+            if not any(got):
+                break
+            for worker, ids in zip(names, got, strict=True):
+                assert not owners.keys() & ids, "acquired twice"
+                owners.update(dict.fromkeys(ids, worker))
+    rows = await pool.fetch("SELECT id, worker_id, epoch FROM chats")
+    assert {row["id"]: row["worker_id"] for row in rows} == owners
+    assert {row["epoch"] for row in rows} == {1}
+    assert len(owners) == 1000
+    assert set(owners.values()) == set(names)

@@ -1,0 +1,125 @@
+"""Hints are lost, doubled and late. What they hint at is in the database all the same."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from random import Random
+
+import pytest
+
+from chatd.clock import SystemClock
+from chatd.domain.hint import Hint
+from chatd.domain.ids import ChangeId
+from chatd.store.backoff import Backoff
+from chatd.store.conn import ConnectConfig
+from chatd.store.listen import ListenConfig, Listener
+from chatd.store.pool import Pool
+from chatd.store.publish import PublishConfig, Publisher
+from chatd.store.transact import Applied, Transactor
+from tests.support.client_state import ClientState
+from tests.support.crowd import Crowd
+from tests.support.operations import new_chat, sending
+from tests.support.viewer import fresh, resume
+
+END = """
+    SELECT count(*) FROM (SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = $1) ended"""
+SOON = Backoff(first_s=0.01, most_s=0.05)
+
+
+class Ear:
+    def __init__(self) -> None:
+        self.hints: asyncio.Queue[Hint] = asyncio.Queue()
+        self.dirty: asyncio.Queue[None] = asyncio.Queue()
+
+    def made_dirty(self) -> None:
+        self.dirty.put_nowait(None)
+
+    async def is_told_that_all_is_dirty(self) -> None:
+        async with asyncio.timeout(5):
+            await self.dirty.get()
+
+    async def hears_of(self, version: int) -> None:
+        """Sooner or later, perhaps after hints of older ones."""
+        async with asyncio.timeout(5):
+            while (await self.hints.get()).snapshot_version < version:
+                pass
+
+
+class Replicas:
+    """One that writes and says so, one that hears it."""
+
+    def __init__(self, dsn: str, pool: Pool) -> None:
+        self.ear = Ear()
+        link = ConnectConfig(dsn=dsn)
+        clock = SystemClock()
+        self.publisher = Publisher(PublishConfig(connect=link, backoff=SOON), clock)
+        self.listener = Listener(
+            ListenConfig(connect=link, backoff=SOON),
+            clock,
+            on_hint=self.ear.hints.put_nowait,
+            on_dirty=self.ear.made_dirty,
+        )
+        self._transactor = Transactor(pool, self._tell)
+        self._version = 0
+
+    def _tell(self, applied: Applied) -> None:
+        self.publisher.publish(Hint.of(applied.chat))
+
+    async def write(self) -> int:
+        self._version += 1
+        if self._version == 1:
+            await self._transactor.create(new_chat(1), ChangeId(1))
+        else:
+            await self._transactor.run(sending("more", ChangeId(self._version)))
+        return self._version
+
+
+@pytest.fixture
+async def replicas(dsn: str, pool: Pool) -> AsyncGenerator[Replicas]:
+    replicas = Replicas(dsn, pool)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(replicas.publisher.run())
+        listening = group.create_task(replicas.listener.run())
+        yield replicas
+        await replicas.publisher.close()
+        listening.cancel()
+
+
+async def test_a_replica_whose_ear_was_cut_takes_all_for_dirty_and_hears_again(
+    replicas: Replicas, pool: Pool
+) -> None:
+    ear = replicas.ear
+    await ear.is_told_that_all_is_dirty()
+    await ear.hears_of(await replicas.write())
+    assert await pool.fetchval(END, "chatd listen") == 1
+    await replicas.write()
+    await ear.is_told_that_all_is_dirty()
+    await ear.hears_of(await replicas.write())
+
+
+async def test_a_replica_whose_voice_was_cut_is_heard_again(replicas: Replicas, pool: Pool) -> None:
+    await replicas.ear.is_told_that_all_is_dirty()
+    await replicas.ear.hears_of(await replicas.write())
+    assert await pool.fetchval(END, "chatd publish") == 1
+    await replicas.ear.hears_of(await replicas.write())
+    assert replicas.publisher.lost == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_viewer_who_hears_hints_badly_sees_what_everybody_sees(
+    pool: Pool, seed: int
+) -> None:
+    """Hints are lost, doubled and come in any order; a last look makes up for all of it."""
+    rng = Random(seed)
+    crowd = Crowd(pool, rng)
+    await crowd.settle_in(alone=1)
+    (chat_id,) = crowd.seen
+    viewer, hints = ClientState(), list[int]()
+    for _ in range(120):
+        await crowd.someone()
+        hints += [crowd.seen[chat_id].snapshot_version] * rng.randint(0, 2)
+        rng.shuffle(hints)
+        if hints and hints.pop() > viewer.version:
+            viewer = await resume(pool, chat_id, viewer)
+            assert viewer == await fresh(pool, chat_id)
+    assert await resume(pool, chat_id, viewer) == await fresh(pool, chat_id)

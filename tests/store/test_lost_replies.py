@@ -1,0 +1,265 @@
+"""The server commits and the reply is lost: whoever tries again finds one copy, his own."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from uuid import UUID
+
+import pytest
+from msgspec.structs import replace
+
+from chatd.domain.change import Change, Request
+from chatd.domain.chat import Chat, Fence
+from chatd.domain.commands import Step
+from chatd.domain.errors import StaleFence, Unavailable
+from chatd.domain.family import archive_family
+from chatd.domain.ids import ChangeId, RequestId
+from chatd.domain.worker_moves import commit_step
+from chatd.store import chats
+from chatd.store.apply import APPLY, CREATE
+from chatd.store.chats import Loaded
+from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Pool, PoolConfig
+from chatd.store.transact import Applied, Operation, Outcome, Transactor
+from tests.support.eventually import eventually
+from tests.support.factories import OWNER, draft, text
+from tests.support.ledger import said
+from tests.support.operations import new_chat, sending, tell_nobody
+from tests.support.proxy import Proxy
+from tests.support.stored import stored
+
+KEY = Request(scope=OWNER, id=RequestId(UUID(int=9)), op="send", fingerprint="second")
+
+
+class Line:
+    """A replica far from its database, over a line that fails at the statement a test names."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.proxy = proxy
+        self.told: list[Applied] = []
+        link = ConnectConfig(dsn=proxy.dsn)
+        # One session: what was prepared on it stays prepared, so a statement is one message.
+        self.pool = Pool(PoolConfig(connect=link, max_size=1), on_statement=self._on_statement)
+        self.transactor = Transactor(self.pool, self.tell)
+        self._at: tuple[str, Callable[[], None]] | None = None
+        self._there = asyncio.Event()
+
+    def tell(self, applied: Applied) -> None:
+        self.told.append(applied)
+
+    def _on_statement(self, query: str) -> None:
+        if self._at is not None and self._at[0] == query:
+            _, fail = self._at
+            self._at = None
+            fail()
+            self._there.set()
+
+    def fails_at(self, query: str, how: Callable[[], None]) -> None:
+        self._there.clear()
+        self._at = (query, how)
+
+    async def has_failed(self) -> None:
+        async with asyncio.timeout(5):
+            await self._there.wait()
+
+
+@pytest.fixture
+async def line(proxy: Proxy) -> AsyncGenerator[Line]:
+    line = Line(proxy)
+    yield line
+    await line.pool.close()
+
+
+async def started(line: Line, number: int = 1) -> Chat:
+    """A chat that this replica works on, and a session on which all statements are prepared."""
+    made = await line.transactor.create(new_chat(number), ChangeId(number))
+    applied = await line.transactor.run(sending("first", ChangeId(number + 100), made.chat.id))
+    assert isinstance(applied, Applied)
+    line.told.clear()
+    return applied.chat
+
+
+def answering(chat: Chat, change_id: ChangeId) -> Operation:
+    step = Step(fence=Fence.of(chat), messages=(draft("assistant", text("It is so.")),))
+
+    def decide(loaded: Loaded) -> Change:
+        return commit_step(loaded.chat, step)
+
+    return Operation(chat_id=chat.id, change_id=change_id, decide=decide, known=chat)
+
+
+async def lose_reply(
+    line: Line, near: Pool, work: Awaitable[object], *, of: str, version: int
+) -> None:
+    """The statement reaches the server and takes effect, and nobody is told."""
+    line.fails_at(of, line.proxy.hold_replies)
+    async with asyncio.TaskGroup() as group:
+        trying = group.create_task(fails(work))
+        await line.has_failed()
+        await eventually(lambda: is_at(near, version))
+        line.proxy.cut()
+    assert trying.result().maybe_applied
+
+
+async def fails(work: Awaitable[object]) -> Unavailable:
+    with pytest.raises(Unavailable) as failure:
+        await work
+    return failure.value
+
+
+async def is_at(near: Pool, version: int) -> bool:
+    newest = await near.fetchval("SELECT max(snapshot_version) FROM chats")
+    return newest == version
+
+
+def replayed(outcome: Outcome) -> Applied:
+    assert isinstance(outcome, Applied)
+    assert outcome.replayed
+    return outcome
+
+
+async def test_an_answer_whose_reply_was_lost_is_there_once(line: Line, pool: Pool) -> None:
+    chat = await started(line)
+    step = answering(chat, ChangeId(7))
+    await lose_reply(line, pool, line.transactor.run(step), of=APPLY.text, version=3)
+
+    again = replayed(await line.transactor.run(step))
+
+    assert again.chat.snapshot_version == 3
+    assert [message.content for message in again.messages] == [(text("It is so."),)]
+    found = (await stored(pool))[chat.id]
+    assert [message.role for message in found.messages] == ["user", "assistant"]
+    assert line.told == [again], "whoever waits for news hears of it at last"
+
+
+async def test_an_answer_tried_again_under_another_id_is_refused_by_its_fence(
+    line: Line, pool: Pool
+) -> None:
+    chat = await started(line)
+    step = answering(chat, ChangeId(7))
+    await lose_reply(line, pool, line.transactor.run(step), of=APPLY.text, version=3)
+
+    with pytest.raises(StaleFence):
+        await line.transactor.run(answering(chat, ChangeId(8)))
+    assert await is_at(pool, 3)
+
+
+async def test_a_message_whose_reply_was_lost_is_queued_once(line: Line, pool: Pool) -> None:
+    chat = await started(line)
+    operation = replace(sending("second", ChangeId(7)), known=chat)
+    await lose_reply(line, pool, line.transactor.run(operation), of=APPLY.text, version=3)
+
+    replayed(await line.transactor.run(operation))
+
+    assert said((await stored(pool))[chat.id]) == ["hello 1", "first", "second"]
+    assert await is_at(pool, 3)
+
+
+async def test_a_message_that_never_arrived_is_written_by_the_next_try(
+    line: Line, pool: Pool
+) -> None:
+    chat = await started(line)
+    operation = replace(sending("second", ChangeId(7)), known=chat)
+    line.fails_at(APPLY.text, line.proxy.stall)
+    async with asyncio.TaskGroup() as group:
+        trying = group.create_task(fails(line.transactor.run(operation)))
+        await line.has_failed()
+        line.proxy.cut()
+    assert trying.result().maybe_applied, "nobody can know"
+    line.proxy.resume()
+
+    outcome = await line.transactor.run(operation)
+
+    assert isinstance(outcome, Applied)
+    assert not outcome.replayed
+    assert said((await stored(pool))[chat.id]) == ["hello 1", "first", "second"]
+
+
+async def test_a_key_finds_the_message_however_much_has_happened_since(
+    line: Line, pool: Pool
+) -> None:
+    """The row remembers the last few changes only; a key is kept for a day. And the client may
+    come back to another replica, which knows of no change id."""
+    chat = await started(line)
+    operation = replace(sending("second", ChangeId(7)), known=chat, request=KEY)
+    await lose_reply(line, pool, line.transactor.run(operation), of=APPLY.text, version=3)
+    elsewhere = Transactor(pool, tell_nobody)
+    for number in range(200, 212):
+        await elsewhere.run(sending(f"more {number}", ChangeId(number)))
+
+    again = replayed(await elsewhere.run(replace(operation, change_id=ChangeId(8), known=None)))
+
+    assert again.request is not None
+    assert again.request.version == 3
+    assert said((await stored(pool))[chat.id]).count("second") == 1
+
+
+async def test_a_chat_whose_reply_was_lost_is_there_once(line: Line, pool: Pool) -> None:
+    await started(line, 1)
+    change = new_chat(2)
+    creating = line.transactor.create(change, ChangeId(2))
+    line.fails_at(CREATE.text, line.proxy.hold_replies)
+    async with asyncio.TaskGroup() as group:
+        trying = group.create_task(fails(creating))
+        await line.has_failed()
+        await eventually(lambda: chats.get(pool, change.after.id))
+        line.proxy.cut()
+    assert trying.result().maybe_applied
+
+    again = await line.transactor.create(change, ChangeId(2))
+
+    assert again.replayed
+    assert again.chat.snapshot_version == 1
+    assert said((await stored(pool))[change.after.id]) == ["hello 2"]
+
+
+async def test_a_family_whose_archiving_was_not_answered_is_archived_once(
+    line: Line, pool: Pool
+) -> None:
+    root = (await started(line)).id
+    await line.transactor.create(new_chat(2, root), ChangeId(2))
+
+    def decide(members: list[Chat]) -> tuple[Change, ...]:
+        return archive_family(members, root)
+
+    def archiving() -> Awaitable[list[Applied]]:
+        return line.transactor.run_family(root, decide, ChangeId(7))
+
+    await lose_reply(line, pool, archiving(), of="COMMIT", version=3)
+
+    again = await archiving()
+
+    assert [applied.replayed for applied in again] == [True, True]
+    found = await stored(pool)
+    assert [(row.chat.archived, row.chat.snapshot_version) for row in found.values()] == [
+        (True, 3),
+        (True, 2),
+    ]
+
+
+async def test_a_change_that_had_to_queue_up_and_lost_its_reply_is_there_once(
+    line: Line, pool: Pool
+) -> None:
+    """Twice too late, then under the lock, and then the commit is not answered."""
+    chat = await started(line)
+    rival = Transactor(pool, tell_nobody)
+    operation = sending("second", ChangeId(7))
+    line.fails_at(APPLY.text, line.proxy.stall)
+    async with asyncio.TaskGroup() as group:
+        trying = group.create_task(fails(line.transactor.run(operation)))
+        await line.has_failed()
+        await rival.run(sending("faster", ChangeId(8)))
+        line.fails_at(APPLY.text, line.proxy.stall)
+        line.proxy.resume()
+        await line.has_failed()
+        await rival.run(sending("fastest", ChangeId(9)))
+        line.fails_at("COMMIT", line.proxy.hold_replies)
+        line.proxy.resume()
+        await line.has_failed()
+        await eventually(lambda: is_at(pool, 5))
+        line.proxy.cut()
+    assert trying.result().maybe_applied
+
+    replayed(await line.transactor.run(operation))
+
+    words = said((await stored(pool))[chat.id])
+    assert words == ["hello 1", "first", "faster", "fastest", "second"]

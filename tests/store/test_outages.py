@@ -1,0 +1,113 @@
+"""The database goes away in the middle: what was acknowledged is there, and what was not can be
+tried again until it is there once."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+
+import asyncpg
+from msgspec import Struct
+
+from chatd.domain.errors import Unavailable
+from chatd.store.conn import ConnectConfig
+from chatd.store.faults import translate
+from chatd.store.pool import Pool, PoolConfig
+from tests.support.crash import mortal_server
+from tests.support.crowd import Crowd
+from tests.support.eventually import eventually
+from tests.support.proxy import Proxy
+from tests.support.storm import Role, Storm
+
+
+class Work(Struct, frozen=True):
+    crowd: Crowd
+    storm: Storm
+
+    async def until(self, blow: Callable[[], Awaitable[None]]) -> None:
+        """Eight tasks are at work when it happens."""
+        roles: dict[Role, int] = {self.crowd.person: 6, self.crowd.labourer: 2}
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.storm.rage(roles, most=10_000, within_s=30))
+            await self.storm.has_done(150)
+            await blow()
+            self.storm.calm_down()
+
+    async def is_all_there(self) -> None:
+        await self.storm.finish_errands()
+        await self.crowd.check()
+
+
+@asynccontextmanager
+async def work_on(dsn: str) -> AsyncGenerator[Work]:
+    link = ConnectConfig(dsn=dsn, application_name="crowd")
+    pool = Pool(PoolConfig(connect=link, max_size=8))
+    try:
+        crowd = Crowd(pool, Random(1))
+        await crowd.settle_in(alone=4)
+        yield Work(crowd, Storm(crowd, outage=True))
+    finally:
+        await pool.close()
+
+
+async def test_a_killed_database_keeps_what_it_acknowledged_and_retries_land_once() -> None:
+    """Takes seconds: a server is made, killed, and recovers, several times."""
+    async with mortal_server() as server, work_on(server.dsn) as work:
+        for _ in range(3):
+            await work.until(server.kill)
+            await server.revive()
+            await work.is_all_there()
+        assert work.storm.retried > 0
+
+
+async def test_a_backend_that_crashes_takes_all_sessions_along_but_no_change() -> None:
+    """The postmaster ends all other sessions too, and recovers by itself."""
+    async with mortal_server() as server, work_on(server.dsn) as work:
+
+        async def crash_one() -> None:
+            pid: int = await work.crowd.pool.fetchval(
+                "SELECT pid FROM pg_stat_activity WHERE application_name = 'crowd' "
+                "AND pid <> pg_backend_pid() LIMIT 1"
+            )
+            os.kill(pid, signal.SIGKILL)
+
+        for _ in range(2):
+            await work.until(crash_one)
+            await work.is_all_there()
+        assert work.storm.retried > 0
+
+
+async def test_a_cut_line_loses_replies_but_no_change_and_doubles_none(
+    pool: Pool, proxy: Proxy
+) -> None:
+    async with work_on(proxy.dsn) as work:
+
+        async def lose_replies() -> None:
+            proxy.hold_replies()
+            await eventually(lambda: is_nobody_active(pool))
+            proxy.cut()
+
+        for _ in range(5):
+            await work.until(lose_replies)
+            await work.is_all_there()
+        happened = work.crowd.happened
+    assert any("replayed" in what for what in happened), "every change was acknowledged"
+
+
+async def is_nobody_active(pool: Pool) -> bool:
+    active = await pool.fetchval(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND application_name = 'crowd' AND state = 'active' "
+        "AND wait_event_type IS DISTINCT FROM 'Lock'"  # behind one who hears nothing either
+    )
+    return active == 0
+
+
+def test_a_driver_that_has_lost_its_place_is_a_lost_connection() -> None:
+    """A server that ends says so to idle sessions, and hangs up a moment later."""
+    confused = asyncpg.InternalClientError("cannot switch to state 12")
+    fault = translate(confused, sent=True)
+    assert isinstance(fault, Unavailable)
+    assert fault.code == "database_down"

@@ -1,0 +1,31 @@
+"""A process that acquires chats when told to: one line in, the ids it got in one line out.
+
+Run as `python -m tests.support.acquirer <dsn> <worker id>`. Told to acquire nothing, by the end
+of its input, it leaves.
+"""
+
+import asyncio
+import sys
+from uuid import UUID
+
+import msgspec
+
+from chatd.domain.ids import WorkerId
+from chatd.store.conn import ConnectConfig, connect
+from chatd.store.workers import acquire
+
+
+async def main(dsn: str, worker_id: WorkerId) -> None:
+    session = await connect(ConnectConfig(dsn=dsn, application_name="acquirer"))
+    try:
+        while (line := await asyncio.to_thread(sys.stdin.readline)).strip():
+            taken = await acquire(session, worker_id, roots=int(line), children=0)
+            ids = [row.id for row in taken]
+            sys.stdout.write(msgspec.json.encode(ids).decode() + "\n")
+            sys.stdout.flush()
+    finally:
+        await session.close(within_s=5)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], WorkerId(UUID(sys.argv[2]))))

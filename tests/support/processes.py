@@ -1,0 +1,49 @@
+"""Python programs of the test rig, as processes that answer a line with a line."""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ANSWER_S = 30.0
+
+
+class Child:
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    async def ask(self, line: str) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        async with asyncio.timeout(ANSWER_S):
+            answer = await self._process.stdout.readline()
+        assert answer, f"the process ended instead of answering {line!r}"
+        return answer.decode()
+
+    def kill(self) -> None:
+        """Without a word."""
+        self._process.kill()
+
+
+@asynccontextmanager
+async def running(module: str, *args: str) -> AsyncGenerator[Child]:
+    """Ends with its input, or is killed when that does not help."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, *args, cwd=ROOT, stdin=PIPE, stdout=PIPE
+    )
+    try:
+        yield Child(process)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()

@@ -1,0 +1,88 @@
+"""All that a database holds of some chats, read in one statement, and held to the invariants.
+
+Owns the comparison with the pure model: what only the database's clock knows is taken away, the
+rest must be equal to the last bit.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final, LiteralString
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chatd.domain.chat import Chat
+from chatd.domain.ids import ChatId
+from chatd.domain.messages import Message, QueuedMessage
+from chatd.domain.queue_moves import in_order
+from chatd.store.conn import Conn
+from chatd.store.rows import MESSAGE_COLUMNS, QUEUE_COLUMNS, chat_of, messages_in, queue_in
+from tests.model.invariants import check_families, check_messages, check_queue, check_row
+from tests.support.factories import AT
+
+EVERYTHING: Final[LiteralString] = f"""
+    SELECT c.*,
+        (SELECT json_agg(m ORDER BY m.id) FROM (
+            SELECT {MESSAGE_COLUMNS} FROM chat_messages WHERE chat_id = c.id) m) AS messages,
+        (SELECT json_agg(q ORDER BY NOT q.steer, q.position) FROM (
+            SELECT {QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = c.id) q) AS queue
+    FROM chats c WHERE $1::uuid[] IS NULL OR c.id = ANY ($1) ORDER BY c.id"""
+
+PAID: Final[LiteralString] = "SELECT coalesce(sum(cost_micros), 0)::bigint FROM usage_events"
+
+
+class Stored(Struct, frozen=True, kw_only=True):
+    """One chat, deleted messages included, the queue in order."""
+
+    chat: Chat
+    messages: tuple[Message, ...]
+    queue: tuple[QueuedMessage, ...]
+
+    def timeless(self) -> "Stored":
+        """As the pure model would have it: a time is there or it is not."""
+        return timeless(self.chat, self.messages, self.queue)
+
+
+async def stored(conn: Conn, only: Iterable[ChatId] | None = None) -> dict[ChatId, Stored]:
+    rows = await conn.fetch(EVERYTHING, None if only is None else list(only))
+    return {
+        row["id"]: Stored(
+            chat=chat_of(row),
+            messages=messages_in(row["messages"]),
+            queue=queue_in(row["queue"]),
+        )
+        for row in rows
+    }
+
+
+async def paid_micros(conn: Conn) -> int:
+    return int(await conn.fetchval(PAID))
+
+
+def timeless(chat: Chat, messages: Sequence[Message], queue: Sequence[QueuedMessage]) -> Stored:
+    return Stored(
+        chat=replace(
+            chat,
+            created_at=AT,
+            updated_at=AT,
+            runnable_at=_flag(chat.runnable_at),
+            action_deadline=_flag(chat.action_deadline),
+            interrupt_deadline=_flag(chat.interrupt_deadline),
+            recent_changes=(),
+        ),
+        messages=tuple(replace(message, created_at=AT) for message in messages),
+        queue=tuple(replace(item, created_at=AT) for item in in_order(queue)),
+    )
+
+
+def _flag(time: datetime | None) -> datetime | None:
+    return None if time is None else AT
+
+
+def check_all(everything: Mapping[ChatId, Stored], marked: Mapping[ChatId, int]) -> None:
+    """What must hold whenever one looks. `marked`: the version of the last asked compaction."""
+    for chat_id, found in everything.items():
+        check_row(found.chat)
+        check_queue(found.chat, found.queue)
+        check_messages(found.chat, found.messages, marked=marked.get(chat_id, 0))
+    check_families({chat_id: found.chat for chat_id, found in everything.items()})

@@ -1,0 +1,30 @@
+"""A viewer over the database: knows a version, reads what changed since, and applies it."""
+
+from chatd.domain.diff import Seen, Snapshot, diff, needs_full
+from chatd.domain.ids import ChatId
+from chatd.store import chats
+from chatd.store.conn import Conn
+from tests.support.client_state import ClientState
+
+
+async def snapshot(conn: Conn, chat_id: ChatId, version: int, *, most: int = 1000) -> Snapshot:
+    seen = await chats.since(conn, chat_id, version, most=most)
+    assert seen is not None
+    return Snapshot(
+        chat=seen.chat, since=version, messages=seen.messages, queue=seen.queue, cut=seen.cut
+    )
+
+
+async def fresh(conn: Conn, chat_id: ChatId) -> ClientState:
+    return ClientState.of(await snapshot(conn, chat_id, 0))
+
+
+async def resume(
+    conn: Conn, chat_id: ChatId, state: ClientState, *, most: int = 1000
+) -> ClientState:
+    """What a client that was away becomes. `most` is how many messages it will be told."""
+    changes = await snapshot(conn, chat_id, state.version, most=most)
+    if needs_full(state.version, changes):
+        changes = await snapshot(conn, chat_id, 0)
+    seen = Seen(version=state.version) if state.version else None
+    return state.apply(diff(seen, changes)).settled()
