@@ -119,11 +119,13 @@ requested AS (
     FROM changed c WHERE :request_id::uuid IS NOT NULL)
 """
 
+# By the chat's id itself, and not by way of the one row that changed, whose id the planner does
+# not know; that row only says whether anything happens at all.
 _QUEUE: Final = """
 , forgotten AS (
     UPDATE chat_messages m SET deleted = true, revision = c.snapshot_version
     FROM changed c
-    WHERE m.chat_id = c.id AND m.id >= :delete_from AND NOT m.deleted
+    WHERE m.chat_id = :chat_id AND m.id >= :delete_from AND NOT m.deleted
     RETURNING m.id),
 promoted AS (
     INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
@@ -135,7 +137,7 @@ promoted AS (
     RETURNING id, content, content_version, model_config_id, reasoning_effort, created_by),
 dequeued AS (
     DELETE FROM chat_queued_messages q USING changed c
-    WHERE q.chat_id = c.id
+    WHERE q.chat_id = :chat_id
       AND (:clear_queue OR q.id = ANY (:dequeue::bigint[]) OR q.id IN (SELECT id FROM joining))),
 enqueued AS (
     INSERT INTO chat_queued_messages (chat_id, root_chat_id, id, position, steer, content,
@@ -148,12 +150,12 @@ rewritten AS (
         content_version = :queue_content_version,
         model_config_id = coalesce(:rewrite_model, q.model_config_id),
         reasoning_effort = coalesce(:rewrite_effort, q.reasoning_effort)
-    FROM changed c WHERE q.chat_id = c.id AND q.id = :rewrite_id),
+    FROM changed c WHERE q.chat_id = :chat_id AND q.id = :rewrite_id),
 placed AS (
     UPDATE chat_queued_messages q SET position = p.position, steer = p.steer
     FROM changed c, unnest(:place_ids::bigint[], :positions::bigint[], :steers::boolean[])
         AS p (id, position, steer)
-    WHERE q.chat_id = c.id AND q.id = p.id)
+    WHERE q.chat_id = :chat_id AND q.id = p.id)
 """
 
 _RESULT: Final = """

@@ -20,6 +20,8 @@ Scope = Literal["none", "locks", "leases"]
 # Both pools at once: chats with a parent must not wait for slots that their parents hold.
 # runnable_at orders and is not compared with now(): nothing sets it ahead, so a time to come
 # is that of a clock which went back, and to wait for it would be to be stuck.
+# An array and not a join: for a limit that it does not know the planner guesses a tenth of all,
+# and with a long backlog that would be worth a scan of every chat.
 # The zero keeps recent_changes in step with the version: one entry for each.
 ACQUIRE: Final[LiteralString] = """
     WITH roots AS MATERIALIZED (
@@ -37,8 +39,7 @@ ACQUIRE: Final[LiteralString] = """
                              ELSE c.snapshot_version + 1 END,
         snapshot_version = c.snapshot_version + 1,
         recent_changes = (ARRAY[0::bigint] || c.recent_changes)[1:8]
-    FROM (SELECT id FROM roots UNION ALL SELECT id FROM children) taken
-    WHERE c.id = taken.id
+    WHERE c.id = ANY (ARRAY(SELECT id FROM roots UNION ALL SELECT id FROM children))
     RETURNING c.*"""
 
 # Locked in the order in which a family is, or the two could wait for each other.
@@ -50,13 +51,14 @@ RELEASE: Final[LiteralString] = """
         worker_id = NULL, epoch = c.epoch + 1, runnable_at = now(),
         snapshot_version = c.snapshot_version + 1,
         recent_changes = (ARRAY[0::bigint] || c.recent_changes)[1:8]
-    FROM mine WHERE c.id = mine.id
+    WHERE c.id = ANY (ARRAY(SELECT id FROM mine))
     RETURNING c.*"""
 
 # Renew, and report what the worker must know. An advisory lock with a one-part key shows up
 # in pg_locks with its upper half as classid and its lower half as objid. An owner without a
 # row (struck off, while a slow statement of its own took one more chat) is as dead as one
-# whose lease ran out.
+# whose lease ran out. "Is there one" asks for the first by the index's order: for EXISTS alone
+# the planner may think that a scan will soon meet one.
 TICK: Final[LiteralString] = """
     WITH renewed AS (
         INSERT INTO chat_workers AS w (worker_id, lock_key, lease_until, draining)
@@ -93,9 +95,12 @@ TICK: Final[LiteralString] = """
         ARRAY(SELECT k.id FROM unnest($8::uuid[], $9::bigint[]) AS k (id, epoch)
               WHERE NOT EXISTS (SELECT FROM chats c WHERE c.id = k.id AND c.worker_id = $1
                                 AND c.epoch = k.epoch)) AS lost,
-        EXISTS (SELECT FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NULL)
-        OR EXISTS (SELECT FROM chats WHERE runnable_at IS NOT NULL
-                   AND parent_chat_id IS NOT NULL) AS runnable"""
+        coalesce(
+            (SELECT true FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NULL
+             ORDER BY (status <> 'interrupting'), runnable_at LIMIT 1),
+            (SELECT true FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NOT NULL
+             ORDER BY (status <> 'interrupting'), runnable_at LIMIT 1),
+            false) AS runnable"""
 
 # Everybody strikes the same dead at the same time.
 STRIKE: Final[LiteralString] = """
