@@ -1,0 +1,216 @@
+"""Every statement fits the schema, and the hot ones find their rows by an index.
+
+Statements are found by looking, not listed by hand: a new one is prepared here from its first day.
+"""
+
+import importlib
+import json
+import pkgutil
+import re
+from collections.abc import Iterator
+from typing import Any, LiteralString, cast
+
+import pytest
+
+import chatd.store
+from chatd.store import chats, usage, workers
+from chatd.store.conn import Conn, Session
+from chatd.store.pool import Pool
+from chatd.store.statement import Statement, named
+from tests.support.factories import CHAT, OTHER_WORKER, OWNER, WORKER
+from tests.support.store import open_chat, session_to
+
+VERBS = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b")
+NOT_TO_BE_PREPARED = re.compile(r"\s*(DO|CREATE TABLE)\b")
+"""Blocks and definitions are parsed when they run: that is for the tests of their modules."""
+
+
+def constants() -> Iterator[tuple[str, str]]:
+    """Every string that a module of the store keeps under a name of its own."""
+    for module in pkgutil.iter_modules(chatd.store.__path__):
+        found = vars(importlib.import_module(f"chatd.store.{module.name}"))
+        for name, value in found.items():
+            if isinstance(value, Statement):
+                yield f"{module.name}.{name}", value.text
+            elif isinstance(value, str) and not name.startswith("__"):
+                yield f"{module.name}.{name}", value
+
+
+ALL = dict(constants())
+STATEMENTS = {
+    name: cast("LiteralString", text)
+    for name, text in ALL.items()
+    if VERBS.match(text) and not name.split(".")[1].startswith("_")
+}
+
+
+def test_what_is_not_a_statement_of_its_own_is_a_piece_of_one_or_plain_words() -> None:
+    """Else a statement under an unusual name would be passed over."""
+    whole = [
+        *STATEMENTS.values(),
+        *(text for text in ALL.values() if NOT_TO_BE_PREPARED.match(text)),
+    ]
+    for name, text in ALL.items():
+        piece = any(_unnumbered(text) in _unnumbered(other) for other in whole)
+        assert piece or re.fullmatch(r"[a-z_ ]+", text), f"{name} is SQL that nobody prepares"
+
+
+def _unnumbered(sql: str) -> str:
+    return re.sub(r"\$\d+|(?<!:):[a-z_]+", "?", sql)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+async def test_a_statement_can_be_prepared(dsn: str, name: str) -> None:
+    async with session_to(dsn) as session:
+        await session.script(f"PREPARE it AS {STATEMENTS[name]}", within_s=5)
+
+
+async def test_names_become_numbers_once_each_and_casts_stay() -> None:
+    statement = named("SELECT :b::text, :a, x[1:2], ", ":b WHERE '{}' = :a::json")
+    assert statement.text == "SELECT $1::text, $2, x[1:2], $1 WHERE '{}' = $2::json"
+    assert statement.args({"a": 1, "b": 2, "c": 3}) == [2, 1]
+
+
+MANY = """
+    INSERT INTO chats (id, owner_id, root_chat_id, parent_chat_id, title, status,
+        snapshot_version, history_version, runnable_at)
+    SELECT md5(n::text)::uuid, $2, CASE WHEN n % 5 < 2 THEN $1 ELSE md5(n::text)::uuid END,
+        CASE WHEN n % 5 < 2 THEN $1 END, 'A chat',
+        CASE WHEN n % 5 < 2 THEN 'running' ELSE 'waiting' END, 1, 1,
+        CASE WHEN n % 5 < 2 THEN now() END
+    FROM generate_series(1, 5000) n"""
+LONG = """
+    INSERT INTO chat_messages (chat_id, id, root_chat_id, revision, role, visibility, content,
+        content_version)
+    SELECT c.id, n, c.id, n, 'user', 'both', '[]', 1
+    FROM chats c, generate_series(1, CASE WHEN c.id = $1 THEN 3000 ELSE 2 END) n
+    WHERE (c.id, n) <> ($1, 1)"""
+
+
+async def big_house(session: Session) -> None:
+    """Many idle chats, one of them long, and many runnable children."""
+    await open_chat(session, CHAT.int, free=WORKER)
+    await session.execute(MANY, CHAT, OWNER)
+    await session.execute(LONG, CHAT)
+    await session.execute("ANALYZE chats, chat_messages")
+
+
+async def plan_of(
+    session: Session, statement: str, *args: object, option: str = ""
+) -> list[dict[str, Any]]:
+    """The nodes of a plan made for no values in particular, such as a session uses after a
+    while. Without arguments they are all NULL."""
+    await session.script(f"PREPARE it AS {statement}", within_s=5)
+    expected = await session.fetchval(
+        "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'it'"
+    )
+    values = ", ".join("NULL" if arg is None else f"'{arg}'" for arg in args or [None] * expected)
+    explain = f"EXPLAIN ({option} FORMAT JSON) EXECUTE it" + (f" ({values})" if values else "")
+    found = json.loads(await session.fetchval(cast("LiteralString", explain)))
+    await session.execute("DEALLOCATE it")
+    return list(_nodes(found[0]["Plan"]))
+
+
+async def rows_read(session: Session, statement: str, *args: object) -> int:
+    """How many rows of tables the plan looks at."""
+    return sum(map(_looked_at, await plan_of(session, statement, *args, option="ANALYZE,")))
+
+
+def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for child in node.get("Plans", []):
+        yield from _nodes(child)
+
+
+def _looked_at(node: dict[str, Any]) -> int:
+    if "Relation Name" not in node or node["Node Type"] == "ModifyTable":
+        return 0
+    seen = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+    return int(seen * node["Actual Loops"])
+
+
+async def test_the_hot_statements_do_not_read_what_they_do_not_return(dsn: str) -> None:
+    """One test for all: the house takes a while to fill."""
+    async with session_to(dsn) as session:
+        await session.execute("BEGIN")
+        await big_house(session)
+        await session.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+
+        assert await rows_read(session, chats.SINCE, CHAT, 2998, 1001) <= 3
+        assert await rows_read(session, chats.WHOLE, CHAT, 51) <= 52
+        last = await session.fetchrow("SELECT updated_at, id FROM chats ORDER BY 1, 2 LIMIT 1")
+        assert last is not None
+        late_page = (OWNER, "false", last["updated_at"], last["id"], 50)
+        assert await rows_read(session, chats.LIST, *late_page) <= 1
+        assert await rows_read(session, chats.LIST, OWNER, "false", None, None, 50) <= 50
+        assert await rows_read(session, workers.ACQUIRE, OTHER_WORKER, 5, 0) == 0
+        assert await rows_read(session, workers.ACQUIRE, OTHER_WORKER, 0, 5) <= 10
+        await session.execute("ROLLBACK")
+
+
+async def test_no_statement_scans_all_chats_or_all_messages(dsn: str) -> None:
+    async with session_to(dsn) as session:
+        await session.execute("BEGIN")
+        await big_house(session)
+        await session.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        for name, statement in STATEMENTS.items():
+            plan = await plan_of(session, statement)
+            scanned = {node["Relation Name"] for node in plan if node["Node Type"] == "Seq Scan"}
+            assert not scanned & {"chats", "chat_messages"}, name
+        await session.execute("ROLLBACK")
+
+
+async def test_the_spend_of_an_owner_is_read_by_its_own_rows(dsn: str) -> None:
+    async with session_to(dsn) as session:
+        await session.execute("BEGIN")
+        await session.execute(
+            """INSERT INTO usage_events (at, owner_id, chat_id, root_chat_id, kind, provider, model,
+                   input_tokens, output_tokens, reasoning_tokens, cache_creation_tokens,
+                   cache_read_tokens, cost_micros, ok)
+               SELECT now(), md5((n % 500)::text)::uuid, $1, $1, 'turn', 'p', 'm', 1, 1, 0, 0, 0, 1,
+                   true FROM generate_series(1, 5000) n""",
+            CHAT,
+        )
+        await session.execute("ANALYZE usage_events")
+        await session.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        one = await session.fetchval("SELECT md5('7')::uuid")
+        assert await rows_read(session, usage.SPENT, one, "2020-01-01") <= 12
+        await session.execute("ROLLBACK")
+
+
+async def test_a_step_commit_leaves_the_indexes_alone(pool: Pool) -> None:
+    """Heap-only updates: what a step writes to the row is in no index."""
+    assert await _indexed(pool) & STEP_COLUMNS == set()
+
+
+STEP_COLUMNS = {
+    "snapshot_version",
+    "history_version",
+    "queue_version",
+    "retry_version",
+    "retry_state",
+    "attempt",
+    "next_message_id",
+    "next_queue_id",
+    "queue_len",
+    "steer_len",
+    "pending_calls",
+    "turn_message_id",
+    "compaction_requested",
+    "epoch",
+    "orphan_count",
+    "recent_changes",
+    "model_config_id",
+    "reasoning_effort",
+    "last_error",
+}
+
+
+async def _indexed(conn: Conn) -> set[str]:
+    rows = await conn.fetch(
+        """SELECT DISTINCT a.attname FROM pg_index i
+           JOIN pg_depend d ON d.objid = i.indexrelid AND d.refobjid = i.indrelid
+           JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = d.refobjsubid
+           WHERE i.indrelid = 'chats'::regclass"""
+    )
+    return {row["attname"] for row in rows}

@@ -1,0 +1,240 @@
+"""The table walk on a real database: every move from every state, through the product's own door.
+
+A listed move reaches its state, raises the version by one, stores what the pure model says and is
+told once. An unlisted one is refused with its reason; it leaves every row untouched, and nobody
+hears of it.
+"""
+
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+from msgspec.structs import replace
+
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat
+from chatd.domain.errors import ChatdError
+from chatd.domain.ids import ChangeId, ChatId, MessageId
+from chatd.domain.states import TABLE, Move, State
+from chatd.domain.worker_moves import acquire, release
+from chatd.store import workers
+from chatd.store.chats import Loaded
+from chatd.store.conn import Conn
+from chatd.store.pool import Pool
+from chatd.store.transact import Applied, Operation, Transactor, Unchanged
+from tests.model.world import Rows, World, apply_purely
+from tests.support.cells import Case, cases, refusal
+from tests.support.factories import OTHER_WORKER, WORKER
+from tests.support.perform import perform
+from tests.support.seeds import Seed, Seeded, plant
+from tests.support.store import Told, copy, dump, plant_in
+from tests.support.stored import Stored, stored, timeless
+
+ON_THE_QUEUE = frozenset(
+    {Move.EDIT_QUEUED, Move.MOVE_QUEUED, Move.PROMOTE_QUEUED, Move.DELETE_QUEUED}
+)
+
+
+class Attempt:
+    """One case on its way through the transactor. Remembers the change that was decided on."""
+
+    def __init__(self, number: int, case: Case) -> None:
+        self.case = case
+        self.chat_id = ChatId(UUID(int=number))
+        self.change: Change | None = None
+        self._change_id = ChangeId(number)
+        self._seeded = plant(case.seed)
+
+    def __str__(self) -> str:
+        return f"{self.case.move} on {self.case.seed}, with a free slot: {self.case.free}"
+
+    def operation(self) -> Operation:
+        return Operation(
+            chat_id=self.chat_id,
+            change_id=self._change_id,
+            decide=self._decide,
+            with_queue=self.case.move in ON_THE_QUEUE,
+            message_id=self._target(),
+        )
+
+    def _target(self) -> MessageId | None:
+        if self.case.move is not Move.EDIT_MESSAGE:
+            return None
+        return next(message.id for message in self._seeded.history if message.begins_turn)
+
+    def _decide(self, loaded: Loaded) -> Change | None:
+        read = Seeded(
+            seed=self.case.seed,
+            chat=loaded.chat,
+            history=(loaded.target,) if loaded.target else self._seeded.history,
+            queue=loaded.queue,
+            changes=self._seeded.changes,
+        )
+        self.change = perform(self.case, read)
+        return self.change
+
+
+async def attempts(conn: Conn, wanted: list[Case]) -> list[Attempt]:
+    """Each case with a chat of its own, in the state that it asks for."""
+    made = [Attempt(number, case) for number, case in enumerate(wanted, 1)]
+    seeds = list(dict.fromkeys(case.seed for case in wanted))
+    for number, seed in enumerate(seeds, 1_000_000):
+        template = await plant_in(conn, replace(seed, chat_id=ChatId(UUID(int=number))))
+        await copy(conn, template.id, [it.chat_id for it in made if it.case.seed == seed])
+    return made
+
+
+def distinct(state: State, move: Move) -> Iterator[Case]:
+    """Circumstances that make no difference to a move need no database to show it."""
+    seen: list[tuple[Seed, Change | None]] = []
+    for case in cases(state, move):
+        outcome = (case.seed, perform(case, plant(case.seed)))
+        if outcome not in seen:
+            seen.append(outcome)
+            yield case
+
+
+def listed(state: State) -> list[Case]:
+    return [case for move in Move if TABLE[move].get(state) for case in distinct(state, move)]
+
+
+def without_effect(state: State) -> list[Case]:
+    return [next(cases(state, move)) for move in Move if TABLE[move].get(state) == frozenset()]
+
+
+def unlisted(state: State) -> list[Case]:
+    return [next(cases(state, move)) for move in Move if state not in TABLE[move]]
+
+
+@pytest.mark.parametrize("state", State)
+async def test_a_listed_move_is_stored_as_meant_and_told_once(pool: Pool, state: State) -> None:
+    told = Told()
+    transactor = Transactor(pool, told)
+    tried = await attempts(pool, listed(state))
+    before = await stored(pool)
+    outcomes = [await transactor.run(attempt.operation()) for attempt in tried]
+    after = await stored(pool)
+    reached: set[tuple[Move, State]] = set()
+    changed: list[Applied] = []
+    for attempt, outcome in zip(tried, outcomes, strict=True):
+        was, now = before[attempt.chat_id], after[attempt.chat_id]
+        if isinstance(outcome, Applied):
+            check_written(attempt, was, now, outcome)
+            changed.append(outcome)
+        else:
+            # A message that stands alone has no other place to move to.
+            assert attempt.case.move is Move.MOVE_QUEUED
+            assert (outcome, now) == (Unchanged(chat=was.chat), was), str(attempt)
+        reached.add((attempt.case.move, now.chat.state))
+    assert told.applied == changed
+    assert reached == {(m, to) for m in Move for to in TABLE[m].get(state, frozenset())}
+
+
+def check_written(attempt: Attempt, was: Stored, now: Stored, outcome: Applied) -> None:
+    change, version = attempt.change, was.chat.snapshot_version + 1
+    assert change is not None
+    assert now.chat.snapshot_version == version, str(attempt)
+    assert outcome == Applied(
+        chat=now.chat,
+        messages=tuple(m for m in now.messages if m.revision == version and not m.deleted),
+        forgotten=tuple(m.id for m in now.messages if m.revision == version and m.deleted),
+    ), str(attempt)
+    assert now.timeless() == predicted(was, change), str(attempt)
+    check_times(change, was.chat, now.chat)
+
+
+def predicted(was: Stored, change: Change) -> Stored:
+    world, rows = World(), Rows(was.chat)
+    rows.messages, rows.queue = list(was.messages), list(was.queue)
+    world.chats[was.chat.id] = rows
+    apply_purely(world, change)
+    return timeless(rows.chat, rows.messages, rows.queue)
+
+
+def check_times(change: Change, was: Chat, now: Chat) -> None:
+    """A chat moves up in its list only if it was touched; a wait that goes on has not begun
+    anew."""
+    assert (now.updated_at > was.updated_at) == change.touch
+    assert now.created_at == was.created_at
+    for name in ("runnable_at", "action_deadline", "interrupt_deadline"):
+        times = getattr(was, name), getattr(now, name)
+        assert None in times or times[0] == times[1], name
+
+
+@pytest.mark.parametrize("state", [state for state in State if without_effect(state)])
+async def test_a_move_with_nothing_to_do_touches_no_row(pool: Pool, state: State) -> None:
+    told = Told()
+    transactor = Transactor(pool, told)
+    tried = await attempts(pool, without_effect(state))
+    before, chats = await dump(pool), await stored(pool)
+    for attempt in tried:
+        outcome = await transactor.run(attempt.operation())
+        assert outcome == Unchanged(chat=chats[attempt.chat_id].chat), str(attempt)
+    assert await dump(pool) == before
+    assert told.applied == []
+
+
+# @pytest.mark.promise("P15")
+@pytest.mark.parametrize("state", State)
+async def test_an_unlisted_move_is_refused_and_touches_no_row(pool: Pool, state: State) -> None:
+    told = Told()
+    transactor = Transactor(pool, told)
+    tried = await attempts(pool, unlisted(state))
+    before = await dump(pool)
+    for attempt in tried:
+        with pytest.raises(ChatdError) as refused:
+            await transactor.run(attempt.operation())
+        got = type(refused.value), refused.value.code
+        assert got == refusal(state, attempt.case.move), str(attempt)
+    assert await dump(pool) == before
+    assert told.applied == []
+
+
+HANDED_OVER = [
+    Seed(state=state, owned=owned, retry=retry, calls=calls, plain=int(state.endswith("1")))
+    for state in State
+    for owned in ((True, False) if state in (State.I0, State.I1) else (True,))
+    for retry in ((True, False) if state[0] in "PRI" else (False,))
+    for calls in (("none", "local") if state[0] in "PRI" else (None,))
+]
+
+
+async def planted(pool: Pool) -> dict[ChatId, Stored]:
+    for number, seed in enumerate(HANDED_OVER, 1):
+        await plant_in(pool, replace(seed, chat_id=ChatId(UUID(int=number))))
+    return await stored(pool)
+
+
+# @pytest.mark.promise("P3")
+async def test_acquiring_in_one_statement_is_the_pure_move_for_each_chat(pool: Pool) -> None:
+    before = await planted(pool)
+    taken = await workers.acquire(pool, OTHER_WORKER, roots=1000, children=1000)
+    after = await stored(pool)
+    assert {chat.id: chat for chat in taken} == {
+        chat_id: now.chat for chat_id, now in after.items() if now != before[chat_id]
+    }
+    free = {it for it, was in before.items() if was.chat.runnable_at is not None}
+    assert {chat.id for chat in taken} == free
+    for chat in taken:
+        was = before[chat.id]
+        assert after[chat.id].timeless() == predicted(was, acquire(was.chat, OTHER_WORKER))
+        assert chat.recent_changes == (0, *was.chat.recent_changes)[:8]
+        assert chat.updated_at == was.chat.updated_at
+
+
+# @pytest.mark.promise("P3")
+async def test_releasing_in_one_statement_is_the_pure_move_for_each_chat(pool: Pool) -> None:
+    before = await planted(pool)
+    let_go = await workers.release(pool, WORKER)
+    after = await stored(pool)
+    assert {chat.id: chat for chat in let_go} == {
+        chat_id: now.chat for chat_id, now in after.items() if now != before[chat_id]
+    }
+    owned = {it for it, was in before.items() if was.chat.worker_id == WORKER}
+    assert {chat.id for chat in let_go} == owned
+    for chat in let_go:
+        was = before[chat.id]
+        pure = release(was.chat, WORKER, was.chat.epoch)
+        assert after[chat.id].timeless() == predicted(was, pure)
+        assert chat.recent_changes == (0, *was.chat.recent_changes)[:8]
+        assert chat.updated_at == was.chat.updated_at

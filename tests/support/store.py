@@ -1,0 +1,147 @@
+"""Chats in a real database: put there by the product's own statements, read back whole.
+
+Owns seeding, copying and comparing rows. What must hold of them is said elsewhere.
+"""
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, LiteralString
+from uuid import UUID
+
+import msgspec
+
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat
+from chatd.domain.commands import CreateChat
+from chatd.domain.ids import ChangeId, ChatId, WorkerId
+from chatd.domain.user_moves import create
+from chatd.store.conn import Conn, ConnectConfig, Session, connect
+from chatd.store.pool import Pool, PoolConfig
+from chatd.store.transact import Applied, apply
+from tests.support.factories import OWNER, prompt
+from tests.support.seeds import Seed, plant
+
+TABLES: Final = (
+    "chats",
+    "chat_messages",
+    "chat_queued_messages",
+    "chat_requests",
+    "chat_tool_runs",
+    "chat_workers",
+    "usage_events",
+)
+
+SEEDING: Final = -1
+"""The change id of writes that no test asks after."""
+
+# A copy has its own id everywhere, and nothing else of its own.
+_COPY: Final[LiteralString] = """
+    WITH copies AS (SELECT unnest($2::uuid[]) AS id),
+    chat AS (INSERT INTO chats SELECT (jsonb_populate_record(c, jsonb_build_object(
+            'id', n.id, 'root_chat_id', n.id))).* FROM chats c, copies n WHERE c.id = $1),
+    message AS (INSERT INTO chat_messages SELECT (json_populate_record(m, json_build_object(
+            'chat_id', n.id, 'root_chat_id', n.id))).*
+            FROM chat_messages m, copies n WHERE m.chat_id = $1)
+    INSERT INTO chat_queued_messages SELECT (json_populate_record(q, json_build_object(
+            'chat_id', n.id, 'root_chat_id', n.id))).*
+            FROM chat_queued_messages q, copies n WHERE q.chat_id = $1"""
+
+
+class Told:
+    """Whoever is told of writes, and remembers."""
+
+    def __init__(self) -> None:
+        self.applied: list[Applied] = []
+
+    def __call__(self, applied: Applied) -> None:
+        self.applied.append(applied)
+
+    @property
+    def chats(self) -> list[Chat]:
+        return [applied.chat for applied in self.applied]
+
+
+def chat_id(number: int) -> ChatId:
+    return ChatId(UUID(int=number))
+
+
+def opening(number: int, *, free: WorkerId | None = None, **columns: object) -> Change:
+    """The change that creates a chat, with the command's columns as given."""
+    command = CreateChat(id=chat_id(number), owner_id=OWNER, title="A chat", prompt=prompt("hi"))
+    return create(msgspec.structs.replace(command, **columns), free)
+
+
+async def open_chat(
+    conn: Conn, number: int, *, free: WorkerId | None = None, **columns: object
+) -> Chat:
+    return (await write(conn, opening(number, free=free, **columns))).chat
+
+
+async def open_child(conn: Conn, number: int, root: int, parent: int | None = None) -> Chat:
+    above = chat_id(root if parent is None else parent)
+    return await open_chat(conn, number, root_chat_id=chat_id(root), parent_chat_id=above)
+
+
+async def write(conn: Conn, change: Change | None, change_id: int = SEEDING) -> Applied:
+    """Write what must not meet anybody."""
+    assert change is not None
+    applied = await apply(conn, change, ChangeId(change_id))
+    assert applied is not None, "somebody else has changed the chat"
+    return applied
+
+
+async def plant_in(conn: Conn, seed: Seed) -> Chat:
+    """Bring a chat into a state by the very changes that led there in the pure world."""
+    written = [await write(conn, change) for change in plant(seed).changes]
+    return written[-1].chat
+
+
+async def copy(conn: Conn, chat: ChatId, copies: Sequence[ChatId]) -> None:
+    await conn.execute(_COPY, chat, copies)
+
+
+async def dump(conn: Conn) -> dict[str, list[str]]:
+    """Every row as text, with the transaction that wrote it: equal means untouched."""
+    return {
+        table: [
+            row["line"]
+            for row in await conn.fetch(
+                f"SELECT t.xmin || t::text AS line FROM {table} t ORDER BY 1"
+            )
+        ]
+        for table in TABLES
+    }
+
+
+@asynccontextmanager
+async def session_to(dsn: str) -> AsyncGenerator[Session]:
+    """A session of somebody else."""
+    session = await connect(ConnectConfig(dsn=dsn, application_name="somebody else"))
+    try:
+        yield session
+    finally:
+        await session.close(within_s=5)
+
+
+@asynccontextmanager
+async def counting_pool(dsn: str) -> AsyncGenerator[tuple[Pool, list[str]]]:
+    """A pool, and every statement that it sends."""
+    sent: list[str] = []
+    pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)), on_statement=sent.append)
+    try:
+        yield pool, sent
+    finally:
+        await pool.close()
+
+
+async def age(conn: Conn, chats: Iterable[ChatId], *, seconds: float) -> None:
+    """Let the times in some rows be longer ago, and deadlines nearer."""
+    await conn.execute(
+        """UPDATE chats SET runnable_at = runnable_at - $2 * interval '1 s',
+               updated_at = updated_at - $2 * interval '1 s',
+               action_deadline = action_deadline - $2 * interval '1 s',
+               interrupt_deadline = interrupt_deadline - $2 * interval '1 s'
+           WHERE id = ANY ($1)""",
+        list(chats),
+        float(seconds),
+    )
