@@ -1,12 +1,13 @@
 """Processes that use one embedded database, for tests: start them, ask them, kill them."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -158,6 +159,7 @@ async def until(condition: Callable[[], Coroutine[None, None, bool]]) -> None:
 class Session(Protocol):
     async def fetchval(self, query: str) -> object: ...
     async def close(self) -> None: ...
+    def terminate(self) -> None: ...
 
 
 class Connect(Protocol):
@@ -177,3 +179,15 @@ async def fetch(dsn: str, query: str) -> object:
         return await connection.fetchval(query)
     finally:
         await connection.close()
+
+
+@contextlib.asynccontextmanager
+async def a_backend(dsn: str) -> AsyncGenerator[int]:
+    """The process id of a server process that stays until it is killed."""
+    connection = await _connect(dsn, timeout=ANSWER_S)
+    try:
+        pid = await connection.fetchval("SELECT pg_backend_pid()")
+        assert isinstance(pid, int)
+        yield pid
+    finally:
+        connection.terminate()
