@@ -18,6 +18,7 @@ def send(words: str = "new", when_busy: WhenBusy = "queue") -> SendMessage:
     return SendMessage(prompt=prompt(words), when_busy=when_busy)
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize("state", BUSY_STATES)
 def test_a_busy_chat_queues_and_goes_on_undisturbed(state: str) -> None:
     seeded = seed_state(State(state))

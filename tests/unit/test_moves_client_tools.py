@@ -102,6 +102,7 @@ def test_steering_messages_join_after_the_results() -> None:
     assert rows.chat.state is State.P1
 
 
+@pytest.mark.promise("P15")
 @pytest.mark.parametrize(
     ("answers", "complaint"),
     [
@@ -143,6 +144,7 @@ def test_results_that_come_twice_or_too_late_are_refused(state: str) -> None:
 # The deadline
 
 
+@pytest.mark.promise("P2")
 @pytest.mark.parametrize(("state", "target"), [("A0", "P0"), ("A1", "P1")])
 def test_the_model_is_told_when_nobody_answered_in_time(state: str, target: str) -> None:
     seeded = seed_state(State(state))

@@ -63,6 +63,7 @@ def test_an_owned_interrupt_is_not_taken_away() -> None:
         acquire(seed_state(State.I0).chat, OTHER_WORKER)
 
 
+@pytest.mark.promise("P5")
 @pytest.mark.parametrize(("state", "target"), [("R0", "P0"), ("R1", "P1"), ("I0", "I0")])
 def test_a_worker_that_leaves_changes_nothing_but_the_owner(state: str, target: str) -> None:
     seeded = seed_state(State(state))
@@ -99,6 +100,7 @@ def _case(write_name: str) -> tuple[Chat, Step]:
     return chat, step(chat, asks if write_name == "require_action" else WORDS)
 
 
+@pytest.mark.promise("P3")
 @pytest.mark.parametrize("name", sorted(WRITES))
 @pytest.mark.parametrize(
     "off",
@@ -120,6 +122,7 @@ def test_a_write_is_refused_unless_the_whole_fence_holds(name: str, off: dict[st
         WRITES[name](chat, stale)
 
 
+@pytest.mark.promise("P1", "P3")
 def test_a_commit_sent_twice_is_applied_once() -> None:
     chat = seed_state(State.R0).chat
     taken = step(chat, WORDS)
@@ -129,6 +132,7 @@ def test_a_commit_sent_twice_is_applied_once() -> None:
         commit_step(after, taken)
 
 
+@pytest.mark.promise("P3")
 def test_an_old_task_of_the_same_worker_is_fenced_off_once_it_has_taken_the_chat_again() -> None:
     chat = seed_state(State.R0).chat
     old = step(chat, WORDS)
@@ -189,6 +193,7 @@ def test_every_attempt_at_a_step_is_an_episode_of_its_own() -> None:
 # Crashes
 
 
+@pytest.mark.promise("P2", "P10")
 @pytest.mark.parametrize(("state", "target"), [("R0", "P0"), ("R1", "P1"), ("I0", "I0")])
 def test_a_chat_whose_worker_died_is_there_to_be_taken(state: str, target: str) -> None:
     seeded = seed_state(State(state), calls="local", retry=True)

@@ -154,6 +154,7 @@ def test_whatever_steers_goes_along_with_a_promoted_message() -> None:
     assert waiting(rows.queue) == ["plain 0"]
 
 
+@pytest.mark.promise("P4", "P9")
 @pytest.mark.parametrize("state", ["R1", "I1"])
 def test_promoting_into_a_running_turn_stops_it_and_waits_at_the_head(state: str) -> None:
     seeded = seed_state(State(state), plain=3, steer=1)
@@ -213,6 +214,7 @@ TRIES: dict[str, Callable[[Chat, list[QueuedMessage], int], Change | None]] = {
 }
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize("state", ["W", "R0", "R1", "E0"])
 @pytest.mark.parametrize("what", ["edit", "move"])
 def test_whoever_comes_after_promotion_is_told_that_the_old_text_was_sent(

@@ -56,6 +56,7 @@ def test_a_move_with_nothing_to_do_changes_nothing(state: State, move: Move) -> 
         assert perform(case, plant(case.seed)) is None
 
 
+@pytest.mark.promise("P15")
 @pytest.mark.parametrize(("state", "move"), ILLEGAL)
 def test_an_unlisted_move_is_refused_with_a_reason(state: State, move: Move) -> None:
     kind, code = refusal(state, move)

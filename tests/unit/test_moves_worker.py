@@ -26,6 +26,7 @@ PAID = UsageEntry(
 # Steps
 
 
+@pytest.mark.promise("P10")
 def test_an_answer_is_committed_before_its_calls_run() -> None:
     seeded = seed_state(State.R0)
     asks = draft("assistant", text("Look."), call("c1"), call("c2"))
@@ -91,6 +92,7 @@ def test_a_steering_message_that_joins_a_summary_begins_the_turn() -> None:
     assert tell(rows.messages)[-1] == "user: steer 0"
 
 
+@pytest.mark.promise("P5")
 def test_a_worker_that_is_leaving_commits_its_step_and_lets_go() -> None:
     seeded = seed_state(State.R0)
     rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, WORDS, keep_owner=False)))
@@ -98,6 +100,7 @@ def test_a_worker_that_is_leaving_commits_its_step_and_lets_go() -> None:
     assert rows.chat.attempt == 0
 
 
+@pytest.mark.promise("P11")
 def test_a_step_is_paid_for_in_the_same_write() -> None:
     chat = seed_state(State.R0).chat
     assert commit_step(chat, step(chat, WORDS, usage=(PAID,))).usage == (PAID,)
@@ -115,6 +118,7 @@ def test_a_step_does_not_move_the_chat_up_in_the_list() -> None:
     assert not commit_step(chat, step(chat, WORDS)).touch
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.parametrize(
     ("messages", "complaint"),
     [
@@ -181,6 +185,7 @@ def test_steering_messages_begin_the_next_turn_if_this_one_ended_first() -> None
     assert waiting(rows.queue) == ["plain 0"]
 
 
+@pytest.mark.promise("P9")
 def test_the_queue_drains_in_order() -> None:
     seeded = seed_state(State.R1, plain=3)
     changes = [finish_turn(seeded.chat, step(seeded.chat, WORDS))]
@@ -218,6 +223,7 @@ def test_open_calls_of_a_failed_turn_stay_open_until_somebody_writes() -> None:
 # After a stop
 
 
+@pytest.mark.promise("P4")
 def test_a_stop_keeps_the_partial_answer_and_answers_its_calls() -> None:
     seeded = seed_state(State.I0)
     partial = draft("assistant", text("Once upon"), call("c9"))
@@ -226,6 +232,7 @@ def test_a_stop_keeps_the_partial_answer_and_answers_its_calls() -> None:
     assert rows.chat.state is State.W
 
 
+@pytest.mark.promise("P4")
 def test_a_stop_keeps_results_that_were_in_and_answers_the_rest() -> None:
     seeded = seed_state(State.I0, calls="local")
     done = draft("tool", result("c2"))
@@ -246,6 +253,7 @@ def test_no_result_is_made_up_for_a_call_the_provider_runs() -> None:
     assert tell(rows.messages)[-1] == "assistant: [s1]"
 
 
+@pytest.mark.promise("P4", "P9")
 @pytest.mark.parametrize(("keep_owner", "target"), [(True, "R1"), (False, "P1")])
 def test_after_the_partial_the_queue_goes_on(*, keep_owner: bool, target: str) -> None:
     seeded = seed_state(State.I1, plain=2)
@@ -255,6 +263,7 @@ def test_after_the_partial_the_queue_goes_on(*, keep_owner: bool, target: str) -
     assert rows.chat.state == target
 
 
+@pytest.mark.promise("P2")
 @pytest.mark.parametrize("owned", [True, False])
 @pytest.mark.parametrize(("state", "target"), [("I0", "W"), ("I1", "P0")])
 def test_a_stop_ends_in_time_whatever_the_tool_does(

@@ -52,6 +52,7 @@ def shows_the_truth(viewer: Viewer, walk: Walk) -> bool:
     return viewer.state == ClientState.of(walk.snapshot())
 
 
+@pytest.mark.promise("P8")
 @pytest.mark.parametrize("seed", range(10))
 def test_a_viewer_that_comes_back_anywhere_ends_with_what_a_fresh_read_shows(seed: int) -> None:
     walk, draw = Walk(seed), Random(-seed - 1)

@@ -107,6 +107,7 @@ def test_busy_archived_and_at_rest_are_all_there_is() -> None:
     assert not BUSY & ARCHIVED
 
 
+@pytest.mark.promise("P2")
 def test_every_busy_state_can_be_left_without_a_person() -> None:
     """Nothing is stuck: from any busy state moves of workers alone lead to rest."""
     at_rest = frozenset(State) - BUSY

@@ -1,0 +1,39 @@
+"""ARCHITECTURE.md says what the code does."""
+
+import pytest
+
+from chatd.domain.states import Move, State
+from tests.promises import PROMISES
+from tools.docs import DOCUMENT, SECTIONS, moves, render, states
+
+TEXT = DOCUMENT.read_text()
+
+
+def test_the_tables_are_those_of_the_code() -> None:
+    assert render(TEXT) == TEXT, "run make docs"
+
+
+def test_every_state_and_every_move_is_in_the_tables() -> None:
+    assert len(list(states())) == 2 + len(State)
+    listed = {line.split("|")[1].strip() for line in moves()}
+    assert listed >= set(Move) - {Move.UNARCHIVE}
+
+
+def test_a_table_that_has_drifted_is_noticed() -> None:
+    drifted = TEXT.replace("| W | waiting |", "| W | dreaming |")
+    assert drifted != TEXT
+    assert render(drifted) == TEXT
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_lost_marker_is_noticed(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        render(TEXT.replace(f"<!-- end of {name} -->\n", ""))
+
+
+def test_every_promise_is_named() -> None:
+    assert all(f"| {promise.id} |" in TEXT for promise in PROMISES)
+
+
+def test_the_page_stays_short() -> None:
+    assert len(TEXT.encode()) <= 20_000

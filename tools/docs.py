@@ -1,0 +1,112 @@
+"""Write the tables of ARCHITECTURE.md from the code, between their markers.
+
+`python -m tools.docs` rewrites the file; with `--check` it only says whether that would change it.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import get_args
+
+from chatd.domain.errors import InvariantBroken
+from chatd.domain.states import TABLE, Actor, Move, State, Status, classify, public_status
+
+DOCUMENT = Path(__file__).parent.parent / "ARCHITECTURE.md"
+
+
+def states() -> Iterator[str]:
+    yield "| state | status | queue | owner | shown as |"
+    yield "|---|---|---|---|---|"
+    for state, rows in _rows_by_state().items():
+        status, queued, archived, _ = rows[0]
+        owners = {owned for *_, owned in rows}
+        owner = "either" if len(owners) == 2 else ("a worker" if True in owners else "none")
+        queue = "waiting" if queued else "empty"
+        shown = public_status(status, archived=archived, owned=True in owners)
+        yield f"| {state} | {status} | {queue} | {owner} | {shown} |"
+
+
+def _rows_by_state() -> dict[State, list[tuple[Status, bool, bool, bool]]]:
+    found: dict[State, list[tuple[Status, bool, bool, bool]]] = {state: [] for state in State}
+    statuses: tuple[Status, ...] = get_args(Status)
+    no_yes = (False, True)
+    for status, queued, archived, owned in product(statuses, no_yes, no_yes, no_yes):
+        try:
+            state = classify(status, queued=queued, archived=archived, owned=owned)
+        except InvariantBroken:
+            continue
+        found[state].append((status, queued, archived, owned))
+    return found
+
+
+def moves() -> Iterator[str]:
+    columns = [state for state in State if not state.startswith("X")]
+    yield "| |" + "".join(f" {state} |" for state in columns)
+    yield "|---|" + "---|" * len(columns)
+    for actor in Actor:
+        yield f"| *{actor.value}* |" + " |" * len(columns)
+        for move in Move:
+            if move.actor is actor and move is not Move.UNARCHIVE:
+                yield f"| {move} |" + "".join(f" {_cell(move, state)} |" for state in columns)
+
+
+def _cell(move: Move, state: State) -> str:
+    targets = TABLE[move].get(state)
+    if targets is None:
+        return ""
+    return _names(targets) if targets else "="
+
+
+def _names(targets: frozenset[State]) -> str:
+    """In the table's order; a letter alone stands for both, with and without a queue."""
+    names: list[str] = []
+    for target in State:
+        letter = target.rstrip("01")
+        both = {f"{letter}0", f"{letter}1"} <= targets
+        name = letter if both else str(target)
+        if target in targets and name not in names:
+            names.append(name)
+    return " ".join(names)
+
+
+def unarchiving() -> Iterator[str]:
+    cells = TABLE[Move.UNARCHIVE].items()
+    pairs = ", ".join(f"{state} to {' '.join(sorted(targets))}" for state, targets in cells)
+    yield f"An archived chat refuses every move but `unarchive`: {pairs}."
+
+
+SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
+    "states": states,
+    "moves": moves,
+    "unarchiving": unarchiving,
+}
+
+
+def render(document: str) -> str:
+    """The document with every marked section written anew."""
+    for name, lines in SECTIONS.items():
+        begin, end = f"<!-- {name}: made by tools/docs.py -->\n", f"<!-- end of {name} -->\n"
+        head, found, rest = document.partition(begin)
+        _, closed, tail = rest.partition(end)
+        if not (found and closed):
+            raise ValueError(f"The section {name!r} has lost its markers.")
+        body = "".join(f"{line}\n" for line in lines())
+        document = f"{head}{begin}{body}{end}{tail}"
+    return document
+
+
+def main(*, check: bool) -> int:
+    before = DOCUMENT.read_text()
+    after = render(before)
+    if before == after:
+        return 0
+    if check:
+        print(f"{DOCUMENT.name} does not say what the code does: run make docs.", file=sys.stderr)
+        return 1
+    DOCUMENT.write_text(after)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(check="--check" in sys.argv[1:]))
