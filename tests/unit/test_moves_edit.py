@@ -9,6 +9,7 @@ from chatd.domain.commands import EditMessage, Failure, RequestCompaction
 from chatd.domain.errors import InvalidInput, NotFound, NothingToCompact, TransitionNotAllowed
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.messages import Message
+from chatd.domain.queue_moves import promote_queued
 from chatd.domain.states import BUSY, State
 from chatd.domain.user_moves import edit_message, interrupt, request_compaction
 from chatd.domain.worker_moves import acquire, commit_step, fail_turn, finish_turn, release
@@ -228,6 +229,13 @@ def test_the_mark_goes_with_the_turn() -> None:
 def test_the_mark_goes_when_the_queue_s_head_begins_a_turn() -> None:
     chat = seed_state(State.R1, compaction=True).chat
     assert not finish_turn(chat, step(chat)).after.compaction_requested
+
+
+def test_the_mark_goes_when_a_message_is_let_through() -> None:
+    seeded = seed_state(State.P1, compaction=True)
+    assert seeded.chat.compaction_requested
+    promoted = promote_queued(seeded.chat, seeded.queue, seeded.queue[0].id, None)
+    assert not promoted.after.compaction_requested
 
 
 def test_the_model_that_wrote_the_summary_is_not_taken_for_the_chat_s() -> None:

@@ -4,13 +4,14 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.chat import MAX_QUEUED, Chat
+from chatd.domain.change import Request
+from chatd.domain.chat import MAX_QUEUED
 from chatd.domain.commands import SendMessage, WhenBusy
-from chatd.domain.ids import ModelConfigId
+from chatd.domain.ids import ModelConfigId, RequestId
 from chatd.domain.states import State
 from chatd.domain.user_moves import send_message
 from chatd.domain.worker_moves import finish_turn
-from tests.support.factories import OTHER_WORKER, WORKER, draft, prompt, text
+from tests.support.factories import OTHER_WORKER, OWNER, WORKER, draft, prompt, text
 from tests.support.seeds import seed_state, step
 from tests.support.story import tell, waiting, write
 
@@ -64,9 +65,10 @@ def test_a_failed_chat_with_a_full_queue_still_accepts_a_message() -> None:
 
 def test_steering_a_failed_chat_does_not_wait_for_plain_messages() -> None:
     seeded = seed_state(State.E1, plain=1)
-    rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), None))
+    rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), OTHER_WORKER))
     assert tell(rows.messages)[-1] == "user: new"
     assert waiting(rows.queue) == ["plain 0"]
+    assert rows.chat.worker_id == OTHER_WORKER
 
 
 def test_steering_a_failed_chat_waits_for_older_steering_messages() -> None:
@@ -102,11 +104,8 @@ def test_a_message_without_a_model_leaves_the_chat_s() -> None:
     assert (chat.model_config_id, chat.reasoning_effort) == (FAST, "low")
 
 
-def test_the_chat_moves_up_in_the_list_when_somebody_writes_to_it() -> None:
-    def touched(chat: Chat, when_busy: WhenBusy) -> bool:
-        return send_message(chat, send(when_busy=when_busy), None).touch
-
-    assert touched(seed_state(State.W).chat, "queue")
-    assert touched(seed_state(State.R0).chat, "queue")
-    assert touched(seed_state(State.R0).chat, "interrupt")
-    assert touched(seed_state(State.P0).chat, "steer")
+def test_a_request_is_remembered_in_the_same_write() -> None:
+    request = Request(scope=OWNER, id=RequestId(UUID(int=5)), op="send", fingerprint="f")
+    change = send_message(seed_state(State.W).chat, send(), None)
+    assert change.requested(request).request == request
+    assert change.requested(None).request is None

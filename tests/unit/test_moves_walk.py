@@ -50,6 +50,29 @@ def _applies(seeded: Seeded, change: Change) -> None:
         watch.saw(written, rows.chat, rows.messages, rows.queue)
 
 
+TOUCHING = frozenset(Move) - {
+    Move.EDIT_QUEUED,
+    Move.MOVE_QUEUED,
+    Move.DELETE_QUEUED,
+    Move.ACQUIRE,
+    Move.COMMIT_STEP,
+    Move.RECORD_RETRY,
+    Move.RELEASE,
+    Move.REAP,
+}
+
+
+@pytest.mark.parametrize(("state", "move"), LEGAL)
+def test_a_chat_moves_up_in_the_list_when_a_person_acts_or_a_turn_ends(
+    state: State, move: Move
+) -> None:
+    """Not with every step, nor with every hand-over: the list would never stand still."""
+    for case in cases(state, move):
+        change = perform(case, plant(case.seed))
+        gave_up = move is Move.REAP and case.seed.orphans > 0
+        assert change is None or change.touch is (move in TOUCHING or gave_up)
+
+
 @pytest.mark.parametrize(("state", "move"), IDLE)
 def test_a_move_with_nothing_to_do_changes_nothing(state: State, move: Move) -> None:
     for case in cases(state, move):
