@@ -6,6 +6,7 @@ test can hand it one that moves only when told to.
 
 import asyncio
 import time
+from datetime import UTC, datetime
 
 
 class SystemClock:
@@ -13,6 +14,9 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
 
     async def sleep(self, seconds: float, tag: str) -> None:
         """The tag is for a test's clock, which finds the sleeper by it."""

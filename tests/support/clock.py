@@ -5,6 +5,9 @@ lets time pass. So a test never guesses whether the code has reached its timer y
 """
 
 import asyncio
+from datetime import UTC, datetime, timedelta
+
+_BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class _Sleeper:
@@ -24,6 +27,9 @@ class FakeClock:
 
     def monotonic(self) -> float:
         return self._now
+
+    def now(self) -> datetime:
+        return _BEGINNING + timedelta(seconds=self._now)
 
     async def sleep(self, seconds: float, tag: str) -> None:
         if seconds <= 0:

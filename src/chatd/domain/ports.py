@@ -1,16 +1,27 @@
 """What the rooms above bedrock may be handed: Protocols, satisfied by shape."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from datetime import datetime
+from typing import Literal, Protocol
+from uuid import UUID
 
-from chatd.domain.model import ModelEvent, ModelRequest
+from msgspec import Raw, Struct
+
+from chatd.domain.chat import Chat, Fence
+from chatd.domain.ids import ChangeId, ModelConfigId, ToolCallId
+from chatd.domain.model import ModelConfig, ModelEvent, ModelRequest, ToolSpec
+from chatd.domain.tool_output import ToolOutput
 
 
 class Clock(Protocol):
     """Time for services. `tag` names what is waited for, so that a test can wait for the waiter."""
 
     def monotonic(self) -> float: ...
+
+    def now(self) -> datetime:
+        """Wall time, for people to read. Nothing is decided by it."""
+        ...
 
     async def sleep(self, seconds: float, tag: str) -> None: ...
 
@@ -31,3 +42,73 @@ class Provider(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]: ...
 
     async def close(self) -> None: ...
+
+
+class Emit(Protocol):
+    """Says that something has happened: a log line and a metric in production, something to
+    wait for in a test. Ids and numbers only, never content."""
+
+    def __call__(self, event: str, **fields: object) -> None: ...
+
+
+class Env(Struct, frozen=True, kw_only=True):
+    """What comes from outside and differs in a test: time, ids, and who is told."""
+
+    clock: Clock
+    emit: Emit
+    new_id: Callable[[], UUID]
+    new_change_id: Callable[[], ChangeId]
+
+
+class ModelChoice(Struct, frozen=True, kw_only=True):
+    """A configured model and whoever serves it."""
+
+    config: ModelConfig
+    provider: Provider
+
+
+class Models(Protocol):
+    async def choose(self, wanted: ModelConfigId | None) -> ModelChoice:
+        """The model that is wanted, or the default. Raises ProviderFailed if there is none
+        that can be used, with a fault that says what to set."""
+        ...
+
+
+Effect = Literal["read", "idempotent", "once"]
+"""What doing it twice would mean: nothing, the same again, or harm."""
+
+
+class ToolContext(Struct, frozen=True, kw_only=True):
+    """On whose behalf a tool runs. The call's id names its effects, the fence its right to
+    have any."""
+
+    chat: Chat
+    call_id: ToolCallId
+    fence: Fence
+
+
+class Tool(Protocol):
+    """Something the model may call. Failure is an answer: `run` raises only for bugs."""
+
+    @property
+    def spec(self) -> ToolSpec: ...
+    @property
+    def effect(self) -> Effect: ...
+    @property
+    def serial(self) -> bool: ...
+    @property
+    def exclusive(self) -> bool: ...
+    @property
+    def stops_turn(self) -> bool: ...
+    @property
+    def timeout_s(self) -> float: ...
+
+    async def run(self, context: ToolContext, args: Raw) -> ToolOutput: ...
+
+    async def recover(self, context: ToolContext) -> ToolOutput | None:
+        """What became of a call that was begun before a crash; None if nobody can know."""
+        ...
+
+
+class ToolSource(Protocol):
+    async def tools(self, chat: Chat) -> Sequence[Tool]: ...
