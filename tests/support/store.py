@@ -15,6 +15,7 @@ from chatd.domain.chat import Chat
 from chatd.domain.commands import CreateChat
 from chatd.domain.ids import ChangeId, ChatId, WorkerId
 from chatd.domain.user_moves import create
+from chatd.store import chats
 from chatd.store.conn import Conn, ConnectConfig, Session, connect
 from chatd.store.pool import Pool, PoolConfig
 from chatd.store.transact import Applied, apply
@@ -92,8 +93,11 @@ async def write(conn: Conn, change: Change | None, change_id: int = SEEDING) -> 
 
 async def plant_in(conn: Conn, seed: Seed) -> Chat:
     """Bring a chat into a state by the very changes that led there in the pure world."""
-    written = [await write(conn, change) for change in plant(seed).changes]
-    return written[-1].chat
+    for change in plant(seed).changes:
+        await write(conn, change)
+    chat = await chats.get(conn, seed.chat_id)
+    assert chat is not None
+    return chat
 
 
 async def copy(conn: Conn, chat: ChatId, copies: Sequence[ChatId]) -> None:
@@ -134,7 +138,7 @@ async def counting_pool(dsn: str) -> AsyncGenerator[tuple[Pool, list[str]]]:
         await pool.close()
 
 
-async def age(conn: Conn, chats: Iterable[ChatId], *, seconds: float) -> None:
+async def age(conn: Conn, which: Iterable[ChatId], *, seconds: float) -> None:
     """Let the times in some rows be longer ago, and deadlines nearer."""
     await conn.execute(
         """UPDATE chats SET runnable_at = runnable_at - $2 * interval '1 s',
@@ -142,6 +146,6 @@ async def age(conn: Conn, chats: Iterable[ChatId], *, seconds: float) -> None:
                action_deadline = action_deadline - $2 * interval '1 s',
                interrupt_deadline = interrupt_deadline - $2 * interval '1 s'
            WHERE id = ANY ($1)""",
-        list(chats),
+        list(which),
         float(seconds),
     )

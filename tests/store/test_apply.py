@@ -1,0 +1,204 @@
+"""What a change writes: all of it, exactly, or nothing."""
+
+from random import Random
+from uuid import UUID
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from chatd.domain.change import Change
+from chatd.domain.commands import EditMessage, SendMessage
+from chatd.domain.errors import InvariantBroken
+from chatd.domain.ids import ChangeId, MessageId, ModelConfigId, UserId
+from chatd.domain.messages import Usage, UsageEntry
+from chatd.domain.states import TABLE, Move, State
+from chatd.domain.user_moves import edit_message, send_message
+from chatd.domain.worker_moves import commit_step, finish_turn
+from chatd.store import chats, messages
+from chatd.store.pool import Pool
+from chatd.store.transact import apply
+from tests.model.driver import Driver
+from tests.model.world import Rows
+from tests.support.cells import Case, cases
+from tests.support.factories import CHAT, OWNER, draft, prompt, text
+from tests.support.perform import perform
+from tests.support.seeds import Seed, plant, step
+from tests.support.store import SEEDING, chat_id, dump, plant_in, write
+from tests.support.stored import stored, timeless
+
+
+class Recorder(Driver):
+    """Remembers every change that was written, in order."""
+
+    def __init__(self, rng: Random) -> None:
+        self.written: list[Change] = []
+        super().__init__(rng)
+
+    def _saw(self, change: Change, rows: Rows) -> None:
+        super()._saw(change, rows)
+        self.written.append(change)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_random_life_is_stored_as_the_pure_model_has_it(pool: Pool, seed: int) -> None:
+    """Two families of chats: models, efforts and authors of promoted messages, deletions, the
+    order of queues and everything else that the model knows."""
+    recorder = Recorder(Random(f"store {seed}"))
+    for _ in range(200):
+        recorder.step()
+    for change in recorder.written:
+        await write(pool, change)
+    meant = {
+        chat: timeless(rows.chat, rows.messages, rows.queue)
+        for chat, rows in recorder.world.chats.items()
+    }
+    assert {chat: found.timeless() for chat, found in (await stored(pool)).items()} == meant
+    assert await paid_entries(pool) == recorder.world.usage
+    keys = await pool.fetch("SELECT scope, request_id FROM chat_requests")
+    assert {tuple(row) for row in keys} == set(recorder.world.requests)
+
+
+async def paid_entries(pool: Pool) -> list[UsageEntry]:
+    rows = await pool.fetch("SELECT * FROM usage_events ORDER BY id")
+    return [
+        UsageEntry(
+            kind=row["kind"],
+            provider=row["provider"],
+            model=row["model"],
+            usage=Usage(
+                input_tokens=row["input_tokens"],
+                output_tokens=row["output_tokens"],
+                reasoning_tokens=row["reasoning_tokens"],
+                cache_creation_tokens=row["cache_creation_tokens"],
+                cache_read_tokens=row["cache_read_tokens"],
+            ),
+            model_config_id=row["model_config_id"],
+            message_id=row["message_id"],
+            cost_micros=row["cost_micros"],
+            price=None if row["price"] is None else Raw(row["price"]),
+            runtime_ms=row["runtime_ms"],
+            ok=row["ok"],
+        )
+        for row in rows
+    ]
+
+
+async def test_a_change_made_from_an_older_row_writes_nothing(pool: Pool) -> None:
+    changes: list[Change] = []
+    for number, (wanted, moves) in enumerate(listed_moves().items(), 1):
+        seed = msgspec.structs.replace(wanted, chat_id=chat_id(number))
+        await plant_in(pool, seed)
+        made = (perform(case, plant(seed)) for case in moves)
+        changes.extend(change for change in made if change is not None)
+    await pool.execute("UPDATE chats SET snapshot_version = snapshot_version + 1")
+    before = await dump(pool)
+    assert len(changes) > 100
+    for change in changes:
+        assert await apply(pool, change, ChangeId(SEEDING)) is None
+    assert await dump(pool) == before
+
+
+def listed_moves() -> dict[Seed, list[Case]]:
+    found: dict[Seed, list[Case]] = {}
+    for case in (next(cases(state, move)) for move in Move for state in TABLE[move]):
+        found.setdefault(case.seed, []).append(case)
+    return found
+
+
+async def test_the_chat_takes_the_model_of_the_last_promoted_message_that_names_one(
+    pool: Pool,
+) -> None:
+    """Three steering messages are promoted together; the last of them has no wishes."""
+    first, second = ModelConfigId(UUID(int=50)), ModelConfigId(UUID(int=51))
+    chat = await plant_in(pool, Seed(state=State.R0))
+    for wishes in (
+        {"model_config_id": first, "reasoning_effort": "high"},
+        {"model_config_id": second},
+        {},
+    ):
+        command = SendMessage(prompt=prompt("go on", **wishes), when_busy="steer")
+        chat = (await write(pool, send_message(chat, command, None))).chat
+    answer = draft("assistant", text("Done."))
+    done = await write(pool, commit_step(chat, step(chat, answer)))
+    assert (done.chat.model_config_id, done.chat.reasoning_effort) == (second, "high")
+    assert [(m.model_config_id, m.reasoning_effort) for m in done.messages] == [
+        (None, None),
+        (first, "high"),
+        (second, None),
+        (None, None),
+    ]
+    assert await chats.get(pool, CHAT) == done.chat
+
+
+async def test_a_promoted_message_keeps_its_author_and_its_time_is_that_of_promotion(
+    pool: Pool,
+) -> None:
+    guest = UserId(UUID(int=60))
+    chat = await plant_in(pool, Seed(state=State.R0))
+    command = SendMessage(prompt=prompt("mine", created_by=guest))
+    chat = (await write(pool, send_message(chat, command, None))).chat
+    done = await write(pool, finish_turn(chat, step(chat, draft("assistant", text("Two.")))))
+    *_, promoted = await messages.history(pool, CHAT)
+    assert (promoted.created_by, promoted.content) == (guest, (text("mine"),))
+    assert promoted.created_at == done.chat.updated_at
+    assert done.messages[-1] == promoted
+
+
+async def test_an_edit_marks_what_it_forgets_with_its_own_version(pool: Pool) -> None:
+    chat = await plant_in(pool, Seed(state=State.R1, calls="local", plain=2))
+    target = (await messages.history(pool, CHAT))[1]
+    change = edit_message(chat, EditMessage(target=target, prompt=prompt("instead")), None)
+    done = await write(pool, change)
+    found = (await stored(pool))[CHAT]
+    gone = [message for message in found.messages if message.deleted]
+    assert done.forgotten == tuple(message.id for message in gone)
+    assert gone[0].id == target.id
+    assert {message.revision for message in gone} == {done.chat.snapshot_version}
+    assert [message.role for message in found.messages if not message.deleted] == [
+        "system",
+        "user",
+    ]
+    assert found.queue == ()
+
+
+# P11
+async def test_every_model_call_of_a_step_is_paid_in_the_same_write(pool: Pool) -> None:
+    chat = await plant_in(pool, Seed(state=State.R0))
+    usage = Usage(
+        input_tokens=1,
+        output_tokens=2,
+        reasoning_tokens=3,
+        cache_creation_tokens=4,
+        cache_read_tokens=5,
+    )
+    paid = UsageEntry(
+        kind="turn",
+        provider="anthropic",
+        model="claude",
+        usage=usage,
+        model_config_id=ModelConfigId(UUID(int=50)),
+        message_id=MessageId(5),
+        cost_micros=7,
+        price=Raw(b'{"in" : 3}'),
+        runtime_ms=8,
+    )
+    unpriced = UsageEntry(
+        kind="compaction", provider="local", model="small", usage=Usage(), ok=False
+    )
+    taken = step(chat, draft("assistant", text("Two.")), usage=(paid, unpriced))
+    done = await write(pool, commit_step(chat, taken))
+    assert await paid_entries(pool) == [paid, unpriced]
+    for row in await pool.fetch("SELECT * FROM usage_events"):
+        assert (row["owner_id"], row["chat_id"], row["root_chat_id"]) == (OWNER, CHAT, CHAT)
+        assert row["at"] == done.messages[0].created_at
+
+
+async def test_more_than_one_message_at_once_is_not_silently_left_out_of_the_queue(
+    pool: Pool,
+) -> None:
+    chat = await plant_in(pool, Seed(state=State.R0))
+    change = Change.of(chat).put_in_queue(prompt("one")).put_in_queue(prompt("two"))
+    with pytest.raises(InvariantBroken):
+        await apply(pool, change, ChangeId(SEEDING))
+    assert (await stored(pool))[CHAT].chat == chat

@@ -1,0 +1,152 @@
+"""Content comes back as it was sent, byte for byte, whichever way it went into the database.
+
+A provider's prompt cache and its signatures depend on every byte; people depend on every word.
+"""
+
+import pytest
+from msgspec import Raw
+
+from chatd.domain.chat import ChatError
+from chatd.domain.commands import Failure, SendMessage
+from chatd.domain.ids import ToolCallId
+from chatd.domain.messages import Prompt, open_calls
+from chatd.domain.parts import Opaque, Part, Text, ToolCall, encode_parts
+from chatd.domain.states import State
+from chatd.domain.user_moves import send_message
+from chatd.domain.worker_moves import commit_step, fail_turn, finish_turn, require_action
+from chatd.store import chats, messages
+from chatd.store.pool import Pool
+from tests.support.factories import CHAT, OWNER, WORKER, call, draft, text
+from tests.support.seeds import CLIENT_TOOL, Seed, step
+from tests.support.store import open_chat, plant_in, write
+
+
+def args(raw: bytes) -> ToolCall:
+    """A call that is nobody's to answer."""
+    return ToolCall(
+        tool_call_id=ToolCallId("c1"), tool_name="search", args=Raw(raw), provider_executed=True
+    )
+
+
+AWKWARD: dict[str, Part] = {
+    "order, spacing and repeated keys": args(b'{ "b" : 1,\t"a":[1 , 2 ],\n "b": 2 }'),
+    "numbers as they were written": args(b"[1.0, 1e400, -0, 123456789012345678901234567890]"),
+    "escapes as they were written": args(rb'"\u0041\/\u00e9\ud83d\ude00"'),
+    "an escaped NUL": args(rb'{"a":"\u0000"}'),
+    "NUL in words": Text(text="a\0b"),
+    "words that look like SQL and JSON": Text(text='\'); DROP TABLE chats; -- {"a": \\u0000 $1'),
+    "characters of every length": Text(text="aé€😀\u2028\ufeff\ufffd"),
+    "a megabyte": Text(text="ß" * 500_000 + "."),
+    "a kind of part that is not known yet": Opaque(
+        raw=Raw(b'{"type":"scent", "of" : ["tea",  1]}')
+    ),
+    "a part that lost its type": Opaque(raw=Raw(b"[ null ]")),
+}
+
+
+LAST_MESSAGE = "SELECT content::text FROM chat_messages ORDER BY id DESC LIMIT 1"
+LAST_QUEUED = "SELECT content::text FROM chat_queued_messages ORDER BY id DESC LIMIT 1"
+
+
+async def comes_back(pool: Pool, sent: Prompt) -> None:
+    """By every way of reading the newest message."""
+    *_, last = await messages.history(pool, CHAT)
+    [paged] = await messages.page(pool, CHAT, limit=1)
+    loaded = await chats.load(pool, CHAT, message_id=last.id)
+    whole, newer = await chats.since(pool, CHAT, 0), await chats.since(pool, CHAT, 1)
+    assert loaded is not None
+    assert whole is not None
+    assert newer is not None
+    assert last.content == sent.content
+    assert [paged, loaded.target, whole.messages[-1], newer.messages[-1]] == [last] * 4
+
+
+@pytest.mark.parametrize("part", AWKWARD.values(), ids=AWKWARD.keys())
+async def test_content_survives_appending_queueing_and_promotion(pool: Pool, part: Part) -> None:
+    sent = SendMessage(prompt=Prompt(content=(text("so"), part, text("it is")), created_by=OWNER))
+    written = encode_parts(sent.prompt.content)
+    chat = await plant_in(pool, Seed(state=State.W))
+
+    appended = await write(pool, send_message(chat, sent, WORKER))
+    assert await pool.fetchval(LAST_MESSAGE) == written
+    assert appended.messages[-1].content == sent.prompt.content
+    await comes_back(pool, sent.prompt)
+
+    queued = await write(pool, send_message(appended.chat, sent, None))
+    assert await pool.fetchval(LAST_QUEUED) == written
+    loaded = await chats.load(pool, CHAT, with_queue=True)
+    assert loaded is not None
+    assert [item.content for item in loaded.queue] == [sent.prompt.content]
+
+    answer = draft("assistant", text("One."))
+    promoted = await write(pool, finish_turn(queued.chat, step(queued.chat, answer)))
+    assert await pool.fetchval(LAST_MESSAGE) == written
+    assert promoted.messages[-1].content == sent.prompt.content
+    await comes_back(pool, sent.prompt)
+
+
+async def test_half_a_character_is_replaced_and_told_as_it_was_stored(pool: Pool) -> None:
+    """Two halves that belong together find each other."""
+    sent = SendMessage(
+        prompt=Prompt(content=(Text(text="a\ud800b\ud83d\ude00"),), created_by=OWNER)
+    )
+    chat = await plant_in(pool, Seed(state=State.W))
+    appended = await write(pool, send_message(chat, sent, WORKER))
+    assert appended.messages[-1].content == (text("a\ufffdb😀"),)
+    assert (await messages.history(pool, CHAT))[-1] == appended.messages[-1]
+
+    queued = await write(pool, send_message(appended.chat, sent, None))
+    answer = draft("assistant", text("One."))
+    promoted = await write(pool, finish_turn(queued.chat, step(queued.chat, answer)))
+    assert promoted.messages[-1].content == (text("a\ufffdb😀"),)
+    assert (await messages.history(pool, CHAT))[-1] == promoted.messages[-1]
+
+
+async def test_an_error_that_quotes_half_a_character_can_still_be_stored(pool: Pool) -> None:
+    """Else the turn could neither go on nor fail."""
+    chat = await plant_in(pool, Seed(state=State.R0))
+    failure = Failure(
+        step=step(chat), error=ChatError(message="cannot read \udcff\0", detail="\ud800")
+    )
+    failed = await write(pool, fail_turn(chat, failure))
+    assert failed.chat.last_error == ChatError(message="cannot read \ufffd\0", detail="\ufffd")
+    assert await chats.get(pool, CHAT) == failed.chat
+
+
+async def test_a_call_named_by_half_a_character_is_the_same_call_in_row_and_history(
+    pool: Pool,
+) -> None:
+    chat = await plant_in(pool, Seed(state=State.R0))
+    asked = draft("assistant", call("c\ud800", "to\udc00"))
+    done = await write(pool, commit_step(chat, step(chat, asked)))
+    assert await chats.get(pool, CHAT) == done.chat
+    found = open_calls(await messages.history(pool, CHAT))
+    assert [(it.tool_call_id, it.tool_name) for it in found] == [
+        (it.id, it.name) for it in done.chat.pending_calls
+    ]
+
+
+async def test_arguments_for_a_client_are_the_models_own_bytes(pool: Pool) -> None:
+    written = '{ "b" : 1, "a":"\\u0000", "b": 2 }'
+    chat = await plant_in(pool, Seed(state=State.R0))
+    asked = draft("assistant", call("c1", CLIENT_TOOL, written))
+    done = await write(pool, require_action(chat, step(chat, asked)))
+    [stored_call] = (await chats.since(pool, CHAT, 0) or done).chat.pending_calls
+    assert stored_call.args == Raw(written.encode())
+    assert await chats.get(pool, CHAT) == done.chat
+
+
+async def test_a_title_may_quote_anything(pool: Pool) -> None:
+    chat = await open_chat(pool, CHAT.int, title="a\0b\ud800")
+    assert chat.title == "a\ufffdb\ufffd"
+    renamed = await chats.set_title(pool, CHAT, was=chat.title, now="\0")
+    assert renamed is not None
+    assert renamed.title == "\ufffd"
+
+
+async def test_client_tools_and_labels_are_kept(pool: Pool) -> None:
+    tools = Raw(b'[ {"name":"ask", "x" : 1.0} ]')
+    labels = {"team": "a'b", "ключ": "значение"}
+    chat = await open_chat(pool, CHAT.int, client_tools=tools, labels=labels, mode="plan")
+    assert (chat.client_tools, chat.labels, chat.mode) == (tools, labels, "plan")
+    assert await chats.get(pool, CHAT) == chat
