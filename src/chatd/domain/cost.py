@@ -4,7 +4,7 @@ Tokens times dollars per million tokens is micros exactly; the sum is rounded
 up once. None means unpriced, which is not the same as free.
 """
 
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, Decimal, InvalidOperation
 
 from chatd.domain.messages import Usage
 from chatd.domain.model import Prices
@@ -16,12 +16,12 @@ def cost_micros(usage: Usage | None, prices: Prices | None) -> int | None:
     if usage is None or prices is None:
         return None
     lines = (
-        (usage.input_tokens, prices.input),
-        (usage.output_tokens, prices.output),
-        (usage.cache_read_tokens, prices.cache_read),
-        (usage.cache_creation_tokens, prices.cache_write),
+        (usage.input_tokens, _price(prices.input)),
+        (usage.output_tokens, _price(prices.output)),
+        (usage.cache_read_tokens, _price(prices.cache_read)),
+        (usage.cache_creation_tokens, _price(prices.cache_write)),
     )
-    priced = [(tokens, Decimal(price)) for tokens, price in lines if price is not None]
+    priced = [(tokens, price) for tokens, price in lines if price is not None]
     if not priced:
         return None
     used = any(tokens for tokens, _ in lines)
@@ -29,3 +29,12 @@ def cost_micros(usage: Usage | None, prices: Prices | None) -> int | None:
         return None
     total = sum((tokens * price for tokens, price in priced), Decimal(0))
     return int(total.to_integral_value(rounding=ROUND_CEILING))
+
+
+def _price(text: str | None) -> Decimal | None:
+    """What is no price counts as none: an answer is worth more than its bill."""
+    try:
+        price = Decimal(text or "")
+    except InvalidOperation:
+        return None
+    return price if price.is_finite() and price >= 0 else None
