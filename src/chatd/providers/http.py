@@ -1,0 +1,217 @@
+"""The pipe between a decoder and a socket: one session, errors as facts, closing at once.
+
+Owns time-outs, what a refused, cut or unreadable reply is called, and that no
+key leaves by way of an error. Knows no vendor: a wire hands over an address,
+headers, a body and a decoder. Never retries and never follows a redirect,
+which would carry the key to another host.
+"""
+
+import asyncio
+import io
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+import aiohttp
+from msgspec import Struct, structs
+
+from chatd.domain.model import Failed, ModelEvent, ProviderFailed, ProviderFault
+from chatd.domain.retry import retry_after_s
+from chatd.providers.faults import error_word, transport_fault
+from chatd.providers.secret import Secret, redacted
+
+MAX_ERROR_BODY: Final = 16 * 1024
+_ERROR_BODY_S: Final = 5.0
+# A connection whose reply has been read to its end can be used again; this long we wait for that.
+_DRAIN_S: Final = 0.25
+_WHOLE_BODY: Final = 512 * 1024
+_HEADER_LIMIT: Final = 64 * 1024
+
+
+class Decoder(Protocol):
+    """The pure half of a wire that reads. It never raises: what is wrong is a `Failed`."""
+
+    @property
+    def done(self) -> bool:
+        """The provider's own last word has been seen; nothing more needs to be read."""
+        ...
+
+    def feed(self, chunk: bytes) -> list[ModelEvent]: ...
+
+    def close(self) -> list[ModelEvent]:
+        """The stream has ended: `Failed`, incomplete, unless it had ended well."""
+        ...
+
+
+class HttpConfig(Struct, frozen=True, kw_only=True):
+    """`read_timeout_s` is the last resort: whoever reads the stream watches for silence sooner."""
+
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 900.0
+    proxy: str | None = None
+
+
+class Http:
+    """One provider's session. Opened at the first call, because it needs a running loop."""
+
+    def __init__(
+        self, provider: str, secrets: tuple[Secret, ...] = (), config: HttpConfig | None = None
+    ) -> None:
+        self._provider = provider
+        self._secrets = secrets
+        self._config = config or HttpConfig()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    @asynccontextmanager
+    async def stream(
+        self, *, url: str, headers: Mapping[str, str], body: bytes, decoder: Decoder
+    ) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
+        """POST, and the decoded reply. Leaving closes the socket before anything else happens."""
+        response = await self._open(url, headers, body)
+        try:
+            first = await self._check(response)
+            async with aclosing(self._events(response, decoder, first)) as events:
+                yield events
+        finally:
+            response.close()
+
+    def failed(self, fault: ProviderFault) -> ProviderFailed:
+        """The exception for a fault: says who failed, says no secrets."""
+        return ProviderFailed(
+            structs.replace(
+                fault,
+                provider=self._provider,
+                message=redacted(fault.message, self._secrets),
+                body=None if fault.body is None else redacted(fault.body, self._secrets),
+            )
+        )
+
+    async def _open(
+        self, url: str, headers: Mapping[str, str], body: bytes
+    ) -> aiohttp.ClientResponse:
+        # aiohttp's errors carry the request's headers. Ours are raised outside the handler, so
+        # that they do not hang on to them as their context.
+        try:
+            return await self._ensure_session().post(
+                url,
+                data=io.BytesIO(body) if len(body) > _WHOLE_BODY else body,
+                headers={"Accept-Encoding": "identity", **headers},
+                allow_redirects=False,
+                proxy=self._config.proxy,
+            )
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            fault = transport_fault(error, urlsplit(url).hostname or "the host")
+        raise self.failed(fault)
+
+    def _ensure_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            config = self._config
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(
+                    total=None,
+                    sock_connect=config.connect_timeout_s,
+                    sock_read=config.read_timeout_s,
+                ),
+                max_line_size=_HEADER_LIMIT,
+                max_field_size=_HEADER_LIMIT,
+                trust_env=False,
+            )
+        return self._session
+
+    async def _check(self, response: aiohttp.ClientResponse) -> bytes:
+        """The first bytes, if they had to be looked at. Raises unless this is a stream."""
+        first = b""
+        if response.status == 200:
+            if response.content_type not in ("text/html", "application/json"):
+                return b""
+            # Some gateways name their streams wrongly; the bytes themselves tell.
+            first = await _some(response)
+            if first.lstrip()[:1] not in (b"<", b"{", b"["):
+                return first
+        body = await _bounded_body(response, first)
+        raise self.failed(_reply_fault(response, body))
+
+    async def _events(
+        self, response: aiohttp.ClientResponse, decoder: Decoder, first: bytes
+    ) -> AsyncGenerator[ModelEvent]:
+        content = response.content
+        fault: ProviderFault | None = None
+        chunk = first
+        while not decoder.done:
+            if not chunk:
+                try:
+                    chunk = await content.readany()
+                except (aiohttp.ClientError, OSError) as error:
+                    fault = transport_fault(error, response.url.host or "the host")
+                    break
+                if not chunk:
+                    break
+            for event in decoder.feed(chunk):
+                if isinstance(event, Failed):
+                    raise self.failed(event.fault)
+                yield event
+            chunk = b""
+        if fault is not None:
+            raise self.failed(fault)
+        for event in decoder.close():
+            if isinstance(event, Failed):
+                raise self.failed(event.fault)
+            yield event
+        await _drain(response)
+
+
+async def _some(response: aiohttp.ClientResponse) -> bytes:
+    with suppress(aiohttp.ClientError, OSError):
+        async with asyncio.timeout(_ERROR_BODY_S):
+            return await response.content.readany()
+    return b""
+
+
+async def _bounded_body(response: aiohttp.ClientResponse, first: bytes) -> bytes:
+    """The beginning of an error's text, or as much of it as comes."""
+    body = bytearray(first)
+    with suppress(aiohttp.ClientError, OSError):
+        async with asyncio.timeout(_ERROR_BODY_S):
+            while len(body) < MAX_ERROR_BODY and (chunk := await response.content.readany()):
+                body += chunk
+    return bytes(body[:MAX_ERROR_BODY])
+
+
+async def _drain(response: aiohttp.ClientResponse) -> None:
+    with suppress(aiohttp.ClientError, OSError):
+        async with asyncio.timeout(_DRAIN_S):
+            while await response.content.readany():
+                pass
+
+
+def _reply_fault(response: aiohttp.ClientResponse, body: bytes) -> ProviderFault:
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    text = body.decode("utf-8", "replace")
+    is_page = text.lstrip()[:1] == "<"
+    word = None if is_page else error_word(body, headers)
+    message = f"status {response.status}"
+    if is_page:
+        message += ", with a web page where an API should be"
+    if response.status == 200:
+        # Whatever answers like that will do so again.
+        message = "the reply is a web page" if is_page else "the reply is not a stream"
+        message += ": check the base URL"
+        word = word or "config"
+    elif 300 <= response.status < 400:
+        message += ", a redirect, which is not followed: check the base URL"
+        word = word or "config"
+    return ProviderFault(
+        message=message,
+        status_code=response.status,
+        type=word,
+        body=text or None,
+        retry_after_s=retry_after_s(headers),
+    )
