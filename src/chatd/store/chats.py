@@ -22,6 +22,8 @@ from chatd.store.rows import (
 
 GET: Final[LiteralString] = "SELECT * FROM chats WHERE id = $1"
 
+GET_MANY: Final[LiteralString] = "SELECT * FROM chats WHERE id = ANY ($1::uuid[])"
+
 LOCK: Final[LiteralString] = "SELECT id FROM chats WHERE id = $1 FOR NO KEY UPDATE"
 
 LOCK_FAMILY: Final[LiteralString] = """
@@ -98,6 +100,11 @@ class Since(Struct, frozen=True, kw_only=True):
 
 async def get(conn: Conn, chat_id: ChatId) -> Chat | None:
     return _chat(await conn.fetchrow(GET, chat_id))
+
+
+async def get_many(conn: Conn, chat_ids: list[ChatId]) -> list[Chat]:
+    """In no particular order; those that are gone are left out."""
+    return [chat_of(row) for row in await conn.fetch(GET_MANY, chat_ids)]
 
 
 async def load(

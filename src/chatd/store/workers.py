@@ -6,6 +6,7 @@ the two may be acted on is the caller's to say (`domain.lease`).
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Final, Literal, LiteralString
 
 from msgspec import Struct
@@ -100,7 +101,8 @@ TICK: Final[LiteralString] = """
              ORDER BY (status <> 'interrupting'), runnable_at LIMIT 1),
             (SELECT true FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NOT NULL
              ORDER BY (status <> 'interrupting'), runnable_at LIMIT 1),
-            false) AS runnable"""
+            false) AS runnable,
+        now() AS at"""
 
 # Everybody strikes the same dead at the same time.
 STRIKE: Final[LiteralString] = """
@@ -137,6 +139,8 @@ class Heard(Struct, frozen=True, kw_only=True):
     lost: tuple[ChatId, ...]
     """Chats I run that are no longer mine."""
     runnable: bool
+    at: datetime
+    """The database's time, to compare deadlines with when a late chat is looked at again."""
 
 
 def lock_key(worker_id: WorkerId) -> int:
@@ -177,6 +181,7 @@ async def tick(conn: Conn, beat: Beat) -> Heard:
         unknown=tuple(row["unknown"]),
         lost=tuple(row["lost"]),
         runnable=row["runnable"],
+        at=row["at"],
     )
 
 
