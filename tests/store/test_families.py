@@ -1,0 +1,264 @@
+"""Creating chats, and what a family does together: all or none, and nobody is left behind."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat
+from chatd.domain.commands import Failure
+from chatd.domain.errors import Conflict, InvariantBroken, NotFound
+from chatd.domain.family import archive_family, unarchive_family
+from chatd.domain.ids import ChangeId, UserId, WorkerId
+from chatd.domain.states import State
+from chatd.domain.user_moves import archive
+from chatd.domain.worker_moves import fail_turn, finish_turn, require_action
+from chatd.store import chats, workers
+from chatd.store.pool import Pool
+from chatd.store.transact import Transactor, apply
+from tests.support.eventually import eventually
+from tests.support.factories import WORKER, call, draft, text
+from tests.support.seeds import CLIENT_TOOL, FAILED, step
+from tests.support.store import Told, chat_id, dump, open_chat, open_child, opening, write
+from tests.support.stored import stored
+
+ROOT, CHILD = chat_id(1), chat_id(2)
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def transactor(pool: Pool, told: Told) -> Transactor:
+    return Transactor(pool, told)
+
+
+def child_of(number: int, parent: int, root: int = 1) -> Change:
+    return opening(number, root_chat_id=chat_id(root), parent_chat_id=chat_id(parent))
+
+
+def shelve(members: Sequence[Chat]) -> tuple[Change, ...]:
+    return archive_family(members, ROOT)
+
+
+# Creating
+
+
+@pytest.mark.parametrize("free", [WORKER, None])
+async def test_a_new_chat_is_there_whole_and_told_once(
+    pool: Pool, transactor: Transactor, told: Told, free: WorkerId | None
+) -> None:
+    before = (draft("system", text("Be kind."), visibility="model"),)
+    created = await transactor.create(opening(1, free=free, before=before), ChangeId(1))
+    assert (await stored(pool))[ROOT].chat == created.chat
+    assert (await stored(pool))[ROOT].messages == created.messages
+    assert [message.role for message in created.messages] == ["system", "user"]
+    assert created.chat.state is (State.R0 if free else State.P0)
+    assert told.applied == [created]
+
+
+async def test_a_chat_created_again_under_its_id_is_there_once(
+    pool: Pool, transactor: Transactor, told: Told
+) -> None:
+    first = await transactor.create(opening(1), ChangeId(1))
+    before = await dump(pool)
+    again = await transactor.create(opening(1, title="Another title"), ChangeId(2))
+    assert again.replayed
+    assert again.chat == first.chat
+    assert await dump(pool) == before
+    assert told.applied == [first]
+
+
+async def test_a_creation_tried_again_finds_that_it_has_landed(
+    pool: Pool, transactor: Transactor, told: Told
+) -> None:
+    first = await transactor.create(opening(1, free=WORKER), ChangeId(1))
+    again = await transactor.create(opening(1, free=WORKER), ChangeId(1))
+    assert again == replace(first, replayed=True)
+    assert told.applied == [first, again], "whoever took the chat must hear of it"
+
+
+async def test_an_id_that_is_somebody_elses_is_refused(
+    pool: Pool, transactor: Transactor, told: Told
+) -> None:
+    await open_chat(pool, 1)
+    before = await dump(pool)
+    with pytest.raises(Conflict) as refused:
+        await transactor.create(opening(1, owner_id=UserId(chat_id(99))), ChangeId(2))
+    assert refused.value.code == "chat_exists"
+    assert await dump(pool) == before
+    assert told.applied == []
+
+
+# Joining a family
+
+
+async def test_a_child_joins_a_root_and_a_grandchild_the_child(
+    pool: Pool, transactor: Transactor
+) -> None:
+    await open_chat(pool, 1)
+    await transactor.create(child_of(2, parent=1), ChangeId(1))
+    await transactor.create(child_of(3, parent=2), ChangeId(1))
+    family = await chats.list_children(pool, [ROOT])
+    assert [(it.id, it.parent_chat_id) for it in family] == [(CHILD, ROOT), (chat_id(3), CHILD)]
+
+
+async def refuses_child(pool: Pool, change: Change) -> None:
+    told = Told()
+    before = await dump(pool)
+    with pytest.raises(Conflict) as refused:
+        await Transactor(pool, told).create(change, ChangeId(1))
+    assert refused.value.code == "parent_archived"
+    assert await dump(pool) == before
+    assert told.applied == []
+
+
+async def test_a_child_of_an_archived_root_is_refused(pool: Pool) -> None:
+    await write(pool, archive(await open_chat(pool, 1)))
+    await refuses_child(pool, child_of(2, parent=1))
+
+
+async def test_a_child_of_an_archived_child_is_refused_though_the_root_lives(pool: Pool) -> None:
+    await open_chat(pool, 1)
+    await write(pool, archive(await open_child(pool, 2, root=1)))
+    await refuses_child(pool, child_of(3, parent=2))
+
+
+async def test_a_child_of_a_missing_parent_is_refused(pool: Pool) -> None:
+    await open_chat(pool, 1)
+    await refuses_child(pool, child_of(3, parent=2))
+    await refuses_child(pool, child_of(3, parent=7, root=7))
+
+
+async def test_a_parent_from_another_family_is_refused(pool: Pool) -> None:
+    await open_chat(pool, 1)
+    await open_chat(pool, 7)
+    await refuses_child(pool, child_of(3, parent=7))
+
+
+# Archiving
+
+
+async def mixed_family(pool: Pool) -> None:
+    """A root and four children: running, failed, waiting for a person, pending, idle."""
+    await open_chat(pool, 1)
+    for number in (2, 3, 4, 5):
+        await open_child(pool, number, root=1)
+    await workers.acquire(pool, WORKER, roots=9, children=9)
+    running = {it.id: it for it in await chats.lock_family(pool, ROOT)}
+    failing, asking, idle = (running[chat_id(number)] for number in (2, 3, 5))
+    await write(pool, fail_turn(failing, Failure(step=step(failing), error=FAILED)))
+    question = draft("assistant", call("c1", CLIENT_TOOL))
+    await write(pool, require_action(asking, step(asking, question)))
+    await workers.release(pool, WORKER, [chat_id(4)])
+    await write(pool, finish_turn(idle, step(idle, draft("assistant", text("Done.")))))
+    states = [it.state for it in await chats.lock_family(pool, ROOT)]
+    assert states == [State.R0, State.E0, State.A0, State.P0, State.W]
+
+
+async def test_a_family_in_mixed_states_is_archived_and_brought_back_together(
+    pool: Pool, transactor: Transactor, told: Told
+) -> None:
+    await mixed_family(pool)
+    shelved = await transactor.run_family(ROOT, shelve, ChangeId(1))
+    found = await stored(pool)
+    assert [it.chat for it in found.values()] == [applied.chat for applied in shelved]
+    assert [it.chat.state for it in found.values()] == [
+        State.XW0,
+        State.XE0,
+        State.XW0,
+        State.XW0,
+        State.XW0,
+    ]
+    assert [message.role for message in found[chat_id(3)].messages] == ["user", "assistant", "tool"]
+    assert told.applied == shelved
+
+    back = await transactor.run_family(
+        ROOT, lambda members: unarchive_family(members, ROOT), ChangeId(2)
+    )
+    assert [it.chat.state for it in back] == [State.W, State.E0, State.W, State.W, State.W]
+    assert told.applied == [*shelved, *back]
+
+
+async def test_if_one_member_cannot_none_is_archived_and_nobody_hears_of_it(
+    pool: Pool, transactor: Transactor, told: Told
+) -> None:
+    await mixed_family(pool)
+    before = await dump(pool)
+
+    def with_a_stale_one(members: Sequence[Chat]) -> tuple[Change, ...]:
+        *good, last = shelve(members)
+        assert last.before is not None
+        return (*good, replace(last, before=replace(last.before, snapshot_version=999)))
+
+    with pytest.raises(InvariantBroken):
+        await transactor.run_family(ROOT, with_a_stale_one, ChangeId(1))
+    with pytest.raises(NotFound):
+        await transactor.run_family(
+            ROOT, lambda members: archive_family(members, chat_id(77)), ChangeId(2)
+        )
+    assert await dump(pool) == before
+    assert told.applied == []
+
+
+async def test_a_family_archived_again_by_the_same_change_is_left_alone(
+    pool: Pool, transactor: Transactor, told: Told
+) -> None:
+    await mixed_family(pool)
+    first = await transactor.run_family(ROOT, shelve, ChangeId(1))
+    before = await dump(pool)
+    again = await transactor.run_family(ROOT, shelve, ChangeId(1))
+    assert again == [replace(applied, replayed=True) for applied in first]
+    assert await dump(pool) == before
+
+
+# Racing
+
+
+WAITING = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock'"""
+
+
+async def somebody_waits(pool: Pool) -> bool:
+    return await pool.fetchval(WAITING) > 0
+
+
+async def test_a_child_created_just_before_its_root_is_archived_goes_along(
+    pool: Pool, transactor: Transactor
+) -> None:
+    await open_chat(pool, 1)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        async with pool.transaction() as spawning:
+            assert await apply(spawning, child_of(2, parent=1), ChangeId(1)) is not None
+            shelving = group.create_task(transactor.run_family(ROOT, shelve, ChangeId(2)))
+            await eventually(lambda: somebody_waits(pool))
+        shelved = await shelving
+    assert {applied.chat.id for applied in shelved} == {ROOT, CHILD}
+    assert all(it.chat.archived for it in (await stored(pool)).values())
+
+
+async def test_a_child_created_just_after_its_root_is_archived_is_refused(
+    pool: Pool, transactor: Transactor
+) -> None:
+    await open_chat(pool, 1)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        async with pool.transaction() as shelving:
+            for change in shelve(await chats.lock_family(shelving, ROOT)):
+                assert await apply(shelving, change, ChangeId(2)) is not None
+            spawning = group.create_task(
+                refused(transactor.create(child_of(2, parent=1), ChangeId(1)))
+            )
+            await eventually(lambda: somebody_waits(pool))
+        assert (await spawning).code == "parent_archived"
+    assert set(await stored(pool)) == {ROOT}
+
+
+async def refused(creating: Awaitable[object]) -> Conflict:
+    with pytest.raises(Conflict) as error:
+        await creating
+    return error.value

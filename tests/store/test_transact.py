@@ -1,0 +1,281 @@
+"""Moves through the transactor: who wins a race, and how many words it takes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from msgspec.structs import replace
+
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat
+from chatd.domain.commands import SendMessage
+from chatd.domain.errors import NotFound, StaleFence, TransitionNotAllowed
+from chatd.domain.ids import ChangeId, WorkerId
+from chatd.domain.states import State
+from chatd.domain.user_moves import archive, interrupt, send_message
+from chatd.domain.worker_moves import commit_step
+from chatd.store import chats, workers
+from chatd.store.apply import APPLY, CREATE
+from chatd.store.chats import LOAD, LOCK, Loaded
+from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Pool, PoolConfig
+from chatd.store.transact import Applied, Operation, Transactor, Unchanged
+from chatd.store.workers import ACQUIRE, TICK, Beat
+from tests.support.database import TestServer
+from tests.support.factories import CHAT, OTHER_WORKER, WORKER, draft, prompt, text
+from tests.support.ledger import said
+from tests.support.seeds import Seed, step
+from tests.support.store import Told, counting_pool, dump, opening, plant_in, write
+from tests.support.stored import stored
+
+Meddle = Callable[[], None]
+
+
+def sending(
+    words: str, number: int, *, free: WorkerId | None = None, known: Chat | None = None
+) -> Operation:
+    def decide(loaded: Loaded) -> Change:
+        return send_message(loaded.chat, SendMessage(prompt=prompt(words)), free)
+
+    return Operation(chat_id=CHAT, change_id=ChangeId(number), decide=decide, known=known)
+
+
+def meddled(operation: Operation, *between: Meddle) -> Operation:
+    """The same, but each time somebody does something between the decision and the write."""
+    waiting = list(between)
+
+    def decide(loaded: Loaded) -> Change | None:
+        change = operation.decide(loaded)
+        waiting.pop(0)()
+        return change
+
+    return replace(operation, decide=decide)
+
+
+class Rival:
+    """Another replica, whose writes are over before anything goes on here."""
+
+    def __init__(self, server: TestServer, dsn: str) -> None:
+        self._server = server
+        self._config = PoolConfig(connect=ConnectConfig(dsn=dsn))
+
+    def runs(self, operation: Operation) -> Meddle:
+        return lambda: self._server.run(self._run(operation))
+
+    async def _run(self, operation: Operation) -> None:
+        pool = Pool(self._config)
+        try:
+            await Transactor(pool, Told()).run(operation)
+        finally:
+            await pool.close()
+
+
+@pytest.fixture
+def rival(test_server: TestServer, dsn: str) -> Rival:
+    return Rival(test_server, dsn)
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def transactor(pool: Pool, told: Told) -> Transactor:
+    return Transactor(pool, told)
+
+
+async def words(pool: Pool) -> list[str]:
+    return said((await stored(pool))[CHAT])
+
+
+async def test_who_was_too_late_decides_again_on_what_is_there_now(
+    pool: Pool, transactor: Transactor, told: Told, rival: Rival
+) -> None:
+    """Decided on an idle chat; meanwhile another message has set it running."""
+    await plant_in(pool, Seed(state=State.W))
+    operation = meddled(sending("late", 1), rival.runs(sending("early", 2)), lambda: None)
+    outcome = await transactor.run(operation)
+    assert isinstance(outcome, Applied)
+    assert outcome.chat.state is State.P1
+    assert await words(pool) == ["first", "early", "late"]
+    assert told.applied == [outcome]
+
+
+async def test_twice_too_late_waits_for_the_row_and_then_cannot_lose(
+    dsn: str, pool: Pool, rival: Rival
+) -> None:
+    await plant_in(pool, Seed(state=State.W))
+    told = Told()
+    async with counting_pool(dsn) as (counted, sent), asyncio.TaskGroup() as group:
+
+        def one_more() -> None:
+            group.create_task(Transactor(pool, Told()).run(sending("after", 4)))
+
+        early = [rival.runs(sending("one", 2)), rival.runs(sending("two", 3))]
+        operation = meddled(sending("mine", 1), *early, one_more)
+        await Transactor(counted, told).run(operation)
+    load_and_try = [LOAD, APPLY.text]
+    assert sent == [*load_and_try * 2, "BEGIN", LOCK, *load_and_try, "COMMIT"]
+    assert await words(pool) == ["first", "one", "two", "mine", "after"]
+    assert len(told.applied) == 1
+
+
+async def test_a_chat_that_moves_on_between_the_tries_may_refuse(
+    pool: Pool, transactor: Transactor, told: Told, rival: Rival
+) -> None:
+    chat = await plant_in(pool, Seed(state=State.W))
+    shelve = Operation(
+        chat_id=CHAT, change_id=ChangeId(2), decide=lambda loaded: archive(loaded.chat)
+    )
+    operation = meddled(sending("late", 1, known=chat), rival.runs(shelve))
+    with pytest.raises(TransitionNotAllowed) as refused:
+        await transactor.run(operation)
+    assert refused.value.code == "chat_archived"
+    assert await words(pool) == ["first"]
+    assert told.applied == []
+
+
+async def test_an_unknown_chat_is_not_found(transactor: Transactor) -> None:
+    with pytest.raises(NotFound):
+        await transactor.run(sending("hello?", 1))
+
+
+# What the caller knows already
+
+
+async def test_a_refusal_never_rests_on_a_row_that_the_caller_had_kept(
+    pool: Pool, transactor: Transactor
+) -> None:
+    chat = await plant_in(pool, Seed(state=State.W))
+    outdated = replace(chat, archived=True)
+    outcome = await transactor.run(sending("again", 1, known=outdated))
+    assert isinstance(outcome, Applied)
+    assert await words(pool) == ["first", "again"]
+
+
+async def test_that_there_is_nothing_to_do_never_rests_on_a_row_that_the_caller_had_kept(
+    pool: Pool, transactor: Transactor
+) -> None:
+    idle = await plant_in(pool, Seed(state=State.W))
+    command = SendMessage(prompt=prompt("work"))
+    await write(pool, send_message(idle, command, WORKER))
+    stop = Operation(
+        chat_id=CHAT,
+        change_id=ChangeId(1),
+        decide=lambda loaded: interrupt(loaded.chat, None),
+        known=idle,
+    )
+    outcome = await transactor.run(stop)
+    assert outcome.chat.state is State.I0
+    again = await transactor.run(replace(stop, change_id=ChangeId(2)))
+    assert again == Unchanged(chat=outcome.chat)
+
+
+# P3
+async def test_a_worker_whose_chat_was_taken_writes_nothing_and_tells_nobody(
+    pool: Pool, transactor: Transactor, told: Told
+) -> None:
+    mine = await plant_in(pool, Seed(state=State.R0))
+    taken = step(mine, draft("assistant", text("Too late.")))
+    await workers.release(pool, WORKER)
+    await workers.acquire(pool, WORKER, roots=1, children=0)
+    before = await dump(pool)
+    late = Operation(
+        chat_id=CHAT,
+        change_id=ChangeId(1),
+        decide=lambda loaded: commit_step(loaded.chat, taken),
+        known=mine,
+    )
+    with pytest.raises(StaleFence):
+        await transactor.run(late)
+    assert await dump(pool) == before
+    assert told.applied == []
+
+
+# P1 P10
+async def test_an_operation_tried_again_finds_that_it_has_landed(
+    pool: Pool, transactor: Transactor, told: Told
+) -> None:
+    """The reply to the first try was lost, and the chat has gone on since."""
+    mine = await plant_in(pool, Seed(state=State.R0))
+    taken = step(mine, draft("assistant", text("Once.")))
+    commit = Operation(
+        chat_id=CHAT,
+        change_id=ChangeId(7),
+        decide=lambda loaded: commit_step(loaded.chat, taken),
+        known=mine,
+    )
+    first = await transactor.run(commit)
+    await transactor.run(sending("meanwhile", 8))
+    await workers.release(pool, WORKER)
+    before = await dump(pool)
+    again = await transactor.run(commit)
+    assert isinstance(first, Applied)
+    now = await chats.get(pool, CHAT)
+    assert now is not None
+    assert again == replace(first, chat=now, replayed=True)
+    assert now.snapshot_version == first.chat.snapshot_version + 2
+    assert await dump(pool) == before
+    assert told.applied[-1] == again, "with the reply the chance to tell was lost"
+
+
+async def test_an_edit_tried_again_says_what_it_forgot(
+    pool: Pool, transactor: Transactor, told: Told
+) -> None:
+    await plant_in(pool, Seed(state=State.R1))
+    rollback = Operation(
+        chat_id=CHAT,
+        change_id=ChangeId(7),
+        decide=lambda loaded: send_message(
+            loaded.chat, SendMessage(prompt=prompt("instead"), when_busy="rollback"), None
+        ),
+    )
+    first = await transactor.run(rollback)
+    assert isinstance(first, Applied)
+    assert len(first.forgotten) == 1
+    assert await transactor.run(rollback) == replace(first, replayed=True)
+
+
+# Round trips
+
+
+async def sent_by(dsn: str, work: Callable[[Pool], Awaitable[object]]) -> list[str]:
+    async with counting_pool(dsn) as (pool, sent):
+        await work(pool)
+        return sent
+
+
+async def test_a_send_is_one_statement_if_the_row_is_known_and_two_if_not(
+    dsn: str, pool: Pool
+) -> None:
+    chat = await plant_in(pool, Seed(state=State.W))
+    known = sending("known", 1, free=WORKER, known=chat)
+    assert await sent_by(dsn, lambda it: Transactor(it, Told()).run(known)) == [APPLY.text]
+    unknown = sending("not known", 2)
+    assert await sent_by(dsn, lambda it: Transactor(it, Told()).run(unknown)) == [LOAD, APPLY.text]
+
+
+async def test_a_step_is_committed_in_one_statement(dsn: str, pool: Pool) -> None:
+    chat = await plant_in(pool, Seed(state=State.R0))
+    commit = Operation(
+        chat_id=CHAT,
+        change_id=ChangeId(1),
+        decide=lambda loaded: commit_step(
+            loaded.chat, step(chat, draft("assistant", text("Yes.")))
+        ),
+        known=chat,
+    )
+    assert await sent_by(dsn, lambda it: Transactor(it, Told()).run(commit)) == [APPLY.text]
+
+
+async def test_creating_acquiring_and_a_tick_are_one_statement_each(dsn: str) -> None:
+    create = opening(CHAT.int)
+    assert await sent_by(dsn, lambda it: Transactor(it, Told()).create(create, ChangeId(1))) == [
+        CREATE.text
+    ]
+    assert await sent_by(
+        dsn, lambda it: workers.acquire(it, OTHER_WORKER, roots=1, children=1)
+    ) == [ACQUIRE]
+    beat = Beat(worker_id=OTHER_WORKER, running={CHAT: 1})
+    assert await sent_by(dsn, lambda it: workers.tick(it, beat)) == [TICK]
