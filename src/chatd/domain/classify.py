@@ -190,7 +190,7 @@ def _kind(fault: ProviderFault) -> _Outcome:
     if facts.says(_INTERRUPTED) or facts.says(_CONTINUITY):
         return "generic", False
     word = (fault.type or "").lower()
-    if facts.status not in (401, 403) and facts.says(_OVERFLOW) and not facts.says(_AUTH):
+    if facts.status != 401 and facts.says(_OVERFLOW) and not facts.says(_AUTH):
         return "context_overflow", False
     if word in _PRECISE:
         return _PRECISE[word]

@@ -19,7 +19,7 @@ _NAMED_STATUS: Final = re.compile(
     r"\b(?:status(?: code)?\s*[:= ]\s*|http(?:/\d(?:\.\d)?)? )(\d{3})\b"
 )
 # After a colon it is a port.
-_BARE_STATUS: Final = re.compile(r"(?<![\d:.])\b(401|403|408|429|500|502|503|504|529)\b(?![\d.])")
+_BARE_STATUS: Final = re.compile(r"(?<![\d:.])\b(401|403|408|429|500|502|503|504|529)\b(?!\.?\d)")
 _STREAM_ID: Final = re.compile(r"stream(?: id)?[ =:#]+\d+")
 
 _PROVIDERS: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(

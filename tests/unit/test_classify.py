@@ -1,0 +1,447 @@
+"""What a provider's failure means: every rule, and which of two rules wins."""
+
+import msgspec
+import pytest
+
+from chatd.domain.chat import ChatError
+from chatd.domain.classify import classify, classify_error
+from chatd.domain.failures import (
+    Classified,
+    Kind,
+    ModelFailed,
+    for_provider,
+    known_failure,
+    message_of,
+)
+from chatd.domain.model import ProviderFailed, ProviderFault
+
+
+def fault(message: str = "", **facts: object) -> ProviderFault:
+    return msgspec.structs.replace(ProviderFault(message=message), **facts)
+
+
+def judged(message: str = "", **facts: object) -> tuple[str, bool]:
+    found = classify(fault(message, **facts))
+    return found.kind, found.retryable
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("status code: 529", ("overloaded", True)),
+        ("the model is currently Overloaded", ("overloaded", True)),
+        ("insufficient_quota", ("usage_limit", False)),
+        ("you exceeded your quota", ("usage_limit", False)),
+        ("check your billing details", ("usage_limit", False)),
+        ("402 Payment Required", ("usage_limit", False)),
+        ("your AI budget for this month is spent", ("usage_limit", False)),
+        ("Budget has been exceeded! Current cost: 3.1", ("usage_limit", False)),
+        ("status 401", ("auth", False)),
+        ("authentication failed", ("auth", False)),
+        ("Unauthorized", ("auth", False)),
+        ("Invalid API key", ("auth", False)),
+        ("invalid_api_key", ("auth", False)),
+        ("status 403", ("auth", False)),
+        ("Forbidden", ("auth", False)),
+        ("status 429", ("rate_limit", True)),
+        ("rate limit reached", ("rate_limit", True)),
+        ("rate_limit", ("rate_limit", True)),
+        ("you are rate limited", ("rate_limit", True)),
+        ("rate-limited", ("rate_limit", True)),
+        ("Too Many Requests", ("rate_limit", True)),
+        ("provider_disabled", ("provider_disabled", False)),
+        ("status 408", ("timeout", True)),
+        ("status 502", ("timeout", True)),
+        ("status 503", ("timeout", True)),
+        ("status 504", ("timeout", True)),
+        ("status 522", ("timeout", True)),
+        ("i/o timeout", ("timeout", True)),
+        ("the request timed out", ("timeout", True)),
+        ("service unavailable", ("timeout", True)),
+        ("model unavailable", ("timeout", True)),
+        ("connection reset by peer", ("timeout", True)),
+        ("connection refused", ("timeout", True)),
+        ("unexpected EOF", ("timeout", True)),
+        ("write: broken pipe", ("timeout", True)),
+        ("bad gateway", ("timeout", True)),
+        ("gateway timeout", ("timeout", True)),
+        ("Server disconnected", ("timeout", True)),
+        ("deadline exceeded", ("timeout", False)),
+        ("invalid model", ("config", False)),
+        ("model not found", ("config", False)),
+        ("model_not_found", ("config", False)),
+        ("unsupported model", ("config", False)),
+        ("malformed configuration", ("config", False)),
+        ("malformed config", ("config", False)),
+        ("cannot resolve AWS credentials", ("config", False)),
+        ("status 500", ("generic", True)),
+        ("internal server error", ("generic", True)),
+        ("server error", ("generic", True)),
+        ("status 400", ("generic", False)),
+        ("geoff is off", ("generic", False)),
+        ("", ("generic", False)),
+    ],
+)
+def test_the_words_and_numbers_of_an_error_tell_its_kind(
+    message: str, expected: tuple[str, bool]
+) -> None:
+    assert judged(message) == expected
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "prompt is too long: 210000 tokens > 200000 maximum",
+        "Input is too long for requested model.",
+        "This model's maximum context length is 128000 tokens.",
+        "context length exceeded",
+        "context_length_exceeded",
+        "context_exceeded",
+        "Your input exceeds the context window of this model.",
+        "the request exceeds the available context size",
+        "The input token count (1048577) exceeds the maximum number of tokens allowed",
+        "input length and `max_tokens` exceed context limit: 190000 + 32000 > 200000",
+        "This model's maximum prompt length is 131072 but the request contains 140000 tokens.",
+        "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 40000.",
+        "Please reduce the length of the messages.",
+    ],
+)
+@pytest.mark.parametrize("status", [None, 400, 403, 413, 429, 500])
+def test_a_prompt_that_is_too_long_is_a_kind_of_its_own(message: str, status: int | None) -> None:
+    assert judged(message, status_code=status) == ("context_overflow", False)
+
+
+def test_a_body_that_is_too_large_to_be_read_counts_as_too_long() -> None:
+    assert judged("status 413", status_code=413) == ("context_overflow", False)
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "kind"),
+    [
+        ("invalid model", 401, "auth"),
+        ("maximum context length", 401, "auth"),
+        ("invalid api key for this model: model not found", None, "auth"),
+        ("invalid model", 403, "config"),
+        ("invalid model", 429, "config"),
+        ("invalid model", 503, "config"),
+        ("invalid model", 500, "config"),
+        ("invalid model: connection reset", None, "config"),
+        ("model not found: deadline exceeded", None, "config"),
+        ("quota exceeded: unauthorized", None, "usage_limit"),
+        ("billing problem", 401, "usage_limit"),
+        ("insufficient_quota", 429, "usage_limit"),
+        ("you exceeded your current quota, see billing", 429, "rate_limit"),
+        ("AI budget used up", 403, "usage_limit"),
+        ("provider_disabled", 503, "provider_disabled"),
+        ("overloaded", 401, "overloaded"),
+    ],
+)
+def test_where_two_rules_match_the_more_telling_one_wins(
+    message: str, status: int | None, kind: str
+) -> None:
+    assert classify(fault(message, status_code=status)).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        ("status 503", 503),
+        ("status: 503", 503),
+        ("status=503", 503),
+        ("status code 503", 503),
+        ("Status Code: 503", 503),
+        ("HTTP 418 from upstream", 418),
+        ("HTTP/1.1 503 Service Unavailable", 503),
+        ("failed with 429", 429),
+        ("upstream said 529.", 529),
+        ("error: 500 oh no", 500),
+        ("dial tcp 10.0.0.1:503: refused", None),
+        ("localhost:429", None),
+        ("stream ID 401; CANCEL", None),
+        ("stream id=503 was reset", None),
+        ("took 5030 ms, 1.503 s", None),
+        ("model gpt-5 said no", None),
+        ("404 in prose is no status", None),
+    ],
+)
+def test_a_status_is_read_from_text_but_never_made_up(message: str, status: int | None) -> None:
+    assert classify(fault(message)).error.status_code == status
+
+
+def test_a_status_the_provider_gave_counts_more_than_one_in_the_text() -> None:
+    found = classify(fault("status 503", status_code=401))
+    assert (found.error.status_code, found.kind) == (401, "auth")
+
+
+@pytest.mark.parametrize(
+    ("text", "provider"),
+    [
+        ("openai-compat at azure failed", "openai-compat"),
+        ("openai compat", "openai-compat"),
+        ("azure openai failed", "azure"),
+        ("openrouter: anthropic failed", "openrouter"),
+        ("bedrock: claude failed", "bedrock"),
+        ("vercel gateway: claude", "vercel"),
+        ("claude failed", "anthropic"),
+        ("anthropic via openai wire", "anthropic"),
+        ("gemini failed", "google"),
+        ("vertex failed", "google"),
+        ("google failed", "google"),
+        ("openai failed", "openai"),
+        ("somebody failed", None),
+    ],
+)
+def test_the_provider_is_known_by_what_the_text_says_most_specifically(
+    text: str, provider: str | None
+) -> None:
+    assert classify(fault(text)).error.provider == provider
+
+
+def test_the_configured_provider_counts_more_than_the_text() -> None:
+    found = classify(fault("anthropic: overloaded", provider="bedrock"))
+    assert (found.error.provider, found.error.message) == ("bedrock", "AWS Bedrock is overloaded.")
+
+
+def test_a_provider_that_is_hinted_later_renames_the_message_and_keeps_the_wait() -> None:
+    found = classify(fault("claude is overloaded", retry_after_s=7.0))
+    named = for_provider(found, "bedrock")
+    assert named.error.message == "AWS Bedrock is overloaded."
+    assert (named.error.provider, named.retry_after_s) == ("bedrock", 7.0)
+    assert for_provider(found, "") is found
+    assert for_provider(found, "anthropic") is found
+
+
+# The vendor's own word
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "expected"),
+    [
+        ("overloaded_error", None, ("overloaded", True)),
+        ("rate_limit_error", None, ("rate_limit", True)),
+        ("RESOURCE_EXHAUSTED", 429, ("rate_limit", True)),
+        ("api_error", None, ("generic", True)),
+        ("api_error", 500, ("generic", True)),
+        ("api_error", 200, ("generic", True)),
+        ("server_error", None, ("generic", True)),
+        ("internal_error", None, ("generic", True)),
+        ("INTERNAL", None, ("generic", True)),
+        ("api_error", 400, ("generic", False)),
+        ("api_error", 401, ("auth", False)),
+        ("server_error", 429, ("rate_limit", True)),
+        ("invalid_request_error", 400, ("generic", False)),
+        ("authentication_error", None, ("auth", False)),
+        ("insufficient_quota", 429, ("usage_limit", False)),
+        ("context_length_exceeded", 400, ("context_overflow", False)),
+        ("model_not_found", 404, ("config", False)),
+        ("provider_disabled", 503, ("provider_disabled", False)),
+        ("ThrottlingException", 400, ("rate_limit", True)),
+        ("config", 200, ("config", False)),
+        ("DEADLINE_EXCEEDED", 504, ("timeout", True)),
+    ],
+)
+def test_a_precise_word_of_the_vendor_counts_before_the_rules_and_a_vague_one_after(
+    word: str, status: int | None, expected: tuple[str, bool]
+) -> None:
+    assert judged("something happened", type=word, status_code=status) == expected
+
+
+def test_an_overflow_counts_more_than_the_word_for_a_rate_limit() -> None:
+    found = judged("Request too large for gpt-4o", type="rate_limit_exceeded", status_code=429)
+    assert found == ("context_overflow", False)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ('{"error":{"type":"x","message":"Overloaded"}}', "overloaded"),
+        ('{"error":{"message":"authentication problem"}}', "auth"),
+        ('{"error":{"message":"invalid model"}}', "config"),
+        ("upstream request timeout", "timeout"),
+        ('{"message":"could not resolve AWS credentials"}', "config"),
+        ('{"error":{"code":"budget","message":"AI budget exceeded"}}', "usage_limit"),
+        ("You have exceeded your budget.", "usage_limit"),
+        ('{"code":"provider_disabled"}', "provider_disabled"),
+    ],
+)
+def test_what_only_the_body_says_counts_too(body: str, kind: str) -> None:
+    status = 403 if kind == "usage_limit" else None
+    assert classify(fault("request failed", body=body, status_code=status)).kind == kind
+
+
+# Streams and transports
+
+
+def test_a_stream_that_stops_short_may_be_asked_again() -> None:
+    assert judged("the stream ended early", incomplete=True) == ("timeout", True)
+    assert judged("stream closed before the terminal event") == ("timeout", True)
+    assert judged("anthropic stream closed before terminal event") == ("timeout", True)
+
+
+@pytest.mark.parametrize(
+    ("transport", "expected"),
+    [
+        ("refused", ("timeout", True)),
+        ("reset", ("timeout", True)),
+        ("timeout", ("timeout", True)),
+        ("dns", ("timeout", True)),
+        ("tls", ("config", False)),
+    ],
+)
+def test_what_the_network_did_is_a_fact_of_its_own(
+    transport: str, expected: tuple[str, bool]
+) -> None:
+    assert judged("no luck", transport=transport) == expected
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("stream error: stream ID 5; INTERNAL_ERROR; received from peer", ("timeout", True)),
+        ("stream error: stream ID 5; REFUSED_STREAM; received from peer", ("timeout", True)),
+        ("stream error: stream ID 5; CANCEL; received from peer", ("timeout", True)),
+        ("stream error: stream ID 5; ENHANCE_YOUR_CALM; received from peer", ("timeout", True)),
+        ("stream error: stream ID 5; NO_ERROR; received from peer", ("timeout", True)),
+        ("stream error: stream ID 5; PROTOCOL_ERROR; received from peer", ("generic", False)),
+        ("stream ID 5; PROTOCOL_ERROR; received from peer: timeout", ("generic", False)),
+        ("stream error: stream ID 5; CANCEL; connection reset", ("generic", False)),
+        ("http2: client conn could not be established", ("timeout", True)),
+        ("http2: server sent GOAWAY and closed the connection", ("timeout", True)),
+        ("http2: stream closed", ("timeout", True)),
+        ("use of closed network connection", ("timeout", True)),
+    ],
+)
+def test_a_reset_passes_if_the_peer_sent_it_with_a_code_that_passes(
+    message: str, expected: tuple[str, bool]
+) -> None:
+    assert judged(message) == expected
+
+
+def test_a_status_beats_what_the_transport_says_of_the_stream() -> None:
+    reset = "stream error: stream ID 5; INTERNAL_ERROR; received from peer"
+    assert judged(reset, status_code=400) == ("generic", False)
+    assert judged(reset, status_code=401) == ("auth", False)
+
+
+def test_the_number_of_a_stream_is_not_a_status() -> None:
+    found = classify(fault("stream error: stream ID 401; CANCEL; received from peer"))
+    assert (found.kind, found.error.status_code) == ("timeout", None)
+
+
+@pytest.mark.parametrize("what", ["chat", "request", "operation"])
+def test_an_interruption_is_not_tried_again(what: str) -> None:
+    assert judged(f"{what} interrupted", status_code=503) == ("generic", False)
+
+
+def test_a_cancellation_counts_only_if_nothing_else_is_known() -> None:
+    assert judged("context canceled") == ("generic", False)
+    assert judged("context canceled", status_code=500) == ("generic", True)
+    assert judged("context canceled: status 401") == ("auth", False)
+    assert judged("context canceled: quota exceeded") == ("usage_limit", False)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "No tool output found for function call call_abc123.",
+        "'ws_abc123' of type 'web_search_call' was provided without its required 'reasoning' item",
+        "Item 'rs_abc123' of type 'reasoning' was provided without its required following item.",
+    ],
+)
+def test_a_broken_conversation_at_the_vendor_is_told_without_ids(message: str) -> None:
+    found = classify(fault("status 400", status_code=400, body=message))
+    assert (found.kind, found.retryable) == ("generic", False)
+    assert found.error.detail is not None
+    assert "abc123" not in found.error.detail
+
+
+# Exceptions
+
+
+def test_what_was_classified_where_it_arose_stays_so_however_it_is_wrapped() -> None:
+    known = known_failure("missing_key", "openai")
+    outer = RuntimeError("timeout, status 503")
+    outer.__cause__ = ModelFailed(known)
+    assert classify_error(outer) is known
+
+
+def test_a_providers_failure_is_found_under_other_exceptions() -> None:
+    outer = RuntimeError("while reading")
+    outer.__context__ = ProviderFailed(fault("no", status_code=529, provider="vercel"))
+    assert classify_error(outer).error.message == "Vercel AI Gateway is overloaded."
+
+
+def test_an_unknown_exception_is_judged_by_its_text() -> None:
+    found = classify_error(ConnectionResetError("connection reset by peer"), "azure")
+    assert (found.kind, found.retryable, found.error.provider) == ("timeout", True, "azure")
+
+
+def test_exceptions_that_refer_to_each_other_come_to_an_end() -> None:
+    one, two = RuntimeError("one"), RuntimeError("two")
+    one.__context__, two.__context__ = two, one
+    assert classify_error(one).kind == "generic"
+
+
+# What people are told
+
+
+def test_an_error_carries_all_that_clients_show() -> None:
+    found = classify(
+        fault(
+            "status 429",
+            provider="openai",
+            status_code=429,
+            body='{"error":{"message":"Slow down."}}',
+            retry_after_s=3.0,
+        )
+    )
+    assert found == Classified(
+        kind="rate_limit",
+        error=ChatError(
+            message="OpenAI is limiting the rate of requests.",
+            kind="rate_limit",
+            detail="Slow down.",
+            provider="openai",
+            retryable=True,
+            status_code=429,
+        ),
+        retry_after_s=3.0,
+    )
+
+
+KINDS: tuple[Kind, ...] = (
+    "generic",
+    "overloaded",
+    "rate_limit",
+    "timeout",
+    "stream_silence_timeout",
+    "auth",
+    "config",
+    "context_overflow",
+    "usage_limit",
+    "missing_key",
+    "provider_disabled",
+    "content_filter",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_message_that_names_the_provider(kind: Kind) -> None:
+    assert "my gateway" in message_of(kind, "my gateway").lower()
+    assert "the provider" in message_of(kind, "").lower()
+    assert message_of(kind, "")[0].isupper()
+
+
+@pytest.mark.parametrize(
+    "kind", ["overloaded", "rate_limit", "timeout", "stream_silence_timeout", "generic"]
+)
+def test_the_message_of_what_is_tried_again_holds_no_status_and_no_advice(kind: Kind) -> None:
+    text = message_of(kind, "openai")
+    assert not any(character.isdigit() for character in text)
+    assert "check" not in text.lower()
+
+
+def test_a_failure_we_find_ourselves_is_final_unless_it_is_silence() -> None:
+    assert not known_failure("missing_key", "openai").retryable
+    assert known_failure("stream_silence_timeout", "openai").retryable
+    assert known_failure("config", "", detail="d").error.detail == "d"

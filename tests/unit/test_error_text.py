@@ -1,0 +1,113 @@
+"""What may be quoted of a provider's failure."""
+
+import msgspec
+import pytest
+
+from chatd.domain.classify import classify
+from chatd.domain.error_text import MAX_DETAIL, body_detail, detail, redact_urls
+from chatd.domain.model import ProviderFault
+
+
+def quoted(message: str = "request failed", **facts: object) -> str | None:
+    return detail(msgspec.structs.replace(ProviderFault(message=message), **facts))
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ('{"error":{"message":"inner"},"message":"outer"}', "inner"),
+        ('{"message":"outer"}', "outer"),
+        ('{"error":"plain"}', "plain"),
+        ('{"error":{"message":"  "},"message":"outer"}', "outer"),
+        ('{"error":["odd"],"message":"outer"}', "outer"),
+        ('{"error":{"code":1}}', "request failed"),
+        ("first line\nsecond line", "first line"),
+        ("\n\n  first line  \n", "first line"),
+        ("<html><body>502</body></html>", "request failed"),
+        ("   ", "request failed"),
+        ("", "request failed"),
+        (None, "request failed"),
+        ("{not json", "request failed"),
+        ('{"message":"cut off', "request failed"),
+        ("[1, 2]", "request failed"),
+        ('26\r\n{"error":{"message":"in chunks"}}\r\n0\r\n', "in chunks"),
+        ("b\r\nplain words\r\n0\r\n", "plain words"),
+        ('data: {"error":{"message":"an event"}}', "an event"),
+    ],
+)
+def test_the_most_specific_message_in_a_body_is_quoted(
+    body: str | None, expected: str | None
+) -> None:
+    assert quoted(body=body) == expected
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            'POST "https://x.example/v1": 400 Bad Request {"error":{"message":"no such field"}}',
+            "no such field",
+        ),
+        (
+            'POST "https://api.example.com/{id}/x": 400 Bad Request {"message":"braces"}',
+            "braces",
+        ),
+        (
+            'POST "https://api.example.com/v1": 400 Bad Request',
+            'POST "https://api.example.com/v1": 400 Bad Request',
+        ),
+        ("failed: {not json}", "failed: {not json}"),
+        ("<html>", None),
+        ("", None),
+    ],
+)
+def test_a_message_wrapped_into_the_text_of_an_error_is_found(
+    message: str, expected: str | None
+) -> None:
+    assert quoted(message) == expected
+
+
+def test_a_text_of_braces_does_not_take_for_ever() -> None:
+    assert quoted("{" * 100_000) is not None
+
+
+def test_a_quote_is_bounded() -> None:
+    said = quoted(body=f'{{"message":"{"x" * 2000}"}}')
+    assert said is not None
+    assert len(said) == MAX_DETAIL
+    assert said.endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("at https://me:pass@h.example/p?key=1#f now", "at https://h.example/p now"),
+        ('to "https://h.example/p?key=AIzaSecret"', 'to "https://h.example/p"'),
+        ("http://h.example:8080/a", "http://h.example:8080/a"),
+        ("Incorrect API key provided: sk-proj-abc123***xyz.", "Incorrect API key provided: [key]"),
+        ("key AIzaSyA1234567890abcdef", "key [key]"),
+        ("id AKIAIOSFODNN7EXAMPLE", "id [key]"),
+        ("Authorization: Bearer abc.def-123", "Authorization: [key]"),
+        ("task-force and sk-1 stay", "task-force and sk-1 stay"),
+    ],
+)
+def test_what_may_hold_a_secret_is_taken_out(text: str, expected: str) -> None:
+    assert redact_urls(text) == expected
+
+
+def test_secrets_are_taken_out_of_bodies_too() -> None:
+    assert body_detail('{"message":"see https://u:p@x.example/?k=1"}') == "see https://x.example/"
+    assert body_detail("see https://u:p@x.example/?k=1") == "see https://x.example/"
+
+
+def test_half_a_character_in_a_body_is_mended() -> None:
+    assert body_detail('{"message":"a\\ud800b"}') == "a\ufffdb"
+
+
+def test_the_raw_text_of_a_refused_key_is_never_shown() -> None:
+    plain = classify(ProviderFault(message="token s3cr3t is unauthorized"))
+    assert (plain.kind, plain.error.detail) == ("auth", None)
+    said = ProviderFault(
+        message="token s3cr3t", status_code=401, body='{"error":{"message":"Key expired."}}'
+    )
+    assert classify(said).error.detail == "Key expired."
