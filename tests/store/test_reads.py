@@ -1,0 +1,257 @@
+"""Reading a chat: the prompt's history, pages for people, and what changed since a version."""
+
+import asyncio
+
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat
+from chatd.domain.commands import EditMessage, SendMessage
+from chatd.domain.compaction import prompt_rows
+from chatd.domain.ids import ChangeId, MessageId
+from chatd.domain.messages import Draft, Message
+from chatd.domain.parts import Text
+from chatd.domain.states import State
+from chatd.domain.user_moves import edit_message, send_message
+from chatd.domain.worker_moves import commit_step, finish_turn
+from chatd.store import chats, messages
+from chatd.store.chats import Loaded, Since
+from chatd.store.pool import Pool
+from chatd.store.transact import Operation, Transactor
+from tests.support.factories import CHAT, WORKER, call, draft, prompt, result, text
+from tests.support.seeds import Seed, step
+from tests.support.store import Told, chat_id, open_chat, plant_in, write
+from tests.support.stored import stored
+
+
+async def send(pool: Pool, chat: Chat, words: str) -> Chat:
+    command = SendMessage(prompt=prompt(words))
+    return (await write(pool, send_message(chat, command, WORKER))).chat
+
+
+async def answer(pool: Pool, chat: Chat, *drafts: Draft) -> Chat:
+    return (await write(pool, finish_turn(chat, step(chat, *drafts)))).chat
+
+
+async def edit(pool: Pool, chat: Chat, message_id: int, words: str) -> Chat:
+    loaded = await chats.load(pool, CHAT, message_id=MessageId(message_id))
+    assert loaded is not None
+    command = EditMessage(target=loaded.target, prompt=prompt(words))
+    return (await write(pool, edit_message(chat, command, WORKER))).chat
+
+
+def spoken(rows: list[Message] | tuple[Message, ...]) -> list[str]:
+    return [part.text for row in rows for part in row.content if isinstance(part, Text)]
+
+
+SUMMARY = (
+    draft("user", text("In short."), visibility="model", compressed=True),
+    draft("assistant", call("s1", "compact"), visibility="user", compressed=True),
+    draft("tool", result("s1", "compact"), visibility="both", compressed=True),
+)
+
+
+async def compacted(pool: Pool) -> Chat:
+    """A system text, an answered question, another one with a summary before its answer."""
+    before = (
+        draft("system", text("Be kind."), visibility="model"),
+        draft("system", text("For people."), visibility="user"),
+    )
+    chat = await open_chat(pool, CHAT.int, free=WORKER, before=before, prompt=prompt("one"))
+    chat = await answer(pool, chat, draft("assistant", text("One.")))
+    chat = await send(pool, chat, "two")
+    chat = (await write(pool, commit_step(chat, step(chat, *SUMMARY, compacted=True)))).chat
+    return await answer(pool, chat, draft("assistant", text("Two.")))
+
+
+# History
+
+
+async def test_without_a_summary_the_history_is_everything_that_is_not_deleted(
+    pool: Pool,
+) -> None:
+    chat = await plant_in(pool, Seed(state=State.W))
+    chat = await send(pool, chat, "two")
+    chat = await edit(pool, chat, 4, "three")
+    history = await messages.history(pool, CHAT)
+    assert spoken(history) == ["Be kind.", "first", "One.", "three"]
+    assert [row.id for row in history] == [1, 2, 3, 5]
+    assert history == [row for row in (await stored(pool))[CHAT].messages if not row.deleted]
+
+
+async def test_before_the_newest_summary_only_system_texts_count(pool: Pool) -> None:
+    await compacted(pool)
+    history = await messages.history(pool, CHAT)
+    assert spoken(history) == ["Be kind.", "For people.", "In short.", "Two."]
+    assert [row.id for row in history] == sorted(row.id for row in history)
+
+
+async def test_what_the_model_is_shown_is_the_same_from_history_and_from_all_rows(
+    pool: Pool,
+) -> None:
+    chat = await compacted(pool)
+    chat = await send(pool, chat, "three")
+    chat = (await write(pool, commit_step(chat, step(chat, *SUMMARY)))).chat
+    await answer(pool, chat, draft("assistant", text("Three.")))
+    everything = list((await stored(pool))[CHAT].messages)
+    shown = prompt_rows(await messages.history(pool, CHAT))
+    assert shown == prompt_rows(everything)
+    assert spoken(shown) == ["Be kind.", "In short.", "Three."]
+
+
+async def test_a_deleted_summary_gives_back_what_it_stood_for(pool: Pool) -> None:
+    chat = await compacted(pool)
+    await edit(pool, chat, 5, "two again")
+    assert spoken(await messages.history(pool, CHAT)) == [
+        "Be kind.",
+        "For people.",
+        "one",
+        "One.",
+        "two again",
+    ]
+
+
+async def test_the_history_of_a_chat_is_its_own(pool: Pool) -> None:
+    await plant_in(pool, Seed(state=State.W))
+    await open_chat(pool, 7, prompt=prompt("elsewhere"))
+    assert spoken(await messages.history(pool, chat_id(7))) == ["elsewhere"]
+    assert await messages.history(pool, chat_id(8)) == []
+
+
+# Pages
+
+
+async def test_a_page_shows_what_people_may_see_newest_first(pool: Pool) -> None:
+    await compacted(pool)
+    rows = await messages.page(pool, CHAT)
+    assert [row.id for row in rows] == [9, 8, 7, 5, 4, 3, 2]
+    assert all(row.visibility != "model" for row in rows)
+
+
+async def test_pages_follow_each_other_without_gaps(pool: Pool) -> None:
+    await compacted(pool)
+    whole = await messages.page(pool, CHAT)
+    first = await messages.page(pool, CHAT, limit=3)
+    rest = await messages.page(pool, CHAT, before=first[-1].id)
+    assert first + rest == whole
+    assert await messages.page(pool, CHAT, after=whole[2].id) == whole[:2]
+    assert await messages.page(pool, CHAT, before=whole[-1].id) == []
+
+
+async def test_a_deleted_message_is_on_no_page(pool: Pool) -> None:
+    chat = await compacted(pool)
+    await edit(pool, chat, 5, "two again")
+    assert [row.id for row in await messages.page(pool, CHAT)] == [10, 4, 3, 2]
+
+
+# Since a version
+
+
+async def since(pool: Pool, version: int, *, most: int = 1000) -> Since:
+    found = await chats.since(pool, CHAT, version, most=most)
+    assert found is not None
+    return found
+
+
+async def test_a_new_viewer_gets_everything_but_what_is_deleted(pool: Pool) -> None:
+    chat = await plant_in(pool, Seed(state=State.R1, plain=2, steer=1))
+    chat = await edit(pool, chat, 4, "instead")
+    chat = await send(pool, chat, "later")
+    everything = (await stored(pool))[CHAT]
+    assert await since(pool, 0) == Since(
+        chat=chat,
+        messages=tuple(row for row in everything.messages if not row.deleted),
+        queue=everything.queue,
+        cut=False,
+    )
+
+
+async def test_a_viewer_who_was_away_gets_rows_by_revision(pool: Pool) -> None:
+    chat = await plant_in(pool, Seed(state=State.W))
+    was = chat.snapshot_version
+    chat = await send(pool, chat, "two")
+    found = await since(pool, was)
+    assert spoken(found.messages) == ["two"]
+    assert found.queue is None
+    assert found.chat == chat
+    nothing = await since(pool, chat.snapshot_version)
+    assert nothing == Since(chat=chat, messages=(), queue=None, cut=False)
+
+
+async def test_a_deleted_message_comes_as_its_id_without_its_words(pool: Pool) -> None:
+    chat = await plant_in(pool, Seed(state=State.W))
+    chat = await send(pool, chat, "secret")
+    was = chat.snapshot_version
+    await edit(pool, chat, 4, "public")
+    found = await since(pool, was)
+    assert [(row.id, row.deleted, row.content) for row in found.messages] == [
+        (4, True, ()),
+        (5, False, (text("public"),)),
+    ]
+
+
+async def test_the_queue_comes_whole_if_it_changed_and_not_at_all_if_not(pool: Pool) -> None:
+    chat = await plant_in(pool, Seed(state=State.R1, plain=2))
+    before_queue, queued = 3, (await stored(pool))[CHAT].queue
+    assert (await since(pool, before_queue)).queue == queued
+    assert (await since(pool, chat.snapshot_version)).queue is None
+    chat = await edit(pool, chat, 4, "clears the queue")
+    assert (await since(pool, chat.snapshot_version - 1)).queue == ()
+
+
+async def test_of_too_many_messages_the_newest_come_and_it_says_so(pool: Pool) -> None:
+    await compacted(pool)
+    some = await since(pool, 1, most=2)
+    assert ([row.id for row in some.messages], some.cut) == ([8, 9], True)
+    all_of_them = await since(pool, 1, most=6)
+    assert ([row.id for row in all_of_them.messages], all_of_them.cut) == (
+        [4, 5, 6, 7, 8, 9],
+        False,
+    )
+    whole = await since(pool, 0, most=9)
+    assert (len(whole.messages), whole.cut) == (9, False)
+    assert (await since(pool, 0, most=8)).cut
+
+
+async def test_a_chat_that_is_not_there_has_nothing_to_tell(pool: Pool) -> None:
+    assert await chats.get(pool, CHAT) is None
+    assert await chats.load(pool, CHAT, with_queue=True) is None
+    assert await chats.since(pool, CHAT, 0) is None
+    assert await chats.since(pool, CHAT, 5) is None
+
+
+# P8
+async def test_a_read_is_of_one_version_whoever_writes_meanwhile(pool: Pool) -> None:
+    """Messages, queue and row of every read fit together, as if nobody had been writing."""
+    await plant_in(pool, Seed(state=State.R0))
+    transactor = Transactor(pool, Told())
+    seen: set[int] = set()
+
+    async def talk() -> None:
+        number = 0
+        while len(seen) < 60:
+            number += 1
+            await transactor.run(_chatter(number))
+
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        group.create_task(talk())
+        while len(seen) < 60:
+            found = await since(pool, 0)
+            newest = max(row.revision for row in found.messages)
+            assert newest == found.chat.history_version <= found.chat.snapshot_version
+            assert len(found.queue or ()) == found.chat.queue_len
+            assert [row.id for row in found.messages][-1] == found.chat.next_message_id - 1
+            loaded = await chats.load(pool, CHAT, with_queue=True)
+            assert loaded is not None
+            assert len(loaded.queue) == loaded.chat.queue_len
+            seen.add(found.chat.snapshot_version)
+
+
+def _chatter(number: int) -> Operation:
+    """A turn that ends, with the next message waiting: history and queue move together."""
+
+    def decide(loaded: Loaded) -> Change:
+        chat = loaded.chat
+        if chat.queue_len < 2:
+            return send_message(chat, SendMessage(prompt=prompt(f"{number}")), WORKER)
+        return finish_turn(chat, step(chat, draft("assistant", text("Yes."))))
+
+    return Operation(chat_id=CHAT, change_id=ChangeId(number), decide=decide)

@@ -1,0 +1,241 @@
+"""Idempotency keys: the same request again does nothing and gets the same answer."""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+from msgspec.structs import replace
+
+from chatd.domain.change import Change, Request
+from chatd.domain.chat import MAX_QUEUED
+from chatd.domain.commands import SendMessage, WhenBusy
+from chatd.domain.errors import NotFound, QueueFull, RequestReused, TransitionNotAllowed
+from chatd.domain.ids import ChangeId, MessageId, QueueId, RequestId
+from chatd.domain.states import State
+from chatd.domain.user_moves import archive, send_message
+from chatd.store import chats, requests
+from chatd.store.chats import Loaded
+from chatd.store.pool import Pool
+from chatd.store.requests import Recorded
+from chatd.store.transact import Applied, Operation, Transactor
+from tests.support.factories import CHAT, OWNER, prompt
+from tests.support.ledger import said
+from tests.support.seeds import Seed
+from tests.support.store import Told, chat_id, dump, open_chat, opening, plant_in, write
+from tests.support.stored import stored
+
+
+def key(number: int = 1, fingerprint: str = "hello", scope: UUID = CHAT) -> Request:
+    return Request(scope=scope, id=RequestId(UUID(int=number)), op="send", fingerprint=fingerprint)
+
+
+def sending(words: str, number: int, request: Request, busy: WhenBusy = "queue") -> Operation:
+    def decide(loaded: Loaded) -> Change:
+        command = SendMessage(prompt=prompt(words), when_busy=busy)
+        return send_message(loaded.chat, command, None)
+
+    return Operation(chat_id=CHAT, change_id=ChangeId(number), decide=decide, request=request)
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def transactor(pool: Pool, told: Told) -> Transactor:
+    return Transactor(pool, told)
+
+
+async def words(pool: Pool) -> list[str]:
+    return said((await stored(pool))[CHAT])
+
+
+async def test_what_a_request_did_is_recorded_with_it(pool: Pool, transactor: Transactor) -> None:
+    await plant_in(pool, Seed(state=State.W))
+    sent = await transactor.run(sending("at once", 1, key(1)))
+    queued = await transactor.run(sending("later", 2, key(2)))
+    assert isinstance(sent, Applied)
+    assert await requests.get(pool, key(1)) == Recorded(
+        chat_id=CHAT,
+        op="send",
+        fingerprint="hello",
+        version=sent.chat.snapshot_version,
+        message_id=sent.messages[-1].id,
+        queue_id=None,
+    )
+    assert await requests.get(pool, key(2)) == Recorded(
+        chat_id=CHAT,
+        op="send",
+        fingerprint="hello",
+        version=queued.chat.snapshot_version,
+        message_id=None,
+        queue_id=QueueId(1),
+    )
+    assert await requests.get(pool, key(3)) is None
+
+
+# P1
+async def test_the_same_request_again_gets_the_recorded_answer_and_writes_nothing(
+    pool: Pool, transactor: Transactor, told: Told
+) -> None:
+    await plant_in(pool, Seed(state=State.W))
+    await transactor.run(sending("hello", 1, key()))
+    before = await dump(pool)
+    again = await transactor.run(sending("hello", 2, key()))
+    assert again == Applied(
+        chat=told.applied[0].chat, request=await requests.get(pool, key()), replayed=True
+    )
+    assert await dump(pool) == before
+    assert len(told.applied) == 1
+
+
+# P1
+async def test_ten_of_the_same_request_at_once_send_one_message(
+    pool: Pool, transactor: Transactor, told: Told
+) -> None:
+    await plant_in(pool, Seed(state=State.W))
+    same = [sending("hello", number, key()) for number in range(1, 11)]
+    outcomes = await asyncio.gather(*(transactor.run(operation) for operation in same))
+    assert await words(pool) == ["first", "hello"]
+    assert len(told.applied) == 1
+    applied = [it for it in outcomes if isinstance(it, Applied)]
+    assert len(applied) == 10
+    assert [it.replayed for it in applied].count(False) == 1
+    assert {it.request.message_id for it in applied if it.request} == {MessageId(4)}
+
+
+async def test_ten_different_requests_at_once_all_find_their_place(
+    pool: Pool, transactor: Transactor, told: Told
+) -> None:
+    await plant_in(pool, Seed(state=State.W))
+    many = [sending(f"{number}", number, key(number)) for number in range(1, 11)]
+    await asyncio.gather(*(transactor.run(operation) for operation in many))
+    assert sorted(await words(pool)) == sorted(["first", *map(str, range(1, 11))])
+    assert len(told.applied) == 10
+
+
+# P15
+async def test_a_key_that_comes_back_with_another_body_is_refused(
+    pool: Pool, transactor: Transactor, told: Told
+) -> None:
+    await plant_in(pool, Seed(state=State.W))
+    await transactor.run(sending("hello", 1, key()))
+    before = await dump(pool)
+    with pytest.raises(RequestReused):
+        await transactor.run(sending("good bye", 2, key(fingerprint="good bye")))
+    with pytest.raises(RequestReused):
+        await transactor.run(sending("hello", 3, replace(key(), op="edit")))
+    assert await dump(pool) == before
+    assert len(told.applied) == 1
+
+
+async def test_the_same_key_in_another_scope_is_another_request(
+    pool: Pool, transactor: Transactor
+) -> None:
+    await plant_in(pool, Seed(state=State.W))
+    await transactor.run(sending("hello", 1, key()))
+    await transactor.run(sending("hello too", 2, key(scope=chat_id(50))))
+    assert await words(pool) == ["first", "hello", "hello too"]
+
+
+# P1
+async def test_a_repeat_is_answered_though_the_chat_would_refuse_it_now(
+    pool: Pool, transactor: Transactor
+) -> None:
+    """The queue is full, not least because of the first try."""
+    await plant_in(pool, Seed(state=State.R1, plain=MAX_QUEUED - 1))
+    await transactor.run(sending("the last", 1, key()))
+    with pytest.raises(QueueFull):
+        await transactor.run(sending("one more", 2, key(2)))
+    again = await transactor.run(sending("the last", 3, key()))
+    assert isinstance(again, Applied)
+    assert again.request == await requests.get(pool, key())
+
+    full = await chats.get(pool, CHAT)
+    assert full is not None
+    await write(pool, archive(full))
+    with pytest.raises(TransitionNotAllowed):
+        await transactor.run(sending("one more", 4, key(2)))
+    archived = await transactor.run(sending("the last", 5, key()))
+    assert isinstance(archived, Applied)
+    assert archived.replayed
+
+
+async def test_a_refused_request_may_be_tried_again_under_its_key(
+    pool: Pool, transactor: Transactor
+) -> None:
+    with pytest.raises(NotFound):
+        await transactor.run(sending("hello", 1, key()))
+    await plant_in(pool, Seed(state=State.W))
+    outcome = await transactor.run(sending("hello", 2, key()))
+    assert isinstance(outcome, Applied)
+    assert not outcome.replayed
+
+
+async def test_a_chat_created_twice_under_one_key_is_there_once(
+    pool: Pool, transactor: Transactor, told: Told
+) -> None:
+    """Each try makes its own id."""
+    mine = key(scope=OWNER)
+    first = await transactor.create(opening(1), ChangeId(1), mine)
+    again = await transactor.create(opening(2), ChangeId(2), mine)
+    assert again.chat == first.chat
+    assert again.replayed
+    assert set(await stored(pool)) == {chat_id(1)}
+    assert told.applied == [first]
+    with pytest.raises(RequestReused):
+        await transactor.create(opening(3), ChangeId(3), replace(mine, fingerprint="other"))
+
+
+async def test_ten_creations_at_once_under_one_key_make_one_chat(
+    pool: Pool, transactor: Transactor, told: Told
+) -> None:
+    mine = key(scope=OWNER)
+    made = await asyncio.gather(
+        *(transactor.create(opening(number), ChangeId(number), mine) for number in range(1, 11))
+    )
+    [only] = await stored(pool)
+    assert {it.chat.id for it in made} == {only}
+    assert [it.chat.id for it in told.applied] == [only]
+
+
+async def test_a_repeated_creation_is_answered_though_the_family_is_archived_now(
+    pool: Pool, transactor: Transactor
+) -> None:
+    mine = key(scope=OWNER)
+    root = await open_chat(pool, 1)
+    first, second = (
+        opening(number, root_chat_id=root.id, parent_chat_id=root.id) for number in (2, 3)
+    )
+    created = await transactor.create(first, ChangeId(1), mine)
+    await write(pool, archive(root))
+    again = await transactor.create(second, ChangeId(2), mine)
+    assert again.chat == created.chat
+
+
+async def test_old_keys_are_forgotten_in_batches_and_young_ones_kept(
+    pool: Pool, transactor: Transactor
+) -> None:
+    await plant_in(pool, Seed(state=State.W))
+    for number in range(1, 6):
+        await transactor.run(sending(f"{number}", number, key(number)))
+    await pool.execute(
+        "UPDATE chat_requests SET created_at = created_at - interval '24 hours 1 second'"
+        " WHERE request_id <> $1",
+        key(5).id,
+    )
+    assert await requests.forget_old(pool, most=3) == 3
+    assert await requests.forget_old(pool, most=3) == 1
+    assert await requests.forget_old(pool, most=3) == 0
+    assert await requests.get(pool, key(5)) is not None
+
+
+async def test_two_who_forget_at_once_pass_each_other(pool: Pool, transactor: Transactor) -> None:
+    await plant_in(pool, Seed(state=State.W))
+    for number in range(1, 5):
+        await transactor.run(sending(f"{number}", number, key(number)))
+    await pool.execute("UPDATE chat_requests SET created_at = 'epoch'")
+    async with pool.transaction() as one, pool.transaction() as other:
+        assert await requests.forget_old(one, most=3) == 3
+        assert await requests.forget_old(other, most=3) == 1
