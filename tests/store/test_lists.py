@@ -1,0 +1,212 @@
+"""Lists of chats, and the few columns that people set beside the moves."""
+
+from datetime import datetime
+from uuid import UUID
+
+import pytest
+
+from chatd.domain.chat import Chat
+from chatd.domain.commands import SendMessage
+from chatd.domain.ids import ChatId, MessageId, UserId
+from chatd.domain.states import State
+from chatd.domain.user_moves import archive, send_message, unarchive
+from chatd.store import chats
+from chatd.store.chats import ListFilter
+from chatd.store.pool import Pool
+from tests.support.factories import CHAT, OWNER, prompt
+from tests.support.seeds import Seed
+from tests.support.store import age, chat_id, open_chat, open_child, plant_in, write
+
+MINE = ListFilter(owner_id=OWNER)
+STRANGER = UserId(UUID(int=99))
+
+
+async def listed(pool: Pool, which: ListFilter = MINE) -> list[int]:
+    return [chat.id.int for chat in await chats.list_roots(pool, which)]
+
+
+async def at_one_moment(pool: Pool) -> None:
+    await pool.execute("UPDATE chats SET updated_at = '2026-03-27 09:00:00.123456+00'")
+
+
+def place(chat: Chat) -> tuple[datetime, ChatId]:
+    return chat.updated_at, chat.id
+
+
+# Lists
+
+
+async def test_the_chat_that_was_touched_last_comes_first(pool: Pool) -> None:
+    for number in (1, 2, 3):
+        await open_chat(pool, number)
+    assert await listed(pool) == [3, 2, 1]
+    first = await chats.get(pool, chat_id(1))
+    assert first is not None
+    await write(pool, send_message(first, SendMessage(prompt=prompt("up")), None))
+    assert await listed(pool) == [1, 3, 2]
+
+
+async def test_only_ones_own_roots_are_listed(pool: Pool) -> None:
+    await open_chat(pool, 1)
+    await open_chat(pool, 2, owner_id=STRANGER)
+    await open_child(pool, 3, root=1)
+    assert await listed(pool) == [1]
+    assert await listed(pool, ListFilter(owner_id=STRANGER)) == [2]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
+async def test_pages_of_chats_touched_at_one_moment_neither_repeat_nor_skip(
+    pool: Pool, limit: int
+) -> None:
+    for number in range(1, 8):
+        await open_chat(pool, number)
+    await at_one_moment(pool)
+    await age(pool, [chat_id(2), chat_id(5)], seconds=0.000001)
+    seen: list[int] = []
+    after: tuple[datetime, ChatId] | None = None
+    for _ in range(8):
+        page = await chats.list_roots(pool, ListFilter(owner_id=OWNER, after=after, limit=limit))
+        seen += [chat.id.int for chat in page]
+        if len(page) < limit:
+            break
+        after = place(page[-1])
+    assert seen == [7, 6, 4, 3, 1, 5, 2]
+
+
+async def test_archived_chats_are_a_list_of_their_own(pool: Pool) -> None:
+    for number in (1, 2, 3):
+        await open_chat(pool, number)
+    second = await chats.get(pool, chat_id(2))
+    assert second is not None
+    shelved = (await write(pool, archive(second))).chat
+    assert await listed(pool) == [3, 1]
+    assert await listed(pool, ListFilter(owner_id=OWNER, archived=True)) == [2]
+    await write(pool, unarchive(shelved))
+    assert await listed(pool) == [2, 3, 1]
+
+
+async def test_a_list_can_be_narrowed_by_labels(pool: Pool) -> None:
+    await open_chat(pool, 1, labels={"team": "red", "kind": "bug"})
+    await open_chat(pool, 2, labels={"team": "red"})
+    await open_chat(pool, 3, labels={"team": "blue", "kind": "bug"})
+    await open_chat(pool, 4)
+
+    async def with_labels(**labels: str) -> list[int]:
+        return await listed(pool, ListFilter(owner_id=OWNER, labels=labels))
+
+    assert await with_labels(team="red") == [2, 1]
+    assert await with_labels(kind="bug") == [3, 1]
+    assert await with_labels(team="red", kind="bug") == [1]
+    assert await with_labels(team="green") == []
+    assert await with_labels() == [4, 3, 2, 1]
+
+
+async def test_a_labelled_list_has_pages_too(pool: Pool) -> None:
+    for number in range(1, 6):
+        await open_chat(pool, number, labels={"team": "red" if number % 2 else "blue"})
+    await at_one_moment(pool)
+    red = ListFilter(owner_id=OWNER, labels={"team": "red"}, limit=2)
+    first = await chats.list_roots(pool, red)
+    rest = ListFilter(owner_id=OWNER, labels={"team": "red"}, after=place(first[-1]))
+    assert [chat.id.int for chat in first] == [5, 3]
+    assert await listed(pool, rest) == [1]
+
+
+async def test_the_children_of_many_roots_come_in_one_read(pool: Pool) -> None:
+    for root in (1, 2, 3):
+        await open_chat(pool, root)
+    await open_child(pool, 11, root=1)
+    await open_child(pool, 21, root=2)
+    await open_child(pool, 10, root=1, parent=11)
+    found = await chats.list_children(pool, [chat_id(1), chat_id(2)])
+    assert [chat.id.int for chat in found] == [11, 10, 21]
+    assert [chat.id.int for chat in await chats.list_children(pool, [chat_id(1)], most=1)] == [11]
+    assert await chats.list_children(pool, []) == []
+
+
+async def test_pinned_chats_come_in_the_order_of_their_pins(pool: Pool) -> None:
+    for number, order in ((1, 2), (2, 0), (3, 1), (4, 2)):
+        await open_chat(pool, number)
+        await chats.set_pin(pool, chat_id(number), order)
+    await open_chat(pool, 5, owner_id=STRANGER)
+    await chats.set_pin(pool, chat_id(5), 1)
+    assert [chat.id.int for chat in await chats.list_pinned(pool, OWNER)] == [3, 1, 4]
+
+
+# What people set
+
+
+async def test_a_title_is_set_only_if_it_still_is_the_one_that_was_seen(pool: Pool) -> None:
+    chat = await open_chat(pool, 1, title="New chat")
+    by_hand = await chats.set_title(pool, chat.id, was="New chat", now="My own")
+    assert by_hand is not None
+    assert by_hand.title == "My own"
+    assert await chats.set_title(pool, chat.id, was="New chat", now="Generated") is None
+    assert await chats.get(pool, chat.id) == by_hand
+
+
+async def test_what_is_set_beside_the_moves_raises_no_version_and_touches_nothing_else(
+    pool: Pool,
+) -> None:
+    before = await plant_in(pool, Seed(state=State.W))
+    await chats.set_title(pool, CHAT, was=before.title, now="Renamed")
+    await chats.set_labels(pool, CHAT, {"team": "red"})
+    await chats.set_pin(pool, CHAT, 3)
+    await chats.set_read(pool, CHAT, MessageId(2))
+    after = await chats.get(pool, CHAT)
+    assert after is not None
+    changed = {
+        name for name in Chat.__struct_fields__ if getattr(after, name) != getattr(before, name)
+    }
+    assert changed == {"title", "labels", "pin_order", "last_read_message_id"}
+    assert (after.title, after.labels, after.pin_order) == ("Renamed", {"team": "red"}, 3)
+    assert after.last_read_message_id == 2
+
+
+async def test_a_move_keeps_what_was_set_beside_it_meanwhile_and_tells_it(pool: Pool) -> None:
+    """The change was made from a row that did not have it yet."""
+    before = await plant_in(pool, Seed(state=State.W))
+    await chats.set_title(pool, CHAT, was=before.title, now="Renamed")
+    await chats.set_labels(pool, CHAT, {"team": "red"})
+    await chats.set_pin(pool, CHAT, 3)
+    await chats.set_read(pool, CHAT, MessageId(2))
+    command = SendMessage(prompt=prompt("go on"))
+    sent = await write(pool, send_message(before, command, None))
+    assert (sent.chat.title, sent.chat.labels) == ("Renamed", {"team": "red"})
+    assert (sent.chat.pin_order, sent.chat.last_read_message_id) == (3, 2)
+    assert await chats.get(pool, CHAT) == sent.chat
+
+
+async def test_archiving_takes_a_pin_away_even_one_set_meanwhile(pool: Pool) -> None:
+    before = await plant_in(pool, Seed(state=State.W))
+    await chats.set_pin(pool, CHAT, 3)
+    shelved = await write(pool, archive(before))
+    assert shelved.chat.pin_order == 0
+    assert await chats.list_pinned(pool, OWNER) == []
+
+
+async def test_only_live_roots_can_be_pinned_and_anything_unpinned(pool: Pool) -> None:
+    root = await open_chat(pool, 1)
+    child = await open_child(pool, 2, root=1)
+    assert await chats.set_pin(pool, child.id, 1) is None
+    await write(pool, archive(root))
+    assert await chats.set_pin(pool, root.id, 1) is None
+    assert await chats.set_pin(pool, chat_id(9), 1) is None
+    assert await chats.set_pin(pool, root.id, 0) is not None
+    assert await chats.set_pin(pool, child.id, 0) is not None
+
+
+@pytest.mark.parametrize(
+    ("marks", "read"),
+    [((2,), 2), ((3, 1), 3), ((1, 3), 3), ((999,), 3), ((0,), None), ((-1,), None)],
+)
+async def test_the_read_mark_never_goes_back_nor_ahead_of_the_last_message(
+    pool: Pool, marks: tuple[int, ...], read: int | None
+) -> None:
+    await plant_in(pool, Seed(state=State.W))
+    for mark in marks:
+        await chats.set_read(pool, CHAT, MessageId(mark))
+    chat = await chats.get(pool, CHAT)
+    assert chat is not None
+    assert chat.next_message_id == 4
+    assert chat.last_read_message_id == read
