@@ -159,13 +159,17 @@ class Http:
                     raise self.failed(event.fault)
                 yield event
             chunk = b""
-        if fault is not None:
-            raise self.failed(fault)
-        for event in decoder.close():
-            if isinstance(event, Failed):
-                raise self.failed(event.fault)
+        for event in self._ending(decoder, fault):
             yield event
         await _drain(response)
+
+    def _ending(self, decoder: Decoder, fault: ProviderFault | None) -> list[ModelEvent]:
+        """A connection cut after the last word costs nothing; before it, the cut is the news."""
+        events = decoder.close()
+        for event in events:
+            if isinstance(event, Failed):
+                raise self.failed(event.fault if fault is None else fault)
+        return events
 
 
 async def _some(response: aiohttp.ClientResponse) -> bytes:

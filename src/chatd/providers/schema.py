@@ -178,43 +178,48 @@ class ToolNames:
     """What tools are called on a wire, and back. A name that fits is its own wire name.
 
     Names that had to be changed and then meet another get a tail made of the name itself, so
-    that they stay the same whatever other tools come and go.
+    that they stay the same whatever other tools come and go. `letter_first`: the wire wants a
+    letter or an underscore at the beginning.
     """
 
     def __init__(
-        self, names: Iterable[str], *, reserved: Collection[str] = (), limit: int = MAX_NAME
+        self,
+        names: Iterable[str],
+        *,
+        reserved: Collection[str] = (),
+        limit: int = MAX_NAME,
+        letter_first: bool = False,
     ) -> None:
         self._limit = limit
+        self._lead = re.compile(r"[A-Za-z_]" if letter_first else r"")
         self._wire: dict[str, str] = {}
         self._own: dict[str, str] = {}
         unique = sorted(set(names))
         taken = set(reserved)
-        fitting = [n for n in unique if _fits(n, limit) and n not in taken]
+        fitting = [n for n in unique if self._fits(n) and n not in taken]
         for name in [*fitting, *(n for n in unique if n not in set(fitting))]:
-            wire = _plain(name, limit)
+            wire = self._plain(name, limit)
             if wire in taken or (wire != name and len(name) > limit):
-                wire = _tailed(name, limit)
+                wire = self._tailed(name)
             taken.add(wire)
             self._wire[name] = wire
             self._own[wire] = name
 
     def wire(self, name: str) -> str:
         """Also for a name of history whose tool is gone."""
-        return self._wire.get(name) or _plain(name, self._limit)
+        return self._wire.get(name) or self._plain(name, self._limit)
 
     def own(self, wire: str) -> str:
         """Also for a name the model has made up, which nobody will know either."""
         return self._own.get(wire, wire)
 
+    def _fits(self, name: str) -> bool:
+        return self._plain(name, self._limit) == name
 
-def _fits(name: str, limit: int) -> bool:
-    return re.fullmatch(r"[A-Za-z0-9_-]+", name) is not None and len(name) <= limit
+    def _plain(self, name: str, limit: int) -> str:
+        plain = re.sub(r"[^A-Za-z0-9_-]", "_", name) or "_"
+        return (plain if self._lead.match(plain) else f"_{plain}")[:limit]
 
-
-def _plain(name: str, limit: int) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:limit] or "_"
-
-
-def _tailed(name: str, limit: int) -> str:
-    tail = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8]
-    return f"{_plain(name, limit - 9)}_{tail}"
+    def _tailed(self, name: str) -> str:
+        tail = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8]
+        return f"{self._plain(name, self._limit - 9)}_{tail}"
