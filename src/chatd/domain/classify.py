@@ -40,6 +40,7 @@ _PRECISE: Final[Mapping[str, _Outcome]] = {
     "not_found_error": ("config", False),
     "not_found": ("config", False),
     "config": ("config", False),
+    "missing_key": ("missing_key", False),
     "provider_disabled": ("provider_disabled", False),
     "throttlingexception": ("rate_limit", True),
     "modelnotreadyexception": ("overloaded", True),

@@ -78,6 +78,8 @@ def measure(history: Sequence[Message], limit: int | None) -> Fill:
 def _context_tokens(usage: Usage | None) -> int:
     if usage is None:
         return 0
+    if usage.context_tokens is not None:
+        return usage.context_tokens
     read = usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens
     return read or usage.total_tokens
 

@@ -14,7 +14,11 @@ Visibility = Literal["user", "model", "both"]
 
 
 class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Tokens of one model call. `input_tokens` excludes cached ones; output includes reasoning."""
+    """Tokens of one model call. `input_tokens` excludes cached ones; output includes reasoning.
+
+    `context_tokens` is set where the model was asked several times within one call: what it read
+    is then paid for each time, but fills its context only once.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -23,6 +27,7 @@ class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cache_creation_tokens: int = 0
     cache_read_tokens: int = 0
     context_limit: int | None = None
+    context_tokens: int | None = None
 
 
 class Draft(Struct, frozen=True, kw_only=True):
