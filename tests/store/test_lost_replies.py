@@ -15,11 +15,11 @@ from chatd.domain.family import archive_family
 from chatd.domain.ids import ChangeId, RequestId
 from chatd.domain.worker_moves import commit_step
 from chatd.store import chats
-from chatd.store.apply import APPLY, CREATE
+from chatd.store.apply import APPLY, CREATE, STEP
 from chatd.store.chats import Loaded
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from chatd.store.transact import Applied, Operation, Outcome, Transactor
+from chatd.store.transact import Applied, Operation, Outcome, Transactor, apply
 from tests.support.eventually import eventually
 from tests.support.factories import OWNER, draft, text
 from tests.support.ledger import said
@@ -74,12 +74,18 @@ async def started(line: Line, number: int = 1) -> Chat:
     made = await line.transactor.create(new_chat(number), ChangeId(number))
     applied = await line.transactor.run(sending("first", ChangeId(number + 100), made.chat.id))
     assert isinstance(applied, Applied)
+    late = commit_step(made.chat, answer(made.chat))
+    assert await apply(line.pool, late, ChangeId(0)) is None, "only to have it prepared"
     line.told.clear()
     return applied.chat
 
 
+def answer(chat: Chat) -> Step:
+    return Step(fence=Fence.of(chat), messages=(draft("assistant", text("It is so.")),))
+
+
 def answering(chat: Chat, change_id: ChangeId) -> Operation:
-    step = Step(fence=Fence.of(chat), messages=(draft("assistant", text("It is so.")),))
+    step = answer(chat)
 
     def decide(loaded: Loaded) -> Change:
         return commit_step(loaded.chat, step)
@@ -120,7 +126,7 @@ def replayed(outcome: Outcome) -> Applied:
 async def test_an_answer_whose_reply_was_lost_is_there_once(line: Line, pool: Pool) -> None:
     chat = await started(line)
     step = answering(chat, ChangeId(7))
-    await lose_reply(line, pool, line.transactor.run(step), of=APPLY.text, version=3)
+    await lose_reply(line, pool, line.transactor.run(step), of=STEP.text, version=3)
 
     again = replayed(await line.transactor.run(step))
 
@@ -136,7 +142,7 @@ async def test_an_answer_tried_again_under_another_id_is_refused_by_its_fence(
 ) -> None:
     chat = await started(line)
     step = answering(chat, ChangeId(7))
-    await lose_reply(line, pool, line.transactor.run(step), of=APPLY.text, version=3)
+    await lose_reply(line, pool, line.transactor.run(step), of=STEP.text, version=3)
 
     with pytest.raises(StaleFence):
         await line.transactor.run(answering(chat, ChangeId(8)))

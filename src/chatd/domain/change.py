@@ -86,31 +86,38 @@ class Change(Struct, frozen=True, kw_only=True):
         after = msgspec.structs.replace(self.after, **columns)
         return msgspec.structs.replace(self, after=after)
 
-    # History
+    # History. Each builds its columns first and copies the row once: a step's commit is made of
+    # a few such calls, and a copy of the row is what they cost.
 
     def _history_changed(self) -> Self:
+        return self._set(**self._new_history())
+
+    def _new_history(self) -> dict[str, object]:
         """A fresh history gets a fresh budget: of attempts, and of crashes."""
-        changed = self.clear_retry()
-        return changed._set(history_version=self.after.snapshot_version, attempt=0, orphan_count=0)
+        version = self.after.snapshot_version
+        fresh: dict[str, object] = {"history_version": version, "attempt": 0, "orphan_count": 0}
+        return fresh | self._no_retry()
 
     def append(self, draft: Draft) -> Self:
-        added = Appended(id=self.after.next_message_id, draft=draft)
-        changed = msgspec.structs.replace(self, messages=(*self.messages, added))
-        changed = changed._set(next_message_id=MessageId(added.id + 1))
+        row = self.after
+        columns = self._new_history()
+        columns["next_message_id"] = row.next_message_id + 1
         if draft.visibility == "both" and not draft.compressed:
             # Not so for a summary, which another model may have written.
-            changed = changed._set(
-                model_config_id=draft.model_config_id or self.after.model_config_id,
-                reasoning_effort=draft.reasoning_effort or self.after.reasoning_effort,
-            )
-        return changed._history_changed()
+            columns["model_config_id"] = draft.model_config_id or row.model_config_id
+            columns["reasoning_effort"] = draft.reasoning_effort or row.reasoning_effort
+        return msgspec.structs.replace(
+            self,
+            messages=(*self.messages, Appended(id=row.next_message_id, draft=draft)),
+            after=msgspec.structs.replace(row, **columns),
+        )
 
     def answer_open_calls(self, reason: str = NOT_ANSWERED) -> Self:
         """No user message may follow an open call: every provider refuses such a history."""
         changed = self
         for call in self.after.pending_calls:
             changed = changed.append(error_result(call, reason))
-        return changed._set(pending_calls=())
+        return changed.open(())
 
     def begin_turn(self, prompt: Prompt) -> Self:
         changed = self.answer_open_calls()
@@ -124,7 +131,7 @@ class Change(Struct, frozen=True, kw_only=True):
         return changed._set(pending_calls=())._history_changed()
 
     def open(self, calls: tuple[PendingCall, ...]) -> Self:
-        return self._set(pending_calls=calls)
+        return self if calls == self.after.pending_calls else self._set(pending_calls=calls)
 
     # Queue
 
@@ -230,8 +237,10 @@ class Change(Struct, frozen=True, kw_only=True):
         return self._set(archived=False).touched()
 
     def _stopped(self, status: str, error: ChatError | None) -> Self:
-        changed = self._set(status=status, last_error=error, compaction_requested=False)
-        return changed.clear_retry()._owned_by(None).touched()
+        changed = self._set(
+            status=status, last_error=error, compaction_requested=False, **self._no_retry()
+        )
+        return changed._owned_by(None).touched()
 
     def _owned_by(self, worker: WorkerId | None) -> Self:
         """Every hand-over raises the epoch, even back to the same worker: an old task of
@@ -239,8 +248,11 @@ class Change(Struct, frozen=True, kw_only=True):
         if worker is None:
             changed = self.after.worker_id is not None
             return self._set(worker_id=None, epoch=self.after.epoch + changed)
-        return self.clear_retry()._set(
-            worker_id=worker, epoch=self.after.epoch + 1, attempt=self.after.attempt + 1
+        return self._set(
+            worker_id=worker,
+            epoch=self.after.epoch + 1,
+            attempt=self.after.attempt + 1,
+            **self._no_retry(),
         )
 
     def owned_by(self, worker: WorkerId | None) -> Self:
@@ -259,9 +271,13 @@ class Change(Struct, frozen=True, kw_only=True):
         )
 
     def clear_retry(self) -> Self:
+        cleared = self._no_retry()
+        return self._set(**cleared) if cleared else self
+
+    def _no_retry(self) -> dict[str, object]:
         if self.after.retry_state is None:
-            return self
-        return self._set(retry_state=None, retry_version=self.after.snapshot_version)
+            return {}
+        return {"retry_state": None, "retry_version": self.after.snapshot_version}
 
     def ask_compaction(self) -> Self:
         """Work without a new message still gets a fresh episode and retry budget. The calls of
@@ -274,14 +290,14 @@ class Change(Struct, frozen=True, kw_only=True):
         return self._set(compaction_requested=False)
 
     def paid(self, usage: tuple[UsageEntry, ...]) -> Self:
-        return msgspec.structs.replace(self, usage=usage)
+        return self if usage == self.usage else msgspec.structs.replace(self, usage=usage)
 
     def requested(self, request: Request | None) -> Self:
-        return msgspec.structs.replace(self, request=request)
+        return self if request is self.request else msgspec.structs.replace(self, request=request)
 
     def touched(self) -> Self:
         """The chat moves up in its owner's list."""
-        return msgspec.structs.replace(self, touch=True)
+        return self if self.touch else msgspec.structs.replace(self, touch=True)
 
 
 def error_result(call: PendingCall, reason: str) -> Draft:

@@ -2,23 +2,20 @@
 
 The row is updated only if it still has the version the change was made from;
 everything else in the statement joins that one updated row, so a lost race
-writes nothing. Nothing but this module, `acquire` and the metadata updates in
-`chats` writes to chats, messages or the queue.
+writes nothing. Nothing but these statements, `acquire` and the metadata updates
+in `chats` writes to chats, messages or the queue.
 
-Why a statement this wide is right: the version check makes what `queued` reads
+Why a statement this wide is right: the version check makes what `joining` reads
 (the head of the queue, in the statement's own snapshot) agree with the row.
 If the snapshot is older than the row, its version differs and nothing happens.
+
+`APPLY` can write any change. Most changes need little of it, and what they do not
+need costs the server a third of the time; so there are two that do less, made of
+the same pieces. Which one a change goes by, and what it puts in: `binding`.
 """
 
-from collections.abc import Mapping
-from typing import Final, cast
+from typing import Final
 
-from chatd.domain.change import ACTION_TIMEOUT_S, INTERRUPT_TIMEOUT_S, Change
-from chatd.domain.errors import InvariantBroken
-from chatd.domain.ids import ChangeId
-from chatd.domain.messages import Draft, Prompt
-from chatd.domain.parts import CONTENT_VERSION, encode_parts
-from chatd.store.rows import json_or_none, json_text, mended, plain
 from chatd.store.statement import named
 
 _JOINING: Final = """
@@ -31,7 +28,7 @@ WITH joining AS MATERIALIZED (
     ORDER BY nth LIMIT :promote::bigint),
 """
 
-_CHANGED: Final = """
+_ROW: Final = """
 changed AS (
     UPDATE chats c SET
         snapshot_version = c.snapshot_version + 1,
@@ -43,10 +40,6 @@ changed AS (
         turn_message_id = :turn_message_id, compaction_requested = :compaction_requested,
         worker_id = :worker_id::uuid, epoch = :epoch, orphan_count = :orphan_count,
         pin_order = least(c.pin_order, :pin_order),
-        model_config_id = coalesce((SELECT j.model_config_id FROM joining j
-            WHERE j.model_config_id IS NOT NULL ORDER BY j.nth DESC LIMIT 1), :model_config_id),
-        reasoning_effort = coalesce((SELECT j.reasoning_effort FROM joining j
-            WHERE j.reasoning_effort IS NOT NULL ORDER BY j.nth DESC LIMIT 1), :reasoning_effort),
         updated_at = CASE WHEN :touch THEN now() ELSE c.updated_at END,
         runnable_at = CASE
             WHEN :worker_id::uuid IS NULL AND :status::text IN ('running', 'interrupting')
@@ -55,7 +48,20 @@ changed AS (
             THEN coalesce(c.action_deadline, now() + :action_s * interval '1 s') END,
         interrupt_deadline = CASE WHEN :status::text = 'interrupting'
             THEN coalesce(c.interrupt_deadline, now() + :interrupt_s * interval '1 s') END,
-        recent_changes = (ARRAY[:change_id::bigint] || c.recent_changes)[1:8]
+        recent_changes = (ARRAY[:change_id::bigint] || c.recent_changes)[1:8],
+"""
+
+_CHANGED: Final = """
+        model_config_id = :model_config_id, reasoning_effort = :reasoning_effort
+    WHERE c.id = :chat_id AND c.snapshot_version = :expected
+    RETURNING c.*),
+"""
+
+_CHANGED_BY_JOINING: Final = """
+        model_config_id = coalesce((SELECT j.model_config_id FROM joining j
+            WHERE j.model_config_id IS NOT NULL ORDER BY j.nth DESC LIMIT 1), :model_config_id),
+        reasoning_effort = coalesce((SELECT j.reasoning_effort FROM joining j
+            WHERE j.reasoning_effort IS NOT NULL ORDER BY j.nth DESC LIMIT 1), :reasoning_effort)
     WHERE c.id = :chat_id AND c.snapshot_version = :expected
       AND (SELECT count(*) FROM joining) = :promote
     RETURNING c.*),
@@ -93,10 +99,19 @@ appended AS (
     SELECT c.id, c.root_chat_id, c.snapshot_version, m.id, m.role, m.visibility, m.content::json,
         m.content_version, m.compressed, m.model_config_id, m.reasoning_effort, m.created_by,
         m.usage::json, m.cost_micros, m.runtime_ms, m.provider_response_id
-    FROM changed c, unnest(:message_ids::bigint[], :roles::text[], :visibilities::text[],
+    FROM changed c, """
+
+_ONE_MESSAGE: Final = """(SELECT :message_id::bigint, :role::text, :visibility::text,
+        :content::text, :content_version::smallint, :compressed::boolean, :model::uuid,
+        :effort::text, :author::uuid, :usage::text, :cost::bigint, :runtime::bigint,
+        :response_id::text)"""
+
+_MESSAGES: Final = """unnest(:message_ids::bigint[], :roles::text[], :visibilities::text[],
         :contents::text[], :content_versions::smallint[], :compressed::boolean[],
         :models::uuid[], :efforts::text[], :authors::uuid[], :usages::text[], :costs::bigint[],
-        :runtimes::bigint[], :response_ids::text[])
+        :runtimes::bigint[], :response_ids::text[])"""
+
+_PAID: Final = """
         AS m (id, role, visibility, content, content_version, compressed, model_config_id,
             reasoning_effort, created_by, usage, cost_micros, runtime_ms, provider_response_id)),
 paid AS (
@@ -106,11 +121,24 @@ paid AS (
     SELECT greatest(now(), (SELECT until FROM usage_rolled_up)), c.owner_id, c.id,
         c.root_chat_id, u.message_id, u.kind, u.model_config_id, u.provider, u.model,
         u.input_tokens, u.output_tokens, u.reasoning_tokens, u.cache_creation_tokens,
-        u.cache_read_tokens, u.cost_micros, u.price, u.runtime_ms, u.ok
-    FROM changed c, json_to_recordset(:paid::json) AS u (message_id bigint, kind text,
+        u.cache_read_tokens, u.cost_micros, u.price::json, u.runtime_ms, u.ok
+    FROM changed c, """
+
+_ONE_CALL: Final = """(SELECT :paid_message_id::bigint, :paid_kind::text, :paid_model_id::uuid,
+        :paid_provider::text, :paid_model::text, :input_tokens::bigint, :output_tokens::bigint,
+        :reasoning_tokens::bigint, :cache_creation_tokens::bigint, :cache_read_tokens::bigint,
+        :paid_micros::bigint, :price::text, :paid_runtime::bigint, :paid_ok::boolean
+        WHERE :paid_kind IS NOT NULL)
+        AS u (message_id, kind, model_config_id, provider, model, input_tokens, output_tokens,
+            reasoning_tokens, cache_creation_tokens, cache_read_tokens, cost_micros, price,
+            runtime_ms, ok))"""
+
+_CALLS: Final = """json_to_recordset(:paid::json) AS u (message_id bigint, kind text,
         model_config_id uuid, provider text, model text, input_tokens bigint,
         output_tokens bigint, reasoning_tokens bigint, cache_creation_tokens bigint,
-        cache_read_tokens bigint, cost_micros bigint, price json, runtime_ms bigint, ok boolean)),
+        cache_read_tokens bigint, cost_micros bigint, price json, runtime_ms bigint, ok boolean))"""
+
+_REQUESTED: Final = """,
 requested AS (
     INSERT INTO chat_requests (scope, request_id, chat_id, op, fingerprint, version, message_id,
         queue_id)
@@ -164,174 +192,27 @@ SELECT title, labels, pin_order, last_read_message_id, workspace_id, model_confi
     now() AS written_at
 """
 
+_NOTHING_MORE: Final = ", NULL AS promoted, NULL AS forgotten FROM changed"
+_WRITTEN: Final = (_APPENDED, _MESSAGES, _PAID, _CALLS, _REQUESTED)
+_WRITTEN_BY_STEP: Final = (_APPENDED, _ONE_MESSAGE, _PAID, _ONE_CALL)
+
 APPLY: Final = named(
     _JOINING,
-    _CHANGED,
-    _APPENDED,
+    _ROW,
+    _CHANGED_BY_JOINING,
+    *_WRITTEN,
     _QUEUE,
     _RESULT,
     ", (SELECT json_agg(p) FROM promoted p) AS promoted"
     ", (SELECT array_agg(f.id ORDER BY f.id) FROM forgotten f) AS forgotten FROM changed",
 )
-CREATE: Final = named(
-    _CREATED, _APPENDED, _RESULT, ", NULL AS promoted, NULL AS forgotten FROM changed"
-)
+"""Any change to a chat that exists."""
 
+PLAIN: Final = named("WITH", _ROW, _CHANGED, *_WRITTEN, _RESULT, _NOTHING_MORE)
+"""A change that leaves the queue and earlier messages alone."""
 
-def prepared(change: Change, change_id: ChangeId) -> tuple[Change, Mapping[str, object]]:
-    """What to send, and the change as it will be stored.
+STEP: Final = named("WITH", _ROW, _CHANGED, *_WRITTEN_BY_STEP, _RESULT, _NOTHING_MORE)
+"""Such a change with one message, and at most one model call to pay for: most steps."""
 
-    Halves of characters, which the database cannot hold, give way to U+FFFD. In the change too,
-    so that what is told afterwards is what was stored.
-    """
-    try:
-        sent = values(change, change_id)
-    except UnicodeEncodeError:
-        change = mended(change)
-        return change, values(change, change_id)
-    if any("\ufffd" in content for content in cast("list[str]", sent["contents"])):
-        change = mended(change)
-    return change, sent
-
-
-def values(change: Change, change_id: ChangeId) -> Mapping[str, object]:
-    """Everything either statement asks for, by name."""
-    return {
-        **_row_values(change, change_id),
-        **_message_values(change),
-        **_queue_values(change),
-        **_request_values(change),
-    }
-
-
-def _row_values(change: Change, change_id: ChangeId) -> dict[str, object]:
-    row = change.after
-    return {
-        "chat_id": row.id,
-        "expected": change.before.snapshot_version if change.before else 0,
-        "change_id": change_id,
-        "owner_id": row.owner_id,
-        "root_chat_id": row.root_chat_id,
-        "parent_chat_id": row.parent_chat_id,
-        "title": plain(row.title),
-        "labels": json_text(row.labels),
-        "workspace_id": row.workspace_id,
-        "mode": row.mode,
-        "client_tools": json_or_none(row.client_tools),
-        "status": row.status,
-        "archived": row.archived,
-        "last_error": json_or_none(row.last_error),
-        "history_version": row.history_version,
-        "queue_version": row.queue_version,
-        "retry_version": row.retry_version,
-        "retry_state": json_or_none(row.retry_state),
-        "attempt": row.attempt,
-        "next_message_id": row.next_message_id,
-        "next_queue_id": row.next_queue_id,
-        "queue_len": row.queue_len,
-        "steer_len": row.steer_len,
-        "pending_calls": json_text(row.pending_calls),
-        "turn_message_id": row.turn_message_id,
-        "compaction_requested": row.compaction_requested,
-        "worker_id": row.worker_id,
-        "epoch": row.epoch,
-        "orphan_count": row.orphan_count,
-        # Archiving takes a pin away; a pin set meanwhile elsewhere is not ours to undo.
-        "pin_order": 0 if row.archived else 2**31 - 1,
-        "model_config_id": row.model_config_id,
-        "reasoning_effort": row.reasoning_effort,
-        "touch": change.touch,
-        "action_s": ACTION_TIMEOUT_S,
-        "interrupt_s": INTERRUPT_TIMEOUT_S,
-    }
-
-
-def _message_values(change: Change) -> dict[str, object]:
-    drafts: list[Draft] = [added.draft for added in change.messages]
-    return {
-        "message_ids": [added.id for added in change.messages],
-        "roles": [draft.role for draft in drafts],
-        "visibilities": [draft.visibility for draft in drafts],
-        "contents": [encode_parts(draft.content) for draft in drafts],
-        "content_versions": [draft.content_version for draft in drafts],
-        "compressed": [draft.compressed for draft in drafts],
-        "models": [draft.model_config_id for draft in drafts],
-        "efforts": [draft.reasoning_effort for draft in drafts],
-        "authors": [draft.created_by for draft in drafts],
-        "usages": [json_or_none(draft.usage) for draft in drafts],
-        "costs": [draft.cost_micros for draft in drafts],
-        "runtimes": [draft.runtime_ms for draft in drafts],
-        "response_ids": [draft.provider_response_id for draft in drafts],
-        "delete_from": change.delete_from,
-        "paid": _paid(change),
-    }
-
-
-def _paid(change: Change) -> str | None:
-    if not change.usage:
-        return None
-    return json_text(
-        [
-            {
-                "message_id": entry.message_id,
-                "kind": entry.kind,
-                "model_config_id": entry.model_config_id,
-                "provider": entry.provider,
-                "model": entry.model,
-                "input_tokens": entry.usage.input_tokens,
-                "output_tokens": entry.usage.output_tokens,
-                "reasoning_tokens": entry.usage.reasoning_tokens,
-                "cache_creation_tokens": entry.usage.cache_creation_tokens,
-                "cache_read_tokens": entry.usage.cache_read_tokens,
-                "cost_micros": entry.cost_micros,
-                "price": entry.price,
-                "runtime_ms": entry.runtime_ms,
-                "ok": entry.ok,
-            }
-            for entry in change.usage
-        ]
-    )
-
-
-def _queue_values(change: Change) -> dict[str, object]:
-    if len(change.enqueue) > 1 or len(change.rewrite) > 1:
-        raise InvariantBroken("A change puts at most one message into the queue, or rewrites one.")
-    added = change.enqueue[0] if change.enqueue else None
-    edited = change.rewrite[0] if change.rewrite else None
-    return {
-        "promote": change.promote,
-        "promote_ids": change.promote_ids,
-        "dequeue": change.dequeue,
-        "clear_queue": change.clear_queue,
-        "queue_id": added.id if added else None,
-        "steer": added.steer if added else None,
-        "queue_content_version": CONTENT_VERSION,
-        "place_ids": [place.id for place in change.place],
-        "positions": [place.position for place in change.place],
-        "steers": [place.steer for place in change.place],
-        "rewrite_id": edited.id if edited else None,
-        **_prompt_values("queue", added.prompt if added else None),
-        **_prompt_values("rewrite", edited.prompt if edited else None),
-    }
-
-
-def _prompt_values(prefix: str, prompt: Prompt | None) -> dict[str, object]:
-    return {
-        f"{prefix}_content": encode_parts(prompt.content) if prompt else None,
-        f"{prefix}_model": prompt.model_config_id if prompt else None,
-        f"{prefix}_effort": prompt.reasoning_effort if prompt else None,
-        f"{prefix}_author": prompt.created_by if prompt else None,
-    }
-
-
-def _request_values(change: Change) -> dict[str, object]:
-    request = change.request
-    prompts = [added.id for added in change.messages if added.draft.role == "user"]
-    return {
-        "scope": request.scope if request else None,
-        "request_id": request.id if request else None,
-        "op": request.op if request else None,
-        "fingerprint": request.fingerprint if request else None,
-        "request_message_id": prompts[-1] if prompts else None,
-        "request_queue_id": change.enqueue[0].id if change.enqueue else None,
-    }
+CREATE: Final = named(_CREATED, *_WRITTEN, _RESULT, _NOTHING_MORE)
+"""A new chat."""

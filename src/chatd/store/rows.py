@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.change import Change
+from chatd.domain.change import Appended, Change
 from chatd.domain.chat import RECENT_CHANGES, Chat, ChatError, RetryState
 from chatd.domain.ids import ChangeId
 from chatd.domain.messages import Message, PendingCall, QueuedMessage, Role, Usage, Visibility
@@ -179,17 +179,9 @@ def _fields(stored: _Stored) -> dict[str, Any]:
 def messages_written(change: Change, row: Row) -> tuple[Message, ...]:
     """The messages a change has added, those from the queue among them, in id order."""
     version, written_at = change.after.snapshot_version, row["written_at"]
-    appended = [
-        Message(
-            id=added.id,
-            revision=version,
-            created_at=written_at,
-            **msgspec.structs.asdict(added.draft),
-        )
-        for added in change.messages
-    ]
+    appended = tuple(_appended(added, version, written_at) for added in change.messages)
     if row["promoted"] is None:
-        return tuple(appended)
+        return appended
     promoted = sorted(_PROMOTED.decode(row["promoted"]), key=lambda stored: stored.id)
     return (
         *appended,
@@ -197,4 +189,26 @@ def messages_written(change: Change, row: Row) -> tuple[Message, ...]:
             Message(role="user", revision=version, created_at=written_at, **_fields(stored))
             for stored in promoted
         ),
+    )
+
+
+def _appended(added: Appended, version: int, written_at: datetime) -> Message:
+    # Field by field: by way of a dict it takes three times as long, in every commit.
+    draft = added.draft
+    return Message(
+        id=added.id,
+        revision=version,
+        created_at=written_at,
+        role=draft.role,
+        content=draft.content,
+        visibility=draft.visibility,
+        content_version=draft.content_version,
+        compressed=draft.compressed,
+        model_config_id=draft.model_config_id,
+        reasoning_effort=draft.reasoning_effort,
+        created_by=draft.created_by,
+        usage=draft.usage,
+        cost_micros=draft.cost_micros,
+        runtime_ms=draft.runtime_ms,
+        provider_response_id=draft.provider_response_id,
     )

@@ -27,7 +27,7 @@ from chatd.domain.errors import (
 from chatd.domain.ids import ChangeId, ChatId, MessageId
 from chatd.domain.messages import Message
 from chatd.store import chats, requests
-from chatd.store.apply import APPLY, CREATE, prepared
+from chatd.store.binding import bind
 from chatd.store.chats import Loaded
 from chatd.store.conn import Conn
 from chatd.store.faults import Duplicate
@@ -79,14 +79,13 @@ class Operation(Struct, frozen=True, kw_only=True):
 
 async def apply(conn: Conn, change: Change, change_id: ChangeId) -> Applied | None:
     """One statement. None if the row has another version (or, new, already exists)."""
-    change, sent = prepared(change, change_id)
-    statement = CREATE if change.before is None else APPLY
-    row = await conn.fetchrow(statement.text, *statement.args(sent))
+    sent = bind(change, change_id)
+    row = await conn.fetchrow(sent.text, *sent.args)
     if row is None:
         return None
     return Applied(
-        chat=chat_after(change, change_id, row),
-        messages=messages_written(change, row),
+        chat=chat_after(sent.change, change_id, row),
+        messages=messages_written(sent.change, row),
         forgotten=tuple(row["forgotten"] or ()),
     )
 
