@@ -46,6 +46,7 @@ def test_instructions_stand_ahead_of_the_first_prompt() -> None:
 def test_a_chat_may_begin_without_a_prompt() -> None:
     change = create(new(prompt=None, before=(SYSTEM,)), WORKER)
     assert change.after.turn_message_id is None
+    assert not change.after.compaction_requested
     assert change.after.next_message_id == 2
 
 
