@@ -1,0 +1,46 @@
+"""Measures speed and prints a table: `python -m bench [--quick] [name ...]`.
+
+Exits with 1 if a target was missed.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import uvloop
+
+from bench import commits, starts, trips
+from bench.report import Line, table
+
+BENCHES: Final[Mapping[str, Callable[..., Awaitable[list[Line]]]]] = {
+    "commits": commits.measure,
+    "trips": trips.measure,
+    "starts": starts.measure,
+}
+
+
+async def _run(names: list[str], *, quick: bool) -> list[Line]:
+    lines: list[Line] = []
+    for name in names:
+        start = time.perf_counter()
+        lines += await BENCHES[name](quick=quick)
+        print(f"{name}: measured in {time.perf_counter() - start:.0f} s", file=sys.stderr)
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[[], *BENCHES], help="only these")
+    parser.add_argument("--quick", action="store_true", help="small and rough, within 40 s")
+    chosen = parser.parse_args()
+    before = os.getloadavg()[0]
+    lines = uvloop.run(_run(chosen.names or list(BENCHES), quick=chosen.quick))
+    print(table(lines))
+    print(f"\n{os.cpu_count()} cores; load {before:.1f} before, {os.getloadavg()[0]:.1f} after")
+    return int(any(line.verdict == "MISSED" for line in lines))
+
+
+sys.exit(main())

@@ -1,0 +1,258 @@
+"""Round trips to the database for each thing the product does, counted and not assumed.
+
+Twice: the statements that the pool sends, and the trips that a tap on the line sees. They
+differ when the driver has something of its own to ask.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from bench.ground import Ground, fresh
+from bench.report import Line, at_most
+from bench.wire import Tap, tapped
+from bench.workload import (
+    OWNER,
+    WORKER,
+    answer,
+    ask,
+    commit,
+    new_change_id,
+    new_chat,
+    prompt,
+    result,
+    running_chat,
+    tell_nobody,
+)
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat
+from chatd.domain.commands import EditQueued, MoveQueued, SendMessage
+from chatd.domain.ids import QueueId
+from chatd.domain.queue_moves import delete_queued, edit_queued, move_queued, promote_queued
+from chatd.domain.user_moves import create, interrupt, send_message
+from chatd.domain.worker_moves import finish_turn
+from chatd.store import chats, messages, workers
+from chatd.store.chats import ListFilter, Loaded
+from chatd.store.pool import Pool
+from chatd.store.transact import Applied, Operation, Transactor
+from chatd.store.workers import Beat
+
+_FIRST: Final = QueueId(1)
+
+
+class Errand(Struct, frozen=True, kw_only=True):
+    """`prepare` makes the chat that `run` works on, and is not counted."""
+
+    name: str
+    most: int
+    run: Callable[["Desk", Chat], Awaitable[object]]
+    prepare: Callable[["Desk"], Awaitable[Chat]]
+
+
+class Desk:
+    """The product's doors to the database, over one session that is counted."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.transactor = Transactor(pool, tell_nobody)
+
+    async def move(
+        self,
+        chat: Chat,
+        decide: Callable[[Loaded], Change | None],
+        *,
+        known: bool = False,
+        with_queue: bool = False,
+    ) -> Chat:
+        operation = Operation(
+            chat_id=chat.id,
+            change_id=new_change_id(),
+            decide=decide,
+            known=chat if known else None,
+            with_queue=with_queue,
+        )
+        outcome = await self.transactor.run(operation)
+        assert isinstance(outcome, Applied), "every errand changes something"
+        return outcome.chat
+
+    async def running(self) -> Chat:
+        return await running_chat(self.transactor)
+
+    async def idle(self) -> Chat:
+        return await self.finish(await self.running())
+
+    async def ten_pending(self) -> Chat:
+        for _ in range(9):
+            await self.transactor.create(create(new_chat(), None), new_change_id())
+        return (await self.transactor.create(create(new_chat(), None), new_change_id())).chat
+
+    async def with_queue(self) -> Chat:
+        chat = await self.running()
+        for words in ("and then?", "and after that?"):
+            chat = await self.send(chat, words)
+        return chat
+
+    async def send(self, chat: Chat, words: str = "Go on.", *, known: bool = True) -> Chat:
+        command = SendMessage(prompt=prompt(words))
+        return await self.move(
+            chat, lambda loaded: send_message(loaded.chat, command, WORKER), known=known
+        )
+
+    async def finish(self, chat: Chat) -> Chat:
+        step = answer(chat)
+        return await self.move(chat, lambda loaded: finish_turn(loaded.chat, step), known=True)
+
+
+async def measure(*, quick: bool) -> list[Line]:
+    del quick  # takes no time
+    async with fresh() as ground, tapped(ground) as tap:
+        return await _count(ground, tap)
+
+
+async def _count(ground: Ground, tap: Tap) -> list[Line]:
+    sent: list[str] = []
+    async with ground.pool(1, on_statement=sent.append, dsn=tap.dsn) as pool:
+        desk = Desk(pool)
+        lines: list[Line] = []
+        for errand in ERRANDS:
+            for counts in (False, True):  # the first time a statement is also prepared
+                chat = await errand.prepare(desk)
+                statements, trips = len(sent), tap.trips
+                await errand.run(desk, chat)
+                statements, trips = len(sent) - statements, tap.trips - trips
+                if counts:
+                    note = "" if statements == trips else f"{statements} statements"
+                    lines.append(
+                        at_most(f"round trips, {errand.name}", trips, errand.most, note=note)
+                    )
+    return lines
+
+
+async def _create(desk: Desk, _: Chat) -> object:
+    return await desk.transactor.create(create(new_chat(), WORKER), new_change_id())
+
+
+async def _one_step_turn(desk: Desk, chat: Chat) -> object:
+    chat = await desk.send(chat)
+    await messages.history(desk.pool, chat.id)
+    return await desk.finish(chat)
+
+
+async def _tool_round(desk: Desk, chat: Chat) -> object:
+    chat = await commit(desk.transactor, chat, ask)
+    return await commit(desk.transactor, chat, result)
+
+
+async def _interrupt(desk: Desk, chat: Chat) -> object:
+    return await desk.move(chat, lambda loaded: interrupt(loaded.chat, None), known=True)
+
+
+def _queue_move(
+    decide: Callable[[Loaded], Change | None],
+) -> Callable[[Desk, Chat], Awaitable[object]]:
+    async def run(desk: Desk, chat: Chat) -> object:
+        return await desk.move(chat, decide, with_queue=True)
+
+    return run
+
+
+async def _acquire(desk: Desk, _: Chat) -> object:
+    taken = await workers.acquire(desk.pool, WORKER, roots=10, children=0)
+    assert len(taken) == 10, "all that were pending"
+    return taken
+
+
+async def _list(desk: Desk, _: Chat) -> object:
+    return await chats.list_roots(desk.pool, ListFilter(owner_id=OWNER))
+
+
+async def _tick(desk: Desk, chat: Chat) -> object:
+    return await workers.tick(desk.pool, Beat(worker_id=WORKER, running={chat.id: chat.epoch}))
+
+
+ERRANDS: Final[Sequence[Errand]] = (
+    Errand(name="one-step turn", most=3, prepare=Desk.idle, run=_one_step_turn),
+    Errand(name="tool round", most=2, prepare=Desk.running, run=_tool_round),
+    Errand(name="create", most=1, prepare=Desk.idle, run=_create),
+    Errand(name="send, row known", most=1, prepare=Desk.idle, run=Desk.send),
+    Errand(
+        name="send, row not known",
+        most=2,
+        prepare=Desk.idle,
+        run=lambda desk, chat: desk.send(chat, known=False),
+    ),
+    Errand(name="send to a busy chat", most=1, prepare=Desk.running, run=Desk.send),
+    Errand(
+        name="commit a step",
+        most=1,
+        prepare=Desk.running,
+        run=lambda desk, chat: commit(desk.transactor, chat, answer),
+    ),
+    Errand(name="finish a turn", most=1, prepare=Desk.running, run=Desk.finish),
+    Errand(name="finish, next in queue", most=1, prepare=Desk.with_queue, run=Desk.finish),
+    Errand(name="interrupt", most=1, prepare=Desk.running, run=_interrupt),
+    Errand(
+        name="edit a queued message",
+        most=2,
+        prepare=Desk.with_queue,
+        run=_queue_move(
+            lambda loaded: edit_queued(
+                loaded.chat, loaded.queue, EditQueued(id=_FIRST, prompt=prompt("No, this."))
+            )
+        ),
+    ),
+    Errand(
+        name="move a queued message",
+        most=2,
+        prepare=Desk.with_queue,
+        run=_queue_move(
+            lambda loaded: move_queued(
+                loaded.chat, loaded.queue, MoveQueued(id=_FIRST, before=None)
+            )
+        ),
+    ),
+    Errand(
+        name="promote a queued message",
+        most=2,
+        prepare=Desk.with_queue,
+        run=_queue_move(lambda loaded: promote_queued(loaded.chat, loaded.queue, _FIRST, None)),
+    ),
+    Errand(
+        name="delete a queued message",
+        most=2,
+        prepare=Desk.with_queue,
+        run=_queue_move(lambda loaded: delete_queued(loaded.chat, loaded.queue, _FIRST)),
+    ),
+    Errand(
+        name="acquire ten",
+        most=1,
+        prepare=Desk.ten_pending,
+        run=_acquire,
+    ),
+    Errand(name="tick", most=1, prepare=Desk.running, run=_tick),
+    Errand(
+        name="what changed since",
+        most=1,
+        prepare=Desk.running,
+        run=lambda desk, chat: chats.since(desk.pool, chat.id, 0),
+    ),
+    Errand(
+        name="history",
+        most=1,
+        prepare=Desk.running,
+        run=lambda desk, chat: messages.history(desk.pool, chat.id),
+    ),
+    Errand(
+        name="page of messages",
+        most=1,
+        prepare=Desk.running,
+        run=lambda desk, chat: messages.page(desk.pool, chat.id),
+    ),
+    Errand(
+        name="list of chats",
+        most=1,
+        prepare=Desk.running,
+        run=_list,
+    ),
+)

@@ -1,0 +1,160 @@
+"""What is committed: chats at work, and the steps a worker would write to them.
+
+Sizes are those of ordinary chats: an answer or a tool's output of 2 KB, one usage row for each
+model call.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+from uuid import UUID
+
+from msgspec import Raw
+
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat, Fence
+from chatd.domain.commands import CreateChat, Step
+from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, ToolCallId, UserId, WorkerId
+from chatd.domain.messages import Draft, Prompt, Usage, UsageEntry
+from chatd.domain.parts import Text, ToolCall, ToolResult
+from chatd.domain.user_moves import create
+from chatd.domain.worker_moves import commit_step
+from chatd.store.transact import Applied, Operation, Transactor
+
+WORKER: Final = WorkerId(UUID(int=7))
+OWNER: Final = UserId(UUID(int=8))
+MODEL: Final = ModelConfigId(UUID(int=9))
+
+_WORDS: Final = ("error", "while", "reading", "a", "file", "that", "the", "build", "needs", "at")
+_USAGE: Final = Usage(
+    input_tokens=1834, output_tokens=512, total_tokens=2346, cache_read_tokens=10_240
+)
+_CALL: Final = ToolCallId("toolu_01A09q90qw90lq917835lq9")
+
+Write = Callable[[Chat], Step]
+"""The next step of a chat, under its present fence."""
+
+
+def prose(size: int = 2048) -> str:
+    """Compresses about as well as prose does, and is the same in every run."""
+    chosen = random.Random(size)
+    words: list[str] = []
+    while size > 0:
+        words.append(chosen.choice(_WORDS) + f"{chosen.randrange(1000)}")
+        size -= len(words[-1]) + 1
+    return " ".join(words)
+
+
+def prompt(words: str = "Why does the build fail?") -> Prompt:
+    return Prompt(content=(Text(text=words),), created_by=OWNER)
+
+
+def new_id() -> UUID:
+    return UUID(int=random.getrandbits(128))
+
+
+def new_change_id() -> ChangeId:
+    return ChangeId(random.getrandbits(62))
+
+
+_ANSWER: Final = Draft(
+    role="assistant",
+    content=(Text(text=prose()),),
+    model_config_id=MODEL,
+    usage=_USAGE,
+    cost_micros=21_700,
+    runtime_ms=8_400,
+    provider_response_id="msg_01XFDUDYJgAACzvnptvVoYEL",
+)
+_PAID: Final = UsageEntry(
+    kind="turn",
+    provider="anthropic",
+    model="claude-sonnet",
+    usage=_USAGE,
+    model_config_id=MODEL,
+    cost_micros=21_700,
+    runtime_ms=8_400,
+)
+_ASKS: Final = Draft(
+    role="assistant",
+    content=(
+        Text(text="Let me look."),
+        ToolCall(tool_call_id=_CALL, tool_name="execute", args=Raw(b'{"command":"make"}')),
+    ),
+    model_config_id=MODEL,
+    usage=_USAGE,
+    cost_micros=21_700,
+    runtime_ms=1_900,
+    provider_response_id="msg_01XFDUDYJgAACzvnptvVoYEL",
+)
+_RESULT: Final = Draft(
+    role="tool",
+    content=(
+        ToolResult(
+            tool_call_id=_CALL,
+            tool_name="execute",
+            result=Raw(f'{{"output":"{prose()}"}}'.encode()),
+        ),
+    ),
+    runtime_ms=640,
+)
+
+
+def answer(chat: Chat) -> Step:
+    return Step(fence=Fence.of(chat), messages=(_ANSWER,), usage=(_PAID,))
+
+
+def ask(chat: Chat) -> Step:
+    return Step(fence=Fence.of(chat), messages=(_ASKS,), usage=(_PAID,))
+
+
+def result(chat: Chat) -> Step:
+    return Step(fence=Fence.of(chat), messages=(_RESULT,))
+
+
+ANSWERS: Final[Sequence[Write]] = (answer,)
+TOOL_ROUNDS: Final[Sequence[Write]] = (ask, result)
+
+
+def new_chat(words: str = "Why does the build fail?") -> CreateChat:
+    return CreateChat(
+        id=ChatId(new_id()),
+        owner_id=OWNER,
+        title="Why does the build fail?",
+        model_config_id=MODEL,
+        prompt=prompt(words),
+    )
+
+
+def tell_nobody(applied: Applied) -> None:
+    del applied
+
+
+async def running_chat(transactor: Transactor) -> Chat:
+    """A chat that a worker has taken and has not answered yet."""
+    created = await transactor.create(create(new_chat(), WORKER), new_change_id())
+    return created.chat
+
+
+async def commit(transactor: Transactor, chat: Chat, write: Write) -> Chat:
+    """One step, as a runner commits it: from the row it has."""
+    step = write(chat)
+    outcome = await transactor.run(
+        Operation(
+            chat_id=chat.id,
+            change_id=new_change_id(),
+            known=chat,
+            decide=lambda loaded: commit_step(loaded.chat, step),
+        )
+    )
+    assert isinstance(outcome, Applied), "nobody else writes to this chat"
+    return outcome.chat
+
+
+def changes(chat: Chat, writes: Sequence[Write]) -> list[Change]:
+    """The same steps, one after the other, without a database."""
+    made: list[Change] = []
+    for write in writes:
+        made.append(commit_step(chat, write(chat)))
+        chat = made[-1].after
+    return made
