@@ -40,6 +40,7 @@ class Recorder(Driver):
         self.written.append(change)
 
 
+@pytest.mark.promise("P1", "P9")
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_random_life_is_stored_as_the_pure_model_has_it(pool: Pool, seed: int) -> None:
     """Two families of chats: models, efforts and authors of promoted messages, deletions, the
@@ -162,7 +163,7 @@ async def test_an_edit_marks_what_it_forgets_with_its_own_version(pool: Pool) ->
     assert found.queue == ()
 
 
-# P11
+@pytest.mark.promise("P11")
 async def test_every_model_call_of_a_step_is_paid_in_the_same_write(pool: Pool) -> None:
     chat = await plant_in(pool, Seed(state=State.R0))
     usage = Usage(

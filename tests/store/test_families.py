@@ -21,7 +21,16 @@ from chatd.store.transact import Transactor, apply
 from tests.support.eventually import eventually
 from tests.support.factories import WORKER, call, draft, text
 from tests.support.seeds import CLIENT_TOOL, FAILED, step
-from tests.support.store import Told, chat_id, dump, open_chat, open_child, opening, write
+from tests.support.store import (
+    Told,
+    chat_id,
+    dump,
+    open_chat,
+    open_child,
+    opening,
+    somebody_waits,
+    write,
+)
 from tests.support.stored import stored
 
 ROOT, CHILD = chat_id(1), chat_id(2)
@@ -166,14 +175,15 @@ async def test_a_family_in_mixed_states_is_archived_and_brought_back_together(
     await mixed_family(pool)
     shelved = await transactor.run_family(ROOT, shelve, ChangeId(1))
     found = await stored(pool)
-    assert [it.chat for it in found.values()] == [applied.chat for applied in shelved]
-    assert [it.chat.state for it in found.values()] == [
+    assert [found[it.chat.id].chat for it in shelved] == [it.chat for it in shelved]
+    assert [it.chat.state for it in shelved] == [
         State.XW0,
         State.XE0,
         State.XW0,
         State.XW0,
         State.XW0,
     ]
+    assert all(it.chat.archived for it in found.values())
     assert [message.role for message in found[chat_id(3)].messages] == ["user", "assistant", "tool"]
     assert told.applied == shelved
 
@@ -217,15 +227,6 @@ async def test_a_family_archived_again_by_the_same_change_is_left_alone(
 
 
 # Racing
-
-
-WAITING = """
-    SELECT count(*) FROM pg_stat_activity
-    WHERE datname = current_database() AND wait_event_type = 'Lock'"""
-
-
-async def somebody_waits(pool: Pool) -> bool:
-    return await pool.fetchval(WAITING) > 0
 
 
 async def test_a_child_created_just_before_its_root_is_archived_goes_along(

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from chatd.domain.change import Change
 from chatd.domain.chat import Chat
 from chatd.domain.commands import EditMessage, SendMessage
@@ -218,7 +220,7 @@ async def test_a_chat_that_is_not_there_has_nothing_to_tell(pool: Pool) -> None:
     assert await chats.since(pool, CHAT, 5) is None
 
 
-# P8
+@pytest.mark.promise("P8")
 async def test_a_read_is_of_one_version_whoever_writes_meanwhile(pool: Pool) -> None:
     """Messages, queue and row of every read fit together, as if nobody had been writing."""
     await plant_in(pool, Seed(state=State.R0))

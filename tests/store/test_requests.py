@@ -75,7 +75,7 @@ async def test_what_a_request_did_is_recorded_with_it(pool: Pool, transactor: Tr
     assert await requests.get(pool, key(3)) is None
 
 
-# P1
+@pytest.mark.promise("P1")
 async def test_the_same_request_again_gets_the_recorded_answer_and_writes_nothing(
     pool: Pool, transactor: Transactor, told: Told
 ) -> None:
@@ -90,7 +90,7 @@ async def test_the_same_request_again_gets_the_recorded_answer_and_writes_nothin
     assert len(told.applied) == 1
 
 
-# P1
+@pytest.mark.promise("P1")
 async def test_ten_of_the_same_request_at_once_send_one_message(
     pool: Pool, transactor: Transactor, told: Told
 ) -> None:
@@ -115,7 +115,7 @@ async def test_ten_different_requests_at_once_all_find_their_place(
     assert len(told.applied) == 10
 
 
-# P15
+@pytest.mark.promise("P15")
 async def test_a_key_that_comes_back_with_another_body_is_refused(
     pool: Pool, transactor: Transactor, told: Told
 ) -> None:
@@ -139,7 +139,7 @@ async def test_the_same_key_in_another_scope_is_another_request(
     assert await words(pool) == ["first", "hello", "hello too"]
 
 
-# P1
+@pytest.mark.promise("P1")
 async def test_a_repeat_is_answered_though_the_chat_would_refuse_it_now(
     pool: Pool, transactor: Transactor
 ) -> None:

@@ -106,6 +106,7 @@ def unlisted(state: State) -> list[Case]:
     return [next(cases(state, move)) for move in Move if state not in TABLE[move]]
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize("state", State)
 async def test_a_listed_move_is_stored_as_meant_and_told_once(pool: Pool, state: State) -> None:
     told = Told()
@@ -174,7 +175,7 @@ async def test_a_move_with_nothing_to_do_touches_no_row(pool: Pool, state: State
     assert told.applied == []
 
 
-# @pytest.mark.promise("P15")
+@pytest.mark.promise("P15")
 @pytest.mark.parametrize("state", State)
 async def test_an_unlisted_move_is_refused_and_touches_no_row(pool: Pool, state: State) -> None:
     told = Told()
@@ -205,7 +206,7 @@ async def planted(pool: Pool) -> dict[ChatId, Stored]:
     return await stored(pool)
 
 
-# @pytest.mark.promise("P3")
+@pytest.mark.promise("P3")
 async def test_acquiring_in_one_statement_is_the_pure_move_for_each_chat(pool: Pool) -> None:
     before = await planted(pool)
     taken = await workers.acquire(pool, OTHER_WORKER, roots=1000, children=1000)
@@ -222,7 +223,7 @@ async def test_acquiring_in_one_statement_is_the_pure_move_for_each_chat(pool: P
         assert chat.updated_at == was.chat.updated_at
 
 
-# @pytest.mark.promise("P3")
+@pytest.mark.promise("P3")
 async def test_releasing_in_one_statement_is_the_pure_move_for_each_chat(pool: Pool) -> None:
     before = await planted(pool)
     let_go = await workers.release(pool, WORKER)

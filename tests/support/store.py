@@ -149,3 +149,11 @@ async def age(conn: Conn, which: Iterable[ChatId], *, seconds: float) -> None:
         list(which),
         float(seconds),
     )
+
+
+async def somebody_waits(conn: Conn) -> bool:
+    """Whether a session waits for a lock that another one holds."""
+    return await conn.fetchval(
+        """SELECT EXISTS (SELECT FROM pg_stat_activity
+               WHERE datname = current_database() AND wait_event_type = 'Lock')"""
+    )

@@ -1,0 +1,193 @@
+"""The journal of live parts: what was flushed can be followed, and old slots go as a whole.
+
+Slots go by the clock, so whatever looks at more than one does it in one transaction, in which
+time stands still.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from uuid import UUID
+
+import pytest
+
+from chatd.domain.chat import Episode
+from chatd.domain.ids import ChatId
+from chatd.store import journal
+from chatd.store.conn import Conn, Session
+from chatd.store.journal import SLOTS, Flush
+from chatd.store.pool import Pool
+from tests.support.factories import CHAT
+from tests.support.plans import plan_of
+from tests.support.store import chat_id, session_to
+
+HERE = Episode(CHAT, 3, 1)
+
+SLOT_NOW = "SELECT (extract(epoch FROM now())::bigint / 300 % 6)::int"
+WRITE_IN_SLOT = """
+    INSERT INTO chat_journal (slot, chat_id, history_version, attempt, first_seq, last_seq, parts)
+    VALUES ($1, $2, 3, 1, $3, $3, '')"""
+
+
+def flush(first: int, last: int, episode: Episode = HERE, *, closed: bool = False) -> Flush:
+    parts = f"{first}-{last}".encode()
+    return Flush(episode=episode, first_seq=first, last_seq=last, parts=parts, closed=closed)
+
+
+@pytest.fixture
+async def moment(dsn: str) -> AsyncGenerator[Session]:
+    """A session in which it stays the same time."""
+    async with session_to(dsn) as session:
+        await session.execute("BEGIN")
+        yield session
+        await session.execute("ROLLBACK")
+
+
+async def write_back(conn: Conn, slots_ago: int) -> int:
+    """One part that was written some slots ago; its number is 10 less that."""
+    now = await conn.fetchval(SLOT_NOW)
+    await conn.execute(WRITE_IN_SLOT, (now - slots_ago) % SLOTS, CHAT, 10 - slots_ago)
+    return 10 - slots_ago
+
+
+# Following
+
+
+async def test_an_episode_is_read_from_its_start_in_order(pool: Pool) -> None:
+    flushes = [flush(1, 1), flush(2, 5), flush(6, 6, closed=True)]
+    for one in reversed(flushes):
+        await journal.append(pool, [one])
+    assert await journal.tail(pool, [(HERE, 0)]) == flushes
+
+
+async def test_a_follower_gets_what_came_after_the_last_it_saw(pool: Pool) -> None:
+    await journal.append(pool, [flush(1, 4)])
+    assert await journal.tail(pool, [(HERE, 4)]) == []
+    await journal.append(pool, [flush(5, 7)])
+    assert await journal.tail(pool, [(HERE, 4)]) == [flush(5, 7)]
+    assert await journal.tail(pool, [(HERE, 7)]) == []
+
+
+async def test_many_episodes_are_written_and_followed_at_once(pool: Pool) -> None:
+    there = Episode(chat_id(7), 3, 1)
+    written = [flush(1, 2), flush(1, 3, there), flush(3, 4)]
+    await journal.append(pool, written)
+    found = await journal.tail(pool, [(HERE, 2), (there, 0), (Episode(chat_id(8), 1, 1), 0)])
+    assert found == [flush(3, 4), flush(1, 3, there)]
+    assert await journal.tail(pool, []) == []
+
+
+@pytest.mark.parametrize(
+    "other", [Episode(chat_id(7), 3, 1), Episode(CHAT, 4, 1), Episode(CHAT, 3, 2)]
+)
+async def test_parts_of_another_episode_are_not_shown(pool: Pool, other: Episode) -> None:
+    await journal.append(pool, [flush(1, 1, other)])
+    assert await journal.tail(pool, [(HERE, 0)]) == []
+
+
+async def test_a_long_episode_comes_in_bounded_portions(pool: Pool) -> None:
+    await journal.append(pool, [flush(n, n) for n in range(1, 8)])
+    seen: list[int] = []
+    for _ in range(4):
+        portion = await journal.tail(pool, [(HERE, seen[-1] if seen else 0)], most=3)
+        assert len(portion) <= 3
+        seen += [one.last_seq for one in portion]
+    assert seen == [1, 2, 3, 4, 5, 6, 7]
+
+
+async def test_parts_are_bytes_and_come_back_as_such(pool: Pool) -> None:
+    parts = bytes(range(256)) * 1000
+    await journal.append(pool, [Flush(episode=HERE, first_seq=1, last_seq=9, parts=parts)])
+    [found] = await journal.tail(pool, [(HERE, 0)])
+    assert found.parts == parts
+
+
+async def test_nothing_to_write_is_nothing_written(pool: Pool) -> None:
+    await journal.append(pool, [])
+    assert await pool.fetchval("SELECT count(*) FROM chat_journal") == 0
+
+
+# The ring
+
+
+async def test_what_is_written_goes_into_the_slot_of_the_hour(moment: Session) -> None:
+    await journal.append(moment, [flush(1, 1)])
+    assert await moment.fetchval("SELECT slot FROM chat_journal") == await moment.fetchval(SLOT_NOW)
+
+
+async def test_who_reads_from_the_start_sees_a_quarter_of_an_hour_back(moment: Session) -> None:
+    for slots_ago in range(SLOTS):
+        await write_back(moment, slots_ago)
+    found = await journal.tail(moment, [(HERE, 0)])
+    assert [one.first_seq for one in found] == [7, 8, 9, 10]
+
+
+async def test_who_follows_looks_no_further_back_than_one_slot(moment: Session) -> None:
+    for slots_ago in range(SLOTS):
+        await write_back(moment, slots_ago)
+    found = await journal.tail(moment, [(HERE, 1)])
+    assert [one.first_seq for one in found] == [9, 10]
+
+
+async def test_emptying_never_touches_what_can_be_read_nor_what_is_written_next(
+    moment: Session,
+) -> None:
+    """Of six slots, four are read and the next one will be written in a moment."""
+    for slots_ago in range(SLOTS):
+        await write_back(moment, slots_ago)
+    await journal.empty_oldest(moment)
+    left = await moment.fetch("SELECT first_seq FROM chat_journal ORDER BY 1")
+    assert [row["first_seq"] for row in left] == [5, 7, 8, 9, 10]
+    await journal.empty_oldest(moment)
+    assert len(await moment.fetch("SELECT FROM chat_journal")) == 5
+
+
+async def test_every_slot_has_its_table(moment: Session) -> None:
+    for slot in range(SLOTS):
+        await moment.execute(WRITE_IN_SLOT, slot, CHAT, slot)
+    names = await moment.fetch("SELECT tableoid::regclass::text AS name, slot FROM chat_journal")
+    assert {(row["name"], row["slot"]) for row in names} == {
+        (f"chat_journal_{slot}", slot) for slot in range(SLOTS)
+    }
+
+
+async def test_emptying_an_empty_slot_waits_for_nobody(pool: Pool) -> None:
+    """A reader of the partitions would keep a TRUNCATE waiting, and it everybody behind it."""
+    await pool.execute("TRUNCATE chat_journal")
+    async with asyncio.timeout(3), pool.transaction() as reader:
+        await reader.execute("LOCK TABLE chat_journal IN ACCESS SHARE MODE")
+        await journal.empty_oldest(pool)
+
+
+async def test_the_journal_is_not_logged(pool: Pool) -> None:
+    kinds = await pool.fetch(
+        """SELECT relpersistence::text AS kind FROM pg_class
+           WHERE relname ~ '^chat_journal_[0-9]$'"""
+    )
+    assert [row["kind"] for row in kinds] == ["u"] * SLOTS
+
+
+# The plan
+
+
+FILL = """
+    INSERT INTO chat_journal (slot, chat_id, history_version, attempt, first_seq, last_seq, parts)
+    SELECT n % 6, md5((n % 100)::text)::uuid, 3, 1, n, n, '' FROM generate_series(1, 6000) n"""
+
+
+@pytest.mark.parametrize(("seen", "named"), [(0, {0, 1, 2, 3}), (5, {0, 1})])
+async def test_the_tail_looks_into_the_named_slots_only_and_there_by_index(
+    moment: Session, seen: int, named: set[int]
+) -> None:
+    await moment.execute(FILL)
+    await moment.execute("ANALYZE chat_journal")
+    chat = ChatId(UUID(bytes=(await moment.fetchval("SELECT md5('7')::uuid")).bytes))
+    watched = (f"{{{chat}}}", "{3}", "{1}", f"{{{seen}}}", 100)
+    nodes = await plan_of(moment, journal.TAIL, *watched, option="ANALYZE,")
+    read = [node for node in nodes if "Relation Name" in node and node["Actual Loops"] > 0]
+    now = await moment.fetchval(SLOT_NOW)
+    slots = {int(node["Relation Name"].removeprefix("chat_journal_")) for node in read}
+    assert slots == {(now - slots_ago) % SLOTS for slots_ago in named}
+    for node in read:
+        assert node["Node Type"] == "Index Scan"
+        assert "chat_id" in node["Index Cond"]
+        assert "first_seq" in node["Index Cond"]

@@ -1,0 +1,280 @@
+"""The tick: a worker says that it lives, and hears who died, what is late and what it lost."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import LiteralString
+from uuid import UUID
+
+import pytest
+from msgspec.structs import replace
+
+from chatd.domain.chat import Chat
+from chatd.domain.ids import WorkerId
+from chatd.domain.states import State
+from chatd.store import listen, workers
+from chatd.store.conn import Conn
+from chatd.store.pool import Pool
+from chatd.store.workers import Beat, Heard, Scope
+from tests.support.factories import AT, OTHER_WORKER, WORKER
+from tests.support.seeds import Seed
+from tests.support.store import age, chat_id, open_chat, open_child, plant_in, session_to
+
+ME = Beat(worker_id=WORKER, running={})
+OTHER = Beat(worker_id=OTHER_WORKER, running={})
+QUIET = Heard(dead=frozenset(), orphaned=(), expired=(), unknown=(), lost=(), runnable=False, at=AT)
+
+
+async def hear(conn: Conn, scope: Scope = "none", **beat: object) -> Heard:
+    """At a time that is always the same."""
+    return replace(await workers.tick(conn, replace(ME, scope=scope, **beat)), at=AT)
+
+
+async def silent_for(conn: Conn, worker: WorkerId, seconds: float) -> None:
+    """As if its last tick had been that long ago."""
+    await conn.execute(
+        """UPDATE chat_workers SET renewed_at = renewed_at - $2 * interval '1 s',
+               lease_until = lease_until - $2 * interval '1 s' WHERE worker_id = $1""",
+        worker,
+        float(seconds),
+    )
+
+
+@asynccontextmanager
+async def alive(dsn: str, worker: WorkerId) -> AsyncGenerator[None]:
+    """Another process holds its lock for as long as it lives."""
+    async with session_to(dsn) as session:
+        await session.execute(listen.HOLD, workers.lock_key(worker))
+        yield
+
+
+async def left_by(pool: Pool, worker: WorkerId, seconds: float, *numbers: int) -> list[Chat]:
+    """Chats of a worker that was last heard of some time ago."""
+    await workers.tick(pool, replace(OTHER, worker_id=worker))
+    await silent_for(pool, worker, seconds)
+    return [await open_chat(pool, number, free=worker) for number in numbers]
+
+
+# Renewing
+
+
+async def test_the_first_tick_registers_and_each_renews_by_the_databases_clock(pool: Pool) -> None:
+    lease: LiteralString = """
+        SELECT started_at, renewed_at, extract(epoch FROM lease_until - renewed_at) AS lease_s,
+            renewed_at > now() - interval '10 s' AS fresh, lock_key, draining
+        FROM chat_workers WHERE worker_id = $1"""
+    await hear(pool)
+    first = await pool.fetchrow(lease, WORKER)
+    assert first is not None
+    assert (first["started_at"], first["lease_s"]) == (first["renewed_at"], 30)
+    assert (first["lock_key"], first["draining"]) == (workers.lock_key(WORKER), False)
+
+    await silent_for(pool, WORKER, 3600)
+    await hear(pool, lease_s=7, draining=True)
+    again = await pool.fetchrow(lease, WORKER)
+    assert again is not None
+    assert again["fresh"]
+    assert (again["lease_s"], again["draining"]) == (7, True)
+    assert again["started_at"] == first["started_at"]
+
+
+async def test_no_time_of_a_workers_own_clock_reaches_the_database(dsn: str) -> None:
+    """So that no skew between hosts can make anybody look dead."""
+    async with session_to(dsn) as session:
+        for name in ("ACQUIRE", "RELEASE", "TICK", "STRIKE"):
+            await session.script(f"PREPARE {name} AS {vars(workers)[name]}", within_s=5)
+        types = await session.fetchval(
+            "SELECT array_agg(t::text) FROM pg_prepared_statements, unnest(parameter_types) t"
+        )
+    assert set(types) == {
+        "uuid",
+        "uuid[]",
+        "bigint",
+        "bigint[]",
+        "double precision",
+        "boolean",
+        "text",
+    }
+
+
+async def test_the_tick_tells_the_time_of_the_database(pool: Pool) -> None:
+    heard = await workers.tick(pool, ME)
+    assert heard.at == await pool.fetchval("SELECT renewed_at FROM chat_workers")
+
+
+async def test_a_worker_alone_hears_nothing(pool: Pool) -> None:
+    assert await hear(pool, "leases") == QUIET
+    await silent_for(pool, WORKER, 3600)
+    assert await hear(pool, "leases") == QUIET, "nobody is dead to himself"
+
+
+# Who is dead
+
+
+@pytest.mark.parametrize(
+    ("held", "silent_s", "dead_to"),
+    [
+        (False, 0.5, set[Scope]()),  # has just been heard of: it will take its lock again
+        (False, 2.5, {"locks", "leases"}),  # gone
+        (True, 2.5, set[Scope]()),  # slow
+        (True, 34, set[Scope]()),  # late, but not by enough
+        (True, 36, {"leases"}),  # stopped, or cut off
+        (False, 36, {"locks", "leases"}),
+    ],
+)
+@pytest.mark.parametrize("scope", ["none", "locks", "leases"])
+async def test_who_is_dead_depends_on_lock_and_lease_and_on_what_may_be_acted_on(
+    dsn: str, pool: Pool, *, held: bool, silent_s: float, dead_to: set[Scope], scope: Scope
+) -> None:
+    [chat] = await left_by(pool, OTHER_WORKER, silent_s, 1)
+    if held:
+        async with alive(dsn, OTHER_WORKER):
+            heard = await hear(pool, scope)
+    else:
+        heard = await hear(pool, scope)
+    dead = scope in dead_to
+    assert heard.dead == (frozenset({OTHER_WORKER}) if dead else frozenset())
+    assert heard.orphaned == ((chat.id,) if dead else ())
+
+
+@pytest.mark.parametrize("bits", [0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 63, (1 << 64) - 1])
+async def test_any_lock_key_is_found_again(dsn: str, pool: Pool, bits: int) -> None:
+    worker = WorkerId(UUID(int=bits << 64 | 5))
+    await left_by(pool, worker, 10)
+    async with alive(dsn, worker):
+        assert (await hear(pool, "locks")).dead == frozenset()
+    assert (await hear(pool, "locks")).dead == {worker}
+
+
+async def test_a_lock_of_the_same_key_in_another_database_means_nothing(
+    dsn: str, empty_dsn: str, pool: Pool
+) -> None:
+    await left_by(pool, OTHER_WORKER, 10)
+    async with alive(empty_dsn, OTHER_WORKER):
+        assert (await hear(pool, "locks")).dead == {OTHER_WORKER}
+
+
+async def test_the_bounds_of_silence_are_the_callers(pool: Pool) -> None:
+    await left_by(pool, OTHER_WORKER, 10)
+    assert (await hear(pool, "locks", silent_s=11)).dead == frozenset()
+    assert (await hear(pool, "locks", silent_s=9)).dead == {OTHER_WORKER}
+    await silent_for(pool, OTHER_WORKER, 22)
+    never = 1e6
+    assert (await hear(pool, "leases", silent_s=never, overdue_s=3)).dead == frozenset()
+    assert (await hear(pool, "leases", silent_s=never, overdue_s=1)).dead == {OTHER_WORKER}
+
+
+async def test_an_owner_nobody_knows_is_as_dead_as_one_whose_lease_ran_out(pool: Pool) -> None:
+    chat = await open_chat(pool, 1, free=OTHER_WORKER)
+    assert (await hear(pool, "locks")).dead == frozenset()
+    heard = await hear(pool, "leases")
+    assert (heard.dead, heard.orphaned) == (frozenset({OTHER_WORKER}), (chat.id,))
+
+
+async def test_orphans_come_in_bounded_numbers(pool: Pool) -> None:
+    orphans = await left_by(pool, OTHER_WORKER, 60, 1, 2, 3)
+    heard = await hear(pool, "leases", most=2)
+    assert len(heard.orphaned) == 2
+    assert set(heard.orphaned) < {chat.id for chat in orphans}
+
+
+# Striking off
+
+
+async def known(conn: Conn) -> set[WorkerId]:
+    return {row["worker_id"] for row in await conn.fetch("SELECT worker_id FROM chat_workers")}
+
+
+async def test_a_dead_worker_is_forgotten_once_its_chats_are_handed_on(pool: Pool) -> None:
+    await left_by(pool, OTHER_WORKER, 60, 1)
+    dead = (await hear(pool, "leases")).dead
+    await workers.strike(pool, dead)
+    assert await known(pool) == {WORKER, OTHER_WORKER}, "its chat would be nobody's"
+    await workers.release(pool, OTHER_WORKER)
+    await workers.strike(pool, frozenset())
+    assert await known(pool) == {WORKER, OTHER_WORKER}
+    await workers.strike(pool, dead)
+    assert await known(pool) == {WORKER}
+
+
+async def test_a_worker_that_was_struck_off_too_early_is_back_with_its_next_tick(
+    pool: Pool,
+) -> None:
+    await hear(pool)
+    await workers.strike(pool, frozenset({WORKER}))
+    await hear(pool)
+    assert await known(pool) == {WORKER}
+
+
+async def test_two_who_strike_the_same_dead_do_not_wait_for_each_other(pool: Pool) -> None:
+    await hear(pool)
+    await left_by(pool, OTHER_WORKER, 60)
+    dead = frozenset({OTHER_WORKER})
+    async with pool.transaction() as one, pool.transaction() as other:
+        await workers.strike(one, dead)
+        await workers.strike(other, dead)
+    assert await known(pool) == {WORKER}
+
+
+# What is late, lost, unknown, waiting
+
+
+async def test_what_is_past_its_deadline_is_reported_the_latest_first(pool: Pool) -> None:
+    for number, state in ((1, State.A0), (2, State.I0), (3, State.A1), (4, State.I1)):
+        seed = Seed(state=state, chat_id=chat_id(number), owned=number == 2, worker=OTHER_WORKER)
+        await plant_in(pool, seed)
+    assert (await hear(pool)).expired == ()
+    await age(pool, [chat_id(1), chat_id(3)], seconds=299)
+    await age(pool, [chat_id(2), chat_id(4)], seconds=9)
+    assert (await hear(pool)).expired == ()
+    await age(pool, [chat_id(4), chat_id(1)], seconds=2)
+    await age(pool, [chat_id(2)], seconds=5)
+    heard = await hear(pool)
+    assert heard.expired[0] == chat_id(2)
+    assert set(heard.expired[1:]) == {chat_id(1), chat_id(4)}
+    assert (await hear(pool, most=1)).expired == (chat_id(2),)
+
+
+async def test_a_worker_learns_which_chats_it_lost_and_which_it_does_not_know_of(
+    pool: Pool,
+) -> None:
+    mine, other, theirs, idle = (
+        await open_chat(pool, 1, free=WORKER),
+        await open_chat(pool, 2, free=WORKER),
+        await open_chat(pool, 3, free=OTHER_WORKER),
+        await plant_in(pool, Seed(state=State.W, chat_id=chat_id(4))),
+    )
+    all_is_well = {mine.id: mine.epoch, other.id: other.epoch}
+    assert await hear(pool, running=all_is_well) == QUIET
+
+    heard = await hear(
+        pool,
+        running={
+            mine.id: mine.epoch,
+            theirs.id: theirs.epoch,
+            idle.id: idle.epoch,
+            chat_id(99): 1,
+        },
+    )
+    assert set(heard.lost) == {theirs.id, idle.id, chat_id(99)}
+    assert heard.unknown == (other.id,)
+
+
+async def test_a_chat_that_came_back_at_another_epoch_is_both_lost_and_unknown(pool: Pool) -> None:
+    """The task of the old epoch must stop, and nobody runs the new one."""
+    before = await open_chat(pool, 1, free=WORKER)
+    await workers.release(pool, WORKER)
+    await workers.acquire(pool, WORKER, roots=1, children=0)
+    heard = await hear(pool, running={before.id: before.epoch})
+    assert (heard.lost, heard.unknown) == ((before.id,), (before.id,))
+
+
+async def test_the_tick_says_whether_anybody_waits_for_a_worker(pool: Pool) -> None:
+    await open_chat(pool, 1, free=WORKER)
+    child = await open_child(pool, 2, root=1)
+    running = {chat_id(1): 1}
+    assert (await hear(pool, running=running)).runnable
+    await workers.acquire(pool, WORKER, roots=0, children=1)
+    running[child.id] = 1
+    assert await hear(pool, running=running) == QUIET
+    await open_chat(pool, 3)
+    assert (await hear(pool, running=running)).runnable

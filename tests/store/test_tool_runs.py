@@ -1,0 +1,94 @@
+"""Marks of tools that must not run twice: whoever comes second is told, whoever lost is refused."""
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from chatd.domain.chat import Fence
+from chatd.domain.commands import SendMessage
+from chatd.domain.errors import StaleFence
+from chatd.domain.ids import ToolCallId
+from chatd.domain.states import State
+from chatd.domain.user_moves import interrupt, send_message
+from chatd.store import tool_runs, workers
+from chatd.store.pool import Pool
+from tests.support.eventually import eventually
+from tests.support.factories import CHAT, OTHER_WORKER, prompt
+from tests.support.seeds import Seed
+from tests.support.store import chat_id, plant_in, somebody_waits, write
+
+CALL, OTHER_CALL = ToolCallId("c1"), ToolCallId("c2")
+
+
+async def running(pool: Pool) -> Fence:
+    return Fence.of(await plant_in(pool, Seed(state=State.R0, calls="local")))
+
+
+async def marks(pool: Pool) -> list[tuple[str, int]]:
+    rows = await pool.fetch("SELECT tool_call_id, epoch FROM chat_tool_runs ORDER BY 1")
+    return [(row["tool_call_id"], row["epoch"]) for row in rows]
+
+
+async def test_the_first_may_run_and_the_second_may_not(pool: Pool) -> None:
+    fence = await running(pool)
+    assert await tool_runs.start(pool, CHAT, CALL, fence)
+    assert not await tool_runs.start(pool, CHAT, CALL, fence)
+    assert await tool_runs.start(pool, CHAT, OTHER_CALL, fence)
+    assert await marks(pool) == [(CALL, fence.epoch), (OTHER_CALL, fence.epoch)]
+
+
+async def test_after_a_crash_the_next_worker_finds_the_mark(pool: Pool) -> None:
+    fence = await running(pool)
+    await tool_runs.start(pool, CHAT, CALL, fence)
+    await workers.release(pool, fence.worker_id)
+    [taken] = await workers.acquire(pool, OTHER_WORKER, roots=1, children=0)
+    assert not await tool_runs.start(pool, CHAT, CALL, Fence.of(taken))
+    assert await tool_runs.start(pool, CHAT, OTHER_CALL, Fence.of(taken))
+
+
+@pytest.mark.promise("P3")
+async def test_a_worker_that_lost_its_chat_starts_nothing(pool: Pool) -> None:
+    fence = await running(pool)
+    others = (
+        replace(fence, worker_id=OTHER_WORKER),
+        replace(fence, epoch=fence.epoch - 1),
+        replace(fence, history_version=fence.history_version - 1),
+    )
+    for stale in others:
+        with pytest.raises(StaleFence):
+            await tool_runs.start(pool, CHAT, CALL, stale)
+    with pytest.raises(StaleFence):
+        await tool_runs.start(pool, chat_id(99), CALL, fence)
+    assert await marks(pool) == []
+
+
+async def test_no_tool_starts_once_the_chat_is_being_stopped(pool: Pool) -> None:
+    chat = await plant_in(pool, Seed(state=State.R0, calls="local"))
+    stopped = await write(pool, interrupt(chat, None))
+    for fence in (Fence.of(chat), Fence.of(stopped.chat)):
+        with pytest.raises(StaleFence):
+            await tool_runs.start(pool, CHAT, CALL, fence)
+    assert await marks(pool) == []
+
+
+@pytest.mark.promise("P3")
+async def test_a_start_waits_for_whoever_is_taking_the_chat_away(pool: Pool) -> None:
+    chat = await plant_in(pool, Seed(state=State.R0, calls="local"))
+    rollback = SendMessage(prompt=prompt("instead"), when_busy="rollback")
+
+    async def start() -> None:
+        with pytest.raises(StaleFence):
+            await tool_runs.start(pool, CHAT, CALL, Fence.of(chat))
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group, pool.transaction() as session:
+        await write(session, send_message(chat, rollback, OTHER_WORKER))
+        group.create_task(start())
+        await eventually(lambda: somebody_waits(pool))
+    assert await marks(pool) == []
+
+
+async def test_marks_go_with_their_chat(pool: Pool) -> None:
+    await tool_runs.start(pool, CHAT, CALL, await running(pool))
+    await pool.execute("DELETE FROM chats")
+    assert await marks(pool) == []

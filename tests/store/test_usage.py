@@ -1,0 +1,205 @@
+"""What was spent: the days that are rolled up and the tail together are always the whole."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from chatd.domain.ids import ChatId, UserId
+from chatd.domain.messages import Usage, UsageEntry
+from chatd.domain.states import State
+from chatd.domain.worker_moves import commit_step
+from chatd.store import usage
+from chatd.store.conn import Conn
+from chatd.store.pool import Pool
+from chatd.store.usage import FamilyCost
+from tests.support.eventually import eventually
+from tests.support.factories import CHAT, OWNER, WORKER, draft, text
+from tests.support.seeds import Seed, step
+from tests.support.store import (
+    chat_id,
+    open_chat,
+    open_child,
+    plant_in,
+    session_to,
+    somebody_waits,
+    write,
+)
+
+ALWAYS = datetime(2020, 1, 1, tzinfo=UTC)
+GUEST = UserId(UUID(int=77))
+DAY_S = 86_400.0
+
+# Like a commit: never before what has been rolled up.
+SPEND = """
+    INSERT INTO usage_events (at, owner_id, chat_id, root_chat_id, kind, provider, model,
+        input_tokens, output_tokens, reasoning_tokens, cache_creation_tokens, cache_read_tokens,
+        cost_micros, ok)
+    SELECT greatest(now() - $1 * interval '1 s', until), $2, $4, $4, 'turn', $5, 'large', 1, 2, 3,
+        4, 5, $3, true FROM usage_rolled_up"""
+
+BY_EVENTS = """
+    SELECT owner_id, (at AT TIME ZONE 'UTC')::date AS day, provider, model, count(*) AS calls,
+        count(*) FILTER (WHERE cost_micros IS NULL) AS unpriced_calls,
+        sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,
+        sum(reasoning_tokens) AS reasoning_tokens,
+        sum(cache_creation_tokens) AS cache_creation_tokens,
+        sum(cache_read_tokens) AS cache_read_tokens, coalesce(sum(cost_micros), 0) AS cost_micros
+    FROM usage_events WHERE at < (SELECT until FROM usage_rolled_up)
+    GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"""
+BY_DAYS = "SELECT * FROM usage_daily ORDER BY owner_id, day, provider, model"
+
+
+async def spend(
+    conn: Conn,
+    cost: int | None,
+    *,
+    ago_s: float = 600,
+    owner: UserId = OWNER,
+    root: ChatId = CHAT,
+    provider: str = "p",
+) -> None:
+    await conn.execute(SPEND, float(ago_s), owner, cost, root, provider)
+
+
+async def check_days(conn: Conn) -> None:
+    """Every column of the roll-up is what the events before its end add up to."""
+    days = [dict(row) for row in await conn.fetch(BY_DAYS)]
+    assert days == [dict(row) for row in await conn.fetch(BY_EVENTS)]
+
+
+def midnight(days_ago: int, now: datetime) -> datetime:
+    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return today - timedelta(days=days_ago)
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("seed", range(3))
+async def test_days_and_tail_add_up_whenever_one_looks(pool: Pool, seed: int) -> None:
+    draw = Random(seed)
+    total = {OWNER: 0, GUEST: 0}
+    for _ in range(25):
+        for _ in range(draw.randrange(4)):
+            owner = draw.choice((OWNER, GUEST))
+            cost = draw.choice((None, 0, draw.randrange(1000)))
+            await spend(
+                pool,
+                cost,
+                ago_s=draw.uniform(0, 4 * DAY_S),
+                owner=owner,
+                provider=draw.choice("pq"),
+            )
+            total[owner] += cost or 0
+        if draw.random() < 0.5:
+            await usage.roll_up(pool, behind_s=draw.uniform(0, 4 * DAY_S))
+            await check_days(pool)
+        for owner, spent in total.items():
+            assert await usage.spent_micros(pool, owner, ALWAYS) == spent
+        await check_period(pool, draw.randrange(5))
+
+
+async def check_period(pool: Pool, days_ago: int) -> None:
+    since = midnight(days_ago, await pool.fetchval("SELECT now()"))
+    meant = await pool.fetchval(
+        "SELECT coalesce(sum(cost_micros), 0) FROM usage_events WHERE owner_id = $1 AND at >= $2",
+        OWNER,
+        since,
+    )
+    assert await usage.spent_micros(pool, OWNER, since) == meant
+
+
+async def test_a_roll_up_takes_at_most_a_day_and_says_whether_there_is_more(pool: Pool) -> None:
+    for days in (3.5, 2.2, 0.5):
+        await spend(pool, 100, ago_s=days * DAY_S)
+    more = [await usage.roll_up(pool) for _ in range(4)]
+    assert more == [True, True, False, False]
+    await check_days(pool)
+    assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 300
+
+
+async def test_what_is_too_young_is_left_to_the_tail(pool: Pool) -> None:
+    await spend(pool, 1, ago_s=301)
+    await spend(pool, 10, ago_s=250)
+    assert not await usage.roll_up(pool)
+    assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 1
+    assert await usage.spent_micros(pool, OWNER, ALWAYS) == 11
+
+
+async def test_a_roll_up_never_goes_back(pool: Pool) -> None:
+    await spend(pool, 1, ago_s=60)
+    await usage.roll_up(pool, behind_s=10)
+    until = await pool.fetchval("SELECT until FROM usage_rolled_up")
+    assert not await usage.roll_up(pool, behind_s=3600)
+    assert await pool.fetchval("SELECT until FROM usage_rolled_up") == until
+    await check_days(pool)
+
+
+async def test_two_roll_ups_at_once_count_once(pool: Pool) -> None:
+    for ago_s in (5000, 4000, 3000):
+        await spend(pool, 100, ago_s=ago_s)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group, pool.transaction() as first:
+        await usage.roll_up(first)
+        group.create_task(usage.roll_up(pool))
+        await eventually(lambda: somebody_waits(pool))
+    await check_days(pool)
+    assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 300
+    assert await usage.spent_micros(pool, OWNER, ALWAYS) == 300
+
+
+async def test_a_roll_up_that_is_undone_has_counted_nothing(dsn: str, pool: Pool) -> None:
+    await spend(pool, 100)
+    async with session_to(dsn) as session:
+        await session.execute("BEGIN")
+        await usage.roll_up(session)
+        await session.execute("ROLLBACK")
+    assert await pool.fetchval("SELECT count(*) FROM usage_daily") == 0
+    assert await usage.spent_micros(pool, OWNER, ALWAYS) == 100
+    await usage.roll_up(pool)
+    assert await usage.spent_micros(pool, OWNER, ALWAYS) == 100
+
+
+@pytest.mark.promise("P11")
+async def test_a_commit_by_a_clock_that_went_back_is_counted_all_the_same(pool: Pool) -> None:
+    """Its time is not before what has been rolled up already, or nobody would look there."""
+    await pool.execute("UPDATE usage_rolled_up SET until = now() + interval '1 hour'")
+    chat = await plant_in(pool, Seed(state=State.R0))
+    paid = UsageEntry(kind="turn", provider="p", model="m", usage=Usage(), cost_micros=7)
+    taken = step(chat, draft("assistant", text("Yes.")), usage=(paid,))
+    await write(pool, commit_step(chat, taken))
+    assert await pool.fetchval("SELECT at = until FROM usage_events, usage_rolled_up")
+    assert await usage.spent_micros(pool, OWNER, ALWAYS) == 7
+
+
+async def test_nobody_pays_for_another(pool: Pool) -> None:
+    await spend(pool, 5)
+    await spend(pool, 7, owner=GUEST)
+    await usage.roll_up(pool)
+    await spend(pool, 70, owner=GUEST)
+    assert await usage.spent_micros(pool, OWNER, ALWAYS) == 5
+    assert await usage.spent_micros(pool, GUEST, ALWAYS) == 77
+    assert await usage.spent_micros(pool, UserId(UUID(int=1)), ALWAYS) == 0
+
+
+async def test_the_cost_of_a_family_is_that_of_all_its_members(pool: Pool) -> None:
+    root = await open_chat(pool, 1, free=WORKER)
+    child = await open_child(pool, 2, root=1)
+    await spend(pool, 5, root=root.id)
+    await spend(pool, None, root=root.id)
+    await spend(pool, 100, root=chat_id(9))
+    await pool.execute("UPDATE usage_events SET chat_id = $1 WHERE cost_micros IS NULL", child.id)
+    assert await usage.of_family(pool, root.id) == FamilyCost(
+        calls=2, unpriced_calls=1, cost_micros=5
+    )
+    assert await usage.of_family(pool, chat_id(77)) == FamilyCost(
+        calls=0, unpriced_calls=0, cost_micros=0
+    )
+
+
+@pytest.mark.promise("P11")
+async def test_spend_outlives_the_chat(pool: Pool) -> None:
+    chat = await open_chat(pool, 1)
+    await spend(pool, 5, root=chat.id)
+    await pool.execute("DELETE FROM chats")
+    assert await usage.spent_micros(pool, OWNER, ALWAYS) == 5
