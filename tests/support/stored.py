@@ -15,7 +15,7 @@ from chatd.domain.chat import Chat
 from chatd.domain.ids import ChatId
 from chatd.domain.messages import Message, QueuedMessage
 from chatd.domain.queue_moves import in_order
-from chatd.store.conn import Conn
+from chatd.store.conn import Conn, Row
 from chatd.store.rows import MESSAGE_COLUMNS, QUEUE_COLUMNS, chat_of, messages_in, queue_in
 from tests.model.invariants import check_families, check_messages, check_queue, check_row
 from tests.support.factories import AT
@@ -26,7 +26,7 @@ EVERYTHING: Final[LiteralString] = f"""
             SELECT {MESSAGE_COLUMNS} FROM chat_messages WHERE chat_id = c.id) m) AS messages,
         (SELECT json_agg(q ORDER BY NOT q.steer, q.position) FROM (
             SELECT {QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = c.id) q) AS queue
-    FROM chats c WHERE $1::uuid[] IS NULL OR c.id = ANY ($1) ORDER BY c.id"""
+    FROM chats c WHERE ($1::uuid[] IS NULL OR c.id = ANY ($1))"""
 
 PAID: Final[LiteralString] = "SELECT coalesce(sum(cost_micros), 0)::bigint FROM usage_events"
 
@@ -44,7 +44,10 @@ class Stored(Struct, frozen=True, kw_only=True):
 
 
 async def stored(conn: Conn, only: Iterable[ChatId] | None = None) -> dict[ChatId, Stored]:
-    rows = await conn.fetch(EVERYTHING, None if only is None else list(only))
+    return stored_of(await conn.fetch(EVERYTHING, None if only is None else list(only)))
+
+
+def stored_of(rows: Iterable[Row]) -> dict[ChatId, Stored]:
     return {
         row["id"]: Stored(
             chat=chat_of(row),

@@ -22,9 +22,11 @@ async def fresh(conn: Conn, chat_id: ChatId) -> ClientState:
 async def resume(
     conn: Conn, chat_id: ChatId, state: ClientState, *, most: int = 1000
 ) -> ClientState:
-    """What a client that was away becomes. `most` is how many messages it will be told."""
+    """What a client that was away becomes. With more than `most` messages changed meanwhile it
+    is told everything."""
+    if state.version == 0:
+        return state.apply(diff(None, await snapshot(conn, chat_id, 0))).settled()
     changes = await snapshot(conn, chat_id, state.version, most=most)
     if needs_full(state.version, changes):
         changes = await snapshot(conn, chat_id, 0)
-    seen = Seen(version=state.version) if state.version else None
-    return state.apply(diff(seen, changes)).settled()
+    return state.apply(diff(Seen(version=state.version), changes)).settled()

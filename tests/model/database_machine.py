@@ -1,0 +1,76 @@
+"""Two people, two replicas and every misfortune, one thing at a time, on a real database."""
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TypeAlias
+
+from chatd.store.conn import Session
+from chatd.store.pool import Pool
+from tests.model.fate import Fate
+from tests.model.people import People
+from tests.model.stage import Stage
+
+Act: TypeAlias = Callable[[], Awaitable[None]]
+
+
+class DatabaseMachine:
+    """What a write must do is known beforehand and compared at once (`mirror`)."""
+
+    def __init__(self, pool: Pool, locks: Session, rng: Random) -> None:
+        self.stage = Stage(pool, locks, rng)
+        self.people = People(self.stage)
+        self.fate = Fate(self.stage)
+        self._likings = {act: rng.choice((0, 1, 1, 2)) for act in self._sometimes()}
+
+    def _always(self) -> dict[Act, float]:
+        acts: dict[Act, float] = {self.people.move: 16, self.fate.beat: 3}
+        if self.stage.awake():
+            acts[self.fate.work] = 14
+        if any(replica.inbox for replica in self.stage.awake()):
+            acts[self.fate.hint] = 5
+        return acts
+
+    def _sometimes(self) -> dict[Act, float]:
+        acts: dict[Act, float] = {
+            self.people.shelve: 1,
+            self.people.start_subagent: 0.3,
+            self.people.look: 4,
+            self.people.ask_again: 3,
+            self.fate.calm: 0.7,
+            self.fate.time_passes: 1,
+            self.fate.crash: 0.7,
+            self.fate.drain: 0.5,
+            self.fate.doze: 1.5,
+            self.fate.ghost: 2,
+            self.fate.act_late: 6,
+        }
+        return acts
+
+    def _possible(self) -> dict[Act, float]:
+        """Each walk likes some things more than others, and leaves some out altogether: what all
+        together keep at bay may then be reached."""
+        liked = {act: weight * self._likings[act] for act, weight in self._sometimes().items()}
+        needs = {
+            self.people.ask_again: self.stage.written,
+            self.fate.ghost: self.stage.ghosts,
+            self.fate.act_late: self.fate.late,
+            self.fate.drain: self.stage.awake(),
+        }
+        missing = {act for act, what in needs.items() if not what}
+        return {act: weight for act, weight in liked.items() if act not in missing}
+
+    async def step(self) -> None:
+        acts = {**self._always(), **self._possible()}
+        (act,) = self.stage.rng.choices(list(acts), list(acts.values()))
+        self.stage.scene(act.__name__)
+        await act()
+        self.stage.check()
+
+    async def walk(self, steps: int) -> None:
+        await self.stage.begin()
+        for number in range(steps):
+            await self.step()
+            if number % 25 == 0:
+                await self.stage.mirror.verify_all()
+        await self.fate.settle()
+        await self.stage.mirror.verify_all()

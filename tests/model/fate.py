@@ -1,0 +1,182 @@
+"""What replicas do in the database's model, and what is done to them."""
+
+from typing import Final
+
+from msgspec import Struct
+
+from chatd.domain.ids import ChatId, WorkerId
+from chatd.domain.lease import LEASE_S
+from chatd.domain.states import Move
+from chatd.store import workers
+from chatd.store.workers import Heard
+from tests.model.invariants import at_rest
+from tests.model.replica import TICK_S, Replica, Runner
+from tests.model.stage import Stage
+from tests.support.errands import Plan
+
+_GHOSTLY: Final = (
+    Move.COMMIT_STEP,
+    Move.FINISH_TURN,
+    Move.REQUIRE_ACTION,
+    Move.FAIL_TURN,
+    Move.RECORD_RETRY,
+    Move.RELEASE,
+)
+
+
+class Late(Struct, frozen=True, kw_only=True):
+    """What somebody learned from a tick and has not acted upon yet."""
+
+    move: Move
+    chat_id: ChatId
+    dead: WorkerId | None = None
+
+
+class Fate:
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._rng = stage.rng
+        self.late: list[Late] = []
+
+    # Work
+
+    async def work(self) -> None:
+        """The next step of some chat, or chats for a slot that is free."""
+        running = [replica for replica in self._stage.awake() if replica.runners]
+        if not running or self._rng.random() < 0.1:
+            await self._rng.choice(self._stage.awake()).fill_slots()
+            return
+        replica = self._rng.choice(running)
+        runner = self._rng.choice(list(replica.runners.values()))
+        move = await replica.next_move(runner)
+        self._stage.nobody_hears = self._rng.random() < 0.05
+        await self._step(replica, runner, Move.RELEASE if self._rng.random() < 0.05 else move)
+
+    async def _step(self, replica: Replica, runner: Runner, move: Move) -> None:
+        stage, row = self._stage, runner.row
+        stage.serving = replica
+        number, fence = stage.number(), runner.fence
+        plan = Plan(move=move, chat_id=row.id, number=number, fence=fence, known=row)
+        if await stage.do(plan) is None:
+            # Fenced: someone else has moved the chat. Whatever comes of it, not by this runner.
+            stage.ghosts.append((fence, row))
+            replica.runners.pop(row.id, None)
+
+    async def hint(self) -> None:
+        """Any of those that are waiting, in any order, and perhaps not for the last time."""
+        replica = self._rng.choice([replica for replica in self._stage.awake() if replica.inbox])
+        index = self._rng.randrange(len(replica.inbox))
+        again = self._rng.random() < 0.2
+        await replica.take_hint(replica.inbox[index] if again else replica.inbox.pop(index))
+
+    # Time
+
+    async def beat(self) -> None:
+        """As it should be: a moment passes and everybody ticks."""
+        await self._stage.pass_time(self._rng.choice((1.0, TICK_S, 5.0)))
+        for replica in self._stage.awake():
+            self.late += await self._tick(replica)
+
+    async def calm(self) -> None:
+        """Long enough to tell who is dead."""
+        for _ in range(self._rng.choice((3, 10))):
+            await self.beat()
+
+    async def time_passes(self) -> None:
+        """And nobody ticks: the database was away, or slow."""
+        await self._stage.pass_time(self._rng.choice((0.5, TICK_S, 12.0, 40.0)))
+
+    async def _tick(self, replica: Replica) -> list[Late]:
+        mirror = self._stage.mirror
+        heard = await replica.tick(self._stage.now)
+        self._check_deaths(heard)
+        if heard.unknown:
+            await mirror.release(replica.id, list(heard.unknown))
+        await workers.strike(mirror.pool, heard.dead)
+        expired = [
+            Late(move=Move.EXPIRE_INTERRUPT, chat_id=chat_id)
+            if mirror.chats[chat_id].status == "interrupting"
+            else Late(move=Move.EXPIRE_ACTION, chat_id=chat_id)
+            for chat_id in heard.expired
+        ]
+        orphaned = [
+            Late(move=Move.REAP, chat_id=chat_id, dead=mirror.chats[chat_id].worker_id)
+            for chat_id in heard.orphaned
+        ]
+        self._stage.note(f"dead={len(heard.dead)} late={len(expired) + len(orphaned)}")
+        return [*expired, *orphaned]
+
+    def _check_deaths(self, heard: Heard) -> None:
+        """Nobody who holds his lock and renews his lease is ever taken for dead."""
+        for replica in self._stage.replicas:
+            if replica.id in heard.dead:
+                since = self._stage.now - replica.ticks.last_at
+                assert since > LEASE_S, "a live worker was buried"
+
+    async def act_late(self) -> None:
+        """Much may have happened since it was learned."""
+        await self._act(self.late.pop(self._rng.randrange(len(self.late))))
+
+    async def _act(self, late: Late) -> None:
+        number = self._stage.number()
+        plan = Plan(move=late.move, chat_id=late.chat_id, number=number, dead=late.dead)
+        await self._stage.do(plan)
+
+    # Death
+
+    async def crash(self) -> None:
+        """The process is gone, and its lock with it."""
+        await self._stage.die(self._rng.choice(self._stage.replicas))
+
+    async def drain(self) -> None:
+        """SIGTERM: give back what is left, then go."""
+        replica = self._rng.choice(self._stage.awake())
+        await replica.tick(self._stage.now, draining=True)
+        await self._stage.mirror.release(replica.id, None)
+        await self._stage.die(replica)
+
+    async def doze(self) -> None:
+        """Stopped, or so slow that it makes no difference. It keeps its lock."""
+        asleep = [replica for replica in self._stage.replicas if not replica.awake]
+        replica = self._rng.choice(asleep or self._stage.replicas)
+        replica.awake = not replica.awake
+
+    async def ghost(self) -> None:
+        """A write of one who died long ago, or has lost the chat since."""
+        fence, row = self._rng.choice(self._stage.ghosts)
+        stopping = fence.status == "interrupting"
+        move = Move.FINISH_INTERRUPT if stopping else self._rng.choice(_GHOSTLY)
+        number = self._stage.number()
+        await self._stage.do(Plan(move=move, chat_id=row.id, number=number, fence=fence, known=row))
+
+    # The end
+
+    async def settle(self) -> None:
+        """Nothing is stuck: with all hints lost and nobody but the replicas at it, ticks alone
+        bring every chat to rest."""
+        stage = self._stage
+        stage.hints_get_lost = 1.0
+        for replica in stage.replicas:
+            replica.awake = True
+            replica.inbox.clear()
+        for _ in range(80):
+            chats = stage.mirror.chats.values()
+            if all(at_rest(chat) for chat in chats):
+                return
+            stage.scene("settle")
+            await stage.pass_time(TICK_S)
+            if all(at_rest(chat) or chat.status == "requires_action" for chat in chats):
+                await stage.age_chats(300.0)
+            for replica in stage.replicas:
+                await self._do_all(replica)
+        raise AssertionError(f"stuck: {[chat.state for chat in stage.mirror.chats.values()]}")
+
+    async def _do_all(self, replica: Replica) -> None:
+        self._stage.serving = None
+        for late in await self._tick(replica):
+            await self._act(late)
+        await replica.fill_slots()
+        for _ in range(4):
+            for runner in list(replica.runners.values()):
+                move = await replica.next_move(runner, orderly=True)
+                await self._step(replica, runner, move)

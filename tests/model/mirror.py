@@ -1,0 +1,192 @@
+"""The database and the pure model side by side: each write is made on both and compared.
+
+Writes come one at a time here, so the model knows beforehand how each must end: what is refused
+and how, what changes nothing, and what every row looks like afterwards. Whatever a write was not
+about must not have changed at all.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, LiteralString
+
+from msgspec import Struct
+
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat
+from chatd.domain.errors import ChatdError, RequestError, StaleFence
+from chatd.domain.ids import ChangeId, ChatId, WorkerId
+from chatd.domain.queue_moves import in_order
+from chatd.domain.states import TABLE, Move
+from chatd.domain.worker_moves import acquire, release
+from chatd.store import workers
+from chatd.store.chats import Loaded
+from chatd.store.pool import Pool
+from chatd.store.transact import Applied, Tell, Transactor, Unchanged
+from tests.model.invariants import Watch, check_families, check_spend
+from tests.model.world import World, apply_all, apply_purely
+from tests.support.errands import Errand, Plan
+from tests.support.ledger import Ledger
+from tests.support.stored import EVERYTHING, Stored, paid_micros, stored, stored_of, timeless
+
+NEWS: Final[LiteralString] = f"""
+    {EVERYTHING} AND NOT EXISTS (
+        SELECT FROM unnest($2::uuid[], $3::bigint[]) AS known (id, version)
+        WHERE known.id = c.id AND known.version = c.snapshot_version)"""
+
+
+IDLE: Final = frozenset(move for move in Move if frozenset() in TABLE[move].values()) | {
+    Move.MOVE_QUEUED
+}
+"""Moves for which there may be nothing to do."""
+
+
+class Refused(Struct, frozen=True):
+    kind: type[ChatdError]
+    code: str
+
+
+class Mirror:
+    def __init__(self, pool: Pool, tell: Tell) -> None:
+        self.pool = pool
+        self.transactor = Transactor(pool, tell)
+        self.world = World()
+        self.ledger = Ledger()
+        self._watches: dict[ChatId, Watch] = {}
+
+    @property
+    def chats(self) -> dict[ChatId, Chat]:
+        return {chat_id: rows.chat for chat_id, rows in self.world.chats.items()}
+
+    # Writes
+
+    async def do(self, errand: Errand) -> Applied | None:
+        """None if it was refused or changed nothing, as it had to be."""
+        meant = self._meant(errand.plan)
+        try:
+            outcome = await errand.run(self.transactor)
+        except (RequestError, StaleFence) as error:
+            refused = Refused(type(error), error.code)
+            assert refused == meant
+            await self.verify()
+            return None
+        if isinstance(outcome, Unchanged):
+            assert meant is None, f"nothing to do, expected {meant}"
+            await self.verify()
+            return None
+        assert not outcome.replayed, "taken for a repetition"
+        change = errand.made(outcome)
+        assert change is not None
+        assert isinstance(meant, Change), f"written, expected {meant}"
+        assert timeless(change.after, (), ()) == timeless(meant.after, (), ()), "decided otherwise"
+        await self.verify(change)
+        return outcome
+
+    def _meant(self, plan: Plan) -> Change | Refused | None:
+        rows = self.world.chats[plan.chat_id]
+        target = None
+        if plan.target is not None and 0 < plan.target <= len(rows.messages):
+            target = rows.messages[plan.target - 1]
+        loaded = Loaded(chat=rows.chat, queue=tuple(in_order(rows.queue)), target=target)
+        try:
+            change = plan.decide(loaded)
+        except (RequestError, StaleFence) as error:
+            return Refused(type(error), error.code)
+        state = rows.chat.state
+        assert state in TABLE[plan.move], f"{plan.move} is not listed for {state}"
+        if change is not None:
+            assert change.after.state in TABLE[plan.move][state], f"{plan.move} from {state}"
+        return change
+
+    async def again(self, errand: Errand) -> None:
+        """What was written already is found, or there is nothing to do for it any more. Either
+        way nothing more is written."""
+        outcome = await errand.run(self.transactor)
+        if isinstance(outcome, Applied):
+            assert outcome.replayed, "written twice"
+        else:
+            assert errand.plan.move in IDLE, "said, and not found again"
+        await self.verify()
+
+    async def create(self, change: Change, change_id: ChangeId) -> Applied:
+        applied = await self.transactor.create(change, change_id)
+        await self.verify(change)
+        return applied
+
+    async def family(
+        self,
+        root: ChatId,
+        decide: Callable[[Sequence[Chat]], tuple[Change, ...]],
+        change_id: ChangeId,
+    ) -> list[Applied]:
+        """Empty if it was refused, as it had to be."""
+        try:
+            meant = decide(self.world.family(root))
+        except RequestError as error:
+            meant = Refused(type(error), error.code)
+        try:
+            written = await self.transactor.run_family(root, decide, change_id)
+        except RequestError as error:
+            refused = Refused(type(error), error.code)
+            assert refused == meant
+            await self.verify()
+            return []
+        assert isinstance(meant, tuple)
+        await self.verify(*meant)
+        return written
+
+    async def acquire(self, worker_id: WorkerId, *, roots: int, children: int) -> list[Chat]:
+        wanting = [chat for chat in self.chats.values() if chat.runnable_at is not None]
+        rows = await workers.acquire(self.pool, worker_id, roots=roots, children=children)
+        taken = {row.id for row in rows}
+        for slots, is_root in ((roots, True), (children, False)):
+            pool = [chat for chat in wanting if chat.is_root == is_root]
+            got = [chat for chat in pool if chat.id in taken]
+            assert len(got) == min(slots, len(pool)), "slots stay empty while chats wait"
+            left = {chat.status for chat in pool if chat.id not in taken}
+            stops_left = "interrupting" in left
+            assert not stops_left or all(chat.status == "interrupting" for chat in got)
+        await self.verify(*(acquire(self.chats[row.id], worker_id) for row in rows))
+        return rows
+
+    async def release(self, worker_id: WorkerId, only: list[ChatId] | None) -> list[Chat]:
+        mine = [chat for chat in self.chats.values() if chat.worker_id == worker_id]
+        rows = await workers.release(self.pool, worker_id, only)
+        wanted = {chat.id for chat in mine if only is None or chat.id in only}
+        assert {row.id for row in rows} == wanted
+        await self.verify(*(release(self.chats[row.id], worker_id, row.epoch - 1) for row in rows))
+        return rows
+
+    # Comparison
+
+    async def verify(self, *changes: Change) -> None:
+        """These changes were written, and nothing else."""
+        known = self.chats
+        versions = [chat.snapshot_version for chat in known.values()]
+        found = stored_of(await self.pool.fetch(NEWS, None, list(known), versions))
+        assert found.keys() == {change.after.id for change in changes}, "changed behind our back"
+        new = [change for change in changes if change.before is None]
+        for change in new:
+            apply_purely(self.world, change)
+            self._watches[change.after.id] = Watch()
+        apply_all(self.world, [change for change in changes if change.before is not None])
+        for change in changes:
+            self._compare(found[change.after.id])
+            now = found[change.after.id]
+            self._watches[change.after.id].saw(change, now.chat, now.messages, now.queue)
+        if changes:
+            check_families(self.chats)
+
+    async def verify_all(self) -> None:
+        """Also what has no version, and what was paid."""
+        everything = await stored(self.pool)
+        assert everything.keys() == self.world.chats.keys()
+        for found in everything.values():
+            self._compare(found)
+        check_spend(self.world.usage, await paid_micros(self.pool))
+
+    def _compare(self, found: Stored) -> None:
+        rows = self.world.chats[found.chat.id]
+        meant = timeless(rows.chat, rows.messages, rows.queue)
+        now = found.timeless()
+        assert now.chat == meant.chat, "the row is not as meant"
+        assert now.messages == meant.messages, "the messages are not as meant"
+        assert now.queue == meant.queue, "the queue is not as meant"

@@ -1,0 +1,101 @@
+"""What people do in the database's model: write, ask again, archive, look."""
+
+from typing import Final
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from chatd.domain.change import Request
+from chatd.domain.chat import RECENT_CHANGES, Chat
+from chatd.domain.family import archive_family, unarchive_family
+from chatd.domain.ids import ChangeId, MessageId, RequestId
+from chatd.domain.states import TABLE, Move
+from tests.model.stage import Stage
+from tests.support.errands import OTHER_USER_MOVES, SENDS, Errand, Plan
+from tests.support.viewer import fresh, resume
+
+_MOST_CHATS: Final = 7
+
+
+class People:
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._rng = stage.rng
+
+    async def move(self) -> None:
+        stage, chat = self._stage, self._stage.any_chat()
+        move = self._wish(chat)
+        target = MessageId(self._rng.randint(0, chat.next_message_id))
+        stage.serve()
+        plan = Plan(
+            move=move,
+            chat_id=chat.id,
+            number=stage.number(),
+            free=stage.serving.free if stage.serving else None,
+            target=target if move is Move.EDIT_MESSAGE else None,
+            known=stage.perhaps_old_row(chat.id),
+        )
+        if self._rng.random() < 0.25:
+            plan = replace(plan, request=_key(plan, chat))
+        stage.nobody_hears = self._rng.random() < 0.08
+        await stage.do(plan)
+
+    def _wish(self, chat: Chat) -> Move:
+        moves = SENDS if self._rng.random() < 0.5 else OTHER_USER_MOVES
+        sensible = [move for move in moves if chat.state in TABLE[move]]
+        return self._rng.choice(sensible if sensible and self._rng.random() < 0.8 else moves)
+
+    async def ask_again(self) -> None:
+        """Somebody did not hear how it went: under the same id, or by his key."""
+        stage = self._stage
+        written = self._rng.choice(stage.written)
+        plan = written.errand.plan
+        later = stage.mirror.chats[plan.chat_id].snapshot_version - written.version
+        stage.serve()
+        if plan.request is not None and (later >= RECENT_CHANGES or self._rng.random() < 0.5):
+            plan = replace(plan, number=stage.number(), known=None)
+            await stage.mirror.again(Errand(plan, stage.mirror.ledger))
+            stage.note(f"by key #{plan.number}")
+        elif later < RECENT_CHANGES:
+            await stage.mirror.again(written.errand)
+            stage.note(f"by id #{plan.number}")
+
+    async def shelve(self) -> None:
+        """Archived chats do not stay so for long: nothing happens to them."""
+        stage = self._stage
+        shelved = [chat for chat in stage.mirror.chats.values() if chat.archived]
+        chat = self._rng.choice(shelved) if shelved else stage.any_chat()
+        move = archive_family if not chat.archived else unarchive_family
+        if self._rng.random() < 0.1:
+            move = archive_family
+        stage.serve()
+        written = await stage.mirror.family(
+            chat.root_chat_id, lambda members: move(members, chat.id), ChangeId(stage.number())
+        )
+        stage.note(f"{move.__name__} {len(written)}")
+
+    async def start_subagent(self) -> None:
+        chats = self._stage.mirror.chats.values()
+        roots = [chat for chat in chats if chat.is_root and not chat.archived]
+        if roots and len(chats) < _MOST_CHATS:
+            root = self._rng.choice(roots)
+            await self._stage.create(root.owner_id, root.id)
+
+    async def look(self) -> None:
+        """A viewer who was away for a while, or whom nobody told, or who is new."""
+        pool, chat = self._stage.mirror.pool, self._stage.any_chat()
+        views = self._stage.views[chat.id]
+        before = self._rng.choice(views)
+        most = self._rng.choice((1000, 1000, 3))
+        now = await resume(pool, chat.id, before, most=most)
+        assert now == await fresh(pool, chat.id), f"resumed from {before.version}"
+        views.append(now)
+
+
+def _key(plan: Plan, chat: Chat) -> Request:
+    return Request(
+        scope=chat.owner_id,
+        id=RequestId(UUID(int=plan.number)),
+        op=plan.move,
+        fingerprint=plan.saying,
+    )

@@ -1,0 +1,180 @@
+"""A replica as far as the database can tell: a worker with slots, an inbox of hints, and runners.
+
+It decides by the same pure rules as the product's own: what to do next, what a row means to a
+runner, when to trust a lease. When it acts is up to whoever drives it.
+"""
+
+from random import Random
+from typing import Final
+from uuid import UUID
+
+from chatd.domain import lease
+from chatd.domain.chat import Chat, Fence
+from chatd.domain.decide import (
+    CALLS_DISAGREE,
+    Action,
+    Compact,
+    Fail,
+    Finish,
+    Generate,
+    RequireAction,
+    Rules,
+    RunTools,
+    next_action,
+)
+from chatd.domain.hint import Hint
+from chatd.domain.ids import ChatId, WorkerId
+from chatd.domain.react import Ignore, Leave, Note, Restart, RunnerView, Wait, react
+from chatd.domain.states import Move
+from chatd.store import chats, messages, workers
+from chatd.store.workers import Beat, Heard
+from tests.model.drafts import CLIENT_TOOLS
+from tests.model.mirror import Mirror
+
+SLOTS: Final = 3
+TICK_S: Final = 3.0
+_RULES: Final = Rules(client_tools=CLIENT_TOOLS)
+_GENERATED: Final = (
+    *(Move.COMMIT_STEP,) * 5,
+    *(Move.FINISH_TURN,) * 3,
+    Move.REQUIRE_ACTION,
+    Move.FAIL_TURN,
+    Move.RECORD_RETRY,
+)
+
+
+class Runner:
+    """One chat under one epoch: the row it last heard of, and what it makes of it."""
+
+    def __init__(self, row: Chat) -> None:
+        self.row = row
+        self.view = RunnerView.of(row)
+        self.fence = Fence.of(row)
+
+    def hear(self, row: Chat, me: WorkerId) -> bool:
+        """False when there is nothing left to run."""
+        match react(self.view, row, me):
+            case Ignore():
+                return True
+            case Note(view=view):
+                self.row, self.view = row, view
+                return True
+            case Restart(fence=fence, view=view):
+                self.row, self.view, self.fence = row, view, fence
+                return True
+            case Leave():
+                return False
+            case Wait():
+                raise AssertionError("writes are answered before rows come in")
+
+
+class Replica:
+    """`id` is new for each incarnation. `awake`: not stopped by a signal, not swapped out."""
+
+    def __init__(self, mirror: Mirror, rng: Random) -> None:
+        self._mirror = mirror
+        self._rng = rng
+        self.id = new_worker_id(rng)
+        self.awake = True
+        self.runners: dict[ChatId, Runner] = {}
+        self.inbox: list[Hint] = []
+        self.ticks = lease.Ticks(interval_s=TICK_S)
+
+    @property
+    def free(self) -> WorkerId | None:
+        """Whoever receives a message takes the chat, if there is a slot."""
+        return self.id if self.awake and self.slots(root=True) > 0 else None
+
+    def slots(self, *, root: bool) -> int:
+        used = sum(runner.row.is_root == root for runner in self.runners.values())
+        return max(0, SLOTS - used)
+
+    # Rows and hints
+
+    def own(self, row: Chat) -> None:
+        """A row that our own write has made, or that we have acquired."""
+        runner = self.runners.get(row.id)
+        if row.worker_id == self.id and (runner is None or runner.view.epoch != row.epoch):
+            self.runners[row.id] = Runner(row)
+        elif runner is not None:
+            self._hear(runner, row)
+
+    def _hear(self, runner: Runner, row: Chat) -> None:
+        if not runner.hear(row, self.id):
+            del self.runners[row.id]
+
+    async def take_hint(self, hint: Hint) -> None:
+        """A hint may be old. What it is about is read first."""
+        runner = self.runners.get(hint.chat_id)
+        if runner is not None:
+            if hint.snapshot_version > runner.view.snapshot_version:
+                row = await chats.get(self._mirror.pool, hint.chat_id)
+                assert row is not None
+                self._hear(runner, row)
+        elif hint.runnable:
+            await self.fill_slots()
+
+    async def fill_slots(self) -> None:
+        roots, children = self.slots(root=True), self.slots(root=False)
+        for row in await self._mirror.acquire(self.id, roots=roots, children=children):
+            self.own(row)
+
+    # Work
+
+    async def next_move(self, runner: Runner, *, orderly: bool = False) -> Move:
+        """What a runner would do next, with the luck that it has."""
+        if runner.fence.status == "interrupting":
+            return Move.FINISH_INTERRUPT
+        row = runner.row
+        history = await messages.history(self._mirror.pool, row.id)
+        now = self._mirror.chats[row.id]
+        action = next_action(history, row, _RULES)
+        if now.history_version == row.history_version:
+            assert action != Fail(error=CALLS_DISAGREE), "history and row tell of different calls"
+        return self._move_of(action, orderly=orderly)
+
+    def _move_of(self, action: Action, *, orderly: bool) -> Move:
+        match action:
+            case Generate():
+                return Move.FINISH_TURN if orderly else self._rng.choice(_GENERATED)
+            case RunTools() | Compact():
+                return Move.COMMIT_STEP
+            case RequireAction():
+                return Move.REQUIRE_ACTION
+            case Finish():
+                return Move.FINISH_TURN
+            case Fail():
+                return Move.FAIL_TURN
+
+    # Life
+
+    async def tick(self, now: float, *, draining: bool = False) -> Heard:
+        """Renew the lease. Says what must be done for the chats of others."""
+        mirror, running = self._mirror, {id_: r.view.epoch for id_, r in self.runners.items()}
+        scope = lease.may_reap(self.ticks, now)
+        beat = Beat(worker_id=self.id, running=running, scope=scope, draining=draining)
+        heard = await workers.tick(mirror.pool, beat)
+        self.ticks = self.ticks.succeeded(now)
+        mine = {c.id: c.epoch for c in mirror.chats.values() if c.worker_id == self.id}
+        assert set(heard.lost) == {id_ for id_ in running if mine.get(id_) != running[id_]}
+        assert set(heard.unknown) == {id_ for id_ in mine if running.get(id_) != mine[id_]}
+        wanting = any(chat.runnable_at is not None for chat in mirror.chats.values())
+        assert heard.runnable == wanting
+        assert scope != "none" or not heard.dead, "acted on a death without the right to"
+        for chat_id in heard.lost:
+            del self.runners[chat_id]
+        await mirror.verify()
+        return heard
+
+    def reborn(self) -> WorkerId:
+        """The process has died and another has taken its place. Returns who has died."""
+        was, self.id = self.id, new_worker_id(self._rng)
+        self.awake = True
+        self.runners.clear()
+        self.inbox.clear()
+        self.ticks = lease.Ticks(interval_s=TICK_S)
+        return was
+
+
+def new_worker_id(rng: Random) -> WorkerId:
+    return WorkerId(UUID(int=rng.getrandbits(128), version=4))
