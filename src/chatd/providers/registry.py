@@ -4,9 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from chatd.domain.ports import Provider
+from chatd.providers.anthropic.client import AnthropicProvider
 from chatd.providers.settings import Kind, ProviderSettings, misconfigured
 
-BUILDERS: Final[Mapping[Kind, Callable[[ProviderSettings], Provider]]] = {}
+BUILDERS: Final[Mapping[Kind, Callable[[ProviderSettings], Provider]]] = {
+    "anthropic": AnthropicProvider,
+}
 
 
 def build(settings: ProviderSettings) -> Provider:

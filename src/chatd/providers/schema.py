@@ -53,6 +53,28 @@ def normalised(schema: Raw) -> Schema:
     return clean
 
 
+def closed(schema: Raw) -> Schema:
+    """The same, and no object in it may have properties that are not named: for answers."""
+    clean = normalised(schema)
+    _close(clean)
+    return clean
+
+
+def _close(value: object) -> None:
+    if _is_object(value):
+        if value.get("type") == "object":
+            value["additionalProperties"] = False
+        for key, inner in value.items():
+            if key in _NAMED and _is_object(inner):
+                for member in inner.values():
+                    _close(member)
+            elif key in _ONE or key in _MANY:
+                _close(inner)
+    elif _is_list(value):
+        for inner in value:
+            _close(inner)
+
+
 def by_name(tools: Iterable[ToolSpec]) -> list[ToolSpec]:
     """In one order always: a prompt cache holds only as long as the tools do not move."""
     return sorted(tools, key=lambda tool: tool.name)

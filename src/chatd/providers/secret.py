@@ -6,7 +6,7 @@ takes keys out of text that others have written, who like to echo them.
 
 from collections.abc import Iterable
 
-from chatd.domain.classify import redact_urls
+from chatd.domain.error_text import redact_urls
 
 
 class Secret:
