@@ -1,0 +1,185 @@
+"""How a Gemini answer ends, and how it fails: the vendor's words into ours."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from msgspec import structs
+
+from chatd.domain.messages import Usage
+from chatd.domain.model import Failed, FinishReason, ProviderFault
+from chatd.providers.gemini.wire import (
+    ERROR_BODY,
+    Error,
+    ErrorBody,
+    PromptFeedback,
+    SafetyRating,
+    UsageMetadata,
+)
+
+_REASONS: Final[dict[str, FinishReason]] = {
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
+    "CONTINUATION": "length",
+    "SAFETY": "content-filter",
+    "RECITATION": "content-filter",
+    "LANGUAGE": "content-filter",
+    "BLOCKLIST": "content-filter",
+    "PROHIBITED_CONTENT": "content-filter",
+    "SPII": "content-filter",
+    "IMAGE_SAFETY": "content-filter",
+    "IMAGE_PROHIBITED_CONTENT": "content-filter",
+    "IMAGE_RECITATION": "content-filter",
+    "MODEL_ARMOR": "content-filter",
+    "JAILBREAK": "content-filter",
+    "OTHER": "other",
+    "FINISH_REASON_UNSPECIFIED": "unknown",
+    "MALFORMED_FUNCTION_CALL": "error",
+    "MALFORMED_RESPONSE": "error",
+    "UNEXPECTED_TOOL_CALL": "error",
+    "TOO_MANY_TOOL_CALLS": "error",
+}
+
+_WHY: Final[dict[str, str]] = {
+    "SAFETY": "The answer was stopped by a safety filter",
+    "RECITATION": "The answer was stopped because it repeats a known source",
+    "LANGUAGE": "The answer was stopped because its language is not supported",
+    "BLOCKLIST": "The answer was stopped because it has a forbidden term in it",
+    "PROHIBITED_CONTENT": "The answer was stopped because its content is prohibited",
+    "SPII": "The answer was stopped because it may reveal personal information",
+    "MALFORMED_FUNCTION_CALL": "The model made a tool call that cannot be read",
+    "MALFORMED_RESPONSE": "The model made an answer that cannot be read",
+    "UNEXPECTED_TOOL_CALL": "The model called a tool that it was not given",
+    "TOO_MANY_TOOL_CALLS": "The model called too many tools in a row",
+}
+
+
+def finish_reason(word: str, *, called: bool) -> FinishReason:
+    """`called`: there are calls for us to answer. A word we do not know is `other`."""
+    reason = _REASONS.get(word.upper(), "other")
+    return "tool-calls" if called and reason in ("stop", "unknown") else reason
+
+
+def explanation(word: str, said: str | None, ratings: Iterable[SafetyRating] | None) -> str | None:
+    """Why there is no more, for people; None if there is nothing to explain."""
+    if _REASONS.get(word.upper(), "other") in ("stop", "length"):
+        return None
+    why = said or _WHY.get(word.upper()) or f"The answer was stopped: {word}"
+    return _with_categories(why, ratings)
+
+
+def blocked(feedback: PromptFeedback) -> str:
+    why = feedback.block_reason_message or (
+        f"The prompt was refused: {feedback.block_reason or 'no reason given'}"
+    )
+    return _with_categories(why, feedback.safety_ratings)
+
+
+def _with_categories(why: str, ratings: Iterable[SafetyRating] | None) -> str:
+    names = [
+        rating.category.removeprefix("HARM_CATEGORY_").replace("_", " ").lower()
+        for rating in ratings or ()
+        if rating.blocked and rating.category
+    ]
+    why = why.strip().rstrip(".")
+    return f"{why} ({', '.join(names)})." if names else f"{why}."
+
+
+def broken_answer(word: str, why: str | None) -> Failed:
+    """The model ended without saying anything that could be used."""
+    return Failed(
+        fault=ProviderFault(message=why or f"the answer ended with {word}", type=word.lower())
+    )
+
+
+# Usage
+
+
+def merged_usage(old: UsageMetadata, new: UsageMetadata) -> UsageMetadata:
+    """Each event tells the counts so far, and leaves out what has not changed."""
+    changes = {
+        name: value
+        for name in new.__struct_fields__
+        if isinstance(value := getattr(new, name), int)
+    }
+    return structs.replace(old, **changes)
+
+
+def usage_of(counts: UsageMetadata) -> Usage:
+    """The prompt's count includes what came from the cache; thoughts are counted apart from the
+    rest of the output, and what the model's own tools read apart from the rest of the input."""
+    cached = _count(counts.cached_content_token_count)
+    read = max(0, _count(counts.prompt_token_count) - cached)
+    read += _count(counts.tool_use_prompt_token_count)
+    thoughts = _count(counts.thoughts_token_count)
+    output = _count(counts.candidates_token_count) + thoughts
+    return Usage(
+        input_tokens=read,
+        output_tokens=output,
+        total_tokens=_count(counts.total_token_count) or read + cached + output,
+        reasoning_tokens=thoughts,
+        cache_read_tokens=cached,
+    )
+
+
+def _count(value: int | None) -> int:
+    return max(0, value or 0)
+
+
+# Errors
+
+_DELAY: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
+
+
+def error_fault(error: Error, body: str | None = None) -> ProviderFault:
+    """Google hides how long to wait, and that a key is wrong, in the details."""
+    details = error.details or ()
+    reasons = [detail.reason for detail in details if detail.reason]
+    key = next((reason for reason in reasons if reason.startswith("API_KEY_")), None)
+    return ProviderFault(
+        message=error.message or f"status {error.code or error.status or 'unknown'}",
+        status_code=error.code if error.code and 100 <= error.code < 600 else None,
+        type=key or error.status,
+        body=body,
+        retry_after_s=_retry_after(error),
+    )
+
+
+def _retry_after(error: Error) -> float | None:
+    for detail in error.details or ():
+        if match := _DELAY.fullmatch(detail.retry_delay or ""):
+            return float(match[1])
+    return None
+
+
+def refined(fault: ProviderFault) -> ProviderFault:
+    """A refused request's fault, with what only this vendor's error body tells."""
+    if fault.body is None or fault.status_code is None:
+        return fault
+    error = _error_in(fault.body)
+    if error is None:
+        return fault
+    found = error_fault(error)
+    return structs.replace(
+        fault,
+        message=found.message if error.message else fault.message,
+        type=found.type or fault.type,
+        retry_after_s=fault.retry_after_s if found.retry_after_s is None else found.retry_after_s,
+        body=_unwrapped(fault.body),
+    )
+
+
+def _error_in(body: str) -> Error | None:
+    try:
+        decoded = ERROR_BODY.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    if isinstance(decoded, ErrorBody):
+        return decoded.error
+    return decoded[0].error if decoded else None
+
+
+def _unwrapped(body: str) -> str:
+    text = body.strip()
+    return text[1:-1].strip() if text.startswith("[") and text.endswith("]") else text
