@@ -6,12 +6,16 @@ stand in the order in which they were completed; those still open when a turn
 is interrupted follow in the order in which they were begun.
 """
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, TypeGuard
 
-import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET
 
-from chatd.domain.messages import Usage
+from chatd.domain.answer import Answer
+from chatd.domain.blocks import EMPTY_OBJECT, CallBlock, ReasoningBlock, TextBlock, json_args
+from chatd.domain.failures import ModelFailed, known_failure
+from chatd.domain.heal import heal_raw, heal_text
+from chatd.domain.ids import ToolCallId
 from chatd.domain.model import (
     CallDelta,
     CallDone,
@@ -30,91 +34,25 @@ from chatd.domain.model import (
 )
 from chatd.domain.parts import Json, Part, Reasoning, Source, Text, ToolCall, ToolResult
 
-EMPTY_OBJECT: Final = Raw(b"{}")
-
-
-class Answer(Struct, frozen=True, kw_only=True):
-    """One model call's contribution to history."""
-
-    content: tuple[Part, ...]
-    finished: Finished | None = None
-
-    @property
-    def usage(self) -> Usage | None:
-        return None if self.finished is None else self.finished.usage
-
-    @property
-    def said_something(self) -> bool:
-        """Anything a person or a tool could act on; reasoning alone is not an answer."""
-        return any(not isinstance(part, Reasoning) for part in self.content)
-
-
-class _Block:
-    """Text, reasoning or the input of a call while it is still coming."""
-
-    __slots__ = ("began_at", "metadata", "pieces")
-
-    def __init__(self, began_at: str | None) -> None:
-        self.pieces: list[str] = []
-        self.metadata: Json = UNSET
-        self.began_at = began_at
-
-    def note(self, metadata: Json) -> None:
-        """A later event without metadata must not erase a signature."""
-        if metadata is not UNSET:
-            self.metadata = metadata
-
-    @property
-    def text(self) -> str:
-        return "".join(self.pieces)
-
-
-class _TextBlock(_Block):
-    def part(self, _ended_at: str | None) -> Part | None:
-        if not self.pieces and self.metadata is UNSET:
-            return None
-        return Text(text=self.text, provider_metadata=self.metadata)
-
-
-class _ReasoningBlock(_Block):
-    def part(self, ended_at: str | None) -> Part | None:
-        if not self.pieces and self.metadata is UNSET:
-            return None
-        return Reasoning(
-            text=self.text,
-            created_at=self.began_at,
-            completed_at=ended_at,
-            provider_metadata=self.metadata,
-        )
-
-
-class _CallBlock(_Block):
-    __slots__ = ("call_id", "name", "provider_executed")
-
-    def __init__(self, start: CallStart, began_at: str | None) -> None:
-        super().__init__(began_at)
-        self.call_id = start.id
-        self.name = start.name
-        self.provider_executed = start.provider_executed
-
-    def part(self, ended_at: str | None) -> Part | None:
-        return ToolCall(
-            tool_call_id=self.call_id,
-            tool_name=self.name,
-            args=json_args(self.text),
-            provider_executed=self.provider_executed,
-            created_at=ended_at,
-        )
+MAX_ANSWER: Final = 32 * 1024 * 1024
+"""Characters. No model says as much; a server that has gone mad does."""
+_EVENT_COST: Final = 64
 
 
 class Assembler:
-    """One attempt. A new attempt gets a new one, so nothing of a failed one is ever kept."""
+    """One attempt. A new attempt gets a new one, so nothing of a failed one is ever kept.
 
-    def __init__(self) -> None:
-        self._open: dict[tuple[str, str], _TextBlock | _ReasoningBlock | _CallBlock] = {}
+    `taken` are the ids of the chat's earlier calls. Some vendors count calls from 0 in every
+    answer, but we keep results, and commands that still run, by the id of their call.
+    """
+
+    def __init__(self, taken: Iterable[ToolCallId] = ()) -> None:
+        self._open: dict[tuple[str, str], TextBlock | ReasoningBlock | CallBlock] = {}
         self._done: list[Part] = []
         self._finished: Finished | None = None
         self._at: str | None = None
+        self._taken = set(taken)
+        self._size = 0
 
     def feed(self, event: ModelEvent, at: str | None = None) -> tuple[Part, ...]:
         """`at` is the time of the event, as text. Returns what to show at once."""
@@ -127,8 +65,10 @@ class Assembler:
             case CallStart() | CallDelta() | CallDone():
                 return self._call(event)
             case ResultDone():
+                self._grow(len(bytes(event.result)))
                 return self._add(_provider_result(event, at))
             case SourceFound():
+                self._grow(len(event.url))
                 return self._add(Source(url=event.url, source_id=event.id, title=event.title))
             case Finished():
                 self._finished = event
@@ -140,9 +80,15 @@ class Assembler:
         """After the stream has ended well. A block nobody closed is complete all the same."""
         return Answer(content=merged([*self._done, *self._flushed()]), finished=self._finished)
 
-    def interrupted(self) -> Answer:
+    def interrupted(self, at: str | None = None) -> Answer:
         """All that has been said so far; its calls, also half-said ones, await a result."""
+        self._at = at or self._at
         return Answer(content=merged([*self._done, *self._flushed()]))
+
+    def _grow(self, said: int) -> None:
+        self._size += said + _EVENT_COST
+        if self._size > MAX_ANSWER:
+            raise ModelFailed(known_failure("generic", "", detail="The answer does not end."))
 
     def _flushed(self) -> list[Part]:
         parts = [block.part(self._at) for block in self._open.values()]
@@ -166,56 +112,74 @@ class Assembler:
         if isinstance(event, TextEnd):
             self._close(key, event.provider_metadata)
             return ()
-        block = self._open.setdefault(key, _TextBlock(self._at))
+        block = self._open.setdefault(key, TextBlock(self._at))
         if isinstance(event, TextStart) or not event.delta:
             return ()
+        self._grow(len(event.delta))
         block.pieces.append(event.delta)
-        return (Text(text=event.delta),)
+        return (Text(text=heal_text(event.delta)),)
 
     def _reasoning(self, event: ReasoningStart | ReasoningDelta | ReasoningEnd) -> tuple[Part, ...]:
         key = ("reasoning", event.id)
         if isinstance(event, ReasoningEnd):
             self._close(key, event.provider_metadata)
             return ()
-        block = self._open.setdefault(key, _ReasoningBlock(self._at))
+        block = self._open.setdefault(key, ReasoningBlock(self._at))
         block.note(event.provider_metadata)
         text = event.text if isinstance(event, ReasoningStart) else event.delta
         if not text:
             return ()
+        self._grow(len(text))
         block.pieces.append(text)
-        return (Reasoning(text=text),)
+        return (Reasoning(text=heal_text(text)),)
 
     def _call(self, event: CallStart | CallDelta | CallDone) -> tuple[Part, ...]:
         key = ("call", event.id)
+        block = self._open.get(key)
         if isinstance(event, CallStart):
-            self._open.setdefault(key, _CallBlock(event, self._at))
+            if block is None:
+                self._open[key] = CallBlock(self._own_id(event), event, self._at)
             return ()
         if isinstance(event, CallDone):
             # The whole call is authoritative; pieces that came before are forgotten.
             self._open.pop(key, None)
-            return self._add(_whole_call(event, self._at))
-        block = self._open.get(key)
-        if not isinstance(block, _CallBlock) or not event.delta:
+            self._grow(len(event.input))
+            known = block.call_id if isinstance(block, CallBlock) else self._own_id(event)
+            return self._add(_whole_call(event, known, self._at))
+        if not isinstance(block, CallBlock) or not event.delta:
             return ()
+        self._grow(len(event.delta))
         block.pieces.append(event.delta)
         return (
             ToolCall(
                 tool_call_id=block.call_id,
                 tool_name=block.name,
-                args_delta=event.delta,
+                args_delta=heal_text(event.delta),
                 provider_executed=block.provider_executed,
             ),
         )
 
+    def _own_id(self, call: CallStart | CallDone) -> ToolCallId:
+        """An id that no other call of the chat has. The provider knows its own calls by theirs."""
+        own, count = heal_text(call.id) or "call", 1
+        if call.provider_executed:
+            return ToolCallId(own)
+        while own in self._taken:
+            count += 1
+            own = f"{heal_text(call.id) or 'call'}-{count}"
+        self._taken.add(ToolCallId(own))
+        return ToolCallId(own)
 
-def _whole_call(event: CallDone, at: str | None) -> ToolCall:
+
+def _whole_call(event: CallDone, call_id: ToolCallId, at: str | None) -> ToolCall:
+    """A tool that takes nothing is often called with nothing."""
     return ToolCall(
-        tool_call_id=event.id,
+        tool_call_id=call_id,
         tool_name=event.name,
-        args=json_args(event.input),
+        args=json_args(event.input) if event.input.strip() else EMPTY_OBJECT,
         provider_executed=event.provider_executed,
         created_at=at,
-        provider_metadata=event.provider_metadata,
+        provider_metadata=heal_raw(event.provider_metadata),
     )
 
 
@@ -223,38 +187,25 @@ def _provider_result(event: ResultDone, at: str | None) -> ToolResult:
     return ToolResult(
         tool_call_id=event.id,
         tool_name=event.name,
-        result=event.result,
+        result=heal_raw(event.result),
         is_error=event.is_error,
         provider_executed=True,
         created_at=at,
-        provider_metadata=event.provider_metadata,
+        provider_metadata=heal_raw(event.provider_metadata),
     )
 
 
-def json_args(text: str) -> Json:
-    """Arguments as sent, if they are JSON; no arguments at all are an empty object."""
-    if not text.strip():
-        return EMPTY_OBJECT
-    try:
-        msgspec.json.decode(text)
-        return Raw(text.encode())
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return UNSET
-
-
-def merged(parts: list[Part]) -> tuple[Part, ...]:
+def merged(parts: Iterable[Part]) -> tuple[Part, ...]:
     """Adjacent plain text becomes one part: a viewer's deltas and history then agree."""
     out: list[Part] = []
     for part in parts:
         last = out[-1] if out else None
-        if _plain(part) and _plain(last):
-            assert isinstance(last, Text)
-            assert isinstance(part, Text)
+        if _plain(last) and _plain(part):
             out[-1] = Text(text=last.text + part.text)
         else:
             out.append(part)
     return tuple(out)
 
 
-def _plain(part: Part | None) -> bool:
+def _plain(part: Part | None) -> TypeGuard[Text]:
     return isinstance(part, Text) and part.provider_metadata is UNSET

@@ -5,15 +5,19 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
+from chatd.domain.heal import heal_json, heal_text, parse
 from chatd.domain.ids import ToolCallId
 from chatd.domain.messages import Draft
 from chatd.domain.parts import ToolResult
 
+MAX_MEDIA: Final = 10 * 1024 * 1024
+
 _BYTES_PER_TOKEN: Final = 3
 _LEAST_BUDGET: Final = 16 * 1024
 _UNKNOWN_BUDGET: Final = 64 * 1024
+_LEAST_SHARE: Final = 1024
 _MARKER_ROOM: Final = 256
 _TOO_SMALL_FOR_A_MARKER: Final = 512
 
@@ -24,11 +28,15 @@ class Media(Struct, frozen=True, kw_only=True):
 
 
 class ToolOutput(Struct, frozen=True, kw_only=True):
-    """A tool's answer. `text` of an error says what went wrong and what to do next."""
+    """A tool's answer. `text` of an error says what went wrong and what to do next.
+
+    `structured`: the text of an error is a JSON object of the tool's own, with an `error` in it.
+    """
 
     text: str
     is_error: bool = False
     media: Media | None = None
+    structured: bool = False
 
 
 class Answered(Struct, frozen=True, kw_only=True):
@@ -37,6 +45,11 @@ class Answered(Struct, frozen=True, kw_only=True):
     call_id: ToolCallId
     name: str
     output: ToolOutput
+    mcp_server_config_id: str | None = None
+
+
+def failed(text: str) -> ToolOutput:
+    return ToolOutput(text=text, is_error=True)
 
 
 def budget_bytes(context_limit: int | None) -> int:
@@ -48,43 +61,47 @@ def budget_bytes(context_limit: int | None) -> int:
 
 def cut(text: str, budget: int) -> str:
     """Two thirds of the room for the head, one for the tail, and a word on what is missing."""
-    data = text.encode("utf-8", "replace")
+    text = heal_text(text)
+    data = text.encode()
     if len(data) <= budget:
-        return data.decode()
+        return text
     if budget <= _TOO_SMALL_FOR_A_MARKER:
         return data[: max(budget, 0)].decode("utf-8", "ignore")
     room = budget - _MARKER_ROOM
-    head, tail = data[: room * 2 // 3], data[len(data) - (room - room * 2 // 3) :]
+    # A character that is cut in two goes with the part left out.
+    head = data[: room * 2 // 3].decode("utf-8", "ignore")
+    tail = data[len(data) - (room - room * 2 // 3) :].decode("utf-8", "ignore")
+    missing = len(data) - len(head.encode()) - len(tail.encode())
     marker = (
-        f"\n\n[{len(data) - len(head) - len(tail)} bytes left out here."
+        f"\n\n[{missing} bytes left out here."
         " Ask for less: a range of lines, a filter, or a narrower search.]\n\n"
     )
-    return head.decode("utf-8", "ignore") + marker + tail.decode("utf-8", "ignore")
+    return head + marker + tail
 
 
 def fit(answers: Sequence[Answered], context_limit: int | None) -> list[Answered]:
     """Each result within its budget, and all of a batch within one: ten results that fit
     alone must not overflow the next prompt together."""
     budget = budget_bytes(context_limit)
-    sizes = [min(len(a.output.text.encode("utf-8", "replace")), budget) for a in answers]
-    share = _share(sizes, budget)
-    return [
-        msgspec.structs.replace(
-            answer,
-            output=msgspec.structs.replace(
-                answer.output, text=cut(answer.output.text, min(budget, share))
-            ),
-        )
-        for answer in answers
-    ]
+    share = _share([len(heal_text(a.output.text).encode()) for a in answers], budget)
+    return [_fitted(answer, min(budget, share)) for answer in answers]
+
+
+def _fitted(answer: Answered, budget: int) -> Answered:
+    output = msgspec.structs.replace(answer.output, text=cut(answer.output.text, budget))
+    if output.media is not None and len(output.media.data) > MAX_MEDIA:
+        note = f"[{len(output.media.data)} bytes of {output.media.media_type} were too much.]"
+        text = f"{output.text}\n{note}" if output.text else note
+        output = msgspec.structs.replace(output, text=text, media=None)
+    return msgspec.structs.replace(answer, output=output)
 
 
 def _share(sizes: Sequence[int], budget: int) -> int:
     """The largest cap under which the whole batch fits: small results keep all they have."""
     left, count = budget, len(sizes)
-    for size in sorted(sizes):
+    for size in sorted(min(size, budget) for size in sizes):
         if size * count > left:
-            return max(left // count, _LEAST_BUDGET // 8)
+            return max(left // count, _LEAST_SHARE)
         left -= size
         count -= 1
     return budget
@@ -92,9 +109,10 @@ def _share(sizes: Sequence[int], budget: int) -> int:
 
 def result_json(output: ToolOutput) -> Raw:
     """JSON text stays what it is; other text is wrapped; an error names itself."""
-    text = output.text.encode("utf-8", "replace").decode()
+    text = heal_text(output.text)
     if output.is_error:
-        return Raw(msgspec.json.encode({"error": text}))
+        own = _own_error(text) if output.structured else None
+        return own or Raw(msgspec.json.encode({"error": text}))
     if output.media is not None:
         media = {
             "data": b64encode(output.media.data).decode(),
@@ -104,11 +122,16 @@ def result_json(output: ToolOutput) -> Raw:
         return Raw(msgspec.json.encode(media))
     if not text:
         return Raw(b"{}")
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    mended = heal_json(text)
+    if parse(mended) is UNSET:
         return Raw(msgspec.json.encode({"output": text}))
-    return Raw(text.encode())
+    return Raw(mended.encode())
+
+
+def _own_error(text: str) -> Raw | None:
+    mended = heal_json(text)
+    value = parse(mended)
+    return Raw(mended.encode()) if isinstance(value, dict) and "error" in value else None
 
 
 def result_message(answer: Answered, at: str | None = None) -> Draft:
@@ -118,6 +141,7 @@ def result_message(answer: Answered, at: str | None = None) -> Draft:
         result=result_json(answer.output),
         is_error=answer.output.is_error,
         is_media=answer.output.media is not None and not answer.output.is_error,
+        mcp_server_config_id=answer.mcp_server_config_id,
         created_at=at,
     )
     return Draft(role="tool", content=(part,))

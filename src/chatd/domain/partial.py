@@ -1,0 +1,129 @@
+"""What live parts leave in history when nobody is left who heard them.
+
+A turn that is stopped is normally saved by the worker that has assembled it. If that worker is
+gone, the journal still has the parts that viewers were shown; this makes content of them, as
+far as they go. Signatures and usage are not in them.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from chatd.domain.assemble import merged
+from chatd.domain.blocks import json_args
+from chatd.domain.heal import heal_raw, parse
+from chatd.domain.ids import ToolCallId
+from chatd.domain.messages import Draft, PendingCall, Role, local_calls
+from chatd.domain.parts import KnownPart, Part, Reasoning, Source, Text, ToolCall, ToolResult
+
+
+class LivePart(Struct, frozen=True, kw_only=True):
+    role: Role
+    part: KnownPart
+
+
+class Partial(Struct, frozen=True, kw_only=True):
+    """`content` is what the model had said; `results` answer calls of it, or open ones."""
+
+    content: tuple[Part, ...] = ()
+    results: tuple[Draft, ...] = ()
+
+
+def partial(
+    shown: Iterable[LivePart], open_calls: Iterable[PendingCall] = (), at: str | None = None
+) -> Partial:
+    """`shown` in the order in which it was shown; `at` is when the turn was stopped.
+
+    While calls are open no model speaks, so nothing said by one is kept then. Calls without a
+    result are not answered here: a turn's end does that for all that are open.
+    """
+    waiting = {call.id for call in open_calls}
+    said = _Said(at)
+    results: dict[ToolCallId, Draft] = {}
+    for live in shown:
+        match live.part:
+            case ToolResult(provider_executed=False) as result if live.role == "tool":
+                known = waiting or {call.tool_call_id for call in local_calls(said.content())}
+                if result.tool_call_id in known and _is_whole(result):
+                    results.setdefault(result.tool_call_id, _message(result))
+            case part if not waiting and (live.role == "assistant" or _is_providers(part)):
+                said.add(part)
+            case _:
+                pass
+    return Partial(content=said.content(), results=tuple(results.values()))
+
+
+def _is_providers(part: KnownPart) -> bool:
+    """A provider's own result is shown as a tool's, but stands in its answer."""
+    return isinstance(part, ToolResult) and part.provider_executed
+
+
+def _is_whole(result: ToolResult) -> bool:
+    """A preview of an output is no output."""
+    return result.result_delta is None and parse(heal_raw(result.result)) is not UNSET
+
+
+def _message(result: ToolResult) -> Draft:
+    return Draft(
+        role="tool", content=(msgspec.structs.replace(result, result=heal_raw(result.result)),)
+    )
+
+
+class _Said:
+    """An answer as it grows. A call stands where its first piece was shown."""
+
+    def __init__(self, at: str | None) -> None:
+        self._at = at
+        self._parts: list[Part] = []
+        self._calls: dict[ToolCallId, int] = {}
+        self._pieces: dict[ToolCallId, list[str]] = {}
+
+    def add(self, part: KnownPart) -> None:
+        match part:
+            case Text():
+                self._parts.append(Text(text=part.text))
+            case Reasoning():
+                self._reasoning(part)
+            case ToolCall():
+                self._call(part)
+            case ToolResult() if _is_whole(part):
+                self._parts.append(part)
+            case Source():
+                self._parts.append(part)
+            case _:
+                pass
+
+    def _reasoning(self, part: Reasoning) -> None:
+        last = self._parts[-1] if self._parts else None
+        if isinstance(last, Reasoning):
+            self._parts[-1] = msgspec.structs.replace(last, text=last.text + part.text)
+        else:
+            began = part.created_at or self._at
+            self._parts.append(Reasoning(text=part.text, created_at=began, completed_at=self._at))
+
+    def _call(self, part: ToolCall) -> None:
+        place = self._calls.setdefault(part.tool_call_id, len(self._parts))
+        if place == len(self._parts):
+            self._parts.append(part)
+            self._pieces[part.tool_call_id] = []
+        if part.args_delta is None:
+            # The whole call counts, whatever pieces come before or after it.
+            self._parts[place] = part
+            self._pieces.pop(part.tool_call_id, None)
+        elif part.tool_call_id in self._pieces:
+            self._pieces[part.tool_call_id].append(part.args_delta)
+
+    def content(self) -> tuple[Part, ...]:
+        parts = list(self._parts)
+        for call_id, pieces in self._pieces.items():
+            place = self._calls[call_id]
+            half_said = parts[place]
+            if isinstance(half_said, ToolCall):
+                parts[place] = msgspec.structs.replace(
+                    half_said,
+                    args=json_args("".join(pieces)),
+                    args_delta=None,
+                    created_at=half_said.created_at or self._at,
+                )
+        return merged(parts)
