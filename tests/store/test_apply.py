@@ -110,23 +110,25 @@ def listed_moves() -> dict[Seed, list[Case]]:
 async def test_the_chat_takes_the_model_of_the_last_promoted_message_that_names_one(
     pool: Pool,
 ) -> None:
-    """Three steering messages are promoted together; the last of them has no wishes."""
+    """Four steering messages are promoted together; the last of them has no wishes."""
     first, second = ModelConfigId(UUID(int=50)), ModelConfigId(UUID(int=51))
     chat = await plant_in(pool, Seed(state=State.R0))
     for wishes in (
         {"model_config_id": first, "reasoning_effort": "high"},
         {"model_config_id": second},
+        {"reasoning_effort": "low"},
         {},
     ):
         command = SendMessage(prompt=prompt("go on", **wishes), when_busy="steer")
         chat = (await write(pool, send_message(chat, command, None))).chat
     answer = draft("assistant", text("Done."))
     done = await write(pool, commit_step(chat, step(chat, answer)))
-    assert (done.chat.model_config_id, done.chat.reasoning_effort) == (second, "high")
+    assert (done.chat.model_config_id, done.chat.reasoning_effort) == (second, "low")
     assert [(m.model_config_id, m.reasoning_effort) for m in done.messages] == [
         (None, None),
         (first, "high"),
         (second, None),
+        (None, "low"),
         (None, None),
     ]
     assert await chats.get(pool, CHAT) == done.chat
@@ -163,36 +165,66 @@ async def test_an_edit_marks_what_it_forgets_with_its_own_version(pool: Pool) ->
     assert found.queue == ()
 
 
-@pytest.mark.promise("P11")
-async def test_every_model_call_of_a_step_is_paid_in_the_same_write(pool: Pool) -> None:
-    chat = await plant_in(pool, Seed(state=State.R0))
-    usage = Usage(
+PAID = UsageEntry(
+    kind="turn",
+    provider="anthropic",
+    model="large",
+    usage=Usage(
         input_tokens=1,
         output_tokens=2,
         reasoning_tokens=3,
         cache_creation_tokens=4,
         cache_read_tokens=5,
-    )
-    paid = UsageEntry(
-        kind="turn",
-        provider="anthropic",
-        model="claude",
-        usage=usage,
-        model_config_id=ModelConfigId(UUID(int=50)),
-        message_id=MessageId(5),
-        cost_micros=7,
-        price=Raw(b'{"in" : 3}'),
-        runtime_ms=8,
-    )
-    unpriced = UsageEntry(
-        kind="compaction", provider="local", model="small", usage=Usage(), ok=False
-    )
-    taken = step(chat, draft("assistant", text("Two.")), usage=(paid, unpriced))
+    ),
+    model_config_id=ModelConfigId(UUID(int=50)),
+    message_id=MessageId(5),
+    cost_micros=7,
+    price=Raw(b'{"in" : 3}'),
+    runtime_ms=8,
+)
+UNPRICED = UsageEntry(kind="compaction", provider="local", model="m", usage=Usage(), ok=False)
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("entries", [(PAID,), (UNPRICED,), (PAID, UNPRICED), ()])
+@pytest.mark.parametrize("queued", [0, 1])
+async def test_every_model_call_of_a_step_is_paid_in_the_same_write(
+    pool: Pool, entries: tuple[UsageEntry, ...], queued: int
+) -> None:
+    """Whichever statement the change goes by: with a steering message it reaches the queue."""
+    chat = await plant_in(pool, Seed(state=State.R1 if queued else State.R0, steer=queued))
+    taken = step(chat, draft("assistant", text("Two.")), usage=entries)
     done = await write(pool, commit_step(chat, taken))
-    assert await paid_entries(pool) == [paid, unpriced]
+    assert await paid_entries(pool) == list(entries)
     for row in await pool.fetch("SELECT * FROM usage_events"):
         assert (row["owner_id"], row["chat_id"], row["root_chat_id"]) == (OWNER, CHAT, CHAT)
         assert row["at"] == done.messages[0].created_at
+
+
+async def test_every_column_of_a_message_is_stored_by_every_statement(pool: Pool) -> None:
+    """One message alone, two at once, and one beside a promotion."""
+    full = draft(
+        "assistant",
+        text("Two."),
+        visibility="user",
+        compressed=True,
+        model_config_id=ModelConfigId(UUID(int=50)),
+        reasoning_effort="high",
+        created_by=UserId(UUID(int=60)),
+        usage=Usage(input_tokens=1, context_limit=9),
+        cost_micros=0,
+        runtime_ms=12,
+        provider_response_id="resp_1",
+    )
+    for number, (drafts, steer) in enumerate((((full,), 0), ((full, full), 0), ((full,), 1)), 1):
+        state = State.R1 if steer else State.R0
+        chat = await plant_in(pool, Seed(state=state, steer=steer, chat_id=chat_id(number)))
+        done = await write(pool, commit_step(chat, step(chat, *drafts)))
+        found = (await stored(pool))[chat.id].messages
+        assert found[-len(done.messages) :] == done.messages
+        for message in done.messages[: len(drafts)]:
+            kept = {name: getattr(message, name) for name in full.__struct_fields__}
+            assert kept == msgspec.structs.asdict(full)
 
 
 async def test_more_than_one_message_at_once_is_not_silently_left_out_of_the_queue(

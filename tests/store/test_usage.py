@@ -119,6 +119,16 @@ async def test_a_roll_up_takes_at_most_a_day_and_says_whether_there_is_more(pool
     assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 300
 
 
+async def test_what_lies_on_the_edge_of_a_roll_up_is_counted_once(pool: Pool) -> None:
+    """The first roll-up ends exactly where the second event is."""
+    async with pool.transaction() as session:
+        await spend(session, 1, ago_s=3 * DAY_S)
+        await spend(session, 10, ago_s=2 * DAY_S)
+    while await usage.roll_up(pool):
+        await check_days(pool)
+    assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 11
+
+
 async def test_what_is_too_young_is_left_to_the_tail(pool: Pool) -> None:
     await spend(pool, 1, ago_s=301)
     await spend(pool, 10, ago_s=250)
