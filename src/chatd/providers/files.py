@@ -32,6 +32,8 @@ ANTHROPIC: Final = Accepts(
 )
 RESPONSES: Final = Accepts(images=IMAGES, documents=frozenset({PDF}))
 COMPLETIONS: Final = Accepts(images=IMAGES, documents=frozenset({PDF}))
+# Of servers that call themselves compatible one can expect no more.
+COMPATIBLE: Final = Accepts(images=IMAGES)
 GEMINI: Final = Accepts(
     images=frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"}),
     documents=frozenset({PDF}),

@@ -1,0 +1,115 @@
+"""Tool calls while they come: which piece belongs to which call, and what its id is.
+
+A call is whole only at the end of the answer.
+"""
+
+from collections.abc import Collection
+
+import msgspec
+from msgspec import UNSET
+
+from chatd.domain.heal import heal_bytes, heal_json, heal_raw
+from chatd.domain.ids import ToolCallId
+from chatd.domain.model import CallDelta, CallDone, CallStart, ModelEvent
+from chatd.domain.parts import Json
+from chatd.providers.openai_chat import wire
+from chatd.providers.openai_chat.wire import Kept, pack
+from chatd.providers.schema import ToolNames
+
+
+class _Call:
+    __slots__ = ("extra", "id", "name", "pieces", "wire_id")
+
+    def __init__(self, wire_id: str, call_id: ToolCallId) -> None:
+        self.wire_id = wire_id
+        self.id = call_id
+        self.name = ""
+        self.pieces: list[str] = []
+        self.extra: Json = UNSET
+
+
+class Calls:
+    """An id names a call's effects, and some servers give none, or count from zero in every
+    answer. `taken` are the ids that history has already, `salt` makes others of them."""
+
+    def __init__(
+        self,
+        out: list[ModelEvent],
+        origin: str,
+        names: ToolNames,
+        *,
+        taken: Collection[str],
+        salt: str,
+    ) -> None:
+        self._out = out
+        self._origin = origin
+        self._names = names
+        self._taken = set(taken)
+        self._salt = salt
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}
+
+    @property
+    def any(self) -> bool:
+        return any(call.name for call in self._calls)
+
+    def add(self, delta: wire.ToolCall) -> None:
+        call = self._find(delta) or self._begin(delta)
+        if bytes(delta.extra_content).strip() != b"null":
+            call.extra = heal_raw(delta.extra_content.copy())
+        function = delta.function or wire.Function()
+        if function.name and not call.name:
+            call.name = self._names.own(function.name)
+            self._out.append(CallStart(id=call.id, name=call.name))
+        if function.arguments:
+            piece = function.arguments
+            if not isinstance(piece, str):
+                piece = heal_json(heal_bytes(msgspec.json.encode(piece)))
+            call.pieces.append(piece)
+            if call.name:
+                self._out.append(CallDelta(id=call.id, delta=piece))
+
+    def close(self) -> None:
+        for call in self._calls:
+            if not call.name:
+                continue
+            kept: Json = UNSET
+            if call.extra is not UNSET:
+                kept = pack(Kept(origin=self._origin, extra=call.extra))
+            said = "".join(call.pieces)
+            said = said if said.strip() else "{}"
+            self._out.append(
+                CallDone(id=call.id, name=call.name, input=said, provider_metadata=kept)
+            )
+
+    def _find(self, delta: wire.ToolCall) -> _Call | None:
+        """The call this is a piece of. Some servers number all calls alike, some none of them."""
+        if delta.index is not None:
+            call = self._by_index.get(delta.index)
+        elif delta.id:
+            call = next((call for call in self._calls if call.wire_id == delta.id), None)
+        elif delta.function is not None and delta.function.name:
+            call = None
+        else:
+            call = self._calls[-1] if self._calls else None
+        another = call is not None and delta.id and call.wire_id and delta.id != call.wire_id
+        return None if another else call
+
+    def _begin(self, delta: wire.ToolCall) -> _Call:
+        number = len(self._calls) if delta.index is None else delta.index
+        call = _Call(delta.id or "", self._own_id(delta.id, number))
+        self._calls.append(call)
+        if delta.index is not None:
+            self._by_index[delta.index] = call
+        return call
+
+    def _own_id(self, given: str | None, number: int) -> ToolCallId:
+        own = given or f"tool-call-{number}"
+        if self._salt and (not given or given in self._taken):
+            own = f"{own}-{self._salt}"
+        unique, count = own, 1
+        while unique in self._taken:
+            count += 1
+            unique = f"{own}-{count}"
+        self._taken.add(unique)
+        return ToolCallId(unique)

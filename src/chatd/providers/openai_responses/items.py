@@ -1,0 +1,259 @@
+"""The items of a response while they come: messages, reasoning, calls, and others.
+
+An item is known by its place in the output: its id is not always the same from
+event to event. Its closing event is authoritative, its deltas are for viewers.
+Methods take an event's data, and raise what `read` raises if it makes no sense.
+"""
+
+from typing import Final
+
+from msgspec import UNSET, Raw
+
+from chatd.domain.heal import heal_raw
+from chatd.domain.ids import ToolCallId
+from chatd.domain.model import (
+    CallDelta,
+    CallDone,
+    CallStart,
+    ModelEvent,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    SourceFound,
+    TextDelta,
+    TextEnd,
+    TextStart,
+)
+from chatd.providers.openai_responses import wire
+from chatd.providers.openai_responses.tools import (
+    COMPUTER,
+    WEB_SEARCH,
+    computer_input,
+    search_call,
+    search_result,
+)
+from chatd.providers.openai_responses.wire import Item, Kept, pack
+from chatd.providers.reading import read
+from chatd.providers.schema import ToolNames
+
+_CALLS: Final = frozenset({"function_call", "computer_call", "web_search_call"})
+_NO_TEXT: Final = (-1, -1, "")
+
+
+class _Call:
+    __slots__ = ("id", "name", "pieces", "provider_executed")
+
+    def __init__(self, call_id: ToolCallId, name: str, *, provider_executed: bool) -> None:
+        self.id = call_id
+        self.name = name
+        self.provider_executed = provider_executed
+        self.pieces: list[str] = []
+
+
+class Items:
+    """Writes events to `out`. `called`: there is a call that we have to answer."""
+
+    def __init__(self, out: list[ModelEvent], origin: str, names: ToolNames) -> None:
+        self.called = False
+        self._out = out
+        self._origin = origin
+        self._names = names
+        self._texts: dict[tuple[int, int], str] = {}
+        self._last_text: tuple[int, int, str] = _NO_TEXT
+        self._reasoning: dict[int, str] = {}
+        self._thought: set[int] = set()
+        self._calls: dict[int, _Call] = {}
+        self._closed: set[int] = set()
+        self._sources: set[str] = set()
+        self._refusal: list[str] = []
+        self._after: str | None = None
+
+    @property
+    def refusal(self) -> str | None:
+        return "".join(self._refusal) or None
+
+    # Text
+
+    def text_delta(self, data: bytes) -> None:
+        event = read(wire.DELTA, data)
+        output, content, text = self._last_text
+        if event.output_index != output or event.content_index != content:
+            text = self._open_text(event.output_index, event.content_index)
+        self._out.append(TextDelta(id=text, delta=event.delta))
+
+    def refusal_delta(self, data: bytes) -> None:
+        event = read(wire.DELTA, data)
+        self._refusal.append(event.delta)
+        text = self._open_text(event.output_index, event.content_index)
+        self._out.append(TextDelta(id=text, delta=event.delta))
+
+    def part_added(self, data: bytes) -> None:
+        event = read(wire.PART_ADDED, data)
+        if event.part.type in ("output_text", "refusal"):
+            self._open_text(event.output_index, event.content_index)
+
+    def annotation_added(self, data: bytes) -> None:
+        if (found := read(wire.ANNOTATION_ADDED, data).annotation) is not None:
+            self._source(found)
+
+    def _open_text(self, output: int, content: int) -> str:
+        text = self._texts.get((output, content))
+        if text is None:
+            text = self._texts[output, content] = f"{output}.{content}"
+            self._out.append(TextStart(id=text))
+        self._last_text = (output, content, text)
+        return text
+
+    def _source(self, found: wire.Annotation) -> None:
+        if found.type == "url_citation" and found.url and found.url not in self._sources:
+            self._sources.add(found.url)
+            self._out.append(SourceFound(url=found.url, title=found.title or None))
+
+    # Reasoning
+
+    def reasoning_delta(self, data: bytes) -> None:
+        event = read(wire.DELTA, data)
+        self._thought.add(event.output_index)
+        block = self._open_reasoning(event.output_index)
+        self._out.append(ReasoningDelta(id=block, delta=event.delta))
+
+    def summary_added(self, data: bytes) -> None:
+        event = read(wire.PART_ADDED, data)
+        if event.summary_index > 0 and event.output_index in self._thought:
+            block = self._open_reasoning(event.output_index)
+            self._out.append(ReasoningDelta(id=block, delta="\n\n"))
+
+    def _open_reasoning(self, output: int) -> str:
+        block = self._reasoning.get(output)
+        if block is None:
+            block = self._reasoning[output] = f"{output}"
+            self._out.append(ReasoningStart(id=block))
+        return block
+
+    # Calls
+
+    def arguments_delta(self, data: bytes) -> None:
+        event = read(wire.DELTA, data)
+        call = self._calls.get(event.output_index)
+        if call is not None:
+            call.pieces.append(event.delta)
+            self._out.append(CallDelta(id=call.id, delta=event.delta))
+
+    def _open_call(self, item: Item, output: int) -> None:
+        if output in self._calls:
+            return
+        if item.type == "web_search_call":
+            own = ToolCallId(item.id or f"web-search-{output}")
+            call = _Call(own, WEB_SEARCH, provider_executed=True)
+        else:
+            own = ToolCallId(item.call_id or item.id or f"tool-call-{output}")
+            name = COMPUTER if item.type == "computer_call" else self._names.own(item.name or "")
+            call = _Call(own, name, provider_executed=False)
+        self._calls[output] = call
+        self._out.append(
+            CallStart(id=call.id, name=call.name, provider_executed=call.provider_executed)
+        )
+
+    # Items
+
+    def item_added(self, data: bytes) -> None:
+        event = read(wire.ITEM_EVENT, data)
+        if event.output_index in self._closed:
+            return
+        kind = read(wire.HEAD, event.item).type
+        if kind == "reasoning":
+            self._open_reasoning(event.output_index)
+        elif kind in _CALLS:
+            self._open_call(read(wire.ITEM, event.item), event.output_index)
+
+    def item_done(self, data: bytes) -> None:
+        event = read(wire.ITEM_EVENT, data)
+        output, raw = event.output_index, event.item
+        if output in self._closed:
+            return
+        self._closed.add(output)
+        kind = read(wire.HEAD, raw).type
+        if kind == "message":
+            self._message_done(read(wire.ITEM, raw), output)
+        elif kind == "reasoning":
+            self._reasoning_done(read(wire.ITEM, raw), output, raw)
+        elif kind in _CALLS:
+            self._call_done(read(wire.ITEM, raw), output, raw)
+        elif kind:
+            self._other_done(output, raw)
+
+    def _kept(self, item: Item, raw: Raw | None = None, *, refusal: bool = False) -> Raw:
+        return pack(
+            Kept(
+                origin=self._origin,
+                id=item.id,
+                after=self._after,
+                phase=item.phase,
+                refusal=refusal,
+                item=UNSET if raw is None else heal_raw(raw),
+            )
+        )
+
+    def _message_done(self, item: Item, output: int) -> None:
+        parts = item.content or ()
+        for index, part in enumerate(parts):
+            said = part.refusal if part.type == "refusal" else part.text
+            if (output, index) not in self._texts and said:
+                text = self._open_text(output, index)
+                self._out.append(TextDelta(id=text, delta=said))
+                if part.type == "refusal":
+                    self._refusal.append(said)
+            for found in part.annotations or ():
+                self._source(found)
+        for place in sorted(key for key in self._texts if key[0] == output):
+            refused = place[1] < len(parts) and parts[place[1]].type == "refusal"
+            kept = self._kept(item, refusal=refused)
+            self._out.append(TextEnd(id=self._texts.pop(place), provider_metadata=kept))
+        self._last_text = _NO_TEXT
+
+    def _reasoning_done(self, item: Item, output: int, raw: Raw) -> None:
+        block = self._open_reasoning(output)
+        if output not in self._thought:
+            said = [part.text for part in (*(item.summary or ()), *(item.content or ()))]
+            if whole := "\n\n".join(text for text in said if text):
+                self._out.append(ReasoningDelta(id=block, delta=whole))
+        self._close_reasoning(output, self._kept(item, raw))
+        self._after = item.id
+
+    def _close_reasoning(self, output: int, kept: Raw) -> None:
+        block = self._open_reasoning(output)
+        self._out.append(ReasoningEnd(id=block, provider_metadata=kept))
+        del self._reasoning[output]
+
+    def _call_done(self, item: Item, output: int, raw: Raw) -> None:
+        self._open_call(item, output)
+        call = self._calls.pop(output)
+        if item.type == "web_search_call":
+            self._out.append(search_call(call.id, item, self._kept(item, raw)))
+            self._out.append(search_result(call.id, item))
+            return
+        self.called = True
+        if item.type == "computer_call":
+            kept, said = self._kept(item, raw), computer_input(item)
+        else:
+            kept, said = self._kept(item), item.arguments or "".join(call.pieces) or "{}"
+        self._out.append(CallDone(id=call.id, name=call.name, input=said, provider_metadata=kept))
+
+    def _other_done(self, output: int, raw: Raw) -> None:
+        """Kept for the next request, unless it waits for an answer that we cannot give."""
+        other = read(wire.OTHER_ITEM, raw)
+        if other.call_id is None:
+            own = other.id if isinstance(other.id, str) else None
+            self._close_reasoning(output, self._kept(Item(id=own), raw))
+
+    # The end
+
+    def close_open(self) -> None:
+        """What the API has not closed itself. A call that was cut short is told as it stands."""
+        self._out.extend(TextEnd(id=text) for text in self._texts.values())
+        self._out.extend(ReasoningEnd(id=block) for block in self._reasoning.values())
+        for call in self._calls.values():
+            if not call.provider_executed:
+                self.called = True
+                said = "".join(call.pieces) or "{}"
+                self._out.append(CallDone(id=call.id, name=call.name, input=said))
