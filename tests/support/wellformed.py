@@ -7,6 +7,7 @@ shared with the code that puts prompts in order.
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 from msgspec import UNSET
@@ -45,7 +46,7 @@ def _frame(messages: Sequence[PromptMessage]) -> list[str]:
         found.append("the first message is not the user's")
     if not talk or talk[-1] not in ("user", "tool"):
         found.append("the last message is neither the user's nor a tool's")
-    for place, (one, two) in enumerate(zip(messages, messages[1:], strict=False)):
+    for place, (one, two) in enumerate(pairwise(messages)):
         if one.role == two.role == "assistant" and not (_signed(one) or _signed(two)):
             found.append(f"message {place}: two answers in a row")
         if two.role == "tool" and not (one.role == "assistant" and _local_calls(one)):
@@ -124,6 +125,8 @@ def _is_blank(part: PromptPart) -> bool:
 
 def _texts(part: PromptPart) -> list[str]:
     match part:
+        case PromptReasoning() if part.provider_metadata is not UNSET:
+            return []  # the vendor's own, to the letter
         case PromptText() | PromptReasoning() | PromptResult():
             return [part.text]
         case PromptCall():

@@ -25,6 +25,7 @@ from chatd.domain.model import (
 )
 from chatd.domain.parts import Part, Reasoning, Text, ToolCall, ToolResult
 from chatd.domain.prompt_files import bare_type
+from chatd.domain.prompt_repair import joined
 from chatd.domain.provider_tools import readable
 
 Origins = Mapping[ModelConfigId, str]
@@ -72,7 +73,9 @@ def flattened(
         )
         for message in messages
     )
-    return tuple(message for message in flat if message.parts)
+    left = [message for message in flat if message.parts]
+    front = [message for message in left if message.role == "system"]
+    return (*front, *joined(message for message in left if message.role != "system"))
 
 
 def _flat(

@@ -15,6 +15,7 @@ from chatd.domain.heal import for_model, heal_text, is_empty, parse, raw_for_mod
 from chatd.domain.model import PromptCall, PromptFile, PromptReasoning, PromptResult, PromptText
 from chatd.domain.parts import Json, Reasoning, Text, ToolCall, ToolResult
 
+UNKNOWN_TOOL: Final = "unknown"
 NO_MEDIA: Final = "[The tool made a file that can no longer be read.]"
 
 
@@ -36,7 +37,7 @@ def call_part(part: ToolCall) -> PromptCall:
     whole = args if args is not UNSET and isinstance(parse(args), dict) else EMPTY_OBJECT
     return PromptCall(
         id=part.tool_call_id,
-        name=part.tool_name,
+        name=_name(part.tool_name),
         input=whole,
         provider_executed=part.provider_executed,
         provider_metadata=part.provider_metadata,
@@ -58,7 +59,7 @@ def result_part(part: ToolResult) -> PromptResult:
         text = _wrapped_text(value) or _plain(raw)
     return PromptResult(
         id=part.tool_call_id,
-        name=part.tool_name,
+        name=_name(part.tool_name),
         text=for_model(text),
         is_error=part.is_error,
         media=media,
@@ -66,6 +67,10 @@ def result_part(part: ToolResult) -> PromptResult:
         raw=raw if part.provider_executed else UNSET,
         provider_metadata=part.provider_metadata,
     )
+
+
+def _name(name: str) -> str:
+    return name if name.strip() else UNKNOWN_TOOL
 
 
 def _given(result: Json) -> Raw:

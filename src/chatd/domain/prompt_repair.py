@@ -27,7 +27,6 @@ from chatd.domain.model import (
 
 BEGINNING: Final = "[The beginning of this chat is not available.]"
 GO_ON: Final = "Continue."
-UNKNOWN_TOOL: Final = "unknown"
 MAX_ID: Final = 64
 
 _NOT_IN_AN_ID: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -137,8 +136,7 @@ def _orphans(results: Iterable[PromptResult], answered: set[ToolCallId]) -> list
             lost.setdefault(result.id, result)
     answered.update(lost)
     calls = tuple(
-        PromptCall(id=result.id, name=result.name or UNKNOWN_TOOL, input=EMPTY_OBJECT)
-        for result in lost.values()
+        PromptCall(id=result.id, name=result.name, input=EMPTY_OBJECT) for result in lost.values()
     )
     named = [_answer(call, lost) for call in calls]
     return _nonempty([PromptMessage(role="assistant", parts=calls)]) + _results_message(named)

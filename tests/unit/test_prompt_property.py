@@ -1,0 +1,100 @@
+"""Whatever stands in history, every provider takes the prompt that is made of it."""
+
+import pytest
+from msgspec import Raw
+
+from chatd.domain.foreign import flattened
+from chatd.domain.messages import Message
+from chatd.domain.model import PromptCall, PromptMessage, PromptReasoning, PromptResult, PromptText
+from chatd.domain.prompt import Reader, build_prompt
+from tests.support.factories import call
+from tests.support.histories import FILES, ORIGINS, any_history, smallest
+from tests.support.walk import Walk
+from tests.support.wellformed import problems
+
+HISTORIES = 400
+READERS = [
+    Reader(provider="here", files=FILES),
+    Reader(provider="here", files=FILES, strict_tools=True),
+    Reader(provider="here", files=FILES, origins=ORIGINS, takes=lambda kind: False),
+    Reader(provider="there", files=FILES, origins=ORIGINS, strict_tools=True),
+]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_prompt_of_any_history_is_well_formed(reader: Reader) -> None:
+    def wrong(history: list[Message]) -> bool:
+        return problems(build_prompt(history, reader), strict_tools=reader.strict_tools) != []
+
+    for seed in range(HISTORIES):
+        history = any_history(seed)
+        before = list(history)
+        if wrong(history):
+            pytest.fail(f"seed {seed}: {smallest(history, wrong)}")
+        assert build_prompt(history, reader) == build_prompt(history, reader)
+        assert history == before
+
+
+def test_a_prompt_flattened_for_another_provider_is_well_formed() -> None:
+    def wrong(history: list[Message]) -> bool:
+        prompt = build_prompt(history, READERS[0])
+        return problems(flattened(prompt, lambda kind: False)) != []
+
+    for seed in range(HISTORIES):
+        history = any_history(seed)
+        if wrong(history):
+            pytest.fail(f"seed {seed}: {smallest(history, wrong)}")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_prompt_of_a_chat_in_the_middle_of_any_life_is_well_formed(seed: int) -> None:
+    walk = Walk(seed)
+    longest = 0
+    for _ in range(60):
+        walk.step()
+        prompt = build_prompt(walk.rows.messages, READERS[1])
+        assert problems(prompt, strict_tools=True) == []
+        longest = max(longest, len(prompt))
+    assert longest > 3
+
+
+def said(text: str) -> PromptMessage:
+    return PromptMessage(role="user", parts=(PromptText(text=text),))
+
+
+USER = said("hi")
+ASKS = PromptMessage(
+    role="assistant",
+    parts=(PromptCall(id=call("a").tool_call_id, name="execute", input=Raw(b"{}")),),
+)
+ANSWERS = PromptMessage(
+    role="tool", parts=(PromptResult(id=call("a").tool_call_id, name="execute", text="done"),)
+)
+
+
+def test_the_checker_has_nothing_to_say_against_a_good_conversation() -> None:
+    assert problems([USER, ASKS, ANSWERS]) == []
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        [],
+        [ASKS, ANSWERS],
+        [USER, ASKS],
+        [USER, ASKS, USER],
+        [USER, ANSWERS],
+        [USER, ASKS, ANSWERS, ANSWERS],
+        [USER, ASKS, ANSWERS, ASKS, ANSWERS],
+        [USER, PromptMessage(role="assistant", parts=(PromptText(text="no"),))],
+        [USER, PromptMessage(role="user", parts=())],
+        [said(" ")],
+        [said("\0")],
+        [said("\ud800")],
+        [USER, PromptMessage(role="system", parts=(PromptText(text="s"),)), USER],
+        [USER, PromptMessage(role="assistant", parts=(PromptReasoning(text=""),)), USER],
+        [USER, PromptMessage(role="user", parts=ASKS.parts)],
+    ],
+)
+def test_the_checker_finds_what_it_is_there_to_find(broken: list[PromptMessage]) -> None:
+    assert problems(broken) != []
