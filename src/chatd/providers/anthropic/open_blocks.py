@@ -42,40 +42,42 @@ from chatd.providers.schema import ToolNames
 
 
 class OpenText:
-    def __init__(self, block_id: str, block: TextBlock, seen: set[str]) -> None:
+    def __init__(self, block_id: str, block: TextBlock, named: set[str]) -> None:
         self._id = block_id
         self._begins_with = block.text
-        self._quoted = block.citations or []
         self._citations: list[Raw] = []
-        self._seen = seen
+        self._sources: list[SourceFound] = []
+        self._named = named
+        for citation in block.citations or ():
+            self._cite(citation)
 
     def start(self) -> list[ModelEvent]:
-        events: list[ModelEvent] = [TextStart(id=self._id)]
-        if self._begins_with:
-            events.append(TextDelta(id=self._id, delta=self._begins_with))
-        return [*events, *(source for raw in self._quoted for source in self._cite(raw))]
+        start = TextStart(id=self._id)
+        if not self._begins_with:
+            return [start]
+        return [start, TextDelta(id=self._id, delta=self._begins_with)]
 
     def feed(self, piece: Piece, out: list[ModelEvent]) -> None:
         if isinstance(piece, TextPiece):
-            out.append(TextDelta(id=self._id, delta=piece.text))
+            if piece.text:
+                out.append(TextDelta(id=self._id, delta=piece.text))
         elif isinstance(piece, CitationPiece):
-            out.extend(self._cite(piece.citation))
+            self._cite(piece.citation)
 
     def stop(self) -> list[ModelEvent]:
         metadata = keep(Kept(citations=self._citations)) if self._citations else UNSET
-        return [TextEnd(id=self._id, provider_metadata=metadata)]
+        return [TextEnd(id=self._id, provider_metadata=metadata), *self._sources]
 
-    def _cite(self, raw: Raw) -> list[ModelEvent]:
+    def _cite(self, raw: Raw) -> None:
         """A page is named once, however often it is quoted."""
         try:
             found = read(CITATION, raw)
             self._citations.append(checked_json(bytes(raw).decode()))
         except (*UNREADABLE, ValueError):
-            return []
-        if not found.url or found.url in self._seen:
-            return []
-        self._seen.add(found.url)
-        return [SourceFound(url=found.url, title=found.title)]
+            return
+        if found.url and found.url not in self._named:
+            self._named.add(found.url)
+            self._sources.append(SourceFound(url=found.url, title=found.title))
 
 
 class OpenThinking:
@@ -89,7 +91,8 @@ class OpenThinking:
 
     def feed(self, piece: Piece, out: list[ModelEvent]) -> None:
         if isinstance(piece, ThinkingPiece):
-            out.append(ReasoningDelta(id=self._id, delta=piece.thinking))
+            if piece.thinking:
+                out.append(ReasoningDelta(id=self._id, delta=piece.thinking))
         elif isinstance(piece, SignaturePiece):
             self._signature += piece.signature
 
@@ -132,7 +135,8 @@ class OpenCall:
     def feed(self, piece: Piece, out: list[ModelEvent]) -> None:
         if isinstance(piece, InputPiece):
             self._pieces.append(piece.partial_json)
-            out.append(CallDelta(id=self._id, delta=piece.partial_json))
+            if piece.partial_json:
+                out.append(CallDelta(id=self._id, delta=piece.partial_json))
 
     def stop(self) -> list[ModelEvent]:
         # Pieces, if there are any; some gateways send the whole input with the beginning.

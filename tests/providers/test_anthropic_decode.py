@@ -1,0 +1,545 @@
+"""What the Messages API's streams mean."""
+
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from chatd.domain.assemble import Answer
+from chatd.domain.classify import classify
+from chatd.domain.ids import ToolCallId
+from chatd.domain.messages import Usage
+from chatd.domain.model import (
+    CallDelta,
+    CallDone,
+    CallStart,
+    Failed,
+    Finished,
+    ModelEvent,
+    ProviderFault,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    ResultDone,
+    SourceFound,
+    TextDelta,
+    TextEnd,
+    TextStart,
+)
+from chatd.domain.parts import Reasoning, Source, Text, ToolCall, ToolResult
+from chatd.providers.anthropic.decode import Decoder
+from chatd.providers.anthropic.metadata import Kept, keep, kept
+from chatd.providers.schema import ToolNames
+from chatd.providers.sse import SseParser
+from tests.support.fuzz import fuzzed
+from tests.support.providers.anthropic import STREAMS, event, stream
+from tests.support.providers.reading import (
+    answer_of,
+    read_bytewise,
+    read_cut,
+    read_pieces,
+    read_whole,
+)
+
+ALL = sorted(path.stem for path in STREAMS.glob("*.sse"))
+ENDINGS = (Finished, Failed)
+
+
+def read(name: str) -> list[ModelEvent]:
+    return read_whole(Decoder, stream(name))
+
+
+def answer(name: str) -> Answer:
+    return answer_of(read(name))
+
+
+def finished(name: str) -> Finished:
+    last = read(name)[-1]
+    assert isinstance(last, Finished)
+    return last
+
+
+def failed(data: bytes) -> ProviderFault:
+    last = read_whole(Decoder, data)[-1]
+    assert isinstance(last, Failed)
+    return last.fault
+
+
+START = event("message_start", message={"id": "msg_1", "usage": {"input_tokens": 9}})
+STOP = event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 5})
+END = event("message_stop")
+
+
+def text_block(index: int, *pieces: str) -> bytes:
+    begin = event("content_block_start", index=index, content_block={"type": "text", "text": ""})
+    deltas = (
+        event("content_block_delta", index=index, delta={"type": "text_delta", "text": piece})
+        for piece in pieces
+    )
+    return begin + b"".join(deltas) + event("content_block_stop", index=index)
+
+
+# However it is cut
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_stream_means_the_same_however_it_is_cut(name: str) -> None:
+    data, whole = stream(name), read(name)
+    assert read_bytewise(Decoder, data) == whole
+    for at in range(0, len(data), 3):
+        assert read_cut(Decoder, data, at) == whole
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_stream_means_the_same_with_other_line_ends(name: str) -> None:
+    data = stream(name)
+    assert read_whole(Decoder, data.replace(b"\n", b"\r\n")) == read(name)
+    assert read_whole(Decoder, data.replace(b"\n", b"\r")) == read(name)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_stream_has_one_ending_and_nothing_after_it(name: str) -> None:
+    events = read(name)
+    assert [isinstance(event, ENDINGS) for event in events] == [False] * (len(events) - 1) + [True]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_stream_that_stops_before_its_last_event_is_incomplete(name: str) -> None:
+    data = stream(name)
+    end = data.rfind(b"event: message_stop")
+    if end < 0:
+        end = data.rfind(b"event: error") if b"event: error" in data else len(data)
+    for at in range(0, end, 7):
+        fault = failed(data[:at])
+        assert fault.incomplete
+        assert classify(fault).retryable
+
+
+# What comes
+
+
+def test_text_comes_piece_by_piece() -> None:
+    assert read("text") == [
+        TextStart(id="0"),
+        TextDelta(id="0", delta="Grüß"),
+        TextDelta(id="0", delta=" Gott, "),
+        TextDelta(id="0", delta='世界 👋\n"quoted"'),
+        TextEnd(id="0"),
+        finished("text"),
+    ]
+
+
+def test_thoughts_keep_their_signature_and_calls_their_order() -> None:
+    signature = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pkiMOYds+/=="
+    paris = ToolCallId("toolu_01A09q90qw90lq917835lq9")
+    cities = ToolCallId("toolu_01B12r23ty45uz678901opq")
+    assert read("thinking_and_tools")[:-1] == [
+        ReasoningStart(id="0"),
+        ReasoningDelta(id="0", delta="Two cities, "),
+        ReasoningDelta(id="0", delta="so two calls."),
+        ReasoningEnd(id="0", provider_metadata=keep(Kept(signature=signature))),
+        TextStart(id="1"),
+        TextDelta(id="1", delta="Let me "),
+        TextDelta(id="1", delta="look that up."),
+        TextEnd(id="1"),
+        CallStart(id=paris, name="get_weather"),
+        CallDelta(id=paris, delta='{"city": "P'),
+        CallDelta(id=paris, delta='aris", "unit"'),
+        CallDelta(id=paris, delta=': "c"}'),
+        CallDone(id=paris, name="get_weather", input='{"city": "Paris", "unit": "c"}'),
+        CallStart(id=cities, name="list_cities"),
+        CallDone(id=cities, name="list_cities", input="{}"),
+    ]
+
+
+def test_redacted_thoughts_and_thoughts_without_text_are_kept() -> None:
+    redacted, silent, text = answer("redacted_thinking").content
+    assert isinstance(redacted, Reasoning)
+    assert isinstance(silent, Reasoning)
+    assert kept(redacted.provider_metadata).redacted_thinking == (
+        "EmwKAhgBEgy3va3pzix/LafPsn4aDFIT2Xlxh0L5L8rLVyIwxtE3rAFBa8cr3qpPkNRj2YfWXGmKDxH4mPnZ5sQ7vB"
+    )
+    assert (silent.text, kept(silent.provider_metadata).signature) == ("", "ErUBCkYIBRgCIkDVzQ==")
+    assert text == Text(text="I can help with that.")
+
+
+def test_a_search_comes_inline_with_its_results_and_the_pages_it_quotes() -> None:
+    content = answer("web_search").content
+    assert [type(part) for part in content] == [
+        *(Text, ToolCall, ToolResult, Text, Text, Source, Text, Text, Source)
+    ]
+    call, result = content[1], content[2]
+    assert isinstance(call, ToolCall)
+    assert isinstance(result, ToolResult)
+    assert call.provider_executed
+    assert call.args == Raw(b'{"query": "ada lovelace notes"}')
+    assert (result.tool_call_id, result.tool_name) == (call.tool_call_id, "web_search")
+    assert result.provider_executed
+    assert not result.is_error
+    assert isinstance(result.result, Raw)
+    found = msgspec.json.decode(result.result, type=list[dict[str, object]])
+    assert [str(page["encrypted_content"])[:4] for page in found] == ["Eqgf", "EqQC"]
+    assert [part for part in content if isinstance(part, Source)] == [
+        Source(url="https://en.wikipedia.org/wiki/Ada_Lovelace", title="Ada Lovelace - Wikipedia"),
+        Source(url="https://example.org/notes?id=1&x=2"),
+    ]
+
+
+def test_quotations_stay_with_the_text_that_makes_them() -> None:
+    texts = [part for part in answer("web_search").content if isinstance(part, Text)]
+    quotes = [kept(text.provider_metadata).citations for text in texts]
+    assert [len(found or ()) for found in quotes] == [0, 0, 1, 0, 2]
+
+
+def test_a_search_that_failed_is_an_error() -> None:
+    result = answer("web_search_error").content[1]
+    assert isinstance(result, ToolResult)
+    assert result.is_error
+    assert result.result == Raw(
+        b'{"type":"web_search_tool_result_error","error_code":"max_uses_exceeded"}'
+    )
+    assert kept(result.provider_metadata) == Kept(
+        block="web_search_tool_result", caller=Raw(b'{"type":"direct"}')
+    )
+
+
+def test_a_click_on_the_screen_is_a_call() -> None:
+    call = answer("computer").content[-1]
+    assert isinstance(call, ToolCall)
+    assert (call.tool_name, call.args) == (
+        "computer",
+        Raw(b'{"action": "left_click", "coordinate": [512, 300]}'),
+    )
+
+
+def test_members_of_the_screens_toolset_are_actions_of_one_tool() -> None:
+    calls = [part for part in answer("computer_toolset").content if isinstance(part, ToolCall)]
+    assert [(call.tool_name, call.args) for call in calls] == [
+        ("computer", Raw(b'{"action":"left_click","coordinate":[512, 300]}')),
+        ("computer", Raw(b'{"action":"screenshot"}')),
+    ]
+
+
+def test_a_call_cut_off_by_the_limit_keeps_what_was_said() -> None:
+    call = read("max_tokens")[-2]
+    assert isinstance(call, CallDone)
+    assert call.input == '{"path": "a.txt", "content": "half a sen'
+
+
+def test_a_gateway_may_send_blocks_whole_and_leave_one_open() -> None:
+    assert answer("gateway").content == (
+        Text(text="Whole at once"),
+        ToolCall(
+            tool_call_id=ToolCallId("toolu_gw"), tool_name="read_file", args=Raw(b'{"path":"a b"}')
+        ),
+        Text(text="unclosed"),
+    )
+
+
+def test_tools_are_known_again_by_their_own_names() -> None:
+    names = ToolNames(["get.weather", "get weather"])
+    data = stream("thinking_and_tools").replace(
+        b'"get_weather"', b'"%b"' % names.wire("get weather").encode()
+    )
+    events = read_whole(lambda: Decoder(names), data)
+    assert [e.name for e in events if isinstance(e, CallDone)] == ["get weather", "list_cities"]
+
+
+def test_a_block_whose_place_is_taken_closes_the_one_before() -> None:
+    begin = event("content_block_start", index=0, content_block={"type": "text", "text": "a"})
+    events = read_whole(Decoder, START + begin + begin + STOP + END)
+    assert [type(e) for e in events][:-1] == [TextStart, TextDelta, TextEnd] * 2
+
+
+def test_halves_of_a_character_do_not_cost_the_answer() -> None:
+    piece = (
+        b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"%b"}}'
+    )
+    broken = text_block(0).replace(
+        b"event: content_block_stop",
+        piece % b"\\ud83d" + b"\n\n" + piece % b"a\xff" + b"\n\nevent: content_block_stop",
+    )
+    events = read_whole(Decoder, START + broken + STOP + END)
+    assert [e.delta for e in events if isinstance(e, TextDelta)] == ["\ufffd", "a\ufffd"]
+    assert isinstance(events[-1], Finished)
+
+
+# What it cost
+
+
+@pytest.mark.parametrize(
+    ("name", "usage"),
+    [
+        (
+            "text",
+            Usage(
+                input_tokens=4,
+                output_tokens=17,
+                total_tokens=2151,
+                cache_creation_tokens=310,
+                cache_read_tokens=1820,
+            ),
+        ),
+        (
+            "thinking_and_tools",
+            Usage(input_tokens=412, output_tokens=164, total_tokens=576, reasoning_tokens=58),
+        ),
+        (
+            "web_search",
+            Usage(input_tokens=10682, output_tokens=510, total_tokens=11192, context_tokens=2679),
+        ),
+        (
+            "web_search_error",
+            Usage(
+                input_tokens=1900,
+                output_tokens=40,
+                total_tokens=2740,
+                cache_creation_tokens=100,
+                cache_read_tokens=700,
+                context_tokens=1900,
+            ),
+        ),
+        (
+            "gateway",
+            Usage(input_tokens=55, output_tokens=12, total_tokens=72, cache_read_tokens=5),
+        ),
+        ("unknown_things", Usage(input_tokens=30, output_tokens=5, total_tokens=35)),
+    ],
+)
+def test_tokens_told_in_instalments_are_neither_lost_nor_counted_twice(
+    name: str, usage: Usage
+) -> None:
+    assert finished(name).usage == usage
+
+
+def test_a_later_telling_of_nothing_does_not_erase_what_was_told() -> None:
+    start = event(
+        "message_start",
+        message={"usage": {"input_tokens": 9, "cache_read_input_tokens": 100, "output_tokens": 1}},
+    )
+    zero = event(
+        "message_delta",
+        delta={"stop_reason": "end_turn"},
+        usage={"input_tokens": 0, "cache_read_input_tokens": None, "output_tokens": 5},
+    )
+    last = read_whole(Decoder, start + zero + END)[-1]
+    assert isinstance(last, Finished)
+    assert last.usage == Usage(
+        input_tokens=9, cache_read_tokens=100, output_tokens=5, total_tokens=114
+    )
+
+
+# How it ends
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("text", "stop"),
+        ("pause", "stop"),
+        ("stop_sequence", "stop"),
+        ("max_tokens", "length"),
+        ("context_full", "length"),
+        ("thinking_and_tools", "tool-calls"),
+        ("refusal", "content-filter"),
+        ("unknown_things", "other"),
+    ],
+)
+def test_the_reason_for_stopping_is_told(name: str, reason: str) -> None:
+    assert finished(name).reason == reason
+
+
+@pytest.mark.parametrize("said", ["content_filtered", "guardrail_intervened"])
+def test_a_filter_on_the_way_counts_as_one(said: str) -> None:
+    stop = event("message_delta", delta={"stop_reason": said})
+    last = read_whole(Decoder, START + stop + END)[-1]
+    assert isinstance(last, Finished)
+    assert last.reason == "content-filter"
+
+
+def test_a_refusal_is_explained() -> None:
+    assert finished("refusal").explanation == "The request could enable cyber harm."
+
+
+def test_a_refusal_without_words_is_explained_by_its_category() -> None:
+    stop = event(
+        "message_delta",
+        delta={"stop_reason": "refusal", "stop_details": {"type": "refusal", "category": "bio"}},
+    )
+    last = read_whole(Decoder, START + stop + END)[-1]
+    assert isinstance(last, Finished)
+    assert last.explanation == "bio"
+
+
+def test_the_ending_says_which_response_it_was_and_what_was_passed_over() -> None:
+    ending = finished("unknown_things")
+    assert ending.response_id == "msg_01XyZ9aBcDeFgHiJkLmNoPq"
+    assert ending.provider_metadata == Raw(
+        b'{"anthropic":{"stop_reason":"enlightenment","unknown_blocks":["hologram"]}}'
+    )
+
+
+def test_an_error_in_the_middle_is_told_by_the_vendors_word_for_it() -> None:
+    fault = failed(stream("error_midway"))
+    assert (fault.type, fault.message) == ("overloaded_error", "Overloaded")
+    assert classify(fault).kind == "overloaded"
+    assert classify(fault).retryable
+
+
+def test_both_the_reason_and_the_end_are_needed() -> None:
+    assert failed(stream("no_reason")).incomplete
+    assert failed(START + STOP).incomplete
+    assert failed(START + END).incomplete
+    assert failed(b"").incomplete
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"data: not json\n\n",
+        b"data: {\n\n",
+        b'data: "text"\n\n',
+        b"data: []\n\n",
+        b'event: message_delta\ndata: {"no":"type"}\n\n',
+        b'data: {"type":7}\n\n',
+        b'data: {"type":"content_block_stop","index":"one"}\n\n',
+        b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta"}}\n\n',
+        b'data: {"type":"content_block_start","index":0,"content_block":{"type":"tool_use"}}\n\n',
+        b'data: {"type":"content_block_start","index":0,"content_block":7}\n\n',
+        event("content_block_start", index=0, content_block={"type": "web_search_tool_result"}),
+        b"data: " + b"[" * 100_000 + b"\n\n",
+    ],
+)
+def test_damage_is_a_failure_that_may_be_tried_again(data: bytes) -> None:
+    fault = failed(START + data + STOP + END)
+    assert fault.incomplete
+    assert classify(fault).retryable
+
+
+def test_results_nested_without_end_are_damage() -> None:
+    deep = b'"x":' + b"[" * 2000 + b"]" * 2000
+    block = b'{"type":"web_search_tool_result","tool_use_id":"s","content":{%b}}' % deep
+    data = b'data: {"type":"content_block_start","index":0,"content_block":%b}\n\n' % block
+    assert failed(START + data + STOP + END).incomplete
+
+
+def test_an_event_without_end_is_given_up() -> None:
+    decoder = Decoder(framing=SseParser(limit=1000))
+    events = read_pieces(decoder, [START, b"data: ", *[b"x" * 100] * 20])
+    assert isinstance(events[-1], Failed)
+    assert events[-1].fault.incomplete
+
+
+def test_nothing_counts_after_the_end() -> None:
+    decoder = Decoder()
+    decoder.feed(stream("text"))
+    assert decoder.done
+    assert decoder.feed(stream("text")) == []
+    assert decoder.close() == []
+
+
+# Anything at all
+
+ODD: list[object] = [None, True, -1, 2**70, 0.5, "", "\x00\u2028", [], {}, {"type": "x"}]
+WORDS: list[object] = ["", "a", "\x00", '{"a":', "👋"]
+TYPES: list[object] = [
+    *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
+    *("message_delta", "message_stop", "ping", "error", "novelty"),
+]
+PIECES: list[object] = [
+    *("text_delta", "thinking_delta", "input_json_delta", "signature_delta", "citations_delta"),
+    "hologram_delta",
+]
+BLOCKS: list[object] = [
+    *("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "hologram"),
+    "web_search_tool_result",
+]
+
+
+def any_event(random: Random) -> bytes:
+    """Mostly right, somewhere wrong."""
+
+    def pick(values: list[object]) -> object:
+        return random.choice(values) if random.random() < 0.9 else random.choice(ODD)
+
+    delta = {
+        "type": pick(PIECES),
+        "text": pick(WORDS),
+        "thinking": pick(WORDS),
+        "partial_json": pick(WORDS),
+        "signature": pick(WORDS),
+        "citation": random.choice(ODD),
+        "stop_reason": pick(["end_turn", "tool_use"]),
+    }
+    block = {
+        "type": pick(BLOCKS),
+        "id": pick(WORDS),
+        "name": pick(WORDS),
+        "data": pick(WORDS),
+        "tool_use_id": pick(WORDS),
+        "content": random.choice(ODD),
+        "input": random.choice(ODD),
+    }
+    fields = {
+        "type": pick(TYPES),
+        "index": pick([0, 1, 2]),
+        "delta": delta,
+        "content_block": block,
+        "message": pick([{"usage": {"input_tokens": 3}}]),
+        "usage": pick([{"output_tokens": 1}]),
+        "error": pick([{"type": "api_error", "message": "m"}]),
+    }
+    return b"data: %b\n\n" % msgspec.json.encode(fields)
+
+
+@fuzzed
+@given(st.integers(0, 2**32))
+def test_any_events_give_events_and_one_ending(seed: int) -> None:
+    random = Random(seed)
+    data = b"".join(any_event(random) for _ in range(random.randint(0, 12)))
+    size = random.randint(1, 200)
+    events = read_pieces(Decoder(), [data[at : at + size] for at in range(0, len(data), size)])
+    assert [isinstance(e, ENDINGS) for e in events] == [False] * (len(events) - 1) + [True]
+    answer_of(events)
+
+
+@fuzzed
+@given(st.integers(0, 2**32))
+def test_a_damaged_stream_gives_events_and_one_ending(seed: int) -> None:
+    random = Random(seed)
+    damaged = bytearray(stream(random.choice(ALL)))
+    for _ in range(random.randint(1, 4)):
+        at = random.randrange(len(damaged))
+        damaged[at : at + random.randint(0, 20)] = random.randbytes(random.randint(0, 5))
+    events = read_whole(Decoder, bytes(damaged))
+    assert [isinstance(e, ENDINGS) for e in events] == [False] * (len(events) - 1) + [True]
+    answer_of(events)
+
+
+def test_a_source_is_found_only_in_a_citation_with_an_address() -> None:
+    block = event(
+        "content_block_start",
+        index=0,
+        content_block={
+            "type": "text",
+            "text": "a",
+            "citations": [{"type": "char_location", "cited_text": "b"}, {"url": "https://x.org"}],
+        },
+    )
+    events = read_whole(Decoder, START + block + STOP + END)
+    assert [e for e in events if isinstance(e, SourceFound)] == [SourceFound(url="https://x.org")]
+
+
+def test_a_result_of_a_kind_that_did_not_exist_is_kept_whole() -> None:
+    block = {"type": "oracle_tool_result", "tool_use_id": "srvtoolu_1", "content": {"said": 42}}
+    begin = event("content_block_start", index=0, content_block=block)
+    result = read_whole(Decoder, START + begin + STOP + END)[0]
+    assert result == ResultDone(
+        id=ToolCallId("srvtoolu_1"),
+        name="oracle",
+        result=Raw(b'{"said":42}'),
+        provider_metadata=keep(Kept(block="oracle_tool_result")),
+    )
