@@ -12,12 +12,13 @@ from typing import Final
 
 import uvloop
 
-from bench import commits, starts, trips
+from bench import commits, plans, starts, trips
 from bench.report import Line, table
 
 BENCHES: Final[Mapping[str, Callable[..., Awaitable[list[Line]]]]] = {
     "commits": commits.measure,
     "trips": trips.measure,
+    "plans": plans.measure,
     "starts": starts.measure,
 }
 

@@ -75,9 +75,28 @@ async def measure(*, quick: bool) -> list[Line]:
     works = WORKS[:1] if quick else WORKS
     lines: list[Line] = []
     async with fresh() as ground:
+        lines.append(await _least(ground))
         for work in works:
             lines += await _compare(ground, work, rounds, seconds)
     return lines
+
+
+async def _least(ground: Ground) -> Line:
+    """What the driver and the pool take for next to nothing: how fast this machine is now."""
+    async with ground.pool(CONNECTIONS) as pool:
+        trips, until, python = 0, time.perf_counter() + 1, time.process_time()
+
+        async def keep_on() -> None:
+            nonlocal trips
+            while time.perf_counter() < until:
+                await pool.fetchval("SELECT $1::bigint", trips)
+                trips += 1
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CONNECTIONS):
+                group.create_task(keep_on())
+    each = (time.process_time() - python) / trips
+    return plain("a bare SELECT: Python CPU", f"{each * 1e6:,.0f} us")
 
 
 async def _compare(ground: Ground, work: Work, rounds: int, seconds: float) -> list[Line]:

@@ -12,30 +12,24 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, LiteralString, cast
+from typing import Final, cast
 
 import msgspec
 
 from bench.ground import Ground
+from bench.sent import Sent, as_text, caught, parameter_types
 from chatd.domain.change import Change
 from chatd.domain.chat import Chat
 from chatd.domain.ids import ChangeId
 from chatd.pg.binaries import candidates
 from chatd.pg.config import DATABASE, PORT, USER
-from chatd.store.conn import Row, Session
+from chatd.store.conn import Session
 from chatd.store.transact import apply
 
 _NUMBER: Final = re.compile(r"\$(\d+)")
 _TPS: Final = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
 _DONE: Final = re.compile(r"transactions actually processed: (\d+)")
 _CHANGE: Final = ChangeId(2**61)
-
-
-class Sent(msgspec.Struct, frozen=True, kw_only=True):
-    """A statement on its way to the server."""
-
-    text: str
-    args: tuple[object, ...]
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +82,7 @@ class _Writer:
 
     async def lines(self, sent: Sent, later: Sent) -> list[str]:
         assert sent.text == later.text, "a round is like the one before it"
-        types = await self._types(sent.text)
+        types = await parameter_types(self._session, sent.text)
         puts = [
             await self._put(f"{self._prefix}{index}", kind, sent.args[index], later.args[index])
             for index, kind in enumerate(types)
@@ -100,8 +94,9 @@ class _Writer:
         if was == self._chat.id:
             return f":chat_id::{kind}"
         if was == later:
-            if was is not None:  # pgbench sends NULL for a variable that it does not know
-                self.variables[name] = await self._text(kind, was)
+            text = await as_text(self._session, kind, was)
+            if text is not None:  # pgbench sends NULL for a variable that it does not know
+                self.variables[name] = text
             return f":{name}::{kind}"
         if isinstance(was, int) and isinstance(later, int):
             return self._counted(name, kind, was, later)
@@ -118,44 +113,9 @@ class _Writer:
         self._counts.append(rf"\set {name} :{name} + {later - was}")
         return f":{name}::{kind}"
 
-    async def _types(self, sql: str) -> list[str]:
-        await self._session.script(f"PREPARE asked AS {sql}", within_s=10)
-        types = await self._session.fetchval(
-            "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = 'asked'"
-        )
-        await self._session.execute("DEALLOCATE asked")
-        return list(types)
-
-    async def _text(self, kind: str, value: object) -> str:
-        """As the server writes it. The type's name comes from its own catalogue."""
-        query = cast("LiteralString", f"SELECT $1::{kind}::text")
-        return str(await self._session.fetchval(query, value))
-
-
-class _Recorder:
-    """A connection that keeps what it is given and answers as if the race was lost."""
-
-    sent: Sent | None = None
-
-    async def fetchrow(self, query: LiteralString, *args: object) -> Row | None:
-        self.sent = Sent(text=query, args=args)
-        return None
-
-    async def fetch(self, query: LiteralString, *args: object) -> list[Row]:
-        raise NotImplementedError
-
-    async def fetchval(self, query: LiteralString, *args: object) -> Any:
-        raise NotImplementedError
-
-    async def execute(self, query: LiteralString, *args: object) -> str:
-        raise NotImplementedError
-
 
 async def _sent(change: Change) -> Sent:
-    recorder = _Recorder()
-    await apply(recorder, change, _CHANGE)
-    assert recorder.sent is not None, "a change is written by one statement"
-    return recorder.sent
+    return await caught(lambda conn: apply(conn, change, _CHANGE))
 
 
 async def run(ground: Ground, script: Script, *, clients: int, seconds: float) -> Score:
