@@ -70,8 +70,13 @@ class Link:
 
     def _headers(self, request: ModelRequest) -> dict[str, str]:
         return merge_headers(
-            {"content-type": "application/json", "user-agent": user_agent(), **self._auth()},
             request.headers,
+            {
+                "content-type": "application/json",
+                "accept": "text/event-stream",
+                "user-agent": user_agent(),
+                **self._auth(),
+            },
             own_headers(self.settings),
         )
 
@@ -84,10 +89,10 @@ class Link:
 
 
 def _key(settings: ProviderSettings) -> Secret | None:
-    """A server on one's own machine mostly wants none."""
-    if settings.kind == "openai-compat" and not settings.api_key:
-        return None
-    return require_key(settings)
+    """A server on one's own machine mostly wants none, and a header may stand in for it."""
+    named = {name.lower() for name in settings.headers}
+    optional = settings.kind == "openai-compat" or named & {"authorization", "api-key"}
+    return None if optional and not settings.api_key else require_key(settings)
 
 
 def address(settings: ProviderSettings) -> str:

@@ -4,7 +4,7 @@ Owns names, bounds and what excludes what. A block is refused as a whole, with
 the option named; nothing unknown is passed on or ignored.
 """
 
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct
@@ -56,9 +56,6 @@ class AnthropicOptions(
         if self.allowed_domains and self.blocked_domains:
             raise ValueError("allowed_domains and blocked_domains exclude each other")
 
-
-# By the name of the block in a model's configuration.
-BLOCKS: Final[dict[str, type[Struct]]] = {"anthropic": AnthropicOptions}
 
 _T = TypeVar("_T", bound=Struct)
 

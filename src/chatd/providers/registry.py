@@ -3,12 +3,40 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from msgspec import Struct
+
 from chatd.domain.ports import Provider
 from chatd.providers.anthropic.client import AnthropicProvider
+from chatd.providers.openai import OpenAIProvider
+from chatd.providers.options import AnthropicOptions
+from chatd.providers.options_google import GoogleOptions
+from chatd.providers.options_openai import (
+    CompatOptions,
+    OpenAIOptions,
+    OpenRouterOptions,
+    VercelOptions,
+)
 from chatd.providers.settings import Kind, ProviderSettings, misconfigured
 
 BUILDERS: Final[Mapping[Kind, Callable[[ProviderSettings], Provider]]] = {
     "anthropic": AnthropicProvider,
+    "azure": OpenAIProvider,
+    "openai": OpenAIProvider,
+    "openai-compat": OpenAIProvider,
+    "openrouter": OpenAIProvider,
+    "vercel": OpenAIProvider,
+}
+
+# By the kind of provider: the options of its models.
+OPTIONS: Final[Mapping[Kind, type[Struct]]] = {
+    "anthropic": AnthropicOptions,
+    "azure": OpenAIOptions,
+    "bedrock": AnthropicOptions,
+    "google": GoogleOptions,
+    "openai": OpenAIOptions,
+    "openai-compat": CompatOptions,
+    "openrouter": OpenRouterOptions,
+    "vercel": VercelOptions,
 }
 
 

@@ -67,6 +67,7 @@ class Items:
         self._sources: set[str] = set()
         self._refusal: list[str] = []
         self._after: str | None = None
+        self._in_a_row = False
 
     @property
     def refusal(self) -> str | None:
@@ -181,6 +182,7 @@ class Items:
             self._call_done(read(wire.ITEM, raw), output, raw)
         elif kind:
             self._other_done(output, raw)
+        self._in_a_row = kind == "reasoning"
 
     def _kept(self, item: Item, raw: Raw | None = None, *, refusal: bool = False) -> Raw:
         return pack(
@@ -217,6 +219,9 @@ class Items:
             said = [part.text for part in (*(item.summary or ()), *(item.content or ()))]
             if whole := "\n\n".join(text for text in said if text):
                 self._out.append(ReasoningDelta(id=block, delta=whole))
+        if not self._in_a_row:
+            # The reasoning before has other items to stand for.
+            self._after = None
         self._close_reasoning(output, self._kept(item, raw))
         self._after = item.id
 

@@ -52,12 +52,19 @@ class _Action(Struct, frozen=True):
 
 
 _ACTION: Final = msgspec.json.Decoder(_Action)
+_FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 def search_call(call_id: ToolCallId, item: Item, kept: Raw) -> CallDone:
-    said = heal_json(heal_bytes(bytes(item.action))) if given(item.action) else "{}"
+    """Asked for: the action without what came of it."""
+    asked = read(_FIELDS, item.action) if given(item.action) else {}
+    asked.pop("sources", None)
     return CallDone(
-        id=call_id, name=WEB_SEARCH, input=said, provider_executed=True, provider_metadata=kept
+        id=call_id,
+        name=WEB_SEARCH,
+        input=heal_json(heal_bytes(msgspec.json.encode(asked))),
+        provider_executed=True,
+        provider_metadata=kept,
     )
 
 
