@@ -153,7 +153,7 @@ async def test_every_slot_has_its_table(moment: Session) -> None:
 async def test_emptying_an_empty_slot_waits_for_nobody(pool: Pool) -> None:
     """A reader of the partitions would keep a TRUNCATE waiting, and it everybody behind it."""
     await pool.execute("TRUNCATE chat_journal")
-    async with asyncio.timeout(3), pool.transaction() as reader:
+    async with asyncio.timeout(20), pool.transaction() as reader:
         await reader.execute("LOCK TABLE chat_journal IN ACCESS SHARE MODE")
         await journal.empty_oldest(pool)
 

@@ -229,13 +229,13 @@ async def test_a_read_is_of_one_version_whoever_writes_meanwhile(pool: Pool) -> 
 
     async def talk() -> None:
         number = 0
-        while len(seen) < 60:
+        while len(seen) < 40:
             number += 1
             await transactor.run(_chatter(number))
 
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         group.create_task(talk())
-        while len(seen) < 60:
+        while len(seen) < 40:
             found = await since(pool, 0)
             newest = max(row.revision for row in found.messages)
             assert newest == found.chat.history_version <= found.chat.snapshot_version

@@ -20,7 +20,7 @@ from tests.support.seeds import Seed
 from tests.support.store import age, chat_id, open_chat, open_child, plant_in, session_to
 
 ME = Beat(worker_id=WORKER, running={})
-OTHER = Beat(worker_id=OTHER_WORKER, running={})
+OTHER = Beat(worker_id=OTHER_WORKER, running={}, lease_s=1000)
 QUIET = Heard(dead=frozenset(), orphaned=(), expired=(), unknown=(), lost=(), runnable=False, at=AT)
 
 
@@ -110,27 +110,32 @@ async def test_a_worker_alone_hears_nothing(pool: Pool) -> None:
 # Who is dead
 
 
+BOUNDS = {"silent_s": 100.0, "overdue_s": 100.0}
+"""Wider than those of the product, so that a slow machine does not come near them."""
+
+
 @pytest.mark.parametrize(
     ("held", "silent_s", "dead_to"),
     [
-        (False, 0.5, set[Scope]()),  # has just been heard of: it will take its lock again
-        (False, 2.5, {"locks", "leases"}),  # gone
-        (True, 2.5, set[Scope]()),  # slow
-        (True, 34, set[Scope]()),  # late, but not by enough
-        (True, 36, {"leases"}),  # stopped, or cut off
-        (False, 36, {"locks", "leases"}),
+        (False, 50, set[Scope]()),  # has just been heard of: it will take its lock again
+        (False, 150, {"locks", "leases"}),  # gone
+        (True, 150, set[Scope]()),  # slow
+        (True, 1050, set[Scope]()),  # late, but not by enough
+        (True, 1150, {"leases"}),  # stopped, or cut off
+        (False, 1150, {"locks", "leases"}),
     ],
 )
 @pytest.mark.parametrize("scope", ["none", "locks", "leases"])
 async def test_who_is_dead_depends_on_lock_and_lease_and_on_what_may_be_acted_on(
     dsn: str, pool: Pool, *, held: bool, silent_s: float, dead_to: set[Scope], scope: Scope
 ) -> None:
+    """The lease is for a thousand seconds."""
     [chat] = await left_by(pool, OTHER_WORKER, silent_s, 1)
     if held:
         async with alive(dsn, OTHER_WORKER):
-            heard = await hear(pool, scope)
+            heard = await hear(pool, scope, **BOUNDS)
     else:
-        heard = await hear(pool, scope)
+        heard = await hear(pool, scope, **BOUNDS)
     dead = scope in dead_to
     assert heard.dead == (frozenset({OTHER_WORKER}) if dead else frozenset())
     assert heard.orphaned == ((chat.id,) if dead else ())
@@ -153,14 +158,11 @@ async def test_a_lock_of_the_same_key_in_another_database_means_nothing(
         assert (await hear(pool, "locks")).dead == {OTHER_WORKER}
 
 
-async def test_the_bounds_of_silence_are_the_callers(pool: Pool) -> None:
-    await left_by(pool, OTHER_WORKER, 10)
-    assert (await hear(pool, "locks", silent_s=11)).dead == frozenset()
-    assert (await hear(pool, "locks", silent_s=9)).dead == {OTHER_WORKER}
-    await silent_for(pool, OTHER_WORKER, 22)
-    never = 1e6
-    assert (await hear(pool, "leases", silent_s=never, overdue_s=3)).dead == frozenset()
-    assert (await hear(pool, "leases", silent_s=never, overdue_s=1)).dead == {OTHER_WORKER}
+async def test_the_bounds_are_by_default_those_of_the_product(pool: Pool) -> None:
+    """A second and a half without a lock, five seconds after a lease of thirty."""
+    assert (ME.silent_s, ME.overdue_s, ME.lease_s) == (1.5, 5, 30)
+    await left_by(pool, OTHER_WORKER, 2)
+    assert (await hear(pool, "locks")).dead == {OTHER_WORKER}
 
 
 async def test_an_owner_nobody_knows_is_as_dead_as_one_whose_lease_ran_out(pool: Pool) -> None:
@@ -171,7 +173,7 @@ async def test_an_owner_nobody_knows_is_as_dead_as_one_whose_lease_ran_out(pool:
 
 
 async def test_orphans_come_in_bounded_numbers(pool: Pool) -> None:
-    orphans = await left_by(pool, OTHER_WORKER, 60, 1, 2, 3)
+    orphans = await left_by(pool, OTHER_WORKER, 2000, 1, 2, 3)
     heard = await hear(pool, "leases", most=2)
     assert len(heard.orphaned) == 2
     assert set(heard.orphaned) < {chat.id for chat in orphans}
@@ -185,7 +187,7 @@ async def known(conn: Conn) -> set[WorkerId]:
 
 
 async def test_a_dead_worker_is_forgotten_once_its_chats_are_handed_on(pool: Pool) -> None:
-    await left_by(pool, OTHER_WORKER, 60, 1)
+    await left_by(pool, OTHER_WORKER, 2000, 1)
     dead = (await hear(pool, "leases")).dead
     await workers.strike(pool, dead)
     assert await known(pool) == {WORKER, OTHER_WORKER}, "its chat would be nobody's"
@@ -207,7 +209,7 @@ async def test_a_worker_that_was_struck_off_too_early_is_back_with_its_next_tick
 
 async def test_two_who_strike_the_same_dead_do_not_wait_for_each_other(pool: Pool) -> None:
     await hear(pool)
-    await left_by(pool, OTHER_WORKER, 60)
+    await left_by(pool, OTHER_WORKER, 2000)
     dead = frozenset({OTHER_WORKER})
     async with pool.transaction() as one, pool.transaction() as other:
         await workers.strike(one, dead)
@@ -223,14 +225,12 @@ async def test_what_is_past_its_deadline_is_reported_the_latest_first(pool: Pool
         seed = Seed(state=state, chat_id=chat_id(number), owned=number == 2, worker=OTHER_WORKER)
         await plant_in(pool, seed)
     assert (await hear(pool)).expired == ()
-    await age(pool, [chat_id(1), chat_id(3)], seconds=299)
-    await age(pool, [chat_id(2), chat_id(4)], seconds=9)
+    await age(pool, [chat_id(1), chat_id(3)], seconds=200)
     assert (await hear(pool)).expired == ()
-    await age(pool, [chat_id(4), chat_id(1)], seconds=2)
-    await age(pool, [chat_id(2)], seconds=5)
-    heard = await hear(pool)
-    assert heard.expired[0] == chat_id(2)
-    assert set(heard.expired[1:]) == {chat_id(1), chat_id(4)}
+    await age(pool, [chat_id(1)], seconds=110)
+    await age(pool, [chat_id(4)], seconds=40)
+    await age(pool, [chat_id(2)], seconds=100)
+    assert (await hear(pool)).expired == (chat_id(2), chat_id(4), chat_id(1))
     assert (await hear(pool, most=1)).expired == (chat_id(2),)
 
 

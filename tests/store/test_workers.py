@@ -88,7 +88,7 @@ async def test_a_chat_that_somebody_is_writing_to_is_passed_over_and_taken_next_
     oldest = await open_chat(pool, 1)
     await age(pool, [oldest.id], seconds=60)
     await open_chat(pool, 2)
-    async with asyncio.timeout(5), pool.transaction() as writer:
+    async with asyncio.timeout(20), pool.transaction() as writer:
         await chats.lock(writer, oldest.id)
         assert await take(pool, roots=1) == {2}
         assert await take(pool, roots=1) == set()
