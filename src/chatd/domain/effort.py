@@ -16,4 +16,4 @@ def resolve_effort(requested: str | None, configured: EffortRange | None) -> Eff
     wished = wishes[0] if wishes else configured.default
     if wished is None or configured.max is None:
         return wished
-    return min(wished, configured.max, key=SCALE.index)
+    return SCALE[min(SCALE.index(wished), SCALE.index(configured.max))]
