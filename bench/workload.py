@@ -16,7 +16,7 @@ from chatd.domain.chat import Chat, Fence
 from chatd.domain.commands import CreateChat, Step
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, ToolCallId, UserId, WorkerId
 from chatd.domain.messages import Draft, Prompt, Usage, UsageEntry
-from chatd.domain.parts import Text, ToolCall, ToolResult
+from chatd.domain.parts import Part, Text, ToolCall, ToolResult
 from chatd.domain.user_moves import create
 from chatd.domain.worker_moves import commit_step
 from chatd.store.transact import Applied, Operation, Transactor
@@ -45,6 +45,18 @@ def prose(size: int = 2048) -> str:
     return " ".join(words)
 
 
+_TEXT: Final = Text(text=prose())
+_ASKS: Final = (
+    Text(text="Let me look."),
+    ToolCall(tool_call_id=_CALL, tool_name="execute", args=Raw(b'{"command":"make"}')),
+)
+_RESULT: Final = ToolResult(
+    tool_call_id=_CALL,
+    tool_name="execute",
+    result=Raw(f'{{"output":"{prose()}"}}'.encode()),
+)
+
+
 def prompt(words: str = "Why does the build fail?") -> Prompt:
     return Prompt(content=(Text(text=words),), created_by=OWNER)
 
@@ -57,59 +69,41 @@ def new_change_id() -> ChangeId:
     return ChangeId(random.getrandbits(62))
 
 
-_ANSWER: Final = Draft(
-    role="assistant",
-    content=(Text(text=prose()),),
-    model_config_id=MODEL,
-    usage=_USAGE,
-    cost_micros=21_700,
-    runtime_ms=8_400,
-    provider_response_id="msg_01XFDUDYJgAACzvnptvVoYEL",
-)
-_PAID: Final = UsageEntry(
-    kind="turn",
-    provider="anthropic",
-    model="claude-sonnet",
-    usage=_USAGE,
-    model_config_id=MODEL,
-    cost_micros=21_700,
-    runtime_ms=8_400,
-)
-_ASKS: Final = Draft(
-    role="assistant",
-    content=(
-        Text(text="Let me look."),
-        ToolCall(tool_call_id=_CALL, tool_name="execute", args=Raw(b'{"command":"make"}')),
-    ),
-    model_config_id=MODEL,
-    usage=_USAGE,
-    cost_micros=21_700,
-    runtime_ms=1_900,
-    provider_response_id="msg_01XFDUDYJgAACzvnptvVoYEL",
-)
-_RESULT: Final = Draft(
-    role="tool",
-    content=(
-        ToolResult(
-            tool_call_id=_CALL,
-            tool_name="execute",
-            result=Raw(f'{{"output":"{prose()}"}}'.encode()),
-        ),
-    ),
-    runtime_ms=640,
-)
-
-
 def answer(chat: Chat) -> Step:
-    return Step(fence=Fence.of(chat), messages=(_ANSWER,), usage=(_PAID,))
+    return Step(fence=Fence.of(chat), messages=(_said(chat, _TEXT),), usage=(_paid(chat),))
 
 
 def ask(chat: Chat) -> Step:
-    return Step(fence=Fence.of(chat), messages=(_ASKS,), usage=(_PAID,))
+    return Step(fence=Fence.of(chat), messages=(_said(chat, *_ASKS),), usage=(_paid(chat),))
 
 
 def result(chat: Chat) -> Step:
-    return Step(fence=Fence.of(chat), messages=(_RESULT,))
+    draft = Draft(role="tool", content=(_RESULT,), runtime_ms=640)
+    return Step(fence=Fence.of(chat), messages=(draft,))
+
+
+def _said(chat: Chat, *content: Part) -> Draft:
+    return Draft(
+        role="assistant",
+        content=content,
+        model_config_id=chat.model_config_id,
+        usage=_USAGE,
+        cost_micros=21_700,
+        runtime_ms=8_400,
+        provider_response_id="msg_01XFDUDYJgAACzvnptvVoYEL",
+    )
+
+
+def _paid(chat: Chat) -> UsageEntry:
+    return UsageEntry(
+        kind="turn",
+        provider="anthropic",
+        model="claude-sonnet",
+        usage=_USAGE,
+        model_config_id=chat.model_config_id,
+        cost_micros=21_700,
+        runtime_ms=8_400,
+    )
 
 
 ANSWERS: Final[Sequence[Write]] = (answer,)

@@ -187,9 +187,9 @@ placed AS (
 """
 
 _RESULT: Final = """
-SELECT title, labels, pin_order, last_read_message_id, workspace_id, model_config_id,
-    reasoning_effort, created_at, updated_at, runnable_at, action_deadline, interrupt_deadline,
-    now() AS written_at
+SELECT id, worker_id, title, labels, pin_order, last_read_message_id, workspace_id,
+    model_config_id, reasoning_effort, created_at, updated_at, runnable_at, action_deadline,
+    interrupt_deadline, now() AS written_at
 """
 
 _NOTHING_MORE: Final = ", NULL AS promoted, NULL AS forgotten FROM changed"

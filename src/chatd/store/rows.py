@@ -86,6 +86,9 @@ def chat_after(change: Change, change_id: ChangeId, row: Row) -> Chat:
     before = change.before.recent_changes if change.before else ()
     return msgspec.structs.replace(
         change.after,
+        # The same ids, but made by the driver, which sends its own kind back with less work.
+        id=row["id"],
+        worker_id=row["worker_id"],
         title=row["title"],
         labels=_LABELS.decode(row["labels"]),
         pin_order=row["pin_order"],
