@@ -320,7 +320,8 @@ def sampling(body: Object, betas: set[str]) -> str | None:
     on = is_object(config) and config.get("type") in ("enabled", "adaptive")
     if given and (on or ADAPTIVE_ONLY.search(str(body["model"]))):
         return f"`{min(given)}` is not supported when thinking is enabled."
-    if {"temperature", "top_p"} <= given and not str(body["model"]).startswith("claude-3"):
+    takes_both = re.match(r"claude-3|claude-(sonnet|opus)-4-2025", str(body["model"]))
+    if {"temperature", "top_p"} <= given and not takes_both:
         return "`temperature` and `top_p` cannot both be specified for this model."
     return None
 

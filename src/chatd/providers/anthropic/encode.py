@@ -51,8 +51,8 @@ def encode(request: ModelRequest, platform: Platform = "anthropic") -> Encoded:
             toolset=request.computer is not None and computer.type == TOOLSET,
         ),
     )
-    if plan.on and not claude.adapts and prompt.breaks_thinking(messages):
-        plan = thinking.Plan()
+    if prompt.breaks_thinking(messages):
+        plan = thinking.without_budget(plan, claude)
     if prompt.has_thoughts(messages):
         plan = thinking.bound(plan, claude)
     system = prompt.system_blocks(request.messages)

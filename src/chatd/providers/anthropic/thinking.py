@@ -72,6 +72,12 @@ def _off(claude: Claude) -> Plan:
             return Plan(config=ThinkingConfig(type=kind), off=True)
 
 
+def without_budget(thinking: Plan, claude: Claude) -> Plan:
+    if thinking.config is None or thinking.config.type != "enabled":
+        return thinking
+    return Plan(config=ThinkingConfig(type="adaptive")) if claude.adapts else Plan()
+
+
 def bound(thinking: Plan, claude: Claude) -> Plan:
     """The same, for a conversation that has thoughts in it, on a model that minds them."""
     if not claude.binds_thoughts or thinking.off:

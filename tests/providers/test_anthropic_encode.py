@@ -1,0 +1,713 @@
+"""What the Messages API is sent."""
+
+from typing import TypeGuard
+
+import msgspec
+import pytest
+from msgspec import UNSET, Raw, structs
+
+from chatd.domain.errors import InvalidInput
+from chatd.domain.ids import ToolCallId
+from chatd.domain.model import (
+    ComputerTool,
+    ModelRequest,
+    NamedTool,
+    PromptCall,
+    PromptFile,
+    PromptMessage,
+    PromptPart,
+    PromptReasoning,
+    PromptResult,
+    PromptText,
+    ToolSpec,
+)
+from chatd.providers.anthropic.decode import Decoder
+from chatd.providers.anthropic.encode import encode
+from chatd.providers.anthropic.metadata import Kept, keep
+from tests.support.providers.anthropic import stream
+from tests.support.providers.anthropic_requests import (
+    CLICK,
+    JPEG,
+    MODELS,
+    PDF,
+    PNG,
+    SCREEN,
+    SIGNED,
+    TOOLS,
+    VARIANTS,
+    requests,
+    tool_round,
+)
+from tests.support.providers.anthropic_rules import RULES, blocks, is_object, messages, objects
+from tests.support.providers.prompts import call, message, replayed, request, result
+from tests.support.providers.reading import answer_of, read_whole
+
+BUDGETED = "claude-sonnet-4-5"
+ADAPTIVE = "claude-opus-4-6"
+NEWEST = "claude-opus-5-5"
+
+Body = dict[str, object]
+
+
+def encoded(asked: ModelRequest) -> Body:
+    return msgspec.json.decode(encode(asked).body, type=Body)
+
+
+def body(*said: PromptMessage, model: str = BUDGETED, **more: object) -> Body:
+    return encoded(request(*said, model=model, **more))
+
+
+def contents(body: Body) -> list[list[Body]]:
+    """What is said, without the marks for the cache."""
+    return [[unmarked(block) for block in blocks(m)] for m in messages(body)]
+
+
+def unmarked(block: Body) -> Body:
+    return {key: value for key, value in block.items() if key != "cache_control"}
+
+
+def is_marked(block: Body) -> bool:
+    return block.get("cache_control") == {"type": "ephemeral"}
+
+
+def is_list(value: object) -> TypeGuard[list[object]]:
+    return isinstance(value, list)
+
+
+# The API takes it
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_no_request_is_refused_by_any_model(variant: str) -> None:
+    for model in MODELS:
+        for name, asked in requests(model).items():
+            made = encode(structs.replace(asked, **VARIANTS[variant]))
+            wire = msgspec.json.decode(made.body, type=Body)
+            for rule in RULES:
+                assert rule(wire, set(made.betas)) is None, (model, name)
+
+
+# Order
+
+
+def test_systems_that_lead_stand_apart_and_later_ones_are_left_out() -> None:
+    wire = body(
+        message("system", "A", "  "),
+        message("system", "B"),
+        message("user", "Hi"),
+        message("system", "late"),
+    )
+    assert [unmarked(block) for block in objects(wire["system"])] == [
+        {"type": "text", "text": "A"},
+        {"type": "text", "text": "B"},
+    ]
+    assert contents(wire) == [[{"type": "text", "text": "Hi"}]]
+
+
+def test_without_a_system_there_is_none() -> None:
+    assert "system" not in body(message("system", " "), message("user", "Hi"))
+
+
+def test_users_and_results_in_a_row_are_one_message_with_the_results_first() -> None:
+    wire = body(
+        message("user", "Hi"),
+        message("assistant", call("a"), call("b")),
+        message("tool", result("b", "second")),
+        message("user", "Hurry!"),
+        message("tool", result("a", "first")),
+        message("user", "Now!"),
+    )
+    assert [m["role"] for m in messages(wire)] == ["user", "assistant", "user"]
+    assert contents(wire)[-1] == [
+        {
+            "type": "tool_result",
+            "tool_use_id": "b",
+            "content": [{"type": "text", "text": "second"}],
+        },
+        {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "first"}]},
+        {"type": "text", "text": "Hurry!"},
+        {"type": "text", "text": "Now!"},
+    ]
+
+
+def test_messages_without_anything_to_see_are_dropped_and_their_neighbours_joined() -> None:
+    wire = body(
+        message("user", "A"),
+        message("assistant", SIGNED, PromptText(text=" \n")),
+        message("user", "  "),
+        message("user", "B"),
+    )
+    assert contents(wire) == [[{"type": "text", "text": "A"}, {"type": "text", "text": "B"}]]
+
+
+def test_a_call_keeps_its_place_even_if_its_input_is_no_object() -> None:
+    inputs = [b"{}", b'{"a": 1}', b"[1]", b"7", b"null", b'{"cut', b""]
+    said = [message("assistant", *(call(f"c{i}", args=data) for i, data in enumerate(inputs)))]
+    uses = contents(body(message("user", "Hi"), *said, message("user", "B")))[1]
+    assert [use["input"] for use in uses] == [{}, {"a": 1}, {}, {}, {}, {}, {}]
+
+
+def test_ids_and_names_that_the_api_cannot_take_are_changed_alike_everywhere() -> None:
+    tools = [ToolSpec(name="a.b", description="", input_schema=Raw(b"{}"))]
+    wire = body(
+        message("user", "Hi"),
+        message("assistant", call("call:1/x", "a.b")),
+        message("tool", result("call:1/x", name="a.b")),
+        tools=tuple(tools),
+    )
+    assert objects(wire["tools"])[0]["name"] == "a_b"
+    assert [(b.get("id") or b["tool_use_id"]) for m in contents(wire)[1:] for b in m] == [
+        "call_1_x",
+        "call_1_x",
+    ]
+    assert contents(wire)[1][0]["name"] == "a_b"
+
+
+# Thoughts
+
+
+def test_thoughts_go_back_exactly_as_they_came() -> None:
+    text = ' spaced \n"quoted" \\ \u2028 世界 👋 '
+    thought = PromptReasoning(text=text, provider_metadata=keep(Kept(signature="Eq+/==")))
+    said = body(message("user", "A"), message("assistant", thought, "B"), message("user", "C"))
+    assert contents(said)[1][0] == {"type": "thinking", "thinking": text, "signature": "Eq+/=="}
+
+
+@pytest.mark.parametrize(
+    "name", ["thinking_and_tools", "redacted_thinking", "web_search", "web_search_error"]
+)
+def test_an_answer_goes_back_as_it_came(name: str) -> None:
+    answer = answer_of(read_whole(Decoder, stream(name)))
+    wire = body(message("user", "Hi"), *replayed(answer), message("user", "Go on"), tools=TOOLS)
+    assert contents(wire)[1] == as_sent(name)
+
+
+def as_sent(name: str) -> list[Body]:
+    """The blocks of a recorded stream, put together by hand."""
+    built: list[Body] = []
+    for line in stream(name).splitlines():
+        if not line.startswith(b"data: "):
+            continue
+        event = msgspec.json.decode(line[6:], type=Body)
+        block, delta = event.get("content_block"), event.get("delta")
+        if event["type"] == "content_block_start" and is_object(block):
+            built.append({key: value for key, value in block.items() if value != []})
+        elif event["type"] == "content_block_delta" and is_object(delta):
+            _add(built[-1], delta)
+    for block in built:
+        if isinstance(block.get("input"), str):
+            block["input"] = msgspec.json.decode(str(block["input"]) or "{}")
+    return built
+
+
+def _add(block: Body, delta: Body) -> None:
+    match delta["type"]:
+        case "text_delta":
+            block["text"] = f"{block['text']}{delta['text']}"
+        case "thinking_delta":
+            block["thinking"] = f"{block['thinking']}{delta['thinking']}"
+        case "signature_delta":
+            block["signature"] = delta["signature"]
+        case "citations_delta":
+            known = block.get("citations")
+            block["citations"] = [*(known if is_list(known) else []), delta["citation"]]
+        case _:
+            before = block["input"] if isinstance(block["input"], str) else ""
+            block["input"] = f"{before}{delta['partial_json']}"
+
+
+def test_thoughts_without_a_signature_or_of_others_stay_here() -> None:
+    unsigned = PromptReasoning(text="Hm")
+    foreign = PromptReasoning(text="Hm", provider_metadata=Raw(b'{"google":{"signature":"x"}}'))
+    broken = PromptReasoning(text="Hm", provider_metadata=Raw(b"nonsense"))
+    said = message("assistant", unsigned, foreign, broken, "B")
+    assert contents(body(message("user", "A"), said, message("user", "C")))[1] == [
+        {"type": "text", "text": "B"}
+    ]
+
+
+def test_thoughts_stay_here_if_they_are_not_to_be_sent_or_thinking_is_turned_off() -> None:
+    said = tool_round(SIGNED)
+    kinds = [
+        [
+            block["type"]
+            for block in contents(encoded(request(*said, model=BUDGETED, **VARIANTS[variant])))[1]
+        ]
+        for variant in ("plain", "forgetful", "no thinking")
+    ]
+    assert kinds == [["thinking", "tool_use", "tool_use"], *[["tool_use", "tool_use"]] * 2]
+
+
+# What the provider ran itself
+
+
+def search(
+    call_id: str, *, metadata: bool = True, raw: bool = True
+) -> tuple[PromptPart, PromptPart]:
+    kept_call = keep(Kept(block="server_tool_use")) if metadata else UNSET
+    kept_result = keep(Kept(block="web_search_tool_result")) if metadata else UNSET
+    return (
+        PromptCall(
+            id=ToolCallId(call_id),
+            name="web_search",
+            input=Raw(b'{"query":"x"}'),
+            provider_executed=True,
+            provider_metadata=kept_call,
+        ),
+        PromptResult(
+            id=ToolCallId(call_id),
+            name="web_search",
+            text="",
+            provider_executed=True,
+            raw=Raw(b"[]") if raw else UNSET,
+            provider_metadata=kept_result,
+        ),
+    )
+
+
+def test_half_a_search_and_the_searches_of_others_stay_here() -> None:
+    whole = search("srvtoolu_1")
+    said = message(
+        "assistant",
+        *whole,
+        search("srvtoolu_2")[0],
+        search("srvtoolu_3")[1],
+        *reversed(search("srvtoolu_4")),
+        *search("ws_5", metadata=False),
+        *search("srvtoolu_6", raw=False),
+        "Found.",
+    )
+    assert contents(body(message("user", "A"), said, message("user", "C")))[1] == [
+        {
+            "type": "server_tool_use",
+            "id": "srvtoolu_1",
+            "name": "web_search",
+            "input": {"query": "x"},
+        },
+        {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
+        {"type": "text", "text": "Found."},
+    ]
+
+
+def test_a_search_in_a_users_mouth_stays_here() -> None:
+    wire = body(message("user", "A", *search("srvtoolu_1")), message("tool", *search("s2")))
+    assert contents(wire) == [[{"type": "text", "text": "A"}]]
+
+
+def test_the_web_is_searched_where_it_is_allowed() -> None:
+    options = Raw(b'{"web_search_enabled":true,"blocked_domains":["a.org","b.org"]}')
+    assert objects(body(tools=(), options=options)["tools"]) == [
+        {
+            "type": "web_search_20250305",
+            "name": "web_search",
+            "blocked_domains": ["a.org", "b.org"],
+        }
+    ]
+
+
+def test_an_answer_in_a_schema_does_not_search() -> None:
+    options = Raw(b'{"web_search_enabled":true}')
+    assert "tools" not in body(options=options, output_schema=Raw(b"{}"))
+
+
+def test_a_tool_of_ours_gives_way_to_the_providers_tool_of_that_name() -> None:
+    tool = ToolSpec(name="web_search", description="", input_schema=Raw(b"{}"))
+    made = encode(
+        request(model=BUDGETED, tools=(tool,), options=Raw(b'{"web_search_enabled":true}'))
+    )
+    names = [t["name"] for t in objects(msgspec.json.decode(made.body, type=Body)["tools"])]
+    assert names[0] != "web_search"
+    assert names[1] == "web_search"
+    assert made.names.own(str(names[0])) == "web_search"
+
+
+# Files
+
+
+def test_files_take_the_form_the_api_has_for_them() -> None:
+    (shown,) = contents(
+        body(
+            message(
+                "user",
+                PromptFile(media_type="image/png", data=JPEG),
+                PromptFile(media_type="application/pdf", data=PDF, name="Bill_№1 (új) [v2].pdf"),
+                PromptFile(media_type="application/json", data=b'{"a":1}', name="../a.json"),
+                PromptFile(media_type="text/plain", data=b"plain"),
+            )
+        )
+    )
+    assert shown == [
+        {
+            "type": "image",
+            "source": {
+                "type": "base64",
+                "media_type": "image/jpeg",
+                "data": "/9j/4C1waWN0dXJl",
+            },
+        },
+        {
+            "type": "document",
+            "source": {
+                "type": "base64",
+                "media_type": "application/pdf",
+                "data": "JVBERi0xLjcgLi4u",
+            },
+            "title": "Bill 1 ( j) [v2] pdf",
+        },
+        {
+            "type": "document",
+            "source": {"type": "text", "data": '{"a":1}', "media_type": "text/plain"},
+            "title": "a json",
+        },
+        {
+            "type": "document",
+            "source": {"type": "text", "data": "plain", "media_type": "text/plain"},
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        (PromptFile(media_type="video/mp4", data=b"x", name="a.mp4"), "a.mp4 (video/mp4)"),
+        (PromptFile(media_type="image/png", data=PNG * 500_000, name="big"), "larger than 5 MiB"),
+        (PromptFile(media_type="image/png", data=b"", name="none.png"), "none.png"),
+        (PromptFile(media_type="text/plain", data=b" \n", name="blank.txt"), "blank.txt"),
+    ],
+)
+def test_a_file_that_cannot_be_shown_is_spoken_of(file: PromptFile, says: str) -> None:
+    ((said,),) = contents(body(message("user", file)))
+    assert said["type"] == "text"
+    assert says in str(said["text"])
+
+
+def test_a_screenshot_is_part_of_the_result() -> None:
+    (_, _, (shown,)) = contents(
+        body(message("user", "A"), message("assistant", CLICK), message("tool", SCREEN))
+    )
+    assert [part["type"] for part in objects(shown["content"])] == ["image"]
+
+
+def test_an_error_says_something_and_shows_nothing() -> None:
+    wire = encoded(requests(BUDGETED)["failed tools"])
+    said = [objects(block["content"]) for block in contents(wire)[-1]]
+    assert [[part["text"] for part in parts] for parts in said] == [
+        ["The tool failed without saying why."],
+        ["no"],
+    ]
+
+
+# Tools
+
+
+def test_tools_are_sorted_and_their_schemas_put_right() -> None:
+    sent = objects(body(tools=TOOLS)["tools"])
+    assert [tool["name"] for tool in sent] == ["mcp_example_do_it", "now", "write_file"]
+    assert sent[1]["input_schema"] == {"type": "object", "properties": {}}
+    assert sent[2]["input_schema"] == {
+        "type": "object",
+        "properties": {
+            "path": {"type": "string"},
+            "lines": {"anyOf": [{"type": "array", "items": {}}, {"type": "null"}]},
+        },
+        "required": ["path"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("choice", "single", "sent"),
+    [
+        ("auto", "null", None),
+        ("auto", "true", {"type": "auto", "disable_parallel_tool_use": True}),
+        ("auto", "false", {"type": "auto", "disable_parallel_tool_use": False}),
+        ("none", "true", {"type": "none"}),
+        ("required", "null", {"type": "any"}),
+        ("required", "true", {"type": "any", "disable_parallel_tool_use": True}),
+        (
+            NamedTool(name="mcp.example/do it"),
+            "null",
+            {"type": "tool", "name": "mcp_example_do_it"},
+        ),
+    ],
+)
+def test_the_choice_of_tools_is_passed_on(choice: object, single: str, sent: Body | None) -> None:
+    options = Raw(b'{"disable_parallel_tool_use":%b}' % single.encode())
+    wire = body(tools=TOOLS, tool_choice=choice, options=options)
+    assert wire.get("tool_choice") == sent
+
+
+def test_without_tools_there_is_nothing_to_choose() -> None:
+    assert "tool_choice" not in body(tool_choice="none")
+    assert "tool_choice" not in body(tool_choice="required")
+
+
+def test_a_model_that_cannot_be_forced_is_asked_instead() -> None:
+    wire = body(model=NEWEST, tools=TOOLS, tool_choice="required")
+    assert "tool_choice" not in wire
+
+
+@pytest.mark.parametrize(
+    ("model", "tool", "beta"),
+    [
+        ("claude-3-5-sonnet-20241022", "computer_20241022", "computer-use-2024-10-22"),
+        ("claude-3-7-sonnet-20250219", "computer_20250124", "computer-use-2025-01-24"),
+        ("claude-sonnet-4-5", "computer_20250124", "computer-use-2025-01-24"),
+        ("claude-haiku-4-5-20251001", "computer_20250124", "computer-use-2025-01-24"),
+        ("claude-opus-4-5-20251101", "computer_20251124", "computer-use-2025-11-24"),
+        ("claude-sonnet-4-6", "computer_20251124", "computer-use-2025-11-24"),
+        ("claude-opus-5", "computer_20251124", "computer-use-2025-11-24"),
+        ("something-else", "computer_20251124", "computer-use-2025-11-24"),
+    ],
+)
+def test_the_screen_is_offered_in_the_version_the_model_knows(
+    model: str, tool: str, beta: str
+) -> None:
+    made = encode(request(model=model, computer=ComputerTool(width_px=1024, height_px=768)))
+    wire = msgspec.json.decode(made.body, type=Body)
+    assert objects(wire["tools"]) == [
+        {"type": tool, "name": "computer", "display_width_px": 1024, "display_height_px": 768}
+    ]
+    assert made.betas == (beta,)
+
+
+def test_the_newest_models_get_the_screen_as_a_set_of_tools() -> None:
+    asked = request(
+        message("user", "A"),
+        message("assistant", CLICK, call("toolu_x", "now")),
+        message("tool", SCREEN),
+        message("tool", result("toolu_x")),
+        model=NEWEST,
+        computer=ComputerTool(width_px=1024, height_px=768),
+    )
+    made = encode(asked)
+    wire = msgspec.json.decode(made.body, type=Body)
+    assert made.betas == ()
+    assert objects(wire["tools"]) == [{"type": "computer_toolset_20260801"}]
+    (click, now), (screen, time) = contents(wire)[1:]
+    assert (click["name"], click["input"], click["toolset_name"]) == (
+        *("left_click", {"text": "a"}),
+        "computer",
+    )
+    assert "toolset_name" not in now
+    assert screen["toolset_name"] == "computer"
+    assert "toolset_name" not in time
+
+
+# Thinking
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "thinking", "effort"),
+    [
+        ("claude-3-5-sonnet-20241022", {"reasoning_effort": "high"}, None, None),
+        (BUDGETED, {}, None, None),
+        (BUDGETED, {"reasoning_effort": "high", "max_output_tokens": 10_000}, 8_000, None),
+        (BUDGETED, {"reasoning_effort": "minimal", "max_output_tokens": 2_000}, 1024, None),
+        (BUDGETED, {"reasoning_effort": "max", "max_output_tokens": 1_050}, 1024, None),
+        (BUDGETED, {"reasoning_effort": "high", "max_output_tokens": 1_024}, None, None),
+        (BUDGETED, {"options": Raw(b'{"thinking":{"budget_tokens":4096}}')}, 4096, None),
+        (
+            BUDGETED,
+            {"options": Raw(b'{"thinking":{"budget_tokens":4096}}'), "max_output_tokens": 3000},
+            *(2999, None),
+        ),
+        (BUDGETED, {"options": Raw(b'{"effort":"low"}')}, 6_400, None),
+        (
+            BUDGETED,
+            {"reasoning_effort": "none", "options": VARIANTS["budget"]["options"]},
+            None,
+            None,
+        ),
+        (ADAPTIVE, {}, None, None),
+        (ADAPTIVE, {"reasoning_effort": "medium"}, "adaptive", "medium"),
+        (ADAPTIVE, {"reasoning_effort": "xhigh"}, "adaptive", "high"),
+        (ADAPTIVE, {"reasoning_effort": "minimal"}, "adaptive", "low"),
+        (ADAPTIVE, {"options": Raw(b'{"thinking":{"budget_tokens":4096}}')}, 4096, None),
+        ("claude-opus-4-7", {}, None, None),
+        ("claude-opus-4-7", {"reasoning_effort": "xhigh"}, "adaptive", "xhigh"),
+        ("claude-opus-4-7", {"reasoning_effort": "none"}, None, None),
+        ("claude-opus-4-7", {"options": VARIANTS["budget"]["options"]}, "adaptive", None),
+        ("claude-opus-5", {}, "adaptive", None),
+        ("claude-opus-5", {"reasoning_effort": "none"}, "disabled", None),
+        ("claude-sonnet-5-5", {"reasoning_effort": "none"}, "between_tools", None),
+        ("claude-fable-5", {"reasoning_effort": "none"}, None, "low"),
+        (NEWEST, {"reasoning_effort": "none"}, None, "low"),
+        ("us.anthropic.claude-opus-4-6-v1", {"reasoning_effort": "max"}, "adaptive", "max"),
+        ("some-gateway-model", {}, None, None),
+        ("some-gateway-model", {"reasoning_effort": "low"}, "adaptive", "low"),
+        ("claude-2.1", {"reasoning_effort": "low"}, None, None),
+    ],
+)
+def test_a_model_is_asked_to_think_in_the_way_it_understands(
+    model: str, more: dict[str, object], thinking: str | int | None, effort: str | None
+) -> None:
+    wire = body(model=model, **more)
+    config, output = wire.get("thinking"), wire.get("output_config")
+    if isinstance(thinking, int):
+        assert config == {"type": "enabled", "budget_tokens": thinking}
+    else:
+        assert (config["type"] if is_object(config) else None) == thinking
+    assert (output["effort"] if is_object(output) else None) == effort
+
+
+def test_thoughts_are_shown_unless_that_is_not_wanted() -> None:
+    shown = body(model="claude-opus-4-7", reasoning_effort="low")["thinking"]
+    hidden = body(
+        model="claude-opus-4-7",
+        reasoning_effort="low",
+        options=Raw(b'{"thinking_display":"omitted"}'),
+    )["thinking"]
+    assert shown == {"type": "adaptive", "display": "summarized"}
+    assert hidden == {"type": "adaptive", "display": "omitted"}
+
+
+@pytest.mark.parametrize("model", [BUDGETED, ADAPTIVE])
+def test_a_model_that_thinks_takes_no_temperature(model: str) -> None:
+    sampling = {"temperature": 0.5, "top_k": 3}
+    assert sampling.items() <= body(model=model, **sampling).items()
+    thinking = body(model=model, reasoning_effort="high", **sampling)
+    assert not sampling.keys() & thinking.keys()
+
+
+def test_temperature_and_top_p_are_not_both_sent_to_models_that_mind() -> None:
+    both = {"temperature": 0.5, "top_p": 0.9}
+    assert both.items() <= body(model="claude-3-7-sonnet-latest", **both).items()
+    assert "top_p" not in body(model=BUDGETED, **both)
+    assert body(model=BUDGETED, top_p=0.9)["top_p"] == 0.9
+
+
+@pytest.mark.parametrize("model", ["claude-opus-4-7", "claude-sonnet-5", "claude-haiku-5-5"])
+def test_newer_models_take_no_temperature_at_all(model: str) -> None:
+    wire = body(model=model, reasoning_effort="none", temperature=0.5, top_p=0.5, top_k=1)
+    assert not {"temperature", "top_p", "top_k"} & set(wire)
+
+
+def test_a_model_that_must_call_a_tool_is_not_asked_to_think() -> None:
+    for model in (BUDGETED, ADAPTIVE):
+        wire = body(model=model, tools=TOOLS, tool_choice="required", reasoning_effort="high")
+        assert "thinking" not in wire
+    wire = body(model="claude-opus-5", tools=TOOLS, tool_choice="required")
+    assert wire["thinking"] == {"type": "disabled"}
+
+
+def test_thinking_does_not_begin_in_the_midst_of_a_round_of_tools() -> None:
+    assert "thinking" not in body(*tool_round(), reasoning_effort="high")
+    assert "thinking" in body(*tool_round(SIGNED), reasoning_effort="high")
+    assert "thinking" in body(*tool_round(), model=ADAPTIVE, reasoning_effort="high")
+
+
+def test_models_that_bind_thoughts_are_told_to_forget_those_that_no_longer_fit() -> None:
+    made = encode(request(*tool_round(SIGNED), model=NEWEST))
+    wire = msgspec.json.decode(made.body, type=Body)
+    assert wire["thinking"] == {
+        "type": "adaptive",
+        "display": "summarized",
+        "block_binding": {"prefix_mismatch_behavior": "drop_block"},
+    }
+    assert made.betas == ("thinking-binding-controls-2026-08-01",)
+    assert encode(request(*tool_round(), model=NEWEST)).betas == ()
+    assert encode(request(*tool_round(SIGNED), model="claude-opus-5")).betas == ()
+
+
+# Caching
+
+
+def test_the_last_system_block_and_the_last_two_messages_are_kept_for_next_time() -> None:
+    wire = body(
+        message("system", "A"),
+        message("system", "B"),
+        message("user", "1"),
+        message("assistant", "2"),
+        message("user", "3", "4"),
+        message("assistant", "5", call("c")),
+        message("tool", result("c")),
+    )
+    assert [is_marked(block) for block in objects(wire["system"])] == [False, True]
+    assert [[is_marked(block) for block in blocks(m)] for m in messages(wire)] == [
+        [False],
+        [False],
+        [False, False],
+        [False, True],
+        [True],
+    ]
+
+
+def test_the_mark_never_falls_on_a_thought() -> None:
+    wire = body(message("user", "1"), message("assistant", "2", SIGNED), message("user", "3"))
+    assert [is_marked(block) for block in blocks(messages(wire)[1])] == [True, False]
+
+
+def test_encoding_twice_gives_the_same_bytes() -> None:
+    """So the request is left as it was, and the provider's cache is found again."""
+    for asked in requests(ADAPTIVE).values():
+        assert encode(asked).body == encode(asked).body
+
+
+def test_each_request_of_a_chat_begins_as_the_one_before_ended() -> None:
+    said = [*tool_round(SIGNED), message("assistant", "Noon."), message("user", "Thanks")]
+    earlier, later = (body(*said[:n], tools=TOOLS) for n in (5, 7))
+    assert contents(later)[: len(contents(earlier))] == contents(earlier)
+    assert later["tools"] == earlier["tools"]
+    assert later["system"] == earlier["system"]
+
+
+# The rest
+
+
+def test_the_model_is_named_as_it_is_configured() -> None:
+    assert body(model="vendor/Claude:Odd@1")["model"] == "vendor/Claude:Odd@1"
+
+
+@pytest.mark.parametrize(
+    ("model", "most"),
+    [("claude-3-haiku-20240307", 4096), ("claude-3-5-haiku-latest", 8192), (NEWEST, 32_000)],
+)
+def test_there_is_a_limit_to_an_answer(model: str, most: int) -> None:
+    assert body(model=model)["max_tokens"] == most
+    assert body(model=model, max_output_tokens=77)["max_tokens"] == 77
+
+
+def test_an_answer_can_be_wanted_in_a_schema() -> None:
+    schema = VARIANTS["schema"]["output_schema"]
+    assert body(model=ADAPTIVE, output_schema=schema)["output_config"] == {
+        "format": {
+            "type": "json_schema",
+            "schema": {
+                "type": "object",
+                "properties": {
+                    "title": {"type": "string"},
+                    "tags": {
+                        "type": "array",
+                        "items": {"type": "object", "additionalProperties": False},
+                    },
+                },
+                "required": ["title"],
+                "additionalProperties": False,
+            },
+        }
+    }
+    assert "output_config" not in body(model="claude-3-7-sonnet-latest", output_schema=schema)
+
+
+def test_a_million_tokens_of_context_must_be_asked_for() -> None:
+    options = Raw(b'{"context_1m_enabled":true}')
+    assert encode(request(model=BUDGETED, options=options)).betas == ("context-1m-2025-08-07",)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (b'{"thinking":{"budget_tokens":0}}', "options.thinking.budget_tokens"),
+        (b'{"effort":"extreme"}', "options.effort"),
+        (b'{"tempratur":1}', "options"),
+        (b'{"allowed_domains":["a"],"blocked_domains":["b"]}', "options"),
+        (b'{"allowed_domains":[""]}', "options.allowed_domains[0]"),
+        (b"[]", "options"),
+        (b"{", "options"),
+    ],
+)
+def test_an_option_that_is_wrong_is_named(options: bytes, field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        encode(request(model=BUDGETED, options=Raw(options)))
+    assert refused.value.field == field
+    assert refused.value.code == "invalid_options"
