@@ -12,10 +12,18 @@ from typing import Final, TypeGuard
 from msgspec import UNSET
 
 from chatd.domain.answer import Answer
-from chatd.domain.blocks import EMPTY_OBJECT, CallBlock, ReasoningBlock, TextBlock, json_args
+from chatd.domain.blocks import (
+    EMPTY_OBJECT,
+    CallBlock,
+    ReasoningBlock,
+    TextBlock,
+    json_args,
+    storable,
+)
 from chatd.domain.failures import ModelFailed, known_failure
-from chatd.domain.heal import heal_raw, heal_text
+from chatd.domain.heal import heal_text
 from chatd.domain.ids import ToolCallId
+from chatd.domain.messages import Draft, local_calls
 from chatd.domain.model import (
     CallDelta,
     CallDone,
@@ -171,6 +179,10 @@ class Assembler:
         return ToolCallId(own)
 
 
+def taken_ids(history: Iterable[Draft]) -> set[ToolCallId]:
+    return {call.tool_call_id for row in history for call in local_calls(row.content)}
+
+
 def _whole_call(event: CallDone, call_id: ToolCallId, at: str | None) -> ToolCall:
     """A tool that takes nothing is often called with nothing."""
     return ToolCall(
@@ -179,7 +191,7 @@ def _whole_call(event: CallDone, call_id: ToolCallId, at: str | None) -> ToolCal
         args=json_args(event.input) if event.input.strip() else EMPTY_OBJECT,
         provider_executed=event.provider_executed,
         created_at=at,
-        provider_metadata=heal_raw(event.provider_metadata),
+        provider_metadata=storable(event.provider_metadata),
     )
 
 
@@ -187,11 +199,11 @@ def _provider_result(event: ResultDone, at: str | None) -> ToolResult:
     return ToolResult(
         tool_call_id=event.id,
         tool_name=event.name,
-        result=heal_raw(event.result),
+        result=storable(event.result),
         is_error=event.is_error,
         provider_executed=True,
         created_at=at,
-        provider_metadata=heal_raw(event.provider_metadata),
+        provider_metadata=storable(event.provider_metadata),
     )
 
 

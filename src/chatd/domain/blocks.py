@@ -4,10 +4,10 @@ from typing import Final
 
 from msgspec import UNSET, Raw
 
-from chatd.domain.heal import heal_json, heal_raw, heal_text, is_empty, parse
+from chatd.domain.heal import heal_bytes, heal_json, heal_text, is_empty
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model import CallStart
-from chatd.domain.parts import Json, Part, Reasoning, Text, ToolCall
+from chatd.domain.parts import Json, Part, Reasoning, Text, ToolCall, checked_json
 
 EMPTY_OBJECT: Final = Raw(b"{}")
 
@@ -25,7 +25,7 @@ class Block:
     def note(self, metadata: Json) -> None:
         """A later event without metadata must not erase a signature."""
         if not is_empty(metadata):
-            self.metadata = heal_raw(metadata)
+            self.metadata = storable(metadata)
 
     @property
     def text(self) -> str:
@@ -73,6 +73,13 @@ class CallBlock(Block):
 
 
 def json_args(text: str) -> Json:
-    """Arguments as sent, if they are JSON."""
-    mended = heal_json(text)
-    return UNSET if parse(mended) is UNSET else Raw(mended.encode())
+    """Arguments as sent, if they are JSON that can be stored and read again."""
+    try:
+        return checked_json(heal_json(text))
+    except ValueError:
+        return UNSET
+
+
+def storable(raw: Json) -> Json:
+    """A vendor's own JSON, if it can be stored and read again."""
+    return UNSET if raw is UNSET else json_args(heal_bytes(bytes(raw)))

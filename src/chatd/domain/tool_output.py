@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import Raw, Struct
 
 from chatd.domain.heal import heal_json, heal_text, parse
 from chatd.domain.ids import ToolCallId
 from chatd.domain.messages import Draft
-from chatd.domain.parts import ToolResult
+from chatd.domain.parts import ToolResult, checked_json
 
 MAX_MEDIA: Final = 10 * 1024 * 1024
 
@@ -122,16 +122,19 @@ def result_json(output: ToolOutput) -> Raw:
         return Raw(msgspec.json.encode(media))
     if not text:
         return Raw(b"{}")
-    mended = heal_json(text)
-    if parse(mended) is UNSET:
+    try:
+        return checked_json(heal_json(text))
+    except ValueError:
         return Raw(msgspec.json.encode({"output": text}))
-    return Raw(mended.encode())
 
 
 def _own_error(text: str) -> Raw | None:
-    mended = heal_json(text)
-    value = parse(mended)
-    return Raw(mended.encode()) if isinstance(value, dict) and "error" in value else None
+    try:
+        raw = checked_json(heal_json(text))
+    except ValueError:
+        return None
+    value = parse(raw)
+    return raw if isinstance(value, dict) and "error" in value else None
 
 
 def result_message(answer: Answered, at: str | None = None) -> Draft:

@@ -1,0 +1,406 @@
+"""From a model's events to live parts and to the content of an answer."""
+
+import msgspec
+import pytest
+from msgspec import UNSET, Raw
+
+from chatd.domain.answer import Answer, Keep, Nothing, Refused, judge
+from chatd.domain.assemble import MAX_ANSWER, Assembler, taken_ids
+from chatd.domain.failures import ModelFailed
+from chatd.domain.ids import ToolCallId
+from chatd.domain.messages import Usage
+from chatd.domain.model import (
+    CallDelta,
+    CallDone,
+    CallStart,
+    Failed,
+    Finished,
+    FinishReason,
+    ModelEvent,
+    ProviderFault,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    ResultDone,
+    SourceFound,
+    TextDelta,
+    TextEnd,
+    TextStart,
+)
+from chatd.domain.parts import Json, Part, Reasoning, Source, Text, ToolCall, ToolResult
+from tests.support.factories import call, message
+
+A, B = ToolCallId("a"), ToolCallId("b")
+SIGNED = Raw(b'{"anthropic":{"signature":"s"}}')
+STOP = Finished(reason="stop", usage=Usage(input_tokens=3, output_tokens=2))
+
+
+def fed(*events: ModelEvent) -> Assembler:
+    assembler = Assembler()
+    for event in events:
+        assembler.feed(event)
+    return assembler
+
+
+def content(*events: ModelEvent) -> tuple[Part, ...]:
+    return fed(*events).finished().content
+
+
+def interrupted(*events: ModelEvent) -> tuple[Part, ...]:
+    return fed(*events).interrupted().content
+
+
+def plain(part: Part) -> str:
+    return msgspec.json.encode(part).decode()
+
+
+def metadata(part: Part) -> bytes | None:
+    assert isinstance(part, Text | Reasoning | ToolCall | ToolResult)
+    raw: Json = part.provider_metadata
+    return None if raw is UNSET else bytes(raw)
+
+
+# Text
+
+
+def test_text_is_shown_as_it_comes_and_kept_as_one() -> None:
+    assembler = Assembler()
+    assert assembler.feed(TextStart(id="1")) == ()
+    assert assembler.feed(TextDelta(id="1", delta="Hello, ")) == (Text(text="Hello, "),)
+    assert assembler.feed(TextDelta(id="1", delta="world")) == (Text(text="world"),)
+    assert assembler.feed(TextEnd(id="1")) == ()
+    assert assembler.feed(STOP) == ()
+    answer = assembler.finished()
+    assert answer == Answer(content=(Text(text="Hello, world"),), finished=STOP)
+    assert answer.usage == STOP.usage
+
+
+def test_text_whose_beginning_was_never_told_is_shown_and_kept_all_the_same() -> None:
+    assembler = Assembler()
+    assert assembler.feed(TextDelta(id="9", delta="late")) == (Text(text="late"),)
+    assert assembler.finished().content == (Text(text="late"),)
+
+
+def test_an_empty_piece_is_not_shown() -> None:
+    assembler = Assembler()
+    assert assembler.feed(TextDelta(id="1", delta="")) == ()
+    assert assembler.feed(ReasoningDelta(id="1", delta="")) == ()
+    assert assembler.feed(CallStart(id=A, name="execute")) == ()
+    assert assembler.feed(CallDelta(id=A, delta="")) == ()
+
+
+def test_neighbouring_texts_become_one_unless_a_vendor_attached_something() -> None:
+    events = [
+        TextStart(id="1"),
+        TextDelta(id="1", delta="a"),
+        TextEnd(id="1"),
+        TextDelta(id="2", delta="b"),
+        TextEnd(id="2"),
+    ]
+    assert content(*events) == (Text(text="ab"),)
+    marked = content(*events[:2], TextEnd(id="1", provider_metadata=SIGNED), *events[3:])
+    assert [plain(part) for part in marked] == [
+        '{"type":"text","text":"a","provider_metadata":{"anthropic":{"signature":"s"}}}',
+        '{"type":"text","text":"b"}',
+    ]
+
+
+def test_a_text_without_words_is_kept_only_for_what_is_attached_to_it() -> None:
+    assert content(TextStart(id="1"), TextEnd(id="1")) == ()
+    kept = content(TextStart(id="1"), TextEnd(id="1", provider_metadata=SIGNED))
+    assert [metadata(part) for part in kept] == [bytes(SIGNED)]
+
+
+def test_the_end_of_a_block_that_never_began_means_nothing() -> None:
+    assert content(TextEnd(id="1"), ReasoningEnd(id="1", provider_metadata=SIGNED)) == ()
+
+
+# Reasoning
+
+
+def test_reasoning_keeps_its_signature_when_later_pieces_have_none() -> None:
+    kept = content(
+        ReasoningStart(id="1", text="Let ", provider_metadata=SIGNED),
+        ReasoningDelta(id="1", delta="me"),
+        ReasoningDelta(id="1", delta=" see", provider_metadata=Raw(b"{}")),
+        ReasoningEnd(id="1", provider_metadata=Raw(b"null")),
+    )
+    assert [metadata(part) for part in kept] == [bytes(SIGNED)]
+    assert isinstance(kept[0], Reasoning)
+    assert kept[0].text == "Let me see"
+
+
+def test_a_newer_signature_takes_the_place_of_an_older_one() -> None:
+    newer = Raw(b'{"anthropic":{"signature":"t"}}')
+    kept = content(
+        ReasoningStart(id="1", provider_metadata=SIGNED),
+        ReasoningDelta(id="1", delta="x", provider_metadata=newer),
+    )
+    assert [metadata(part) for part in kept] == [bytes(newer)]
+
+
+def test_sealed_reasoning_without_a_word_is_kept() -> None:
+    sealed = Raw(b'{"anthropic":{"redacted_data":"xyz"}}')
+    done = content(ReasoningStart(id="1", provider_metadata=sealed), ReasoningEnd(id="1"))
+    assert [metadata(part) for part in done] == [bytes(sealed)]
+    cut = interrupted(ReasoningStart(id="1", provider_metadata=sealed))
+    assert [metadata(part) for part in cut] == [bytes(sealed)]
+
+
+def test_reasoning_without_words_and_without_a_seal_is_not_kept() -> None:
+    assert content(ReasoningStart(id="1"), ReasoningEnd(id="1")) == ()
+
+
+def test_reasoning_says_when_it_began_and_when_it_was_done() -> None:
+    assembler = Assembler()
+    assembler.feed(ReasoningStart(id="1"), at="09:00")
+    assert assembler.feed(ReasoningDelta(id="1", delta="hm"), at="09:01") == (Reasoning(text="hm"),)
+    assembler.feed(ReasoningEnd(id="1"), at="09:02")
+    done = Reasoning(text="hm", created_at="09:00", completed_at="09:02")
+    assert assembler.finished().content == (done,)
+
+
+def test_reasoning_that_is_interrupted_was_done_at_the_interrupt() -> None:
+    assembler = Assembler()
+    assembler.feed(ReasoningDelta(id="1", delta="hm"), at="09:00")
+    done = Reasoning(text="hm", created_at="09:00", completed_at="09:05")
+    assert assembler.interrupted(at="09:05").content == (done,)
+
+
+# Calls
+
+
+def test_the_input_of_a_call_is_shown_as_it_comes_and_the_whole_call_when_it_is_there() -> None:
+    assembler = Assembler()
+    assert assembler.feed(CallStart(id=A, name="execute")) == ()
+    assert assembler.feed(CallDelta(id=A, delta='{"x":')) == (
+        ToolCall(tool_call_id=A, tool_name="execute", args_delta='{"x":'),
+    )
+    shown = assembler.feed(CallDone(id=A, name="execute", input='{"x": 1}'), at="09:00")
+    whole = call("a", args='{"x": 1}', created_at="09:00")
+    assert [plain(part) for part in shown] == [plain(whole)]
+    assert [plain(part) for part in assembler.finished().content] == [plain(whole)]
+
+
+def test_the_whole_call_counts_and_not_its_pieces() -> None:
+    kept = content(
+        CallStart(id=A, name="execute"),
+        CallDelta(id=A, delta='{"x":2}'),
+        CallDone(id=A, name="read_file", input='{"x":1}', provider_metadata=SIGNED),
+    )
+    whole = call("a", "read_file", '{"x":1}', provider_metadata=SIGNED)
+    assert [plain(part) for part in kept] == [plain(whole)]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("", b"{}"),
+        ("  ", b"{}"),
+        ('{"a":1}', b'{"a":1}'),
+        ("[1]", b"[1]"),
+        ('{"a":', None),
+        ("nonsense", None),
+        (r'{"a":"\ud800"}', rb'{"a":"\ufffd"}'),
+        ("[" * 100_000, None),
+    ],
+)
+def test_arguments_are_kept_if_they_are_json(given: str, kept: bytes | None) -> None:
+    (part,) = content(CallDone(id=A, name="execute", input=given))
+    assert isinstance(part, ToolCall)
+    assert (None if part.args is UNSET else bytes(part.args)) == kept
+
+
+def test_a_piece_of_a_call_that_nobody_began_is_ignored() -> None:
+    assembler = Assembler()
+    assert assembler.feed(CallDelta(id=A, delta="{")) == ()
+    assert assembler.finished().content == ()
+
+
+def test_a_call_cut_short_at_the_end_of_an_answer_is_not_taken_for_one_without_input() -> None:
+    (part,) = content(CallStart(id=A, name="execute"), Finished(reason="length", usage=Usage()))
+    assert isinstance(part, ToolCall)
+    assert part.args is UNSET
+
+
+def test_two_calls_of_one_id_become_two_calls() -> None:
+    kept = content(
+        CallDone(id=A, name="execute", input="{}"),
+        CallStart(id=A, name="execute"),
+        CallDone(id=A, name="execute", input="{}"),
+        CallDone(id=ToolCallId(""), name="execute", input="{}"),
+    )
+    assert [p.tool_call_id for p in kept if isinstance(p, ToolCall)] == ["a", "a-2", "call"]
+
+
+def test_an_id_that_an_earlier_answer_used_is_not_used_again() -> None:
+    history = [message(1, "assistant", call("a"), call("b", provider_executed=True))]
+    assembler = Assembler(taken=taken_ids(history))
+    shown = [
+        *assembler.feed(CallStart(id=A, name="execute")),
+        *assembler.feed(CallDelta(id=A, delta="{}")),
+        *assembler.feed(CallDone(id=A, name="execute", input="{}")),
+    ]
+    assert {p.tool_call_id for p in shown if isinstance(p, ToolCall)} == {"a-2"}
+
+
+def test_the_providers_own_calls_keep_their_ids_and_results_stand_beside_them() -> None:
+    search = CallDone(id=A, name="web_search", input='{"q":"x"}', provider_executed=True)
+    found = ResultDone(
+        id=A, name="web_search", result=Raw(b'[{"url":"u"}]'), provider_metadata=SIGNED
+    )
+    assembler = Assembler(taken=[A])
+    assembler.feed(TextDelta(id="1", delta="Searching. "))
+    assembler.feed(TextEnd(id="1"))
+    assembler.feed(search)
+    (shown,) = assembler.feed(found, at="09:00")
+    assert isinstance(shown, ToolResult)
+    assert shown.provider_executed
+    assembler.feed(TextDelta(id="2", delta="Found."))
+    kinds = [type(part) for part in assembler.finished().content]
+    assert kinds == [Text, ToolCall, ToolResult, Text]
+    assert assembler.finished().content[2] == shown
+    assert shown.tool_call_id == A
+
+
+def test_bytes_of_a_provider_that_are_not_text_are_mended() -> None:
+    (part,) = content(ResultDone(id=A, name="web_search", result=Raw(b'"\xff"')))
+    assert isinstance(part, ToolResult)
+    assert part.result is not UNSET
+    assert bytes(part.result).decode() == '"\ufffd"'
+
+
+def test_a_source_is_shown_and_kept() -> None:
+    assembler = Assembler()
+    source = Source(url="https://x.example", source_id="s", title="X")
+    found = SourceFound(url="https://x.example", id="s", title="X")
+    assert assembler.feed(found) == (source,)
+    assert assembler.finished().content == (source,)
+
+
+# Order and ends
+
+
+def test_blocks_stand_in_the_order_in_which_they_were_completed() -> None:
+    kept = content(
+        TextStart(id="1"),
+        CallStart(id=A, name="execute"),
+        TextDelta(id="1", delta="text"),
+        CallDone(id=A, name="execute", input="{}"),
+        ReasoningDelta(id="r", delta="hm"),
+        ReasoningEnd(id="r"),
+        TextEnd(id="1"),
+    )
+    assert [type(part) for part in kept] == [ToolCall, Reasoning, Text]
+
+
+def test_what_is_open_at_an_interrupt_follows_in_the_order_in_which_it_was_begun() -> None:
+    kept = interrupted(
+        CallStart(id=A, name="execute"),
+        CallDelta(id=A, delta='{"path":"main.go"'),
+        TextDelta(id="1", delta="done "),
+        TextEnd(id="1"),
+        ReasoningDelta(id="r", delta="hm"),
+        TextDelta(id="2", delta="half a sen"),
+        CallStart(id=B, name="read_file"),
+        CallDelta(id=B, delta='{"path":"x"}'),
+    )
+    assert [plain(part) for part in kept] == [
+        '{"type":"text","text":"done "}',
+        '{"type":"tool-call","tool_call_id":"a","tool_name":"execute"}',
+        '{"type":"reasoning","text":"hm"}',
+        '{"type":"text","text":"half a sen"}',
+        '{"type":"tool-call","tool_call_id":"b","tool_name":"read_file","args":{"path":"x"}}',
+    ]
+
+
+def test_an_interrupted_answer_has_no_usage() -> None:
+    assembler = fed(TextDelta(id="1", delta="x"), STOP)
+    assert assembler.interrupted() == Answer(content=(Text(text="x"),))
+    assert assembler.interrupted().usage is None
+
+
+def test_an_interrupt_before_the_first_word_leaves_nothing() -> None:
+    assert interrupted() == ()
+    assert interrupted(TextStart(id="1"), ReasoningStart(id="2")) == ()
+
+
+def test_a_failure_adds_nothing() -> None:
+    assert fed().feed(Failed(fault=ProviderFault(message="no"))) == ()
+
+
+def test_half_a_character_neither_breaks_the_preview_nor_the_answer() -> None:
+    assembler = Assembler()
+    assert assembler.feed(TextDelta(id="1", delta="a\ud83d")) == (Text(text="a\ufffd"),)
+    assembler.feed(TextDelta(id="1", delta="\ude00"))
+    assert assembler.finished().content == (Text(text="a\U0001f600"),)
+
+
+def test_an_answer_that_does_not_end_is_a_failure() -> None:
+    assembler = Assembler()
+    piece = TextDelta(id="1", delta="x" * (MAX_ANSWER // 4))
+    for _ in range(3):
+        assembler.feed(piece)
+    with pytest.raises(ModelFailed):
+        assembler.feed(piece)
+
+
+def test_what_was_assembled_can_be_stored_and_read_back() -> None:
+    kept = content(
+        ReasoningStart(id="1", text="hm", provider_metadata=SIGNED),
+        CallDone(id=A, name="execute", input=r'{"a":"\ud800\u0000"}'),
+        ResultDone(id=A, name="web_search", result=Raw(b'{"x":"\xff"}')),
+        TextDelta(id="1", delta="\ud800\0"),
+    )
+    stored = msgspec.json.encode(kept)
+    assert msgspec.json.decode(stored, type=tuple[Reasoning | ToolCall | ToolResult | Text, ...])
+
+
+# What an answer is worth
+
+
+def answer(*parts: Part, reason: FinishReason = "stop", why: str | None = None) -> Answer:
+    return Answer(content=parts, finished=Finished(reason=reason, usage=Usage(), explanation=why))
+
+
+THOUGHT = Reasoning(text="I should not.")
+
+
+@pytest.mark.parametrize("parts", [(), (THOUGHT,), (Text(text=" "),), (THOUGHT, Text(text=""))])
+def test_an_answer_that_was_filtered_before_a_word_was_said_is_an_error(
+    parts: tuple[Part, ...],
+) -> None:
+    verdict = judge(answer(*parts, reason="content-filter", why="Category: x."), "anthropic")
+    assert isinstance(verdict, Refused)
+    error = verdict.failure.error
+    assert (error.kind, error.retryable) == ("content_filter", False)
+    assert error.message == "Anthropic declined to answer."
+    assert error.detail == "Category: x."
+
+
+@pytest.mark.parametrize("part", [Text(text="partial"), call("a"), Source(url="u")])
+def test_what_was_visibly_said_is_kept_though_the_rest_was_filtered(part: Part) -> None:
+    assert judge(answer(THOUGHT, part, reason="content-filter"), "anthropic") == Keep()
+
+
+def test_an_answer_without_content_ends_the_turn_and_adds_nothing() -> None:
+    assert judge(answer(), "openai") == Nothing()
+    assert judge(answer(Text(text=" \n")), "openai") == Nothing()
+    assert judge(Answer(content=()), "openai") == Nothing()
+
+
+def test_reasoning_alone_is_kept_if_the_model_stopped_by_itself() -> None:
+    assert judge(answer(THOUGHT), "openai") == Keep()
+    sealed = Reasoning(text="", provider_metadata=SIGNED)
+    assert judge(answer(sealed), "openai") == Keep()
+
+
+def test_an_answer_that_ended_in_an_error_may_be_asked_for_again() -> None:
+    verdict = judge(answer(THOUGHT, reason="error"), "google")
+    assert isinstance(verdict, Refused)
+    assert verdict.failure.retryable
+    assert judge(answer(Text(text="said"), reason="error"), "google") == Keep()
+
+
+def test_a_call_counts_whatever_made_the_model_stop() -> None:
+    assert judge(answer(call("a", args=None), reason="length"), "openai") == Keep()
