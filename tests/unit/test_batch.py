@@ -1,0 +1,198 @@
+"""Which calls of a batch run, in which order, and which are refused beforehand."""
+
+import msgspec
+import pytest
+from msgspec import Raw, Struct
+
+from chatd.domain.batch import (
+    MUST_BE_ALONE,
+    NOT_AN_OBJECT,
+    NOT_JSON,
+    SKIPPED,
+    Batch,
+    Toolbox,
+    plan_batch,
+)
+from chatd.domain.input_check import ambiguous_key
+from chatd.domain.model import ToolSpec
+from chatd.domain.parts import ToolCall
+from chatd.domain.step_rows import in_call_order
+from chatd.domain.tool_output import Answered, ToolOutput
+from tests.support.factories import call
+
+SCHEMA = Raw(
+    msgspec.json.encode(
+        {
+            "type": "object",
+            "properties": {
+                "path": {"type": "string"},
+                "edits": {
+                    "type": "array",
+                    "items": {"type": "object", "properties": {"old": {"type": "string"}}},
+                },
+                "env": {
+                    "type": "object",
+                    "additionalProperties": {
+                        "type": "object",
+                        "properties": {"value": {"type": "string"}},
+                    },
+                },
+            },
+        }
+    )
+)
+
+
+class FakeTool(Struct, frozen=True, kw_only=True):
+    name: str
+    serial: bool = False
+    exclusive: bool = False
+
+    @property
+    def spec(self) -> ToolSpec:
+        return ToolSpec(name=self.name, description="", input_schema=SCHEMA)
+
+
+TOOLS = {
+    tool.name: tool
+    for tool in (
+        FakeTool(name="read"),
+        FakeTool(name="write"),
+        FakeTool(name="find", serial=True),
+        FakeTool(name="plan", exclusive=True),
+    )
+}
+BOX = Toolbox(tools=TOOLS, aliases={"cat": "read", "gone": "nowhere"})
+
+
+def planned(*calls: ToolCall, box: Toolbox = BOX) -> dict[str, list[str]]:
+    batch = plan_batch(calls, box)
+    return {
+        "concurrent": [call.tool_call_id for call in batch.concurrent],
+        "serial": [call.tool_call_id for call in batch.serial],
+        "rejected": [answer.call_id for answer in batch.rejected],
+    }
+
+
+def refusal(one: ToolCall, box: Toolbox = BOX) -> str | None:
+    """Why a call is not run, or None."""
+    batch = plan_batch([one], box)
+    assert all(answer.output.is_error for answer in batch.rejected)
+    return batch.rejected[0].output.text if batch.rejected else None
+
+
+def test_calls_run_together_and_serial_ones_afterwards_in_their_order() -> None:
+    plan = planned(call("1", "find"), call("2", "read"), call("3", "find"), call("4", "write"))
+    assert plan == {"concurrent": ["2", "4"], "serial": ["1", "3"], "rejected": []}
+
+
+def test_the_providers_own_calls_are_not_ours_to_answer() -> None:
+    search = call("1", "web_search", provider_executed=True)
+    assert plan_batch([search], BOX) == Batch()
+    beside = planned(search, call("2", "plan"))
+    assert beside == {"concurrent": ["2"], "serial": [], "rejected": []}
+
+
+def test_a_tool_that_must_be_alone_runs_alone() -> None:
+    assert planned(call("1", "plan"))["concurrent"] == ["1"]
+
+
+def test_a_tool_that_must_be_alone_stops_the_whole_batch() -> None:
+    batch = plan_batch([call("1", "read"), call("2", "plan"), call("3", "nosuch")], BOX)
+    assert (batch.concurrent, batch.serial) == ((), ())
+    said = {answer.call_id: answer.output.text for answer in batch.rejected}
+    assert said == {"1": SKIPPED, "2": MUST_BE_ALONE, "3": SKIPPED}
+    assert all(answer.output.is_error for answer in batch.rejected)
+
+
+def test_two_calls_that_must_be_alone_stop_each_other() -> None:
+    batch = plan_batch([call("1", "plan"), call("2", "plan")], BOX)
+    assert [answer.output.text for answer in batch.rejected] == [MUST_BE_ALONE] * 2
+
+
+def test_a_former_name_finds_the_tool() -> None:
+    (found,) = plan_batch([call("1", "cat")], BOX).concurrent
+    assert (found.tool_name, found.tool_call_id) == ("read", "1")
+
+
+def test_a_former_name_of_nothing_is_unknown() -> None:
+    assert refusal(call("1", "gone")) == (
+        "There is no tool named 'gone'. Tools: find, plan, read, write."
+    )
+
+
+def test_an_unknown_name_is_answered_with_the_names_there_are() -> None:
+    assert (
+        refusal(call("1", "rm"), Toolbox(tools={})) == "There is no tool named 'rm'. Tools: none."
+    )
+    many = {f"t{index:03}": FakeTool(name="t") for index in range(200)}
+    said = refusal(call("1", "rm"), Toolbox(tools=many))
+    assert said is not None
+    assert said.endswith("t049, and 150 more.")
+
+
+def test_a_tool_that_is_not_active_is_refused_even_by_a_former_name() -> None:
+    box = msgspec.structs.replace(BOX, active=frozenset({"write"}))
+    assert refusal(call("1", "read"), box) == "The tool 'read' is not active in this turn."
+    assert refusal(call("1", "cat"), box) == "The tool 'read' is not active in this turn."
+    assert refusal(call("1", "write"), box) is None
+    assert refusal(call("1", "rm"), box) == "There is no tool named 'rm'. Tools: write."
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (None, NOT_JSON),
+        ("[]", NOT_AN_OBJECT),
+        ("null", NOT_AN_OBJECT),
+        ('"{}"', NOT_AN_OBJECT),
+        ("{}", None),
+        ('{"path":"x"}', None),
+    ],
+)
+def test_arguments_must_be_a_json_object(args: str | None, reason: str | None) -> None:
+    assert refusal(call("1", "read", args)) == reason
+
+
+@pytest.mark.parametrize(
+    ("args", "key"),
+    [
+        ('{"path":"a","path":"b"}', "path"),
+        ('{"Path":"a"}', "Path"),
+        ('{"path":"a","PATH":"b"}', "PATH"),
+        ('{"edits":[{"old":"a"},{"old":"b","old":"c"}]}', "old"),
+        ('{"edits":[{"Old":"a"}]}', "Old"),
+        ('{"env":{"X":{"value":"1","value":"2"}}}', "value"),
+        ('{"env":{"X":{"VALUE":"1"}}}', "VALUE"),
+        ('{"other":{"a":1,"a":2}}', "a"),
+        ('{"env":{"PATH":{},"Path":{}}}', None),
+        ('{"other":{"a":1,"A":2}}', None),
+        ('{"path":"a","edits":[],"env":{}}', None),
+    ],
+)
+def test_input_that_two_readers_could_read_differently_is_refused(
+    args: str, key: str | None
+) -> None:
+    assert ambiguous_key(Raw(args.encode()), SCHEMA) == key
+    said = refusal(call("1", "read", args))
+    assert said is None if key is None else said is not None and repr(key) in said
+
+
+def test_input_of_other_peoples_tools_is_theirs_to_judge() -> None:
+    box = msgspec.structs.replace(BOX, lenient=frozenset({"read"}))
+    assert refusal(call("1", "read", '{"path":"a","path":"b"}'), box) is None
+    assert refusal(call("1", "read", "[]"), box) == NOT_AN_OBJECT
+
+
+def test_a_schema_that_cannot_be_read_still_refuses_a_key_that_comes_twice() -> None:
+    assert ambiguous_key(Raw(b'{"a":1,"a":2}'), Raw(b"nonsense")) == "a"
+    assert ambiguous_key(Raw(b'{"a":1}'), Raw(b"[]")) is None
+    assert ambiguous_key(Raw(b"nonsense"), SCHEMA) is None
+
+
+def test_results_are_told_in_the_order_of_the_calls() -> None:
+    def done(one: ToolCall) -> Answered:
+        return Answered(call_id=one.tool_call_id, name="x", output=ToolOutput(text="x"))
+
+    one, two, three = call("1"), call("2"), call("3")
+    assert in_call_order([one, two, three], [done(three), done(one)]) == [done(one), done(three)]

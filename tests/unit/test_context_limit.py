@@ -1,0 +1,118 @@
+"""The size of a context, found in whatever a provider says."""
+
+import msgspec
+import pytest
+from msgspec import UNSET, Raw
+
+from chatd.domain.context_limit import LARGEST, effective_limit, reported_limit
+
+
+def found(value: object) -> int | None:
+    return reported_limit(Raw(msgspec.json.encode(value)))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "contextlimit",
+        "context_limit",
+        "Context-Limit",
+        "contextWindow",
+        "context_length",
+        "max_context",
+        "maxContextTokens",
+        "max_input_tokens",
+        "maxInputToken",
+        "input_token_limit",
+        "INPUT TOKEN LIMIT",
+        "max_context_limit",
+        "modelContextLimit",
+        "context_window_size",
+        "maxContextWindow",
+        "max_model_context_length",
+        "context_token_limit",
+        "maximum-is-not-max-context-tokens",
+        "contextTokensMax",
+    ],
+)
+def test_a_name_that_means_the_size_of_the_context_is_recognized(key: str) -> None:
+    assert found({key: 200_000}) == 200_000
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "context",
+        "limit",
+        "max_tokens",
+        "max_output_tokens",
+        "max_context_version",
+        "context_tokens_used",
+        "context_window_used",
+        "context_limit_used",
+        "contextLimitExceeded",
+        "context_tokens",
+        "rate_limit",
+        "window",
+        "contextual_limits",
+    ],
+)
+def test_a_name_that_means_something_else_is_not(key: str) -> None:
+    assert found({key: 200_000}) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "limit"),
+    [
+        (200_000, 200_000),
+        (200_000.0, 200_000),
+        ("200000", 200_000),
+        (" 200000 ", 200_000),
+        (1, 1),
+        (LARGEST, LARGEST),
+        (LARGEST + 1, None),
+        (0, None),
+        (-5, None),
+        (1.5, None),
+        ("1.5", None),
+        ("200k", None),
+        ("", None),
+        ("-5", None),
+        (True, None),
+        (None, None),
+        ([200_000], None),
+        ({"x": 1}, None),
+        (1e300, None),
+    ],
+)
+def test_only_a_positive_whole_number_is_a_size(value: object, limit: int | None) -> None:
+    assert found({"context_limit": value}) == limit
+
+
+def test_the_largest_of_several_counts_wherever_it_stands() -> None:
+    nested = {
+        "openrouter": {"models": [{"context_length": 8000}, {"context_length": 128_000}]},
+        "context_limit": 32_000,
+    }
+    assert found(nested) == 128_000
+
+
+def test_a_list_at_the_top_is_looked_into() -> None:
+    assert found([[{"contextWindow": 7}]]) == 7
+
+
+@pytest.mark.parametrize("raw", [b"", b"null", b"{}", b"3", b"not json", b"[" * 100_000])
+def test_where_nothing_is_said_nothing_is_found(raw: bytes) -> None:
+    assert reported_limit(Raw(raw)) is None
+    assert reported_limit(UNSET) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "configured", "limit"),
+    [(9, 5, 9), (None, 5, 5), (None, None, None), (None, 0, None), (None, -1, None), (9, None, 9)],
+)
+def test_what_the_provider_says_counts_before_what_is_configured(
+    said: int | None, configured: int | None, limit: int | None
+) -> None:
+    metadata = Raw(msgspec.json.encode({"context_limit": said}))
+    assert effective_limit(metadata, configured) == limit
