@@ -1,0 +1,123 @@
+"""What live parts leave in history when the worker that showed them is gone."""
+
+import msgspec
+
+from chatd.domain.messages import Role
+from chatd.domain.partial import LivePart, Partial, partial
+from chatd.domain.parts import KnownPart, Part, Reasoning, Source, Text, ToolCall, ToolResult
+from tests.support.factories import call, pending, result, text
+
+
+def shown(*parts: KnownPart, role: Role = "assistant") -> list[LivePart]:
+    return [LivePart(role=role, part=part) for part in parts]
+
+
+def by_tool(*parts: KnownPart) -> list[LivePart]:
+    return shown(*parts, role="tool")
+
+
+def piece(call_id: str, delta: str, name: str = "execute") -> ToolCall:
+    return call(call_id, name, None, args_delta=delta)
+
+
+def plain(parts: tuple[Part, ...]) -> list[str]:
+    return [msgspec.json.encode(part).decode() for part in parts]
+
+
+def answered(found: Partial) -> list[str]:
+    return [
+        part.tool_call_id
+        for draft in found.results
+        for part in draft.content
+        if isinstance(part, ToolResult)
+    ]
+
+
+def test_pieces_of_text_and_reasoning_are_joined() -> None:
+    found = partial(
+        shown(
+            Reasoning(text="Let "),
+            Reasoning(text="me see."),
+            Text(text="Once "),
+            Text(text="upon"),
+            Reasoning(text="Hm."),
+            Text(text=" a time"),
+        ),
+        at="09:00",
+    )
+    assert found.content == (
+        Reasoning(text="Let me see.", created_at="09:00", completed_at="09:00"),
+        Text(text="Once upon"),
+        Reasoning(text="Hm.", created_at="09:00", completed_at="09:00"),
+        Text(text=" a time"),
+    )
+
+
+def test_pieces_of_a_call_are_joined_where_the_first_was_shown() -> None:
+    found = partial(
+        shown(piece("a", '{"x'), text("meanwhile"), piece("b", "{"), piece("a", '":1}')),
+        at="09:00",
+    )
+    assert plain(found.content) == plain(
+        (
+            call("a", args='{"x":1}', created_at="09:00"),
+            text("meanwhile"),
+            call("b", args=None, created_at="09:00"),
+        )
+    )
+
+
+def test_a_whole_call_counts_whatever_pieces_come_before_or_after() -> None:
+    whole = call("a", args='{"x":2}')
+    found = partial(shown(piece("a", '{"x":'), whole, piece("a", "1}")))
+    assert plain(found.content) == plain((whole,))
+
+
+def test_a_result_answers_its_call_once() -> None:
+    found = partial(
+        [
+            *shown(call("a"), call("b")),
+            *by_tool(result("a", output='{"output":"first"}'), result("a"), result("c")),
+        ]
+    )
+    assert answered(found) == ["a"]
+    assert b"first" in msgspec.json.encode(found.results[0])
+    assert [draft.role for draft in found.results] == ["tool"]
+
+
+def test_a_preview_of_an_output_answers_nothing() -> None:
+    preview = result("a", output="{}", result_delta="line 1")
+    assert partial([*shown(call("a")), *by_tool(preview)]).results == ()
+
+
+def test_a_result_without_a_value_answers_nothing() -> None:
+    empty = ToolResult(tool_call_id=call("a").tool_call_id, tool_name="execute")
+    assert partial([*shown(call("a")), *by_tool(empty)]).results == ()
+
+
+def test_results_answer_calls_that_were_open_before() -> None:
+    found = partial(by_tool(result("a"), result("x")), open_calls=[pending("a"), pending("b")])
+    assert answered(found) == ["a"]
+    assert found.content == ()
+
+
+def test_nothing_said_is_kept_while_calls_are_open() -> None:
+    assert partial(shown(text("odd")), open_calls=[pending("a")]) == Partial()
+
+
+def test_the_providers_results_stand_in_its_answer() -> None:
+    search = call("s", "web_search", provider_executed=True)
+    hits = result("s", "web_search", "[]", provider_executed=True)
+    found = partial([*shown(search), *by_tool(hits), *shown(text("Found."))])
+    assert found.content == (search, hits, text("Found."))
+    assert found.results == ()
+
+
+def test_sources_are_kept_and_other_roles_are_not() -> None:
+    source = Source(url="https://x.example")
+    found = partial([*shown(source), *shown(text("odd"), role="user"), *by_tool(text("odder"))])
+    assert found.content == (source,)
+
+
+def test_nothing_shown_leaves_nothing() -> None:
+    assert partial([]) == Partial()

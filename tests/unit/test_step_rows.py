@@ -1,0 +1,147 @@
+"""What a model call leaves in history and in the books."""
+
+from uuid import UUID
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from chatd.domain.answer import Answer
+from chatd.domain.ids import ModelConfigId, ToolCallId
+from chatd.domain.messages import Draft, Usage, UsageEntry
+from chatd.domain.model import Finished, ModelConfig, Prices
+from chatd.domain.parts import Reasoning, Text, ToolCall, ToolResult
+from chatd.domain.step_rows import (
+    Call,
+    answer_message,
+    result_messages,
+    runtime_ms,
+    usage_entry,
+)
+from chatd.domain.tool_output import Answered, ToolOutput
+from tests.support.factories import call, result, text
+
+CONFIG = ModelConfig(
+    id=ModelConfigId(UUID(int=7)),
+    name="Small",
+    provider="my-openai",
+    model="gpt-x",
+    context_limit=4096,
+    prices=Prices(input="2", output="8"),
+)
+CALL = Call(config=CONFIG, reasoning_effort="low", runtime_ms=1200)
+USAGE = Usage(input_tokens=100, output_tokens=10)
+
+
+def finished(**columns: object) -> Finished:
+    return msgspec.structs.replace(Finished(reason="stop", usage=USAGE), **columns)
+
+
+def test_an_answer_becomes_one_message_with_all_that_is_known_of_the_call() -> None:
+    thought = Reasoning(text="hm", created_at="1", completed_at="2")
+    answer = Answer(content=(thought, text("Hi.")), finished=finished(response_id="r1"))
+    assert answer_message(answer, CALL) == Draft(
+        role="assistant",
+        content=(thought, text("Hi.")),
+        model_config_id=CONFIG.id,
+        reasoning_effort="low",
+        usage=Usage(input_tokens=100, output_tokens=10, context_limit=4096),
+        cost_micros=280,
+        runtime_ms=1200,
+        provider_response_id="r1",
+    )
+
+
+def test_a_limit_that_the_provider_tells_counts_before_the_configured_one() -> None:
+    said = Raw(b'{"x":{"context_window":8192}}')
+    draft = answer_message(Answer(content=(), finished=finished(provider_metadata=said)), CALL)
+    assert draft.usage is not None
+    assert draft.usage.context_limit == 8192
+
+
+def test_an_unknown_limit_stays_unknown() -> None:
+    bare = Call(config=msgspec.structs.replace(CONFIG, context_limit=None, prices=None))
+    draft = answer_message(Answer(content=(), finished=finished()), bare)
+    assert draft.usage == USAGE
+    assert (draft.cost_micros, draft.runtime_ms) == (None, None)
+
+
+def test_an_interrupted_answer_has_neither_usage_nor_cost() -> None:
+    draft = answer_message(Answer(content=(text("Once"),)), CALL)
+    assert (draft.usage, draft.cost_micros, draft.provider_response_id) == (None, None, None)
+    assert (draft.model_config_id, draft.runtime_ms) == (CONFIG.id, 1200)
+
+
+def test_the_providers_own_results_stay_inside_the_answer_in_their_order() -> None:
+    content = (
+        text("Searching."),
+        call("s", "web_search", provider_executed=True),
+        result("s", "web_search", "[]", provider_executed=True),
+        text("Found."),
+        call("a"),
+    )
+    assert answer_message(Answer(content=content, finished=finished()), CALL).content == content
+
+
+def test_calls_say_whose_tool_they_name() -> None:
+    content = (call("a", "git__log"), call("b", "execute"), Text(text="git__log"))
+    kept = answer_message(Answer(content=content), CALL, {"git__log": "mcp-1"}).content
+    servers = [p.mcp_server_config_id for p in kept if isinstance(p, ToolCall)]
+    assert servers == ["mcp-1", None]
+
+
+def test_results_become_one_message_each_in_the_order_of_the_calls() -> None:
+    answers = [
+        Answered(call_id=ToolCallId(one), name="execute", output=ToolOutput(text=one))
+        for one in ("b", "a")
+    ]
+    drafts = result_messages(answers, None, at="09:00")
+    assert [draft.role for draft in drafts] == ["tool", "tool"]
+    parts = [part for draft in drafts for part in draft.content if isinstance(part, ToolResult)]
+    assert [part.tool_call_id for part in parts] == ["b", "a"]
+    assert {part.created_at for part in parts} == {"09:00"}
+
+
+def test_results_are_cut_to_what_the_context_bears() -> None:
+    answer = Answered(call_id=ToolCallId("a"), name="x", output=ToolOutput(text="x" * 100_000))
+    (draft,) = result_messages([answer], 1000)
+    (part,) = draft.content
+    assert isinstance(part, ToolResult)
+    assert isinstance(part.result, Raw)
+    assert len(bytes(part.result)) < 17 * 1024
+
+
+@pytest.mark.parametrize(
+    ("opened", "ended", "expected"),
+    [(10.0, 11.5, 1500), (10.0, 10.0009, None), (10.0, 10.0, None), (10.0, 10.0015, 1)],
+)
+def test_time_is_counted_in_whole_milliseconds_or_not_at_all(
+    opened: float, ended: float, expected: int | None
+) -> None:
+    assert runtime_ms(opened, ended) == expected
+
+
+def test_every_call_is_booked_with_the_prices_of_the_day() -> None:
+    assert usage_entry("turn", CALL, USAGE) == UsageEntry(
+        kind="turn",
+        provider="my-openai",
+        model="gpt-x",
+        usage=USAGE,
+        model_config_id=CONFIG.id,
+        cost_micros=280,
+        price=usage_entry("turn", CALL, USAGE).price,
+        runtime_ms=1200,
+    )
+    price = usage_entry("turn", CALL, USAGE).price
+    assert price is not None
+    assert bytes(price) == b'{"input":"2","output":"8"}'
+
+
+def test_a_call_that_failed_is_booked_too() -> None:
+    entry = usage_entry("compaction", CALL, None, ok=False)
+    assert (entry.usage, entry.cost_micros, entry.ok) == (Usage(), None, False)
+
+
+def test_a_model_without_prices_is_booked_without_a_cost() -> None:
+    entry = usage_entry("title", Call(config=msgspec.structs.replace(CONFIG, prices=None)), USAGE)
+    assert (entry.cost_micros, entry.price) == (None, None)
