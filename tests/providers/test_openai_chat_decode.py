@@ -1,0 +1,418 @@
+"""What the streams of Chat Completions mean, whoever sends them."""
+
+from collections.abc import Collection
+
+import msgspec
+import pytest
+from msgspec import UNSET, Raw
+
+from chatd.domain.assemble import Answer as Assembled
+from chatd.domain.classify import classify
+from chatd.domain.ids import ToolCallId
+from chatd.domain.messages import Usage
+from chatd.domain.model import (
+    CallDone,
+    Failed,
+    Finished,
+    ModelEvent,
+    ProviderFault,
+    TextDelta,
+    TextEnd,
+    TextStart,
+)
+from chatd.domain.parts import Part, Reasoning, Source, Text, ToolCall
+from chatd.providers.openai_chat.answer import Answer
+from chatd.providers.openai_chat.decode import Decoder
+from chatd.providers.openai_chat.thoughts import ThoughtSplitter
+from chatd.providers.openai_chat.wire import unpack
+from chatd.providers.schema import ToolNames
+from tests.support.providers.openai_chat import DONE, NAMES, chunk, stream
+from tests.support.providers.reading import answer_of, read_bytewise, read_cut, read_whole
+
+ORIGIN = "my server"
+
+
+def decoder(*, thoughts: bool = False, taken: Collection[str] = (), salt: str = "abc") -> Decoder:
+    names = ToolNames(["read_file", "show.time"])
+    return Decoder(Answer(ORIGIN, names, taken=taken, salt=salt, thoughts=thoughts))
+
+
+def new_for(name: str) -> Decoder:
+    return decoder(thoughts=name.startswith("gemini"))
+
+
+def read(name: str) -> list[ModelEvent]:
+    return read_whole(lambda: new_for(name), stream(name))
+
+
+def answer(name: str) -> Assembled:
+    return answer_of(read(name))
+
+
+def finished(name: str) -> Finished:
+    last = read(name)[-1]
+    assert isinstance(last, Finished)
+    return last
+
+
+def failed(data: bytes) -> ProviderFault:
+    last = read_whole(decoder, data)[-1]
+    assert isinstance(last, Failed)
+    return last.fault
+
+
+def said(name: str) -> list[Part]:
+    return [
+        part if isinstance(part, Source) else msgspec.structs.replace(part, provider_metadata=UNSET)
+        for part in answer(name).content
+        if isinstance(part, Text | Reasoning | ToolCall | Source)
+    ]
+
+
+def call(call_id: str, name: str, args: str) -> ToolCall:
+    return ToolCall(tool_call_id=ToolCallId(call_id), tool_name=name, args=Raw(args.encode()))
+
+
+# However it is cut
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stream_means_the_same_wherever_it_is_cut(name: str) -> None:
+    data, whole = stream(name), read(name)
+    assert read_bytewise(lambda: new_for(name), data) == whole
+    for at in range(len(data)):
+        assert read_cut(lambda: new_for(name), data, at) == whole
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_there_is_one_end_and_nothing_after_it(name: str) -> None:
+    events = read(name)
+    assert [e for e in events if isinstance(e, Finished | Failed)] == events[-1:]
+    ended = new_for(name)
+    ended.feed(stream(name))
+    ended.close()
+    assert ended.feed(stream("text")) == []
+    assert ended.close() == []
+
+
+@pytest.mark.parametrize("name", ["text", "tools", "deepseek", "openrouter", "gemini"])
+def test_a_stream_that_stops_before_a_reason_to_is_incomplete(name: str) -> None:
+    data = stream(name)
+    end = next(
+        data.rfind(b"data:", 0, at)
+        for reason in (b'"finish_reason":"stop"', b'"finish_reason":"tool_calls"')
+        if (at := data.find(reason)) >= 0
+    )
+    for at in range(0, end, 5):
+        fault = failed(data[:at])
+        assert fault.incomplete
+        assert classify(fault).retryable
+
+
+def test_a_reason_to_stop_is_enough_of_an_end() -> None:
+    assert finished("no_done").usage.total_tokens == 7
+    # Also if the last event lacks the blank line after it.
+    assert isinstance(read_whole(decoder, stream("no_done").rstrip(b"\n"))[-1], Finished)
+
+
+def test_saying_done_without_a_reason_is_no_end() -> None:
+    assert failed(chunk(content="Hi") + DONE).incomplete
+
+
+# What comes
+
+
+def test_text_comes_piece_by_piece() -> None:
+    assert read("text") == [
+        TextStart(id="1"),
+        TextDelta(id="1", delta="The "),
+        TextDelta(id="1", delta="sky is"),
+        TextDelta(id="1", delta=" blue, café ☕"),
+        TextEnd(id="1"),
+        finished("text"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        (
+            "tools",
+            [
+                Text(text="Looking."),
+                call("call_aaa111", "read_file", '{"path":"a.txt"}'),
+                call("call_bbb222", "show.time", "{}"),
+            ],
+        ),
+        (
+            "deepseek",
+            [
+                Reasoning(text="The user asks for the time."),
+                Text(text="Let me see."),
+                call("call_ds_1", "show.time", '{"zone":"UTC"}'),
+            ],
+        ),
+        (
+            "openrouter",
+            [
+                Reasoning(text="I should search."),
+                Source(url="https://example.org/towers", title="Towers"),
+                Text(text="Found it: the tower."),
+                Reasoning(text=""),
+                call("toolu_9", "read_file", '{"path":"t"}'),
+            ],
+        ),
+        (
+            "gemini",
+            [
+                Reasoning(text="**Calculating**\n\nStep one. More thinking."),
+                Text(text="The answer needs a look."),
+                call("jm4owj31", "read_file", '{"path":"a.txt"}'),
+                call("tool-call-1-abc", "show.time", "{}"),
+            ],
+        ),
+        (
+            "gemini_vertex",
+            [
+                Reasoning(text="**Exploring**\n\nUntagged thought."),
+                Text(text="Plain answer with a < b and <thoughts>."),
+            ],
+        ),
+        (
+            "ollama",
+            [
+                Reasoning(text="Two calls then."),
+                call("call_x1", "read_file", '{"path":"a"}'),
+                call("call_x2", "read_file", '{"path":"b"}'),
+            ],
+        ),
+        ("vllm", [Reasoning(text="Greet."), Text(text="Hello!")]),
+        ("mistral", [Reasoning(text="Hmm, so."), Text(text="Bonjour !")]),
+        ("llamacpp", [Text(text="Hi there")]),
+        ("refusal", [Text(text="I'm sorry, I cannot help.")]),
+        ("half_character", [Text(text="a smile: 😀 and half: \ufffd!")]),
+    ],
+)
+def test_answers_of_all_kinds_of_servers(name: str, parts: list[Part]) -> None:
+    assert said(name) == parts
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("text", "stop"),
+        ("tools", "tool-calls"),
+        ("gemini", "tool-calls"),
+        ("ollama", "tool-calls"),
+        ("length", "length"),
+        ("refusal", "content-filter"),
+        ("azure_filter", "content-filter"),
+    ],
+)
+def test_ends_are_told_apart(name: str, reason: str) -> None:
+    assert finished(name).reason == reason
+
+
+def test_an_end_nobody_knows_is_another_end() -> None:
+    for word, reason in (("galaxy_brain", "other"), ("eos", "stop"), ("model_length", "length")):
+        end = read_whole(decoder, chunk(content="Hi") + chunk(word) + DONE)[-1]
+        assert isinstance(end, Finished)
+        assert end.reason == reason
+
+
+def test_a_refusal_is_why_the_answer_ended() -> None:
+    assert finished("refusal").explanation == "I'm sorry, I cannot help."
+    assert finished("text").explanation is None
+
+
+@pytest.mark.parametrize(
+    ("name", "usage"),
+    [
+        (
+            "text",
+            Usage(input_tokens=56, output_tokens=14, total_tokens=134, cache_read_tokens=64),
+        ),
+        (
+            "deepseek",
+            Usage(
+                input_tokens=72,
+                output_tokens=50,
+                total_tokens=250,
+                reasoning_tokens=30,
+                cache_read_tokens=128,
+            ),
+        ),
+        # Google counts thoughts in the total alone.
+        (
+            "gemini",
+            Usage(input_tokens=16, output_tokens=611, total_tokens=627, reasoning_tokens=602),
+        ),
+        # The last count is the one that counts.
+        ("vllm", Usage(input_tokens=12, output_tokens=3, total_tokens=15)),
+        ("no_ids", Usage()),
+    ],
+)
+def test_tokens_are_counted(name: str, usage: Usage) -> None:
+    assert finished(name).usage == usage
+
+
+def test_the_last_chunk_with_counts_is_kept_though_others_follow() -> None:
+    counted = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n'
+    empty = b'data: {"choices":[],"usage":null}\n\n'
+    end = read_whole(decoder, chunk("stop", content="Hi") + counted + empty + DONE)[-1]
+    assert isinstance(end, Finished)
+    assert end.usage == Usage(input_tokens=3, output_tokens=4, total_tokens=7)
+
+
+# Ids
+
+
+def test_calls_without_ids_get_some_that_no_other_step_has() -> None:
+    assert said("no_ids") == [
+        call("tool-call-0-abc", "show.time", "{}"),
+        call("tool-call-1-abc", "read_file", '{"path":"b"}'),
+    ]
+    plain = answer_of(read_whole(lambda: decoder(salt=""), stream("no_ids")))
+    assert [p.tool_call_id for p in plain.content if isinstance(p, ToolCall)] == [
+        "tool-call-0",
+        "tool-call-1",
+    ]
+
+
+def test_an_id_that_history_has_already_is_not_used_again() -> None:
+    again = read_whole(
+        lambda: decoder(taken=["call_aaa111", "call_bbb222", "call_bbb222-abc"]), stream("tools")
+    )
+    assert [e.id for e in again if isinstance(e, CallDone)] == [
+        "call_aaa111-abc",
+        "call_bbb222-abc-2",
+    ]
+
+
+# What is kept
+
+
+def test_reasoning_remembers_where_it_came_from() -> None:
+    [thought] = [p for p in answer("deepseek").content if isinstance(p, Reasoning)]
+    kept = unpack(thought.provider_metadata, ORIGIN)
+    assert kept is not None
+    assert kept.field == "reasoning_content"
+    assert unpack(thought.provider_metadata, "another server") is None
+
+
+def test_sealed_pieces_of_reasoning_are_put_together() -> None:
+    *_, carrier = [p for p in answer("openrouter").content if isinstance(p, Reasoning)]
+    kept = unpack(carrier.provider_metadata, ORIGIN)
+    assert kept is not None
+    assert [msgspec.json.decode(detail) for detail in kept.details] == [
+        {
+            "type": "reasoning.text",
+            "text": "I should search.",
+            "signature": "EqQBCkYIBxgCKkD",
+            "format": "anthropic-claude-v1",
+            "index": 0,
+        },
+        {
+            "type": "reasoning.encrypted",
+            "data": "c2VhbGVk",
+            "id": "toolu_9",
+            "format": "anthropic-claude-v1",
+            "index": 1,
+        },
+    ]
+
+
+def test_two_sealed_pieces_stay_two() -> None:
+    sealed = [{"type": "reasoning.encrypted", "data": data, "index": 0} for data in ("x", "y")]
+    data = chunk(reasoning_details=sealed) + chunk("stop", content="Hi") + DONE
+    [_, carrier] = answer_of(read_whole(decoder, data)).content
+    assert isinstance(carrier, Reasoning)
+    kept = unpack(carrier.provider_metadata, ORIGIN)
+    assert kept is not None
+    assert len(kept.details) == 2
+
+
+def test_a_signature_stays_with_its_call() -> None:
+    first, second = [p for p in answer("gemini").content if isinstance(p, ToolCall)]
+    kept = unpack(first.provider_metadata, ORIGIN)
+    assert kept is not None
+    assert msgspec.json.decode(kept.extra or b"") == {
+        "google": {"thought_signature": "EjQKMgEMOdbH"}
+    }
+    assert second.provider_metadata is UNSET
+
+
+# Thoughts within the text
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
+def test_tags_are_found_however_they_are_cut(size: int) -> None:
+    text = "<thought>a < b</thou></thought>So: </thought> is a tag."
+    splitter = ThoughtSplitter()
+    pieces: list[tuple[bool, str]] = []
+    for at in range(0, len(text), size):
+        pieces += splitter.feed(text[at : at + size], marked=False)
+    pieces += splitter.flush()
+    assert "".join(piece for thought, piece in pieces if thought) == "a < b</thou>"
+    assert "".join(piece for thought, piece in pieces if not thought) == "So: </thought> is a tag."
+
+
+def test_a_tag_in_the_middle_of_an_answer_is_text() -> None:
+    splitter = ThoughtSplitter()
+    assert splitter.feed("Use ", marked=False) == [(False, "Use ")]
+    assert splitter.feed("<thought>", marked=False) == [(False, "<thought>")]
+
+
+def test_what_only_looks_like_a_tag_is_not_lost() -> None:
+    splitter = ThoughtSplitter()
+    assert splitter.feed("<thou", marked=False) == []
+    assert splitter.flush() == [(False, "<thou")]
+
+
+def test_only_google_has_thoughts_in_its_text() -> None:
+    data = chunk("stop", content="<thought>plain</thought>") + DONE
+    assert answer_of(read_whole(decoder, data)).content == (Text(text="<thought>plain</thought>"),)
+
+
+# What fails
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "retryable"),
+    [
+        ("error", "generic", True),
+        ("openrouter_error", "timeout", True),
+        ("no_resources", "overloaded", True),
+        ("cut", "timeout", True),
+    ],
+)
+def test_failures_are_facts_that_can_be_judged(name: str, kind: str, *, retryable: bool) -> None:
+    told = classify(failed(stream(name)))
+    assert (told.kind, told.retryable) == (kind, retryable)
+
+
+@pytest.mark.parametrize(
+    ("data", "message", "status"),
+    [
+        (b'{"error":"boom"}', "boom", None),
+        (b'{"error":{"message":"slow down","code":429}}', "slow down", 429),
+        (b'{"object":"error","message":"out of memory","code":500}', "out of memory", None),
+        (b'{"error":{}}', "the server reported an error", None),
+    ],
+)
+def test_errors_come_in_many_forms(data: bytes, message: str, status: int | None) -> None:
+    fault = failed(b"data: " + data + b"\n\n")
+    assert (fault.message, fault.status_code) == (message, status)
+
+
+def test_an_event_that_makes_no_sense_is_a_failure_worth_another_try() -> None:
+    for data in (b'{"choices": 7}', b"{", b"[]", b"\xff"):
+        fault = failed(b"data: " + data + b"\n\n" + chunk("stop") + DONE)
+        assert fault.incomplete
+        assert classify(fault).retryable
+
+
+def test_other_choices_are_none_of_ours() -> None:
+    other = b'data: {"choices":[{"index":1,"delta":{"content":"no"},"finish_reason":"stop"}]}\n\n'
+    data = chunk(content="yes") + other + chunk("stop") + DONE
+    assert answer_of(read_whole(decoder, data)).content == (Text(text="yes"),)

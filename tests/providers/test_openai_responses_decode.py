@@ -1,0 +1,423 @@
+"""What the streams of the Responses API mean."""
+
+import msgspec
+import pytest
+from msgspec import UNSET, Raw
+
+from chatd.domain.assemble import Answer
+from chatd.domain.classify import classify
+from chatd.domain.ids import ToolCallId
+from chatd.domain.messages import Usage
+from chatd.domain.model import (
+    CallDelta,
+    CallDone,
+    CallStart,
+    Failed,
+    Finished,
+    ModelEvent,
+    ProviderFault,
+    ReasoningEnd,
+    ResultDone,
+    TextDelta,
+    TextEnd,
+    TextStart,
+)
+from chatd.domain.parts import Json, Part, Reasoning, Source, Text, ToolCall, ToolResult
+from chatd.providers.openai_responses.decode import Decoder
+from chatd.providers.openai_responses.wire import Kept, unpack
+from chatd.providers.schema import ToolNames
+from tests.support.providers.openai_responses import NAMES, event, stream
+from tests.support.providers.reading import answer_of, read_bytewise, read_cut, read_whole
+
+ORIGIN = "my openai"
+
+
+def new_decoder() -> Decoder:
+    return Decoder(ORIGIN, ToolNames(["read_file", "show.time"]))
+
+
+def read(name: str) -> list[ModelEvent]:
+    return read_whole(new_decoder, stream(name))
+
+
+def answer(name: str) -> Answer:
+    return answer_of(read(name))
+
+
+def finished(name: str) -> Finished:
+    last = read(name)[-1]
+    assert isinstance(last, Finished)
+    return last
+
+
+def failed(data: bytes) -> ProviderFault:
+    last = read_whole(new_decoder, data)[-1]
+    assert isinstance(last, Failed)
+    return last.fault
+
+
+def kept(metadata: Json) -> Kept:
+    found = unpack(metadata, ORIGIN)
+    assert found is not None
+    return found
+
+
+def said(name: str) -> list[Part]:
+    """The answer without what is only remembered for the vendor."""
+    return [
+        part if isinstance(part, Source) else msgspec.structs.replace(part, provider_metadata=UNSET)
+        for part in answer(name).content
+        if isinstance(part, Text | Reasoning | ToolCall | ToolResult | Source)
+    ]
+
+
+def call(call_id: str, name: str, args: str) -> ToolCall:
+    return ToolCall(tool_call_id=ToolCallId(call_id), tool_name=name, args=Raw(args.encode()))
+
+
+DONE = event("response.completed", response={"id": "resp_1", "status": "completed"})
+
+
+def item_done(output: int, **item: object) -> bytes:
+    return event("response.output_item.done", output_index=output, item=item)
+
+
+# However it is cut
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stream_means_the_same_wherever_it_is_cut(name: str) -> None:
+    data, whole = stream(name), read(name)
+    assert read_bytewise(new_decoder, data) == whole
+    for at in range(0, len(data), 1 if len(data) < 3000 else 3):
+        assert read_cut(new_decoder, data, at) == whole
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stream_means_the_same_with_other_line_ends(name: str) -> None:
+    data = stream(name)
+    assert read_whole(new_decoder, data.replace(b"\n", b"\r\n")) == read(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_there_is_one_end_and_nothing_after_it(name: str) -> None:
+    events = read(name)
+    assert [e for e in events if isinstance(e, Finished | Failed)] == events[-1:]
+    decoder = new_decoder()
+    decoder.feed(stream(name))
+    decoder.close()
+    assert decoder.feed(stream("text")) == []
+    assert decoder.close() == []
+
+
+@pytest.mark.parametrize("name", ["text", "reasoning", "tools", "web_search", "max_tokens"])
+def test_a_stream_that_stops_before_its_last_event_is_incomplete(name: str) -> None:
+    data = stream(name)
+    end = max(data.rfind(b"event: response.completed"), data.rfind(b"event: response.incomplete"))
+    for at in range(0, end, 5):
+        fault = failed(data[:at])
+        assert fault.incomplete
+        assert classify(fault).retryable
+
+
+def test_the_last_event_counts_without_the_blank_line_after_it() -> None:
+    whole = read("text")
+    assert read_whole(new_decoder, stream("text").rstrip(b"\n")) == whole
+
+
+# What comes
+
+
+def test_text_comes_piece_by_piece() -> None:
+    events = read("text")
+    end = events[-2]
+    assert isinstance(end, TextEnd)
+    assert kept(end.provider_metadata) == Kept(origin=ORIGIN, id="msg_text01")
+    assert [events[0], *events[1:5]] == [
+        TextStart(id="0.0"),
+        TextDelta(id="0.0", delta="The "),
+        TextDelta(id="0.0", delta="sky is"),
+        TextDelta(id="0.0", delta=" blue, "),
+        TextDelta(id="0.0", delta="café ☕ — déjà vu."),
+    ]
+
+
+def test_summaries_of_reasoning_are_paragraphs_and_the_sealed_item_is_kept_as_it_came() -> None:
+    reasoning, text = answer("reasoning").content
+    assert isinstance(reasoning, Reasoning)
+    assert isinstance(text, Text)
+    assert reasoning.text == (
+        "**Weighing options**\n\nThe user wants a short answer.\n\n**Deciding**\n\nBlue it is."
+    )
+    sealed = kept(reasoning.provider_metadata)
+    assert sealed.id == "rs_think01"
+    # The one of the closing event: the opening one's seal may be incomplete.
+    assert bytes(sealed.item or b"") in stream("reasoning")
+    assert b"gAAAAABo8x9k" in bytes(sealed.item or b"")
+    assert kept(text.provider_metadata) == Kept(
+        origin=ORIGIN, id="msg_think01", after="rs_think01", phase="final_answer"
+    )
+
+
+def test_calls_come_in_pieces_and_whole_under_our_names_for_the_tools() -> None:
+    first, second = ToolCallId("call_aaa111"), ToolCallId("call_bbb222")
+    assert [e for e in read("tools") if isinstance(e, CallStart | CallDelta)] == [
+        CallStart(id=first, name="read_file"),
+        CallDelta(id=first, delta='{"pa'),
+        CallDelta(id=first, delta='th":"a'),
+        CallDelta(id=first, delta='.txt"}'),
+        CallStart(id=second, name="show.time"),
+    ]
+    assert said("tools") == [
+        Reasoning(text=""),
+        Text(text="I will look at both files."),
+        call("call_aaa111", "read_file", '{"path":"a.txt"}'),
+        call("call_bbb222", "show.time", "{}"),
+    ]
+    assert finished("tools").reason == "tool-calls"
+
+
+def test_a_search_comes_with_what_it_asked_and_what_it_found() -> None:
+    found = [part for part in said("web_search") if isinstance(part, ToolCall | ToolResult)]
+    one, two = ToolCallId("ws_search01"), ToolCallId("ws_search02")
+    assert [(p.tool_call_id, p.tool_name, p.provider_executed) for p in found] == [
+        (one, "web_search", True),
+        (one, "web_search", True),
+        (two, "web_search", True),
+        (two, "web_search", True),
+    ]
+    asked, result = found[0], found[1]
+    assert isinstance(asked, ToolCall)
+    assert isinstance(result, ToolResult)
+    assert msgspec.json.decode(asked.args or b"") == {
+        "type": "search",
+        "query": "tallest tower 2026",
+        "queries": ["tallest tower 2026"],
+    }
+    assert msgspec.json.decode(result.result or b"") == {
+        "status": "completed",
+        "sources": [
+            {"type": "url", "url": "https://example.org/towers"},
+            {"type": "url", "url": "https://example.com/list"},
+        ],
+    }
+    assert finished("web_search").reason == "stop"
+
+
+def test_a_page_is_named_once_however_often_it_is_cited() -> None:
+    assert [p for p in said("web_search") if isinstance(p, Source)] == [
+        Source(url="https://example.org/towers", title="Towers of the world")
+    ]
+
+
+def test_a_search_remembers_the_reasoning_it_came_after() -> None:
+    calls = [p for p in answer("web_search").content if isinstance(p, ToolCall)]
+    assert [kept(p.provider_metadata).after for p in calls] == ["rs_search01", "rs_search02"]
+    reasoning = [p for p in answer("web_search").content if isinstance(p, Reasoning)]
+    assert [kept(p.provider_metadata).after for p in reasoning] == [None, None, None]
+
+
+def test_a_search_that_failed_is_an_error() -> None:
+    data = item_done(0, type="web_search_call", id="ws_1", status="failed") + DONE
+    [asked, result] = [
+        e for e in read_whole(new_decoder, data) if isinstance(e, CallDone | ResultDone)
+    ]
+    assert isinstance(result, ResultDone)
+    assert result.is_error
+    assert isinstance(asked, CallDone)
+    assert asked.input == "{}"
+
+
+@pytest.mark.parametrize(
+    ("name", "call_id", "args"),
+    [
+        (
+            "computer",
+            "call_cu1",
+            {
+                "actions": [
+                    {"type": "click", "button": "left", "x": 405, "y": 157},
+                    {"type": "type", "text": "hello"},
+                ],
+                "pending_safety_checks": [
+                    {
+                        "id": "cu_sc_1",
+                        "code": "malicious_instructions",
+                        "message": "Check this page.",
+                    }
+                ],
+            },
+        ),
+        ("computer_preview", "call_cu2", {"actions": [{"type": "screenshot"}]}),
+    ],
+)
+def test_a_computer_is_called_like_a_tool_of_ours(name: str, call_id: str, args: object) -> None:
+    [used] = [p for p in answer(name).content if isinstance(p, ToolCall)]
+    assert (used.tool_call_id, used.tool_name, used.provider_executed) == (
+        call_id,
+        "computer",
+        False,
+    )
+    assert msgspec.json.decode(used.args or b"") == args
+    assert finished(name).reason == "tool-calls"
+
+
+def test_a_refusal_is_shown_and_is_why_the_answer_ended() -> None:
+    words = "I'm sorry, I cannot help with that."
+    assert said("refusal") == [Text(text=words)]
+    [text] = answer("refusal").content
+    assert isinstance(text, Text)
+    assert kept(text.provider_metadata).refusal
+    end = finished("refusal")
+    assert (end.reason, end.explanation) == ("content-filter", words)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("text", "stop"),
+        ("max_tokens", "length"),
+        ("content_filter", "content-filter"),
+        ("cut_call", "tool-calls"),
+        ("unknown", "stop"),
+    ],
+)
+def test_ends_are_told_apart(name: str, reason: str) -> None:
+    assert finished(name).reason == reason
+
+
+def test_arguments_that_were_cut_short_are_told_as_they_stand() -> None:
+    [done] = [e for e in read("cut_call") if isinstance(e, CallDone)]
+    assert done.input == '{"path":"a.txt","content":"it was a dark'
+
+
+@pytest.mark.parametrize(
+    ("name", "usage"),
+    [
+        (
+            "text",
+            Usage(input_tokens=56, output_tokens=14, total_tokens=134, cache_read_tokens=64),
+        ),
+        (
+            "reasoning",
+            Usage(
+                input_tokens=24,
+                output_tokens=90,
+                total_tokens=390,
+                reasoning_tokens=64,
+                cache_creation_tokens=20,
+                cache_read_tokens=256,
+            ),
+        ),
+    ],
+)
+def test_tokens_from_the_cache_are_not_counted_as_read(name: str, usage: Usage) -> None:
+    end = finished(name)
+    assert end.usage == usage
+    assert (end.response_id or "").startswith("resp_")
+
+
+def test_more_cached_tokens_than_there_are_is_no_debt() -> None:
+    usage = {"input_tokens": 5, "input_tokens_details": {"cached_tokens": 9}}
+    data = event("response.completed", response={"usage": usage})
+    end = read_whole(new_decoder, data)[-1]
+    assert isinstance(end, Finished)
+    assert (end.usage.input_tokens, end.usage.cache_read_tokens) == (0, 9)
+
+
+# What fails
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "retryable"),
+    [
+        ("failed", "generic", True),
+        ("error", "rate_limit", True),
+        ("error_nested", "context_overflow", False),
+        ("cut", "timeout", True),
+    ],
+)
+def test_failures_are_facts_that_can_be_judged(name: str, kind: str, *, retryable: bool) -> None:
+    told = classify(failed(stream(name)))
+    assert (told.kind, told.retryable) == (kind, retryable)
+
+
+def test_what_was_said_before_a_failure_still_comes() -> None:
+    assert read("error")[:2] == [TextStart(id="0.0"), TextDelta(id="0.0", delta="Half of")]
+
+
+def test_an_event_that_makes_no_sense_is_a_failure_worth_another_try() -> None:
+    fault = failed(b'event: response.output_text.delta\ndata: {"delta": 7}\n\n' + DONE)
+    assert classify(fault).retryable
+    assert fault.incomplete
+
+
+# What nobody has announced
+
+
+def test_unknown_events_are_passed_over_and_unknown_items_kept_unless_they_want_an_answer() -> None:
+    carriers = [p for p in answer("unknown").content if isinstance(p, Reasoning)]
+    items = [
+        msgspec.json.decode(kept(p.provider_metadata).item or b"", type=dict[str, object])
+        for p in carriers
+    ]
+    assert [item["type"] for item in items] == [
+        "mcp_list_tools",
+        "reasoning",
+        "thing_of_the_future",
+    ]
+    assert items[2]["payload"] == {"a": [1, 2.5, None, "é"]}
+    assert said("unknown")[-1] == Text(text="Still here.")
+
+
+def test_events_without_names_are_known_by_their_type() -> None:
+    assert said("nameless") == [Reasoning(text="We need to greet."), Text(text="Hello!")]
+
+
+def test_items_that_come_without_deltas_come_whole() -> None:
+    assert said("whole_items") == [
+        Source(url="https://example.net/w", title="W"),
+        Text(text="All at once."),
+        Reasoning(text="One.\n\nTwo."),
+        call("call_whole1", "show.time", '{"a": 1}'),
+    ]
+
+
+def test_what_the_api_leaves_open_is_closed_at_the_end() -> None:
+    added = {"type": "function_call", "call_id": "call_1", "name": "read_file"}
+    data = (
+        event("response.output_text.delta", output_index=0, content_index=0, delta="Well")
+        + event("response.reasoning_text.delta", output_index=1, delta="Hm")
+        + event("response.output_item.added", output_index=2, item=added)
+        + event("response.function_call_arguments.delta", output_index=2, delta='{"a"')
+        + DONE
+    )
+    events = read_whole(new_decoder, data)
+    assert events[-4:-1] == [
+        TextEnd(id="0.0"),
+        ReasoningEnd(id="1"),
+        CallDone(id=ToolCallId("call_1"), name="read_file", input='{"a"'),
+    ]
+    end = events[-1]
+    assert isinstance(end, Finished)
+    assert end.reason == "tool-calls"
+
+
+def test_an_item_closed_twice_counts_once() -> None:
+    item = item_done(0, type="function_call", id="fc_1", call_id="call_1", name="read_file")
+    events = read_whole(new_decoder, item + item + DONE)
+    assert len([e for e in events if isinstance(e, CallDone)]) == 1
+
+
+def test_half_a_character_does_not_cost_the_answer() -> None:
+    half = (
+        b"event: response.output_text.delta\n"
+        b'data: {"type":"response.output_text.delta","output_index":0,"delta":"a\\ud83db"}\n\n'
+    )
+    assert TextDelta(id="0.0", delta="a\ufffdb") in read_whole(new_decoder, half + DONE)
+    broken = (
+        b"event: response.output_item.done\n"
+        b'data: {"item":{"type":"reasoning","id":"rs_1","encrypted_content":"x\\ud83d"}}\n\n'
+    )
+    end = next(e for e in read_whole(new_decoder, broken + DONE) if isinstance(e, ReasoningEnd))
+    assert b"x\\ufffd" in bytes(kept(end.provider_metadata).item or b"")

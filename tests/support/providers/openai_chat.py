@@ -1,0 +1,60 @@
+"""Chat Completions on loopback: OpenAI's own, and a compatible server's with less patience."""
+
+from pathlib import Path
+
+import msgspec
+
+from tests.support.providers.openai_chat_rules import Body, check
+from tests.support.providers.openai_responses import check_key, refusal
+from tests.support.providers.openai_schema import Refused
+from tests.support.providers.server import FakeServer, Recorded, Reply
+
+STREAMS = Path(__file__).parents[2] / "data" / "streams" / "openai_chat"
+NAMES = sorted(path.stem for path in STREAMS.glob("*.sse"))
+
+
+def stream(name: str) -> bytes:
+    return (STREAMS / f"{name}.sse").read_bytes()
+
+
+def chunk(finish: str | None = None, **delta: object) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    data = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "m",
+        "choices": [choice],
+    }
+    return b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+class FakeChat(FakeServer):
+    """`accepted` are the requests that the real API would have taken."""
+
+    openai = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accepted: list[Body] = []
+
+    def refuse(self, request: Recorded) -> Reply | None:
+        if request.method != "POST" or request.path != "/v1/chat/completions":
+            return refusal(404, f"Invalid URL ({request.method} {request.path})")
+        if self.openai and (wrong := check_key(request)) is not None:
+            return wrong
+        try:
+            self.accepted.append(check(request.body, openai=self.openai))
+        except Refused as refused:
+            body = msgspec.json.encode(refused.body)
+            return Reply(status=400, headers={"content-type": "application/json"}, steps=(body,))
+        return None
+
+
+class FakeCompatible(FakeChat):
+    """Wants no key, takes any argument, and insists on the order of roles."""
+
+    openai = False
