@@ -88,7 +88,7 @@ def test_a_search_stands_beside_functions_only_where_that_is_allowed() -> None:
     old = body(request(tools=(NOW,), model=OLD), searching)
     assert [list(tool) for tool in _objects(old["tools"])] == [["functionDeclarations"]]
     new = body(request(tools=(NOW,), model=NEW), searching)
-    assert _objects(new["tools"])[1] == {"googleSearch": {}}
+    assert _objects(new["tools"])[0] == {"googleSearch": {}}
     assert new["toolConfig"] == {"includeServerSideToolInvocations": True}
 
 

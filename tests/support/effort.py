@@ -6,6 +6,7 @@ The defaults are for every run; set these to look longer, or to look again at on
     CHATD_TEST_SEED      the one seed to draw from, instead of the usual ones
     CHATD_TEST_WALKS     how many seeds to draw from, counting from 0
     CHATD_TEST_STEPS     steps from each seed
+    CHATD_TEST_EXAMPLES  cases that a fuzzed decoder is given
 """
 
 import os
@@ -23,3 +24,7 @@ def seeds(default: int) -> range:
 
 def steps(default: int) -> int:
     return int(os.environ.get("CHATD_TEST_STEPS", default))
+
+
+def examples(default: int) -> int:
+    return int(os.environ.get("CHATD_TEST_EXAMPLES", default))

@@ -1,6 +1,7 @@
 """Gemini over HTTP: the pipe between `encode` and `Decoder`."""
 
 import hashlib
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -25,7 +26,9 @@ from chatd.providers.settings import (
     user_agent,
 )
 
-DEFAULT_URL: Final = "https://generativelanguage.googleapis.com/v1beta"
+DEFAULT_URL: Final = "https://generativelanguage.googleapis.com"
+
+_VERSION: Final = re.compile(r"/v\d+(?:alpha|beta)?\d*(?:/|$)")
 
 
 class GeminiProvider:
@@ -33,9 +36,13 @@ class GeminiProvider:
 
     def __init__(self, settings: ProviderSettings) -> None:
         self._settings = settings
-        self._key = require_key(settings)
-        self._base = base_url(settings, DEFAULT_URL)
-        self._http = Http(settings.label, (self._key, *settings.secrets), settings.http)
+        # Everybody's habit differs on whether the version belongs to the base.
+        base = base_url(settings, DEFAULT_URL)
+        self._base = base if _VERSION.search(urlsplit(base).path) else join_url(base, "/v1beta")
+        self._auth: dict[str, str] = {}
+        if not {name.lower() for name in settings.headers} & {"authorization", "x-goog-api-key"}:
+            self._auth = {"x-goog-api-key": require_key(settings).reveal()}
+        self._http = Http(settings.label, settings.secrets, settings.http)
 
     @property
     def name(self) -> str:
@@ -81,12 +88,13 @@ class GeminiProvider:
 
     def _headers(self, request: ModelRequest) -> dict[str, str]:
         return merge_headers(
-            {
-                "x-goog-api-key": self._key.reveal(),
-                "content-type": "application/json",
-                "user-agent": user_agent(),
-            },
             request.headers,
+            {
+                "content-type": "application/json",
+                "accept": "text/event-stream",
+                "user-agent": user_agent(),
+                **self._auth,
+            },
             own_headers(self._settings),
         )
 

@@ -66,7 +66,7 @@ def _tools(
     if options.web_search_enabled and (kind.mixes_tools or not tools):
         if tools:
             config["includeServerSideToolInvocations"] = True
-        tools.append({"googleSearch": {}})
+        tools.insert(0, {"googleSearch": {}})
     found: Object = {"tools": tools} if tools else {}
     if config:
         found["toolConfig"] = config
