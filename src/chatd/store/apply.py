@@ -28,18 +28,17 @@ WITH joining AS MATERIALIZED (
     ORDER BY nth LIMIT :promote::bigint),
 """
 
+# Archiving takes a pin away; one that was set meanwhile is not ours to undo.
 _ROW: Final = """
 changed AS (
     UPDATE chats c SET
-        snapshot_version = c.snapshot_version + 1,
-        status = :status::text, archived = :archived, last_error = :last_error,
-        history_version = :history_version, queue_version = :queue_version,
+        snapshot_version = c.snapshot_version + 1, history_version = :history_version,
+        status = :status::text, archived = :archived::boolean, last_error = :last_error,
         retry_version = :retry_version, retry_state = :retry_state, attempt = :attempt,
-        next_message_id = :next_message_id, next_queue_id = :next_queue_id,
-        queue_len = :queue_len, steer_len = :steer_len, pending_calls = :pending_calls,
+        next_message_id = :next_message_id, pending_calls = :pending_calls,
         turn_message_id = :turn_message_id, compaction_requested = :compaction_requested,
         worker_id = :worker_id::uuid, epoch = :epoch, orphan_count = :orphan_count,
-        pin_order = least(c.pin_order, :pin_order),
+        pin_order = CASE WHEN :archived::boolean THEN 0 ELSE c.pin_order END,
         updated_at = CASE WHEN :touch THEN now() ELSE c.updated_at END,
         runnable_at = CASE
             WHEN :worker_id::uuid IS NULL AND :status::text IN ('running', 'interrupting')
@@ -57,7 +56,9 @@ _CHANGED: Final = """
     RETURNING c.*),
 """
 
-_CHANGED_BY_JOINING: Final = """
+_CHANGED_WITH_QUEUE: Final = """
+        queue_version = :queue_version, next_queue_id = :next_queue_id,
+        queue_len = :queue_len, steer_len = :steer_len,
         model_config_id = coalesce((SELECT j.model_config_id FROM joining j
             WHERE j.model_config_id IS NOT NULL ORDER BY j.nth DESC LIMIT 1), :model_config_id),
         reasoning_effort = coalesce((SELECT j.reasoning_effort FROM joining j
@@ -199,7 +200,7 @@ _WRITTEN_BY_STEP: Final = (_APPENDED, _ONE_MESSAGE, _PAID, _ONE_CALL)
 APPLY: Final = named(
     _JOINING,
     _ROW,
-    _CHANGED_BY_JOINING,
+    _CHANGED_WITH_QUEUE,
     *_WRITTEN,
     _QUEUE,
     _RESULT,

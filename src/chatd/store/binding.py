@@ -20,9 +20,6 @@ from chatd.store.statement import Statement
 
 _Values = dict[str, object]
 
-_NO_PIN: Final = 0
-_ANY_PIN: Final = 2**31 - 1
-
 
 class Bound(Struct, frozen=True, kw_only=True):
     """What to send, and the change as it will be stored."""
@@ -64,7 +61,8 @@ def _bind(change: Change, change_id: ChangeId, contents: list[str]) -> tuple[Sta
 
 
 def _reaches_back(change: Change) -> bool:
-    """To the queue, or to messages that are there already."""
+    """To the queue, or to messages that are there already. No other change moves the queue's
+    columns in the row."""
     return bool(
         change.promote
         or change.enqueue
@@ -84,22 +82,16 @@ def _row(change: Change) -> _Values:
         "archived": row.archived,
         "last_error": json_or_none(row.last_error),
         "history_version": row.history_version,
-        "queue_version": row.queue_version,
         "retry_version": row.retry_version,
         "retry_state": json_or_none(row.retry_state),
         "attempt": row.attempt,
         "next_message_id": row.next_message_id,
-        "next_queue_id": row.next_queue_id,
-        "queue_len": row.queue_len,
-        "steer_len": row.steer_len,
         "pending_calls": json_text(row.pending_calls) if row.pending_calls else "[]",
         "turn_message_id": row.turn_message_id,
         "compaction_requested": row.compaction_requested,
         "worker_id": row.worker_id,
         "epoch": row.epoch,
         "orphan_count": row.orphan_count,
-        # Archiving takes a pin away; a pin set meanwhile elsewhere is not ours to undo.
-        "pin_order": _NO_PIN if row.archived else _ANY_PIN,
         "model_config_id": row.model_config_id,
         "reasoning_effort": row.reasoning_effort,
         "touch": change.touch,
@@ -215,7 +207,12 @@ def _queue(change: Change) -> _Values:
         raise InvariantBroken("A change puts at most one message into the queue, or rewrites one.")
     added = change.enqueue[0] if change.enqueue else None
     edited = change.rewrite[0] if change.rewrite else None
+    row = change.after
     return {
+        "queue_version": row.queue_version,
+        "next_queue_id": row.next_queue_id,
+        "queue_len": row.queue_len,
+        "steer_len": row.steer_len,
         "delete_from": change.delete_from,
         "promote": change.promote,
         "promote_ids": change.promote_ids,
