@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from chatd.domain.ports import Provider
 from chatd.providers.anthropic.client import AnthropicProvider
+from chatd.providers.gemini.client import GeminiProvider
 from chatd.providers.openai import OpenAIProvider
 from chatd.providers.options import AnthropicOptions
 from chatd.providers.options_google import GoogleOptions
@@ -21,6 +22,7 @@ from chatd.providers.settings import Kind, ProviderSettings, misconfigured
 BUILDERS: Final[Mapping[Kind, Callable[[ProviderSettings], Provider]]] = {
     "anthropic": AnthropicProvider,
     "azure": OpenAIProvider,
+    "google": GeminiProvider,
     "openai": OpenAIProvider,
     "openai-compat": OpenAIProvider,
     "openrouter": OpenAIProvider,
