@@ -8,6 +8,7 @@ from tests.support.providers.anthropic_rules import RULES
 from tests.support.providers.server import FakeServer, Recorded, Reply, Step
 
 STREAMS = Path(__file__).parents[2] / "data" / "streams" / "anthropic"
+VERSIONS = ("2023-06-01", "2026-10-21")
 KEY = "sk-ant-api03-not-a-real-key-0123456789"
 
 
@@ -58,9 +59,10 @@ class FakeAnthropic(FakeServer):
     def refuse(self, request: Recorded) -> Reply | None:
         if (request.method, request.path) != ("POST", "/v1/messages"):
             return refusal(404, "not_found_error", "Not Found")
-        if request.headers.get("x-api-key") != KEY:
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if request.headers.get("x-api-key", bearer) != KEY:
             return refusal(401, "authentication_error", "invalid x-api-key")
-        if request.headers.get("anthropic-version") != "2023-06-01":
+        if request.headers.get("anthropic-version") not in VERSIONS:
             return refusal(400, "invalid_request_error", "anthropic-version: header is required")
         return self.refuse_body(request.json, betas_of(request))
 

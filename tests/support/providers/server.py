@@ -166,10 +166,11 @@ class FakeServer:
             self.faults.append(error)
             raise
         finally:
-            self._tasks.discard(task)
             writer.close()
-            with suppress(ConnectionError, TimeoutError, ssl.SSLError):
+            # Even if cancelled: asyncio complains of a connection's task that does not end well.
+            with suppress(ConnectionError, TimeoutError, ssl.SSLError, asyncio.CancelledError):
                 await writer.wait_closed()
+            self._tasks.discard(task)
 
     async def _serve(
         self, request: Recorded, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
