@@ -1,0 +1,59 @@
+"""What one step is done with: the model of the chat, and the tools there are right now.
+
+Looked up anew for every step, because both can change in the middle of a turn.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from chatd.domain.chat import Chat
+from chatd.domain.compaction import DEFAULT_THRESHOLD
+from chatd.domain.decide import Rules
+from chatd.domain.model import ModelConfig, ToolSpec
+from chatd.domain.ports import ModelChoice, Models, Tool, ToolSource
+
+_CLIENT_TOOLS: Final = msgspec.json.Decoder(tuple[ToolSpec, ...])
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    choice: ModelChoice
+    tools: Mapping[str, Tool]
+    client_tools: tuple[ToolSpec, ...]
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.choice.config
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """Ours and the client's. A client cannot take the name of one of ours."""
+        ours = tuple(tool.spec for tool in self.tools.values())
+        return (*ours, *(spec for spec in self.client_tools if spec.name not in self.tools))
+
+    @property
+    def client_names(self) -> frozenset[str]:
+        return frozenset(spec.name for spec in self.client_tools) - self.tools.keys()
+
+    @property
+    def rules(self) -> Rules:
+        threshold = self.config.compaction_threshold
+        return Rules(
+            client_tools=self.client_names,
+            exclusive_tools=frozenset(n for n, tool in self.tools.items() if tool.exclusive),
+            stop_after_tools=frozenset(n for n, tool in self.tools.items() if tool.stops_turn),
+            context_limit=self.config.context_limit,
+            compaction_threshold=DEFAULT_THRESHOLD if threshold is None else threshold,
+        )
+
+
+async def setting_for(chat: Chat, models: Models, tools: ToolSource) -> Setting:
+    """Raises ModelFailed if no model can be used."""
+    choice = await models.choose(chat.model_config_id)
+    found = await tools.tools(chat)
+    client = () if chat.client_tools is UNSET else _CLIENT_TOOLS.decode(chat.client_tools)
+    return Setting(
+        choice=choice, tools={tool.spec.name: tool for tool in found}, client_tools=client
+    )

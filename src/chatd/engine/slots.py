@@ -1,0 +1,59 @@
+"""How many chats a worker runs at once: one pool for roots, one for their children, so that a
+parent waiting for a child never takes the slot the child needs."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+from msgspec import Struct
+
+from chatd.domain.chat import Chat
+from chatd.domain.ids import ChatId, WorkerId
+
+DEFAULT_ROOTS: Final = 100
+DEFAULT_CHILDREN: Final = 200
+
+
+class SlotsConfig(Struct, frozen=True, kw_only=True):
+    roots: int = DEFAULT_ROOTS
+    children: int = DEFAULT_CHILDREN
+
+
+class Slots:
+    """Counts, nothing more. An offer holds a slot until the write it was made for is known."""
+
+    def __init__(self, config: SlotsConfig, me: WorkerId) -> None:
+        self._config = config
+        self._me = me
+        self._offered = {True: 0, False: 0}
+        self._taken: dict[ChatId, bool] = {}
+        self._closed = False
+
+    def free(self, *, root: bool) -> int:
+        if self._closed:
+            return 0
+        limit = self._config.roots if root else self._config.children
+        used = sum(1 for is_root in self._taken.values() if is_root == root)
+        return max(limit - used - self._offered[root], 0)
+
+    @contextmanager
+    def offer(self, *, root: bool) -> Generator[WorkerId | None]:
+        """This worker, if it could run one more: for whoever is about to write a message."""
+        if self.free(root=root) == 0:
+            yield None
+            return
+        self._offered[root] += 1
+        try:
+            yield self._me
+        finally:
+            self._offered[root] -= 1
+
+    def take(self, chat: Chat) -> None:
+        self._taken[chat.id] = chat.is_root
+
+    def give_back(self, chat_id: ChatId) -> None:
+        self._taken.pop(chat_id, None)
+
+    def close(self) -> None:
+        """Draining: nothing more is taken."""
+        self._closed = True

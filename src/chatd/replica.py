@@ -1,0 +1,115 @@
+"""One process of chatd, put together: what it is connected to and what runs in it.
+
+Owns the wiring: every write of this replica is told to its own worker and
+viewers at once and to the other replicas by a hint; every hint heard goes the
+same ways. Owns the order of starting and stopping. Decides nothing.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from msgspec import Struct
+
+from chatd.domain.chat import Chat
+from chatd.domain.hint import Hint
+from chatd.domain.ids import WorkerId
+from chatd.domain.ports import Env, Models, ToolSource
+from chatd.engine.acts import Acts, Means
+from chatd.engine.answering import Answering
+from chatd.engine.commit import Committer
+from chatd.engine.summarizing import Summarizing
+from chatd.engine.worker import Doors, Worker, WorkerConfig
+from chatd.parts.episodes import Episodes
+from chatd.parts.writer import JournalWriter
+from chatd.store.conn import ConnectConfig
+from chatd.store.listen import ListenConfig, Listener
+from chatd.store.pool import Database, PoolConfig
+from chatd.store.publish import PublishConfig, Publisher
+from chatd.store.transact import Applied, Transactor
+from chatd.store.workers import lock_key
+
+
+class ReplicaConfig(Struct, frozen=True, kw_only=True):
+    connect: ConnectConfig
+    pool_size: int = 10
+    worker: WorkerConfig = WorkerConfig()
+
+
+class Replica:
+    """Construction starts nothing; `running` does."""
+
+    def __init__(
+        self, config: ReplicaConfig, env: Env, *, models: Models, tools: ToolSource
+    ) -> None:
+        self.me = WorkerId(env.new_id())
+        self.env = env
+        self.database = Database(PoolConfig(connect=config.connect, max_size=config.pool_size))
+        self.publisher = Publisher(PublishConfig(connect=config.connect), env.clock)
+        self.transactor = Transactor(self.database.pool, self._told)
+        self.journal = JournalWriter(self.database.pool, env, self.me)
+        self.episodes = Episodes(env.clock, self.journal)
+        means = Means(
+            conn=self.database.pool,
+            committer=Committer(self.transactor, env),
+            episodes=self.episodes,
+            models=models,
+            tools=tools,
+            env=env,
+            answering=Answering(self.episodes, env),
+            summarizing=Summarizing(self.episodes, env),
+        )
+        doors = Doors(
+            database=self.database,
+            transactor=self.transactor,
+            actions=Acts(means),
+            announce=self._announced,
+        )
+        self.worker = Worker(self.me, doors, env, config.worker)
+        self.listener = Listener(
+            ListenConfig(connect=config.connect),
+            env.clock,
+            on_hint=self._hinted,
+            on_dirty=self._missed,
+            lock_key=lock_key(self.me),
+        )
+
+    def _told(self, applied: Applied) -> None:
+        self.publisher.publish(Hint.of(applied.chat))
+        self.worker.told(applied)
+
+    def _announced(self, chat: Chat) -> None:
+        self.publisher.publish(Hint.of(chat))
+
+    def _hinted(self, hint: Hint) -> None:
+        self.journal.hinted(hint)
+        self.worker.hinted(hint)
+
+    def _missed(self) -> None:
+        self.worker.everything_is_dirty()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator["Replica"]:
+        """Everything runs inside; leaving drains the worker first, then stops the rest."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                services = [
+                    group.create_task(service, name=name)
+                    for name, service in (
+                        ("publish", self.publisher.run()),
+                        ("listen", self.listener.run()),
+                        ("journal", self.journal.run()),
+                        ("episodes", self.episodes.run()),
+                    )
+                ]
+                worker = group.create_task(self.worker.run(), name="worker")
+                try:
+                    yield self
+                finally:
+                    await self.worker.drain()
+                    await worker
+                    await self.publisher.close()
+                    for service in services:
+                        service.cancel()
+        finally:
+            await self.database.close()

@@ -1,0 +1,98 @@
+"""A turn from a person's message to rest, through the whole engine."""
+
+from tests.support.house import GatedTool, a_house
+from tests.support.providers.server import Gate
+
+
+async def test_a_message_is_answered_and_the_chat_rests(dsn: str) -> None:
+    async with a_house(dsn) as house:
+        house.says("Hello", " there.")
+        chat_id = await house.create("hi")
+        chat = await house.rests(chat_id)
+        assert chat.state == "W"
+        assert await house.transcript(chat_id) == ["user: hi", "assistant: Hello there."]
+
+
+async def test_a_tool_is_run_and_the_model_sees_its_result(dsn: str) -> None:
+    tool = GatedTool()
+    async with a_house(dsn, tools=[tool]) as house:
+        house.calls(("c1", "echo", '{"say":"x"}'))
+        house.says("done")
+        chat_id = await house.create("use it")
+        await house.rests(chat_id)
+        assert await house.transcript(chat_id) == [
+            "user: use it",
+            "assistant: echo(c1)",
+            "tool: result(c1) {'output': 'said {\"say\":\"x\"}'}",
+            "assistant: done",
+        ]
+        assert len(house.api.requests) == 2
+
+
+async def test_a_queued_message_is_answered_after_the_running_one(dsn: str) -> None:
+    gate = Gate()
+    async with a_house(dsn) as house:
+        house.says("one", gate)
+        house.says("two")
+        chat_id = await house.create("first")
+        await gate.reached.wait()
+        assert (await house.send(chat_id, "second")).state == "R1"
+        gate.open()
+        await house.rests(chat_id)
+        assert await house.transcript(chat_id) == [
+            "user: first",
+            "assistant: one",
+            "user: second",
+            "assistant: two",
+        ]
+
+
+async def test_an_interrupted_answer_is_saved_before_the_queued_message(dsn: str) -> None:
+    gate = Gate()
+    async with a_house(dsn) as house:
+        house.says("Once upon", gate, " a time")
+        house.says("ok")
+        chat_id = await house.create("tell me a story")
+        await gate.reached.wait()
+        await house.send(chat_id, "shorter!", when_busy="interrupt")
+        await house.rests(chat_id)
+        assert await house.transcript(chat_id) == [
+            "user: tell me a story",
+            "assistant: Once upon",
+            "user: shorter!",
+            "assistant: ok",
+        ]
+        assert house.api.requests[0].disconnected.is_set()
+
+
+async def test_a_stop_during_a_tool_ends_the_turn_and_answers_the_call(dsn: str) -> None:
+    gate = Gate()
+    async with a_house(dsn, tools=[GatedTool(gate=gate)]) as house:
+        house.calls(("c1", "echo", "{}"))
+        chat_id = await house.create("use it")
+        await gate.reached.wait()
+        assert (await house.interrupt(chat_id)).state == "I0"
+        chat = await house.rests(chat_id)
+        assert chat.state == "W"
+        lines = await house.transcript(chat_id)
+        assert lines[:2] == ["user: use it", "assistant: echo(c1)"]
+        assert lines[2].startswith("tool: error(c1)")
+
+
+async def test_a_passing_failure_is_tried_again(dsn: str) -> None:
+    async with a_house(dsn) as house:
+        house.api.reply(503, {"error": {"message": "busy"}}, {"retry-after-ms": "1"})
+        house.says("better")
+        chat_id = await house.create("hi")
+        await house.rests(chat_id)
+        assert await house.transcript(chat_id) == ["user: hi", "assistant: better"]
+
+
+async def test_a_lasting_failure_ends_in_an_error_that_says_why(dsn: str) -> None:
+    async with a_house(dsn) as house:
+        house.api.reply(401, {"error": {"message": "wrong key"}})
+        chat_id = await house.create("hi")
+        chat = await house.rests(chat_id)
+        assert chat.state == "E0"
+        assert chat.last_error is not None
+        assert chat.last_error.kind == "auth"
