@@ -1,0 +1,199 @@
+"""Live parts of the steps under way on this replica, in memory.
+
+Owns when parts are shown (the first at once, then a few dozen times a second), which tape is a
+chat's current one, how long a closed one is kept, and how much memory they may take in all.
+Viewers here and the journal are told as parts are settled. History does not depend on any of
+this.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from chatd.domain.chat import Episode
+from chatd.domain.ids import ChatId
+from chatd.domain.messages import Role
+from chatd.domain.parts import Part
+from chatd.domain.ports import Clock
+from chatd.parts.tape import Tape
+
+
+class EpisodesConfig(Struct, frozen=True, kw_only=True):
+    coalesce_s: float = 0.025
+    kept_s: float = 30.0
+    max_total_bytes: int = 512 * 1024 * 1024
+
+
+DEFAULTS: Final = EpisodesConfig()
+
+
+class Journal(Protocol):
+    """Whoever writes parts down for viewers elsewhere. Never waits and never fails."""
+
+    def note(
+        self, episode: Episode, first_seq: int, events: Sequence[bytes], *, closed: bool
+    ) -> None: ...
+
+
+class Recorder:
+    """Where a running step puts its parts."""
+
+    def __init__(self, episodes: "Episodes", tape: Tape) -> None:
+        self._episodes = episodes
+        self._tape = tape
+
+    def add(self, role: Role, parts: Iterable[Part]) -> None:
+        self._episodes.added(self._tape, role, parts)
+
+    def close(self) -> None:
+        """No more will come. Can be called again."""
+        self._episodes.close(self._tape)
+
+
+class Episodes:
+    """`run` must be running; nothing is ticking while there is nothing to do."""
+
+    def __init__(self, clock: Clock, journal: Journal, config: EpisodesConfig = DEFAULTS) -> None:
+        self._clock = clock
+        self._journal = journal
+        self._config = config
+        self._tapes: dict[ChatId, Tape] = {}
+        self._wakers: dict[ChatId, Callable[[], None]] = {}
+        self._unsettled: set[Tape] = set()
+        self._some_unsettled = asyncio.Event()
+        self._closed: dict[ChatId, Tape] = {}  # the one closed first is first
+        self._some_closed = asyncio.Event()
+        self._expired: dict[ChatId, Tape] = {}  # kept because somebody watches
+        self.total = 0
+
+    # For the step
+
+    def open(self, episode: Episode) -> Recorder:
+        """A new episode takes the place of the chat's last one, whose late parts bounce.
+
+        An episode is recorded once. Were it opened again, its numbers would begin anew and
+        viewers would get some parts twice and miss others; a late runner's would push the
+        current one aside. What is recorded in either is shown to nobody.
+        """
+        last = self._tapes.get(episode.chat_id)
+        if last is not None:
+            if episode == last.episode or (last.closed_at is None and episode < last.episode):
+                return self._unheard(episode)
+            self.close(last)
+            self._drop(last)
+        tape = Tape(episode)
+        self._tapes[episode.chat_id] = tape
+        return Recorder(self, tape)
+
+    def added(self, tape: Tape, role: Role, parts: Iterable[Part]) -> None:
+        if tape.closed_at is not None:
+            return
+        tape.add(role, parts)
+        if not tape.waiting:
+            return
+        now = self._clock.monotonic()
+        if tape.is_full or now - tape.settled_at >= self._config.coalesce_s:
+            self._settle(tape, role, now)
+        else:
+            self._unsettled.add(tape)
+            self._some_unsettled.set()
+
+    def close(self, tape: Tape) -> None:
+        if tape.closed_at is not None:
+            return
+        tape.closed_at = self._clock.monotonic()
+        self._settle(tape, "assistant", tape.closed_at)
+        self._closed[tape.episode.chat_id] = tape
+        self._some_closed.set()
+
+    # For viewers
+
+    def find(self, chat_id: ChatId) -> Tape | None:
+        """The chat's last episode here: under way, or closed a while ago."""
+        return self._tapes.get(chat_id)
+
+    def watch(self, chat_id: ChatId, wake: Callable[[], None]) -> None:
+        """`wake` is called whenever the chat has new parts. One for each chat."""
+        self._wakers[chat_id] = wake
+
+    def unwatch(self, chat_id: ChatId) -> None:
+        self._wakers.pop(chat_id, None)
+        if (tape := self._expired.get(chat_id)) is not None:
+            self._drop(tape)
+
+    # Life
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._settle_in_time(), name="parts_settle")
+            group.create_task(self._forget_in_time(), name="parts_forget")
+
+    async def _settle_in_time(self) -> None:
+        while True:
+            await self._some_unsettled.wait()
+            await self._clock.sleep(self._config.coalesce_s, "coalesce")
+            self._some_unsettled.clear()
+            unsettled, self._unsettled = self._unsettled, set()
+            now = self._clock.monotonic()
+            for tape in unsettled:
+                self._settle(tape, "assistant", now)
+
+    async def _forget_in_time(self) -> None:
+        while True:
+            while not self._closed:
+                self._some_closed.clear()
+                await self._some_closed.wait()
+            oldest = next(iter(self._closed.values()))
+            age = self._clock.monotonic() - (oldest.closed_at or 0.0)
+            if age < self._config.kept_s:
+                await self._clock.sleep(self._config.kept_s - age, "forget_parts")
+            else:
+                self._expire(oldest)
+
+    def _settle(self, tape: Tape, role: Role, now: float) -> None:
+        self._unsettled.discard(tape)
+        before, first = tape.size, len(tape.events)
+        tape.settle()
+        tape.settled_at = now
+        self.total += tape.size - before
+        if self.total > self._config.max_total_bytes:
+            self._make_room(tape, role)
+        events, closed = tape.events[first:], tape.closed_at is not None
+        if events or closed:
+            self._journal.note(tape.episode, first + 1, events, closed=closed)
+        if events and (wake := self._wakers.get(tape.episode.chat_id)) is not None:
+            wake()
+
+    def _make_room(self, growing: Tape, role: Role) -> None:
+        """Those that are over go first. If that is not enough, the one that grows stops."""
+        for tape in (*self._expired.values(), *self._closed.values()):
+            if self.total <= self._config.max_total_bytes:
+                return
+            if tape is not growing:
+                self._drop(tape)
+        if self.total > self._config.max_total_bytes:
+            before = growing.size
+            growing.truncate(role)
+            self.total += growing.size - before
+
+    def _expire(self, tape: Tape) -> None:
+        chat_id = tape.episode.chat_id
+        if chat_id in self._wakers:
+            del self._closed[chat_id]
+            self._expired[chat_id] = tape
+        else:
+            self._drop(tape)
+
+    def _drop(self, tape: Tape) -> None:
+        chat_id = tape.episode.chat_id
+        for shelf in (self._tapes, self._closed, self._expired):
+            if shelf.get(chat_id) is tape:
+                del shelf[chat_id]
+        self.total -= tape.size
+
+    def _unheard(self, episode: Episode) -> Recorder:
+        tape = Tape(episode)
+        tape.closed_at = self._clock.monotonic()
+        return Recorder(self, tape)
