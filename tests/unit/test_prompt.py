@@ -1,0 +1,467 @@
+"""From history to the messages of a request: which rows, and what each part becomes."""
+
+from base64 import b64encode
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from chatd.domain.errors import InvariantBroken
+from chatd.domain.messages import Message
+from chatd.domain.model import (
+    PromptCall,
+    PromptFile,
+    PromptMessage,
+    PromptPart,
+    PromptReasoning,
+    PromptResult,
+    PromptText,
+)
+from chatd.domain.parts import (
+    ContextFile,
+    File,
+    FileReference,
+    Opaque,
+    Part,
+    Reasoning,
+    Skill,
+    Source,
+    Text,
+    decode_parts,
+    encode_parts,
+)
+from chatd.domain.prompt import Reader, build_prompt, wanted_files
+from chatd.domain.prompt_files import ResolvedFile
+from chatd.domain.prompt_parts import NO_MEDIA
+from chatd.domain.prompt_repair import BEGINNING, GO_ON
+from chatd.domain.prompt_text import Instructions
+from tests.support.factories import call, message, result, text
+from tests.support.wellformed import problems
+
+READER = Reader(provider="here")
+SIGNED = Raw(b'{"anthropic":{"signature":"s"}}')
+
+
+def built(*rows: Message, reader: Reader = READER) -> list[PromptMessage]:
+    prompt = build_prompt(rows, reader)
+    assert problems(prompt) == []
+    return list(prompt)
+
+
+def shape(prompt: list[PromptMessage]) -> list[str]:
+    """Each message as its role and what it says, for reading."""
+    return [f"{m.role}: {' | '.join(_seen(part) for part in m.parts)}" for m in prompt]
+
+
+def _seen(part: PromptPart) -> str:
+    match part:
+        case PromptText():
+            return part.text
+        case PromptReasoning():
+            return f"({part.text})"
+        case PromptFile():
+            return f"<{part.media_type}>"
+        case PromptCall():
+            return f"{part.name}#{part.id}{bytes(part.input).decode()}"
+        case PromptResult():
+            return f"{'!' if part.is_error else ''}{part.id}={part.text}"
+
+
+def user_part(part: Part, reader: Reader = READER) -> PromptPart | None:
+    """What a part of a user's message becomes beside a word that stays."""
+    parts = built(message(1, "user", text("word"), part), reader=reader)[0].parts
+    return parts[1] if len(parts) > 1 else None
+
+
+def answer_parts(*parts: Part) -> list[PromptPart]:
+    rows = (message(1, "user", text()), message(2, "assistant", text("word"), *parts))
+    return list(built(*rows)[1].parts[1:])
+
+
+def tool_result(output: str, **flags: object) -> PromptResult:
+    """What the model reads of a tool's result."""
+    rows = (
+        message(1, "user", text()),
+        message(2, "assistant", call("a")),
+        message(3, "tool", msgspec.structs.replace(result("a", output=output), **flags)),
+    )
+    (part,) = built(*rows)[2].parts
+    assert isinstance(part, PromptResult)
+    return part
+
+
+# A conversation
+
+
+def test_a_turn_with_a_tool_is_told_as_it_happened() -> None:
+    prompt = built(
+        message(1, "system", text("Be kind."), visibility="model"),
+        message(2, "user", text("Look.")),
+        message(3, "assistant", text("I will."), call("a", args='{"path":"x"}')),
+        message(4, "tool", result("a", output='{"output":"found"}')),
+    )
+    assert shape(prompt) == [
+        "system: Be kind.",
+        "user: Look.",
+        'assistant: I will. | execute#a{"path":"x"}',
+        "tool: a=found",
+    ]
+
+
+def test_rows_are_told_by_id_and_not_as_they_happen_to_come() -> None:
+    rows = [
+        message(3, "user", text("three")),
+        message(1, "user", text("one")),
+        message(2, "assistant", text("two")),
+    ]
+    assert shape(built(*rows)) == ["user: one", "assistant: two", "user: three"]
+
+
+def test_the_callers_history_is_not_touched() -> None:
+    rows = [message(1, "user", text()), message(2, "assistant", call("a.b"))]
+    before = list(rows)
+    build_prompt(rows, READER)
+    assert rows == before
+
+
+def test_a_summary_stands_for_all_before_it_and_its_own_call_is_not_told() -> None:
+    prompt = built(
+        message(1, "system", text("Be kind."), visibility="model"),
+        message(2, "user", text("old")),
+        message(3, "assistant", text("older")),
+        message(4, "user", text("summary"), visibility="model", compressed=True),
+        message(5, "assistant", call("s", "chat_summarized"), visibility="user", compressed=True),
+        message(6, "tool", result("s", "chat_summarized"), compressed=True),
+        message(7, "user", text("go on")),
+    )
+    assert shape(prompt) == ["system: Be kind.", "user: summary", "user: go on"]
+
+
+def test_content_of_an_unknown_version_is_not_guessed_at() -> None:
+    for role in ("user", "assistant", "tool", "system"):
+        row = msgspec.structs.replace(message(1, "user", text()), role=role, content_version=2)
+        with pytest.raises(InvariantBroken, match="version 2"):
+            build_prompt([row], READER)
+
+
+def test_what_cannot_be_told_at_all_still_makes_a_conversation() -> None:
+    assert shape(built()) == [f"user: {BEGINNING}"]
+    only_files = message(2, "user", File(media_type="image/png"))
+    prompt = built(message(1, "user", text("hi")), message(2, "assistant", text("yes")), only_files)
+    assert shape(prompt)[1:] == ["assistant: yes", f"user: {GO_ON}"]
+
+
+# System
+
+
+def test_system_messages_come_first_wherever_they_stand() -> None:
+    prompt = built(
+        message(1, "system", text("a"), text("b")),
+        message(2, "user", text("hi")),
+        message(3, "system", text("late")),
+        message(4, "system", text(" ")),
+    )
+    assert shape(prompt) == ["system: a\n\nb", "system: late", "user: hi"]
+
+
+def test_instructions_follow_the_chats_own_system_messages_in_their_order() -> None:
+    given = Instructions(
+        subagent="You are a helper.",
+        workspace="A workspace.",
+        skills="Skills.",
+        user="Be brief.",
+        modes=("Plan only.",),
+        advisor="Ask.",
+    )
+    rows = (message(1, "system", text("base")), message(2, "user", text("hi")))
+    prompt = built(*rows, reader=msgspec.structs.replace(READER, instructions=given))
+    assert shape(prompt) == [
+        "system: base",
+        "system: You are a helper.",
+        "system: A workspace.",
+        "system: Skills.",
+        "system: <user-instructions>\nBe brief.\n</user-instructions>",
+        "system: Plan only.",
+        "system: Ask.",
+        "user: hi",
+    ]
+
+
+def context(path: str, content: str, agent: str = "w1") -> ContextFile:
+    return ContextFile(
+        context_file_path=path, context_file_content=content, context_file_agent_id=agent
+    )
+
+
+def test_instruction_files_are_told_where_they_were_found() -> None:
+    files = (context("A", "rule a"), context("B", "rule b"))
+    prompt = built(message(1, "user", *files, visibility="model"), message(2, "user", text("hi")))
+    assert [m.role for m in prompt] == ["user", "user"]
+    (block,) = prompt[0].parts
+    assert isinstance(block, PromptText)
+    assert "rule a" in block.text
+    assert "rule b" in block.text
+
+
+def test_instruction_files_outlive_a_summary_and_the_newest_count() -> None:
+    prompt = built(
+        message(1, "user", context("A", "from the old workspace", "w0"), visibility="model"),
+        message(2, "user", context("A", "stale"), context("B", "rule b"), visibility="model"),
+        message(3, "user", context("A", "rule a"), visibility="model"),
+        message(4, "user", context("C", "gone"), visibility="model", deleted=True),
+        message(5, "user", text("hi")),
+        message(6, "assistant", text("yes")),
+        message(7, "user", text("summary"), visibility="model", compressed=True),
+        reader=msgspec.structs.replace(READER, instructions=Instructions(user="Be brief.")),
+    )
+    system = [line for line in shape(prompt) if line.startswith("system")]
+    assert len(system) == 2
+    assert "rule a" in system[0]
+    assert "rule b" in system[0]
+    assert not any(word in system[0] for word in ("stale", "gone", "old workspace"))
+    assert "Be brief" in system[1]
+
+
+def test_a_mark_that_nothing_was_found_is_not_told() -> None:
+    mark = ContextFile(context_file_path="", context_file_agent_id="w1")
+    rows = (message(1, "user", mark, visibility="model"), message(2, "user", text("hi")))
+    assert shape(built(*rows)) == ["user: hi"]
+
+
+# Text and reasoning
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n\t\n", "\u00a0"])
+def test_blank_parts_are_left_out_and_so_are_messages_of_nothing_else(blank: str) -> None:
+    prompt = built(
+        message(1, "user", text("hi"), text(blank)),
+        message(2, "assistant", text(blank), Reasoning(text=blank)),
+        message(3, "user", text(blank)),
+        message(4, "assistant", text("yes"), text(blank)),
+        message(5, "user", text("go")),
+    )
+    assert shape(prompt) == ["user: hi", "assistant: yes", "user: go"]
+
+
+def test_reasoning_is_told_with_what_the_vendor_attached_even_without_a_word() -> None:
+    sealed = Reasoning(text="", provider_metadata=SIGNED)
+    worded = Reasoning(text="hm \0", provider_metadata=SIGNED)
+    parts = answer_parts(sealed, worded, Reasoning(text="plain \0"))
+    assert parts == [
+        PromptReasoning(text="", provider_metadata=SIGNED),
+        PromptReasoning(text="hm \0", provider_metadata=SIGNED),
+        PromptReasoning(text="plain \ufffd"),
+    ]
+
+
+def test_what_a_vendor_attached_comes_back_to_the_letter() -> None:
+    said = Raw(b'{"google": {"thought_signature" : "x"}}')
+    rows = decode_parts(
+        encode_parts(
+            [
+                Text(text="a", provider_metadata=said),
+                call("s", "web_search", provider_executed=True, provider_metadata=said),
+                result("s", "web_search", "[1]", provider_executed=True, provider_metadata=said),
+            ]
+        )
+    )
+    for part in answer_parts(*rows):
+        assert isinstance(part, PromptText | PromptCall | PromptResult)
+        assert isinstance(part.provider_metadata, Raw)
+        assert bytes(part.provider_metadata) == bytes(said)
+
+
+def test_a_model_gets_no_nul_and_no_half_of_a_character() -> None:
+    prompt = built(
+        message(1, "user", text("a\0b\ud800c")),
+        message(2, "assistant", call("a", args=r'{"k\u0000":"v\u0000"}')),
+        message(3, "tool", result("a", output=r'{"output":"o\u0000"}')),
+    )
+    assert shape(prompt) == [
+        "user: a\ufffdb\ufffdc",
+        r'assistant: execute#a{"k\ufffd":"v\ufffd"}',
+        "tool: a=o\ufffd",
+    ]
+
+
+def test_what_is_for_people_only_is_not_told() -> None:
+    assert user_part(Skill(skill_name="s")) is None
+    assert user_part(Opaque(raw=Raw(b'{"type":"new"}'))) is None
+    assert user_part(Reasoning(text="odd")) is None
+    assert answer_parts(Source(url="u"), Opaque(raw=Raw(b'{"type":"new"}'))) == []
+
+
+# Files
+
+
+def test_files_of_the_user_are_resolved_in_one_go() -> None:
+    rows = [
+        message(1, "user", File(media_type="image/png", file_id="old")),
+        message(2, "user", text("s"), visibility="model", compressed=True),
+        message(
+            3,
+            "user",
+            File(media_type="image/png", file_id="a"),
+            File(media_type="image/png", file_id="b"),
+            File(media_type="image/png", data="YQ=="),
+            File(media_type="image/png", file_id="a"),
+        ),
+        message(4, "assistant", File(media_type="image/png", file_id="c")),
+    ]
+    assert wanted_files(rows) == ["a", "b"]
+
+
+def test_files_of_an_answer_are_not_told_again() -> None:
+    assert answer_parts(File(media_type="image/png", file_id="f")) == []
+    rows = (
+        message(1, "user", text("hi")),
+        message(2, "assistant", File(media_type="image/png", file_id="f")),
+    )
+    reader = msgspec.structs.replace(
+        READER, files={"f": ResolvedFile(media_type="image/png", data=b"x")}
+    )
+    assert shape(built(*rows, reader=reader)) == ["user: hi"]
+
+
+def test_a_message_may_mix_files_that_are_there_gone_and_empty() -> None:
+    files = {
+        "there": ResolvedFile(media_type="image/png", data=b"x"),
+        "empty": ResolvedFile(media_type="image/png", data=b""),
+    }
+    row = message(
+        1,
+        "user",
+        text("See"),
+        *(File(media_type="image/png", file_id=one) for one in ("there", "gone", "empty")),
+        FileReference(file_name="a.py", start_line=1, end_line=2, content="x"),
+    )
+    prompt = built(row, reader=msgspec.structs.replace(READER, files=files))
+    assert " ".join(shape(prompt)).split(" | ") == [
+        "user: See",
+        "<image/png>",
+        "[The attachment of type image/png has expired and is no longer available.]",
+        "[file-reference] a.py:1-2\n```\nx\n```",
+    ]
+
+
+def test_text_that_the_model_would_not_be_shown_is_told_as_words() -> None:
+    reader = Reader(
+        provider="here",
+        files={"f": ResolvedFile(media_type="text/csv", data=b"a,b", name="t.csv")},
+        takes=lambda kind: kind == "image/png",
+    )
+    part = user_part(File(media_type="text/csv", file_id="f"), reader)
+    assert part == PromptText(text="[Attached file: t.csv]\na,b")
+
+
+# Calls and results
+
+
+@pytest.mark.parametrize(
+    ("args", "sent"),
+    [
+        (None, b"{}"),
+        ("null", b"{}"),
+        ("[1]", b"{}"),
+        ('"text"', b"{}"),
+        ("3", b"{}"),
+        ('{"a": [1]}', b'{"a": [1]}'),
+    ],
+)
+def test_the_input_of_a_call_is_an_object_whatever_was_stored(
+    args: str | None, sent: bytes
+) -> None:
+    (part,) = answer_parts(call("a", args=args))
+    assert isinstance(part, PromptCall)
+    assert bytes(part.input) == sent
+
+
+@pytest.mark.parametrize(
+    ("output", "flags", "read"),
+    [
+        ('{"output":"done"}', {}, "done"),
+        ('{"output":" "}', {}, '{"output":" "}'),
+        ('{"output":"x","exit":1}', {}, '{"output":"x","exit":1}'),
+        ('{"files":[]}', {}, '{"files":[]}'),
+        ('"words"', {}, '"words"'),
+        ("3", {}, "3"),
+        ("{}", {}, "{}"),
+        ("null", {}, "{}"),
+        ('{"error":"no"}', {"is_error": True}, "no"),
+        ('{"oops":1}', {"is_error": True}, '{"oops":1}'),
+        ('{"error":{"a":1}}', {"is_error": True}, '{"error":{"a":1}}'),
+        ('{"error":"no"}', {}, '{"error":"no"}'),
+    ],
+)
+def test_a_result_is_read_as_what_the_tool_meant(
+    output: str, flags: dict[str, object], read: str
+) -> None:
+    found = tool_result(output, **flags)
+    assert (found.text, found.is_error) == (read, bool(flags.get("is_error")))
+
+
+PNG = b64encode(b"\x89PNG").decode()
+
+
+@pytest.mark.parametrize(
+    ("output", "read"),
+    [
+        (f'{{"data":"{PNG}","mime_type":"image/png","text":"a screen"}}', "a screen"),
+        (f'{{"data":"{PNG}","mime_type":"image/png"}}', ""),
+        (f'{{"data":"{PNG}","mime_type":"image/png","text":" "}}', ""),
+    ],
+)
+def test_media_are_sent_with_their_text(output: str, read: str) -> None:
+    found = tool_result(output, is_media=True)
+    assert found.media == PromptFile(media_type="image/png", data=b"\x89PNG")
+    assert found.text == read
+
+
+@pytest.mark.parametrize(
+    ("output", "read"),
+    [
+        (f'{{"data":"{PNG}","text":"a screen"}}', "a screen"),
+        (f'{{"data":"{PNG}"}}', NO_MEDIA),
+        ('{"mime_type":"image/png","text":"a screen"}', "a screen"),
+        ('{"data":"","mime_type":"image/png"}', NO_MEDIA),
+        ('{"data":"not base64!","mime_type":"image/png","text":"x"}', "x"),
+        ('{"data":"\\ufffd\\ufffdPNG","mime_type":"image/png"}', NO_MEDIA),
+        ('"garbage"', NO_MEDIA),
+        ("[1]", NO_MEDIA),
+    ],
+)
+def test_media_that_cannot_be_read_leave_their_text(output: str, read: str) -> None:
+    found = tool_result(output, is_media=True)
+    assert (found.media, found.text) == (None, read)
+
+
+def test_an_error_counts_before_media() -> None:
+    output = f'{{"error":"broke","data":"{PNG}","mime_type":"image/png"}}'
+    found = tool_result(output, is_media=True, is_error=True)
+    assert (found.media, found.text, found.is_error) == (None, "broke", True)
+
+
+def test_a_search_of_the_provider_is_told_back_in_its_place_and_to_the_letter() -> None:
+    hits = '[{"url":"https://x.example","encrypted_content":"zzz"}]'
+    rows = (
+        message(1, "user", text("hi")),
+        message(
+            2,
+            "assistant",
+            text("Searching."),
+            call("s1", "web_search", '{"q":"a"}', provider_executed=True),
+            result("s1", "web_search", hits, provider_executed=True),
+            text("Again."),
+            call("s2", "web_search", '{"q":"b"}', provider_executed=True),
+            result("s2", "web_search", hits, provider_executed=True),
+            text("Done."),
+        ),
+        message(3, "user", text("thanks")),
+    )
+    prompt = built(*rows, reader=msgspec.structs.replace(READER, strict_tools=True))
+    kinds = [type(part) for part in prompt[1].parts]
+    assert kinds == [PromptText, PromptCall, PromptResult] * 2 + [PromptText]
+    first = prompt[1].parts[2]
+    assert isinstance(first, PromptResult)
+    assert isinstance(first.raw, Raw)
+    assert bytes(first.raw).decode() == hits

@@ -1,0 +1,151 @@
+"""What becomes of an attachment on its way into a prompt."""
+
+import pytest
+
+from chatd.domain.model import PromptFile, PromptText
+from chatd.domain.parts import File
+from chatd.domain.prompt_files import MAX_PASTE, ResolvedFile, file_part, is_paste
+
+PASTE = "pasted-text-2026-03-27-09-00-00.txt"
+
+
+def sent(
+    file: ResolvedFile | None, media_type: str = "image/png", name: str | None = None
+) -> PromptFile | PromptText | None:
+    files = {} if file is None else {"f": file}
+    return file_part(File(media_type=media_type, file_id="f", name=name), files, None)
+
+
+def words(part: PromptFile | PromptText | None) -> str:
+    assert isinstance(part, PromptText)
+    return part.text
+
+
+def test_a_file_is_sent_as_it_is_stored() -> None:
+    stored = ResolvedFile(media_type="image/webp", data=b"x", name="photo.webp")
+    assert sent(stored, name="other.png") == PromptFile(
+        media_type="image/webp", data=b"x", name="photo.webp"
+    )
+
+
+def test_data_in_the_message_itself_is_decoded() -> None:
+    part = File(media_type="text/csv", data="YSxi", name="t.csv")
+    assert file_part(part, {}, None) == PromptFile(media_type="text/csv", data=b"a,b", name="t.csv")
+
+
+def test_a_stored_file_counts_and_not_data_beside_its_id() -> None:
+    part = File(media_type="image/png", file_id="f", data="YSxi")
+    assert "expired" in words(file_part(part, {}, None))
+
+
+@pytest.mark.parametrize(
+    ("media_type", "name", "expected"),
+    [
+        (
+            "image/png",
+            None,
+            "[The attachment of type image/png has expired and is no longer available.]",
+        ),
+        (
+            "application/octet-stream",
+            "a.bin",
+            "[The attachment a.bin has expired and is no longer available.]",
+        ),
+        ("", None, "[The attachment has expired and is no longer available.]"),
+    ],
+)
+def test_a_file_that_is_gone_leaves_a_word_behind(
+    media_type: str, name: str | None, expected: str
+) -> None:
+    assert words(sent(None, media_type, name)) == expected
+
+
+def test_data_that_cannot_be_decoded_counts_as_gone() -> None:
+    assert "expired" in words(file_part(File(media_type="image/png", data="!"), {}, None))
+
+
+def test_an_empty_file_is_not_sent() -> None:
+    assert sent(ResolvedFile(media_type="image/png", data=b"")) is None
+    assert file_part(File(media_type="image/png"), {}, None) is None
+
+
+# Pastes
+
+
+@pytest.mark.parametrize(
+    ("name", "media_type", "expected"),
+    [
+        (PASTE, "text/plain", True),
+        (PASTE, "text/plain; charset=utf-8", True),
+        (PASTE, "text/html", True),
+        (PASTE, "application/json", True),
+        (PASTE, "application/xml", True),
+        (PASTE, "application/javascript", True),
+        (PASTE, "application/yaml", True),
+        (PASTE, "application/pdf", False),
+        (PASTE, "image/png", False),
+        (PASTE, "application/octet-stream", False),
+        ("notes.txt", "text/plain", False),
+        (f"my-{PASTE}", "text/plain", False),
+        ("pasted-text-2026-3-27-09-00-00.txt", "text/plain", False),
+        (f"{PASTE}.exe", "text/plain", False),
+        (None, "text/plain", False),
+    ],
+)
+def test_a_paste_is_known_by_its_name_and_its_type(
+    name: str | None, media_type: str, expected: object
+) -> None:
+    assert is_paste(name, media_type) is expected
+
+
+def test_a_paste_is_sent_as_text() -> None:
+    pasted = ResolvedFile(media_type="text/plain", data="süß\0".encode(), name=PASTE)
+    assert words(sent(pasted)) == "[The user pasted this text]\nsüß\ufffd"
+
+
+def test_a_paste_is_cut_at_its_limit_between_characters() -> None:
+    pasted = ResolvedFile(media_type="text/plain", data=("x" + "ä" * 70_000).encode(), name=PASTE)
+    shown = words(sent(pasted))
+    assert shown.count("ä") == MAX_PASTE // 2 - 1
+    assert shown.endswith("[Cut here: the paste has 140001 bytes, of which 131072 are shown.]")
+    assert "\ufffd" not in shown
+
+
+def test_a_paste_at_its_limit_is_whole() -> None:
+    pasted = ResolvedFile(media_type="text/plain", data=b"x" * MAX_PASTE, name=PASTE)
+    assert "Cut here" not in words(sent(pasted))
+
+
+# Files that a model would not be shown
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "text/markdown", "text/csv", "application/json"])
+def test_text_that_the_target_would_not_show_is_sent_as_words_in_full(kind: str) -> None:
+    stored = ResolvedFile(media_type=f"{kind}; charset=utf-8", data=b"x" * 300_000, name="n.txt")
+    part = File(media_type=kind, file_id="f")
+    shown = words(file_part(part, {"f": stored}, lambda kind: False))
+    assert shown == "[Attached file: n.txt]\n" + "x" * 300_000
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/json"])
+def test_text_that_the_target_shows_stays_a_file(kind: str) -> None:
+    stored = ResolvedFile(media_type=kind, data=b"x")
+    part = File(media_type=kind, file_id="f")
+    assert isinstance(file_part(part, {"f": stored}, lambda known: known == kind), PromptFile)
+
+
+@pytest.mark.parametrize("kind", ["image/png", "application/pdf", "text/html", "audio/wav"])
+def test_other_files_are_never_turned_into_words_here(kind: str) -> None:
+    stored = ResolvedFile(media_type=kind, data=b"\x00\xff")
+    part = File(media_type=kind, file_id="f")
+    assert isinstance(file_part(part, {"f": stored}, lambda known: False), PromptFile)
+
+
+def test_a_target_that_is_not_known_gets_files() -> None:
+    assert isinstance(sent(ResolvedFile(media_type="text/plain", data=b"x")), PromptFile)
+
+
+def test_words_of_a_file_without_a_name_are_marked_too() -> None:
+    stored = ResolvedFile(media_type="text/plain", data=b"\xff")
+    part = File(media_type="text/plain", file_id="f")
+    assert words(file_part(part, {"f": stored}, lambda kind: False)) == "[Attached file]\n\ufffd"

@@ -1,0 +1,142 @@
+"""Instructions without what nobody can see, in their blocks and in their order."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatd.domain.parts import ContextFile, FileReference
+from chatd.domain.prompt_text import (
+    INVISIBLE,
+    Instructions,
+    context_block,
+    reference_text,
+    sanitize,
+)
+
+# Written out: a change of the list is a decision, not a slip.
+CANONICAL = (
+    "00AD 034F 061C 180E 200B 200D 200E 200F 202A 202B 202C 202D 202E 2060 2061 2062 2063 2064"
+    " 2066 2067 2068 2069 206A 206B 206C 206D 206E 206F FEFF FFF9 FFFA FFFB"
+)
+
+
+def test_the_list_of_invisible_characters_is_the_one_that_was_agreed_on() -> None:
+    assert {int(code, 16) for code in CANONICAL.split()} == INVISIBLE
+
+
+@pytest.mark.parametrize("code", CANONICAL.split())
+def test_a_character_that_nobody_sees_is_taken_out(code: str) -> None:
+    assert sanitize(f"ig{chr(int(code, 16))}nore") == "ignore"
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",  # Persian, with U+200C
+        "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",  # a flag
+        "caf\u00e9 \u4f60\u597d \U0001f600",
+        "a\u2065b",  # between two ranges of the list
+    ],
+)
+def test_what_writing_needs_is_kept(kept: str) -> None:
+    assert sanitize(kept) == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("a\r\nb\rc\nd", "a\nb\nc\nd"),
+        ("a\n\nb", "a\n\nb"),
+        ("a\n\n\nb", "a\n\nb"),
+        ("a\n \n\t\n \nb", "a\n\nb"),
+        ("a\n\u200b\n\u200b\nb", "a\n\nb"),
+        ("line   \nnext\t\t", "line\nnext"),
+        ("    indented\n\tmore", "indented\n\tmore"),
+        ("a\n    code\n        deeper", "a\n    code\n        deeper"),
+        ("\n\n  text  \n\n", "text"),
+        ("  \u200b ", ""),
+        ("", ""),
+        ("a\0b\ud800", "a\ufffdb\ufffd"),
+    ],
+)
+def test_lines_are_made_even(text: str, clean: str) -> None:
+    assert sanitize(text) == clean
+
+
+@given(st.text(alphabet=st.sampled_from("ab \t\n\r\u200b\u200c\ufeff\0\u2028\u00a0")))
+def test_cleaning_twice_changes_nothing_more(text: str) -> None:
+    assert sanitize(sanitize(text)) == sanitize(text)
+
+
+# Instructions
+
+
+def test_instructions_come_in_one_order() -> None:
+    given = Instructions(
+        advisor="G",
+        modes=("E", "F"),
+        user="D",
+        skills="C",
+        workspace="B",
+        subagent="A",
+    )
+    user = "<user-instructions>\nD\n</user-instructions>"
+    assert given.texts() == ("A", "B", "C", user, "E", "F", "G")
+
+
+def test_instructions_that_say_nothing_are_left_out() -> None:
+    assert Instructions(user=" \u200b ", subagent="", modes=("", " \n")).texts() == ()
+
+
+def test_instructions_are_cleaned() -> None:
+    assert Instructions(subagent="do\u200b it  \r\n\r\n\r\nnow").texts() == ("do it\n\nnow",)
+
+
+def test_the_path_of_the_plan_is_filled_in() -> None:
+    given = Instructions(modes=("Write to {plan_path}.",), plan_path="/home/me/PLAN.md")
+    assert given.texts() == ("Write to /home/me/PLAN.md.",)
+    assert Instructions(modes=("Write to {plan_path}.",)).texts() == ("Write to {plan_path}.",)
+
+
+# Blocks
+
+
+def context(path: str, content: str | None, **more: object) -> ContextFile:
+    part = ContextFile(
+        context_file_path=path,
+        context_file_content=content,
+        context_file_os="linux",
+        context_file_directory="/work",
+    )
+    return msgspec.structs.replace(part, **more)
+
+
+def test_the_files_of_a_workspace_share_one_block() -> None:
+    files = [context("~/AGENTS.md", "Be \u200bkind."), context("/work/AGENTS.md", "Use make.")]
+    assert context_block(files) == (
+        "<workspace-context>\nOperating system: linux\nWorking directory: /work\n\n"
+        "Source: ~/AGENTS.md\nBe kind.\n\n"
+        "Source: /work/AGENTS.md\nUse make.\n</workspace-context>"
+    )
+
+
+def test_a_file_that_was_cut_says_so() -> None:
+    block = context_block([context("A", "x", context_file_truncated=True)])
+    assert block is not None
+    assert "Source: A (truncated)\nx" in block
+
+
+@pytest.mark.parametrize("files", [[], [context("", "x")], [context("A", None), context("B", " ")]])
+def test_without_content_there_is_no_block(files: list[ContextFile]) -> None:
+    assert context_block(files) is None
+
+
+def test_a_reference_names_the_lines_and_quotes_them() -> None:
+    part = FileReference(file_name="app.py", start_line=10, end_line=14, content="def f(): ...")
+    assert reference_text(part) == "[file-reference] app.py:10-14\n```\ndef f(): ...\n```"
+
+
+def test_the_fence_of_a_reference_is_longer_than_any_in_it() -> None:
+    part = FileReference(file_name="a.md", start_line=1, end_line=1, content="````\nx\n````")
+    assert reference_text(part).endswith("\n`````\n````\nx\n````\n`````")
