@@ -145,6 +145,15 @@ class House:
             await self.replica.transactor.create(user_moves.create(command, free), change_id())
         return chat_id
 
+    async def create_unowned(self, text: str) -> ChatId:
+        """As a replica without a free slot does it."""
+        chat_id = ChatId(uuid4())
+        command = CreateChat(
+            id=chat_id, owner_id=self.owner, title="test", prompt=self.prompt(text)
+        )
+        await self.replica.transactor.create(user_moves.create(command, None), change_id())
+        return chat_id
+
     async def send(self, chat_id: ChatId, text: str, when_busy: WhenBusy = "queue") -> Chat:
         command = SendMessage(prompt=self.prompt(text), when_busy=when_busy)
         with self.replica.worker.offer(root=True) as free:
@@ -165,6 +174,12 @@ class House:
 
     def prompt(self, text: str) -> Prompt:
         return Prompt(content=(Text(text=text),), created_by=self.owner)
+
+    # Fate
+
+    def leaves(self) -> asyncio.Task[None]:
+        """In good order."""
+        return asyncio.get_running_loop().create_task(self.replica.worker.drain())
 
     # What there is to see
 

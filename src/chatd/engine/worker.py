@@ -131,12 +131,22 @@ class Worker:
         await asyncio.wait({window, empty}, return_when=asyncio.FIRST_COMPLETED)
         window.cancel()
         empty.cancel()
-        released = await workers.release(self._database.pool, self.me)
+        await self._release_all()
+        self._emptied.set()
+
+    async def _release_all(self) -> None:
+        """Without a database there is nobody to tell: the others will see that we are gone."""
+        try:
+            released = await workers.release(self._database.pool, self.me)
+        except Unavailable as error:
+            self._env.emit("release_failed", error_kind=error.code)
+            released = []
         for chat in released:
             self._announce(chat)
             self._heard_row(chat, None)
+        for runner in self._runners.values():
+            runner.abandon()
         self._env.emit("drained", released=len(released))
-        self._emptied.set()
 
     async def _until_empty(self) -> None:
         while self._runners:

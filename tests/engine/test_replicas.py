@@ -1,0 +1,101 @@
+"""Several replicas on one database: handing over, dying, coming back."""
+
+import pytest
+
+from chatd.domain.chat import Episode
+from chatd.engine.worker import WorkerConfig
+from chatd.parts.replay import read_episode
+from chatd.store.conn import Conn
+from tests.support.eventually import eventually
+from tests.support.house import GatedTool, a_house, a_house_with
+from tests.support.providers.openai_chat import FakeCompatible
+from tests.support.providers.server import Gate
+from tests.support.proxy import Proxy
+
+HASTY = WorkerConfig(tick_s=0.2, drain_s=0.1)
+
+
+async def test_a_chat_nobody_has_room_for_is_taken_by_another_replica(dsn: str) -> None:
+    async with FakeCompatible.running() as api, a_house_with(dsn, api) as house:
+        house.says("hello")
+        chat_id = await house.create_unowned("hi")
+        await house.rests(chat_id)
+        assert await house.transcript(chat_id) == ["user: hi", "assistant: hello"]
+
+
+@pytest.mark.promise("P5")
+@pytest.mark.promise("P10")
+async def test_a_replica_that_leaves_commits_its_step_and_another_goes_on(dsn: str) -> None:
+    gate = Gate()
+    tools = [GatedTool(gate=gate)]
+    async with FakeCompatible.running() as api, a_house_with(dsn, api, tools=tools) as stays:
+        async with a_house_with(dsn, api, tools=tools) as leaves:
+            leaves.calls(("c1", "echo", "{}"))
+            stays.says("the end")
+            chat_id = await leaves.create("go")
+            await gate.reached.wait()
+            leaving = leaves.leaves()
+            await leaves.events.wait("drain_started")
+            gate.open()
+            await leaving
+        await stays.rests(chat_id)
+        assert await stays.transcript(chat_id) == [
+            "user: go",
+            "assistant: echo(c1)",
+            "tool: result(c1) {'output': 'said {}'}",
+            "assistant: the end",
+        ]
+        assert len(api.requests) == 2
+
+
+@pytest.mark.promise("P2")
+@pytest.mark.promise("P3")
+@pytest.mark.promise("P6")
+async def test_what_a_replica_cut_off_ran_is_run_by_another(dsn: str, proxy: Proxy) -> None:
+    """To the others a replica without its database is dead; it may not write when it is back."""
+    gate = Gate()
+    async with FakeCompatible.running() as api, a_house_with(dsn, api) as lives:
+        async with a_house_with(proxy.dsn, api) as dies:
+            dies.says("half an ans", gate)
+            chat_id = await dies.create("go")
+            await gate.reached.wait()
+            lives.says("a whole answer")
+            cut_off(proxy)
+            chat = await lives.rests(chat_id)
+            assert chat.state == "W"
+            proxy.refuse(new=False)
+            gate.open()
+            await dies.events.wait("runner_left", chat_id=chat_id)
+        assert await lives.transcript(chat_id) == ["user: go", "assistant: a whole answer"]
+
+
+@pytest.mark.promise("P4")
+async def test_a_stop_keeps_what_a_dead_replica_had_shown(dsn: str, proxy: Proxy) -> None:
+    gate = Gate()
+    async with FakeCompatible.running() as api, a_house_with(dsn, api) as lives:
+        async with a_house_with(proxy.dsn, api, worker=HASTY) as dies:
+            dies.says("half an ans", gate)
+            chat_id = await dies.create("go")
+            await gate.reached.wait()
+            pool, episode = lives.replica.database.pool, Episode.of(await lives.chat(chat_id))
+            await eventually(lambda: is_journaled(pool, episode))
+            cut_off(proxy)
+            await lives.interrupt(chat_id)
+            chat = await lives.rests(chat_id)
+            assert chat.state == "W"
+            assert await lives.transcript(chat_id) == ["user: go", "assistant: half an ans"]
+
+
+def cut_off(proxy: Proxy) -> None:
+    proxy.refuse(new=True)
+    proxy.cut()
+
+
+async def is_journaled(conn: Conn, episode: Episode) -> bool | None:
+    return bool(await read_episode(conn, episode)) or None
+
+
+async def test_a_house_that_is_empty_leaves_at_once(dsn: str) -> None:
+    async with a_house(dsn) as house:
+        await house.leaves()
+        assert house.replica.worker.running == 0
