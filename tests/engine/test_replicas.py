@@ -72,18 +72,21 @@ async def test_what_a_replica_cut_off_ran_is_run_by_another(dsn: str, proxy: Pro
 @pytest.mark.promise("P4")
 async def test_a_stop_keeps_what_a_dead_replica_had_shown(dsn: str, proxy: Proxy) -> None:
     gate = Gate()
-    async with FakeCompatible.running() as api, a_house_with(dsn, api) as lives:
-        async with a_house_with(proxy.dsn, api, worker=HASTY) as dies:
-            dies.says("half an ans", gate)
-            chat_id = await dies.create("go")
-            await gate.reached.wait()
-            pool, episode = lives.replica.database.pool, Episode.of(await lives.chat(chat_id))
-            await eventually(lambda: is_journaled(pool, episode))
-            cut_off(proxy)
-            await lives.interrupt(chat_id)
-            chat = await lives.rests(chat_id)
-            assert chat.state == "W"
-            assert await lives.transcript(chat_id) == ["user: go", "assistant: half an ans"]
+    async with (
+        FakeCompatible.running() as api,
+        a_house_with(dsn, api) as lives,
+        a_house_with(proxy.dsn, api, worker=HASTY) as dies,
+    ):
+        dies.says("half an ans", gate)
+        chat_id = await dies.create("go")
+        await gate.reached.wait()
+        pool, episode = lives.replica.database.pool, Episode.of(await lives.chat(chat_id))
+        await eventually(lambda: is_journaled(pool, episode))
+        cut_off(proxy)
+        await lives.interrupt(chat_id)
+        chat = await lives.rests(chat_id)
+        assert chat.state == "W"
+        assert await lives.transcript(chat_id) == ["user: go", "assistant: half an ans"]
 
 
 def cut_off(proxy: Proxy) -> None:
