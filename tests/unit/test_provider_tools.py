@@ -1,0 +1,250 @@
+"""A strict provider's own calls: what it would refuse is found, and taken out."""
+
+import pytest
+from msgspec import UNSET, Raw
+
+from chatd.domain.ids import ToolCallId
+from chatd.domain.model import (
+    PromptCall,
+    PromptMessage,
+    PromptPart,
+    PromptReasoning,
+    PromptResult,
+    PromptText,
+)
+from chatd.domain.parts import Part, Reasoning, Text, encode_parts
+from chatd.domain.prompt import Reader, build_prompt
+from chatd.domain.provider_tools import (
+    MAX_TEXT,
+    Reason,
+    Violation,
+    guarded,
+    guarded_answer,
+    readable,
+    violations,
+)
+from tests.support.factories import call, message, result, text
+
+HITS = Raw(b'[{"title":"X","url":"https://x.example","encrypted_content":"zzz"}]')
+SIGNED = Raw(b'{"anthropic":{"signature":"s"}}')
+THOUGHT = PromptReasoning(text="hm", provider_metadata=SIGNED)
+WORDS = PromptText(text="X https://x.example")
+
+
+def search(one: str = "s", name: str = "web_search", args: bytes = b"{}") -> PromptCall:
+    return PromptCall(id=ToolCallId(one), name=name, input=Raw(args), provider_executed=True)
+
+
+def hits(one: str = "s", name: str = "web_search", raw: Raw = HITS) -> PromptResult:
+    return PromptResult(id=ToolCallId(one), name=name, text="", raw=raw, provider_executed=True)
+
+
+def local(one: str = "a") -> PromptCall:
+    return PromptCall(id=ToolCallId(one), name="execute", input=Raw(b"{}"))
+
+
+def done(one: str = "a") -> PromptResult:
+    return PromptResult(id=ToolCallId(one), name="execute", text="done")
+
+
+def said(text: str = "So.") -> PromptText:
+    return PromptText(text=text)
+
+
+def user(*parts: PromptPart) -> PromptMessage:
+    return PromptMessage(role="user", parts=parts or (said("hi"),))
+
+
+def answer(*parts: PromptPart) -> PromptMessage:
+    return PromptMessage(role="assistant", parts=parts)
+
+
+def kept(*parts: PromptPart) -> list[PromptPart]:
+    """What is left of an answer."""
+    left = guarded([user(), answer(*parts), user()])
+    assert violations(left) == []
+    return [part for message in left if message.role == "assistant" for part in message.parts]
+
+
+def test_a_good_pair_is_kept() -> None:
+    whole = [said(), search(), hits(), said("Then."), search("t"), hits("t")]
+    assert kept(*whole) == whole
+    assert violations([answer(*whole)]) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "left", "reason"),
+    [
+        ([said(), search()], [said()], "orphan_call"),
+        ([said(), hits()], [said(), WORDS], "orphan_result"),
+        ([hits(), search()], [WORDS], "out_of_order"),
+        ([search(), hits(), hits()], [WORDS, WORDS], "duplicate"),
+        ([search(), search(), hits()], [WORDS], "duplicate"),
+        ([search(""), hits("")], [WORDS], "no_id"),
+        ([search(name=" "), hits(name=" ")], [WORDS], "no_name"),
+        ([search(name="fly"), hits(name="fly")], [WORDS], "unsupported_tool"),
+        ([search(), hits(name="fly")], [WORDS], "unsupported_tool"),
+        ([search(args=b"[]"), hits()], [WORDS], "bad_input"),
+        ([search(args=b"{"), hits()], [WORDS], "bad_input"),
+        ([search(), hits(raw=Raw(b"{}")), said()], [said()], "no_vendor_data"),
+        (
+            [search(), hits(raw=Raw(b'"text"')), said()],
+            [PromptText(text="text"), said()],
+            "no_vendor_data",
+        ),
+    ],
+)
+def test_what_is_not_a_good_pair_is_taken_out_and_its_words_are_kept(
+    parts: list[PromptPart], left: list[PromptPart], reason: Reason
+) -> None:
+    assert {violation.reason for violation in violations([answer(*parts)])} == {reason}
+    assert kept(*parts) == left
+
+
+def test_violations_say_where_they_are() -> None:
+    messages = [user(), answer(said(), search()), user(hits())]
+    assert violations(messages) == [
+        Violation(message=1, part=1, reason="orphan_call"),
+        Violation(message=2, part=0, reason="outside_assistant"),
+    ]
+
+
+def test_outside_an_answer_nothing_is_left() -> None:
+    messages = [user(said("hi"), search(), hits()), user(hits())]
+    assert guarded(messages) == [user(said("hi"))]
+
+
+def test_an_id_that_is_ours_and_the_providers_is_ours() -> None:
+    assert violations([answer(search("a"), hits("a"), local("a"))])[0].reason == "also_local"
+    left = guarded(
+        [user(), answer(search("a"), local("a")), PromptMessage(role="tool", parts=(done("a"),))]
+    )
+    assert left[1] == answer(local("a"))
+    assert left[2].parts == (done("a"),)
+
+
+def test_calls_of_ours_are_not_judged() -> None:
+    messages = [user(), answer(local(""), local("x"), local("x")), user()]
+    assert guarded(messages) == messages
+    assert violations(messages) == []
+
+
+def test_a_pair_that_comes_again_in_a_later_answer_is_taken_out_there() -> None:
+    left = guarded([user(), answer(search(), hits()), user(), answer(search(), hits(), said())])
+    assert left[1] == answer(search(), hits())
+    assert left[3] == answer(WORDS, said())
+
+
+def test_an_answer_of_which_nothing_is_left_is_gone() -> None:
+    assert guarded([user(), answer(search()), user()]) == [user(), user()]
+
+
+# Signed answers
+
+
+def test_the_newest_signed_answer_stays_but_for_calls_that_were_never_answered() -> None:
+    latest = answer(THOUGHT, search("x"), search(), hits(), said())
+    assert guarded([user(), latest]) == [user(), answer(THOUGHT, search(), hits(), said())]
+
+
+def test_an_older_signed_answer_is_mended_like_any_other() -> None:
+    older = answer(THOUGHT, hits(), said())
+    latest = answer(THOUGHT, said("Later."))
+    assert guarded([user(), older, user(), latest, user()])[1] == answer(THOUGHT, WORDS, said())
+
+
+def test_rather_no_search_than_a_request_that_is_refused() -> None:
+    latest = answer(THOUGHT, hits(), said())
+    left = guarded([user(), latest, user()])
+    assert left[1] == answer(THOUGHT, said())
+    assert violations(left) == []
+
+
+# Prompts
+
+
+def test_only_a_strict_providers_prompt_is_judged() -> None:
+    rows = (
+        message(1, "user", text("hi")),
+        message(2, "assistant", call("s", "web_search", provider_executed=True), text("So.")),
+        message(3, "user", text("ok")),
+    )
+    lenient = build_prompt(rows, Reader(provider="here"))
+    strict = build_prompt(rows, Reader(provider="here", strict_tools=True))
+    assert len(lenient[1].parts) == 2
+    assert strict[1] == answer(said())
+
+
+def test_answers_that_come_to_stand_side_by_side_are_joined() -> None:
+    orphan = call("s", "web_search", provider_executed=True)
+    rows = (
+        message(1, "user", text("hi")),
+        message(2, "assistant", text("One.")),
+        message(3, "user", orphan),
+        message(4, "assistant", text("Two.")),
+        message(5, "user", text("ok")),
+    )
+    strict = build_prompt(rows, Reader(provider="here", strict_tools=True))
+    assert strict[1] == answer(said("One."), said("Two."))
+
+
+# Fresh answers
+
+
+SEARCH = call("s", "web_search", provider_executed=True)
+FOUND = result("s", "web_search", bytes(HITS).decode(), provider_executed=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "stored"),
+    [
+        ([text("So."), SEARCH, FOUND], [text("So."), SEARCH, FOUND]),
+        ([text("So."), SEARCH], [text("So.")]),
+        ([FOUND], [Text(text="X https://x.example")]),
+        ([call("a"), call("b", args=None)], [call("a"), call("b", args=None)]),
+        (
+            [call("s", "web_search", None, provider_executed=True), FOUND],
+            [Text(text="X https://x.example")],
+        ),
+    ],
+)
+def test_a_fresh_answer_is_judged_before_it_is_stored(
+    content: list[Part], stored: list[Part]
+) -> None:
+    assert encode_parts(guarded_answer(content)) == encode_parts(stored)
+
+
+def test_a_fresh_answer_with_signed_thoughts_is_stored_as_it_came() -> None:
+    content = (Reasoning(text="hm", provider_metadata=SIGNED), SEARCH)
+    assert guarded_answer(content) == content
+
+
+# Words of a result
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (bytes(HITS), "X https://x.example"),
+        (b'[{"title":"A","url":"u"},{"title":"B"},{"other":1}]', "A u\nB"),
+        (
+            b'{"type":"web_search_tool_result_error","error_code":"max_uses_exceeded"}',
+            "max_uses_exceeded",
+        ),
+        (b'{"output":"done"}', "done"),
+        (b'{"error":"no"}', "no"),
+        (b'"plain"', "plain"),
+        (b"[1, 2]", "1\n2"),
+        (b"{}", ""),
+        (b"null", ""),
+        (b"[]", ""),
+        (b"broken", ""),
+    ],
+)
+def test_every_kind_of_result_can_be_put_in_words(raw: bytes, words: str) -> None:
+    assert readable(Raw(raw)) == words
+
+
+def test_the_words_of_a_result_are_bounded() -> None:
+    assert len(readable(Raw(b'"' + b"x" * 100_000 + b'"'))) <= MAX_TEXT
+    assert readable(UNSET) == ""
