@@ -122,11 +122,11 @@ class InputBuilder:
         if kept is None or kept.item is UNSET:
             return None
         try:
+            if read(wire.HEAD, kept.item).type != "reasoning":
+                return _Draft(item=kept.item, bare=None, after=kept.after)
             sealed = read(_SEALED, kept.item)
         except UNREADABLE:
             return None
-        if sealed.type != "reasoning":
-            return _Draft(item=kept.item, bare=None, after=kept.after)
         if not sealed.encrypted_content and not sealed.content:
             return None
         return _Draft(item=kept.item, bare=None, id=kept.id, after=kept.after, reasoning=True)
@@ -236,7 +236,6 @@ def _messages(said: list[tuple[PromptText, Kept]]) -> list[_Draft]:
 
 
 class _Sealed(Struct, frozen=True):
-    type: str = ""
     encrypted_content: str | None = None
     content: list[Raw] | None = None
 
