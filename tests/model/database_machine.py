@@ -52,7 +52,7 @@ class DatabaseMachine:
         liked = {act: weight * self._likings[act] for act, weight in self._sometimes().items()}
         needs = {
             self.people.ask_again: self.stage.written,
-            self.fate.ghost: self.stage.ghosts,
+            self.fate.ghost: self.stage.ghosts(),
             self.fate.act_late: self.fate.late,
             self.fate.drain: self.stage.awake(),
         }

@@ -48,19 +48,31 @@ class Fate:
             return
         replica = self._rng.choice(running)
         runner = self._rng.choice(list(replica.runners.values()))
-        move = await replica.next_move(runner)
-        self._stage.nobody_hears = self._rng.random() < 0.05
-        await self._step(replica, runner, Move.RELEASE if self._rng.random() < 0.05 else move)
+        if await self._is_sure(replica, runner):
+            move = await replica.next_move(runner)
+            self._stage.nobody_hears = self._rng.random() < 0.05
+            await self._step(replica, runner, Move.RELEASE if self._rng.random() < 0.05 else move)
+
+    async def _is_sure(self, replica: Replica, runner: Runner) -> bool:
+        """One whose write was not answered first finds out, or leaves."""
+        if runner.unsure is None:
+            return True
+        self._stage.serving, unsure, runner.unsure = replica, runner.unsure, None
+        if not await self._stage.is_found_again(unsure):
+            replica.drop(runner.row.id)
+        return False
 
     async def _step(self, replica: Replica, runner: Runner, move: Move) -> None:
         stage, row = self._stage, runner.row
         stage.serving = replica
         number, fence = stage.number(), runner.fence
         plan = Plan(move=move, chat_id=row.id, number=number, fence=fence, known=row)
-        if await stage.do(plan) is None:
+        written = await stage.do(plan)
+        if written is not None and stage.nobody_hears:
+            runner.unsure = written
+        elif written is None:
             # Fenced: someone else has moved the chat. Whatever comes of it, not by this runner.
-            stage.ghosts.append((fence, row))
-            replica.runners.pop(row.id, None)
+            replica.drop(row.id)
 
     async def hint(self) -> None:
         """Any of those that are waiting, in any order, and perhaps not for the last time."""
@@ -91,17 +103,17 @@ class Fate:
         heard = await replica.tick(self._stage.now)
         self._check_deaths(heard)
         if heard.unknown:
-            await mirror.release(replica.id, list(heard.unknown))
+            await mirror.release(replica.id, sorted(heard.unknown))
         await workers.strike(mirror.pool, heard.dead)
         expired = [
             Late(move=Move.EXPIRE_INTERRUPT, chat_id=chat_id)
             if mirror.chats[chat_id].status == "interrupting"
             else Late(move=Move.EXPIRE_ACTION, chat_id=chat_id)
-            for chat_id in heard.expired
+            for chat_id in sorted(heard.expired)
         ]
         orphaned = [
             Late(move=Move.REAP, chat_id=chat_id, dead=mirror.chats[chat_id].worker_id)
-            for chat_id in heard.orphaned
+            for chat_id in sorted(heard.orphaned)
         ]
         self._stage.note(f"dead={len(heard.dead)} late={len(expired) + len(orphaned)}")
         return [*expired, *orphaned]
@@ -143,18 +155,27 @@ class Fate:
 
     async def ghost(self) -> None:
         """A write of one who died long ago, or has lost the chat since."""
-        fence, row = self._rng.choice(self._stage.ghosts)
+        ghosts = self._stage.ghosts()
+        tempted = [ghost for ghost in ghosts if self._almost_owns(ghost)]
+        ghost = self._rng.choice(tempted or ghosts)
+        fence, row = ghost.fence, ghost.row
         stopping = fence.status == "interrupting"
         move = Move.FINISH_INTERRUPT if stopping else self._rng.choice(_GHOSTLY)
         number = self._stage.number()
         await self._stage.do(Plan(move=move, chat_id=row.id, number=number, fence=fence, known=row))
 
+    def _almost_owns(self, ghost: Runner) -> bool:
+        """Its worker has got the chat back meanwhile, and only the epoch tells them apart."""
+        now, held = self._stage.mirror.chats[ghost.row.id], ghost.fence
+        return (now.worker_id, now.history_version) == (held.worker_id, held.history_version)
+
     # The end
 
     async def settle(self) -> None:
         """Nothing is stuck: with all hints lost and nobody but the replicas at it, ticks alone
-        bring every chat to rest."""
+        bring every chat to rest; also those in which a tool does not heed a stop."""
         stage = self._stage
+        stubborn = {chat_id for chat_id in stage.mirror.chats if self._rng.random() < 0.5}
         stage.hints_get_lost = 1.0
         for replica in stage.replicas:
             replica.awake = True
@@ -166,17 +187,20 @@ class Fate:
             stage.scene("settle")
             await stage.pass_time(TICK_S)
             if all(at_rest(chat) or chat.status == "requires_action" for chat in chats):
-                await stage.age_chats(300.0)
+                await stage.expire(stage.mirror.chats)
             for replica in stage.replicas:
-                await self._do_all(replica)
+                await self._do_all(replica, stubborn)
         raise AssertionError(f"stuck: {[chat.state for chat in stage.mirror.chats.values()]}")
 
-    async def _do_all(self, replica: Replica) -> None:
+    async def _do_all(self, replica: Replica, stubborn: set[ChatId]) -> None:
         self._stage.serving = None
         for late in await self._tick(replica):
             await self._act(late)
         await replica.fill_slots()
         for _ in range(4):
             for runner in list(replica.runners.values()):
+                if not await self._is_sure(replica, runner):
+                    continue
                 move = await replica.next_move(runner, orderly=True)
-                await self._step(replica, runner, move)
+                if move is not Move.FINISH_INTERRUPT or runner.row.id not in stubborn:
+                    await self._step(replica, runner, move)

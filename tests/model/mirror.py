@@ -136,6 +136,7 @@ class Mirror:
     async def acquire(self, worker_id: WorkerId, *, roots: int, children: int) -> list[Chat]:
         wanting = [chat for chat in self.chats.values() if chat.runnable_at is not None]
         rows = await workers.acquire(self.pool, worker_id, roots=roots, children=children)
+        rows.sort(key=lambda row: row.id)  # they come in any order, and a seed must replay
         taken = {row.id for row in rows}
         for slots, is_root in ((roots, True), (children, False)):
             pool = [chat for chat in wanting if chat.is_root == is_root]

@@ -6,7 +6,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from chatd.domain.change import Request
-from chatd.domain.chat import RECENT_CHANGES, Chat
+from chatd.domain.chat import Chat
 from chatd.domain.family import archive_family, unarchive_family
 from chatd.domain.ids import ChangeId, MessageId, RequestId
 from chatd.domain.states import TABLE, Move
@@ -49,16 +49,14 @@ class People:
         """Somebody did not hear how it went: under the same id, or by his key."""
         stage = self._stage
         written = self._rng.choice(stage.written)
-        plan = written.errand.plan
-        later = stage.mirror.chats[plan.chat_id].snapshot_version - written.version
         stage.serve()
-        if plan.request is not None and (later >= RECENT_CHANGES or self._rng.random() < 0.5):
+        if self._rng.random() < 0.5 and await stage.is_found_again(written):
+            return
+        plan = written.errand.plan
+        if plan.request is not None:
             plan = replace(plan, number=stage.number(), known=None)
             await stage.mirror.again(Errand(plan, stage.mirror.ledger))
             stage.note(f"by key #{plan.number}")
-        elif later < RECENT_CHANGES:
-            await stage.mirror.again(written.errand)
-            stage.note(f"by id #{plan.number}")
 
     async def shelve(self) -> None:
         """Archived chats do not stay so for long: nothing happens to them."""

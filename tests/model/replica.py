@@ -4,11 +4,14 @@ It decides by the same pure rules as the product's own: what to do next, what a 
 runner, when to trust a lease. When it acts is up to whoever drives it.
 """
 
+from collections import deque
 from random import Random
 from typing import Final
 from uuid import UUID
 
-from chatd.domain import lease
+from msgspec import Struct
+
+from chatd.domain import compaction, lease
 from chatd.domain.chat import Chat, Fence
 from chatd.domain.decide import (
     CALLS_DISAGREE,
@@ -24,15 +27,20 @@ from chatd.domain.decide import (
 )
 from chatd.domain.hint import Hint
 from chatd.domain.ids import ChatId, WorkerId
+from chatd.domain.messages import Message
 from chatd.domain.react import Ignore, Leave, Note, Restart, RunnerView, Wait, react
 from chatd.domain.states import Move
 from chatd.store import chats, messages, workers
 from chatd.store.workers import Beat, Heard
 from tests.model.drafts import CLIENT_TOOLS
 from tests.model.mirror import Mirror
+from tests.support.errands import Errand
 
 SLOTS: Final = 3
 TICK_S: Final = 3.0
+SCALE: Final = 100
+"""The database's clock cannot be stopped. Leases are a hundred times as long there, and grow
+older as much faster, so that the real time a walk takes makes no difference."""
 _RULES: Final = Rules(client_tools=CLIENT_TOOLS)
 _GENERATED: Final = (
     *(Move.COMMIT_STEP,) * 5,
@@ -43,13 +51,22 @@ _GENERATED: Final = (
 )
 
 
+class Written(Struct, frozen=True, kw_only=True):
+    """An errand that was carried out, whether or not anybody has heard so."""
+
+    errand: Errand
+    version: int
+
+
 class Runner:
-    """One chat under one epoch: the row it last heard of, and what it makes of it."""
+    """One chat under one epoch: the row it last heard of, and what it makes of it. `unsure`: a
+    write of its own was not answered."""
 
     def __init__(self, row: Chat) -> None:
         self.row = row
         self.view = RunnerView.of(row)
         self.fence = Fence.of(row)
+        self.unsure: Written | None = None
 
     def hear(self, row: Chat, me: WorkerId) -> bool:
         """False when there is nothing left to run."""
@@ -79,6 +96,7 @@ class Replica:
         self.runners: dict[ChatId, Runner] = {}
         self.inbox: list[Hint] = []
         self.ticks = lease.Ticks(interval_s=TICK_S)
+        self.ghosts: deque[Runner] = deque(maxlen=8)
 
     @property
     def free(self) -> WorkerId | None:
@@ -95,13 +113,20 @@ class Replica:
         """A row that our own write has made, or that we have acquired."""
         runner = self.runners.get(row.id)
         if row.worker_id == self.id and (runner is None or runner.view.epoch != row.epoch):
+            self.drop(row.id)
             self.runners[row.id] = Runner(row)
         elif runner is not None:
             self._hear(runner, row)
 
     def _hear(self, runner: Runner, row: Chat) -> None:
         if not runner.hear(row, self.id):
-            del self.runners[row.id]
+            self.drop(row.id)
+
+    def drop(self, chat_id: ChatId) -> None:
+        """Nothing more is started. What was sent may still arrive, and a task that does not
+        know may still write: such ghosts are kept, even those of processes that are gone."""
+        if (runner := self.runners.pop(chat_id, None)) is not None:
+            self.ghosts.append(runner)
 
     async def take_hint(self, hint: Hint) -> None:
         """A hint may be old. What it is about is read first."""
@@ -127,10 +152,11 @@ class Replica:
             return Move.FINISH_INTERRUPT
         row = runner.row
         history = await messages.history(self._mirror.pool, row.id)
-        now = self._mirror.chats[row.id]
         action = next_action(history, row, _RULES)
-        if now.history_version == row.history_version:
+        now = self._mirror.world.chats[row.id]
+        if now.chat.history_version == row.history_version:
             assert action != Fail(error=CALLS_DISAGREE), "history and row tell of different calls"
+            assert [message.id for message in history] == _since_summary(now.live)
         return self._move_of(action, orderly=orderly)
 
     def _move_of(self, action: Action, *, orderly: bool) -> Move:
@@ -152,7 +178,15 @@ class Replica:
         """Renew the lease. Says what must be done for the chats of others."""
         mirror, running = self._mirror, {id_: r.view.epoch for id_, r in self.runners.items()}
         scope = lease.may_reap(self.ticks, now)
-        beat = Beat(worker_id=self.id, running=running, scope=scope, draining=draining)
+        beat = Beat(
+            worker_id=self.id,
+            running=running,
+            scope=scope,
+            draining=draining,
+            lease_s=lease.LEASE_S * SCALE,
+            silent_s=1.5 * SCALE,
+            overdue_s=5 * SCALE,
+        )
         heard = await workers.tick(mirror.pool, beat)
         self.ticks = self.ticks.succeeded(now)
         mine = {c.id: c.epoch for c in mirror.chats.values() if c.worker_id == self.id}
@@ -162,7 +196,7 @@ class Replica:
         assert heard.runnable == wanting
         assert scope != "none" or not heard.dead, "acted on a death without the right to"
         for chat_id in heard.lost:
-            del self.runners[chat_id]
+            self.drop(chat_id)
         await mirror.verify()
         return heard
 
@@ -170,10 +204,19 @@ class Replica:
         """The process has died and another has taken its place. Returns who has died."""
         was, self.id = self.id, new_worker_id(self._rng)
         self.awake = True
-        self.runners.clear()
+        for chat_id in list(self.runners):
+            self.drop(chat_id)
         self.inbox.clear()
         self.ticks = lease.Ticks(interval_s=TICK_S)
         return was
+
+
+def _since_summary(live: list[Message]) -> list[int]:
+    cut = compaction.boundary(live)
+    since = cut.id if cut is not None else 0
+    return [
+        row.id for row in live if row.id >= since or (row.role == "system" and not row.compressed)
+    ]
 
 
 def new_worker_id(rng: Random) -> WorkerId:

@@ -5,13 +5,13 @@ the rows that bear times are made older and the replicas' clock goes on by as mu
 """
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from random import Random
 from typing import Final, LiteralString
 from uuid import UUID
 
-from msgspec import Struct
-
-from chatd.domain.chat import Chat, Fence
+from chatd.domain.change import ACTION_TIMEOUT_S, INTERRUPT_TIMEOUT_S
+from chatd.domain.chat import RECENT_CHANGES, Chat
 from chatd.domain.commands import CreateChat
 from chatd.domain.hint import Hint
 from chatd.domain.ids import ChangeId, ChatId, UserId
@@ -23,7 +23,7 @@ from chatd.store.transact import Applied
 from chatd.store.workers import lock_key
 from tests.model.invariants import check_alive
 from tests.model.mirror import Mirror
-from tests.model.replica import Replica
+from tests.model.replica import SCALE, Replica, Runner, Written
 from tests.support.client_state import ClientState
 from tests.support.errands import Errand, Plan
 from tests.support.factories import prompt
@@ -32,19 +32,16 @@ LET_GO: Final[LiteralString] = "SELECT pg_advisory_unlock_shared($1)"
 AGE_WORKERS: Final[LiteralString] = """
     UPDATE chat_workers SET renewed_at = renewed_at - $1::float8 * interval '1 s',
         lease_until = lease_until - $1::float8 * interval '1 s'"""
+# A deadline passes when the model says so, and not by the real time that a walk takes.
 AGE_CHATS: Final[LiteralString] = """
-    UPDATE chats SET action_deadline = action_deadline - $1::float8 * interval '1 s',
-        interrupt_deadline = interrupt_deadline - $1::float8 * interval '1 s'
-    WHERE action_deadline IS NOT NULL OR interrupt_deadline IS NOT NULL"""
+    UPDATE chats c SET
+        action_deadline = CASE WHEN c.action_deadline IS NOT NULL THEN d.deadline END,
+        interrupt_deadline = CASE WHEN c.interrupt_deadline IS NOT NULL THEN d.deadline END
+    FROM (SELECT id, now() + CASE WHEN id = ANY ($1::uuid[]) THEN '-1 s' ELSE '1 h' END::interval
+            AS deadline FROM chats) d
+    WHERE d.id = c.id AND (c.action_deadline IS NOT NULL OR c.interrupt_deadline IS NOT NULL)"""
 
 PEOPLE: Final = (UserId(UUID(int=7)), UserId(UUID(int=8)))
-
-
-class Written(Struct, frozen=True, kw_only=True):
-    """An errand that was carried out, whether or not anybody has heard so."""
-
-    errand: Errand
-    version: int
 
 
 class Stage:
@@ -60,7 +57,6 @@ class Stage:
         self.hints_get_lost = 0.3
         self.nobody_hears = False
         self.written: deque[Written] = deque(maxlen=8)
-        self.ghosts: deque[tuple[Fence, Chat]] = deque(maxlen=8)
         self.views: dict[ChatId, deque[ClientState]] = {}
         self.log: list[str] = []
         self.happened: Counter[str] = Counter()
@@ -94,17 +90,18 @@ class Stage:
 
     # Writing
 
-    async def do(self, plan: Plan) -> Applied | None:
+    async def do(self, plan: Plan) -> Written | None:
         errand = Errand(plan, self.mirror.ledger)
         applied = await self.mirror.do(errand)
         chat = self.mirror.chats[plan.chat_id]
         outcome = f"-> {chat.snapshot_version} {chat.state}" if applied else "-> nothing"
         self.note(f"{plan.move} #{plan.number} on {str(plan.chat_id)[-4:]} {outcome}")
         self.happened[f"{plan.move} {'done' if applied else 'refused'}"] += 1
-        if applied is not None:
-            version = applied.chat.snapshot_version
-            self.written.append(Written(errand=errand, version=version))
-        return applied
+        if applied is None:
+            return None
+        written = Written(errand=errand, version=applied.chat.snapshot_version)
+        self.written.append(written)
+        return written
 
     async def create(self, owner: UserId, root: ChatId | None) -> ChatId:
         number = self.number()
@@ -121,6 +118,16 @@ class Stage:
         await self.mirror.create(change, ChangeId(number))
         self.views[command.id] = deque([ClientState()], maxlen=6)
         return command.id
+
+    async def is_found_again(self, written: Written) -> bool:
+        """Somebody did not hear how it went and tries once more. False: the row has forgotten,
+        because too much has happened since."""
+        chat = self.mirror.chats[written.errand.plan.chat_id]
+        if chat.snapshot_version - written.version >= RECENT_CHANGES:
+            return False
+        await self.mirror.again(written.errand)
+        self.note(f"again #{written.errand.plan.number}")
+        return True
 
     # News
 
@@ -139,20 +146,32 @@ class Stage:
     # Time and death
 
     async def pass_time(self, seconds: float) -> None:
+        """The longer, the likelier does it pass a deadline."""
         self.now += seconds
-        await self.mirror.pool.execute(AGE_WORKERS, seconds)
-        await self.age_chats(seconds)
+        await self.mirror.pool.execute(AGE_WORKERS, seconds * SCALE)
+        likely = {"interrupting": INTERRUPT_TIMEOUT_S, "requires_action": ACTION_TIMEOUT_S}
+        await self.expire(
+            [
+                chat.id
+                for chat in self.mirror.chats.values()
+                if chat.status in likely and self.rng.random() * likely[chat.status] < seconds
+            ]
+        )
 
-    async def age_chats(self, seconds: float) -> None:
-        await self.mirror.pool.execute(AGE_CHATS, seconds)
+    async def expire(self, chats: Iterable[ChatId]) -> None:
+        await self.mirror.pool.execute(AGE_CHATS, list(chats))
 
     async def die(self, replica: Replica) -> None:
-        """Another process takes its place. What the dead one had sent may still arrive."""
-        self.ghosts += [(runner.fence, runner.row) for runner in replica.runners.values()]
+        """Another process takes its place."""
         await self._locks.fetchval(LET_GO, lock_key(replica.reborn()))
         await self._locks.fetchval(HOLD, lock_key(replica.id))
         self._everyone.add(replica.id)
-        await replica.tick(self.now)
+        if self.rng.random() < 0.8:
+            # Otherwise it may take chats before anybody knows that it is there.
+            await replica.tick(self.now)
+
+    def ghosts(self) -> list[Runner]:
+        return [ghost for replica in self.replicas for ghost in replica.ghosts]
 
     # Chance
 

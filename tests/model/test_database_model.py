@@ -9,19 +9,36 @@ from chatd.store.pool import Pool
 from tests.model.database_machine import DatabaseMachine
 from tests.support import effort
 
+EMPTY = """
+    WITH workers AS (DELETE FROM chat_workers), usage AS (DELETE FROM usage_events)
+    DELETE FROM chats"""
 
-@pytest.mark.parametrize("seed", effort.seeds(24))
+
+async def walk(dsn: str, pool: Pool, seed: int, steps: int) -> list[str]:
+    """Returns what happened, step by step."""
+    locks = await connect(ConnectConfig(dsn=dsn, application_name="locks"))
+    machine = DatabaseMachine(pool, locks, Random(seed))
+    try:
+        await machine.walk(steps)
+    except Exception as error:
+        log = "\n".join(machine.stage.log)
+        error.add_note(f"CHATD_TEST_SEED={seed} shows it again. The steps were:\n{log}")
+        raise
+    finally:
+        await locks.close(within_s=5)
+    return machine.stage.log
+
+
+@pytest.mark.promise("P1", "P2", "P3", "P8", "P9", "P11")
+@pytest.mark.parametrize("seed", effort.seeds(20))
 async def test_whatever_happens_the_rows_are_as_meant_and_nothing_is_stuck(
     dsn: str, pool: Pool, seed: int
 ) -> None:
     """Takes a second: rare things happen late."""
-    locks = await connect(ConnectConfig(dsn=dsn, application_name="locks"))
-    machine = DatabaseMachine(pool, locks, Random(seed))
-    try:
-        await machine.walk(effort.steps(250))
-    except Exception as error:
-        steps = "\n".join(machine.stage.log)
-        error.add_note(f"CHATD_TEST_SEED={seed} shows it again. The steps were:\n{steps}")
-        raise
-    finally:
-        await locks.close(within_s=5)
+    await walk(dsn, pool, seed, effort.steps(260))
+
+
+async def test_a_seed_shows_the_same_again(dsn: str, pool: Pool) -> None:
+    first = await walk(dsn, pool, 1, 60)
+    await pool.execute(EMPTY)
+    assert await walk(dsn, pool, 1, 60) == first

@@ -105,6 +105,7 @@ async def test_a_replica_whose_voice_was_cut_is_heard_again(replicas: Replicas, 
     assert replicas.publisher.lost == 0
 
 
+@pytest.mark.promise("P8")
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_viewer_who_hears_hints_badly_sees_what_everybody_sees(
     pool: Pool, seed: int

@@ -27,6 +27,8 @@ from tests.support.operations import new_chat, sending, tell_nobody
 from tests.support.proxy import Proxy
 from tests.support.stored import stored
 
+pytestmark = pytest.mark.promise("P1")
+
 KEY = Request(scope=OWNER, id=RequestId(UUID(int=9)), op="send", fingerprint="second")
 
 

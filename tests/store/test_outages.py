@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from random import Random
 
 import asyncpg
+import pytest
 from msgspec import Struct
 
 from chatd.domain.errors import Unavailable
@@ -52,6 +53,7 @@ async def work_on(dsn: str) -> AsyncGenerator[Work]:
         await pool.close()
 
 
+@pytest.mark.promise("P1")
 async def test_a_killed_database_keeps_what_it_acknowledged_and_retries_land_once() -> None:
     """Takes seconds: a server is made, killed, and recovers, several times."""
     async with mortal_server() as server, work_on(server.dsn) as work:
@@ -62,6 +64,7 @@ async def test_a_killed_database_keeps_what_it_acknowledged_and_retries_land_onc
         assert work.storm.retried > 0
 
 
+@pytest.mark.promise("P1")
 async def test_a_backend_that_crashes_takes_all_sessions_along_but_no_change() -> None:
     """The postmaster ends all other sessions too, and recovers by itself."""
     async with mortal_server() as server, work_on(server.dsn) as work:
@@ -79,6 +82,7 @@ async def test_a_backend_that_crashes_takes_all_sessions_along_but_no_change() -
         assert work.storm.retried > 0
 
 
+@pytest.mark.promise("P1")
 async def test_a_cut_line_loses_replies_but_no_change_and_doubles_none(
     pool: Pool, proxy: Proxy
 ) -> None:

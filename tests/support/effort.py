@@ -16,9 +16,13 @@ def storm_s(default: float) -> float:
     return float(os.environ.get("CHATD_TEST_STORM_S", default))
 
 
+def seed(default: int) -> int:
+    return int(os.environ.get("CHATD_TEST_SEED", default))
+
+
 def seeds(default: int) -> range:
-    if (seed := os.environ.get("CHATD_TEST_SEED")) is not None:
-        return range(int(seed), int(seed) + 1)
+    if (only := os.environ.get("CHATD_TEST_SEED")) is not None:
+        return range(int(only), int(only) + 1)
     return range(int(os.environ.get("CHATD_TEST_WALKS", default)))
 
 

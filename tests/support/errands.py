@@ -16,7 +16,7 @@ from chatd.domain.chat import Chat, Fence
 from chatd.domain.commands import EditMessage
 from chatd.domain.ids import ChangeId, ChatId, MessageId, WorkerId
 from chatd.domain.messages import Prompt
-from chatd.domain.states import Move
+from chatd.domain.states import Actor, Move
 from chatd.domain.user_moves import edit_message
 from chatd.store.chats import Loaded
 from chatd.store.transact import Applied, Operation, Outcome, Transactor
@@ -101,6 +101,21 @@ class Plan(Struct, frozen=True, kw_only=True):
         )
         return make_move(self.move, moment)
 
+    def check_right_to(self, change: Change) -> None:
+        """One writer: what a worker wrote, it wrote while it held the chat."""
+        row = change.before
+        if row is None or self.move.actor is Actor.USER:
+            return
+        if self.move is Move.REAP:
+            assert row.worker_id == self.dead, "buried somebody else"
+        if self.fence is None:
+            return
+        held, now = self.fence, (row.worker_id, row.epoch)
+        assert now == (held.worker_id, held.epoch), "wrote to a chat of another"
+        if self.move is not Move.RELEASE:
+            now = (row.status, row.history_version)
+            assert now == (held.status, held.history_version), "wrote to a chat that moved on"
+
 
 class Errand:
     """One plan on its way. `run` may be called until it returns or is refused."""
@@ -127,6 +142,7 @@ class Errand:
         )
         outcome = await transactor.run(operation)
         if isinstance(outcome, Applied) and (change := self.made(outcome)) is not None:
+            plan.check_right_to(change)
             self._ledger.wrote(change, self.change_id)
         return outcome
 
