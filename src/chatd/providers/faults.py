@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -42,6 +43,13 @@ def error_word(body: bytes, headers: Mapping[str, str]) -> str | None:
     return next((word for word in words if isinstance(word, str) and word), None)
 
 
+def host_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or "the host"
+    except ValueError:
+        return "the host"
+
+
 def transport_fault(error: Exception, host: str) -> ProviderFault:
     """What the network did. Only the host is named: addresses and errors can hold keys."""
     match error:
@@ -53,6 +61,11 @@ def transport_fault(error: Exception, host: str) -> ProviderFault:
             return ProviderFault(message=f"the name {host} cannot be resolved", transport="dns")
         case aiohttp.ServerTimeoutError() | TimeoutError():
             return ProviderFault(message=f"{host} did not answer in time", transport="timeout")
+        case aiohttp.ClientProxyConnectionError():
+            return ProviderFault(message="no connection to the proxy", transport="refused")
+        case aiohttp.ClientHttpProxyError():
+            said = f"the proxy refuses to connect to {host} (status {error.status})"
+            return ProviderFault(message=said, type="config")
         case aiohttp.ClientConnectorError() | ConnectionRefusedError():
             return ProviderFault(message=f"no connection to {host}", transport="refused")
         case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():

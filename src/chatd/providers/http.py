@@ -11,18 +11,16 @@ import io
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final, Protocol
-from urllib.parse import urlsplit
 
 import aiohttp
 from msgspec import Struct, structs
 
 from chatd.domain.model import Failed, ModelEvent, ProviderFailed, ProviderFault
 from chatd.domain.retry import retry_after_s
-from chatd.providers.faults import error_word, transport_fault
+from chatd.providers.faults import error_word, host_of, transport_fault
 from chatd.providers.secret import Secret, redacted
 
 MAX_ERROR_BODY: Final = 16 * 1024
-_ERROR_BODY_S: Final = 5.0
 # A connection whose reply has been read to its end can be used again; this long we wait for that.
 _DRAIN_S: Final = 0.25
 _WHOLE_BODY: Final = 512 * 1024
@@ -45,11 +43,15 @@ class Decoder(Protocol):
 
 
 class HttpConfig(Struct, frozen=True, kw_only=True):
-    """`read_timeout_s` is the last resort: whoever reads the stream watches for silence sooner."""
+    """`read_timeout_s` is the last resort: whoever reads the stream watches for silence sooner.
+
+    The proxy is an address that may hold a password.
+    """
 
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 900.0
-    proxy: str | None = None
+    error_body_s: float = 5.0
+    proxy: Secret | None = None
 
 
 class Http:
@@ -62,8 +64,10 @@ class Http:
         self._secrets = secrets
         self._config = config or HttpConfig()
         self._session: aiohttp.ClientSession | None = None
+        self._is_closed = False
 
     async def close(self) -> None:
+        self._is_closed = True
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -97,16 +101,19 @@ class Http:
     ) -> aiohttp.ClientResponse:
         # aiohttp's errors carry the request's headers. Ours are raised outside the handler, so
         # that they do not hang on to them as their context.
+        if self._is_closed:
+            raise self.failed(ProviderFault(message="the provider is closed", transport="reset"))
+        proxy = None if self._config.proxy is None else self._config.proxy.reveal()
         try:
             return await self._ensure_session().post(
                 url,
                 data=io.BytesIO(body) if len(body) > _WHOLE_BODY else body,
                 headers={"Accept-Encoding": "identity", **headers},
                 allow_redirects=False,
-                proxy=self._config.proxy,
+                proxy=proxy,
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            fault = transport_fault(error, urlsplit(url).hostname or "the host")
+            fault = transport_fault(error, host_of(url))
         raise self.failed(fault)
 
     def _ensure_session(self) -> aiohttp.ClientSession:
@@ -133,11 +140,20 @@ class Http:
             if response.content_type not in ("text/html", "application/json"):
                 return b""
             # Some gateways name their streams wrongly; the bytes themselves tell.
-            first = await _some(response)
+            first = await self._body(response, 1)
             if first.lstrip()[:1] not in (b"<", b"{", b"["):
                 return first
-        body = await _bounded_body(response, first)
+        body = first + await self._body(response, MAX_ERROR_BODY - len(first))
         raise self.failed(_reply_fault(response, body))
+
+    async def _body(self, response: aiohttp.ClientResponse, enough: int) -> bytes:
+        """The beginning of a reply, or as much of it as comes."""
+        body = bytearray()
+        with suppress(aiohttp.ClientError, OSError):
+            async with asyncio.timeout(self._config.error_body_s):
+                while len(body) < enough and (chunk := await response.content.readany()):
+                    body += chunk
+        return bytes(body[:MAX_ERROR_BODY])
 
     async def _events(
         self, response: aiohttp.ClientResponse, decoder: Decoder, first: bytes
@@ -150,7 +166,7 @@ class Http:
                 try:
                     chunk = await content.readany()
                 except (aiohttp.ClientError, OSError) as error:
-                    fault = transport_fault(error, response.url.host or "the host")
+                    fault = transport_fault(error, host_of(str(response.url)))
                     break
                 if not chunk:
                     break
@@ -170,23 +186,6 @@ class Http:
             if isinstance(event, Failed):
                 raise self.failed(event.fault if fault is None else fault)
         return events
-
-
-async def _some(response: aiohttp.ClientResponse) -> bytes:
-    with suppress(aiohttp.ClientError, OSError):
-        async with asyncio.timeout(_ERROR_BODY_S):
-            return await response.content.readany()
-    return b""
-
-
-async def _bounded_body(response: aiohttp.ClientResponse, first: bytes) -> bytes:
-    """The beginning of an error's text, or as much of it as comes."""
-    body = bytearray(first)
-    with suppress(aiohttp.ClientError, OSError):
-        async with asyncio.timeout(_ERROR_BODY_S):
-            while len(body) < MAX_ERROR_BODY and (chunk := await response.content.readany()):
-                body += chunk
-    return bytes(body[:MAX_ERROR_BODY])
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:

@@ -5,8 +5,12 @@ takes keys out of text that others have written, who like to echo them.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from chatd.domain.error_text import redact_urls
+
+# What is shorter is no key, and would be found everywhere.
+_SHORTEST: Final = 8
 
 
 class Secret:
@@ -39,6 +43,7 @@ class Secret:
 def redacted(text: str, secrets: Iterable[Secret]) -> str:
     """`text` without any of the secrets, and without what looks like somebody's."""
     for secret in secrets:
-        if value := secret.reveal():
+        value = secret.reveal().strip()
+        if len(value) >= _SHORTEST:
             text = text.replace(value, "[key]")
     return redact_urls(text)

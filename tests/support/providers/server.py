@@ -134,6 +134,10 @@ class FakeServer:
             Reply(status=status, headers={"content-type": kind, **(headers or {})}, steps=(data,))
         )
 
+    def refuse_with(self, status: int, *steps: Step) -> None:
+        """One reply that is no success, streamed step by step."""
+        self._replies.append(Reply(status=status, steps=steps))
+
     def refuse(self, request: Recorded) -> Reply | None:
         """The real API's refusal of this request, if it would refuse it. For subclasses."""
         del request

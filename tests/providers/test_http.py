@@ -1,0 +1,431 @@
+"""The pipe between a decoder and a socket, over real sockets."""
+
+import asyncio
+import traceback
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from chatd.domain.classify import classify
+from chatd.domain.messages import Usage
+from chatd.domain.model import (
+    Failed,
+    Finished,
+    ModelEvent,
+    ProviderFailed,
+    ProviderFault,
+    TextDelta,
+)
+from chatd.providers.faults import incomplete
+from chatd.providers.http import MAX_ERROR_BODY, Http, HttpConfig
+from chatd.providers.secret import Secret, redacted
+from tests.support.providers.certificate import self_signed
+from tests.support.providers.server import Cut, FakeServer, Gate, Hangup, Reset, Silence
+
+KEY = "sk-very-secret-0123456789abcdef"
+WAIT_S = 5.0
+END = Finished(reason="stop", usage=Usage())
+QUICK = HttpConfig(read_timeout_s=0.05, error_body_s=0.05)
+
+
+class Echo:
+    """Every word is text, and `end` is the end."""
+
+    def __init__(self) -> None:
+        self._is_done = False
+
+    @property
+    def done(self) -> bool:
+        return self._is_done
+
+    def feed(self, chunk: bytes) -> list[ModelEvent]:
+        return [self._event(word) for word in chunk.decode().split()]
+
+    def _event(self, word: str) -> ModelEvent:
+        if word == "fail":
+            return Failed(fault=ProviderFault(message=f"failed with {KEY}", body=KEY))
+        if word != "end":
+            return TextDelta(id="0", delta=word)
+        self._is_done = True
+        return END
+
+    def close(self) -> list[ModelEvent]:
+        return [] if self._is_done else [Failed(fault=incomplete())]
+
+
+@pytest.fixture
+async def fake() -> AsyncGenerator[FakeServer]:
+    async with FakeServer.running() as server:
+        yield server
+
+
+@pytest.fixture
+async def http() -> AsyncGenerator[Http]:
+    http = Http("acme", (Secret(KEY),))
+    yield http
+    await http.close()
+
+
+async def ask(http: Http, url: str, body: bytes = b"{}") -> list[ModelEvent]:
+    headers = {"x-api-key": KEY}
+    async with (
+        asyncio.timeout(WAIT_S),
+        http.stream(url=url, headers=headers, body=body, decoder=Echo()) as events,
+    ):
+        return [event async for event in events]
+
+
+async def failure(url: str, config: HttpConfig | None = None) -> ProviderFault:
+    http = Http("acme", (Secret(KEY),), config)
+    try:
+        with pytest.raises(ProviderFailed) as caught:
+            await ask(http, url)
+    finally:
+        await http.close()
+    assert_clean(caught.value)
+    assert caught.value.fault.provider == "acme"
+    return caught.value.fault
+
+
+def assert_clean(error: ProviderFailed) -> None:
+    """Neither the error nor anything it hangs on to knows the key."""
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    shown = [repr(error), str(error), repr(error.args), repr(error.fault), *_lines(error)]
+    assert not any(KEY in text for text in shown)
+
+
+def _lines(error: BaseException) -> list[str]:
+    return traceback.format_exception(error)
+
+
+# Streaming
+
+
+async def test_pieces_are_passed_on_as_they_come(fake: FakeServer, http: Http) -> None:
+    gate = Gate()
+    fake.script(b"one ", gate, b"end")
+    async with (
+        asyncio.timeout(WAIT_S),
+        http.stream(url=fake.url, headers={}, body=b"{}", decoder=Echo()) as events,
+    ):
+        assert await anext(events) == TextDelta(id="0", delta="one")
+        await gate.reached.wait()
+        gate.open()
+        assert [event async for event in events] == [END]
+
+
+async def test_leaving_early_closes_the_socket(fake: FakeServer, http: Http) -> None:
+    fake.script(b"one ", Silence())
+    async with asyncio.timeout(WAIT_S):
+        async with http.stream(url=fake.url, headers={}, body=b"{}", decoder=Echo()) as events:
+            await anext(events)
+            assert not fake.disconnected.is_set()
+        await fake.disconnected.wait()
+
+
+async def test_an_error_in_the_reader_closes_the_socket(fake: FakeServer, http: Http) -> None:
+    fake.script(b"one ", Silence())
+    with suppress(ZeroDivisionError):
+        async with http.stream(url=fake.url, headers={}, body=b"{}", decoder=Echo()) as events:
+            await anext(events)
+            raise ZeroDivisionError
+    async with asyncio.timeout(WAIT_S):
+        await fake.disconnected.wait()
+
+
+async def test_a_cancelled_reader_closes_the_socket(fake: FakeServer, http: Http) -> None:
+    gate = Gate()
+    fake.script(b"one ", gate)
+    async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+        reading = group.create_task(ask(http, fake.url))
+        await gate.reached.wait()
+        reading.cancel()
+        await fake.disconnected.wait()
+    assert reading.cancelled()
+
+
+async def test_a_reader_cancelled_before_the_reply_closes_the_socket(http: Http) -> None:
+    """Not even a status has come."""
+    accepted, left = asyncio.Event(), asyncio.Event()
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.set()
+        while await reader.read(1024):
+            pass
+        left.set()
+        writer.close()
+
+    server = await asyncio.start_server(mute, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with asyncio.timeout(WAIT_S), server, asyncio.TaskGroup() as group:
+        reading = group.create_task(ask(http, f"http://127.0.0.1:{port}"))
+        await accepted.wait()
+        reading.cancel()
+        await left.wait()
+
+
+async def test_a_connection_is_used_again_after_an_answer_was_read_to_its_end(
+    fake: FakeServer, http: Http
+) -> None:
+    for _ in range(3):
+        fake.script(b"one ", b"end")
+        await ask(http, fake.url)
+    assert fake.connections == 1
+
+
+async def test_a_server_that_does_not_hang_up_is_not_waited_for(
+    fake: FakeServer, http: Http
+) -> None:
+    fake.script(b"one ", b"end", Silence())
+    assert await ask(http, fake.url) == [TextDelta(id="0", delta="one"), END]
+
+
+async def test_a_server_that_hangs_up_after_the_last_word_is_forgiven(
+    fake: FakeServer, http: Http
+) -> None:
+    for ending in (Cut(), Reset(), Hangup()):
+        fake.script(b"end", ending)
+        assert await ask(http, fake.url) == [END]
+
+
+async def test_a_request_larger_than_a_megabyte_is_sent(fake: FakeServer, http: Http) -> None:
+    fake.script(b"end")
+    body = b'{"a":"' + b"x" * 3_000_000 + b'"}'
+    await ask(http, fake.url, body)
+    assert fake.requests[0].body == body
+    assert fake.requests[0].headers["content-length"] == str(len(body))
+
+
+async def test_no_cookie_is_kept_and_nothing_is_compressed(fake: FakeServer, http: Http) -> None:
+    fake.reply(500, b"{}", {"set-cookie": "a=b; Path=/"})
+    fake.script(b"end")
+    with pytest.raises(ProviderFailed):
+        await ask(http, fake.url)
+    await ask(http, fake.url)
+    assert "cookie" not in fake.requests[1].headers
+    assert fake.requests[1].headers["accept-encoding"] == "identity"
+
+
+async def test_a_closed_provider_is_not_opened_again(fake: FakeServer) -> None:
+    http = Http("acme")
+    await http.close()
+    with pytest.raises(ProviderFailed):
+        await ask(http, fake.url)
+    assert fake.requests == []
+
+
+# The network
+
+
+@pytest.mark.parametrize("ending", [Cut(), Reset()])
+async def test_a_cut_in_the_middle_is_told(fake: FakeServer, ending: Cut | Reset) -> None:
+    fake.script(b"one ", ending)
+    fault = await failure(fake.url)
+    assert fault.transport == "reset"
+    assert classify(fault).retryable
+
+
+async def test_a_reply_that_ends_too_soon_is_incomplete(fake: FakeServer) -> None:
+    fake.script(b"one ")
+    assert (await failure(fake.url)).incomplete
+
+
+async def test_a_silent_server_is_given_up_in_the_end(fake: FakeServer) -> None:
+    fake.script(b"one ", Silence())
+    assert (await failure(fake.url, QUICK)).transport == "timeout"
+
+
+async def test_nobody_listening_is_told(fake: FakeServer) -> None:
+    server = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    fault = await failure(f"http://127.0.0.1:{port}/v1?key={KEY}")
+    assert (fault.transport, fault.message) == ("refused", "no connection to 127.0.0.1")
+    assert classify(fault).retryable
+
+
+async def test_a_name_that_does_not_exist_is_told() -> None:
+    fault = await failure("http://no-such-host.invalid/")
+    assert fault.transport == "dns"
+    assert "no-such-host.invalid" in fault.message
+
+
+async def test_a_certificate_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+    async with FakeServer.running(self_signed(tmp_path)) as fake:
+        fault = await failure(fake.url)
+        assert fake.requests == []
+    assert fault.transport == "tls"
+    assert "certificate" in fault.message
+    assert classify(fault).kind == "config"
+
+
+async def answering(scheme: str, answer: bytes) -> ProviderFault:
+    """The failure of a call to a server that says only this, whatever it is told."""
+
+    async def mumble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(mumble, "127.0.0.1", 0)
+    async with server:
+        return await failure(f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+
+
+async def test_a_server_without_tls_is_told() -> None:
+    fault = await answering("https", b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    assert fault.transport == "tls"
+
+
+async def test_a_server_that_does_not_speak_http_is_told() -> None:
+    fault = await answering("http", b"SSH-2.0-OpenSSH_9.2\r\n")
+    assert fault.message == "127.0.0.1 does not speak HTTP"
+    assert not classify(fault).retryable
+
+
+async def test_a_proxy_that_is_not_there_is_told(fake: FakeServer) -> None:
+    secret = "http://me:pass-word-123@127.0.0.1:1"
+    config = HttpConfig(proxy=Secret(secret))
+    fault = await failure(fake.url, config)
+    assert fault.message == "no connection to the proxy"
+    assert "pass-word" not in repr(config)
+    assert fake.requests == []
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://host/", "http://", "http://[::1"])
+async def test_an_address_that_is_none_is_told(url: str) -> None:
+    assert classify(await failure(url)).kind == "config"
+
+
+# What servers say
+
+
+async def test_an_error_is_told_with_what_the_vendor_calls_it(fake: FakeServer) -> None:
+    said = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    fake.reply(529, said, {"retry-after": "7"})
+    fault = await failure(fake.url)
+    assert (fault.status_code, fault.type, fault.retry_after_s) == (529, "overloaded_error", 7)
+    assert classify(fault).error.detail == "Overloaded"
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait"),
+    [
+        ({"retry-after": "1.5"}, 1.5),
+        ({"retry-after": "9", "retry-after-ms": "250"}, 0.25),
+        (
+            {
+                "date": "Sun, 15 Nov 2026 22:00:00 GMT",
+                "Retry-After": "Sun, 15 Nov 2026 22:01:30 GMT",
+            },
+            90,
+        ),
+        ({"retry-after": "soon"}, None),
+    ],
+)
+async def test_how_long_to_wait_is_told(
+    fake: FakeServer, headers: dict[str, str], wait: float | None
+) -> None:
+    fake.reply(429, {"error": {"type": "rate_limit_error", "message": "Slow down"}}, headers)
+    assert (await failure(fake.url)).retry_after_s == wait
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        ({"error": {"type": "invalid_request_error", "code": "context_length_exceeded"}}, "c"),
+        ({"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}, "R"),
+        ({"error": {"code": None, "type": "tokens"}}, "t"),
+        ({"error": "nope", "code": "provider_disabled"}, "p"),
+        ({"type": "x"}, "x"),
+        ({"error": {}}, None),
+        ([1], None),
+        (b"<html>", None),
+        (b"plain", None),
+        (b"{" * 5000, None),
+    ],
+)
+async def test_the_most_telling_word_of_an_error_is_taken(
+    fake: FakeServer, body: object, word: str | None
+) -> None:
+    fake.reply(400, body)
+    fault = await failure(fake.url)
+    assert (fault.type or "")[:1] == (word or "")
+
+
+@pytest.mark.parametrize("status", [200, 404, 502])
+async def test_a_web_page_where_an_api_should_be_is_told(fake: FakeServer, status: int) -> None:
+    fake.reply(status, b"<!doctype html><title>Hello</title>")
+    fault = await failure(fake.url)
+    assert "web page" in fault.message
+    classified = classify(fault)
+    assert classified.retryable is (status == 502)
+    assert "<" not in (classified.error.detail or "")
+
+
+async def test_json_where_a_stream_should_be_is_told(fake: FakeServer) -> None:
+    fake.reply(200, {"error": {"message": "model not found", "type": "not_found_error"}})
+    fault = await failure(fake.url)
+    assert (fault.type, classify(fault).error.detail) == ("not_found_error", "model not found")
+
+
+async def test_a_stream_under_a_wrong_name_is_read_all_the_same(
+    fake: FakeServer, http: Http
+) -> None:
+    fake.reply(200, b"data: one", {"content-type": "application/json"})
+    with pytest.raises(ProviderFailed) as caught:
+        await ask(http, fake.url)
+    assert caught.value.fault.incomplete
+
+
+async def test_an_endless_error_is_read_only_so_far(fake: FakeServer) -> None:
+    fake.reply(500, b"x" * 1_000_000)
+    fault = await failure(fake.url)
+    assert len(fault.body or "") == MAX_ERROR_BODY
+
+
+async def test_an_error_that_never_ends_is_told_with_what_came(fake: FakeServer) -> None:
+    fake.refuse_with(503, b"try later", Silence())
+    fault = await failure(fake.url, QUICK)
+    assert (fault.status_code, fault.body) == (503, "try later")
+
+
+async def test_a_redirect_is_not_followed(fake: FakeServer) -> None:
+    async with FakeServer.running() as other:
+        fake.reply(307, b"", {"location": f"{other.url}/?k=1"})
+        fault = await failure(fake.url)
+        assert other.requests == []
+    assert classify(fault).kind == "config"
+    assert "redirect" in fault.message
+
+
+# Secrets
+
+
+async def test_a_key_that_a_server_repeats_is_taken_out(fake: FakeServer) -> None:
+    fake.reply(401, {"error": {"message": f"Incorrect API key provided: {KEY}."}})
+    fault = await failure(fake.url)
+    assert fault.body == '{"error":{"message":"Incorrect API key provided: [key]."}}'
+
+
+async def test_a_key_in_the_middle_of_a_stream_is_taken_out(fake: FakeServer) -> None:
+    fake.script(b"one ", b"fail")
+    fault = await failure(fake.url)
+    assert (fault.message, fault.body) == ("failed with [key]", "[key]")
+
+
+def test_a_secret_says_nothing_of_itself() -> None:
+    secret = Secret(KEY)
+    assert KEY not in f"{secret} {secret!r} {[secret]}"
+    assert secret.reveal() == KEY
+    assert secret == Secret(KEY)
+    assert secret != Secret("other")
+    assert not Secret("")
+
+
+def test_what_is_too_short_to_be_a_secret_is_left_in_peace() -> None:
+    assert redacted("1 and true", [Secret("1"), Secret("true"), Secret("")]) == "1 and true"
