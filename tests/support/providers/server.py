@@ -134,6 +134,9 @@ class FakeServer:
             Reply(status=status, headers={"content-type": kind, **(headers or {})}, steps=(data,))
         )
 
+    def answer_with(self, reply: Reply) -> None:
+        self._replies.append(reply)
+
     def refuse_with(self, status: int, *steps: Step) -> None:
         """One reply that is no success, streamed step by step."""
         self._replies.append(Reply(status=status, steps=steps))
