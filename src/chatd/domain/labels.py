@@ -16,7 +16,7 @@ from chatd.domain.excerpt import shorten
 from chatd.domain.heal import for_model, parse
 from chatd.domain.model import ModelRequest, PromptMessage, PromptText
 from chatd.domain.states import PublicStatus
-from chatd.domain.titles import MAX_OUTPUT_TOKENS, QUOTES
+from chatd.domain.titles import MAX_OUTPUT_TOKENS, unquoted
 
 TURNS_PER_SUMMARY: Final = 3
 MAX_SUMMARY: Final = 300
@@ -77,7 +77,7 @@ def _request(model: str, instruction: str, field: str, chat: str) -> ModelReques
 
 def read_label(text: str) -> str | None:
     """The label in an answer, if it is one: a few words, not a sentence, about no one."""
-    label = _said(text, "label").strip(QUOTES).rstrip(".!。")
+    label = unquoted(_said(text, "label"))
     fits = 2 <= len(label.split()) <= 5 and len(label) <= MAX_LABEL
     return label if fits and not _SENTENCES.search(label) and not _SUBJECT.match(label) else None
 

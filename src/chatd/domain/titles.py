@@ -21,7 +21,7 @@ MAX_TITLE: Final = 80
 MAX_WORDS: Final = 8
 TIMEOUT_S: Final = 30.0
 MAX_OUTPUT_TOKENS: Final = 256
-QUOTES: Final = "\"'` \u201c\u201d\u2018\u2019\u201e\u00ab\u00bb"
+QUOTES: Final = "\"'`\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb"
 _FALLBACK_WORDS: Final = 6
 _MAX_INPUT: Final = 4000
 
@@ -143,8 +143,17 @@ def read_title(text: str) -> str | None:
 
 
 def clean_title(text: str) -> str | None:
-    title = " ".join(for_model(text).split()).strip(QUOTES).rstrip(".。")
+    title = unquoted(" ".join(for_model(text).split()))
     return title[:MAX_TITLE].rstrip() if title and len(title.split()) <= MAX_WORDS else None
+
+
+def unquoted(text: str) -> str:
+    """Without the quotation marks around it and without a full stop. Marks around a part of it
+    stay."""
+    text = text.strip().rstrip(".。")
+    while len(text) > 1 and text[0] in QUOTES and text[-1] in QUOTES:
+        text = text[1:-1].strip().rstrip(".。")
+    return "" if text in QUOTES else text
 
 
 def _field(value: object, name: str) -> str | None:

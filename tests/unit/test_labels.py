@@ -1,0 +1,109 @@
+"""Short words on where a chat stands."""
+
+import pytest
+
+from chatd.domain.chat import ChatError
+from chatd.domain.excerpt import MAX_EXCERPT, last_answer
+from chatd.domain.labels import (
+    MAX_SUMMARY,
+    chat_summary_due,
+    chat_summary_request,
+    label_request,
+    notice,
+    read_chat_summary,
+    read_label,
+    status_label,
+)
+from chatd.domain.model import PromptText
+from chatd.domain.states import PublicStatus
+from tests.support.factories import message, text
+
+
+@pytest.mark.parametrize(
+    ("answer", "label"),
+    [
+        ('{"label":"Fixed failing tests"}', "Fixed failing tests"),
+        ("Needs database password", "Needs database password"),
+        ('"Compared three libraries."', "Compared three libraries"),
+        ("Bumped to v1.2", "Bumped to v1.2"),
+        ("Iterated on design", "Iterated on design"),
+        ("Weighed two options", "Weighed two options"),
+        ("Done", None),
+        ("Fixed the six failing login tests", None),
+        ("Tests fixed. All good", None),
+        ("Really? Yes indeed", None),
+        ("The tests pass", None),
+        ("I fixed it", None),
+        ("We are done", None),
+        ("It works now", None),
+        ("Agent finished work", None),
+        ("An assistant answered", None),
+        ("", None),
+        ('{"label":3}', None),
+        ('{"other":"two words"}', None),
+        ("x" * 40 + " " + "y" * 40, None),
+    ],
+)
+def test_a_label_is_a_few_words_about_no_one(answer: str, label: str | None) -> None:
+    assert read_label(answer) == label
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"),
+    [
+        ("waiting", "Fixed tests"),
+        ("error", "Stopped with an error"),
+        ("requires_action", "Waiting for you"),
+        ("running", "Working"),
+        ("pending", "Waiting for a worker"),
+        ("interrupting", "Stopping"),
+        ("archived", "Archived"),
+    ],
+)
+def test_a_label_speaks_of_a_turn_that_ended_well_and_each_other_status_for_itself(
+    status: PublicStatus, shown: str
+) -> None:
+    assert status_label(status, "Fixed tests") == shown
+
+
+def test_without_a_label_something_plain_is_shown() -> None:
+    assert status_label("waiting") == "Finished"
+
+
+def test_a_notice_of_an_error_says_which() -> None:
+    error = ChatError(message="OpenAI is overloaded.")
+    assert notice("error", "Fixed tests", error) == "OpenAI is overloaded."
+    assert notice("error", None, None) == "Stopped with an error"
+    assert notice("waiting", "Fixed tests", None) == "Fixed tests"
+
+
+def test_a_summary_is_one_line_of_bounded_length() -> None:
+    assert read_chat_summary('{"summary":"About\\nlogin. It works."}') == "About login. It works."
+    assert read_chat_summary(" plain  words ") == "plain words"
+    assert read_chat_summary('{"summary":""}') is None
+    assert read_chat_summary("") is None
+    long = read_chat_summary("x" * 1000)
+    assert long is not None
+    assert len(long) == MAX_SUMMARY
+
+
+def test_a_summary_is_due_every_third_turn() -> None:
+    assert [count for count in range(8) if chat_summary_due(count)] == [3, 6]
+
+
+def test_the_requests_show_the_title_and_what_was_said() -> None:
+    for request in (
+        label_request("m", "Login", "All tests pass."),
+        chat_summary_request("m", "Login", "All tests pass."),
+    ):
+        said = request.messages[1].parts[0]
+        assert isinstance(said, PromptText)
+        assert said.text == "<chat>\nTitle: Login\n\nAll tests pass.\n</chat>"
+        assert (request.temperature, request.max_output_tokens) == (0.0, 256)
+
+
+def test_the_last_answer_is_shown_up_to_a_limit() -> None:
+    rows = [message(1, "user", text("q")), message(2, "assistant", text("a" * 9000))]
+    assert len(last_answer(rows)) == MAX_EXCERPT
+    assert last_answer([]) == ""
+    assert last_answer(rows[:1]) == ""

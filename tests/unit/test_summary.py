@@ -1,0 +1,314 @@
+"""Asking for a summary, what it leaves in history, and prompts that are too long for it."""
+
+from uuid import UUID
+
+import pytest
+from msgspec import Raw
+
+from chatd.domain.answer import Answer
+from chatd.domain.compaction import Fill, boundary, prompt_rows
+from chatd.domain.condense import SHORT, condensed, prompt_bytes
+from chatd.domain.heal import parse
+from chatd.domain.ids import ModelConfigId, ToolCallId
+from chatd.domain.messages import Draft, Message, Usage
+from chatd.domain.model import (
+    Finished,
+    ModelConfig,
+    ModelRequest,
+    Prices,
+    PromptFile,
+    PromptMessage,
+    PromptReasoning,
+    PromptResult,
+    PromptText,
+    ToolSpec,
+)
+from chatd.domain.parts import Reasoning, Text, ToolCall, ToolResult
+from chatd.domain.prompt import Reader, build_prompt
+from chatd.domain.step_rows import Call
+from chatd.domain.summary import (
+    INSTRUCTION,
+    PREFIX,
+    Plan,
+    call_id,
+    strictest_limit,
+    summary_call,
+    summary_failed,
+    summary_request,
+    summary_result,
+    summary_rows,
+    summary_text,
+)
+from tests.support.factories import call, message, result, text
+from tests.support.wellformed import problems
+
+PLAN = Plan(
+    call_id=call_id(UUID(int=5)),
+    source="auto",
+    threshold=70,
+    fill=Fill(tokens=150_000, limit=200_000),
+)
+CONFIG = ModelConfig(
+    id=ModelConfigId(UUID(int=7)),
+    name="Small",
+    provider="here",
+    model="m",
+    prices=Prices(input="1", output="2"),
+)
+CALL = Call(config=CONFIG, runtime_ms=900)
+WRITTEN = Answer(
+    content=(Reasoning(text="hm"), Text(text=" Goal: ship. "), Text(text="\nNext: test.")),
+    finished=Finished(reason="stop", usage=Usage(input_tokens=10, output_tokens=5)),
+)
+
+
+def rows() -> list[Draft]:
+    return list(summary_rows(PLAN, "All of it.", CALL, WRITTEN))
+
+
+def value(part: object) -> object:
+    assert isinstance(part, ToolCall | ToolResult)
+    return parse(part.args if isinstance(part, ToolCall) else part.result)
+
+
+# The request
+
+
+def test_a_summary_is_asked_for_at_the_end_of_the_whole_prompt() -> None:
+    spec = ToolSpec(name="execute", description="", input_schema=Raw(b"{}"))
+    said = PromptMessage(role="user", parts=(PromptText(text="hi"),))
+    base = ModelRequest(model="m", messages=(said,), tools=(spec,), max_output_tokens=100)
+    asked = summary_request(base)
+    assert asked.messages[0] == said
+    assert asked.messages[1:] == (
+        PromptMessage(role="user", parts=(PromptText(text=INSTRUCTION),)),
+    )
+    assert (asked.tool_choice, asked.max_output_tokens) == ("none", None)
+    assert asked.tools == base.tools
+    assert len(base.messages) == 1
+
+
+def test_a_hint_is_added_to_the_request() -> None:
+    asked = summary_request(ModelRequest(model="m", messages=()), hint="Mind the schema.")
+    (part,) = asked.messages[0].parts
+    assert isinstance(part, PromptText)
+    assert part.text.startswith(INSTRUCTION)
+    assert part.text.endswith("Mind the schema.")
+
+
+@pytest.mark.parametrize(
+    "asked_for",
+    [
+        "goal",
+        "task at hand",
+        "constraint",
+        "correction",
+        "until the user takes them back",
+        "instruction files",
+        "decided and why",
+        "paths",
+        "functions",
+        "commands",
+        "interfaces",
+        "settings",
+        "went wrong",
+        "solved",
+        "no reason to avoid that tool",
+        "DONE",
+        "IN PROGRESS",
+        "REMAINING",
+        "action that was under way",
+        "rather than copying it out",
+        "dense",
+        "filler",
+    ],
+)
+def test_the_instruction_asks_for_all_that_a_successor_needs(asked_for: str) -> None:
+    assert asked_for.lower() in INSTRUCTION.lower()
+
+
+def test_the_model_is_told_to_go_on_with_the_work() -> None:
+    assert "continue" in PREFIX.lower()
+
+
+# The answer
+
+
+def test_the_texts_of_an_answer_are_one_summary() -> None:
+    assert summary_text(WRITTEN) == "Goal: ship. Next: test."
+
+
+@pytest.mark.parametrize("content", [(), (Reasoning(text="hm"),), (Text(text=" \n"),)])
+def test_an_answer_without_text_is_no_summary(content: tuple[Text | Reasoning, ...]) -> None:
+    assert summary_text(Answer(content=content)) is None
+
+
+# The rows
+
+
+def test_three_rows_hold_a_summary() -> None:
+    told, asked, shown = rows()
+    assert [row.role for row in rows()] == ["user", "assistant", "tool"]
+    assert [row.visibility for row in rows()] == ["model", "user", "both"]
+    assert all(row.compressed for row in rows())
+    assert told.content == (Text(text=PREFIX + "All of it."),)
+    assert value(asked.content[0]) == {"source": "auto", "threshold_percent": 70}
+    assert value(shown.content[0]) == {
+        "summary": "All of it.",
+        "source": "auto",
+        "threshold_percent": 70,
+        "usage_percent": 75,
+        "context_tokens": 150_000,
+        "context_limit_tokens": 200_000,
+    }
+
+
+def test_the_call_that_is_shown_first_is_the_one_that_is_stored() -> None:
+    _, asked, shown = rows()
+    expected = f"chat_summarized_{UUID(int=5).hex}"
+    stored = [part for row in (asked, shown) for part in row.content]
+    live = [summary_call(PLAN), summary_result(PLAN, "All of it.")]
+    ids = [p.tool_call_id for p in [*stored, *live] if isinstance(p, ToolCall | ToolResult)]
+    assert ids == [expected] * 4
+
+
+def test_a_summary_that_was_asked_for_by_a_person_says_so() -> None:
+    plan = Plan(call_id=PLAN.call_id, source="manual", threshold=70, fill=Fill())
+    _, asked, shown = summary_rows(plan, "x", CALL, WRITTEN)
+    assert value(asked.content[0]) == {"source": "manual", "threshold_percent": 70}
+    found = value(shown.content[0])
+    assert isinstance(found, dict)
+    assert found["source"] == "manual"
+
+
+def test_the_call_for_a_summary_is_paid_for_on_its_own_row() -> None:
+    told, asked, shown = rows()
+    assert asked.usage == Usage(input_tokens=10, output_tokens=5)
+    assert (asked.cost_micros, asked.runtime_ms, asked.model_config_id) == (20, 900, CONFIG.id)
+    assert [(row.usage, row.runtime_ms) for row in (told, shown)] == [(None, None)] * 2
+    quick = summary_rows(PLAN, "x", Call(config=CONFIG), WRITTEN)
+    assert quick[1].runtime_ms is None
+
+
+def test_a_failed_summary_is_shown_as_one() -> None:
+    part = summary_failed(PLAN, "The provider is overloaded.")
+    assert part.is_error
+    assert part.tool_call_id == PLAN.call_id
+    assert value(part) == {"error": "The provider is overloaded."}
+
+
+def committed(first_id: int, drafts: list[Draft]) -> list[Message]:
+    return [
+        message(
+            first_id + index,
+            draft.role,
+            *draft.content,
+            visibility=draft.visibility,
+            compressed=draft.compressed,
+            usage=draft.usage,
+        )
+        for index, draft in enumerate(drafts)
+    ]
+
+
+def test_after_a_summary_the_model_is_told_the_summary_as_the_users_word() -> None:
+    history = [
+        message(1, "user", text("old")),
+        message(2, "assistant", text("older")),
+        *committed(3, rows()),
+    ]
+    cut = boundary(history)
+    assert cut is not None
+    assert cut.id == 3
+    assert [row.id for row in prompt_rows(history)] == [3]
+    (only,) = build_prompt(history, Reader(provider="here"))
+    assert only.role == "user"
+    assert only.parts == (PromptText(text=PREFIX + "All of it."),)
+
+
+# Another model for summaries
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ((200, 100), 100),
+        ((100, 200), 100),
+        ((None, 200), 200),
+        ((0, 200), 200),
+        ((-1, None), None),
+        ((), None),
+    ],
+)
+def test_of_two_contexts_the_smaller_counts(
+    limits: tuple[int | None, ...], expected: int | None
+) -> None:
+    assert strictest_limit(*limits) == expected
+
+
+# Too long even for the summary
+
+
+def long_talk() -> list[PromptMessage]:
+    history = [message(1, "system", text("Be kind. " * 100), visibility="model")]
+    for index in range(10):
+        first = 2 + index * 3
+        history += [
+            message(first, "user", text(f"question {index}")),
+            message(first + 1, "assistant", call(f"c{index}")),
+            message(
+                first + 2, "tool", result(f"c{index}", output=f'{{"output":"{"x" * 20_000}"}}')
+            ),
+        ]
+    return list(build_prompt(history, Reader(provider="here")))
+
+
+@pytest.mark.parametrize("halvings", [1, 2, 3, 6, 20])
+def test_a_prompt_that_is_too_long_is_made_half_as_long_and_stays_in_order(halvings: int) -> None:
+    whole = long_talk()
+    talk = [message for message in whole if message.role != "system"]
+    short = condensed(whole, halvings)
+    assert problems(short) == []
+    left = [message for message in short if message.role != "system"]
+    newest = prompt_bytes(talk[-2:])
+    assert prompt_bytes(left) <= max(prompt_bytes(talk) >> halvings, newest) + 100
+    assert short[0] == whole[0]
+    assert short[-1].role == "tool"
+
+
+def test_the_oldest_is_shortened_first() -> None:
+    short = condensed(long_talk(), 1)
+    results = [
+        part.text for message in short for part in message.parts if isinstance(part, PromptResult)
+    ]
+    assert len(results) == 10
+    assert len(results[0]) <= SHORT
+    assert len(results[-1]) == 20_000
+
+
+def test_a_prompt_that_need_not_be_shorter_is_left_alone() -> None:
+    whole = long_talk()
+    assert list(condensed(whole, 0)) == whole
+
+
+def test_files_and_media_go_and_signed_thoughts_stay() -> None:
+    file = PromptFile(media_type="image/png", data=b"x" * 100_000)
+    thought = PromptReasoning(text="hm" * 2000, provider_metadata=Raw(b'{"a":1}'))
+    shot = PromptResult(id=ToolCallId("a"), name="see", text="", media=file)
+    whole = [
+        PromptMessage(role="user", parts=(PromptText(text="see"), file)),
+        PromptMessage(role="assistant", parts=(thought,)),
+        PromptMessage(role="tool", parts=(shot,)),
+        PromptMessage(role="user", parts=(PromptText(text="y" * 9000),)),
+    ]
+    size = prompt_bytes(whole)
+    assert size < 40_000
+    short = condensed(whole, 1)
+    assert thought in short[1].parts
+    assert file not in short[0].parts
+    assert all(
+        part.media is None and part.text
+        for message in short
+        for part in message.parts
+        if isinstance(part, PromptResult)
+    )

@@ -1,0 +1,273 @@
+"""Titles: who gets one, what is asked, what counts as one."""
+
+import pytest
+
+from chatd.domain.excerpt import GAP, LAST_TURNS, MAX_EXCERPT, MAX_SAID, Turn, chat_excerpt, turns
+from chatd.domain.heal import parse
+from chatd.domain.messages import Message
+from chatd.domain.model import ModelRequest, PromptText, ProviderFault
+from chatd.domain.parts import File, FileReference, Part
+from chatd.domain.prompt_files import ResolvedFile
+from chatd.domain.titles import (
+    CHEAP,
+    MAX_TITLE,
+    NEW_CHAT,
+    SCHEMA,
+    TIMEOUT_S,
+    Candidate,
+    candidates,
+    fallback_title,
+    read_title,
+    retitle_request,
+    title_input,
+    title_request,
+    wants_title,
+    without_temperature,
+)
+from tests.support.factories import call, message, result, text
+
+PASTE = ResolvedFile(
+    media_type="text/plain", data=b"A long story.", name="pasted-text-2026-03-27-09-00-00.txt"
+)
+
+
+# Before a model is asked
+
+
+@pytest.mark.parametrize(
+    ("said", "title"),
+    [
+        ("Fix the login page", "Fix the login page"),
+        ("one two three four five six", "one two three four five six"),
+        ("one two three four five six seven", "one two three four five six…"),
+        ("  spread \n over\tlines  ", "spread over lines"),
+        ("", NEW_CHAT),
+        (" \n ", NEW_CHAT),
+        ("x" * 80, "x" * 80),
+        ("x" * 81, "x" * 79 + "…"),
+    ],
+)
+def test_a_chat_is_first_named_after_its_first_words(said: str, title: str) -> None:
+    assert fallback_title(said) == title
+    assert len(fallback_title(said)) <= MAX_TITLE
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ([text(" Look "), text("here ")], "Look here"),
+        ([text("Look"), File(media_type="text/plain", file_id="p")], "Look"),
+        ([File(media_type="text/plain", file_id="p")], "A long story."),
+        ([text(" "), File(media_type="text/plain", file_id="p")], "A long story."),
+        ([File(media_type="image/png", file_id="i")], ""),
+        ([File(media_type="image/png", file_id="gone")], ""),
+        ([FileReference(file_name="a.py", start_line=1, end_line=2, content="x")], "a.py"),
+        ([text("x" * 9000)], "x" * 4000),
+        ([], ""),
+    ],
+)
+def test_a_title_is_made_of_what_was_typed_or_pasted(content: list[Part], said: str) -> None:
+    files = {"p": PASTE, "i": ResolvedFile(media_type="image/png", data=b"x", name="i.png")}
+    assert title_input(content, files) == said
+
+
+FIRST = message(2, "user", text("Fix it"))
+SYSTEM = message(1, "system", text("Be kind."), visibility="model")
+HIDDEN = message(3, "user", text("context"), visibility="model")
+
+
+@pytest.mark.parametrize(
+    ("rows", "title"),
+    [
+        ([FIRST], ""),
+        ([SYSTEM, FIRST, HIDDEN], "Fix it"),
+        ([FIRST, message(3, "user", text("gone"), deleted=True)], "Fix it"),
+        ([FIRST], NEW_CHAT),
+    ],
+)
+def test_a_chat_with_one_message_and_no_name_of_its_own_wants_a_title(
+    rows: list[Message], title: str
+) -> None:
+    assert wants_title(rows, title, "Fix it")
+
+
+@pytest.mark.parametrize(
+    ("rows", "title", "said"),
+    [
+        ([FIRST], "My own name", "Fix it"),
+        ([FIRST, message(3, "user", text("more"))], "", "Fix it"),
+        ([FIRST, message(3, "assistant", text("Done."))], "", "Fix it"),
+        ([FIRST, message(3, "tool", result("a"))], "", "Fix it"),
+        ([SYSTEM], "", "Fix it"),
+        ([FIRST], "", " "),
+    ],
+)
+def test_any_other_chat_does_not(rows: list[Message], title: str, said: str) -> None:
+    assert not wants_title(rows, title, said)
+
+
+# Who is asked
+
+
+CHAT_MODEL = Candidate(provider="my-gateway", model="big")
+
+
+def test_small_models_are_asked_first_in_their_order_and_the_chats_own_last() -> None:
+    usable = {"vercel", "anthropic", "google"}
+    assert [c.provider for c in candidates(usable, CHAT_MODEL)] == [
+        "anthropic",
+        "google",
+        "vercel",
+        "my-gateway",
+    ]
+    assert [c.provider for c in CHEAP] == [
+        "anthropic",
+        "openai",
+        "google",
+        "azure",
+        "bedrock",
+        "openrouter",
+        "vercel",
+    ]
+
+
+def test_the_chats_model_is_not_asked_twice() -> None:
+    assert candidates({"anthropic"}, CHEAP[0]) == (CHEAP[0],)
+
+
+def test_a_model_that_was_chosen_for_titles_is_asked_alone() -> None:
+    chosen = Candidate(provider="private", model="p")
+    assert candidates({"anthropic", "openai"}, CHAT_MODEL, chosen) == (chosen,)
+
+
+# What is asked
+
+
+def words(request: ModelRequest) -> list[str]:
+    return [p.text for m in request.messages for p in m.parts if isinstance(p, PromptText)]
+
+
+def test_the_request_asks_for_a_short_name_and_not_for_an_answer() -> None:
+    request = title_request("m", "Why is the sky blue?")
+    instruction, said = words(request)
+    for asked_for in ("2 to 8 words", "language", "identifiers", "Do not answer"):
+        assert asked_for in instruction
+    assert said == "<chat>\nWhy is the sky blue?\n</chat>"
+    assert (request.max_output_tokens, request.temperature) == (256, 0.0)
+    assert request.output_schema is SCHEMA
+    assert parse(SCHEMA) == {
+        "type": "object",
+        "properties": {"title": {"type": "string"}},
+        "required": ["title"],
+        "additionalProperties": False,
+    }
+    assert TIMEOUT_S == 30
+
+
+def test_a_chat_that_is_named_again_is_shown_as_an_excerpt() -> None:
+    instruction, said = words(retitle_request("m", "User: hi"))
+    assert "excerpted below" in instruction
+    assert "begins with" not in instruction
+    assert said == "<chat>\nUser: hi\n</chat>"
+
+
+@pytest.mark.parametrize(
+    ("fault", "again"),
+    [
+        (ProviderFault(message="'temperature' is not supported", status_code=400), "yes"),
+        (ProviderFault(message="status 400", status_code=400, body="Temperature: bad"), "yes"),
+        (ProviderFault(message="bad schema", status_code=400), "no"),
+        (ProviderFault(message="temperature", status_code=500), "no"),
+        (ProviderFault(message="temperature"), "no"),
+    ],
+)
+def test_a_model_that_refuses_a_temperature_is_asked_without(
+    fault: ProviderFault, again: str
+) -> None:
+    request = title_request("m", "hi")
+    retried = without_temperature(request, fault)
+    if again == "no":
+        assert retried is None
+        return
+    assert retried is not None
+    assert retried.temperature is None
+    assert without_temperature(retried, fault) is None
+
+
+# What comes back
+
+
+@pytest.mark.parametrize(
+    ("answer", "title"),
+    [
+        ('{"title":"Fix the login page"}', "Fix the login page"),
+        (' {"title": " \\"Fix\\n the  page\\" "} ', "Fix the page"),
+        ('"Fix the page"', "Fix the page"),
+        ("Fix the page", "Fix the page"),
+        ("'Fix the page.'", "Fix the page"),
+        ("\u201cFix the page\u201d", "Fix the page"),
+        ("`main.py` crash", "`main.py` crash"),
+        ('"Fix the page".', "Fix the page"),
+        ('"', None),
+        ("one two three four five six seven eight", "one two three four five six seven eight"),
+        ("one two three four five six seven eight nine", None),
+        ('{"title":""}', None),
+        ('{"title":3}', None),
+        ('{"name":"x"}', None),
+        ("[]", None),
+        ("", None),
+        ('""', None),
+        ("x" * 100, "x" * 80),
+        ("\u4fee\u590d\u767b\u5f55\u9875\u9762", "\u4fee\u590d\u767b\u5f55\u9875\u9762"),
+    ],
+)
+def test_a_title_is_read_and_cleaned_or_refused(answer: str, title: str | None) -> None:
+    assert read_title(answer) == title
+
+
+# Excerpts
+
+
+def turn(first_id: int, said: str, answered: str | None) -> list[Message]:
+    rows = [message(first_id, "user", text(said))]
+    if answered is not None:
+        rows.append(message(first_id + 1, "assistant", text("Working."), call("a")))
+        rows.append(message(first_id + 2, "tool", result("a")))
+        rows.append(message(first_id + 3, "assistant", text(answered)))
+    return rows
+
+
+def test_a_turn_is_what_was_asked_and_what_was_answered_in_the_end() -> None:
+    history = [
+        message(1, "system", text("Be kind."), visibility="model"),
+        *turn(2, "One?", "Yes."),
+        message(6, "user", text("summary"), visibility="model", compressed=True),
+        message(7, "assistant", call("s"), visibility="user", compressed=True),
+        message(8, "user", text("gone"), deleted=True),
+        *turn(9, "Two?", None),
+        message(10, "user", File(media_type="image/png")),
+    ]
+    assert turns(history) == [Turn(user="One?", answer="Yes."), Turn(user="Two?")]
+
+
+def test_an_excerpt_has_the_first_turn_and_the_last_few_and_shows_the_gap() -> None:
+    history = [row for index in range(6) for row in turn(index * 4 + 1, f"q{index}", f"a{index}")]
+    assert chat_excerpt(history).split("\n\n") == [
+        "User: q0\nAssistant: a0",
+        GAP,
+        *(f"User: q{index}\nAssistant: a{index}" for index in (3, 4, 5)),
+    ]
+
+
+@pytest.mark.parametrize("count", [0, 1, LAST_TURNS + 1])
+def test_an_excerpt_of_a_short_chat_has_no_gap(count: int) -> None:
+    history = [row for index in range(count) for row in turn(index * 4 + 1, f"q{index}", "a")]
+    assert GAP not in chat_excerpt(history)
+    assert chat_excerpt(history).count("User: ") == count
+
+
+def test_an_excerpt_is_bounded_in_each_message_and_in_all() -> None:
+    history = [row for index in range(4) for row in turn(index * 4 + 1, "q" * 5000, "a" * 5000)]
+    excerpt = chat_excerpt(history)
+    assert len(excerpt) == MAX_EXCERPT
+    assert excerpt.startswith("User: " + "q" * (MAX_SAID - 1) + "…\n")
