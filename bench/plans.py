@@ -158,7 +158,7 @@ async def _questions(session: Session, house: House) -> Sequence[Question]:
         ),
         Question(
             name=f"tick with {len(mine)} chats",
-            pages=2000,
+            pages=3000,
             ask=lambda conn: workers.tick(conn, beat),
         ),
         Question(
