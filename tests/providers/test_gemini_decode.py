@@ -204,7 +204,7 @@ def test_pages_found_are_sources_once_each_and_after_the_text() -> None:
         Source(url=f"{base}/AUZIYQE2", title="wikipedia.org"),
     ]
     end = finished("search")
-    assert end.usage == Usage(input_tokens=80, output_tokens=10, total_tokens=90)
+    assert end.usage == Usage(input_tokens=80, output_tokens=10, total_tokens=90, context_tokens=12)
     assert end.provider_metadata is not UNSET
     assert b'"webSearchQueries": ["who won euro 2024"]' in bytes(end.provider_metadata)
 

@@ -4,7 +4,7 @@ import pytest
 
 from chatd.domain.cost import cost_micros
 from chatd.domain.messages import Usage
-from chatd.domain.model import Prices
+from chatd.domain.model import Prices, PriceTier
 
 ALL = Prices(input="3", output="15", cache_read="0.3", cache_write="3.75")
 
@@ -57,3 +57,15 @@ def test_reasoning_is_in_the_output_and_not_paid_twice() -> None:
 @pytest.mark.parametrize("price", ["", "free", "-1", "NaN", "Infinity"])
 def test_what_is_no_price_leaves_the_call_unpriced(price: str) -> None:
     assert cost_micros(Usage(input_tokens=5), Prices(input=price)) is None
+
+
+def test_above_a_tier_all_tokens_cost_what_it_says() -> None:
+    tiers = (
+        PriceTier(above=100, input="2", output="20"),
+        PriceTier(above=1000, input="3", output="30"),
+    )
+    prices = Prices(input="1", output="10", tiers=tiers)
+    assert cost_micros(Usage(input_tokens=100, output_tokens=1), prices) == 110
+    assert cost_micros(Usage(input_tokens=101, output_tokens=1), prices) == 222
+    read = Usage(input_tokens=1, cache_read_tokens=900, cache_creation_tokens=100, output_tokens=1)
+    assert cost_micros(read, prices) == 33

@@ -7,7 +7,7 @@ up once. None means unpriced, which is not the same as free.
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 
 from chatd.domain.messages import Usage
-from chatd.domain.model import Prices
+from chatd.domain.model import Prices, PriceTier
 
 
 def cost_micros(usage: Usage | None, prices: Prices | None) -> int | None:
@@ -15,11 +15,12 @@ def cost_micros(usage: Usage | None, prices: Prices | None) -> int | None:
     Reasoning is part of the output and not counted again."""
     if usage is None or prices is None:
         return None
+    applied = _applied(usage, prices)
     lines = (
-        (usage.input_tokens, _price(prices.input)),
-        (usage.output_tokens, _price(prices.output)),
-        (usage.cache_read_tokens, _price(prices.cache_read)),
-        (usage.cache_creation_tokens, _price(prices.cache_write)),
+        (usage.input_tokens, _price(applied.input)),
+        (usage.output_tokens, _price(applied.output)),
+        (usage.cache_read_tokens, _price(applied.cache_read)),
+        (usage.cache_creation_tokens, _price(applied.cache_write)),
     )
     priced = [(tokens, price) for tokens, price in lines if price is not None]
     if not priced:
@@ -29,6 +30,13 @@ def cost_micros(usage: Usage | None, prices: Prices | None) -> int | None:
         return None
     total = sum((tokens * price for tokens, price in priced), Decimal(0))
     return int(total.to_integral_value(rounding=ROUND_CEILING))
+
+
+def _applied(usage: Usage, prices: Prices) -> Prices | PriceTier:
+    """Long prompts cost more, and then all of their tokens do."""
+    read = usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens
+    reached = [tier for tier in prices.tiers if read > tier.above]
+    return max(reached, key=lambda tier: tier.above, default=prices)
 
 
 def _price(text: str | None) -> Decimal | None:

@@ -54,6 +54,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "anthropic": "Anthropic",
     "azure": "Azure OpenAI",
     "bedrock": "AWS Bedrock",
+    "demo": "the demo model",
     "google": "Google",
     "openai": "OpenAI",
     "openai-compat": "the OpenAI-compatible provider",

@@ -261,13 +261,28 @@ ModelEvent = (
 # Which model
 
 
+class PriceTier(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a whole call costs once it reads more than `above` tokens, cached ones included."""
+
+    above: int
+    input: str | None = None
+    output: str | None = None
+    cache_read: str | None = None
+    cache_write: str | None = None
+
+
 class Prices(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """USD per million tokens, as decimal text: money is never a float."""
+    """USD per million tokens, as decimal text: money is never a float.
+
+    `source` says where they were looked up, if nobody has set them here.
+    """
 
     input: str | None = None
     output: str | None = None
     cache_read: str | None = None
     cache_write: str | None = None
+    tiers: tuple[PriceTier, ...] = ()
+    source: str | None = None
 
 
 class EffortRange(Struct, frozen=True, kw_only=True):

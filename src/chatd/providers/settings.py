@@ -19,7 +19,15 @@ from chatd.providers.http import HttpConfig
 from chatd.providers.secret import Secret
 
 Kind = Literal[
-    "anthropic", "azure", "bedrock", "google", "openai", "openai-compat", "openrouter", "vercel"
+    "anthropic",
+    "azure",
+    "bedrock",
+    "demo",
+    "google",
+    "openai",
+    "openai-compat",
+    "openrouter",
+    "vercel",
 ]
 
 # Where a key comes from if it is not configured; read at the roof, named in messages.

@@ -110,8 +110,9 @@ def usage_of(counts: UsageMetadata) -> Usage:
     """The prompt's count includes what came from the cache; thoughts are counted apart from the
     rest of the output, and what the model's own tools read apart from the rest of the input."""
     cached = _count(counts.cached_content_token_count)
-    read = max(0, _count(counts.prompt_token_count) - cached)
-    read += _count(counts.tool_use_prompt_token_count)
+    prompt = max(_count(counts.prompt_token_count), cached)
+    found = _count(counts.tool_use_prompt_token_count)
+    read = prompt - cached + found
     thoughts = _count(counts.thoughts_token_count)
     output = _count(counts.candidates_token_count) + thoughts
     return Usage(
@@ -120,6 +121,8 @@ def usage_of(counts: UsageMetadata) -> Usage:
         total_tokens=_count(counts.total_token_count) or read + cached + output,
         reasoning_tokens=thoughts,
         cache_read_tokens=cached,
+        # What its own search has found is read once and not kept in the conversation.
+        context_tokens=prompt if found else None,
     )
 
 
