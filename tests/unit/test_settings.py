@@ -8,7 +8,17 @@ import pytest
 from chatd.settings.files import default_data_dir, read_config
 from chatd.settings.keys import keys
 from chatd.settings.load import ConfigFile, load
-from chatd.settings.tree import Database, Log, Settings, SettingsError, redact_url
+from chatd.settings.tree import (
+    Database,
+    Log,
+    ModelEntry,
+    ProviderEntry,
+    Server,
+    Settings,
+    SettingsError,
+    Worker,
+    redact_url,
+)
 
 HOME = Path("/home/ada")
 DATA = HOME / "data"
@@ -72,6 +82,13 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_DATABASE_LOCK_TIMEOUT_S": "0.5",
         "CHATD_LOG_LEVEL": "error",
         "CHATD_LOG_FORMAT": "json",
+        "CHATD_SERVER_HOST": "::1",
+        "CHATD_SERVER_PORT": "0",
+        "CHATD_WORKER_SLOTS": "2",
+        "CHATD_WORKER_CHILD_SLOTS": "3",
+        "CHATD_WORKER_DRAIN_S": "4",
+        "CHATD_PROVIDERS": '[{"name": "a", "kind": "anthropic"}]',
+        "CHATD_MODELS": '[{"name": "m", "provider": "a", "model": "x"}]',
     }
     assert {key.variable for key in keys().values()} == set(env)
     assert loaded(env=env) == Settings(
@@ -80,7 +97,53 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             url="postgres://db/chatd", pool_size=3, statement_timeout_s=4.0, lock_timeout_s=0.5
         ),
         log=Log(level="error", format="json"),
+        server=Server(host="::1", port=0),
+        worker=Worker(slots=2, child_slots=3, drain_s=4.0),
+        providers=(ProviderEntry(name="a", kind="anthropic"),),
+        models=(ModelEntry(name="m", provider="a", model="x"),),
     )
+
+
+def test_models_and_providers_are_tables_in_the_file() -> None:
+    toml = """
+        [[providers]]
+        name = "house"
+        kind = "openai-compat"
+        base_url = "http://127.0.0.1:8080/v1"
+
+        [[models]]
+        name = "small"
+        provider = "house"
+        model = "smol"
+        options = { user = "x" }
+        prices = { input = 0.5, output = "1.25" }
+    """
+    got = loaded(toml)
+    assert [provider.name for provider in got.providers] == ["house"]
+    assert got.models[0].options == {"user": "x"}
+
+
+def test_a_key_is_not_shown_with_its_provider() -> None:
+    entry = ProviderEntry(name="a", kind="anthropic", api_key="sk-secret")
+    assert "sk-secret" not in repr(Settings(data_dir=Path("/x"), providers=(entry,)))
+
+
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [
+        ("[[models]]\nname = 'm'\nprovider = 'p'", "models: object missing required field model"),
+        (
+            "[[providers]]\nname = 'p'\nkind = 'x'\nkey = 'sk-1'",
+            "providers: object contains unknown field key",
+        ),
+        ("providers = 1", "providers: expected array"),
+    ],
+)
+def test_a_bad_table_is_refused_without_showing_it(toml: str, said: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        loaded(toml)
+    assert said in refused.value.message
+    assert "sk-1" not in refused.value.message
 
 
 def test_the_environment_beats_the_file_and_a_flag_beats_both() -> None:

@@ -31,6 +31,11 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         return "--" + "-".join(self.path).replace("_", "-")
 
     @property
+    def is_list(self) -> bool:
+        """Tables in a file, JSON in a variable, and no flag."""
+        return any(get_origin(arg) is tuple for arg in get_args(self.type))
+
+    @property
     def help(self) -> str:
         return next((meta.description for meta in self._metas() if meta.description), "")
 

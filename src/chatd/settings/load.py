@@ -17,7 +17,7 @@ from chatd.settings.keys import PREFIX, Key, fields, is_section, keys
 from chatd.settings.tree import Settings, SettingsError
 
 # Read by the command line itself before there are settings.
-NOT_KEYS: Final = frozenset({"CHATD_CONFIG"})
+NOT_KEYS: Final = frozenset({"CHATD_CONFIG", "CHATD_ADMIN_TOKEN"})
 # Kubernetes tells every container about a service called "chatd" in variables of these shapes.
 SERVICE_LINK: Final = re.compile(
     r"CHATD(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)"
@@ -98,9 +98,18 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, object]:
             raise SettingsError(f"unknown environment variable {variable}{hint}")
         # Set but empty is how compose files and shells spell "not set".
         if env[variable]:
-            value = _convert(key, env[variable], variable, strict=False)
+            given = _listed(env[variable], variable) if key.is_list else env[variable]
+            value = _convert(key, given, variable, strict=False)
             values[key.name] = _at_home(value, env) if isinstance(value, Path) else value
     return values
+
+
+def _listed(text: str, variable: str) -> object:
+    """What is a list of tables in a file is a JSON array in a variable."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        raise SettingsError(f"{variable}: expected a JSON array of objects") from None
 
 
 def _from_flags(flags: Mapping[str, str | None]) -> dict[str, object]:
@@ -117,8 +126,9 @@ def _convert(key: Key, value: object, where: str, *, strict: bool) -> object:
         return msgspec.convert(value, key.type, strict=strict, dec_hook=_to_path)
     except msgspec.ValidationError as error:
         # The value itself is not shown: it may be a secret, and the reader can see it there.
-        said = str(error).replace("`", "").removeprefix("Expected ")
-        raise SettingsError(f"{where}: expected {key.expected or said}") from None
+        said = str(error).replace("`", "")
+        said = f"expected {key.expected}" if key.expected else said[0].lower() + said[1:]
+        raise SettingsError(f"{where}: {said}") from None
 
 
 def _suggest(unknown: str, known: Mapping[str, object]) -> str:

@@ -6,7 +6,7 @@ command line are derived. Does not read any of them; see load.py.
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -57,10 +57,75 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     ] = "text"
 
 
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    host: Annotated[str, Meta(min_length=1, description="Address to listen on")] = "127.0.0.1"
+    port: Annotated[
+        int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one")
+    ] = 7870
+
+
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
+    slots: Annotated[int, Meta(ge=1, le=10_000, description="Chats this process runs at once")] = (
+        100
+    )
+    child_slots: Annotated[
+        int, Meta(ge=1, le=10_000, description="Chats of subagents this process runs at once")
+    ] = 200
+    drain_s: Annotated[
+        float, Meta(ge=0, le=300, description="How long running steps may take to finish at exit")
+    ] = 25.0
+
+
+class ProviderEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[providers]]` in chatd.toml. A key is given here or named by a variable."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    kind: Annotated[str, Meta(min_length=1)]
+    base_url: str | None = None
+    api_key: str | None = None
+    api_key_env: str | None = None
+
+    def __repr__(self) -> str:
+        return f"ProviderEntry(name={self.name!r}, kind={self.kind!r}, base_url={self.base_url!r})"
+
+
+class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """USD per million tokens."""
+
+    input: str | float | None = None
+    output: str | float | None = None
+    cache_read: str | float | None = None
+    cache_write: str | float | None = None
+
+
+class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[models]]` in chatd.toml. `provider` is the name of a provider, `model` its own name
+    for the model."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    provider: str
+    model: str
+    default: bool = False
+    context_limit: Annotated[int, Meta(gt=0)] | None = None
+    compaction_threshold: Annotated[int, Meta(ge=0, le=100)] | None = None
+    max_output_tokens: Annotated[int, Meta(gt=0)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    reasoning_effort: str | None = None
+    options: dict[str, Any] = {}  # checked by the provider, which alone knows its keys
+    prices: PriceEntry | None = None
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Annotated[Path, Meta(description="Where chatd keeps what it must not lose")]
     database: Database = Database()
     log: Log = Log()
+    server: Server = Server()
+    worker: Worker = Worker()
+    providers: Annotated[
+        tuple[ProviderEntry, ...], Meta(description="Model APIs, as [[providers]] tables")
+    ] = ()
+    models: Annotated[tuple[ModelEntry, ...], Meta(description="Models, as [[models]] tables")] = ()
 
 
 def redact_url(url: str) -> str:
