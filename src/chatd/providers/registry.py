@@ -5,8 +5,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.domain.ports import Provider
+from chatd.domain.errors import InvariantBroken
+from chatd.domain.ports import Clock, Provider
 from chatd.providers.anthropic.client import AnthropicProvider
+from chatd.providers.bedrock.client import BedrockProvider
 from chatd.providers.gemini.client import GeminiProvider
 from chatd.providers.openai import OpenAIProvider
 from chatd.providers.options import AnthropicOptions
@@ -42,8 +44,15 @@ OPTIONS: Final[Mapping[Kind, type[Struct]]] = {
 }
 
 
-def build(settings: ProviderSettings) -> Provider:
-    """Nothing is sent yet. Raises `ProviderFailed` that says what is missing."""
+def build(settings: ProviderSettings, clock: Clock | None = None) -> Provider:
+    """Nothing is sent yet. Raises `ProviderFailed` that says what is missing.
+
+    The clock is for those who sign: a signature tells the time.
+    """
+    if settings.kind == "bedrock":
+        if clock is None:
+            raise InvariantBroken("a provider that signs its requests needs a clock")
+        return BedrockProvider(settings, clock)
     builder = BUILDERS.get(settings.kind)
     if builder is None:
         raise misconfigured(settings, f"providers of kind {settings.kind} are not supported")

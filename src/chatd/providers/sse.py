@@ -15,7 +15,11 @@ Event = tuple[bytes, bytes]
 """The event's name, empty if it has none, and its data."""
 
 
-class EventTooLong(Exception):
+class BrokenFraming(Exception):
+    """The bytes are not events."""
+
+
+class EventTooLong(BrokenFraming):
     """The other side sends an event without end."""
 
 

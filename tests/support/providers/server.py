@@ -88,7 +88,7 @@ class FakeServer:
         self.disconnected = asyncio.Event()
         self.received = asyncio.Event()
         self.faults: list[BaseException] = []
-        self._replies: deque[Reply] = deque()
+        self.scripted: deque[Reply] = deque()
         self._connections = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._port = 0
@@ -122,7 +122,7 @@ class FakeServer:
 
     def script(self, *steps: Step) -> None:
         """One successful reply, streamed step by step."""
-        self._replies.append(Reply(steps=steps))
+        self.scripted.append(Reply(steps=steps))
 
     def reply(
         self, status: int, body: object = b"", headers: Mapping[str, str] | None = None
@@ -130,16 +130,16 @@ class FakeServer:
         """One reply in one piece; a body that is not bytes is sent as JSON."""
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         kind = "text/html" if data[:1] == b"<" else "application/json"
-        self._replies.append(
+        self.scripted.append(
             Reply(status=status, headers={"content-type": kind, **(headers or {})}, steps=(data,))
         )
 
     def answer_with(self, reply: Reply) -> None:
-        self._replies.append(reply)
+        self.scripted.append(reply)
 
     def refuse_with(self, status: int, *steps: Step) -> None:
         """One reply that is no success, streamed step by step."""
-        self._replies.append(Reply(status=status, steps=steps))
+        self.scripted.append(Reply(status=status, steps=steps))
 
     def refuse(self, request: Recorded) -> Reply | None:
         """The real API's refusal of this request, if it would refuse it. For subclasses."""
@@ -149,8 +149,8 @@ class FakeServer:
     def answer(self, request: Recorded) -> Reply:
         if (refusal := self.refuse(request)) is not None:
             return refusal
-        if self._replies:
-            return self._replies.popleft()
+        if self.scripted:
+            return self.scripted.popleft()
         return Reply(status=500, steps=(b'{"error":{"message":"nothing is scripted"}}',))
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -56,7 +56,7 @@ from chatd.providers.anthropic.wire import (
 from chatd.providers.faults import garbled, incomplete
 from chatd.providers.reading import UNREADABLE, read
 from chatd.providers.schema import ToolNames
-from chatd.providers.sse import Event, EventTooLong, SseParser
+from chatd.providers.sse import BrokenFraming, Event, SseParser
 
 _REASONS: Final[dict[str, FinishReason]] = {
     "end_turn": "stop",
@@ -72,7 +72,7 @@ _REASONS: Final[dict[str, FinishReason]] = {
 
 
 class Framing(Protocol):
-    """What the events come in: server-sent events, or those of AWS."""
+    """What the events come in: server-sent events, or those of AWS. Raises BrokenFraming."""
 
     def feed(self, chunk: bytes) -> list[Event]: ...
 
@@ -101,7 +101,7 @@ class Decoder:
             return out
         try:
             events = self._framing.feed(chunk)
-        except EventTooLong as error:
+        except BrokenFraming as error:
             return self._failed(incomplete(str(error)))
         for name, data in events:
             self._event(name, data, out)

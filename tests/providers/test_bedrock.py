@@ -1,0 +1,479 @@
+"""Claude on Bedrock: signatures, framing, and the whole of it over a socket."""
+
+import asyncio
+import sys
+import zlib
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from random import Random
+from types import ModuleType, SimpleNamespace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from chatd.domain.classify import classify
+from chatd.domain.model import Failed, Finished, ModelEvent, ModelRequest, ProviderFailed
+from chatd.providers.anthropic.decode import Decoder
+from chatd.providers.bedrock.client import BedrockProvider, default_url
+from chatd.providers.bedrock.eventstream import EventStream
+from chatd.providers.bedrock.sigv4 import Scope, signature_headers
+from chatd.providers.http import Decoder as AnyDecoder
+from chatd.providers.registry import build
+from chatd.providers.secret import Secret
+from chatd.providers.settings import AwsCredentials, ProviderSettings
+from chatd.providers.sse import BrokenFraming, EventTooLong
+from tests.support.clock import FakeClock
+from tests.support.fuzz import fuzzed
+from tests.support.providers import anthropic
+from tests.support.providers.anthropic_requests import TOOLS, tool_round
+from tests.support.providers.bedrock import (
+    BEARER,
+    CREDENTIALS,
+    REGION,
+    FakeBedrock,
+    chunk,
+    exception,
+    frame,
+    refusal,
+    stream,
+)
+from tests.support.providers.prompts import request
+from tests.support.providers.reading import answer_of, read_bytewise, read_cut, read_whole
+from tests.support.providers.server import Gate
+
+MODEL = "eu.anthropic.claude-sonnet-4-5-20250929-v1:0"
+WAIT_S = 5.0
+NAMES = sorted(path.stem for path in anthropic.STREAMS.glob("*.sse"))
+
+
+def new_decoder() -> AnyDecoder:
+    return Decoder(framing=EventStream())
+
+
+# Signatures: the vectors that AWS publishes
+
+VECTOR_KEYS = AwsCredentials(
+    access_key_id="AKIDEXAMPLE",
+    secret_access_key=Secret("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"),
+)
+VECTOR_TOKEN = (
+    "AQoDYXdzEPT//////////wEXAMPLEtc764bNrC9SAPBSM22wDOk4x4HIZ8j4FZTwdQWLWsKWHGBuFqwAeMicRXmxfpSPf"
+    "IeoIYRqTflfKD8YUuwthAx7mSEI/qkPpKPi/kMcGdQrmGdeehM4IC1NtBmUpp2wUE8phUZampKsburEDy0KPkyQDYwT7W"
+    "Z0wq5VSXDvp75YU9HFvlRd8Tx6q6fE8YQcHNVXAkiY9q6d+xo0rKwT38xVqr7ZD0u0iPPkUL64lIZbqBAz+scqKmlzm8F"
+    "DrypNC9Yjc8fPOLn9FX9KSYvKTr4rvx3iSIlTJabIQwj2ICCR/oLxBA=="
+)
+VECTOR_SCOPE = Scope(
+    region="us-east-1", service="service", at=datetime(2015, 8, 30, 12, 36, tzinfo=UTC)
+)
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "body", "signature"),
+    [
+        (
+            *("GET", "/", {}, b""),
+            "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31",
+        ),
+        (
+            *("POST", "/", {}, b""),
+            "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b",
+        ),
+        (
+            *("POST", "/", FORM, b"Param1=value1"),
+            "ff11897932ad3f4e8b18135d722051e5ac45fc38421b1da7b9d196a0fe09473a",
+        ),
+        (
+            *("GET", "/?Param2=value2&Param1=value1", {}, b""),
+            "b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500",
+        ),
+        (
+            *("GET", "/\u1234", {}, b""),
+            "8318018e0b0f223aa2bbf98705b62bb787dc9c0e678f255a891fd03141be5d85",
+        ),
+    ],
+)
+def test_requests_are_signed_as_aws_signs_them(
+    method: str, path: str, headers: dict[str, str], body: bytes, signature: str
+) -> None:
+    made = signature_headers(
+        method=method,
+        url=f"https://example.amazonaws.com{path}",
+        headers=headers,
+        body=body,
+        credentials=VECTOR_KEYS,
+        scope=VECTOR_SCOPE,
+    )
+    assert made["x-amz-date"] == "20150830T123600Z"
+    assert made["authorization"].endswith(f"Signature={signature}")
+
+
+def test_a_session_token_is_signed_as_well() -> None:
+    made = signature_headers(
+        url="https://example.amazonaws.com/",
+        headers={"user-agent": "not signed"},
+        body=b"",
+        credentials=msgspec.structs.replace(VECTOR_KEYS, session_token=Secret(VECTOR_TOKEN)),
+        scope=VECTOR_SCOPE,
+    )
+    assert made["x-amz-security-token"] == VECTOR_TOKEN
+    assert made["authorization"] == (
+        "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request,"
+        " SignedHeaders=host;x-amz-date;x-amz-security-token,"
+        " Signature=85d96828115b5dc0cfc3bd16ad9e210dd772bbebba041836c64533a82be05ead"
+    )
+
+
+# Framing
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stream_means_what_it_means_at_anthropic(name: str) -> None:
+    assert read_whole(new_decoder, stream(name)) == read_whole(Decoder, anthropic.stream(name))
+
+
+@pytest.mark.parametrize("name", ["thinking_and_tools", "error_midway"])
+def test_a_stream_means_the_same_however_it_is_cut(name: str) -> None:
+    data = stream(name)
+    whole = read_whole(new_decoder, data)
+    assert read_bytewise(new_decoder, data) == whole
+    for at in range(0, len(data), 5):
+        assert read_cut(new_decoder, data, at) == whole
+
+
+def test_every_type_of_header_is_passed_over_but_text() -> None:
+    others = b"".join(
+        b"\x01" + bytes([97 + kind, kind]) + value
+        for kind, value in (
+            *((0, b""), (1, b""), (2, b"1"), (3, b"12"), (4, b"1234"), (5, b"12345678")),
+            *((6, b"\x00\x03abc"), (8, b"12345678"), (9, b"1234567890123456")),
+        )
+    )
+    plain = chunk(b'{"type":"ping"}')
+    size = int.from_bytes(plain[4:8]) + len(others)
+    message = reframed(others + plain[12:-4], size)
+    assert EventStream().feed(message) == [(b"", b'{"type":"ping"}')]
+
+
+def reframed(rest: bytes, headers: int) -> bytes:
+    """A message with headers of one's own making."""
+    whole = frame({}, rest)
+    prelude = whole[:4] + headers.to_bytes(4)
+    body = prelude + zlib.crc32(prelude).to_bytes(4) + rest
+    return body + zlib.crc32(body).to_bytes(4)
+
+
+def test_events_of_other_kinds_are_passed_over() -> None:
+    other = frame({":message-type": "event", ":event-type": "initial-response"}, b"{}")
+    strange = frame({":message-type": "novelty"}, b"\xff")
+    assert EventStream().feed(other + strange + chunk(b"x")) == [(b"", b"x")]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("throttlingException", "rate_limit"),
+        ("modelStreamErrorException", "generic"),
+        ("internalServerException", "generic"),
+        ("serviceUnavailableException", "timeout"),
+        ("modelTimeoutException", "timeout"),
+    ],
+)
+def test_an_exception_in_the_middle_is_told_under_its_name(name: str, kind: str) -> None:
+    (failed,) = read_whole(new_decoder, exception(name, "Too many tokens"))
+    assert isinstance(failed, Failed)
+    assert (failed.fault.type, failed.fault.message) == (name, "Too many tokens")
+    assert classify(failed.fault).kind == kind
+    assert classify(failed.fault).retryable
+
+
+def test_an_error_that_is_not_modelled_is_told_as_well() -> None:
+    headers = {
+        ":message-type": "error",
+        ":error-code": "InternalFailure",
+        ":error-message": "Sorry",
+    }
+    (failed,) = read_whole(new_decoder, frame(headers, b""))
+    assert isinstance(failed, Failed)
+    assert (failed.fault.type, failed.fault.message) == ("InternalFailure", "Sorry")
+
+
+def test_every_damaged_bit_is_noticed() -> None:
+    message = chunk(b'{"type":"ping"}')
+    for bit in range(0, len(message) * 8, 3):
+        damaged = bytearray(message)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(BrokenFraming):
+            EventStream().feed(bytes(damaged))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        frame({":message-type": "event", ":event-type": "chunk"}, b"nonsense"),
+        frame({":message-type": "event", ":event-type": "chunk"}, b'{"bytes":"%%%"}'),
+        frame({":message-type": "exception"}, b"nonsense"),
+        reframed(b"", 100),
+        reframed(b"\x05ab", 3),
+        reframed(b"\x01a\x63", 3),
+        reframed(b"\x01a\x07\x00\xffab", 7),
+        reframed(b"\x01\xff\x07\x00\x00", 5),
+    ],
+)
+def test_a_message_that_is_none_is_damage_that_may_be_tried_again(message: bytes) -> None:
+    events = read_whole(new_decoder, stream("cut_off") + message)
+    assert isinstance(events[-1], Failed)
+    assert events[-1].fault.incomplete
+
+
+def test_a_message_without_end_is_given_up_at_its_beginning() -> None:
+    with pytest.raises(EventTooLong):
+        EventStream(limit=100).feed(chunk(b"x" * 200)[:20])
+
+
+@fuzzed
+@given(st.integers(0, 2**32))
+def test_any_bytes_give_events_and_one_ending(seed: int) -> None:
+    random = Random(seed)
+    data = bytearray(stream(random.choice(NAMES)))
+    if random.random() < 0.5:
+        data = bytearray(random.randbytes(random.randint(0, 300)))
+    elif random.random() < 0.8:
+        at = random.randrange(len(data))
+        data[at : at + random.randint(0, 9)] = random.randbytes(random.randint(0, 9))
+    size = random.randint(1, 300)
+    events: list[ModelEvent] = []
+    decoder = new_decoder()
+    for at in range(0, len(data), size):
+        events += decoder.feed(bytes(data[at : at + size]))
+    events += decoder.close()
+    endings = [isinstance(event, Finished | Failed) for event in events]
+    assert endings == [False] * (len(events) - 1) + [True]
+
+
+# Over a socket
+
+
+@pytest.fixture
+async def fake() -> AsyncGenerator[FakeBedrock]:
+    async with FakeBedrock.running() as server:
+        yield server
+
+
+@pytest.fixture
+async def bedrock(fake: FakeBedrock) -> AsyncGenerator[BedrockProvider]:
+    provider = BedrockProvider(settings(fake), FakeClock())
+    yield provider
+    await provider.close()
+
+
+def settings(fake: FakeBedrock, **more: object) -> ProviderSettings:
+    plain = ProviderSettings(kind="bedrock", base_url=fake.url, region=REGION, aws=CREDENTIALS)
+    return msgspec.structs.replace(plain, **more)
+
+
+async def ask(provider: BedrockProvider, asked: ModelRequest | None = None) -> list[ModelEvent]:
+    async with asyncio.timeout(WAIT_S):
+        async with provider.stream(asked or request(model=MODEL)) as events:
+            return [event async for event in events]
+
+
+async def failure(provider: BedrockProvider, asked: ModelRequest | None = None) -> ProviderFailed:
+    with pytest.raises(ProviderFailed) as caught:
+        await ask(provider, asked)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [
+        (MODEL, MODEL),
+        (
+            "arn:aws:bedrock:eu-central-1:123456789012:application-inference-profile/abc",
+            "arn:aws:bedrock:eu-central-1:123456789012:application-inference-profile%2Fabc",
+        ),
+        ("odd model?#", "odd%20model%3F%23"),
+    ],
+)
+async def test_a_signed_request_is_taken_whatever_the_model_is_called(
+    model: str, path: str, fake: FakeBedrock, bedrock: BedrockProvider
+) -> None:
+    fake.play("text")
+    answer = answer_of(await ask(bedrock, request(*tool_round(), model=model, tools=TOOLS)))
+    assert answer.said_something
+    (seen,) = fake.requests
+    assert seen.path == f"/model/{path}/invoke-with-response-stream"
+    assert seen.json["anthropic_version"] == "bedrock-2023-05-31"
+    assert not {"model", "stream", "anthropic_beta"} & set(seen.json)
+    assert seen.headers["accept"] == "application/vnd.amazon.eventstream"
+    assert seen.headers["user-agent"].startswith("chatd/")
+
+
+async def test_a_key_of_bedrocks_own_needs_no_signature(fake: FakeBedrock) -> None:
+    provider = BedrockProvider(settings(fake, api_key=Secret(BEARER), aws=None), FakeClock())
+    fake.play("text")
+    await ask(provider)
+    await provider.close()
+    assert "x-amz-date" not in fake.requests[0].headers
+
+
+async def test_beta_features_go_into_the_body(fake: FakeBedrock, bedrock: BedrockProvider) -> None:
+    fake.play("text")
+    await ask(bedrock, request(model=MODEL, options=Raw(b'{"context_1m_enabled":true}')))
+    (seen,) = fake.requests
+    assert seen.json["anthropic_beta"] == ["context-1m-2025-08-07"]
+    assert "anthropic-beta" not in seen.headers
+
+
+async def test_a_search_is_refused_before_anything_is_sent(
+    fake: FakeBedrock, bedrock: BedrockProvider
+) -> None:
+    asked = request(model=MODEL, options=Raw(b'{"web_search_enabled":true}'))
+    classified = classify((await failure(bedrock, asked)).fault)
+    assert classified.kind == "config"
+    assert "web_search_enabled" in (classified.error.detail or "")
+    assert fake.requests == []
+
+
+async def test_a_cancelled_task_closes_the_socket(
+    fake: FakeBedrock, bedrock: BedrockProvider
+) -> None:
+    gate = Gate()
+    fake.script_text("Once upon", gate)
+    async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+        reading = group.create_task(ask(bedrock))
+        await gate.reached.wait()
+        reading.cancel()
+        await fake.disconnected.wait()
+
+
+@pytest.mark.parametrize(
+    ("status", "name", "means"),
+    [
+        (429, "ThrottlingException", "rate_limit"),
+        (403, "AccessDeniedException", "auth"),
+        (403, "ExpiredTokenException", "auth"),
+        (404, "ResourceNotFoundException", "config"),
+        (503, "ServiceUnavailableException", "timeout"),
+        (400, "ServiceQuotaExceededException", "usage_limit"),
+    ],
+)
+async def test_what_aws_refuses_is_told(
+    status: int, name: str, means: str, fake: FakeBedrock, bedrock: BedrockProvider
+) -> None:
+    fake.answer_with(refusal(status, name, "No."))
+    fault = (await failure(bedrock)).fault
+    assert (fault.provider, fault.type) == ("bedrock", name)
+    assert classify(fault).kind == means
+    assert classify(fault).error.detail == "No."
+
+
+async def test_a_wrong_key_is_refused_and_not_shown(fake: FakeBedrock) -> None:
+    wrong = msgspec.structs.replace(CREDENTIALS, secret_access_key=Secret("not-the-key-at-all"))
+    provider = BedrockProvider(settings(fake, aws=wrong), FakeClock())
+    error = await failure(provider)
+    await provider.close()
+    assert error.fault.type == "InvalidSignatureException"
+    assert "not-the-key-at-all" not in repr(error.fault) + repr(provider) + repr(wrong)
+
+
+# Where credentials come from
+
+
+def refused(**more: object) -> tuple[str, str]:
+    plain = ProviderSettings(kind="bedrock", region=REGION)
+    with pytest.raises(ProviderFailed) as caught:
+        build(msgspec.structs.replace(plain, **more), FakeClock())
+    classified = classify(caught.value.fault)
+    return classified.kind, classified.error.detail or ""
+
+
+async def test_without_keys_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "botocore", None)
+    monkeypatch.setitem(sys.modules, "botocore.session", None)
+    kind, words = refused()
+    assert kind == "missing_key"
+    assert "chatd[bedrock]" in words
+    assert "api_key" in words
+
+
+async def test_a_region_is_needed() -> None:
+    for region in (None, "", "eu central", "evil.example.org/"):
+        kind, words = refused(aws=CREDENTIALS, region=region)
+        assert kind == "config"
+        assert "region" in words
+
+
+class BotoCoreError(Exception):
+    pass
+
+
+class Machine:
+    """A botocore that finds these credentials, or none, or trouble."""
+
+    def __init__(self, found: AwsCredentials | None, trouble: Exception | None = None) -> None:
+        self._found = found
+        self._trouble = trouble
+
+    def get_credentials(self) -> object:
+        if self._trouble is not None:
+            raise self._trouble
+        return None if self._found is None else self
+
+    def get_frozen_credentials(self) -> object:
+        assert self._found is not None
+        token = self._found.session_token
+        return SimpleNamespace(
+            access_key=self._found.access_key_id,
+            secret_key=self._found.secret_access_key.reveal(),
+            token=token and token.reveal(),
+        )
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        session, exceptions = ModuleType("session"), ModuleType("exceptions")
+        session.__dict__["get_session"] = lambda: self
+        exceptions.__dict__["BotoCoreError"] = BotoCoreError
+        monkeypatch.setitem(sys.modules, "botocore", ModuleType("botocore"))
+        monkeypatch.setitem(sys.modules, "botocore.session", session)
+        monkeypatch.setitem(sys.modules, "botocore.exceptions", exceptions)
+
+
+async def test_the_machines_own_credentials_are_used(
+    fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Machine(CREDENTIALS).install(monkeypatch)
+    provider = BedrockProvider(settings(fake, aws=None), FakeClock())
+    fake.play("text")
+    await ask(provider)
+    await provider.close()
+    assert fake.requests[0].headers["x-amz-security-token"] == "AQoDYXdzEPT//////////wEXAMPLE"
+
+
+@pytest.mark.parametrize(
+    ("machine", "means"),
+    [
+        (Machine(None), "missing_key"),
+        (Machine(None, BotoCoreError("the token is abcdef")), "config"),
+    ],
+)
+async def test_a_machine_without_credentials_is_told(
+    machine: Machine, means: str, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.install(monkeypatch)
+    provider = BedrockProvider(settings(fake, aws=None), FakeClock())
+    error = await failure(provider)
+    await provider.close()
+    assert classify(error.fault).kind == means
+    assert "abcdef" not in repr(error.fault)
+    assert fake.requests == []
+
+
+async def test_the_default_address_is_the_regions() -> None:
+    for region, host in (
+        ("us-east-1", "bedrock-runtime.us-east-1.amazonaws.com"),
+        ("cn-north-1", "bedrock-runtime.cn-north-1.amazonaws.com.cn"),
+    ):
+        assert default_url(region) == f"https://{host}"
