@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.batch import (
     MUST_BE_ALONE,
@@ -188,6 +188,7 @@ def test_a_schema_that_cannot_be_read_still_refuses_a_key_that_comes_twice() -> 
     assert ambiguous_key(Raw(b'{"a":1,"a":2}'), Raw(b"nonsense")) == "a"
     assert ambiguous_key(Raw(b'{"a":1}'), Raw(b"[]")) is None
     assert ambiguous_key(Raw(b"nonsense"), SCHEMA) is None
+    assert ambiguous_key(UNSET, SCHEMA) is None
 
 
 def test_results_are_told_in_the_order_of_the_calls() -> None:

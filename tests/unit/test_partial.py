@@ -4,7 +4,7 @@ import msgspec
 
 from chatd.domain.messages import Role
 from chatd.domain.partial import LivePart, Partial, partial
-from chatd.domain.parts import KnownPart, Part, Reasoning, Source, Text, ToolCall, ToolResult
+from chatd.domain.parts import File, KnownPart, Part, Reasoning, Source, Text, ToolCall, ToolResult
 from tests.support.factories import call, pending, result, text
 
 
@@ -113,9 +113,11 @@ def test_the_providers_results_stand_in_its_answer() -> None:
     assert found.results == ()
 
 
-def test_sources_are_kept_and_other_roles_are_not() -> None:
+def test_sources_are_kept_and_what_no_model_says_is_not() -> None:
     source = Source(url="https://x.example")
-    found = partial([*shown(source), *shown(text("odd"), role="user"), *by_tool(text("odder"))])
+    file = File(media_type="image/png", file_id="f")
+    odd = [*shown(text("odd"), role="user"), *by_tool(text("odder")), *shown(file)]
+    found = partial([*shown(source), *odd])
     assert found.content == (source,)
 
 
