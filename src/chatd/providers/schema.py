@@ -47,7 +47,9 @@ def normalised(schema: Raw) -> Schema:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         parsed = None
     top = _unfolded(parsed) if _is_object(parsed) else {}
-    clean = _object(top, 0)
+    # Whatever else it may be, the input of a tool is an object; a reference that is still here
+    # leads nowhere.
+    clean = _object({key: top[key] for key in top if key not in ("type", "$ref")}, 0)
     clean["type"] = "object"
     clean.setdefault("properties", {})
     return clean
@@ -199,9 +201,8 @@ def _followed(schema: Schema, root: Schema | None = None) -> Schema:
 class ToolNames:
     """What tools are called on a wire, and back. A name that fits is its own wire name.
 
-    Names that had to be changed and then meet another get a tail made of the name itself, so
-    that they stay the same whatever other tools come and go. `letter_first`: the wire wants a
-    letter or an underscore at the beginning.
+    A name that had to be changed and then meets another gets a tail, made of the name itself.
+    `letter_first`: the wire wants a letter or an underscore at the beginning.
     """
 
     def __init__(
