@@ -69,7 +69,7 @@ class OneModel:
 
     async def choose(self, wanted: ModelConfigId | None) -> ModelChoice:
         del wanted
-        return ModelChoice(config=self.config, provider=self.provider)
+        return ModelChoice(config=self.config, provider=self.provider, kind="openai-compat")
 
 
 class GatedTool:

@@ -61,10 +61,11 @@ class Env(Struct, frozen=True, kw_only=True):
 
 
 class ModelChoice(Struct, frozen=True, kw_only=True):
-    """A configured model and whoever serves it."""
+    """A configured model and whoever serves it. `kind` says which API that is."""
 
     config: ModelConfig
     provider: Provider
+    kind: str
 
 
 class Models(Protocol):

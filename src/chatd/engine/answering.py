@@ -1,6 +1,7 @@
 """Asking the model for an answer: the request, the stream, and what is kept of it."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec import Struct
 
@@ -18,6 +19,9 @@ from chatd.engine.listening import Listener
 from chatd.engine.runner import Runner
 from chatd.engine.setting import Setting
 from chatd.parts.episodes import Episodes
+
+STRICT: Final = frozenset({"anthropic", "bedrock"})
+"""APIs that refuse a conversation in which their own calls are not in perfect order."""
 
 
 class Answered(Struct, frozen=True, kw_only=True):
@@ -86,7 +90,7 @@ def request_for(chat: Chat, history: Sequence[Message], setting: Setting) -> Mod
     config = setting.config
     prompt = build_prompt(
         history,
-        Reader(provider=config.provider, strict_tools=config.provider == "anthropic"),
+        Reader(provider=config.provider, strict_tools=setting.choice.kind in STRICT),
     )
     return ModelRequest(
         model=config.model,
