@@ -1,0 +1,63 @@
+"""What happened, told to the operator: a log line and a count for every event.
+
+Owns the names of metrics and the level of each event. INFO: a state changed;
+WARNING: we try again; ERROR: a human must look. Never content, arguments or
+headers: events carry ids and numbers only.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+log: Final = logging.getLogger("chatd")
+
+_LEVELS: Final[Mapping[str, int]] = {
+    "commit_delayed": logging.WARNING,
+    "drain_started": logging.INFO,
+    "drained": logging.INFO,
+    "model_failed": logging.WARNING,
+    "release_failed": logging.WARNING,
+    "runner_crashed": logging.ERROR,
+    "runner_failed": logging.ERROR,
+    "runner_left": logging.DEBUG,
+    "task_left_behind": logging.WARNING,
+    "tick_failed": logging.WARNING,
+    "tool_failed": logging.WARNING,
+}
+_USUAL: Final = logging.DEBUG
+
+
+class Telemetry:
+    """Satisfies `ports.Emit`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._events = Counter("chatd_events", "Events, by name.", ["event"], registry=registry)
+        self._errors = Counter(
+            "chatd_errors", "Failures, by event and kind.", ["event", "kind"], registry=registry
+        )
+        self._durations = Histogram(
+            "chatd_duration_seconds",
+            "How long things took, by event.",
+            ["event"],
+            registry=registry,
+            buckets=(0.005, 0.02, 0.1, 0.5, 2, 10, 60, 300),
+        )
+        self.running = Gauge("chatd_running_chats", "Chats that run here.", registry=registry)
+
+    def __call__(self, event: str, **fields: object) -> None:
+        self._events.labels(event).inc()
+        if isinstance(kind := fields.get("error_kind"), str):
+            self._errors.labels(event, kind).inc()
+        if isinstance(took := fields.get("duration_ms"), int | float):
+            self._durations.labels(event).observe(took / 1000)
+        level = _LEVELS.get(event, _USUAL)
+        if log.isEnabledFor(level):
+            self._write(level, event, fields)
+
+    def _write(self, level: int, event: str, fields: Mapping[str, object]) -> None:
+        error = fields.get("error")
+        cause = error if isinstance(error, BaseException) and level >= logging.ERROR else None
+        words = " ".join(f"{name}={value}" for name, value in fields.items() if name != "error")
+        log.log(level, "%s %s", event, words, exc_info=cause)
