@@ -8,7 +8,7 @@ import pytest
 from chatd.domain.classify import classify
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.model import ProviderFailed
-from chatd.providers.registry import BUILDERS, OPTIONS, build
+from chatd.providers.registry import BUILDERS, OPTIONS, TIMED_BUILDERS, build
 from chatd.providers.secret import Secret
 from chatd.providers.settings import (
     AwsCredentials,
@@ -110,7 +110,7 @@ def test_settings_show_no_secret() -> None:
 
 
 def test_there_is_someone_to_build_every_kind_that_has_options() -> None:
-    assert set(OPTIONS) <= {*BUILDERS, "bedrock"} <= set(get_args(Kind))
+    assert set(OPTIONS) == {*BUILDERS, *TIMED_BUILDERS} == set(get_args(Kind))
 
 
 def test_a_provider_that_signs_needs_a_clock() -> None:

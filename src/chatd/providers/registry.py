@@ -9,6 +9,8 @@ from chatd.domain.errors import InvariantBroken
 from chatd.domain.ports import Clock, Provider
 from chatd.providers.anthropic.client import AnthropicProvider
 from chatd.providers.bedrock.client import BedrockProvider
+from chatd.providers.demo.options import DemoOptions
+from chatd.providers.demo.provider import DemoProvider
 from chatd.providers.gemini.client import GeminiProvider
 from chatd.providers.openai import OpenAIProvider
 from chatd.providers.options import AnthropicOptions
@@ -31,11 +33,17 @@ BUILDERS: Final[Mapping[Kind, Callable[[ProviderSettings], Provider]]] = {
     "vercel": OpenAIProvider,
 }
 
+TIMED_BUILDERS: Final[Mapping[Kind, Callable[[ProviderSettings, Clock], Provider]]] = {
+    "bedrock": BedrockProvider,
+    "demo": DemoProvider,
+}
+
 # By the kind of provider: the options of its models.
 OPTIONS: Final[Mapping[Kind, type[Struct]]] = {
     "anthropic": AnthropicOptions,
     "azure": OpenAIOptions,
     "bedrock": AnthropicOptions,
+    "demo": DemoOptions,
     "google": GoogleOptions,
     "openai": OpenAIOptions,
     "openai-compat": CompatOptions,
@@ -47,12 +55,13 @@ OPTIONS: Final[Mapping[Kind, type[Struct]]] = {
 def build(settings: ProviderSettings, clock: Clock | None = None) -> Provider:
     """Nothing is sent yet. Raises `ProviderFailed` that says what is missing.
 
-    The clock is for those who sign: a signature tells the time.
+    The clock is for those who sign, because a signature tells the time, and for the demo, which
+    speaks at a pace.
     """
-    if settings.kind == "bedrock":
+    if (timed := TIMED_BUILDERS.get(settings.kind)) is not None:
         if clock is None:
-            raise InvariantBroken("a provider that signs its requests needs a clock")
-        return BedrockProvider(settings, clock)
+            raise InvariantBroken(f"a provider of kind {settings.kind} needs a clock")
+        return timed(settings, clock)
     builder = BUILDERS.get(settings.kind)
     if builder is None:
         raise misconfigured(settings, f"providers of kind {settings.kind} are not supported")
