@@ -98,12 +98,22 @@ def broken_answer(word: str, why: str | None) -> Failed:
 
 def merged_usage(old: UsageMetadata, new: UsageMetadata) -> UsageMetadata:
     """Each event tells the counts so far, and leaves out what has not changed."""
-    changes = {
-        name: value
-        for name in new.__struct_fields__
-        if isinstance(value := getattr(new, name), int)
-    }
-    return structs.replace(old, **changes)
+    return UsageMetadata(
+        prompt_token_count=_newer(old.prompt_token_count, new.prompt_token_count),
+        cached_content_token_count=_newer(
+            old.cached_content_token_count, new.cached_content_token_count
+        ),
+        candidates_token_count=_newer(old.candidates_token_count, new.candidates_token_count),
+        thoughts_token_count=_newer(old.thoughts_token_count, new.thoughts_token_count),
+        tool_use_prompt_token_count=_newer(
+            old.tool_use_prompt_token_count, new.tool_use_prompt_token_count
+        ),
+        total_token_count=_newer(old.total_token_count, new.total_token_count),
+    )
+
+
+def _newer(old: int | None, new: int | None) -> int | None:
+    return old if new is None else new
 
 
 def usage_of(counts: UsageMetadata) -> Usage:
