@@ -120,7 +120,9 @@ class Assembler:
         if isinstance(event, TextEnd):
             self._close(key, event.provider_metadata)
             return ()
-        block = self._open.setdefault(key, TextBlock(self._at))
+        block = self._open.get(key)
+        if block is None:
+            block = self._open[key] = TextBlock(self._at)
         if isinstance(event, TextStart) or not event.delta:
             return ()
         self._grow(len(event.delta))
@@ -132,7 +134,9 @@ class Assembler:
         if isinstance(event, ReasoningEnd):
             self._close(key, event.provider_metadata)
             return ()
-        block = self._open.setdefault(key, ReasoningBlock(self._at))
+        block = self._open.get(key)
+        if block is None:
+            block = self._open[key] = ReasoningBlock(self._at)
         block.note(event.provider_metadata)
         text = event.text if isinstance(event, ReasoningStart) else event.delta
         if not text:

@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw
 from chatd.domain.parts import Json
 
 BROKEN: Final = "\ufffd"
+_LONGEST_NOTHING: Final = 64
 
 # An escaped character in JSON text: a pair, a half, a NUL, or anything else that a backslash
 # begins. The last keeps `\\ud800`, which is a backslash and five letters, from being mended.
@@ -61,6 +62,8 @@ def _raw_mended(raw: Json, *, nul: bool) -> Json:
     if raw is UNSET:
         return UNSET
     data = bytes(raw)
+    if b"\\u" not in data and data.isascii():
+        return raw
     mended = _escapes_mended(heal_bytes(data), nul=nul).encode()
     return raw if mended == data else Raw(mended)
 
@@ -78,7 +81,10 @@ def _escapes_mended(text: str, *, nul: bool) -> str:
 
 def is_empty(raw: Json) -> bool:
     """Nothing, null, or an object without a field: no vendor means anything by it."""
-    return raw is UNSET or bytes(raw).strip() in (b"", b"null", b"{}")
+    if raw is UNSET:
+        return True
+    data = bytes(raw)
+    return len(data) <= _LONGEST_NOTHING and data.strip() in (b"", b"null", b"{}")
 
 
 def parse(raw: Json | str) -> object:

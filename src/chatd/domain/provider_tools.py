@@ -58,6 +58,8 @@ class _Slot(Struct, frozen=True, kw_only=True):
 
 def guarded(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
     """The same conversation with good pairs only. Messages with nothing left are gone."""
+    if not any(_is_providers(part) for message in messages for part in message.parts):
+        return list(messages)
     untouchable = max((i for i, m in enumerate(messages) if is_signed(m)), default=-1)
     seen: set[ToolCallId] = set()
     out: list[PromptMessage] = []
@@ -192,12 +194,12 @@ def _words(part: PromptPart) -> str:
 
 
 def _bare(message: PromptMessage) -> PromptMessage:
-    parts = tuple(
-        part
-        for part in message.parts
-        if not (isinstance(part, PromptCall | PromptResult) and part.provider_executed)
-    )
+    parts = tuple(part for part in message.parts if not _is_providers(part))
     return PromptMessage(role=message.role, parts=parts)
+
+
+def _is_providers(part: PromptPart) -> bool:
+    return isinstance(part, PromptCall | PromptResult) and part.provider_executed
 
 
 def readable(raw: Json) -> str:
