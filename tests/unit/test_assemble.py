@@ -378,6 +378,13 @@ def test_an_answer_that_was_filtered_before_a_word_was_said_is_an_error(
     assert error.detail == "Category: x."
 
 
+def test_what_a_provider_says_of_its_refusal_is_bounded() -> None:
+    for why, detail in ((None, None), (" ", None), ("x" * 900, "x" * 499 + "…")):
+        verdict = judge(answer(reason="content-filter", why=why), "anthropic")
+        assert isinstance(verdict, Refused)
+        assert verdict.failure.error.detail == detail
+
+
 @pytest.mark.parametrize("part", [Text(text="partial"), call("a"), Source(url="u")])
 def test_what_was_visibly_said_is_kept_though_the_rest_was_filtered(part: Part) -> None:
     assert judge(answer(THOUGHT, part, reason="content-filter"), "anthropic") == Keep()

@@ -5,6 +5,7 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.domain.chat import ChatError
+from chatd.domain.error_text import bounded, redact_urls
 from chatd.domain.failures import Classified, known_failure
 from chatd.domain.heal import is_empty
 from chatd.domain.messages import Usage
@@ -46,8 +47,9 @@ def judge(answer: Answer, provider: str) -> Keep | Nothing | Refused:
     """What was visibly said is kept, however the model came to stop."""
     reason = None if answer.finished is None else answer.finished.reason
     if not answer.said_something and reason == "content-filter":
-        explanation = None if answer.finished is None else answer.finished.explanation
-        return Refused(failure=known_failure("content_filter", provider, detail=explanation))
+        said = "" if answer.finished is None else answer.finished.explanation or ""
+        detail = bounded(redact_urls(said))
+        return Refused(failure=known_failure("content_filter", provider, detail=detail))
     if not answer.said_something and reason == "error":
         return Refused(failure=_broken_off(provider))
     return Nothing() if all(_blank(part) for part in answer.content) else Keep()

@@ -70,7 +70,7 @@ def body_detail(body: str | None) -> str | None:
         return None
     if (found := _json_message(text)) is not None:
         return found
-    return None if text[0] in "<{[" else _bounded(redact_urls(text.splitlines()[0]))
+    return None if text[0] in "<{[" else bounded(redact_urls(text.splitlines()[0]))
 
 
 def _joined(body: str) -> str:
@@ -82,7 +82,7 @@ def _joined(body: str) -> str:
 
 
 def _raw(text: str) -> str | None:
-    return None if text.lstrip().startswith("<") else _bounded(redact_urls(text))
+    return None if text.lstrip().startswith("<") else bounded(redact_urls(text))
 
 
 def _json_message(text: str) -> str | None:
@@ -98,7 +98,7 @@ def _json_message(text: str) -> str | None:
         except (ValueError, RecursionError):
             continue
         if (found := _message_in(parsed)) is not None:
-            return _bounded(redact_urls(found))
+            return bounded(redact_urls(found))
     return None
 
 
@@ -126,6 +126,7 @@ def redact_urls(text: str) -> str:
     return _KEY.sub("[key]", _URL.sub(r"\1\2", text))
 
 
-def _bounded(text: str) -> str | None:
+def bounded(text: str) -> str | None:
+    """A text that may be stored and shown as a detail; None if it says nothing."""
     text = heal_text(text).strip()
     return f"{text[: MAX_DETAIL - 1]}…" if len(text) > MAX_DETAIL else text or None
