@@ -1,10 +1,14 @@
 """What live parts leave in history when the worker that showed them is gone."""
 
+from uuid import UUID
+
 import msgspec
 
+from chatd.domain.compaction import Fill
 from chatd.domain.messages import Role
 from chatd.domain.partial import LivePart, Partial, partial
 from chatd.domain.parts import File, KnownPart, Part, Reasoning, Source, Text, ToolCall, ToolResult
+from chatd.domain.summary import Plan, call_id, summary_call, summary_result
 from tests.support.factories import call, pending, result, text
 
 
@@ -119,6 +123,13 @@ def test_sources_are_kept_and_what_no_model_says_is_not() -> None:
     odd = [*shown(text("odd"), role="user"), *by_tool(text("odder")), *shown(file)]
     found = partial([*shown(source), *odd])
     assert found.content == (source,)
+
+
+def test_a_summary_that_did_not_come_about_leaves_nothing() -> None:
+    plan = Plan(call_id=call_id(UUID(int=1)), source="auto", threshold=70, fill=Fill())
+    begun = shown(summary_call(plan))
+    assert partial(begun) == Partial()
+    assert partial([*begun, *by_tool(summary_result(plan, "Goal."))]) == Partial()
 
 
 def test_nothing_shown_leaves_nothing() -> None:

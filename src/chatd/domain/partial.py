@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import UNSET, Struct
 
+from chatd.domain import summary
 from chatd.domain.assemble import merged
 from chatd.domain.blocks import json_args
 from chatd.domain.heal import heal_raw, parse
@@ -36,13 +37,16 @@ def partial(
     """`shown` in the order in which it was shown; `at` is when the turn was stopped.
 
     While calls are open no model speaks, so nothing said by one is kept then. Calls without a
-    result are not answered here: a turn's end does that for all that are open.
+    result are not answered here: a turn's end does that for all that are open. A summary that
+    did not come about leaves nothing: it is shown as a call, but no model has made it.
     """
     waiting = {call.id for call in open_calls}
     said = _Said(at)
     results: dict[ToolCallId, Draft] = {}
     for live in shown:
         match live.part:
+            case ToolCall(tool_name=summary.TOOL) | ToolResult(tool_name=summary.TOOL):
+                pass
             case ToolResult(provider_executed=False) as result if live.role == "tool":
                 known = waiting or {call.tool_call_id for call in local_calls(said.content())}
                 if result.tool_call_id in known and _is_whole(result):
