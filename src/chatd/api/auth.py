@@ -1,0 +1,116 @@
+"""Who is calling: a bearer token, and the person it stands for.
+
+There is one person so far, the administrator, whose token is given by the settings or made on
+the first start and kept in the data directory. Owns that file. What a caller may do with a chat
+is said by `own`, and nowhere else.
+"""
+
+import hashlib
+import hmac
+import os
+import secrets
+import string
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from msgspec import Struct
+
+from chatd.api.errors import Unauthorized
+from chatd.domain.chat import Chat
+from chatd.domain.errors import ChatdError, NotFound
+from chatd.domain.ids import UserId
+
+ADMIN: Final = UserId(UUID("c4a7d000-0000-4000-8000-000000000001"))
+FILE: Final = "admin-token"
+
+_BEARER: Final = "bearer "
+_LONGEST: Final = 4096
+_TOKEN_LETTERS: Final = frozenset(string.ascii_letters + string.digits + string.punctuation)
+
+
+class Caller(Struct, frozen=True, kw_only=True):
+    user_id: UserId
+
+
+class Tokens:
+    """Knows tokens by their digest only, so that none can be read out of a dump of this."""
+
+    def __init__(self, users: Mapping[str, UserId]) -> None:
+        self._users = [(_digest(token), user) for token, user in users.items()]
+
+    def caller(self, authorization: str | None) -> Caller:
+        """By the value of an Authorization header. Raises Unauthorized."""
+        if authorization is None or authorization[: len(_BEARER)].lower() != _BEARER:
+            raise Unauthorized("A bearer token is needed: Authorization: Bearer <token>.")
+        given = _digest(authorization[len(_BEARER) :].strip())
+        found: UserId | None = None
+        for digest, user in self._users:
+            # To the end, and each in the same time: a stranger learns nothing by the clock.
+            if hmac.compare_digest(digest, given):
+                found = user
+        if found is None:
+            raise Unauthorized("The token is not valid.")
+        return Caller(user_id=found)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+
+
+def own(caller: Caller, chat: Chat | None) -> Chat:
+    """The chat, if it is there for this caller. One that is somebody else's is not."""
+    if chat is None or chat.owner_id != caller.user_id:
+        raise NotFound("There is no such chat.")
+    return chat
+
+
+def admin_token(given: str | None, data_dir: Path) -> str:
+    """The administrator's token: as given, else as kept in the data directory, where it is made
+    if need be. Several processes that start at once agree on one."""
+    if given is not None:
+        return _checked(given, "The administrator's token")
+    path = data_dir / FILE
+    try:
+        if not path.exists():
+            _keep(path, secrets.token_urlsafe(32))
+        with path.open("rb") as file:
+            text = file.read(_LONGEST).decode(errors="replace").strip()
+    except OSError as error:
+        raise ChatdError(f"cannot keep the token in {path}: {error.strerror}") from error
+    return _checked(text, str(path))
+
+
+def _keep(path: Path, token: str) -> None:
+    """Whole or not at all, for our eyes only, and never over one that is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{FILE}.{secrets.token_hex(8)}")
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(f"{token}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(new, path)
+        except FileExistsError:
+            return
+        _sync(path.parent)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _checked(token: str, what: str) -> str:
+    """One that no header could carry would lock everybody out."""
+    if not token or len(token) >= _LONGEST or not _TOKEN_LETTERS.issuperset(token):
+        raise ChatdError(f"{what} must be plain letters, digits and punctuation, and not empty.")
+    return token

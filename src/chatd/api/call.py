@@ -1,0 +1,132 @@
+"""One request as the routes see it, what they answer, and how a route is written down.
+
+A route says in one place what it takes and what it gives. The application is built from that,
+and so is its description, so the two cannot differ.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
+from hashlib import sha256
+from typing import Final, Generic, Literal, TypeVar
+from uuid import UUID, uuid5
+
+import msgspec
+from msgspec import Struct
+
+from chatd.api import checks
+from chatd.api.auth import Caller
+from chatd.api.reading import Receive, read_body, read_json, read_number, read_query, read_uuid
+from chatd.domain.change import Request
+from chatd.domain.ids import ChatId, MessageId, QueueId, RequestId
+
+S = TypeVar("S", bound=Struct)
+B_co = TypeVar("B_co", bound=Struct, covariant=True)
+
+KiB: Final = 1024
+SMALL_BODY: Final = 256 * KiB
+LARGE_BODY: Final = 1024 * KiB
+KEY_HEADER: Final = "idempotency-key"
+
+_KEYS: Final = UUID("6f1c9d3e-6a0b-5c55-9d0f-3f6a1c0e7b21")
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+class Reply(Struct, frozen=True, kw_only=True):
+    status: int = 200
+    body: bytes = b""
+    headers: Mapping[str, str] = {}
+    media_type: str = "application/json"
+
+
+NOTHING: Final = Reply(status=204)
+
+
+def reply(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+    return Reply(status=status, body=_ENCODER.encode(value), headers=headers or {})
+
+
+class Call:
+    """A request of somebody we know."""
+
+    def __init__(
+        self,
+        *,
+        caller: Caller,
+        path: Mapping[str, str],
+        query: bytes,
+        headers: Mapping[str, str],
+        receive: Receive,
+    ) -> None:
+        self.caller = caller
+        self.headers = headers
+        self._path = path
+        self._query = query
+        self._receive = receive
+
+    @cached_property
+    def chat_id(self) -> ChatId:
+        return ChatId(read_uuid("chat_id", self._path["chat_id"]))
+
+    @cached_property
+    def message_id(self) -> MessageId:
+        return MessageId(read_number("message_id", self._path["message_id"]))
+
+    @cached_property
+    def queue_id(self) -> QueueId:
+        return QueueId(read_number("queue_id", self._path["queue_id"]))
+
+    def query(self, kind: type[S]) -> S:
+        return read_query(kind, self._query)
+
+    async def body(self, takes: "Takes[B_co]") -> B_co:
+        announced = self.headers.get("content-length")
+        return takes.read(await read_body(self._receive, announced, takes.most))
+
+    def request(self, op: Literal["create", "send"], scope: UUID, body: Struct) -> Request | None:
+        """The idempotency key, if there is one. The caller is in it: nobody can ask after what
+        another has sent by guessing a key."""
+        key = self.headers.get(KEY_HEADER)
+        if key is None:
+            return None
+        name = f"{self.caller.user_id}:{checks.idempotency_key(key)}"
+        return Request(
+            scope=scope,
+            id=RequestId(uuid5(_KEYS, name)),
+            op=op,
+            fingerprint=sha256(_ENCODER.encode(body)).hexdigest(),
+        )
+
+
+class Takes(Generic[B_co]):
+    """A body: its type, and how large it may be."""
+
+    def __init__(self, kind: type[B_co], most: int = SMALL_BODY) -> None:
+        self.most = most
+        self._kind = kind
+        self._decoder = msgspec.json.Decoder(kind)
+
+    @property
+    def kind(self) -> type[B_co]:
+        return self._kind
+
+    def read(self, body: bytes) -> B_co:
+        return read_json(self._decoder, body)
+
+
+Handle = Callable[[Call], Awaitable[Reply]]
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """`gives` has the type of each good answer by its status, None if that has no body;
+    `refuses` the statuses that this route may answer beside the usual ones."""
+
+    method: Literal["GET", "POST", "PATCH", "DELETE"]
+    path: str
+    name: str
+    summary: str
+    handle: Handle
+    gives: Mapping[int, object]
+    takes: Takes[Struct] | None = None
+    query: type[Struct] | None = None
+    refuses: tuple[int, ...] = ()
+    keyed: bool = False

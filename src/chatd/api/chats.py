@@ -1,0 +1,198 @@
+"""Chats: create, list, look at, change, and stop."""
+
+from typing import Final
+
+from chatd.api import checks
+from chatd.api.auth import own
+from chatd.api.call import NOTHING, Call, KiB, Reply, Route, Takes, reply
+from chatd.api.doors import Doors
+from chatd.api.listing import listed
+from chatd.api.models import chosen_or_default
+from chatd.api.moves import Move, make
+from chatd.api.persist import persist
+from chatd.api.sent import REPLAYED
+from chatd.api.wire import CreateBody, ListedChat, ListQuery, PatchBody
+from chatd.domain.amend import Amendment
+from chatd.domain.commands import CreateChat, RequestCompaction
+from chatd.domain.ids import ChatId
+from chatd.domain.messages import Draft, Prompt
+from chatd.domain.parts import Text
+from chatd.domain.public_chat import PublicChat, public_chat
+from chatd.domain.titles import fallback_title, title_input
+from chatd.domain.user_moves import create, interrupt, request_compaction
+from chatd.store import chats, front
+
+_CREATE: Final = Takes(CreateBody)
+_PATCH: Final = Takes(PatchBody, 64 * KiB)
+
+
+class ChatRoutes:
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+
+    def routes(self) -> tuple[Route, ...]:
+        return (
+            Route(
+                method="POST",
+                path="/chats",
+                name="create_chat",
+                summary="Begin a chat with a first message",
+                handle=self.create,
+                takes=_CREATE,
+                gives={201: PublicChat},
+                refuses=(409,),
+                keyed=True,
+            ),
+            Route(
+                method="GET",
+                path="/chats",
+                name="list_chats",
+                summary="My chats: pinned ones first, then the newest",
+                handle=self.list,
+                query=ListQuery,
+                gives={200: list[ListedChat]},
+            ),
+            Route(
+                method="GET",
+                path="/chats/{chat_id}",
+                name="get_chat",
+                summary="One chat",
+                handle=self.get,
+                gives={200: PublicChat},
+            ),
+            Route(
+                method="PATCH",
+                path="/chats/{chat_id}",
+                name="amend_chat",
+                summary="Change title, labels or pin, archive or bring back; all or nothing",
+                handle=self.amend,
+                takes=_PATCH,
+                gives={204: None},
+                refuses=(409,),
+            ),
+            Route(
+                method="POST",
+                path="/chats/{chat_id}/interrupt",
+                name="interrupt_chat",
+                summary="Stop what the chat is doing; what was said so far is kept",
+                handle=self.interrupt,
+                gives={200: PublicChat},
+                refuses=(409,),
+            ),
+            Route(
+                method="POST",
+                path="/chats/{chat_id}/compact",
+                name="compact_chat",
+                summary="Summarize an idle chat, so that the model has less to read",
+                handle=self.compact,
+                gives={202: PublicChat},
+                refuses=(409,),
+            ),
+        )
+
+    async def create(self, call: Call) -> Reply:
+        doors, user = self._doors, call.caller.user_id
+        body = await call.body(_CREATE)
+        request = call.request("create", user, body)
+        command = await self._command(call, body)
+        change_id = doors.env.new_change_id()
+        with doors.offer(root=True) as free:
+            change = create(command, free)
+            applied = await persist(
+                doors.env.clock, lambda: doors.transactor.create(change, change_id, request)
+            )
+        chat = applied.chat
+        headers = {"location": f"/api/v1/chats/{chat.id}"}
+        if applied.request is not None:
+            headers |= REPLAYED
+        return reply(public_chat(chat), 201, headers)
+
+    async def _command(self, call: Call, body: CreateBody) -> CreateChat:
+        checks.no_workspace(body.workspace_id)
+        checks.no_mcp_servers(body.mcp_server_ids)
+        content = checks.content(body.content)
+        model = await chosen_or_default(self._doors.models, body)
+        system = checks.system_prompt(body.system_prompt)
+        before = Draft(role="system", content=(Text(text=system or ""),), visibility="model")
+        return CreateChat(
+            id=ChatId(self._doors.env.new_id()),
+            owner_id=call.caller.user_id,
+            title=fallback_title(title_input(content, {})),
+            before=() if system is None else (before,),
+            prompt=Prompt(
+                content=content,
+                created_by=call.caller.user_id,
+                model_config_id=model,
+                reasoning_effort=body.reasoning_effort,
+            ),
+            model_config_id=model,
+            reasoning_effort=body.reasoning_effort,
+            labels=checks.labels(body.labels),
+            mode=checks.mode(body.mode),
+            client_tools=checks.client_tools(body.client_tools),
+        )
+
+    async def list(self, call: Call) -> Reply:
+        query = call.query(ListQuery)
+        found = await persist(
+            self._doors.env.clock, lambda: listed(self._doors.pool, call.caller, query)
+        )
+        return reply(found)
+
+    async def get(self, call: Call) -> Reply:
+        found = await persist(
+            self._doors.env.clock, lambda: chats.get(self._doors.pool, call.chat_id)
+        )
+        return reply(public_chat(own(call.caller, found)))
+
+    async def amend(self, call: Call) -> Reply:
+        doors, body = self._doors, await call.body(_PATCH)
+        wanted = _amendment(body)
+        change_id = doors.env.new_change_id()
+        amended = await persist(
+            doors.env.clock,
+            lambda: front.amend(doors.pool, call.chat_id, call.caller.user_id, wanted, change_id),
+        )
+        for applied in amended.moved:
+            doors.tell(applied)
+        if wanted.title is not None:
+            doors.announce(amended.chat, "title")
+        elif wanted.labels is not None or wanted.pin_order is not None:
+            doors.announce(amended.chat, "amended")
+        return NOTHING
+
+    async def interrupt(self, call: Call) -> Reply:
+        made = await make(
+            self._doors,
+            Move(
+                caller=call.caller,
+                chat_id=call.chat_id,
+                decide=lambda loaded, free: interrupt(loaded.chat, free),
+            ),
+        )
+        return reply(public_chat(made.chat))
+
+    async def compact(self, call: Call) -> Reply:
+        doors = self._doors
+        compactable = await persist(
+            doors.env.clock, lambda: front.compactable(doors.pool, call.chat_id)
+        )
+        command = RequestCompaction(compactable=compactable)
+        made = await make(
+            doors,
+            Move(
+                caller=call.caller,
+                chat_id=call.chat_id,
+                decide=lambda loaded, free: request_compaction(loaded.chat, command, free),
+            ),
+        )
+        return reply(public_chat(made.chat), 202)
+
+
+def _amendment(body: PatchBody) -> Amendment:
+    return Amendment(
+        title=checks.title(body.title) if isinstance(body.title, str) else None,
+        labels=checks.labels(body.labels) if isinstance(body.labels, dict) else None,
+        pin_order=body.pin_order if isinstance(body.pin_order, int) else None,
+        archived=body.archived if isinstance(body.archived, bool) else None,
+    )

@@ -1,0 +1,129 @@
+"""Errors as clients get them: a status, and a body that always has the same shape.
+
+Owns which error of ours is which status. `code` in the body is for machines and never changes
+its meaning; what a database or an exception says of itself stays here.
+"""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
+
+from litestar.exceptions import HTTPException
+from msgspec import Struct
+
+from chatd.domain.errors import (
+    ChatdError,
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    QueueFull,
+    RequestError,
+    Unavailable,
+)
+
+
+class Validation(Struct, frozen=True, kw_only=True):
+    field: str
+    detail: str
+
+
+class ErrorBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What every answer of 400 and above has in it."""
+
+    code: str
+    message: str
+    detail: str | None = None
+    validations: tuple[Validation, ...] = ()
+
+
+class Refusal(Struct, frozen=True, kw_only=True):
+    status: int
+    body: ErrorBody
+    headers: Mapping[str, str] = {}
+
+
+class Unauthorized(RequestError):
+    code = "unauthorized"
+
+
+class TooLarge(RequestError):
+    code = "too_large"
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"The body is too large: at most {most} bytes are taken.")
+
+
+class TooSlow(RequestError):
+    code = "request_timeout"
+
+
+class Disconnected(RequestError):
+    """Nobody is there to read the answer."""
+
+    code = "client_disconnected"
+
+
+class TooManyStreams(RequestError):
+    code = "too_many_streams"
+
+
+_STATUS: Final[tuple[tuple[type[ChatdError], int], ...]] = (
+    (Unauthorized, 401),
+    (Forbidden, 403),
+    (NotFound, 404),
+    (TooSlow, 408),
+    (Conflict, 409),
+    (TooLarge, 413),
+    (QueueFull, 429),
+    (TooManyStreams, 429),
+    (RequestError, 400),
+    (Unavailable, 503),
+)
+"""The first that fits counts; what fits none is our bug."""
+
+_HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
+    401: {"www-authenticate": 'Bearer realm="chatd"'},
+    # The rest of such a body is not worth reading.
+    408: {"connection": "close"},
+    413: {"connection": "close"},
+    503: {"retry-after": "1"},
+}
+_BUG: Final = ErrorBody(code="internal", message="Something went wrong on the server.")
+_ROUTING: Final = {404: "not_found", 405: "method_not_allowed"}
+
+
+def refusal_of(error: Exception) -> Refusal:
+    if isinstance(error, HTTPException):
+        return _of_routing(error)
+    status = _status_of(error)
+    return Refusal(status=status, body=_body_of(error, status), headers=_HEADERS.get(status, {}))
+
+
+def _status_of(error: Exception) -> int:
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def _body_of(error: Exception, status: int) -> ErrorBody:
+    match error:
+        case InvalidInput():
+            invalid = Validation(field=error.field, detail=error.detail)
+            return ErrorBody(code=error.code, message=error.message, validations=(invalid,))
+        case Unavailable():
+            # Its own words may tell where the database is, and how we get there.
+            text = "The database cannot be reached just now. Nothing was lost; try again."
+            return ErrorBody(code=error.code, message=text)
+        case ChatdError() if status < 500:
+            return ErrorBody(code=error.code, message=error.message)
+        case _:
+            return _BUG
+
+
+def _of_routing(error: HTTPException) -> Refusal:
+    """What the router refuses by itself."""
+    status = error.status_code
+    if status >= 500:
+        return Refusal(status=500, body=_BUG)
+    text = f"{HTTPStatus(status).phrase}."
+    body = ErrorBody(code=_ROUTING.get(status, "bad_request"), message=text)
+    return Refusal(status=status, body=body, headers=error.headers or {})

@@ -1,0 +1,91 @@
+"""Server-sent events: of one chat, and of all chats of a person. Plain ASGI, for speed.
+
+Everything that can be refused is refused before the stream begins, as any other request.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Final
+
+import msgspec
+
+from chatd.api.asgi import Receive, Scope, Send, body, head, header
+from chatd.api.auth import Caller, own
+from chatd.api.doors import Doors
+from chatd.api.persist import persist
+from chatd.api.reading import read_query
+from chatd.api.streams import GONE, End, Stream, Streams
+from chatd.api.wire import MAX_INT64, AfterQuery
+from chatd.domain.errors import InvalidInput
+from chatd.domain.ids import ChatId
+from chatd.store import chats
+from chatd.stream.frames import PING, Frame, sse
+
+HEADERS: Final = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-store",
+    # Proxies that collect an answer before they hand it on would make a stream useless.
+    "x-accel-buffering": "no",
+}
+GREETING: Final = b"retry: 1000\n\n"
+
+Next = Callable[[], Awaitable[Frame]]
+
+
+class Events:
+    def __init__(self, doors: Doors, streams: Streams) -> None:
+        self._doors = doors
+        self._streams = streams
+
+    async def of_chat(
+        self, scope: Scope, receive: Receive, send: Send, *, caller: Caller, chat_id: ChatId
+    ) -> None:
+        after = _after(scope)
+        clock, feeds = self._doors.env.clock, self._doors.feeds
+        own(caller, await persist(clock, lambda: chats.get(self._doors.pool, chat_id)))
+        async with AsyncExitStack() as held:
+            stream = held.enter_context(self._streams.open(caller, "sse", send))
+            viewer = await persist(
+                clock, lambda: held.enter_async_context(feeds.view(chat_id, after))
+            )
+            await _serve(stream, receive, viewer.next)
+
+    async def of_user(self, receive: Receive, send: Send, *, caller: Caller) -> None:
+        with (
+            self._streams.open(caller, "sse", send) as stream,
+            self._doors.watches.watch(caller.user_id) as watcher,
+        ):
+            await _serve(stream, receive, watcher.next)
+
+
+async def _serve(stream: Stream, receive: Receive, next_frame: Next) -> None:
+    async def pump() -> None:
+        while True:
+            await stream.write(body(sse(await next_frame()), more=True))
+
+    async def listen() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    await stream.write(head(200, HEADERS))
+    await stream.write(body(GREETING, more=True))
+    why = await stream.run(pump, listen, lambda: stream.watch(body(PING, more=True)))
+    if why != GONE:
+        await stream.farewell(body(_farewell(why)))
+
+
+def _farewell(why: End) -> bytes:
+    """Named, so that it is not taken for an event of the chat."""
+    said = msgspec.json.encode({"code": why.code, "message": why.message})
+    return b"event: end\ndata: " + said + b"\n\n"
+
+
+def _after(scope: Scope) -> int | None:
+    """A browser that reconnects keeps the query and adds the header: the header is newer."""
+    query = read_query(AfterQuery, scope["query_string"])
+    last = header(scope, b"last-event-id")
+    if last is None or last == "":
+        return query.after
+    if not (last.isascii() and last.isdecimal()) or len(last) > 19 or int(last) > MAX_INT64:
+        raise InvalidInput("Last-Event-ID", "must be a version, as the stream has told it")
+    return int(last)

@@ -1,0 +1,171 @@
+"""Messages: read by page, send, edit, and answer tools that the client runs."""
+
+from typing import Final
+
+from chatd.api import checks
+from chatd.api.auth import own
+from chatd.api.call import LARGE_BODY, NOTHING, Call, Reply, Route, Takes, reply
+from chatd.api.doors import Doors
+from chatd.api.models import chosen
+from chatd.api.moves import Move, make
+from chatd.api.persist import persist
+from chatd.api.sent import REPLAYED, appended, recorded, sent
+from chatd.api.wire import (
+    EditBody,
+    MessagePage,
+    ModelWish,
+    PageQuery,
+    SendBody,
+    SentReply,
+    ToolResultsBody,
+)
+from chatd.domain.commands import EditMessage, SendMessage, SubmitToolResults
+from chatd.domain.errors import InvalidInput, NotFound
+from chatd.domain.events import public_message, public_queued
+from chatd.domain.ids import ChatId, MessageId
+from chatd.domain.messages import Prompt
+from chatd.domain.parts import Part
+from chatd.domain.user_moves import edit_message, send_message, submit_tool_results
+from chatd.store import front
+from chatd.store.front import Page, Range
+
+_SEND: Final = Takes(SendBody, LARGE_BODY)
+_EDIT: Final = Takes(EditBody, LARGE_BODY)
+_RESULTS: Final = Takes(ToolResultsBody)
+
+
+class MessageRoutes:
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+
+    def routes(self) -> tuple[Route, ...]:
+        return (
+            Route(
+                method="GET",
+                path="/chats/{chat_id}/messages",
+                name="list_messages",
+                summary="Messages of a chat, by page, and the queue with the first page",
+                handle=self.page,
+                query=PageQuery,
+                gives={200: MessagePage},
+            ),
+            Route(
+                method="POST",
+                path="/chats/{chat_id}/messages",
+                name="send_message",
+                summary="Send a message; if the chat is busy, do as `busy_behavior` says",
+                handle=self.send,
+                takes=_SEND,
+                gives={200: SentReply},
+                refuses=(409, 429),
+                keyed=True,
+            ),
+            Route(
+                method="PATCH",
+                path="/chats/{chat_id}/messages/{message_id}",
+                name="edit_message",
+                summary="Put another message in place of one of mine; all after it goes",
+                handle=self.edit,
+                takes=_EDIT,
+                gives={200: SentReply},
+                refuses=(409,),
+            ),
+            Route(
+                method="POST",
+                path="/chats/{chat_id}/tool-results",
+                name="submit_tool_results",
+                summary="Answer every open call of a tool that the client runs",
+                handle=self.results,
+                takes=_RESULTS,
+                gives={204: None},
+                refuses=(409,),
+            ),
+        )
+
+    async def page(self, call: Call) -> Reply:
+        query = call.query(PageQuery)
+        which = _range(query)
+        found = await persist(
+            self._doors.env.clock, lambda: front.page(self._doors.pool, call.chat_id, which)
+        )
+        if found is None:
+            raise NotFound("There is no such chat.")
+        own(call.caller, found.chat)
+        return reply(_public(call.chat_id, found))
+
+    async def send(self, call: Call) -> Reply:
+        body = await call.body(_SEND)
+        checks.no_mcp_servers(body.mcp_server_ids)
+        request = call.request("send", call.chat_id, body)
+        prompt = await self._prompt(call, checks.content(body.content), body)
+        command = SendMessage(prompt=prompt, when_busy=body.busy_behavior)
+        made = await make(
+            self._doors,
+            Move(
+                caller=call.caller,
+                chat_id=call.chat_id,
+                decide=lambda loaded, free: send_message(loaded.chat, command, free),
+                request=request,
+            ),
+        )
+        if made.recorded is None:
+            return reply(await sent(self._doors, made))
+        return reply(await recorded(self._doors, made.chat, made.recorded), headers=REPLAYED)
+
+    async def edit(self, call: Call) -> Reply:
+        body = await call.body(_EDIT)
+        prompt = await self._prompt(call, checks.content(body.content), body)
+        made = await make(
+            self._doors,
+            Move(
+                caller=call.caller,
+                chat_id=call.chat_id,
+                decide=lambda loaded, free: edit_message(
+                    loaded.chat, EditMessage(target=loaded.target, prompt=prompt), free
+                ),
+                message_id=call.message_id,
+            ),
+        )
+        return reply(appended(made))
+
+    async def results(self, call: Call) -> Reply:
+        body = await call.body(_RESULTS)
+        command = SubmitToolResults(results=checks.tool_results(body.results))
+        await make(
+            self._doors,
+            Move(
+                caller=call.caller,
+                chat_id=call.chat_id,
+                decide=lambda loaded, free: submit_tool_results(loaded.chat, command, free),
+            ),
+        )
+        return NOTHING
+
+    async def _prompt(self, call: Call, content: tuple[Part, ...], wish: ModelWish) -> Prompt:
+        return Prompt(
+            content=content,
+            created_by=call.caller.user_id,
+            model_config_id=await chosen(self._doors.models, wish),
+            reasoning_effort=wish.reasoning_effort,
+        )
+
+
+def _range(query: PageQuery) -> Range:
+    before, after = query.before_id, query.after_id
+    if before is not None and after is not None and before <= after:
+        raise InvalidInput("before_id", "must be above after_id")
+    return Range(
+        before=None if before is None else MessageId(before),
+        after=None if after is None else MessageId(after),
+        limit=query.limit,
+    )
+
+
+def _public(chat_id: ChatId, page: Page) -> MessagePage:
+    seen = (public_message(chat_id, row) for row in page.messages)
+    return MessagePage(
+        messages=tuple(message for message in seen if message is not None),
+        queued_messages=tuple(public_queued(chat_id, row) for row in page.queue),
+        has_more=page.has_more,
+        version=page.chat.snapshot_version,
+    )

@@ -1,0 +1,183 @@
+"""The API described for machines, made of the routes themselves and of their types."""
+
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from typing import Final, cast
+
+import msgspec
+from msgspec import Struct
+
+from chatd.api.call import KEY_HEADER, Route
+from chatd.api.errors import ErrorBody
+from chatd.api.wire import AfterQuery
+from chatd.domain.events import Event
+from chatd.domain.public_chat import WatchEvent, WatchReady
+
+PREFIX: Final = "/api/v1"
+
+Json = dict[str, object]
+
+_REF: Final = "#/components/schemas/{name}"
+_MEANING: Final[Mapping[int, str]] = {
+    200: "Done",
+    201: "Created",
+    202: "Accepted; it happens as soon as it can",
+    204: "Done; there is nothing to say",
+    400: "The request is wrong; `validations` say where",
+    401: "No token, or one that is not valid",
+    404: "There is no such thing, or it is somebody else's",
+    408: "The body did not arrive in time",
+    409: "The chat is in a state in which this cannot be done",
+    413: "The body is too large",
+    429: "Too much at once",
+    503: "The database cannot be reached just now",
+}
+_USUAL: Final = (400, 401, 503)
+
+
+def describe(routes: Iterable[Route]) -> bytes:
+    shapes = _Shapes()
+    paths: dict[str, Json] = {}
+    for route in routes:
+        paths.setdefault(f"{PREFIX}{route.path}", {})[route.method.lower()] = _operation(
+            route, shapes
+        )
+    paths |= _streams(shapes)
+    document: Json = {
+        "openapi": "3.1.0",
+        "info": {"title": "chatd", "version": metadata.version("chatd")},
+        "security": [{"bearer": []}],
+        "paths": paths,
+        "components": {
+            "schemas": shapes.collected(),
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+    return msgspec.json.encode(document)
+
+
+class _Shapes:
+    """Collects the types that are named; what they look like is made in one go."""
+
+    def __init__(self) -> None:
+        self._kinds: list[object] = []
+
+    def of(self, kind: object) -> Json:
+        self._kinds.append(kind)
+        (schema,), _ = msgspec.json.schema_components((kind,), ref_template=_REF)
+        return schema
+
+    def collected(self) -> Json:
+        _, found = msgspec.json.schema_components(self._kinds, ref_template=_REF)
+        return cast("Json", found)
+
+
+def _operation(route: Route, shapes: _Shapes) -> Json:
+    described: Json = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "tags": [route.path.split("/")[-1 if route.path.count("/") == 1 else 1]],
+        "parameters": _parameters(route, shapes),
+        "responses": _responses(route, shapes),
+    }
+    if route.takes is not None:
+        described["requestBody"] = {"required": True, "content": _json(shapes.of(route.takes.kind))}
+    return described
+
+
+def _responses(route: Route, shapes: _Shapes) -> Json:
+    answers: Json = {
+        str(status): _answer(status, None if kind is None else shapes.of(kind))
+        for status, kind in route.gives.items()
+    }
+    refusals = {*_USUAL, *route.refuses}
+    if "{" in route.path:
+        refusals.add(404)
+    if route.takes is not None:
+        refusals |= {408, 413}
+    error = shapes.of(ErrorBody)
+    return answers | {str(status): _answer(status, error) for status in sorted(refusals)}
+
+
+def _answer(status: int, schema: Json | None) -> Json:
+    answer: Json = {"description": _MEANING[status]}
+    if schema is not None:
+        answer["content"] = _json(schema)
+    return answer
+
+
+def _json(schema: Json) -> Json:
+    return {"application/json": {"schema": schema}}
+
+
+def _parameters(route: Route, shapes: _Shapes) -> list[Json]:
+    names = [piece[1:-1] for piece in route.path.split("/") if piece.startswith("{")]
+    found = [_parameter("path", name, _ID if name == "chat_id" else _NUMBER) for name in names]
+    if route.query is not None:
+        found += _query(route.query, shapes)
+    if route.keyed:
+        found.append(_parameter("header", KEY_HEADER.title(), _KEY))
+    return found
+
+
+_ID: Final[Json] = {"type": "string", "format": "uuid"}
+_NUMBER: Final[Json] = {"type": "integer", "minimum": 1, "maximum": 2**63 - 1}
+_KEY: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 255}
+
+
+def _query(kind: type[Struct], shapes: _Shapes) -> list[Json]:
+    """A query is a type of its own, but is described parameter by parameter."""
+    return [
+        _parameter("query", field.encode_name, shapes.of(field.type))
+        for field in msgspec.structs.fields(kind)
+    ]
+
+
+def _parameter(where: str, name: str, schema: Json) -> Json:
+    return {"in": where, "name": name, "required": where == "path", "schema": schema}
+
+
+def _streams(shapes: _Shapes) -> dict[str, Json]:
+    """Event streams are not routes, and their events come one by one."""
+    after = [*_query(AfterQuery, shapes), _parameter("header", "Last-Event-ID", _NUMBER)]
+    chat = [_parameter("path", "chat_id", _ID), *after]
+    error = shapes.of(ErrorBody)
+    return {
+        f"{PREFIX}/chats/{{chat_id}}/events": {
+            "get": _stream("chat_events", "Follow a chat", chat, shapes.of(Event), error)
+        },
+        f"{PREFIX}/events": {
+            "get": _stream(
+                "events", "Follow all my chats", [], shapes.of(WatchReady | WatchEvent), error
+            )
+        },
+        f"{PREFIX}/ws": {
+            "get": {
+                "operationId": "socket",
+                "summary": "One WebSocket for several of both",
+                "tags": ["events"],
+                "parameters": [],
+                "responses": {
+                    "101": {"description": "Arrays of events follow"},
+                    "400": _answer(400, error),
+                    "401": _answer(401, error),
+                },
+            }
+        },
+    }
+
+
+def _stream(name: str, summary: str, parameters: list[Json], events: Json, error: Json) -> Json:
+    return {
+        "operationId": name,
+        "summary": summary,
+        "tags": ["events"],
+        "parameters": parameters,
+        "responses": {
+            "200": {
+                "description": "Events, for as long as the client listens",
+                "content": {"text/event-stream": {"itemSchema": events}},
+            },
+            **{str(status): _answer(status, error) for status in (400, 401, 404, 429, 503)},
+        },
+    }

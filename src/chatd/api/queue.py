@@ -1,0 +1,209 @@
+"""The queue: messages that wait for their turn. Look, change, move, promote, take out."""
+
+from typing import Final
+
+import msgspec
+
+from chatd.api import checks
+from chatd.api.auth import own
+from chatd.api.call import LARGE_BODY, NOTHING, Call, KiB, Reply, Route, Takes, reply
+from chatd.api.doors import Doors
+from chatd.api.models import chosen
+from chatd.api.moves import Made, Move, make
+from chatd.api.persist import persist
+from chatd.api.sent import appended, waiting
+from chatd.api.wire import EditBody, MoveBody, QueueReply, SentReply
+from chatd.domain.commands import EditQueued, MoveQueued
+from chatd.domain.errors import NotFound, QueuedMessageGone
+from chatd.domain.events import PublicQueued, public_queued
+from chatd.domain.ids import MessageId, QueueId
+from chatd.domain.messages import Prompt, QueuedMessage
+from chatd.domain.queue_moves import (
+    delete_queued,
+    edit_queued,
+    in_order,
+    move_queued,
+    promote_queued,
+)
+from chatd.store import chats
+from chatd.store.chats import Loaded
+
+_EDIT: Final = Takes(EditBody, LARGE_BODY)
+_MOVE: Final = Takes(MoveBody, KiB)
+
+
+class QueueRoutes:
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+
+    def routes(self) -> tuple[Route, ...]:
+        one = "/chats/{chat_id}/queue/{queue_id}"
+        return (
+            Route(
+                method="GET",
+                path="/chats/{chat_id}/queue",
+                name="list_queue",
+                summary="What waits, in the order in which it will be sent",
+                handle=self.list,
+                gives={200: QueueReply},
+            ),
+            Route(
+                method="PATCH",
+                path=one,
+                name="edit_queued",
+                summary="Change a message that waits",
+                handle=self.edit,
+                takes=_EDIT,
+                gives={200: PublicQueued},
+                refuses=(409,),
+            ),
+            Route(
+                method="POST",
+                path=f"{one}/move",
+                name="move_queued",
+                summary="Put a message ahead of another one, or last",
+                handle=self.move,
+                takes=_MOVE,
+                gives={200: QueueReply},
+                refuses=(409,),
+            ),
+            Route(
+                method="POST",
+                path=f"{one}/promote",
+                name="promote_queued",
+                summary="Send it now: 200 if it was, 202 if an answer has to be stopped first",
+                handle=self.promote,
+                gives={200: SentReply, 202: SentReply},
+                refuses=(409,),
+            ),
+            Route(
+                method="DELETE",
+                path=one,
+                name="delete_queued",
+                summary="Take a message out of the queue, if it is still there",
+                handle=self.delete,
+                gives={204: None},
+                refuses=(409,),
+            ),
+        )
+
+    async def list(self, call: Call) -> Reply:
+        return reply(_public(await self._load(call)))
+
+    async def edit(self, call: Call) -> Reply:
+        body = await call.body(_EDIT)
+        prompt = Prompt(
+            content=checks.content(body.content),
+            created_by=call.caller.user_id,
+            model_config_id=await chosen(self._doors.models, body),
+            reasoning_effort=body.reasoning_effort,
+        )
+        command = EditQueued(id=call.queue_id, prompt=prompt)
+        made = await make(
+            self._doors,
+            Move(
+                caller=call.caller,
+                chat_id=call.chat_id,
+                decide=lambda loaded, _free: edit_queued(loaded.chat, loaded.queue, command),
+                runs=False,
+                with_queue=True,
+            ),
+        )
+        seen = _rewritten(made) or _find(await self._load(call), call.queue_id)
+        if seen is None:
+            raise QueuedMessageGone("The message has left the queue, in its new words.")
+        return reply(public_queued(call.chat_id, seen))
+
+    async def move(self, call: Call) -> Reply:
+        body = await call.body(_MOVE)
+        before = None if body.before is None else QueueId(body.before)
+        command = MoveQueued(id=call.queue_id, before=before)
+        await make(
+            self._doors,
+            Move(
+                caller=call.caller,
+                chat_id=call.chat_id,
+                decide=lambda loaded, _free: move_queued(loaded.chat, loaded.queue, command),
+                runs=False,
+                with_queue=True,
+            ),
+        )
+        return reply(_public(await self._load(call)))
+
+    async def promote(self, call: Call) -> Reply:
+        made = await make(
+            self._doors,
+            Move(
+                caller=call.caller,
+                chat_id=call.chat_id,
+                decide=lambda loaded, free: promote_queued(
+                    loaded.chat, loaded.queue, call.queue_id, free
+                ),
+                with_queue=True,
+            ),
+        )
+        change = made.change
+        if change is None or change.promote > 0:
+            first = None if change is None else change.after.next_message_id - change.promote
+            return reply(appended(made, None if first is None else MessageId(first)))
+        return reply(waiting(made, call.queue_id, _steering(made, call.queue_id)), 202)
+
+    async def delete(self, call: Call) -> Reply:
+        await make(
+            self._doors,
+            Move(
+                caller=call.caller,
+                chat_id=call.chat_id,
+                decide=lambda loaded, _free: delete_queued(
+                    loaded.chat, loaded.queue, call.queue_id
+                ),
+                runs=False,
+                with_queue=True,
+            ),
+        )
+        return NOTHING
+
+    async def _load(self, call: Call) -> Loaded:
+        found = await persist(
+            self._doors.env.clock,
+            lambda: chats.load(self._doors.pool, call.chat_id, with_queue=True),
+        )
+        if found is None:
+            raise NotFound("There is no such chat.")
+        own(call.caller, found.chat)
+        return found
+
+
+def _public(found: Loaded) -> QueueReply:
+    return QueueReply(
+        queued_messages=tuple(public_queued(found.chat.id, row) for row in in_order(found.queue)),
+        version=found.chat.snapshot_version,
+    )
+
+
+def _find(loaded: Loaded | None, item: QueueId) -> QueuedMessage | None:
+    queue = () if loaded is None else loaded.queue
+    return next((row for row in queue if row.id == item), None)
+
+
+def _rewritten(made: Made) -> QueuedMessage | None:
+    """As it was, with what the change has put in its place."""
+    if made.change is None:
+        return None
+    new = made.change.rewrite[0]
+    row = _find(made.loaded, new.id)
+    if row is None:
+        return None
+    return msgspec.structs.replace(
+        row,
+        content=new.prompt.content,
+        model_config_id=new.prompt.model_config_id,
+        reasoning_effort=new.prompt.reasoning_effort,
+    )
+
+
+def _steering(made: Made, item: QueueId) -> PublicQueued | None:
+    row = _find(made.loaded, item)
+    if row is None:
+        return None
+    return public_queued(made.chat.id, msgspec.structs.replace(row, steer=True))

@@ -1,0 +1,149 @@
+"""Listening: the application on a TCP port, until it is told to stop.
+
+Owns the socket and the order of stopping: no new connections, streams are sent away, requests
+under way get a few seconds, and what is left is cut off. Signals are the command line's business.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+import uvicorn
+from msgspec import Struct
+
+from chatd.api.build import Api
+from chatd.domain.errors import ChatdError
+
+FINISH_WITHIN_S: Final = 5
+PING_S: Final = 15.0
+PONG_WITHIN_S: Final = 10.0
+IDLE_S: Final = 75
+MAX_SOCKET_MESSAGE: Final = 64 * 1024
+DEAD_AFTER_MS: Final = 30_000
+
+
+class Bound(Struct, frozen=True, kw_only=True):
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+class CannotListen(ChatdError):
+    code = "cannot_listen"
+
+
+async def serve(
+    app: Api, host: str, port: int, on_bound: Callable[[Bound], None], stop: asyncio.Event
+) -> None:
+    """Until `stop` is set; cancelled, it cuts everything off at once. Port 0 takes any, and
+    `on_bound` is told which. Raises CannotListen."""
+    listening = await _listen(host, port)
+    server = _Server(app, lambda: on_bound(_bound(listening)), stop)
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        server.cut_off()
+        listening.close()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, app: Api, on_started: Callable[[], None], stop: asyncio.Event) -> None:
+        super().__init__(_config(app))
+        self._app = app
+        self._on_started = on_started
+        self._stop = stop
+        self.servers = []
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+    async def main_loop(self) -> None:
+        """Looks at the time once a second, for the date in the headers, and stops at once."""
+        while not self._stop.is_set():
+            await self.on_tick(0)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._stop.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        await self._app.close()
+        await super().shutdown(sockets)
+
+    def cut_off(self) -> None:
+        for server in self.servers:
+            server.close()
+        for task in tuple(self.server_state.tasks):
+            task.cancel()
+        for connection in tuple(self.server_state.connections):
+            connection.transport.abort()
+
+
+def _config(app: Api) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        ws="websockets-sansio",
+        loop="none",
+        lifespan="off",
+        interface="asgi3",
+        # Compressed, a stream of small frames costs more than twice as much.
+        ws_per_message_deflate=False,
+        ws_max_size=MAX_SOCKET_MESSAGE,
+        ws_ping_interval=PING_S,
+        ws_ping_timeout=PONG_WITHIN_S,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=FINISH_WITHIN_S,
+    )
+
+
+async def _listen(host: str, port: int) -> socket.socket:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            _prepare(listening)
+            listening.bind(address)
+        except BaseException:
+            listening.close()
+            raise
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no such port"
+        raise CannotListen(f"cannot listen on {host}, port {port}: {reason}") from error
+    return listening
+
+
+def _prepare(listening: socket.socket) -> None:
+    """What is set here holds for every connection that is taken."""
+    listening.settimeout(0)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # A client that takes nothing, or has vanished without a word, would else be kept for
+        # as long as it answers probes, or for a quarter of an hour.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_MS)
+
+
+def _bound(listening: socket.socket) -> Bound:
+    host, port = listening.getsockname()[:2]
+    return Bound(host=host, port=port)

@@ -1,0 +1,226 @@
+"""What clients send and what they get back, as types. What events look like is in
+`domain.events`, a message there too, a chat in `domain.public_chat`.
+
+Fields that are unknown are passed over, but not where something is changed in place: there a
+misspelt name would look like success.
+"""
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from chatd.domain.commands import WhenBusy
+from chatd.domain.events import PublicMessage, PublicQueued
+from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId
+from chatd.domain.model import Effort, EffortRange
+from chatd.domain.public_chat import PublicChat
+
+MAX_INT32 = 2**31 - 1
+MAX_INT64 = 2**63 - 1
+
+Words = Annotated[str, Meta(min_length=1, pattern=r"\S")]
+Id = Annotated[int, Meta(ge=1, le=MAX_INT64)]
+Version = Annotated[int, Meta(ge=0, le=MAX_INT64)]
+PageSize = Annotated[int, Meta(ge=1, le=200)]
+Line = Annotated[int, Meta(ge=0, le=MAX_INT32)]
+
+
+# What a message is made of when it comes in
+
+
+class _Input(Struct, frozen=True, kw_only=True, tag_field="type"):
+    pass
+
+
+class InputText(_Input, frozen=True, kw_only=True, tag="text"):
+    text: Words
+
+
+class InputFile(_Input, frozen=True, kw_only=True, tag="file"):
+    """A file that was uploaded before."""
+
+    file_id: UUID
+
+
+class InputFileReference(_Input, frozen=True, kw_only=True, tag="file-reference"):
+    """Quoted lines of a file."""
+
+    file_name: Annotated[Words, Meta(max_length=4096)]
+    start_line: Line
+    end_line: Line
+    content: str
+
+
+InputPart = InputText | InputFile | InputFileReference
+Content = Annotated[tuple[InputPart, ...], Meta(min_length=1, max_length=256)]
+
+
+# Bodies of requests
+
+
+class ModelWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which model, by name or by id, and how hard it should think."""
+
+    model: str | None = None
+    model_config_id: UUID | None = None
+    reasoning_effort: Effort | None = None
+
+
+class ClientTool(Struct, frozen=True, kw_only=True):
+    """A tool that the client runs itself. `input_schema` is the JSON schema of an object."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: Annotated[str, Meta(max_length=16384)]
+    input_schema: Raw
+
+
+class CreateBody(ModelWish, frozen=True, kw_only=True, omit_defaults=True):
+    content: Content
+    system_prompt: Annotated[str, Meta(max_length=131_072)] | None = None
+    labels: dict[str, str] = {}
+    client_tools: Annotated[tuple[ClientTool, ...], Meta(max_length=250)] = ()
+    workspace_id: UUID | None = None
+    mcp_server_ids: Annotated[tuple[UUID, ...], Meta(max_length=100)] | None = None
+    mode: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] | None = None
+
+
+class SendBody(ModelWish, frozen=True, kw_only=True, omit_defaults=True):
+    content: Content
+    busy_behavior: WhenBusy = "queue"
+    mcp_server_ids: Annotated[tuple[UUID, ...], Meta(max_length=100)] | None = None
+
+
+class EditBody(ModelWish, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is not named stays as it was."""
+
+    content: Content
+
+
+class PatchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`labels` replaces all labels. A `pin_order` of 0 unpins."""
+
+    title: Words | UnsetType = UNSET
+    archived: bool | UnsetType = UNSET
+    pin_order: Annotated[int, Meta(ge=0, le=MAX_INT32)] | UnsetType = UNSET
+    labels: dict[str, str] | UnsetType = UNSET
+
+
+class MoveBody(Struct, frozen=True, kw_only=True):
+    """Put the message ahead of `before`, or last."""
+
+    before: Id | None
+
+
+class ToolResultIn(Struct, frozen=True, kw_only=True):
+    """`output` is any JSON."""
+
+    tool_call_id: str
+    output: Raw
+    is_error: bool = False
+
+
+class ToolResultsBody(Struct, frozen=True, kw_only=True):
+    results: Annotated[tuple[ToolResultIn, ...], Meta(max_length=1000)]
+
+
+# Queries
+
+
+class ListQuery(Struct, frozen=True, kw_only=True):
+    """`q` is `archived:true` or `archived:false`; `label` is `key:value`, may come several
+    times, and all must fit; `after_id` is the last chat of the page before. Lists move while
+    they are read, so they cannot be paged by number: an `offset` must be 0."""
+
+    limit: PageSize = 50
+    after_id: UUID | None = None
+    offset: Annotated[int, Meta(ge=0, le=0)] = 0
+    q: str | None = None
+    label: Annotated[tuple[str, ...], Meta(max_length=50)] = ()
+
+
+class PageQuery(Struct, frozen=True, kw_only=True):
+    """Newest first, below `before_id`; or, with `after_id`, oldest first above it."""
+
+    limit: PageSize = 50
+    before_id: Id | None = None
+    after_id: Version | None = None
+
+
+class AfterQuery(Struct, frozen=True, kw_only=True):
+    """The last version that the client has; of two, the header `Last-Event-ID` counts."""
+
+    after: Version | None = None
+
+
+# Answers
+
+
+class ListedChat(PublicChat, frozen=True, kw_only=True, omit_defaults=True):
+    """A root chat, with the subagents below it."""
+
+    children: tuple[PublicChat, ...]
+
+
+class MessagePage(Struct, frozen=True, kw_only=True):
+    """`queued_messages` are told on the first page only. A stream that is resumed from
+    `version` tells what has changed since."""
+
+    messages: tuple[PublicMessage, ...]
+    queued_messages: tuple[PublicQueued, ...]
+    has_more: bool
+    version: int
+
+
+class QueueReply(Struct, frozen=True, kw_only=True):
+    queued_messages: tuple[PublicQueued, ...]
+    version: int
+
+
+class SentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of a message: it is in history (`message`) or waits (`queued_message`). Both
+    are missing if the request was a repeated one and the message has gone on since. `messages`
+    are all that joined history with it, and `deleted_message_ids` all that left."""
+
+    queued: bool
+    messages: tuple[PublicMessage, ...]
+    deleted_message_ids: tuple[MessageId, ...]
+    chat_id: ChatId
+    version: int
+    message: PublicMessage | None = None
+    queued_message: PublicQueued | None = None
+    message_id: MessageId | None = None
+    queue_id: QueueId | None = None
+
+
+class ModelReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: ModelConfigId
+    name: str
+    provider: str
+    model: str
+    display_name: str
+    is_default: bool
+    context_limit: int | None = None
+    compression_threshold: int | None = None
+    reasoning_effort: EffortRange | None = None
+
+
+class ListedModel(Struct, frozen=True, kw_only=True):
+    id: str
+    provider: str
+    model: str
+    display_name: str
+
+
+class ProviderModels(Struct, frozen=True, kw_only=True):
+    provider: str
+    available: bool
+    models: tuple[ListedModel, ...]
+
+
+class ModelsReply(Struct, frozen=True, kw_only=True):
+    providers: tuple[ProviderModels, ...]
+
+
+class HealthReply(Struct, frozen=True, kw_only=True):
+    status: Literal["ok", "draining", "unavailable"]

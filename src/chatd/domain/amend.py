@@ -1,0 +1,34 @@
+"""What people set on a chat beside its moves: title, labels, pin, and whether it is archived.
+
+Owns which of that a chat refuses, all of it at once: an amendment is made whole or not at all.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from chatd.domain.chat import Chat
+from chatd.domain.errors import InvalidInput
+
+
+class Amendment(Struct, frozen=True, kw_only=True):
+    """None leaves a thing as it is. Labels replace all labels."""
+
+    title: str | None = None
+    labels: Mapping[str, str] | None = None
+    pin_order: int | None = None
+    archived: bool | None = None
+
+
+def check_amendment(chat: Chat, wanted: Amendment) -> None:
+    """Raises InvalidInput."""
+    if wanted.archived is not None and wanted.archived == chat.archived:
+        now = "archived already" if chat.archived else "not archived"
+        code = "already_archived" if chat.archived else "not_archived"
+        raise InvalidInput("archived", f"the chat is {now}", code=code)
+    if not wanted.pin_order:
+        return
+    if not chat.is_root:
+        raise InvalidInput("pin_order", "only a root chat can be pinned")
+    if chat.archived if wanted.archived is None else wanted.archived:
+        raise InvalidInput("pin_order", "an archived chat cannot be pinned")

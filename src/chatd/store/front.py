@@ -1,0 +1,163 @@
+"""What the front door asks of the database and nobody else does: pages, amendments, a sign of
+life. One statement each, but for an amendment, which may take a whole family along."""
+
+from collections.abc import Sequence
+from typing import Final, LiteralString
+
+from msgspec import Struct
+
+from chatd.domain.amend import Amendment, check_amendment
+from chatd.domain.chat import Chat
+from chatd.domain.errors import InvariantBroken, NotFound
+from chatd.domain.family import archive_family, unarchive_family
+from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
+from chatd.domain.messages import Message, QueuedMessage
+from chatd.store import chats
+from chatd.store.conn import Conn, Session
+from chatd.store.pool import Pool
+from chatd.store.rows import (
+    MESSAGE_COLUMNS,
+    QUEUE_COLUMNS,
+    chat_of,
+    json_text,
+    messages_in,
+    plain,
+    queue_in,
+)
+from chatd.store.transact import Applied, apply
+
+ALIVE: Final[LiteralString] = "SELECT 1"
+
+# What clients may see, all of one version.
+_SEEN: Final[LiteralString] = f"""
+    SELECT {MESSAGE_COLUMNS} FROM chat_messages
+    WHERE chat_id = c.id AND id < $2 AND id > $3 AND NOT deleted AND visibility <> 'model'"""
+_QUEUE: Final[LiteralString] = f"""
+    CASE WHEN c.queue_len > 0 AND $5 THEN (
+        SELECT json_agg(q ORDER BY NOT q.steer, q.position) FROM (
+            SELECT {QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = c.id) q) END AS queue
+    FROM chats c WHERE c.id = $1"""
+NEWEST: Final[LiteralString] = f"""
+    SELECT c.*, (SELECT json_agg(m ORDER BY m.id DESC) FROM (
+        {_SEEN} ORDER BY id DESC LIMIT $4) m) AS messages, {_QUEUE}"""
+OLDEST: Final[LiteralString] = f"""
+    SELECT c.*, (SELECT json_agg(m ORDER BY m.id) FROM (
+        {_SEEN} ORDER BY id LIMIT $4) m) AS messages, {_QUEUE}"""
+
+COMPACTABLE: Final[LiteralString] = """
+    SELECT EXISTS (SELECT FROM chat_messages
+        WHERE chat_id = $1 AND role = 'assistant' AND visibility <> 'user'
+          AND NOT deleted AND NOT compressed
+          AND id > coalesce((SELECT max(id) FROM chat_messages
+              WHERE chat_id = $1 AND compressed AND visibility = 'model' AND NOT deleted), 0))"""
+
+AMEND: Final[LiteralString] = """
+    UPDATE chats SET title = coalesce($2, title), labels = coalesce($3, labels),
+        pin_order = coalesce($4, pin_order)
+    WHERE id = $1 RETURNING *"""
+
+_PAST_THE_END: Final = 2**63 - 1
+
+
+class Range(Struct, frozen=True, kw_only=True):
+    """Messages between two ids; the oldest of them first if a lower one is given."""
+
+    before: MessageId | None = None
+    after: MessageId | None = None
+    limit: int = 50
+
+    @property
+    def is_first_page(self) -> bool:
+        return self.before is None and self.after is None
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """`queue` is there on the first page only."""
+
+    chat: Chat
+    messages: tuple[Message, ...]
+    queue: tuple[QueuedMessage, ...]
+    has_more: bool
+
+
+class Amended(Struct, frozen=True, kw_only=True):
+    """`moved` are the chats that were archived or brought back."""
+
+    chat: Chat
+    moved: tuple[Applied, ...]
+
+
+async def alive(conn: Conn) -> None:
+    await conn.fetchval(ALIVE)
+
+
+async def page(conn: Conn, chat_id: ChatId, which: Range) -> Page | None:
+    statement = NEWEST if which.after is None else OLDEST
+    top = _PAST_THE_END if which.before is None else which.before
+    row = await conn.fetchrow(
+        statement, chat_id, top, which.after or 0, which.limit + 1, which.is_first_page
+    )
+    if row is None:
+        return None
+    found = messages_in(row["messages"])
+    return Page(
+        chat=chat_of(row),
+        messages=found[: which.limit],
+        queue=queue_in(row["queue"]),
+        has_more=len(found) > which.limit,
+    )
+
+
+async def compactable(conn: Conn, chat_id: ChatId) -> bool:
+    """Something was answered since the last summary, as `domain.compaction` sees it."""
+    return await conn.fetchval(COMPACTABLE, chat_id)
+
+
+async def amend(
+    pool: Pool, chat_id: ChatId, owner: UserId, wanted: Amendment, change_id: ChangeId
+) -> Amended:
+    """All of it or nothing. May be tried again with the same change id. Raises NotFound also
+    for a chat of another owner, InvalidInput, Conflict."""
+    async with pool.transaction() as session:
+        members = await _lock(session, chat_id, family=wanted.archived is not None)
+        chat = next((member for member in members if member.id == chat_id), None)
+        if chat is None or chat.owner_id != owner:
+            raise NotFound("There is no such chat.")
+        moved = [
+            Applied(chat=member, replayed=True)
+            for member in members
+            if change_id in member.recent_changes
+        ]
+        if not moved:
+            check_amendment(chat, wanted)
+            moved = await _move(session, members, chat, wanted, change_id)
+        labels = None if wanted.labels is None else json_text(wanted.labels)
+        title = None if wanted.title is None else plain(wanted.title)
+        row = await session.fetchrow(AMEND, chat_id, title, labels, wanted.pin_order)
+    if row is None:
+        raise InvariantBroken(f"Chat {chat_id} went away under its lock.")
+    return Amended(chat=chat_of(row), moved=tuple(moved))
+
+
+async def _lock(session: Session, chat_id: ChatId, *, family: bool) -> list[Chat]:
+    if family:
+        found = await chats.get(session, chat_id)
+        return [] if found is None else await chats.lock_family(session, found.root_chat_id)
+    await chats.lock(session, chat_id)
+    found = await chats.get(session, chat_id)
+    return [] if found is None else [found]
+
+
+async def _move(
+    session: Session, members: Sequence[Chat], chat: Chat, wanted: Amendment, change_id: ChangeId
+) -> list[Applied]:
+    if wanted.archived is None:
+        return []
+    decide = archive_family if wanted.archived else unarchive_family
+    moved: list[Applied] = []
+    for change in decide(members, chat.id):
+        applied = await apply(session, change, change_id)
+        if applied is None:
+            raise InvariantBroken(f"Chat {change.after.id} changed under its lock.")
+        moved.append(applied)
+    return moved
