@@ -1,0 +1,211 @@
+"""One chat as this replica's viewers see it: kept current once for all of them.
+
+A local commit that follows on the last version seen is told without a query. Anything else
+leads to one read of what has changed, with at most one more behind it, however many hints come
+in. Groups are encoded once, and each viewer keeps its own place in their chain. Owns what is
+told and in which order; who reads when is up to `feeds`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain.chat import Chat, Episode
+from chatd.domain.diff import Seen, Snapshot, diff, needs_full
+from chatd.domain.encode import encode_event
+from chatd.domain.errors import InvariantBroken, NotFound
+from chatd.domain.events import DurableEvent, HistoryReset, PreviewReset
+from chatd.domain.ids import ChatId
+from chatd.store import chats
+from chatd.store.conn import Conn
+from chatd.store.transact import Applied
+from chatd.stream.chain import Chain
+from chatd.stream.live import Live, is_live
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    """What leads from version `after` to `version`, encoded event by event. `episode` names
+    the parts that may be shown from here on; `anew` if from the first one."""
+
+    after: int
+    version: int
+    events: tuple[bytes, ...]
+    episode: Episode | None
+    anew: bool
+    reset: bool
+
+
+def group_of(after: int, chat: Chat, events: Sequence[DurableEvent]) -> Group:
+    return Group(
+        after=after,
+        version=chat.snapshot_version,
+        events=tuple(map(encode_event, events)),
+        episode=Episode.of(chat) if is_live(chat) else None,
+        anew=any(isinstance(event, PreviewReset) for event in events),
+        reset=isinstance(events[0], HistoryReset),
+    )
+
+
+def descends(old: Chat, new: Chat) -> bool:
+    """Whether the new row has the old one in its past, as far as it remembers. Every version
+    leaves the id of its change in the row, so a database that lost changes and went on without
+    them gives itself away even where the numbers agree."""
+    behind = new.snapshot_version - old.snapshot_version
+    if behind < 0:
+        return False
+    both = zip(new.recent_changes[behind:], old.recent_changes, strict=False)
+    return all(ours == theirs for ours, theirs in both)
+
+
+class Ear(Protocol):
+    def wake(self) -> None: ...
+
+
+class Feed:
+    """`ask(feed)` has its `catch_up` called before long."""
+
+    def __init__(
+        self, chat_id: ChatId, conn: Conn, live: Live, ask: Callable[["Feed"], None]
+    ) -> None:
+        self.chat_id = chat_id
+        self.chat: Chat | None = None
+        self.groups: Chain[Group] = Chain()
+        self.ears: set[Ear] = set()
+        self.is_gone = False
+        self._conn = conn
+        self._live = live
+        self._ask = ask
+        self._wanted = 0
+        self._must_look = False
+        self._heard_early = False
+
+    # Joining
+
+    async def join(self, version: int) -> Group:
+        """What brings a viewer from this version (0: nothing yet) to now. It must hold its
+        place in the chain before: what comes in between is then behind that place."""
+        known = self.chat
+        snapshot = await self._read(version)
+        if needs_full(version, snapshot):
+            snapshot = await self._read(0)
+        self._met(known, snapshot.chat)
+        seen = Seen(version=version) if version else None
+        return group_of(version, snapshot.chat, diff(seen, snapshot))
+
+    def _met(self, known: Chat | None, found: Chat) -> None:
+        if self.chat is None:
+            self._show(found)
+            if self._heard_early:
+                self.look()
+        elif found.snapshot_version > self.chat.snapshot_version:
+            self.hinted(found.snapshot_version)
+        elif known is not None and not descends(known, found):
+            self.look()
+
+    # News
+
+    def told(self, applied: Applied) -> None:
+        """A write of this replica."""
+        chat, was = applied.chat, self.chat
+        if was is None:
+            self._heard_early = True
+            return
+        if chat.snapshot_version <= was.snapshot_version:
+            return
+        next_one = chat.snapshot_version == was.snapshot_version + 1 and descends(was, chat)
+        queue_known = chat.queue_version <= was.snapshot_version or chat.queue_len == 0
+        if applied.replayed or not next_one or not queue_known:
+            self.hinted(chat.snapshot_version)
+            return
+        snapshot = Snapshot(
+            chat=chat,
+            since=was.snapshot_version,
+            messages=applied.messages,
+            deleted=applied.forgotten,
+            queue=() if chat.queue_len == 0 else None,
+        )
+        self._advance(Seen.of(was), snapshot)
+
+    def hinted(self, version: int) -> None:
+        if self.chat is None:
+            self._heard_early = True
+        elif version > self.chat.snapshot_version:
+            self._wanted = max(self._wanted, version)
+            self._ask(self)
+
+    def look(self) -> None:
+        """Something may have changed, nobody knows what."""
+        self._must_look = True
+        self._ask(self)
+
+    def gone(self) -> None:
+        self.is_gone = True
+        self._wake()
+
+    def parts_came(self) -> None:
+        self._wake()
+
+    # Reading
+
+    async def catch_up(self) -> None:
+        """Raises Unavailable; what it was to look for is then still to be looked for."""
+        known = self.chat
+        if known is None or not (self._must_look or self._wanted > known.snapshot_version):
+            return
+        self._must_look = False
+        try:
+            await self._catch_up_from(known)
+        except NotFound:
+            self.gone()
+        except BaseException:
+            self._must_look = True
+            raise
+
+    async def _catch_up_from(self, known: Chat) -> None:
+        snapshot = await self._read(known.snapshot_version)
+        # We knew the row before we asked for it. If it is older now, or has another past, then
+        # the database has lost what we told.
+        lost = not descends(known, snapshot.chat)
+        if lost or needs_full(known.snapshot_version, snapshot):
+            snapshot = await self._read(0)
+        now = self.chat or known
+        if not lost:
+            self._advance(Seen.of(now), snapshot)
+            return
+        if now is not known:
+            self.look()
+        self._advance(Seen(version=now.snapshot_version), snapshot)
+
+    async def _read(self, version: int) -> Snapshot:
+        try:
+            found = await chats.since(self._conn, self.chat_id, version)
+        except msgspec.DecodeError as error:
+            # One row that cannot be read must not stop those who read all others.
+            raise InvariantBroken(f"Chat {self.chat_id} cannot be read: {error}") from error
+        if found is None:
+            raise NotFound("There is no such chat.")
+        return Snapshot(
+            chat=found.chat,
+            since=version,
+            messages=found.messages,
+            queue=found.queue,
+            cut=found.cut,
+        )
+
+    def _advance(self, seen: Seen, snapshot: Snapshot) -> None:
+        """A read that a commit of our own has overtaken tells nothing."""
+        if events := diff(seen, snapshot):
+            group = group_of(seen.version, snapshot.chat, events)
+            self.groups.append(group, sum(map(len, group.events)))
+            self._show(snapshot.chat)
+            self._wake()
+
+    def _show(self, chat: Chat) -> None:
+        self.chat = chat
+        self._live.aim(chat, self.parts_came)
+
+    def _wake(self) -> None:
+        for ear in tuple(self.ears):
+            ear.wake()

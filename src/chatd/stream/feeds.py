@@ -1,0 +1,207 @@
+"""All feeds of this replica: made for the first viewer of a chat, dropped after the last.
+
+Owns who reads when. A few readers serve all feeds, so that a database that comes back is not
+met by as many reads as there are viewers; a poll every few seconds finds what hints have failed
+to tell, in one statement for all. An idle feed costs a row in that poll, and nothing else.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from msgspec import Struct
+
+from chatd.domain.chat import Chat
+from chatd.domain.errors import ChatdError, Unavailable
+from chatd.domain.hint import Hint
+from chatd.domain.ids import ChatId
+from chatd.domain.ports import Env
+from chatd.parts.pause import Pause
+from chatd.store import watched
+from chatd.store.backoff import Backoff
+from chatd.store.conn import Conn
+from chatd.store.transact import Applied
+from chatd.store.watched import Standing
+from chatd.stream.feed import Feed
+from chatd.stream.live import Live
+from chatd.stream.viewer import Viewer
+
+
+class FeedsConfig(Struct, frozen=True, kw_only=True):
+    poll_s: float = 10
+    readers: int = 4
+    backoff: Backoff = Backoff(first_s=0.1, most_s=2.0)
+
+
+DEFAULTS: Final = FeedsConfig()
+
+
+class Feeds:
+    """`run` must be running. The other methods are to be called by whoever writes, and by
+    whoever hears hints; they do not wait."""
+
+    def __init__(
+        self,
+        conn: Conn,
+        env: Env,
+        live: Live,
+        config: FeedsConfig = DEFAULTS,
+        *,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._conn = conn
+        self._env = env
+        self._live = live
+        self._config = config
+        self._draw = draw
+        self._feeds: dict[ChatId, Feed] = {}
+        self._asking: dict[Feed, None] = {}
+        self._being_read: set[Feed] = set()
+        self._some_ask = asyncio.Event()
+        self._some_feeds = asyncio.Event()
+        self._pause = Pause(env.clock)
+
+    @property
+    def watched(self) -> int:
+        return len(self._feeds)
+
+    # For transports
+
+    @asynccontextmanager
+    async def view(self, chat_id: ChatId, after: int | None) -> AsyncGenerator[Viewer]:
+        """`after` is the last version that the client has. Raises NotFound or Unavailable
+        before there is a viewer, so that a transport can still answer with an error."""
+        feed = self._feeds.get(chat_id) or self._new(chat_id)
+        viewer = Viewer(feed, self._live, self._env.clock, after)
+        feed.ears.add(viewer)
+        try:
+            await viewer.join()
+            yield viewer
+        finally:
+            feed.ears.discard(viewer)
+            if not feed.ears:
+                self._drop(feed)
+
+    # For whoever has news
+
+    def told(self, applied: Applied) -> None:
+        """A write of this replica; of a row that others than a move have written, too."""
+        if (feed := self._feeds.get(applied.chat.id)) is not None:
+            feed.told(applied)
+
+    def hinted(self, hint: Hint) -> None:
+        if (feed := self._feeds.get(hint.chat_id)) is not None:
+            feed.hinted(hint.snapshot_version)
+            self._live.hurry(hint.chat_id)
+
+    def everything_is_dirty(self) -> None:
+        """Hints may have been missed: look at all at once, in one statement."""
+        self._pause.cut()
+
+    # Life
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._poll_in_time(), name="feeds_poll")
+            for number in range(self._config.readers):
+                group.create_task(self._read(), name=f"feeds_read_{number}")
+
+    def _new(self, chat_id: ChatId) -> Feed:
+        feed = Feed(chat_id, self._conn, self._live, self._ask)
+        self._feeds[chat_id] = feed
+        self._live.watch(chat_id, feed.parts_came)
+        self._some_feeds.set()
+        return feed
+
+    def _drop(self, feed: Feed) -> None:
+        if self._feeds.get(feed.chat_id) is feed:
+            del self._feeds[feed.chat_id]
+            self._live.unwatch(feed.chat_id)
+        self._asking.pop(feed, None)
+
+    # Reading
+
+    def _ask(self, feed: Feed) -> None:
+        if feed.ears:
+            self._asking[feed] = None
+            self._some_ask.set()
+
+    def _next_asking(self) -> Feed | None:
+        """One that is being read waits, so that news of one chat are read one after another."""
+        feed = next((feed for feed in self._asking if feed not in self._being_read), None)
+        if feed is not None:
+            del self._asking[feed]
+        return feed
+
+    async def _read(self) -> None:
+        failures = 0
+        while True:
+            while (feed := self._next_asking()) is None:
+                self._some_ask.clear()
+                await self._some_ask.wait()
+            self._being_read.add(feed)
+            try:
+                await feed.catch_up()
+                failures = 0
+            except ChatdError as error:
+                failures += 1
+                self._failed(feed, error, failures)
+            finally:
+                self._being_read.discard(feed)
+                if self._asking:
+                    self._some_ask.set()
+            if failures:
+                delay = self._config.backoff.delay(failures, self._draw)
+                await self._env.clock.sleep(delay, "feed_retry")
+
+    def _failed(self, feed: Feed, error: ChatdError, failures: int) -> None:
+        """A database that is away is waited for. With anything else the poll will try again,
+        not we: a row that cannot be read today cannot be read in a second either."""
+        self._env.emit(
+            "feed_failed", chat_id=feed.chat_id, error_kind=error.code, failures=failures
+        )
+        if isinstance(error, Unavailable):
+            self._ask(feed)
+
+    # The poll
+
+    async def _poll_in_time(self) -> None:
+        failures = 0
+        while True:
+            if not self._feeds:
+                self._some_feeds.clear()
+                await self._some_feeds.wait()
+            await self._pause.sleep(self._config.poll_s, "feeds_poll")
+            try:
+                await self._poll()
+                failures = 0
+            except ChatdError as error:
+                failures += 1
+                self._env.emit("feeds_poll_failed", error_kind=error.code, failures=failures)
+                delay = self._config.backoff.delay(failures, self._draw)
+                await self._env.clock.sleep(delay, "feeds_poll_retry")
+                self._pause.cut()
+
+    async def _poll(self) -> None:
+        known = {feed.chat_id: feed.chat for feed in self._feeds.values() if feed.chat is not None}
+        if not known:
+            return
+        found = await watched.versions(self._conn, list(known))
+        for chat_id, chat in known.items():
+            if (feed := self._feeds.get(chat_id)) is not None:
+                _compare(feed, chat, found.get(chat_id))
+
+
+def _compare(feed: Feed, chat: Chat, found: Standing | None) -> None:
+    """`chat` is what the feed knew before the row was looked at."""
+    if found is None:
+        feed.gone()
+        return
+    newest = chat.recent_changes[0] if chat.recent_changes else None
+    same = (found.version, found.change_id) == (chat.snapshot_version, newest)
+    now = feed.chat or chat
+    overtaken = now is not chat and now.snapshot_version >= found.version
+    if not same and not overtaken:
+        feed.look()

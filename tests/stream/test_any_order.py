@@ -1,0 +1,144 @@
+"""Whatever happens to a chat, in any order, and however often its viewers come and go on either
+replica: in the end every one of them has what a fresh read has.
+
+Hints are lost, doubled and late; parts are recorded by whoever runs the chat; clients are cut
+off anywhere, also in the middle of a group.
+"""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from chatd.domain.chat import Chat, Episode
+from chatd.domain.hint import Hint
+from chatd.domain.ids import ChatId
+from chatd.parts.episodes import Recorder
+from chatd.store import chats
+from chatd.store.transact import Applied
+from chatd.stream.frames import sse
+from tests.stream.conftest import House
+from tests.support.client_state import ClientState
+from tests.support.crowd import Crowd
+from tests.support.effort import seeds, steps
+from tests.support.factories import text
+from tests.support.store import write
+from tests.support.streaming import A, B, Client, StreamReplica, read_sse
+from tests.support.turns import sends
+from tests.support.viewer import fresh
+
+pytestmark = pytest.mark.promise("P8")
+
+VIEWERS = 5
+STEPS = 100
+
+
+class Life(Crowd):
+    """People and workers, on either replica; what one of them does, its own replica is told at
+    once, the other by a hint if at all."""
+
+    def __init__(self, house: House, rng: Random) -> None:
+        super().__init__(house.pool, rng)
+        self.house = house
+        self.workers = [A, B]
+        self.serving = house.here
+        self.late: list[Hint] = []
+        self.recorders: dict[Episode, tuple[Recorder, list[str]]] = {}
+
+    def _hear(self, row: Chat) -> None:
+        super()._hear(row)
+        if self.rng.random() < 0.6:
+            self.late.append(Hint.of(row))
+
+    def _tell(self, applied: Applied) -> None:
+        super()._tell(applied)
+        if self.rng.random() < 0.8:
+            self.serving.feeds.told(applied)
+
+    async def step(self) -> None:
+        self.serving = self.rng.choice((self.house.here, self.house.there))
+        await self.someone()
+        self.rng.shuffle(self.late)
+        while self.late and self.rng.random() < 0.7:
+            hint = self.late.pop()
+            for replica in (self.house.here, self.house.there):
+                replica.heard(hint)
+        self.speak()
+
+    def speak(self) -> None:
+        """Whoever runs a chat says something of its step, now and then."""
+        for row in self.seen.values():
+            replica = self.replica_of(row)
+            if replica is None or row.status != "running" or self.rng.random() < 0.4:
+                continue
+            episode = Episode.of(row)
+            if episode not in self.recorders:
+                self.recorders[episode] = (replica.episodes.open(episode), [])
+            recorder, said = self.recorders[episode]
+            said.append(f"{episode.history_version}.{episode.attempt}.{len(said)} ")
+            recorder.add("assistant", [text(said[-1])])
+            if self.rng.random() < 0.05:
+                recorder.close()
+
+    def replica_of(self, row: Chat) -> StreamReplica | None:
+        replicas = {A: self.house.here, B: self.house.there}
+        return replicas.get(row.worker_id) if row.worker_id is not None else None
+
+    async def last_words(self) -> dict[ChatId, tuple[ClientState, str]]:
+        """Every chat runs here in the end. Nobody is told of it. Says what must be seen then:
+        what there is, and the preview."""
+        ends: dict[ChatId, tuple[ClientState, str]] = {}
+        for chat_id in self.seen:
+            row = await chats.get(self.pool, chat_id)
+            assert row is not None
+            row = (await write(self.pool, sends("last", "rollback", A)(row), 0)).chat
+            self.house.here.record(row).add("assistant", [text("last "), text("words")])
+            ends[chat_id] = (await fresh(self.pool, chat_id), "last words")
+        return ends
+
+
+class Fickle(Client):
+    """Comes and goes, to whichever replica, and may be cut off after any event."""
+
+    async def live(self, house: House, rng: Random) -> None:
+        while True:
+            replica = rng.choice((house.here, house.there))
+            async with self.connected(replica.feeds) as viewer:
+                patience = rng.choice((0, 1, 3, 10, 30, 100))
+                while patience > 0:
+                    for event, last_id in read_sse(sse(await viewer.next())):
+                        self.apply(event, last_id)
+                        if (patience := patience - 1) <= 0:
+                            break
+
+
+@pytest.mark.parametrize("seed", seeds(5))
+async def test_every_viewer_ends_up_with_what_is_there(live_house: House, seed: int) -> None:
+    rng, house = Random(seed), live_house
+    house.network.hold()
+    life = Life(house, rng)
+    await life.settle_in(alone=2)
+    chat_ids = list(life.seen)
+    ends: dict[ChatId, tuple[ClientState, str]] = {}
+
+    def at_the_end(client: Client) -> bool:
+        return ends.get(client.chat_id) == (client.state.settled(), client.preview)
+
+    fickle = [Fickle(rng.choice(chat_ids)) for _ in range(VIEWERS)]
+    steady = [Client(chat_id) for chat_id in chat_ids for _ in range(2)]
+    async with asyncio.TaskGroup() as group:
+        restless = [group.create_task(client.live(house, rng)) for client in fickle]
+        for client, replica in zip(steady, (house.here, house.there) * 2, strict=True):
+            group.create_task(client.see(replica.feeds, at_the_end))
+        for _ in range(steps(STEPS)):
+            await life.step()
+        await life.check()
+        for task in restless:
+            task.cancel()
+        ends |= await life.last_words()
+        for replica in (house.here, house.there):
+            replica.deaf_for_a_while()
+        for client in fickle:
+            replica = rng.choice((house.here, house.there))
+            group.create_task(client.see(replica.feeds, at_the_end))
+    assert [client.connections for client in steady] == [1, 1, 1, 1]

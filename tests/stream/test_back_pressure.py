@@ -1,0 +1,126 @@
+"""Viewers that do not keep up: they are cut off, can come back, and harm nobody."""
+
+import gc
+import weakref
+
+import pytest
+
+from chatd.domain.events import VersionReached
+from chatd.stream.chain import Chain, Follower, Lagged
+from tests.stream.conftest import House
+from tests.support.clock import FakeClock
+from tests.support.factories import draft, text
+from tests.support.streaming import Client, at
+from tests.support.turns import commits, says
+from tests.support.viewer import fresh
+
+HALF = "x" * 600_000
+
+
+async def test_one_that_is_a_mebibyte_behind_is_cut_off_and_the_others_are_not(
+    house: House,
+) -> None:
+    chat = await house.here.create()
+    slow, quick = Client(chat.id), Client(chat.id)
+    async with (
+        slow.connected(house.here.feeds) as stuck,
+        quick.connected(house.here.feeds) as viewer,
+    ):
+        await slow.watch(stuck, at(1))
+        for version in range(2, 6):
+            chat = await house.here.do(chat, says(HALF))
+            await quick.watch(viewer, at(version))
+        with pytest.raises(Lagged) as cut:
+            await slow.watch(stuck, at(5))
+        assert cut.value.code == "lagged"
+    await slow.see(house.here.feeds, at(5))
+    assert slow.state == quick.state == await fresh(house.pool, chat.id)
+
+
+async def test_one_big_group_cuts_nobody_off(house: House) -> None:
+    chat = await house.here.create()
+    client = Client(chat.id)
+    async with client.connected(house.here.feeds) as viewer:
+        await client.watch(viewer, at(1))
+        big = [draft("assistant", text(HALF)) for _ in range(4)]
+        chat = await house.here.do(chat, commits(*big))
+        await client.watch(viewer, at(2))
+    assert client.state == await fresh(house.pool, chat.id)
+
+
+async def test_one_that_takes_nothing_for_ten_seconds_is_cut_off(
+    house: House, clock: FakeClock
+) -> None:
+    chat = await house.here.create()
+    client = Client(chat.id)
+    async with client.connected(house.here.feeds) as viewer:
+        await client.watch(viewer, at(1))
+        chat = await house.here.do(chat, says("two"))
+        clock.advance(9)
+        chat = await house.here.do(chat, says("three"))
+        assert not viewer.lagged
+        clock.advance(2)
+        chat = await house.here.do(chat, says("four"))
+        with pytest.raises(Lagged):
+            await client.watch(viewer, at(4))
+
+
+async def test_one_that_keeps_up_is_never_cut_off_however_long_it_goes_on(
+    house: House, clock: FakeClock
+) -> None:
+    """Also if there is always something new by the time it has sent the last."""
+    chat = await house.here.create()
+    client = Client(chat.id)
+    async with client.connected(house.here.feeds) as viewer:
+        await client.watch(viewer, at(1))
+        chat = await house.here.do(chat, says("ahead"))
+        recorder = house.here.record(chat)
+        for _ in range(20):
+            recorder.add("assistant", [text("x")])
+            client.take(await viewer.next())
+            clock.advance(4)
+    assert not viewer.lagged
+
+
+async def test_a_group_is_sent_whole_even_by_one_that_is_too_late_for_the_next(
+    house: House, clock: FakeClock
+) -> None:
+    """So that it has a version to come back with, and gets further each time."""
+    chat = await house.here.create()
+    big = [draft("assistant", text("x" * 100_000)) for _ in range(10)]
+    chat = await house.here.do(chat, commits(*big))
+    client = Client(chat.id)
+    async with client.connected(house.here.feeds) as viewer:
+        client.take(await viewer.next())
+        assert client.state.version == 0
+        chat = await house.here.do(chat, says("one more"))
+        clock.advance(11)
+        chat = await house.here.do(chat, says("and another"))
+        with pytest.raises(Lagged):
+            await client.watch(viewer, at(4))
+    assert isinstance(client.events[-1], VersionReached)
+    assert client.last_id == 2
+    await client.see(house.here.feeds, at(4))
+    assert client.state == await fresh(house.pool, chat.id)
+
+
+class Thing:
+    """Something whose going can be noticed."""
+
+
+async def test_what_everybody_has_passed_is_not_kept(clock: FakeClock) -> None:
+    chain: Chain[Thing] = Chain()
+    quick, stuck = Follower(chain, clock), Follower(chain, clock)
+    thing = Thing()
+    kept = weakref.ref(thing)
+    chain.append(thing, 2 * 1024 * 1024)
+    chain.append(Thing(), 1)
+    del thing
+    assert quick.pull() is kept()
+    quick.pull()
+    gc.collect()
+    assert kept() is not None, "one has not had it yet"
+    chain.append(Thing(), 2 * 1024 * 1024)
+    stuck.wake()
+    gc.collect()
+    assert (stuck.lagged, kept()) == (True, None)

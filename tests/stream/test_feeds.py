@@ -1,0 +1,240 @@
+"""Durable news: every viewer gets all of it in order, and it costs as few reads as it can."""
+
+import asyncio
+
+import pytest
+
+from chatd.domain.errors import NotFound
+from chatd.domain.events import MessageEvent, StatusEvent, VersionReached
+from chatd.store import chats, watched
+from chatd.store.transact import Applied
+from chatd.store.workers import acquire
+from tests.stream.conftest import House
+from tests.support.clock import FakeClock
+from tests.support.store import chat_id, write
+from tests.support.streaming import B, Client, at
+from tests.support.turns import finishes, lets_go, says, sends
+from tests.support.viewer import fresh
+
+SINCE, WHOLE, POLL = chats.SINCE, chats.WHOLE, watched.VERSIONS
+
+
+def reads(sent: list[str]) -> list[str]:
+    """The statements that viewers cause, by their names."""
+    names = {SINCE: "since", WHOLE: "whole", POLL: "poll"}
+    return [names[statement] for statement in sent if statement in names]
+
+
+async def test_a_new_viewer_gets_everything_beginning_with_the_status(house: House) -> None:
+    chat = await house.here.create()
+    client = Client(chat.id)
+    await client.see(house.here.feeds, at(1))
+    assert isinstance(client.events[0], StatusEvent)
+    assert isinstance(client.events[-1], VersionReached)
+    assert client.state == await fresh(house.pool, chat.id)
+
+
+@pytest.mark.promise("P8")
+async def test_a_commit_here_reaches_viewers_here_without_a_query(house: House) -> None:
+    chat = await house.here.create()
+    client = Client(chat.id)
+    async with client.connected(house.here.feeds) as viewer:
+        await client.watch(viewer, at(1))
+        house.sent_here.clear()
+        for number in range(5):
+            chat = await house.here.do(chat, says(f"step {number}"))
+        chat = await house.here.do(chat, finishes("done"))
+        await client.watch(viewer, at(7))
+        assert reads(house.sent_here) == []
+    assert client.state == await fresh(house.pool, chat.id)
+
+
+@pytest.mark.promise("P8")
+async def test_a_commit_elsewhere_is_read_once_for_all_viewers(house: House) -> None:
+    chat = await house.here.create()
+    one, two = Client(chat.id), Client(chat.id)
+    async with (
+        one.connected(house.there.feeds) as first,
+        two.connected(house.there.feeds) as second,
+    ):
+        house.sent_there.clear()
+        chat = await house.here.do(chat, finishes("done"))
+        await one.watch(first, at(2))
+        await two.watch(second, at(2))
+        assert reads(house.sent_there) == ["since"]
+    assert one.state == two.state == await fresh(house.pool, chat.id)
+
+
+async def test_a_queue_that_is_not_empty_must_be_read_and_an_empty_one_need_not(
+    house: House,
+) -> None:
+    chat = await house.here.create()
+    client = Client(chat.id)
+    async with client.connected(house.here.feeds) as viewer:
+        house.sent_here.clear()
+        chat = await house.here.do(chat, sends("later"))
+        await client.watch(viewer, at(2))
+        assert reads(house.sent_here) == ["since"]
+        house.sent_here.clear()
+        chat = await house.here.do(chat, finishes("now the other"))
+        await client.watch(viewer, at(3))
+        assert reads(house.sent_here) == []
+    assert client.state == await fresh(house.pool, chat.id)
+
+
+async def test_a_row_that_a_batch_has_taken_can_be_told_too(house: House) -> None:
+    chat = await house.here.create()
+    chat = await house.here.do(chat, lets_go())
+    client = Client(chat.id)
+    async with client.connected(house.there.feeds) as viewer:
+        house.sent_there.clear()
+        (taken,) = await acquire(house.pool, B, roots=1, children=0)
+        house.there.feeds.told(Applied(chat=taken))
+        await client.watch(viewer, at(3))
+        assert reads(house.sent_there) == []
+    assert client.state == await fresh(house.pool, chat.id)
+
+
+async def test_commits_that_are_told_out_of_order_are_all_there(house: House) -> None:
+    chat = await house.here.create()
+    house.network.hold()
+    client = Client(chat.id)
+    async with client.connected(house.there.feeds) as viewer:
+        second = await write(house.pool, says("second")(chat), 2)
+        third = await write(house.pool, says("third")(second.chat), 3)
+        house.there.feeds.told(third)
+        house.there.feeds.told(second)
+        house.there.feeds.told(second)
+        await client.watch(viewer, at(3))
+    assert client.state == await fresh(house.pool, chat.id)
+
+
+@pytest.mark.promise("P8")
+async def test_one_that_was_away_is_told_what_has_changed_and_no_more(house: House) -> None:
+    chat = await house.here.create()
+    client = Client(chat.id)
+    await client.see(house.here.feeds, at(1))
+    chat = await house.here.do(chat, says("meanwhile"))
+    chat = await house.here.do(chat, finishes("and done"))
+    client.events.clear()
+    await client.see(house.there.feeds, at(3))
+    told = [event.message.id for event in client.events if isinstance(event, MessageEvent)]
+    assert told == [2, 3]
+    assert client.state == await fresh(house.pool, chat.id)
+
+
+@pytest.mark.promise("P8")
+async def test_viewers_that_come_from_different_versions_end_up_alike(house: House) -> None:
+    chat = await house.here.create()
+    clients = [Client(chat.id)]
+    for number in range(4):
+        late = Client(chat.id)
+        await late.see(house.there.feeds, at(chat.snapshot_version))
+        clients.append(late)
+        chat = await house.here.do(chat, says(f"step {number}"))
+    async with asyncio.TaskGroup() as group:
+        for client in clients:
+            group.create_task(client.see(house.there.feeds, at(6)))
+        chat = await house.here.do(chat, finishes("done"))
+    states = [client.state for client in clients]
+    assert states == [await fresh(house.pool, chat.id)] * 5
+
+
+async def test_a_chat_that_is_not_there_is_refused_before_anything_is_sent(house: House) -> None:
+    with pytest.raises(NotFound):
+        async with house.here.feeds.view(chat_id(77), None):
+            raise AssertionError
+    assert house.here.feeds.watched == 0
+
+
+async def test_a_chat_that_goes_away_ends_its_streams(house: House, clock: FakeClock) -> None:
+    chat = await house.here.create()
+    async with house.here.feeds.view(chat.id, None) as viewer:
+        await viewer.next()
+        await house.pool.execute("DELETE FROM chats")
+        await clock.pass_over("feeds_poll")
+        with pytest.raises(NotFound):
+            async with asyncio.timeout(5):
+                await viewer.next()
+
+
+async def test_a_feed_goes_with_its_last_viewer(house: House) -> None:
+    chat = await house.here.create()
+    async with house.there.feeds.view(chat.id, None):
+        async with house.there.feeds.view(chat.id, None):
+            assert house.there.feeds.watched == 1
+        assert house.there.feeds.watched == 1
+        assert house.there.tail.find(chat.id) is not None
+    assert house.there.feeds.watched == 0
+    assert house.there.tail.find(chat.id) is None
+    house.sent_there.clear()
+    await house.here.do(chat, says("to nobody"))
+    other = await house.there.create(2)
+    await Client(other.id).see(house.there.feeds, at(1))
+    assert reads(house.sent_there) == ["whole"]
+
+
+async def test_an_idle_chat_costs_a_row_in_the_poll_and_nothing_else(
+    house: House, clock: FakeClock
+) -> None:
+    watched_here = [await house.here.create(number) for number in range(1, 4)]
+    for chat in watched_here:
+        await house.here.do(chat, finishes("done"))
+    clients = [Client(chat.id) for chat in watched_here]
+    async with (
+        clients[0].connected(house.there.feeds),
+        clients[1].connected(house.there.feeds),
+        clients[2].connected(house.there.feeds) as viewer,
+    ):
+        house.sent_there.clear()
+        await clock.pass_over("feeds_poll")
+        await clock.pass_over("feeds_poll")
+        # Comes after: whoever polls has had its turn.
+        await house.here.do(watched_here[2], sends("more"))
+        await clients[2].watch(viewer, at(3))
+        assert house.sent_there[:3] == [POLL, POLL, SINCE]
+
+
+@pytest.mark.promise("P8")
+async def test_what_no_hint_told_is_found_by_the_poll(house: House, clock: FakeClock) -> None:
+    chat = await house.here.create()
+    house.network.hold()
+    client = Client(chat.id)
+    async with client.connected(house.there.feeds) as viewer:
+        await client.watch(viewer, at(1))
+        chat = await house.here.do(chat, finishes("unheard"))
+        await clock.pass_over("feeds_poll")
+        await client.watch(viewer, at(2))
+    assert client.state == await fresh(house.pool, chat.id)
+
+
+async def test_after_deafness_all_are_looked_at_in_one_statement(
+    house: House, clock: FakeClock
+) -> None:
+    chat = await house.here.create()
+    house.network.hold()
+    clients = [Client(chat.id), Client((await house.here.create(2)).id)]
+    async with (
+        clients[0].connected(house.there.feeds) as viewer,
+        clients[1].connected(house.there.feeds),
+    ):
+        await clock.asleep_on("feeds_poll")
+        house.sent_there.clear()
+        await house.here.do(chat, finishes("unheard"))
+        house.there.feeds.everything_is_dirty()
+        await clients[0].watch(viewer, at(2))
+        assert reads(house.sent_there) == ["poll", "since"]
+
+
+async def test_late_and_repeated_hints_cause_no_reads(house: House) -> None:
+    chat = await house.here.create()
+    client = Client(chat.id)
+    async with client.connected(house.there.feeds) as viewer:
+        chat = await house.here.do(chat, says("one"))
+        await client.watch(viewer, at(2))
+        house.sent_there.clear()
+        for hint in (*house.network.said, *house.network.said):
+            house.there.heard(hint)
+        chat = await house.here.do(chat, says("two"))
+        await client.watch(viewer, at(3))
+        assert reads(house.sent_there) == ["since"]

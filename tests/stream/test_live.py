@@ -1,0 +1,265 @@
+"""Live parts: seen by everybody everywhere, in order, once, and only while they are live."""
+
+import asyncio
+
+import pytest
+
+from chatd.domain.chat import Episode
+from chatd.domain.events import MessagePart, PreviewReset
+from chatd.parts.tape import TRUNCATED
+from chatd.store import journal
+from tests.stream.conftest import House
+from tests.support.clock import FakeClock
+from tests.support.factories import text
+from tests.support.streaming import B, Client, at, shows
+from tests.support.turns import finishes, is_taken_by, lets_go, says, sends, stops, tries_again
+from tests.support.viewer import fresh
+
+
+def parts_in(client: Client) -> list[tuple[int, int, int]]:
+    return [
+        (part.history_version, part.attempt, part.seq)
+        for event in client.events
+        if isinstance(event, MessagePart)
+        for part in [event.message_part]
+    ]
+
+
+@pytest.mark.promise("P8")
+async def test_viewers_here_and_elsewhere_see_the_same_parts(live_house: House) -> None:
+    house = live_house
+    chat = await house.here.create()
+    near, far = Client(chat.id), Client(chat.id)
+    async with (
+        near.connected(house.here.feeds) as one,
+        far.connected(house.there.feeds) as two,
+    ):
+        recorder = house.here.record(chat)
+        for word in ("Once", " upon", " a", " time"):
+            recorder.add("assistant", [text(word)])
+        await near.watch(one, shows("Once upon a time"))
+        await far.watch(two, shows("Once upon a time"))
+        assert parts_in(near) == parts_in(far)
+        recorder.close()
+        chat = await house.here.do(chat, finishes("Once upon a time"))
+        await near.watch(one, at(2))
+        await far.watch(two, at(2))
+    assert near.state == far.state == await fresh(house.pool, chat.id)
+
+
+@pytest.mark.promise("P8")
+async def test_one_that_comes_late_sees_the_text_so_far(live_house: House) -> None:
+    house = live_house
+    chat = await house.here.create()
+    recorder = house.here.record(chat)
+    words = [f"word {number} " for number in range(400)]
+    for word in words:
+        recorder.add("assistant", [text(word)])
+    recorder.close()
+    for feeds in (house.here.feeds, house.there.feeds):
+        client = Client(chat.id)
+        await client.see(feeds, shows("".join(words)))
+
+
+async def test_a_reload_here_needs_no_more_than_one_read(house: House) -> None:
+    """The text so far is in memory."""
+    chat = await house.here.create()
+    recorder = house.here.record(chat)
+    recorder.add("assistant", [text("so far")])
+    house.sent_here.clear()
+    await Client(chat.id).see(house.here.feeds, shows("so far"))
+    assert [sent for sent in house.sent_here if sent != journal.APPEND] == [
+        sent for sent in house.sent_here if "WHERE c.id = $1" in sent
+    ]
+
+
+@pytest.mark.promise("P8")
+async def test_another_attempt_starts_the_preview_over(live_house: House) -> None:
+    """Old readers see a reset; nothing is doubled and nothing is taken for old."""
+    house = live_house
+    chat = await house.here.create()
+    near, far = Client(chat.id), Client(chat.id)
+    async with (
+        near.connected(house.here.feeds) as one,
+        far.connected(house.there.feeds) as two,
+    ):
+        first = house.here.record(chat)
+        first.add("assistant", [text("half an ans")])
+        await near.watch(one, shows("half an ans"))
+        await far.watch(two, shows("half an ans"))
+        chat = await house.here.do(chat, tries_again())
+        second = house.here.record(chat)
+        first.add("assistant", [text("wer, too late")])
+        second.add("assistant", [text("a whole answer")])
+        await near.watch(one, shows("a whole answer"))
+        await far.watch(two, shows("a whole answer"))
+        reset = PreviewReset(chat_id=chat.id, history_version=1, attempt=2)
+        for client in (near, far):
+            assert client.events.count(reset) == 1
+            assert client.state.retry is not None
+
+
+@pytest.mark.promise("P8")
+async def test_a_chat_that_moves_to_another_replica_is_followed_there(live_house: House) -> None:
+    house = live_house
+    chat = await house.here.create()
+    near, far = Client(chat.id), Client(chat.id)
+    async with (
+        near.connected(house.here.feeds) as one,
+        far.connected(house.there.feeds) as two,
+    ):
+        house.here.record(chat).add("assistant", [text("begun here")])
+        await near.watch(one, shows("begun here"))
+        await far.watch(two, shows("begun here"))
+        chat = await house.here.do(chat, lets_go())
+        chat = await house.there.do(chat, is_taken_by(B))
+        house.there.record(chat).add("assistant", [text("done there")])
+        await near.watch(one, shows("done there"))
+        await far.watch(two, shows("done there"))
+
+
+async def test_parts_that_were_not_sent_when_their_message_came_are_not_sent_any_more(
+    house: House,
+) -> None:
+    chat = await house.here.create()
+    client = Client(chat.id)
+    async with client.connected(house.here.feeds) as viewer:
+        await client.watch(viewer, at(1))
+        recorder = house.here.record(chat)
+        recorder.add("assistant", [text("never shown as a preview")])
+        chat = await house.here.do(chat, says("never shown as a preview"))
+        house.here.record(chat).add("assistant", [text("next")])
+        await client.watch(viewer, shows("next"))
+    assert parts_in(client) == [(2, 1, 1)]
+
+
+async def test_parts_wait_for_the_group_that_announces_them(house: House) -> None:
+    """The group must be read, because the queue has changed; the parts are there before it."""
+    chat = await house.here.create()
+    chat = await house.here.do(chat, sends("one"))
+    chat = await house.here.do(chat, sends("two"))
+    client = Client(chat.id)
+    async with client.connected(house.here.feeds) as viewer:
+        await client.watch(viewer, at(3))
+        chat = await house.here.do(chat, finishes("done"))
+        house.here.record(chat).add("assistant", [text("next")])
+        await client.watch(viewer, shows("next"))
+    assert client.state.settled() == await fresh(house.pool, chat.id)
+
+
+async def test_a_stop_leaves_the_preview_until_what_was_said_is_saved(live_house: House) -> None:
+    house = live_house
+    chat = await house.here.create()
+    far = Client(chat.id)
+    async with far.connected(house.there.feeds) as viewer:
+        recorder = house.here.record(chat)
+        recorder.add("assistant", [text("Once")])
+        await far.watch(viewer, shows("Once"))
+        await house.there.do(chat, stops())
+        recorder.add("assistant", [text(" upon")])
+        recorder.close()
+        await far.watch(viewer, shows("Once upon"))
+    assert far.state.status == "interrupting"
+
+
+async def test_a_preview_that_is_too_long_ends_with_a_mark_everywhere(live_house: House) -> None:
+    house = live_house
+    chat = await house.here.create()
+    recorder = house.here.record(chat)
+    for _ in range(12):
+        recorder.add("assistant", [text("x" * 100_000)])
+    recorder.close()
+    near, far = Client(chat.id), Client(chat.id)
+    seen_mark = shows("x" * 1_000_000 + TRUNCATED.text)
+    await near.see(house.here.feeds, seen_mark)
+    await far.see(house.there.feeds, seen_mark)
+
+
+async def test_after_a_hole_the_preview_stops_and_the_message_comes_all_the_same(
+    live_house: House,
+) -> None:
+    house = live_house
+    chat = await house.here.create()
+    recorder = house.here.record(chat)
+    far = Client(chat.id)
+    async with far.connected(house.there.feeds) as viewer:
+        recorder.add("assistant", [text("seen")])
+        await far.watch(viewer, shows("seen"))
+        lost = journal.Flush(episode=Episode.of(chat), first_seq=3, last_seq=3, parts=b"{}")
+        await journal.append(house.pool, [lost])
+        async with asyncio.timeout(5):
+            while (followed := house.there.tail.find(chat.id)) and not followed.over:
+                await house.pool.fetchval("SELECT pg_sleep(0.005)")
+        recorder.add("assistant", [text(" unseen")])
+        chat = await house.here.do(chat, finishes("seen unseen"))
+        await far.watch(viewer, at(2))
+    assert parts_in(far) == [(1, 1, 1)]
+    assert far.state == await fresh(house.pool, chat.id)
+
+
+async def test_what_was_written_twice_is_shown_once(live_house: House) -> None:
+    """The answer to a statement was lost, and it was sent again."""
+    house = live_house
+    chat = await house.here.create()
+    recorder = house.here.record(chat)
+    far = Client(chat.id)
+    async with far.connected(house.there.feeds) as viewer:
+        recorder.add("assistant", [text("one")])
+        await far.watch(viewer, shows("one"))
+        await house.pool.execute("INSERT INTO chat_journal SELECT * FROM chat_journal")
+        recorder.add("assistant", [text(" two")])
+        await far.watch(viewer, shows("one two"))
+    late = Client(chat.id)
+    await late.see(house.there.feeds, shows("one two"))
+
+
+@pytest.mark.promise("P8")
+async def test_a_reader_elsewhere_that_comes_and_goes_a_hundred_times_misses_nothing(
+    live_house: House,
+) -> None:
+    """No part missing, none twice, none stale (the client checks the numbers): each time it
+    sees the text so far, and more of it than the time before."""
+    house = live_house
+    chat = await house.here.create()
+    client = Client(chat.id)
+    said = ""
+    recorder = house.here.record(chat)
+    for number in range(100):
+        word = f"{number} "
+        said += word
+        recorder.add("assistant", [text(word)])
+        await client.see(house.there.feeds, lambda it, so_far=said: it.preview == so_far)
+        if number % 20 == 19:
+            recorder.close()
+            chat = await house.here.do(chat, says(said))
+            recorder, said = house.here.record(chat), ""
+    assert client.connections == 100
+    await client.see(house.there.feeds, at(chat.snapshot_version))
+    assert client.state.settled() == await fresh(house.pool, chat.id)
+
+
+async def test_a_chat_that_runs_here_is_not_looked_for_in_the_journal(house: House) -> None:
+    chat = await house.here.create()
+    async with Client(chat.id).connected(house.here.feeds):
+        assert house.here.tail.find(chat.id) is None
+        async with Client(chat.id).connected(house.there.feeds):
+            assert house.there.tail.find(chat.id) is not None
+    assert journal.TAIL not in house.sent_here
+
+
+async def test_a_chat_at_rest_is_not_looked_for_in_the_journal(
+    house: House, clock: FakeClock
+) -> None:
+    chat = await house.here.create()
+    client = Client(chat.id)
+    async with client.connected(house.there.feeds) as viewer:
+        await clock.asleep_on("tail")
+        chat = await house.here.do(chat, finishes("done"))
+        await client.watch(viewer, at(2))
+        assert house.there.tail.find(chat.id) is None
+        house.sent_there.clear()
+        await clock.pass_over("tail")
+        await clock.pass_over("feeds_poll")
+        await house.here.do(chat, sends("again"))  # comes after
+        await client.watch(viewer, at(3))
+        assert house.sent_there[0] != journal.TAIL

@@ -1,0 +1,180 @@
+"""A database that comes back without its last changes: clients drop what never was.
+
+What a stand-by had not got when it took over is gone, and the chat goes on from before it, with
+the same version numbers for other changes.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from chatd.domain.chat import Chat
+from chatd.domain.events import HistoryReset, MessageEvent
+from chatd.store import chats
+from chatd.store.conn import Session
+from chatd.stream.frames import Frame
+from tests.stream.conftest import House
+from tests.support.clock import FakeClock
+from tests.support.store import session_to
+from tests.support.streaming import Client, at
+from tests.support.turns import finishes, says
+from tests.support.viewer import fresh
+
+pytestmark = pytest.mark.promise("P8")
+
+TABLES = ("chats", "chat_messages")
+
+
+class StandBy:
+    """Has the rows as they were when it last heard of them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def hear(self) -> None:
+        for table in TABLES:
+            await self._session.script(f"CREATE TEMP TABLE s_{table} AS TABLE {table}", within_s=5)
+
+    async def take_over(self) -> None:
+        back = "".join(f"INSERT INTO {table} TABLE s_{table};" for table in TABLES)
+        await self._session.script(f"BEGIN; DELETE FROM chats; {back} COMMIT;", within_s=5)
+
+
+@asynccontextmanager
+async def stand_by(dsn: str) -> AsyncGenerator[StandBy]:
+    async with session_to(dsn) as session:
+        standing = StandBy(session)
+        await standing.hear()
+        yield standing
+
+
+def resets(client: Client) -> int:
+    return sum(isinstance(event, HistoryReset) for event in client.events)
+
+
+async def current(house: House, chat: Chat) -> Chat:
+    found = await chats.get(house.pool, chat.id)
+    assert found is not None
+    return found
+
+
+async def test_a_version_that_goes_back_resets_those_who_are_connected(
+    house: House, dsn: str
+) -> None:
+    chat = await house.here.create()
+    async with stand_by(dsn) as standing:
+        client = Client(chat.id)
+        async with client.connected(house.there.feeds) as viewer:
+            chat = await house.here.do(chat, says("never was"))
+            await client.watch(viewer, at(2))
+            await standing.take_over()
+            house.there.deaf_for_a_while()
+            await client.watch(viewer, lambda it: resets(it) == 1 and it.state.version == 1)
+            assert client.state == await fresh(house.pool, chat.id)
+            chat = await house.here.do(await current(house, chat), finishes("is now"))
+            await client.watch(viewer, at(2))
+    assert client.state == await fresh(house.pool, chat.id)
+
+
+@pytest.mark.parametrize("further", [1, 2, 5])
+async def test_another_past_under_the_same_numbers_is_noticed(
+    house: House, dsn: str, further: int
+) -> None:
+    """By the ids of the changes that the row remembers."""
+    chat = await house.here.create()
+    async with stand_by(dsn) as standing:
+        client = Client(chat.id)
+        async with client.connected(house.there.feeds) as viewer:
+            await house.here.do(chat, says("never was"))
+            await client.watch(viewer, at(2))
+            house.network.hold()
+            await standing.take_over()
+            for number in range(further):
+                await house.here.do(chat, says(f"is now {number}"))
+            house.there.deaf_for_a_while()
+            await client.watch(viewer, lambda it: resets(it) == 1 and it.state.version > 0)
+    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state.version == 1 + further
+
+
+async def test_a_commit_of_our_own_on_another_past_is_not_taken_for_the_next(
+    house: House, dsn: str
+) -> None:
+    chat = await house.here.create()
+    async with stand_by(dsn) as standing:
+        client = Client(chat.id)
+        async with client.connected(house.here.feeds) as viewer:
+            await house.here.do(chat, says("never was"))
+            await client.watch(viewer, at(2))
+            house.network.hold()
+            await standing.take_over()
+            chat = await house.there.do(chat, says("is now"))
+            chat = await house.here.do(chat, finishes("done"))
+            await client.watch(viewer, lambda it: it.state.version == 3)
+    assert client.state == await fresh(house.pool, chat.id)
+
+
+async def test_one_that_comes_back_with_a_version_ahead_starts_over(house: House) -> None:
+    chat = await house.here.create()
+    client = Client(chat.id)
+    await client.see(house.here.feeds, at(1))
+    client.last_id = 99
+    await client.see(house.here.feeds, lambda it: resets(it) == 1 and it.state.version == 1)
+    assert client.state == await fresh(house.pool, chat.id)
+
+
+async def test_nobody_else_is_reset_by_one_that_starts_over(house: House, clock: FakeClock) -> None:
+    chat = await house.here.create()
+    calm, lost = Client(chat.id), Client(chat.id)
+    lost.last_id = 99
+    async with calm.connected(house.here.feeds) as viewer:
+        await lost.see(house.here.feeds, at(1))
+        await clock.pass_over("feeds_poll")
+        await house.here.do(chat, says("on it goes"))
+        await calm.watch(viewer, at(2))
+    assert resets(calm) == 0
+
+
+async def test_one_that_is_cut_off_in_the_middle_of_starting_over_starts_over_again(
+    house: House,
+) -> None:
+    """It has dropped everything, so the version that it had is worth nothing."""
+    chat = await house.here.create()
+    chat = await house.here.do(chat, says("a"))
+    chat = await house.here.do(chat, says("b"))
+    client = Client(chat.id)
+    client.last_id = 99
+    async with client.connected(house.here.feeds) as viewer:
+        frame = await viewer.next()
+        assert frame == Frame(events=frame.events[:1], version=0)
+        client.take(frame)
+    assert client.last_id == 0
+    await client.see(house.here.feeds, at(3))
+    assert client.state == await fresh(house.pool, chat.id)
+
+
+async def test_one_that_has_missed_too_much_is_told_everything_newest_first(
+    house: House, dsn: str
+) -> None:
+    """More than a thousand messages changed: what it has is dropped, and it pages for the
+    older ones."""
+    chat = await house.here.create()
+    client = Client(chat.id)
+    await client.see(house.here.feeds, at(1))
+    await house.pool.execute(
+        """INSERT INTO chat_messages (chat_id, id, root_chat_id, revision, role, visibility,
+               content, content_version)
+           SELECT $1, n, $1, 2, 'assistant', 'both', '[{"type":"text","text":"x"}]', 1
+           FROM generate_series(2, 1500) n""",
+        chat.id,
+    )
+    await house.pool.execute(
+        "UPDATE chats SET snapshot_version = 2, history_version = 2, next_message_id = 1501"
+    )
+    async with client.connected(house.here.feeds) as viewer:
+        await client.watch(viewer, lambda it: it.state.version == 2)
+    told = [event.message.id for event in client.events if isinstance(event, MessageEvent)]
+    assert (resets(client), told[-1000:]) == (1, list(range(501, 1501)))
+    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state.has_older

@@ -1,0 +1,220 @@
+"""News that come while somebody reads: nothing is missed, told twice, or taken back.
+
+The reader's network holds back what the database has answered, so that it is old by the time it
+arrives.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from chatd.domain.chat import Chat
+from chatd.domain.events import MessageEvent, StatusEvent
+from chatd.domain.hint import Hint
+from chatd.store import chats
+from chatd.store.pool import Pool
+from chatd.store.transact import Applied
+from tests.support.clock import FakeClock
+from tests.support.eventually import eventually
+from tests.support.factories import CHAT
+from tests.support.proxy import Proxy
+from tests.support.store import open_chat, write
+from tests.support.streaming import A, B, Client, Network, StreamReplica, at, replica_on
+from tests.support.turns import Decision, ends_stopped, finishes, says, sends, stops
+from tests.support.viewer import fresh
+
+pytestmark = pytest.mark.promise("P8")
+
+
+class Slow:
+    """A replica whose answers can be held back, and a chat that others write to."""
+
+    def __init__(self, replica: StreamReplica, sent: list[str], proxy: Proxy, pool: Pool) -> None:
+        self.replica = replica
+        self.sent = sent
+        self.proxy = proxy
+        self.pool = pool
+        self.chat: Chat | None = None
+        self._changes = 0
+
+    async def begin(self) -> None:
+        self.chat = await open_chat(self.pool, CHAT.int, free=A)
+        # So that there is a session to hold back, on which nothing has to be prepared first.
+        for version in (0, 1):
+            await chats.since(self.replica.pool, CHAT, version)
+        self.sent.clear()
+
+    async def change(self, decide: Decision) -> Applied:
+        """Written by somebody else; the replica is told or not, as the test likes."""
+        assert self.chat is not None
+        self._changes += 1
+        applied = await write(self.pool, decide(self.chat), self._changes)
+        self.chat = applied.chat
+        return applied
+
+    async def answer_is_held_back(self) -> None:
+        async def look() -> bool:
+            return self.proxy.withheld > 0
+
+        await eventually(look)
+
+    def hold(self) -> None:
+        self.proxy.withheld = 0
+        self.proxy.hold_replies()
+
+    @property
+    def reads(self) -> int:
+        return self.sent.count(chats.SINCE) + self.sent.count(chats.WHOLE)
+
+
+@pytest.fixture
+async def slow(dsn: str, proxy: Proxy, clock: FakeClock, pool: Pool) -> AsyncGenerator[Slow]:
+    async with replica_on(proxy.dsn, clock, Network(), B, pool) as (replica, sent):
+        rig = Slow(replica, sent, proxy, pool)
+        await rig.begin()
+        yield rig
+        proxy.resume()
+
+
+def messages_in(client: Client) -> list[int]:
+    return [event.message.id for event in client.events if isinstance(event, MessageEvent)]
+
+
+async def test_what_comes_while_the_first_viewer_joins_is_looked_for(slow: Slow) -> None:
+    client = Client(CHAT)
+    slow.hold()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(client.see(slow.replica.feeds, at(2)))
+        await slow.answer_is_held_back()
+        slow.replica.feeds.told(await slow.change(finishes("meanwhile")))
+        slow.proxy.resume()
+    assert client.state == await fresh(slow.pool, CHAT)
+
+
+async def test_what_comes_while_another_viewer_joins_follows_its_snapshot(slow: Slow) -> None:
+    first, second = Client(CHAT), Client(CHAT)
+    async with first.connected(slow.replica.feeds) as viewer:
+        slow.hold()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(second.see(slow.replica.feeds, at(3)))
+            await slow.answer_is_held_back()
+            slow.replica.feeds.told(await slow.change(says("two")))
+            slow.replica.feeds.told(await slow.change(finishes("three")))
+            slow.proxy.resume()
+        await first.watch(viewer, at(3))
+    assert slow.reads == 2, "one for each who joined"
+    assert messages_in(second) == [1, 2, 3]
+    assert first.state == second.state == await fresh(slow.pool, CHAT)
+
+
+async def test_a_read_that_our_own_commits_have_overtaken_tells_nothing(slow: Slow) -> None:
+    client = Client(CHAT)
+    async with client.connected(slow.replica.feeds) as viewer:
+        await client.watch(viewer, at(1))
+        slow.hold()
+        two = await slow.change(says("two"))
+        slow.replica.feeds.hinted(Hint.of(two.chat))
+        await slow.answer_is_held_back()
+        slow.replica.feeds.told(two)
+        slow.replica.feeds.told(await slow.change(says("three")))
+        await client.watch(viewer, at(3))
+        slow.proxy.resume()
+        slow.replica.feeds.hinted(Hint.of((await slow.change(finishes("four"))).chat))
+        await client.watch(viewer, at(4))
+    assert messages_in(client) == [1, 2, 3, 4]
+    assert client.state == await fresh(slow.pool, CHAT)
+
+
+async def test_a_read_that_began_before_our_own_commit_may_still_bring_more(slow: Slow) -> None:
+    client = Client(CHAT)
+    async with client.connected(slow.replica.feeds) as viewer:
+        await client.watch(viewer, at(1))
+        two = await slow.change(says("two"))
+        await slow.change(sends("queued"))
+        slow.hold()
+        slow.replica.feeds.hinted(Hint.of(two.chat))
+        await slow.answer_is_held_back()
+        slow.replica.feeds.told(two)
+        slow.proxy.resume()
+        await client.watch(viewer, at(3))
+    assert messages_in(client) == [1, 2]
+    assert client.state == await fresh(slow.pool, CHAT)
+
+
+async def test_a_flood_of_hints_is_one_read_in_flight_and_one_behind_it(slow: Slow) -> None:
+    client = Client(CHAT)
+    async with client.connected(slow.replica.feeds) as viewer:
+        await client.watch(viewer, at(1))
+        slow.sent.clear()
+        slow.hold()
+        slow.replica.feeds.hinted(Hint.of((await slow.change(says("first"))).chat))
+        await slow.answer_is_held_back()
+        for number in range(30):
+            hint = Hint.of((await slow.change(says(f"{number}"))).chat)
+            for _ in range(10):
+                slow.replica.feeds.hinted(hint)
+        slow.proxy.resume()
+        await client.watch(viewer, at(32))
+        assert slow.reads == 2
+    assert client.state == await fresh(slow.pool, CHAT)
+
+
+async def test_one_that_came_in_between_two_versions_of_a_group_is_not_misled(
+    slow: Slow,
+) -> None:
+    """For the others the chat runs as before, so their group says nothing of it; but the one in
+    between has seen it stop."""
+    first, second = Client(CHAT), Client(CHAT)
+    async with first.connected(slow.replica.feeds) as viewer:
+        await first.watch(viewer, at(1))
+        stopped = await slow.change(stops())
+        slow.hold()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(second.see(slow.replica.feeds, at(4)))
+            await slow.answer_is_held_back()
+            await slow.change(ends_stopped("so far"))
+            last = await slow.change(sends("go on", free=A))
+            slow.replica.feeds.hinted(Hint.of(last.chat))
+            await first.watch(viewer, at(4))
+            slow.proxy.resume()
+        assert stopped.chat.public_status == "interrupting"
+        shown = [e.status.status for e in second.events if isinstance(e, StatusEvent)]
+        assert shown == ["interrupting", "running"]
+    assert [e.status.status for e in first.events if isinstance(e, StatusEvent)] == ["running"]
+    assert first.state == second.state == await fresh(slow.pool, CHAT)
+
+
+async def test_a_viewer_ahead_of_its_feed_is_told_nothing_twice(slow: Slow) -> None:
+    first, second = Client(CHAT), Client(CHAT)
+    async with (
+        first.connected(slow.replica.feeds) as one,
+        second.connected(slow.replica.feeds) as two,
+    ):
+        await first.watch(one, at(1))
+        await second.watch(two, at(1))
+        await slow.change(says("unheard"))
+        third = Client(CHAT)
+        async with third.connected(slow.replica.feeds) as ahead:
+            await third.watch(ahead, at(2))
+            await first.watch(one, at(2))
+            slow.replica.feeds.told(await slow.change(finishes("done")))
+            await third.watch(ahead, at(3))
+        await second.watch(two, at(3))
+    assert messages_in(third) == [1, 2, 3]
+    assert second.state == third.state == await fresh(slow.pool, CHAT)
+
+
+async def test_a_database_that_is_away_is_waited_for(slow: Slow, clock: FakeClock) -> None:
+    client = Client(CHAT)
+    async with client.connected(slow.replica.feeds) as viewer:
+        await client.watch(viewer, at(1))
+        slow.proxy.refuse(new=True)
+        slow.proxy.cut()
+        slow.replica.feeds.hinted(Hint.of((await slow.change(finishes("meanwhile"))).chat))
+        await clock.asleep_on("feed_retry")
+        slow.proxy.refuse(new=False)
+        await clock.pass_over("feed_retry")
+        await client.watch(viewer, at(2))
+    assert slow.replica.emitted.counts["feed_failed"] >= 1
+    assert client.state == await fresh(slow.pool, CHAT)

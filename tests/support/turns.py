@@ -1,0 +1,61 @@
+"""What people and a chat's worker do in a turn, each as a decision on the row as it is then."""
+
+from collections.abc import Callable
+
+from chatd.domain import user_moves, worker_moves
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat, Fence, RetryState
+from chatd.domain.commands import Retry, SendMessage, WhenBusy
+from chatd.domain.ids import WorkerId
+from chatd.domain.messages import Draft
+from tests.support.factories import draft, prompt, text
+from tests.support.seeds import step
+
+Decision = Callable[[Chat], Change | None]
+
+
+def sends(words: str, when_busy: WhenBusy = "queue", free: WorkerId | None = None) -> Decision:
+    """A person sends; `free` takes the chat if it has to run."""
+    command = SendMessage(prompt=prompt(words), when_busy=when_busy)
+    return lambda chat: user_moves.send_message(chat, command, free)
+
+
+def stops() -> Decision:
+    return lambda chat: user_moves.interrupt(chat, None)
+
+
+def commits(*messages: Draft) -> Decision:
+    """The worker ends a step and goes on with the turn."""
+    return lambda chat: worker_moves.commit_step(chat, step(chat, *messages))
+
+
+def says(words: str) -> Decision:
+    return commits(draft("assistant", text(words)))
+
+
+def finishes(words: str) -> Decision:
+    return lambda chat: worker_moves.finish_turn(chat, step(chat, draft("assistant", text(words))))
+
+
+def ends_stopped(words: str) -> Decision:
+    """The partial answer is saved."""
+    return lambda chat: worker_moves.finish_interrupt(
+        chat, step(chat, draft("assistant", text(words)))
+    )
+
+
+def tries_again() -> Decision:
+    state = RetryState(attempt=1, delay_ms=1000, error="overloaded")
+    return lambda chat: worker_moves.record_retry(chat, Retry(fence=Fence.of(chat), state=state))
+
+
+def lets_go() -> Decision:
+    def decide(chat: Chat) -> Change:
+        assert chat.worker_id is not None
+        return worker_moves.release(chat, chat.worker_id, chat.epoch)
+
+    return decide
+
+
+def is_taken_by(worker: WorkerId) -> Decision:
+    return lambda chat: worker_moves.acquire(chat, worker)
