@@ -21,6 +21,7 @@ from chatd.engine.commit import Committer
 from chatd.engine.summarizing import Summarizing
 from chatd.engine.worker import Doors, Worker, WorkerConfig
 from chatd.parts.episodes import Episodes
+from chatd.parts.tail import Tail
 from chatd.parts.writer import JournalWriter
 from chatd.store.conn import ConnectConfig
 from chatd.store.listen import ListenConfig, Listener
@@ -28,6 +29,9 @@ from chatd.store.pool import Database, PoolConfig
 from chatd.store.publish import PublishConfig, Publisher
 from chatd.store.transact import Applied, Transactor
 from chatd.store.workers import lock_key
+from chatd.stream.feeds import Feeds
+from chatd.stream.live import Live
+from chatd.stream.watch import Watches
 
 
 class ReplicaConfig(Struct, frozen=True, kw_only=True):
@@ -46,9 +50,12 @@ class Replica:
         self.env = env
         self.database = Database(PoolConfig(connect=config.connect, max_size=config.pool_size))
         self.publisher = Publisher(PublishConfig(connect=config.connect), env.clock)
-        self.transactor = Transactor(self.database.pool, self._told)
+        self.transactor = Transactor(self.database.pool, self.told)
         self.journal = JournalWriter(self.database.pool, env, self.me)
         self.episodes = Episodes(env.clock, self.journal)
+        self.tail = Tail(self.database.pool, env, self.publisher.publish)
+        self.feeds = Feeds(self.database.pool, env, Live(self.episodes, self.tail, self.me))
+        self.watches = Watches(self.database.pool, env)
         means = Means(
             conn=self.database.pool,
             committer=Committer(self.transactor, env),
@@ -74,18 +81,33 @@ class Replica:
             lock_key=lock_key(self.me),
         )
 
-    def _told(self, applied: Applied) -> None:
+    def told(self, applied: Applied) -> None:
+        """A write of this replica: to whoever runs or watches here at once, and to the others.
+        Nobody is told of anything earlier than its commit."""
         self.publisher.publish(Hint.of(applied.chat))
+        self.feeds.told(applied)
+        self.watches.told(applied)
         self.worker.told(applied)
+
+    def announce(self, chat: Chat, kind: str) -> None:
+        """A row that has changed without a new version, such as by a title."""
+        self.publisher.publish(Hint.of(chat, kind))
+        self.watches.changed(chat, kind)
 
     def _announced(self, chat: Chat) -> None:
         self.publisher.publish(Hint.of(chat))
+        self.feeds.told(Applied(chat=chat))
+        self.watches.changed(chat)
 
     def _hinted(self, hint: Hint) -> None:
         self.journal.hinted(hint)
+        self.feeds.hinted(hint)
+        self.watches.hinted(hint)
         self.worker.hinted(hint)
 
     def _missed(self) -> None:
+        self.feeds.everything_is_dirty()
+        self.watches.everything_is_dirty()
         self.worker.everything_is_dirty()
 
     @asynccontextmanager
@@ -100,6 +122,9 @@ class Replica:
                         ("listen", self.listener.run()),
                         ("journal", self.journal.run()),
                         ("episodes", self.episodes.run()),
+                        ("tail", self.tail.run()),
+                        ("feeds", self.feeds.run()),
+                        ("watches", self.watches.run()),
                     )
                 ]
                 worker = group.create_task(self.worker.run(), name="worker")
