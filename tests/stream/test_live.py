@@ -188,7 +188,7 @@ async def test_after_a_hole_the_preview_stops_and_the_message_comes_all_the_same
         lost = journal.Flush(episode=Episode.of(chat), first_seq=3, last_seq=3, parts=b"{}")
         await journal.append(house.pool, [lost])
         async with asyncio.timeout(5):
-            while (followed := house.there.tail.find(chat.id)) and not followed.over:
+            while (followed := house.there.tail.find(chat.id)) and not followed.broken:
                 await house.pool.fetchval("SELECT pg_sleep(0.005)")
         recorder.add("assistant", [text(" unseen")])
         chat = await house.here.do(chat, finishes("seen unseen"))

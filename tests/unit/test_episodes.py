@@ -237,14 +237,31 @@ async def test_late_parts_of_an_old_episode_bounce(clock: FakeClock) -> None:
     ]
 
 
-async def test_an_episode_is_recorded_once(clock: FakeClock) -> None:
-    """Were it opened again, its numbers would begin anew."""
+async def test_an_episode_that_is_opened_again_goes_on_where_it_was(clock: FakeClock) -> None:
     stage = Stage(clock)
-    stage.episodes.open(FIRST).add("assistant", [text("a")])
-    again = stage.episodes.open(FIRST)
-    again.add("assistant", [text("b")])
-    again.close()
-    assert stage.shown() == [text("a")]
+    stage.episodes.watch(CHAT, stage.wake)
+    async with stage.running():
+        first = stage.episodes.open(FIRST)
+        first.add("assistant", [text("a")])
+        assert await stage.wakes() == 1
+        first.close()
+        await clock.asleep_on("forget_parts")
+        again = stage.episodes.open(FIRST)
+        again.add("assistant", [text("b")])
+        await clock.pass_over("coalesce")
+        assert await stage.wakes() == 2
+        stage.episodes.unwatch(CHAT)
+        await clock.pass_over("forget_parts")
+        stage.episodes.open(OTHER).close()  # comes after: whoever forgets has had its turn
+        await clock.asleep_on("forget_parts")
+        assert [p.seq for p in payloads(stage.tape())] == [1, 2], "and is not forgotten meanwhile"
+        again.close()
+    assert [note for note in stage.journal.notes if note[0] == FIRST] == [
+        (FIRST, 1, 1, False),
+        (FIRST, 2, 0, True),
+        (FIRST, 2, 1, False),
+        (FIRST, 3, 0, True),
+    ]
 
 
 async def test_a_late_runner_does_not_push_the_current_episode_aside(clock: FakeClock) -> None:

@@ -73,13 +73,16 @@ class Episodes:
     def open(self, episode: Episode) -> Recorder:
         """A new episode takes the place of the chat's last one, whose late parts bounce.
 
-        An episode is recorded once. Were it opened again, its numbers would begin anew and
-        viewers would get some parts twice and miss others; a late runner's would push the
-        current one aside. What is recorded in either is shown to nobody.
+        One that is opened again goes on where it was: its numbers must not begin anew, or
+        viewers would get some parts twice and miss others. And one that is older than what is
+        under way comes from a late runner, and is shown to nobody.
         """
         last = self._tapes.get(episode.chat_id)
+        if last is not None and episode == last.episode:
+            self._reopen(last)
+            return Recorder(self, last)
         if last is not None:
-            if episode == last.episode or (last.closed_at is None and episode < last.episode):
+            if last.closed_at is None and episode < last.episode:
                 return self._unheard(episode)
             self.close(last)
             self._drop(last)
@@ -185,6 +188,11 @@ class Episodes:
             self._expired[chat_id] = tape
         else:
             self._drop(tape)
+
+    def _reopen(self, tape: Tape) -> None:
+        tape.closed_at = None
+        self._closed.pop(tape.episode.chat_id, None)
+        self._expired.pop(tape.episode.chat_id, None)
 
     def _drop(self, tape: Tape) -> None:
         chat_id = tape.episode.chat_id

@@ -45,7 +45,7 @@ once: those that lie further back in time are only looked for then."""
 class Followed:
     """One episode, as far as it has been read."""
 
-    __slots__ = ("active_at", "chat", "due", "episode", "events", "over", "told_at", "wake")
+    __slots__ = ("active_at", "broken", "chat", "due", "episode", "events", "told_at", "wake")
 
     def __init__(self, chat: Chat, wake: Callable[[], None], now: float) -> None:
         self.chat = chat
@@ -55,20 +55,19 @@ class Followed:
         self.active_at = now
         self.due = now
         self.told_at = float("-inf")
-        self.over = False
+        self.broken = False
 
     def take(self, flush: journal.Flush) -> bool:
         """Whether it brought news. Rows may be there twice; after a hole nothing is taken."""
         had = len(self.events)
-        if self.over or flush.last_seq <= had:
+        if self.broken or flush.last_seq <= had:
             return False
         events = flush.parts.split(b"\n")
         whole = len(events) == flush.last_seq - flush.first_seq + 1
         if flush.first_seq > had + 1 or not whole:
-            self.over = True
+            self.broken = True
             return False
         self.events += events[had + 1 - flush.first_seq :]
-        self.over = flush.closed
         return True
 
 
@@ -108,7 +107,7 @@ class Tail:
 
     def hurry(self, chat_id: ChatId) -> None:
         """Something was heard of the chat: perhaps there is more to come."""
-        if (followed := self._followed.get(chat_id)) is not None and not followed.over:
+        if (followed := self._followed.get(chat_id)) is not None and not followed.broken:
             followed.active_at = self._env.clock.monotonic()
             followed.due = min(followed.due, followed.active_at)
 
@@ -128,7 +127,7 @@ class Tail:
                 delay = self._config.backoff.delay(failures, self._draw)
                 await self._env.clock.sleep(delay, "tail_retry")
                 continue
-            if not any(not followed.over for followed in self._followed.values()):
+            if not any(not followed.broken for followed in self._followed.values()):
                 self._some.clear()
             elif not more:
                 await self._pause.sleep(self._config.every_s, "tail")
@@ -136,7 +135,7 @@ class Tail:
     async def _round(self) -> bool:
         """Ask after all that are due. True if there were too many for one statement."""
         now = self._env.clock.monotonic()
-        due = [f for f in self._followed.values() if not f.over and f.due <= now]
+        due = [f for f in self._followed.values() if not f.broken and f.due <= now]
         new = [f for f in due if not f.events][: self._config.newcomers]
         asked = [*new, *(f for f in due if f.events)][: self._config.at_once]
         if not asked:

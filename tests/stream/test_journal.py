@@ -1,0 +1,369 @@
+"""The journal: written behind in one statement for all, read from elsewhere, soon emptied."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from chatd.domain.chat import Chat, Episode
+from chatd.domain.hint import Hint
+from chatd.domain.ids import ChatId
+from chatd.domain.partial import LivePart
+from chatd.domain.parts import Text
+from chatd.parts.episodes import Episodes
+from chatd.parts.replay import read_episode
+from chatd.parts.tail import Tail
+from chatd.parts.writer import TAILED, JournalWriter, WriterConfig
+from chatd.store import journal
+from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Pool, PoolConfig
+from tests.support.clock import FakeClock
+from tests.support.eventually import eventually
+from tests.support.factories import WORKER, chat, text
+from tests.support.proxy import Proxy
+from tests.support.store import counting_pool
+from tests.support.streaming import Emitted, env_with
+
+
+def running_chat(number: int = 1, attempt: int = 1) -> Chat:
+    return chat(
+        id=ChatId(UUID(int=number)), status="running", worker_id=WORKER, epoch=1, attempt=attempt
+    )
+
+
+class Room(Protocol):
+    async def run(self) -> None: ...
+
+
+@asynccontextmanager
+async def running(*rooms: Room) -> AsyncGenerator[None]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(room.run()) for room in rooms]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def rows(pool: Pool, count: int) -> list[tuple[int, int, int]]:
+    """Chat and numbers of what has been written, as soon as there is that much."""
+
+    async def look() -> list[tuple[int, int, int]] | None:
+        found = await pool.fetch(
+            "SELECT chat_id, first_seq, last_seq FROM chat_journal ORDER BY 1, 2, 3"
+        )
+        told = [(row["chat_id"].int, row["first_seq"], row["last_seq"]) for row in found]
+        return told if len(told) >= count else None
+
+    return await eventually(look)
+
+
+# Writing
+
+
+async def test_all_episodes_of_a_replica_go_in_one_statement(dsn: str, clock: FakeClock) -> None:
+    async with counting_pool(dsn) as (pool, sent):
+        writer = JournalWriter(pool, env_with(clock))
+        episodes = Episodes(clock, writer)
+        async with running(writer, episodes):
+            recorders = [episodes.open(Episode.of(running_chat(n))) for n in (1, 2, 3)]
+            for recorder in recorders:
+                recorder.add("assistant", [text("first")])
+            await rows(pool, 3)
+            for recorder in recorders:
+                recorder.add("assistant", [text("and")])
+                recorder.add("assistant", [text(" more")])
+            await clock.pass_over("coalesce")
+            await clock.pass_over("journal_flush")
+            assert await rows(pool, 6) == [(n, k, k) for n in (1, 2, 3) for k in (1, 2)]
+        assert sent.count(journal.APPEND) == 2
+
+
+async def test_it_is_written_promptly_only_while_somebody_tails(
+    pool: Pool, clock: FakeClock
+) -> None:
+    writer = JournalWriter(pool, env_with(clock), WORKER)
+    episode = Episode.of(running_chat())
+
+    async def pause_after(seq: int) -> float:
+        writer.note(episode, seq, [b"{}"], closed=False)
+        return await clock.pass_over("journal_flush")
+
+    async with running(writer):
+        assert await pause_after(1) == pytest.approx(0.1)
+        writer.hinted(Hint.of(chat(worker_id=None), TAILED))
+        writer.hinted(Hint.of(running_chat()))
+        assert await pause_after(2) == pytest.approx(0.1), "neither was about us being tailed"
+        writer.hinted(Hint.of(running_chat(), TAILED))
+        writer.note(episode, 3, [b"{}"], closed=False)
+        assert await clock.pass_over("journal_flush") == pytest.approx(0.025)
+        clock.advance(25)
+        assert await pause_after(4) == pytest.approx(0.1)
+
+
+async def test_the_first_part_of_a_step_does_not_wait_for_the_others(
+    pool: Pool, clock: FakeClock
+) -> None:
+    writer = JournalWriter(pool, env_with(clock), WORKER)
+    async with running(writer):
+        writer.note(Episode.of(running_chat(1)), 1, [b"{}"], closed=False)
+        await clock.asleep_on("journal_flush")
+        writer.hinted(Hint.of(running_chat(), TAILED))
+        writer.note(Episode.of(running_chat(1)), 2, [b"{}"], closed=False)
+        assert await rows(pool, 2) == [(1, 1, 1), (1, 2, 2)], "somebody has begun to tail"
+        await clock.asleep_on("journal_flush")
+        writer.note(Episode.of(running_chat(1)), 3, [b"{}"], closed=False)
+        writer.note(Episode.of(running_chat(2)), 1, [b"{}"], closed=False)
+        assert await rows(pool, 4) == [(1, 1, 1), (1, 2, 2), (1, 3, 3), (2, 1, 1)]
+
+
+async def test_what_the_database_does_not_take_is_written_later_without_a_hole(
+    pool: Pool, proxy: Proxy, clock: FakeClock
+) -> None:
+    link = Pool(PoolConfig(connect=ConnectConfig(dsn=proxy.dsn)))
+    emitted = Emitted()
+    writer = JournalWriter(link, env_with(clock, emitted), draw=lambda: 1.0)
+    episode = Episode.of(running_chat())
+    async with running(writer):
+        writer.note(episode, 1, [b"{}"], closed=False)
+        await rows(pool, 1)
+        proxy.refuse(new=True)
+        proxy.cut()
+        await clock.pass_over("journal_flush")
+        writer.note(episode, 2, [b"{}", b"{}"], closed=False)
+        await clock.asleep_on("journal_retry")
+        writer.note(episode, 4, [b"{}"], closed=True)
+        proxy.refuse(new=False)
+        await clock.pass_over("journal_retry")
+        await clock.pass_over("journal_flush")
+        assert await rows(pool, 3) == [(1, 1, 1), (1, 2, 3), (1, 4, 4)]
+    assert (emitted.counts["journal_behind"], writer.dropped) == (1, 0)
+    await link.close()
+
+
+async def test_when_too_much_is_pending_new_parts_are_dropped_and_no_hole_is_written(
+    pool: Pool, clock: FakeClock
+) -> None:
+    """An episode is given up from the first part that was dropped; the next one is not."""
+    config = WriterConfig(max_pending_bytes=10)
+    writer = JournalWriter(pool, env_with(clock), None, config)
+    episode, other = Episode.of(running_chat(1)), Episode.of(running_chat(2))
+    writer.note(episode, 1, [b"0123456789"], closed=False)
+    writer.note(episode, 2, [b"dropped"], closed=False)
+    async with running(writer):
+        await clock.asleep_on("journal_flush")
+        writer.note(episode, 3, [b"after the hole"], closed=False)
+        writer.note(other, 1, [b"fine"], closed=True)
+        writer.note(episode, 4, [], closed=True)
+        await clock.pass_over("journal_flush")
+        assert await rows(pool, 2) == [(1, 1, 1), (2, 1, 1)]
+    assert writer.dropped == 2
+
+
+async def test_much_is_written_in_several_statements(dsn: str, clock: FakeClock) -> None:
+    async with counting_pool(dsn) as (pool, sent):
+        writer = JournalWriter(pool, env_with(clock), None, WriterConfig(batch_bytes=100))
+        for number in range(1, 6):
+            writer.note(Episode.of(running_chat(number)), 1, [b"x" * 60], closed=False)
+        async with running(writer):
+            await rows(pool, 5)
+        assert sent.count(journal.APPEND) == 3
+
+
+async def test_the_oldest_journal_is_emptied_from_time_to_time(
+    pool: Pool, clock: FakeClock
+) -> None:
+    await pool.execute(
+        """INSERT INTO chat_journal (slot, chat_id, history_version, attempt, first_seq,
+               last_seq, parts)
+           SELECT n, $1, 1, 1, 1, 1, '' FROM generate_series(0, 5) n""",
+        UUID(int=1),
+    )
+    async with running(JournalWriter(pool, env_with(clock))):
+        assert await clock.asleep_on("journal_empty") == pytest.approx(100)
+        assert await pool.fetchval("SELECT count(*) FROM chat_journal") == 5
+
+
+# Tailing
+
+
+def tail_on(pool: Pool, clock: FakeClock) -> tuple[Tail, list[Hint]]:
+    said: list[Hint] = []
+    return Tail(pool, env_with(clock), said.append, draw=lambda: 1.0), said
+
+
+def ignore() -> None:
+    """Nobody watches."""
+
+
+async def test_a_quiet_chat_is_asked_after_less_often_until_it_is_heard_of(
+    dsn: str, clock: FakeClock
+) -> None:
+    async with counting_pool(dsn) as (pool, sent):
+        tail, _ = tail_on(pool, clock)
+
+        async def asked_in(seconds: float) -> int:
+            before, end = sent.count(journal.TAIL), clock.monotonic() + seconds
+            while clock.monotonic() < end:
+                await clock.pass_over("tail")
+            await clock.asleep_on("tail")
+            return sent.count(journal.TAIL) - before
+
+        tail.follow(running_chat(), ignore)
+        async with running(tail):
+            assert 20 <= await asked_in(1) <= 40
+            await asked_in(9)
+            assert 3 <= await asked_in(1) <= 6
+            tail.hurry(running_chat().id)
+            assert 20 <= await asked_in(1) <= 40
+
+
+async def test_nothing_is_asked_while_nothing_is_followed(dsn: str, clock: FakeClock) -> None:
+    async with counting_pool(dsn) as (pool, sent):
+        tail, _ = tail_on(pool, clock)
+        async with running(tail):
+            tail.follow(running_chat(), ignore)
+            await clock.asleep_on("tail")
+            tail.drop(running_chat().id)
+            sent.clear()
+            await clock.pass_over("tail")
+            await journal.append(pool, [flush(1, 1, b'{"n":1}')])
+            assert not clock.sleeping("tail")
+        assert sent == [journal.APPEND]
+
+
+def flush(first: int, last: int, parts: bytes, **columns: object) -> journal.Flush:
+    row = journal.Flush(
+        episode=Episode.of(running_chat()), first_seq=first, last_seq=last, parts=parts
+    )
+    return msgspec.structs.replace(row, **columns)
+
+
+async def test_many_chats_are_asked_after_in_one_statement(dsn: str, clock: FakeClock) -> None:
+    async with counting_pool(dsn) as (pool, sent):
+        tail, _ = tail_on(pool, clock)
+        woken = asyncio.Event()
+        for number in range(1, 31):
+            tail.follow(running_chat(number), ignore)
+        tail.follow(running_chat(31), woken.set)
+        last = flush(1, 1, b"{}", episode=Episode.of(running_chat(31)))
+        await journal.append(pool, [last])
+        sent.clear()
+        async with running(tail), asyncio.timeout(5):
+            await woken.wait()
+        assert sent == [journal.TAIL]
+
+
+async def test_whoever_runs_the_chat_is_told_that_it_is_tailed_now_and_then(
+    pool: Pool, clock: FakeClock
+) -> None:
+    tail, said = tail_on(pool, clock)
+    tail.follow(running_chat(1), ignore)
+    tail.follow(msgspec.structs.replace(running_chat(2), worker_id=None), ignore)
+    async with running(tail):
+        await clock.pass_over("tail")
+        await clock.asleep_on("tail")
+        assert said == [Hint.of(running_chat(1), TAILED)]
+        clock.advance(10)
+        await clock.pass_over("tail")
+        await clock.asleep_on("tail")
+        assert said == [Hint.of(running_chat(1), TAILED)] * 2
+
+
+async def test_an_answer_about_an_episode_that_is_over_is_not_taken_for_the_next(
+    pool: Pool, proxy: Proxy, clock: FakeClock
+) -> None:
+    link = Pool(PoolConfig(connect=ConnectConfig(dsn=proxy.dsn)))
+    tail, _ = tail_on(link, clock)
+    tail.follow(running_chat(), ignore)
+    await journal.append(pool, [flush(1, 1, b'{"attempt":1}')])
+    async with running(tail):
+        proxy.hold_replies()
+        tail.follow(running_chat(attempt=2), ignore)
+        proxy.resume()
+        await clock.pass_over("tail")
+        await clock.asleep_on("tail")
+        followed = tail.find(running_chat().id)
+        assert followed is not None
+        assert (followed.episode.attempt, followed.events) == (2, [])
+    await link.close()
+
+
+async def test_a_database_that_is_away_makes_previews_late_and_no_more(
+    pool: Pool, proxy: Proxy, clock: FakeClock
+) -> None:
+    link = Pool(PoolConfig(connect=ConnectConfig(dsn=proxy.dsn)))
+    tail, _ = tail_on(link, clock)
+    woken = asyncio.Event()
+    proxy.refuse(new=True)
+    tail.follow(running_chat(), woken.set)
+    async with running(tail):
+        await clock.asleep_on("tail_retry")
+        await journal.append(pool, [flush(1, 2, b"{}\n{}")])
+        proxy.refuse(new=False)
+        await clock.pass_over("tail_retry")
+        async with asyncio.timeout(5):
+            await woken.wait()
+        followed = tail.find(running_chat().id)
+        assert followed is not None
+        assert followed.events == [b"{}", b"{}"]
+    await link.close()
+
+
+# Replaying
+
+
+@pytest.mark.promise("P4")
+async def test_what_a_dead_worker_had_shown_can_be_read_back(pool: Pool, clock: FakeClock) -> None:
+    writer = JournalWriter(pool, env_with(clock))
+    episodes = Episodes(clock, writer)
+    episode = Episode.of(running_chat())
+    async with running(writer, episodes):
+        recorder = episodes.open(episode)
+        recorder.add("assistant", [text("Once")])
+        await rows(pool, 1)
+        recorder.add("assistant", [text(" upon")])
+        await clock.pass_over("coalesce")
+        await clock.pass_over("journal_flush")
+        await rows(pool, 2)
+    await pool.execute("INSERT INTO chat_journal SELECT * FROM chat_journal")
+    assert await read_episode(pool, episode) == (
+        LivePart(role="assistant", part=Text(text="Once")),
+        LivePart(role="assistant", part=Text(text=" upon")),
+    )
+    assert await read_episode(pool, Episode.of(running_chat(attempt=2))) == ()
+
+
+async def test_nothing_is_read_back_past_a_hole_nor_of_unknown_kinds(pool: Pool) -> None:
+    def event(part: str) -> bytes:
+        payload = f'"role":"assistant","history_version":1,"attempt":1,"seq":1,"part":{part}'
+        chat_id = running_chat().id
+        return (
+            f'{{"type":"message_part","chat_id":"{chat_id}","message_part":{{{payload}}}}}'.encode()
+        )
+
+    known, unknown = event('{"type":"text","text":"a"}'), event('{"type":"hologram"}')
+    await journal.append(
+        pool, [flush(1, 2, known + b"\n" + unknown), flush(3, 3, known), flush(5, 5, known)]
+    )
+    found = await read_episode(pool, Episode.of(running_chat()))
+    assert found == (LivePart(role="assistant", part=Text(text="a")),) * 2
+
+
+async def test_a_long_episode_is_read_back_whole(pool: Pool) -> None:
+    """Also what lies in earlier parts of the journal, which a follower does not look at."""
+    await pool.execute(
+        """INSERT INTO chat_journal (slot, chat_id, history_version, attempt, first_seq,
+               last_seq, parts)
+           SELECT ((extract(epoch FROM now())::bigint / 300) + CASE
+               WHEN n <= 100 THEN 3 WHEN n <= 200 THEN 4 WHEN n <= 300 THEN 5 ELSE 6 END) % 6,
+               $1, 1, 1, n, n, convert_to('{}', 'UTF8') FROM generate_series(1, 400) n""",
+        running_chat().id,
+    )
+    found = await journal.tail(pool, [(Episode.of(running_chat()), 0)], most=100_000)
+    assert [row.first_seq for row in found] == list(range(1, 401))
