@@ -22,7 +22,17 @@ from chatd.providers.faults import incomplete
 from chatd.providers.http import MAX_ERROR_BODY, Http, HttpConfig
 from chatd.providers.secret import Secret, redacted
 from tests.support.providers.certificate import self_signed
-from tests.support.providers.server import Cut, FakeServer, Gate, Hangup, Reset, Silence
+from tests.support.providers.server import (
+    Cut,
+    FakeServer,
+    Gate,
+    Hangup,
+    NoReply,
+    Recorded,
+    Reply,
+    Reset,
+    Silence,
+)
 
 KEY = "sk-very-secret-0123456789abcdef"
 WAIT_S = 5.0
@@ -189,6 +199,27 @@ async def test_a_server_that_hangs_up_after_the_last_word_is_forgiven(
     for ending in (Cut(), Reset(), Hangup()):
         fake.script(b"end", ending)
         assert await ask(http, fake.url) == [END]
+
+
+class Fickle(FakeServer):
+    """Keeps a connection, and closes it when it is used again."""
+
+    def answer(self, request: Recorded) -> Reply:
+        seen = [other for other in self.requests if other.connection == request.connection]
+        return super().answer(request) if len(seen) == 1 else Reply(steps=(NoReply(),))
+
+
+async def test_a_connection_that_was_closed_meanwhile_costs_nothing(http: Http) -> None:
+    async with Fickle.running() as fake:
+        for _ in range(3):
+            fake.script(b"one ", b"end")
+            assert (await ask(http, fake.url))[-1] == END
+
+
+async def test_a_new_connection_that_is_cut_is_not_tried_again(fake: FakeServer) -> None:
+    fake.script(NoReply())
+    assert (await failure(fake.url)).transport == "reset"
+    assert fake.connections == 1
 
 
 async def test_a_request_larger_than_a_megabyte_is_sent(fake: FakeServer, http: Http) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import io
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
+from types import SimpleNamespace
 from typing import Final, Protocol
 
 import aiohttp
@@ -63,13 +64,14 @@ class Http:
         self._provider = provider
         self._secrets = secrets
         self._config = config or HttpConfig()
-        self._session: aiohttp.ClientSession | None = None
+        # One that keeps connections for the next request, and one that never does.
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._is_closed = False
 
     async def close(self) -> None:
         self._is_closed = True
-        session, self._session = self._session, None
-        if session is not None:
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
             await session.close()
 
     @asynccontextmanager
@@ -99,28 +101,47 @@ class Http:
     async def _open(
         self, url: str, headers: Mapping[str, str], body: bytes
     ) -> aiohttp.ClientResponse:
+        """A server may close a connection that it has kept at the very moment we use it again,
+        and llama.cpp's always does. That says nothing of the request, so it is sent once more, on
+        a connection of its own; a new connection that is cut is never tried again."""
+        opened = await self._post(url, headers, body, keep=True)
+        if opened is None:
+            opened = await self._post(url, headers, body, keep=False)
+        assert opened is not None
+        return opened
+
+    async def _post(
+        self, url: str, headers: Mapping[str, str], body: bytes, *, keep: bool
+    ) -> aiohttp.ClientResponse | None:
+        """None if the server had closed the connection that was to be used again."""
         # aiohttp's errors carry the request's headers. Ours are raised outside the handler, so
         # that they do not hang on to them as their context.
         if self._is_closed:
             raise self.failed(ProviderFault(message="the provider is closed", transport="reset"))
         proxy = None if self._config.proxy is None else self._config.proxy.reveal()
+        line = _Line()
         try:
-            return await self._ensure_session().post(
+            return await self._session(keep=keep).post(
                 url,
                 data=io.BytesIO(body) if len(body) > _WHOLE_BODY else body,
                 headers={"Accept-Encoding": "identity", **headers},
                 allow_redirects=False,
                 proxy=proxy,
+                trace_request_ctx=line,
             )
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+            if line.is_old:
+                return None
+            fault = transport_fault(error, host_of(url))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             fault = transport_fault(error, host_of(url))
         raise self.failed(fault)
 
-    def _ensure_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
+    def _session(self, *, keep: bool) -> aiohttp.ClientSession:
+        if keep not in self._sessions:
             config = self._config
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
+            self._sessions[keep] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, force_close=not keep),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(
                     total=None,
@@ -130,8 +151,9 @@ class Http:
                 max_line_size=_HEADER_LIMIT,
                 max_field_size=_HEADER_LIMIT,
                 trust_env=False,
+                trace_configs=[_watching_lines()],
             )
-        return self._session
+        return self._sessions[keep]
 
     async def _check(self, response: aiohttp.ClientResponse) -> bytes:
         """The first bytes, if they had to be looked at. Raises unless this is a stream."""
@@ -218,3 +240,25 @@ def _reply_fault(response: aiohttp.ClientResponse, body: bytes) -> ProviderFault
         body=text or None,
         retry_after_s=retry_after_s(headers),
     )
+
+
+class _Line:
+    """What is known of the connection that a request went out on."""
+
+    def __init__(self) -> None:
+        self.is_old = False
+
+
+def _watching_lines() -> aiohttp.TraceConfig:
+    async def reused(
+        _session: aiohttp.ClientSession,
+        context: SimpleNamespace,
+        _params: aiohttp.TraceConnectionReuseconnParams,
+    ) -> None:
+        line = context.trace_request_ctx
+        if isinstance(line, _Line):
+            line.is_old = True
+
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(reused)
+    return trace

@@ -51,7 +51,11 @@ class Hangup:
     """The reply ends in good order, but the connection is then closed."""
 
 
-Step = bytes | str | Gate | Silence | Cut | Reset | Hangup
+class NoReply:
+    """The connection is closed before a word is said. As the first step only."""
+
+
+Step = bytes | str | Gate | Silence | Cut | Reset | Hangup | NoReply
 
 
 @dataclass(kw_only=True)
@@ -199,6 +203,8 @@ class FakeServer:
             await asyncio.gather(sending, leaving, return_exceptions=True)
 
     async def _send(self, reply: Reply, writer: asyncio.StreamWriter) -> bool:
+        if reply.steps and isinstance(reply.steps[0], NoReply):
+            return False
         headers = {"content-type": self.content_type, **reply.headers}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"HTTP/1.1 {reply.status} Scripted\r\n{lines}transfer-encoding: chunked\r\n\r\n"
@@ -222,6 +228,8 @@ class FakeServer:
                     writer.write(b"0\r\n\r\n")
                     await writer.drain()
                     return False
+                case NoReply():
+                    raise AssertionError("too late for no reply at all")
                 case _:
                     data = step.encode() if isinstance(step, str) else step
                     writer.write(b"%x\r\n%b\r\n" % (len(data), data) if data else b"")
