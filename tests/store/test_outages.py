@@ -90,6 +90,7 @@ async def test_a_cut_line_loses_replies_but_no_change_and_doubles_none(
 
         async def lose_replies() -> None:
             proxy.hold_replies()
+            work.storm.calm_down()  # whoever opens a new session now would hear
             await eventually(lambda: is_nobody_active(pool))
             proxy.cut()
 
