@@ -6,6 +6,7 @@ resort for errors, and that nobody gets past it without a token but for what is 
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from typing import Final, cast
 
 import msgspec
@@ -64,9 +65,7 @@ class Api:
         self._streams = Streams(doors.env.clock, doors.limits, self._metrics)
         self._events = Events(doors, self._streams)
         self._sockets = Sockets(doors, self._streams)
-        routes = all_routes(doors)
-        self.description = describe(routes)
-        self._router = _router(doors, routes, self.description)
+        self._router = _router(doors, all_routes(doors))
 
     async def close(self) -> None:
         await self._streams.close()
@@ -172,24 +171,37 @@ def all_routes(doors: Doors) -> tuple[Route, ...]:
     )
 
 
-def _router(doors: Doors, routes: tuple[Route, ...], description: bytes) -> App:
-    health = Health(doors)
-    page, machines = docs_page(description), Reply(body=description)
+class _Described:
+    """Made when somebody first asks: a server should not start later for it."""
 
-    async def docs() -> Reply:
-        return page
+    def __init__(self, routes: tuple[Route, ...]) -> None:
+        self._routes = routes
 
-    async def described() -> Reply:
-        return machines
+    @cached_property
+    def _description(self) -> bytes:
+        return describe(self._routes)
 
+    @cached_property
+    def _page(self) -> Reply:
+        return docs_page(self._description)
+
+    async def for_machines(self) -> Reply:
+        return Reply(body=self._description)
+
+    async def for_people(self) -> Reply:
+        return self._page
+
+
+def _router(doors: Doors, routes: tuple[Route, ...]) -> App:
+    health, described = Health(doors), _Described(routes)
     litestar = Litestar(
         route_handlers=[
             *(_known_only(doors, route) for route in routes),
             _public("/healthz", health.alive),
             _public("/readyz", health.ready),
             _public("/metrics", health.metrics),
-            _public("/docs", docs),
-            _public(f"{PREFIX}/openapi.json", described),
+            _public("/docs", described.for_people),
+            _public(f"{PREFIX}/openapi.json", described.for_machines),
         ],
         # Ours is made of the types by the library that also checks them.
         openapi_config=None,
@@ -211,7 +223,9 @@ def _known_only(doors: Doors, route: Route) -> HTTPRouteHandler:
         return _given(await route.handle(call))
 
     path = PREFIX + route.path.replace("_id}", "_id:str}")
-    return HTTPRouteHandler(path, http_method=[route.method], name=route.name)(endpoint)
+    return HTTPRouteHandler(path, http_method=[route.method], status_code=200, name=route.name)(
+        endpoint
+    )
 
 
 def _public(path: str, handle: Callable[[], Awaitable[Reply]]) -> HTTPRouteHandler:

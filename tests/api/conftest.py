@@ -1,0 +1,13 @@
+"""A front door for each test."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from tests.support.front import Front, front_door
+
+
+@pytest.fixture
+async def front(dsn: str) -> AsyncGenerator[Front]:
+    async with front_door(dsn) as front:
+        yield front

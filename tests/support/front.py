@@ -1,0 +1,238 @@
+"""The front door on a real port, and clients of it. Nobody runs the chats: a test plays the
+worker where it wants one.
+
+Two people can come in, `ME` and `STRANGER`. What they get is kept as it came over the wire.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+from uuid import UUID
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+from prometheus_client import CollectorRegistry
+
+from chatd.api.auth import Tokens
+from chatd.api.build import Api, build
+from chatd.api.doors import Doors, Limits
+from chatd.api.serve import Bound, serve
+from chatd.clock import SystemClock
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat
+from chatd.domain.hint import Hint
+from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
+from chatd.domain.model import EffortRange, ModelConfig
+from chatd.domain.ports import Clock
+from chatd.store import chats
+from chatd.store.transact import Operation
+from tests.support.factories import OWNER
+from tests.support.streaming import A, Network, StreamReplica, env_with, replica_on
+
+ME: Final = "my-token"
+STRANGER: Final = "a-strangers-token"
+OTHER_OWNER: Final = UserId(UUID(int=77))
+USERS: Final = {ME: OWNER, STRANGER: OTHER_OWNER}
+
+Json = dict[str, object]
+
+
+def model(number: int, name: str, **fields: object) -> ModelConfig:
+    plain = ModelConfig(
+        id=ModelConfigId(UUID(int=number)), name=name, provider="acme", model=f"{name}-1"
+    )
+    return msgspec.structs.replace(plain, **fields)
+
+
+FAST: Final = model(501, "fast", context_limit=1000)
+CLEVER: Final = model(502, "clever", provider="other", reasoning_effort=EffortRange(max="high"))
+
+
+class Directory:
+    """Satisfies `ModelDirectory`. The first is the default."""
+
+    def __init__(self, *models: ModelConfig) -> None:
+        self.models = models
+
+    async def by_name(self, name: str) -> ModelConfig | None:
+        return next((model for model in self.models if model.name == name), None)
+
+    async def get(self, model_id: ModelConfigId) -> ModelConfig | None:
+        return next((model for model in self.models if model.id == model_id), None)
+
+    async def default(self) -> ModelConfig | None:
+        return self.models[0] if self.models else None
+
+    async def all(self) -> Sequence[ModelConfig]:
+        return self.models
+
+
+class Slots:
+    """Satisfies `Offer`: a worker, if the test has one."""
+
+    def __init__(self) -> None:
+        self.worker: WorkerId | None = None
+        self.held = 0
+
+    @contextmanager
+    def __call__(self, *, root: bool) -> Generator[WorkerId | None]:
+        self.held += 1
+        try:
+            yield self.worker
+        finally:
+            self.held -= 1
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    @property
+    def json(self) -> Json:
+        return msgspec.json.decode(self.content, type=Json)
+
+    @property
+    def items(self) -> list[Json]:
+        return msgspec.json.decode(self.content, type=list[Json])
+
+    def at(self, name: str) -> list[Json]:
+        """A list that is in the answer."""
+        return msgspec.convert(self.json[name], list[Json])
+
+    @property
+    def code(self) -> tuple[int, object]:
+        """Status and code of an error, whose body has the one shape that errors have."""
+        body = self.json
+        assert body.keys() <= {"code", "message", "detail", "validations"}, body
+        assert isinstance(body["message"], str)
+        assert self.headers["content-type"] == "application/json"
+        return self.status, body["code"]
+
+    @property
+    def field(self) -> object:
+        """The one field that is complained about."""
+        validations = msgspec.convert(self.json["validations"], list[dict[str, str]])
+        (only,) = validations
+        return only["field"]
+
+
+class Front:
+    """One replica's front door, and somebody at it."""
+
+    def __init__(self, replica: StreamReplica, doors: Doors, api: Api, at: Bound) -> None:
+        self.replica = replica
+        self.doors = doors
+        self.api = api
+        self.url = at.url
+        self.http = aiohttp.ClientSession(at.url)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        token: str | None = ME,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """`body` is sent as JSON, or as it is if it is bytes."""
+        data = body if isinstance(body, bytes) or body is None else msgspec.json.encode(body)
+        sent = authorized(token) | dict(headers or {})
+        async with (
+            asyncio.timeout(10),
+            self.http.request(method, f"/api/v1{path}", data=data, headers=sent) as response,
+        ):
+            content = await response.read()
+            found = {name.lower(): value for name, value in response.headers.items()}
+            return Answer(status=response.status, headers=found, content=content)
+
+    async def create(self, words: str = "hello", **fields: object) -> ChatId:
+        made = await self.ask("POST", "/chats", saying(words, **fields))
+        assert made.status == 201, made.content
+        return ChatId(UUID(str(made.json["id"])))
+
+    async def chat(self, chat_id: ChatId) -> Chat:
+        found = await chats.get(self.replica.pool, chat_id)
+        assert found is not None
+        return found
+
+    async def act(self, chat_id: ChatId, decide: Callable[[Chat], Change | None]) -> Chat:
+        """Play the worker, or anybody else."""
+        outcome = await self.replica.transactor.run(
+            Operation(
+                chat_id=chat_id,
+                change_id=self.doors.env.new_change_id(),
+                decide=lambda loaded: decide(loaded.chat),
+            )
+        )
+        return outcome.chat
+
+
+def authorized(token: str | None) -> dict[str, str]:
+    return {} if token is None else {"Authorization": f"Bearer {token}"}
+
+
+def saying(words: str, **fields: object) -> Json:
+    """The body of a request that says something."""
+    return {"content": [{"type": "text", "text": words}], **fields}
+
+
+class Door(Struct, frozen=True, kw_only=True):
+    """How a test wants its front door."""
+
+    clock: Clock | None = None
+    limits: Limits = Limits()
+    models: tuple[ModelConfig, ...] = (FAST, CLEVER)
+    draining: Callable[[], bool] = lambda: False
+
+
+def doors_of(replica: StreamReplica, wanted: Door, clock: Clock) -> Doors:
+    def announce(chat: Chat, kind: str) -> None:
+        replica.watches.changed(chat, kind)
+        replica.network.publish(Hint.of(chat, kind))
+
+    return Doors(
+        pool=replica.pool,
+        transactor=replica.transactor,
+        tell=replica.tell,
+        announce=announce,
+        offer=Slots(),
+        feeds=replica.feeds,
+        watches=replica.watches,
+        models=Directory(*wanted.models),
+        tokens=Tokens(USERS),
+        env=env_with(clock),
+        registry=CollectorRegistry(),
+        draining=wanted.draining,
+        limits=wanted.limits,
+    )
+
+
+@asynccontextmanager
+async def front_door(dsn: str, wanted: Door | None = None) -> AsyncGenerator[Front]:
+    wanted = wanted or Door()
+    clock = wanted.clock or SystemClock()
+    async with replica_on(dsn, clock, Network(), A) as (replica, _sent):
+        doors = doors_of(replica, wanted, clock)
+        api = build(doors)
+        async with listening(api) as bound:
+            front = Front(replica, doors, api, bound)
+            try:
+                yield front
+            finally:
+                await front.http.close()
+
+
+@asynccontextmanager
+async def listening(api: Api) -> AsyncGenerator[Bound]:
+    """Cut off at the end, without the patience that a stop has."""
+    bound: asyncio.Future[Bound] = asyncio.get_running_loop().create_future()
+    async with asyncio.TaskGroup() as group:
+        server = group.create_task(serve(api, "127.0.0.1", 0, bound.set_result, asyncio.Event()))
+        try:
+            yield await bound
+        finally:
+            server.cancel()
