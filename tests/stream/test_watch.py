@@ -1,0 +1,150 @@
+"""All chats of a person: each change is told once to those who watch, and to nobody else."""
+
+import asyncio
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from chatd.domain.hint import Hint
+from chatd.domain.ids import UserId
+from chatd.domain.public_chat import PublicChat, WatchEvent, WatchReady, public_chat
+from chatd.domain.user_moves import archive
+from chatd.store import chats
+from chatd.stream.chain import Lagged
+from chatd.stream.watch import Watcher
+from tests.stream.conftest import House
+from tests.support.clock import FakeClock
+from tests.support.factories import OWNER
+from tests.support.store import write
+from tests.support.turns import finishes, says, sends
+
+SOMEBODY_ELSE = UserId(UUID(int=77))
+
+_EVENT = msgspec.json.Decoder(WatchEvent | WatchReady)
+
+
+async def told(watcher: Watcher) -> WatchEvent | WatchReady:
+    async with asyncio.timeout(5):
+        (event,) = (await watcher.next()).events
+    return _EVENT.decode(event)
+
+
+async def change(watcher: Watcher) -> tuple[str, PublicChat]:
+    event = await told(watcher)
+    assert isinstance(event, WatchEvent)
+    return event.kind, event.chat
+
+
+async def test_a_watch_begins_by_saying_that_it_is_ready(house: House) -> None:
+    with house.here.watches.watch(OWNER) as watcher:
+        assert await told(watcher) == WatchReady()
+
+
+async def test_writes_here_are_told_without_a_query(house: House) -> None:
+    with house.here.watches.watch(OWNER) as watcher:
+        await told(watcher)
+        chat = await house.here.create()
+        assert await change(watcher) == ("created", public_chat(chat))
+        chat = await house.here.do(chat, finishes("done"))
+        assert await change(watcher) == ("changed", public_chat(chat))
+        chat = await house.here.do(chat, archive)
+        assert await change(watcher) == ("archived", public_chat(chat))
+        assert public_chat(chat).status == "archived"
+        assert chats.GET_MANY not in house.sent_here
+
+
+async def test_writes_elsewhere_are_read_many_at_once(house: House, clock: FakeClock) -> None:
+    with house.there.watches.watch(OWNER) as watcher:
+        await told(watcher)
+        first = await house.here.create(1)
+        assert await change(watcher) == ("created", public_chat(first))
+        second, third = await house.here.create(2), await house.here.create(3)
+        first = await house.here.do(first, says("one"))
+        await clock.pass_over("watch_read")
+        seen = {chat.id: chat for _, chat in [await change(watcher) for _ in range(3)]}
+        assert seen == {chat.id: public_chat(chat) for chat in (first, second, third)}
+        assert house.sent_there.count(chats.GET_MANY) == 2
+
+
+async def test_a_new_title_is_told_though_no_version_changes(house: House) -> None:
+    chat = await house.here.create()
+    with house.here.watches.watch(OWNER) as near, house.there.watches.watch(OWNER) as far:
+        await told(near)
+        await told(far)
+        retitled = await chats.set_title(house.pool, chat.id, was=chat.title, now="A better one")
+        assert retitled is not None
+        house.here.watches.changed(retitled, "title")
+        house.network.publish(Hint.of(retitled, "title"))
+        assert await change(near) == ("title", public_chat(retitled))
+        assert await change(far) == ("title", public_chat(retitled))
+
+
+async def test_the_same_is_not_told_twice(house: House, clock: FakeClock) -> None:
+    """One's own hint comes back, late hints come, the poll finds what was told already."""
+    with house.here.watches.watch(OWNER) as watcher:
+        await told(watcher)
+        first = await house.here.create(1)
+        first = await house.here.do(first, says("more"))
+        house.network.deliver(house.network.said[0])
+        await clock.pass_over("watch_poll")
+        await clock.asleep_on("watch_poll")
+        second = await house.here.create(2)
+        seen = [await change(watcher) for _ in range(3)]
+        assert [(chat.id, chat.version) for _, chat in seen] == [
+            (first.id, 1),
+            (first.id, 2),
+            (second.id, 1),
+        ]
+
+
+async def test_nobody_sees_the_chats_of_others(house: House) -> None:
+    with house.here.watches.watch(SOMEBODY_ELSE) as watcher:
+        await told(watcher)
+        await house.here.create(1)
+        theirs = await house.here.create(2, owner_id=SOMEBODY_ELSE)
+        assert await change(watcher) == ("created", public_chat(theirs))
+
+
+async def test_what_no_hint_told_is_found_by_the_poll(house: House, clock: FakeClock) -> None:
+    chat = await house.here.create()
+    chat = await house.here.do(chat, finishes("done"))
+    house.network.hold()
+    with house.there.watches.watch(OWNER) as watcher:
+        await told(watcher)
+        chat = (await write(house.pool, sends("unheard")(chat), 9)).chat
+        await clock.pass_over("watch_poll")
+        assert await change(watcher) == ("changed", public_chat(chat))
+
+
+async def test_after_deafness_the_client_is_asked_to_list_again(house: House) -> None:
+    with house.here.watches.watch(OWNER) as watcher:
+        await told(watcher)
+        house.here.deaf_for_a_while()
+        assert await told(watcher) == WatchReady()
+
+
+async def test_nothing_is_asked_while_nobody_watches(house: House, clock: FakeClock) -> None:
+    with house.there.watches.watch(OWNER) as watcher:
+        await told(watcher)
+        await clock.asleep_on("watch_poll")
+    await house.here.create()
+    await clock.pass_over("watch_poll")
+    with house.there.watches.watch(OWNER) as watcher:
+        await told(watcher)
+        await clock.asleep_on("watch_poll")
+    assert chats.GET_MANY not in house.sent_there
+
+
+async def test_one_that_does_not_keep_up_is_cut_off(house: House, clock: FakeClock) -> None:
+    chat = await house.here.create()
+    with house.here.watches.watch(OWNER) as stuck, house.here.watches.watch(OWNER) as quick:
+        await told(stuck)
+        await told(quick)
+        await house.here.do(chat, says("one"))
+        assert (await change(quick))[0] == "changed"
+        clock.advance(11)
+        await house.here.do(chat, says("two"))
+        assert (await change(quick))[0] == "changed"
+        with pytest.raises(Lagged):
+            await told(stuck)
