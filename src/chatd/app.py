@@ -5,19 +5,37 @@ Owns that order and nothing else; what a command prints and how it ends is the c
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+import secrets
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
+from uuid import uuid4
 
 import msgspec
+from prometheus_client import CollectorRegistry
 
+from chatd.api.auth import ADMIN, Tokens, admin_token
+from chatd.api.auth import FILE as TOKEN_FILE
+from chatd.api.build import build
+from chatd.api.doors import Doors
+from chatd.api.serve import Bound
+from chatd.api.serve import serve as listen
+from chatd.domain.chat import Chat
 from chatd.domain.errors import Unavailable
-from chatd.domain.ports import Clock
+from chatd.domain.ids import ChangeId
+from chatd.domain.ports import Clock, Env, Tool
+from chatd.engine.slots import SlotsConfig
+from chatd.engine.worker import WorkerConfig
+from chatd.models import directory
 from chatd.pg.config import Config
 from chatd.pg.errors import PgError
 from chatd.pg.server import Server, start
+from chatd.providers.directory import Directory
+from chatd.replica import Replica, ReplicaConfig
 from chatd.settings.tree import Settings
 from chatd.store import migrate
+from chatd.store.conn import ConnectConfig
+from chatd.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +45,18 @@ WATCH_S: Final = 2.0
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to tell once everything runs."""
 
+    url: str
+    token_file: str | None
+    model: str
     migrated: tuple[str, ...]
+
+
+class NoTools:
+    """Satisfies `ports.ToolSource`: there is no workspace to act in yet."""
+
+    async def tools(self, chat: Chat) -> Sequence[Tool]:
+        del chat
+        return ()
 
 
 async def serve(
@@ -39,13 +68,79 @@ async def serve(
     ready: Callable[[Ready], None],
 ) -> None:
     """Run until `stop` is set. Everything that was started is stopped again, whatever happens."""
-    async with database(settings, env) as server:
+    models = directory(settings, env, clock)
+    async with database(settings, env) as server, asyncio.TaskGroup() as group:
         migrated = await migrate.up(server.dsn)
-        ready(Ready(migrated=tuple(migrated)))
-        async with asyncio.TaskGroup() as group:
-            watch = group.create_task(_keep_up(server, clock), name="database watch")
-            await stop.wait()
+        watch = group.create_task(_keep_up(server, clock), name="database watch")
+        try:
+            registry = CollectorRegistry()
+            replica = _replica(settings, server.dsn, models, Telemetry(registry), clock)
+            async with replica.running():
+                token = admin_token(env.get("CHATD_ADMIN_TOKEN"), settings.data_dir)
+                doors = _doors(replica, models, token, registry, stop)
+                default = await models.default()
+
+                def bound(where: Bound) -> None:
+                    given = "CHATD_ADMIN_TOKEN" in env
+                    ready(
+                        Ready(
+                            url=where.url,
+                            token_file=None if given else str(settings.data_dir / TOKEN_FILE),
+                            model="none" if default is None else default.name,
+                            migrated=tuple(migrated),
+                        )
+                    )
+
+                await listen(build(doors), settings.server.host, settings.server.port, bound, stop)
+        finally:
             watch.cancel()
+            await models.close()
+
+
+def _replica(
+    settings: Settings, dsn: str, models: Directory, telemetry: Telemetry, clock: Clock
+) -> Replica:
+    connect = ConnectConfig(
+        dsn=dsn,
+        statement_timeout_s=settings.database.statement_timeout_s,
+        lock_timeout_s=settings.database.lock_timeout_s,
+    )
+    slots = SlotsConfig(roots=settings.worker.slots, children=settings.worker.child_slots)
+    config = ReplicaConfig(
+        connect=connect,
+        pool_size=settings.database.pool_size,
+        worker=WorkerConfig(slots=slots, drain_s=settings.worker.drain_s),
+    )
+    surroundings = Env(clock=clock, emit=telemetry, new_id=uuid4, new_change_id=_change_id)
+    return Replica(config, surroundings, models=models, tools=NoTools())
+
+
+def _change_id() -> ChangeId:
+    """Never 0, which stands for changes that nobody asks after."""
+    return ChangeId(secrets.randbits(62) + 1)
+
+
+def _doors(
+    replica: Replica,
+    models: Directory,
+    token: str,
+    registry: CollectorRegistry,
+    stop: asyncio.Event,
+) -> Doors:
+    return Doors(
+        pool=replica.database.pool,
+        transactor=replica.transactor,
+        tell=replica.told,
+        announce=replica.announce,
+        offer=replica.worker.offer,
+        feeds=replica.feeds,
+        watches=replica.watches,
+        models=models,
+        tokens=Tokens({token: ADMIN}),
+        env=replica.env,
+        registry=registry,
+        draining=stop.is_set,
+    )
 
 
 @asynccontextmanager

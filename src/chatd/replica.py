@@ -6,7 +6,7 @@ same ways. Owns the order of starting and stopping. Decides nothing.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 
 from msgspec import Struct
@@ -112,29 +112,30 @@ class Replica:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator["Replica"]:
-        """Everything runs inside; leaving drains the worker first, then stops the rest."""
+        """Everything runs inside. Leaving in good order drains the worker first; leaving by an
+        error or by being cancelled stops at once, and others take over what was running."""
         try:
             async with asyncio.TaskGroup() as group:
                 services = [
-                    group.create_task(service, name=name)
-                    for name, service in (
-                        ("publish", self.publisher.run()),
-                        ("listen", self.listener.run()),
-                        ("journal", self.journal.run()),
-                        ("episodes", self.episodes.run()),
-                        ("tail", self.tail.run()),
-                        ("feeds", self.feeds.run()),
-                        ("watches", self.watches.run()),
-                    )
+                    group.create_task(service, name=name) for name, service in self._services()
                 ]
                 worker = group.create_task(self.worker.run(), name="worker")
-                try:
-                    yield self
-                finally:
-                    await self.worker.drain()
-                    await worker
-                    await self.publisher.close()
-                    for service in services:
-                        service.cancel()
+                yield self
+                await self.worker.drain()
+                await worker
+                await self.publisher.close()
+                for service in services:
+                    service.cancel()
         finally:
             await self.database.close()
+
+    def _services(self) -> list[tuple[str, Coroutine[None, None, None]]]:
+        return [
+            ("publish", self.publisher.run()),
+            ("listen", self.listener.run()),
+            ("journal", self.journal.run()),
+            ("episodes", self.episodes.run()),
+            ("tail", self.tail.run()),
+            ("feeds", self.feeds.run()),
+            ("watches", self.watches.run()),
+        ]

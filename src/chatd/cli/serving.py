@@ -15,7 +15,10 @@ async def serve(settings: Settings, stop: Stop) -> None:
         _say(f"chatd {metadata.version('chatd')}")
         _say(f"  data      {settings.data_dir}")
         _say(f"  database  {_where(settings)}, {_schema(what)}")
-        _say("The HTTP server is not part of this version yet. Ctrl-C stops.")
+        _say(f"  model     {what.model}")
+        _say(f"  API       {what.url}/api/v1, described at {what.url}/docs")
+        _say(f"  token     {what.token_file or 'that of CHATD_ADMIN_TOKEN'}")
+        _say("Ctrl-C stops.")
 
     await app.serve(settings, os.environ, clock=SystemClock(), stop=stop.asked, ready=ready)
     _say("Stopped.")

@@ -70,8 +70,8 @@ class Directory:
     async def all(self) -> Sequence[ModelConfig]:
         return tuple(self._models.values())
 
-    async def get(self, config_id: ModelConfigId) -> ModelConfig | None:
-        return self._models.get(config_id)
+    async def get(self, model_id: ModelConfigId) -> ModelConfig | None:
+        return self._models.get(model_id)
 
     async def by_name(self, name: str) -> ModelConfig | None:
         return next((model for model in self._models.values() if model.name == name), None)
