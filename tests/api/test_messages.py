@@ -1,0 +1,222 @@
+"""Messages over HTTP: read by page, sent to idle and busy chats, edited; tools answered."""
+
+import msgspec
+import pytest
+
+from chatd.domain.change import Change
+from chatd.domain.chat import MAX_QUEUED, Chat
+from chatd.domain.commands import WhenBusy
+from chatd.domain.ids import MessageId
+from chatd.domain.states import State
+from chatd.domain.worker_moves import acquire, finish_turn
+from chatd.store import messages
+from tests.support.factories import CHAT, WORKER, draft, text
+from tests.support.front import CLEVER, Front, Json, saying
+from tests.support.seeds import Seed, step
+from tests.support.store import plant_in
+
+SEND = f"/chats/{CHAT}/messages"
+
+
+def parts(message: object) -> list[Json]:
+    return msgspec.convert(msgspec.convert(message, Json)["content"], list[Json])
+
+
+def words(message: object) -> object:
+    (part,) = parts(message)
+    return part["text"]
+
+
+# Send
+
+
+async def test_a_message_to_an_idle_chat_is_in_history_at_once(front: Front) -> None:
+    await plant_in(front.replica.pool, Seed(state=State.W))
+    sent = await front.ask("POST", SEND, saying("what next?", model="clever"))
+    assert (sent.status, sent.json["queued"]) == (200, False)
+    message = sent.json["message"]
+    assert sent.at("messages") == [message]
+    page = await front.ask("GET", SEND)
+    assert page.at("messages")[0] == message
+    assert words(message) == "what next?"
+    row = await front.chat(CHAT)
+    assert (row.model_config_id, row.snapshot_version) == (CLEVER.id, sent.json["version"])
+
+
+async def test_a_message_to_a_busy_chat_waits(front: Front) -> None:
+    await plant_in(front.replica.pool, Seed(state=State.R0))
+    sent = await front.ask("POST", SEND, saying("and then?"))
+    assert (sent.status, sent.json["queued"]) == (200, True)
+    assert "message" not in sent.json
+    queue = await front.ask("GET", f"/chats/{CHAT}/queue")
+    assert queue.at("queued_messages") == [sent.json["queued_message"]]
+    first_page = await front.ask("GET", SEND)
+    assert first_page.at("queued_messages") == [sent.json["queued_message"]]
+
+
+@pytest.mark.parametrize(
+    ("busy", "queued", "steer", "state"),
+    [
+        ("queue", True, False, State.R1),
+        ("steer", True, True, State.R1),
+        ("interrupt", True, False, State.I1),
+        ("rollback", False, False, State.P0),
+    ],
+)
+async def test_the_sender_chooses_what_happens_when_the_chat_is_busy(
+    front: Front, *, busy: WhenBusy, queued: bool, steer: bool, state: State
+) -> None:
+    await plant_in(front.replica.pool, Seed(state=State.R0))
+    sent = await front.ask("POST", SEND, saying("now", busy_behavior=busy))
+    assert (sent.status, sent.json["queued"]) == (200, queued)
+    if queued:
+        item = msgspec.convert(sent.json["queued_message"], Json)
+        assert item.get("steer", False) is steer
+    else:
+        assert sent.json["deleted_message_ids"] == [4]
+    assert (await front.chat(CHAT)).state is state
+
+
+async def test_a_sender_may_rather_be_refused_than_wait(front: Front) -> None:
+    before = await plant_in(front.replica.pool, Seed(state=State.R0))
+    refused = await front.ask("POST", SEND, saying("now", busy_behavior="reject"))
+    assert refused.code == (409, "chat_busy")
+    assert await front.chat(CHAT) == before
+
+
+async def test_a_full_queue_takes_no_more(front: Front) -> None:
+    before = await plant_in(front.replica.pool, Seed(state=State.R1, plain=MAX_QUEUED))
+    refused = await front.ask("POST", SEND, saying("one more"))
+    assert refused.code == (429, "queue_full")
+    assert await front.chat(CHAT) == before
+
+
+async def test_after_a_failure_whoever_waited_longest_goes_first(front: Front) -> None:
+    await plant_in(front.replica.pool, Seed(state=State.E1))
+    sent = await front.ask("POST", SEND, saying("go on"))
+    assert sent.json["queued"] is True
+    assert [words(message) for message in sent.at("messages")] == ["plain 0"]
+    assert words(sent.json["queued_message"]) == "go on"
+
+
+async def test_an_archived_chat_takes_no_messages(front: Front) -> None:
+    await plant_in(front.replica.pool, Seed(state=State.XW0))
+    refused = await front.ask("POST", SEND, saying("hello?"))
+    assert refused.code == (409, "chat_archived")
+
+
+# Pages
+
+
+def _answered(chat: Chat) -> Change:
+    return finish_turn(chat, step(chat, draft("assistant", text("Well."))))
+
+
+async def _talk(front: Front, turns: int) -> list[int]:
+    """The ids of all messages that a person sees, oldest first."""
+    await plant_in(front.replica.pool, Seed(state=State.W))
+    for number in range(turns):
+        await front.ask("POST", SEND, saying(f"question {number}"))
+        await front.act(CHAT, lambda chat: acquire(chat, WORKER))
+        await front.act(CHAT, _answered)
+    rows = await messages.history(front.replica.pool, CHAT)
+    return [row.id for row in rows if row.visibility != "model"]
+
+
+async def test_pages_lead_back_to_the_beginning(front: Front) -> None:
+    ids = await _talk(front, 3)
+    page = await front.ask("GET", f"{SEND}?limit=3")
+    seen = [message["id"] for message in page.at("messages")]
+    while page.json["has_more"]:
+        page = await front.ask("GET", f"{SEND}?limit=3&before_id={seen[-1]}")
+        seen += [message["id"] for message in page.at("messages")]
+    assert seen == ids[::-1]
+
+
+async def test_whoever_polls_goes_forward_from_the_last_message_it_has(front: Front) -> None:
+    ids = await _talk(front, 3)
+    page = await front.ask("GET", f"{SEND}?after_id={ids[1]}&limit=2")
+    assert [message["id"] for message in page.at("messages")] == ids[2:4]
+    assert page.json["has_more"] is True
+    rest = await front.ask("GET", f"{SEND}?after_id={ids[3]}")
+    assert ([m["id"] for m in rest.at("messages")], rest.json["has_more"]) == (ids[4:], False)
+    within = await front.ask("GET", f"{SEND}?after_id={ids[0]}&before_id={ids[2]}")
+    assert [message["id"] for message in within.at("messages")] == [ids[1]]
+
+
+async def test_what_only_the_model_sees_is_not_shown(front: Front) -> None:
+    await plant_in(front.replica.pool, Seed(state=State.W))
+    page = await front.ask("GET", SEND)
+    assert b"Be kind." not in page.content
+    assert {message["role"] for message in page.at("messages")} == {"user", "assistant"}
+
+
+# Edit
+
+
+@pytest.mark.parametrize("state", [State.W, State.R1, State.I0, State.E1, State.A0])
+async def test_an_edit_replaces_a_message_and_all_after_it(front: Front, state: State) -> None:
+    await plant_in(front.replica.pool, Seed(state=state))
+    edited = await front.ask("PATCH", f"{SEND}/2", saying("first, but better"))
+    assert edited.status == 200
+    assert words(edited.json["message"]) == "first, but better"
+    rows = await messages.history(front.replica.pool, CHAT)
+    assert [(row.id, row.role) for row in rows] == [
+        (1, "system"),
+        (edited.json["message_id"], "user"),
+    ]
+    gone = edited.json["deleted_message_ids"]
+    assert gone == list(range(2, int(str(edited.json["message_id"]))))
+    assert (await front.chat(CHAT)).queue_len == 0
+
+
+async def test_only_my_own_messages_can_be_edited(front: Front) -> None:
+    await plant_in(front.replica.pool, Seed(state=State.W))
+    answer = await front.ask("PATCH", f"{SEND}/3", saying("I said that"))
+    assert (answer.status, answer.field) == (400, "message_id")
+    assert (await front.ask("PATCH", f"{SEND}/1", saying("x"))).code == (404, "not_found")
+    assert (await front.ask("PATCH", f"{SEND}/99", saying("x"))).code == (404, "not_found")
+    unknown = await front.ask("PATCH", f"{SEND}/2", saying("x", contents=[]))
+    assert (unknown.status, unknown.field) == (400, "contents")
+    assert MessageId(3) in [row.id for row in await messages.history(front.replica.pool, CHAT)]
+
+
+# Tool results
+
+RESULTS = f"/chats/{CHAT}/tool-results"
+
+
+def result(call: str, output: object, **fields: object) -> Json:
+    return {"tool_call_id": call, "output": output, **fields}
+
+
+async def test_answers_to_all_open_calls_let_the_chat_go_on(front: Front) -> None:
+    await plant_in(front.replica.pool, Seed(state=State.A0))
+    body = {"results": [result("c2", None, is_error=True), result("c1", {"ok": [1, "x"]})]}
+    assert (await front.ask("POST", RESULTS, body)).status == 204
+    page = await front.ask("GET", f"{SEND}?limit=2")
+    (second,), (first,) = (parts(message) for message in page.at("messages"))
+    assert (first["tool_call_id"], first["result"]) == ("c1", {"ok": [1, "x"]})
+    assert (second["tool_call_id"], second["is_error"]) == ("c2", True)
+    assert (await front.chat(CHAT)).public_status == "pending"
+
+
+@pytest.mark.promise("P15")
+async def test_answers_that_do_not_fit_the_open_calls_change_nothing(front: Front) -> None:
+    before = await plant_in(front.replica.pool, Seed(state=State.A0))
+    wrong = [
+        [result("c1", 1)],
+        [result("c1", 1), result("c1", 2)],
+        [result("c1", 1), result("c2", 2), result("c3", 3)],
+        [],
+    ]
+    for results in wrong:
+        refused = await front.ask("POST", RESULTS, {"results": results})
+        assert (refused.status, refused.field) == (400, "results")
+    assert await front.chat(CHAT) == before
+
+
+async def test_a_chat_that_asks_for_nothing_takes_no_answers(front: Front) -> None:
+    await plant_in(front.replica.pool, Seed(state=State.R0))
+    refused = await front.ask("POST", RESULTS, {"results": [result("c1", 1)]})
+    assert refused.code == (409, "invalid_state")
