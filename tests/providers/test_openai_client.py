@@ -148,6 +148,18 @@ async def test_what_openai_said_goes_on_elsewhere(
     await ask(responses, msgspec.structs.replace(asked, model=PLAIN), name="another")
 
 
+async def test_seals_of_another_account_are_not_sent(responses: FakeResponses) -> None:
+    responses.script(stream("reasoning"))
+    sealed = answer_of(await ask(responses, request(model=THINKS)))
+    asked = request(*_going_on(replayed(sealed)), model=THINKS)
+    for key in (KEY, f"{KEY}2"):
+        responses.reply(503)
+        await failure(responses, asked, api_key=Secret(key))
+    own, others = responses.requests[1:]
+    assert b"gAAAAABo8x9k" in own.body
+    assert b"gAAAAABo8x9k" not in others.body
+
+
 def _user() -> list[PromptMessage]:
     return [message("user", "And?")]
 

@@ -421,3 +421,14 @@ def test_half_a_character_does_not_cost_the_answer() -> None:
     )
     end = next(e for e in read_whole(new_decoder, broken + DONE) if isinstance(e, ReasoningEnd))
     assert b"x\\ufffd" in bytes(kept(end.provider_metadata).item or b"")
+
+
+def test_bytes_that_are_no_text_are_not_kept() -> None:
+    item = b'{"type":"reasoning","id":"rs_1","encrypted_content":"x\xff"}'
+    data = b'event: response.output_item.done\ndata: {"item":' + item + b"}\n\n"
+    end = next(e for e in read_whole(new_decoder, data + DONE) if isinstance(e, ReasoningEnd))
+    assert msgspec.json.decode(kept(end.provider_metadata).item or b"") == {
+        "type": "reasoning",
+        "id": "rs_1",
+        "encrypted_content": "x\ufffd",
+    }

@@ -23,7 +23,7 @@ from chatd.providers.openai_responses.decode import Decoder
 from chatd.providers.openai_responses.encode import encode, tool_names
 from chatd.providers.options_openai import OpenAIOptions
 from chatd.providers.schema import ToolNames
-from tests.support.providers.openai_responses import stream
+from tests.support.providers.openai_responses import event, stream
 from tests.support.providers.prompts import call, message, replayed, request, result
 from tests.support.providers.reading import answer_of, read_whole
 
@@ -336,6 +336,17 @@ def test_items_that_lost_their_reasoning_lose_their_ids_and_searches_go() -> Non
     assert kinds(sent) == ["message"]
 
 
+@pytest.mark.parametrize(("own", "sent"), [("fc_1", "fc_1"), ("call_1", None), (None, None)])
+def test_an_id_that_does_not_say_what_it_is_of_stays_here(
+    own: str | None, sent: str | None
+) -> None:
+    item = {"type": "function_call", "id": own, "call_id": "c", "name": "t", "arguments": "{}"}
+    data = event("response.output_item.done", output_index=0, item=item)
+    ended = data + event("response.completed", response={})
+    answer = answer_of(read_whole(lambda: Decoder(ORIGIN, ToolNames([])), ended))
+    assert items(message("user", "Hi"), *replayed(answer))[1].get("id") == sent
+
+
 def test_reasoning_that_lost_what_came_after_it_goes() -> None:
     [searched] = said("web_search")
     sent = items(message("user", "Hi"), without(searched, PromptCall))[1:]
@@ -349,6 +360,13 @@ def test_reasoning_that_lost_what_came_after_it_goes() -> None:
 def test_reasoning_that_is_not_sealed_cannot_go_back() -> None:
     spoken = message("assistant", PromptReasoning(text="hm"), "Hello")
     assert kinds(items(message("user", "Hi"), spoken)[1:]) == ["message"]
+
+
+def test_reasoning_that_came_without_its_seal_stays_here() -> None:
+    unsealed = stream("reasoning").replace(b"encrypted_content", b"some_other_content")
+    decoded = read_whole(lambda: Decoder(ORIGIN, ToolNames([])), unsealed)
+    [sent] = items(message("user", "Hi"), *replayed(answer_of(decoded)))[1:]
+    assert (sent["type"], sent.get("id"), sent["phase"]) == ("message", None, "final_answer")
 
 
 def test_open_reasoning_of_other_servers_goes_back_as_it_is() -> None:

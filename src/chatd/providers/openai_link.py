@@ -1,5 +1,6 @@
 """Where a provider of OpenAI's wires is, and how one gets in."""
 
+import hashlib
 import re
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -47,7 +48,12 @@ class Link:
 
     @property
     def origin(self) -> str:
-        return self.settings.label
+        """Whose seals can be opened here: another account's cannot, though all else be the same,
+        and a chat that holds one would be refused for ever. It is kept with messages, so the
+        key is in it only as a few bits that lead nowhere."""
+        account = "" if self._key is None else self._key.reveal()
+        mark = hashlib.blake2b(f"{self.base} {account}".encode(), digest_size=4).hexdigest()
+        return f"{self.settings.label}:{mark}"
 
     def options(self, block: type[_T], request: ModelRequest) -> _T:
         try:

@@ -120,7 +120,7 @@ class Items:
 
     def summary_added(self, data: bytes) -> None:
         event = read(wire.PART_ADDED, data)
-        if event.summary_index > 0 and event.output_index in self._thought:
+        if event.output_index in self._thought:
             block = self._open_reasoning(event.output_index)
             self._out.append(ReasoningDelta(id=block, delta="\n\n"))
 

@@ -35,7 +35,6 @@ class PartAdded(Struct, frozen=True):
     part: PartKind = PartKind()
     output_index: int = 0
     content_index: int = 0
-    summary_index: int = 0
 
 
 class Annotation(Struct, frozen=True):
