@@ -16,10 +16,10 @@ SETUP = $(BIN)/python tools/environment.py --check $@ 2>/dev/null && exit 0; \
 	then exec "$$python" tools/environment.py $@; fi; done; \
 	echo "error: no Python 3.11 or newer found (PYTHON=/path/to/python names one)" >&2; exit 1
 
-.PHONY: help serve test fmt bench docs lock clean runtime dev
+.PHONY: help serve test test-model fmt bench docs lock clean runtime dev model
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: runtime ## set up what is needed and start the server (ARGS="--data-dir DIR" adds flags)
 	@exec $(BIN)/chatd serve $(ARGS)
@@ -30,6 +30,9 @@ test: dev ## every check and every test, as CI runs them (ARGS="-k name" goes to
 	@$(BIN)/pyright --warnings
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+test-model: model ## the wires of three vendors against a small real model (fetches 200 MB once)
+	@exec $(BIN)/python -m pytest -m real_model -p no:randomly $(ARGS) tests/real
 
 fmt: dev ## format the code and fix what can be fixed
 	@$(BIN)/ruff check --quiet --fix-only .
@@ -48,5 +51,5 @@ clean: ## remove .venv and every cache; never touches data
 	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	@find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-runtime dev:
+runtime dev model:
 	@$(SETUP)

