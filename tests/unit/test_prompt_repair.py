@@ -6,7 +6,7 @@ from msgspec import Raw
 from chatd.domain.change import NOT_ANSWERED
 from chatd.domain.messages import Message
 from chatd.domain.model import PromptCall, PromptMessage, PromptPart, PromptResult, PromptText
-from chatd.domain.parts import Part, Reasoning
+from chatd.domain.parts import Part, Reasoning, Text
 from chatd.domain.prompt import Reader, build_prompt
 from chatd.domain.prompt_repair import BEGINNING, MAX_ID
 from tests.support.factories import call, message, result, text
@@ -224,6 +224,19 @@ def test_answers_in_a_row_become_one() -> None:
         message(4, "tool", result("a")),
     )
     assert talk(*rows) == ["user: hi", "assistant: One. Two. execute#a", "tool: execute=a"]
+
+
+@pytest.mark.parametrize(
+    "part", [Reasoning(text="hm"), Text(text="x", provider_metadata=SIGNED), Reasoning(text="")]
+)
+def test_only_signed_thoughts_keep_answers_apart(part: Part) -> None:
+    rows = (
+        ASK,
+        message(2, "assistant", text("One."), part),
+        message(3, "assistant", text("Two.")),
+        message(4, "user", text("ok")),
+    )
+    assert len(talk(*rows)) == 3
 
 
 @pytest.mark.parametrize("signed", [0, 1])

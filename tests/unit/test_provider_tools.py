@@ -217,6 +217,8 @@ def test_a_fresh_answer_is_judged_before_it_is_stored(
 def test_a_fresh_answer_with_signed_thoughts_is_stored_as_it_came() -> None:
     content = (Reasoning(text="hm", provider_metadata=SIGNED), SEARCH)
     assert guarded_answer(content) == content
+    unsigned = (Reasoning(text="hm"), Text(text="So.", provider_metadata=SIGNED))
+    assert guarded_answer((*unsigned, SEARCH)) == unsigned
 
 
 # Words of a result
