@@ -405,6 +405,11 @@ def test_errors_come_in_many_forms(data: bytes, message: str, status: int | None
     assert (fault.message, fault.status_code) == (message, status)
 
 
+def test_an_event_called_error_is_one() -> None:
+    fault = failed(b'event: error\ndata: {"message":"out of memory"}\n\n' + chunk("stop") + DONE)
+    assert fault.message == "out of memory"
+
+
 def test_an_event_that_makes_no_sense_is_a_failure_worth_another_try() -> None:
     for data in (b'{"choices": 7}', b"{", b"[]", b"\xff"):
         fault = failed(b"data: " + data + b"\n\n" + chunk("stop") + DONE)

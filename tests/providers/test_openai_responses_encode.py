@@ -336,11 +336,25 @@ def test_items_that_lost_their_reasoning_lose_their_ids_and_searches_go() -> Non
     assert kinds(sent) == ["message"]
 
 
-@pytest.mark.parametrize(("own", "sent"), [("fc_1", "fc_1"), ("call_1", None), (None, None)])
+CALLED = {"type": "function_call", "call_id": "c", "name": "t", "arguments": "{}"}
+SPOKEN = {"type": "message", "content": [{"type": "output_text", "text": "Hello"}]}
+
+
+@pytest.mark.parametrize(
+    ("item", "own", "sent"),
+    [
+        (CALLED, "fc_1", "fc_1"),
+        (CALLED, "call_1", None),
+        (CALLED, None, None),
+        (SPOKEN, "msg_1", "msg_1"),
+        (SPOKEN, "fc_1", None),
+        (SPOKEN, None, None),
+    ],
+)
 def test_an_id_that_does_not_say_what_it_is_of_stays_here(
-    own: str | None, sent: str | None
+    item: Fields, own: str | None, sent: str | None
 ) -> None:
-    item = {"type": "function_call", "id": own, "call_id": "c", "name": "t", "arguments": "{}"}
+    item = {**item, "id": own}
     data = event("response.output_item.done", output_index=0, item=item)
     ended = data + event("response.completed", response={})
     answer = answer_of(read_whole(lambda: Decoder(ORIGIN, ToolNames([])), ended))

@@ -40,16 +40,16 @@ class Decoder:
         if self.done:
             return []
         try:
-            for _, data in self._sse.feed(chunk):
-                self._event(data)
+            for name, data in self._sse.feed(chunk):
+                self._event(name, data)
         except EventTooLong as error:
             self._fail(incomplete(str(error)))
         return self._taken()
 
     def close(self) -> list[ModelEvent]:
         if not self.done:
-            for _, data in self._sse.end():
-                self._event(data, last=True)
+            for name, data in self._sse.end():
+                self._event(name, data, last=True)
             self._finish()
         return self._taken()
 
@@ -58,22 +58,24 @@ class Decoder:
         self._out.clear()
         return out
 
-    def _event(self, data: bytes, *, last: bool = False) -> None:
+    def _event(self, name: bytes, data: bytes, *, last: bool = False) -> None:
         if self.done:
             return
         if data[:6] == _DONE:
             self._finish()
             return
         try:
-            self._chunk(read(wire.CHUNK, data), data)
+            chunk = read(wire.CHUNK, data)
+            if chunk.error is not None or chunk.object == "error" or name == b"error":
+                error = chunk.error or wire.Error(message=chunk.message)
+                self._fail(error_fault(error, data))
+            else:
+                self._chunk(chunk, data)
         except UNREADABLE:
             if not last:
                 self._fail(garbled(data))
 
     def _chunk(self, chunk: Chunk, data: bytes) -> None:
-        if chunk.error is not None or chunk.object == "error":
-            self._fail(error_fault(chunk.error or wire.Error(message=chunk.message), data))
-            return
         if self._id is None and chunk.id:
             self._id = chunk.id
         if chunk.usage is not None:
