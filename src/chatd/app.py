@@ -69,9 +69,9 @@ async def serve(
 ) -> None:
     """Run until `stop` is set. Everything that was started is stopped again, whatever happens."""
     models = directory(settings, env, clock)
-    async with database(settings, env) as server, asyncio.TaskGroup() as group:
+    async with database(settings, env) as server:
         migrated = await migrate.up(server.dsn)
-        watch = group.create_task(_keep_up(server, clock), name="database watch")
+        watch = asyncio.create_task(_keep_up(server, clock), name="database watch")
         try:
             registry = CollectorRegistry()
             replica = _replica(settings, server.dsn, models, Telemetry(registry), clock)

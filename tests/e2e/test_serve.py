@@ -1,6 +1,7 @@
 """`chatd serve` as a process, and the roof under a clock of our own."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -12,15 +13,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientSession, StreamReader
 
 from chatd import app
-from chatd.settings.tree import Settings
+from chatd.settings.tree import Server, Settings
 from chatd.store import migrate
 from tests.support.clock import FakeClock
 from tests.support.database import scratch_space
 
 CHATD = Path(sys.executable).with_name("chatd")
-LAST_LINE = "The HTTP server is not part of this version yet. Ctrl-C stops."
+LAST_LINE = "Ctrl-C stops."
 
 
 @pytest.fixture
@@ -70,7 +72,10 @@ async def test_serve_makes_a_database_and_leaves_nothing_running(data_dir: Path)
     """Takes seconds: it makes a cluster and starts the server twice."""
     told: list[str] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        async with asyncio.timeout(50), chatd("serve", "--data-dir", data_dir) as process:
+        async with (
+            asyncio.timeout(50),
+            chatd("serve", "--port", "0", "--data-dir", data_dir) as process,
+        ):
             told += (await lines_until(process, LAST_LINE))[1:3]
             process.send_signal(number)
             out, err = await process.communicate()
@@ -84,6 +89,38 @@ async def test_serve_makes_a_database_and_leaves_nothing_running(data_dir: Path)
         "  database  embedded PostgreSQL, up to date",
     ]
     assert not pid_file(data_dir).exists()
+
+
+@pytest.mark.promise("P16")
+async def test_a_fresh_server_answers_a_message_with_the_demo_model(data_dir: Path) -> None:
+    """No key, no database, nothing set up. Takes seconds: it makes a cluster."""
+    command = ("serve", "--port", "0", "--data-dir", data_dir)
+    async with asyncio.timeout(50), chatd(*command) as process:
+        lines = await lines_until(process, LAST_LINE)
+        url = next(line.split()[1] for line in lines if "/api/v1" in line).rstrip(",")
+        token = (data_dir / "admin-token").read_text().strip()
+        async with ClientSession(headers={"Authorization": f"Bearer {token}"}) as client:
+            wish = {"content": [{"type": "text", "text": "fast: hello"}]}
+            async with client.post(f"{url}/chats", json=wish) as created:
+                assert created.status == 201
+                chat: dict[str, str] = await created.json()
+            async with client.get(f"{url}/chats/{chat['id']}/events") as stream:
+                answered = [line async for line in answer_in(stream.content)]
+        assert answered[-1]["role"] == "assistant"
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+
+
+async def answer_in(stream: StreamReader) -> AsyncGenerator[dict[str, str]]:
+    """Messages, until the chat rests."""
+    async for line in stream:
+        if not line.startswith(b"data: "):
+            continue
+        event: dict[str, dict[str, str]] = json.loads(line.removeprefix(b"data: "))
+        if "message" in event:
+            yield event["message"]
+            if event["message"]["role"] == "assistant":
+                return
 
 
 async def test_migrate_says_what_is_pending_and_does_it_once(empty_dsn: str) -> None:
@@ -113,7 +150,7 @@ async def test_a_signal_while_starting_breaks_off_without_a_traceback() -> None:
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     url = f"postgresql://ada@{host}:{port}/chatd?sslmode=disable"
-    command = ("serve", "--data-dir", "/nonexistent", "--database-url", url)
+    command = ("serve", "--port", "0", "--data-dir", "/nonexistent", "--database-url", url)
     async with server, asyncio.timeout(40), chatd(*command) as process:
         await connected.wait()
         process.send_signal(signal.SIGTERM)
@@ -124,7 +161,7 @@ async def test_a_signal_while_starting_breaks_off_without_a_traceback() -> None:
 async def test_a_database_that_was_killed_is_brought_back(data_dir: Path) -> None:
     """Takes seconds: PostgreSQL itself refuses to start for a while after a kill."""
     clock, stop, ready = FakeClock(), asyncio.Event(), asyncio.Event()
-    settings = Settings(data_dir=data_dir)
+    settings = Settings(data_dir=data_dir, server=Server(port=0))
     async with asyncio.timeout(50), asyncio.TaskGroup() as group:
         group.create_task(
             app.serve(settings, {}, clock=clock, stop=stop, ready=lambda _: ready.set())

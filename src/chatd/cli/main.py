@@ -50,6 +50,20 @@ DatabaseUrl = Annotated[
     str | None,
     typer.Option(keys()["database.url"].flag, metavar="URL", help=keys()["database.url"].help),
 ]
+Host = Annotated[
+    str | None,
+    typer.Option(
+        keys()["server.host"].flag,
+        metavar="ADDRESS",
+        help=f"{keys()['server.host'].help} [127.0.0.1]",
+    ),
+]
+Port = Annotated[
+    str | None,
+    typer.Option(
+        keys()["server.port"].flag, metavar="NUMBER", help=f"{keys()['server.port'].help} [7870]"
+    ),
+]
 
 
 def main() -> None:
@@ -82,13 +96,22 @@ def version() -> None:
 
 @app.command()
 def serve(
-    config: Config = None, data_dir: DataDir = None, database_url: DatabaseUrl = None
+    host: Host = None,
+    port: Port = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
 ) -> None:
-    """Start the database, bring it up to date, and run until stopped."""
+    """Serve the API and run chats, until stopped. Starts a database unless given one."""
     from chatd.cli import logs, run, serving
 
     with run.errors():
-        flags = {"data_dir": data_dir, "database.url": database_url}
+        flags = {
+            "data_dir": data_dir,
+            "database.url": database_url,
+            "server.host": host,
+            "server.port": port,
+        }
         settings = run.read_settings(flags, config)
         logs.configure(settings.log)
         run.until_signal(lambda stop: serving.serve(settings, stop))

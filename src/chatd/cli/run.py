@@ -34,8 +34,19 @@ def errors() -> Generator[None]:
         _fail(error.message, 2)
     except ChatdError as error:
         _fail(error.message, 1)
+    except ExceptionGroup as group:
+        # Services run in groups, which wrap what goes wrong in them.
+        expected, bugs = group.split(ChatdError)
+        if expected is None or bugs is not None:
+            raise
+        _fail(_leaf(expected), 1)
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(130) from None
+
+
+def _leaf(group: ExceptionGroup[ChatdError]) -> str:
+    first = group.exceptions[0]
+    return _leaf(first) if isinstance(first, ExceptionGroup) else first.message
 
 
 def read_settings(flags: dict[str, str | None], config: Path | None) -> Settings:

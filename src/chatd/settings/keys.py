@@ -28,7 +28,9 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def flag(self) -> str:
-        return "--" + "-".join(self.path).replace("_", "-")
+        """Where the server listens is asked for often enough to be short: --port."""
+        words = self.path[1:] if self.path[0] == "server" else self.path
+        return "--" + "-".join(words).replace("_", "-")
 
     @property
     def is_list(self) -> bool:
