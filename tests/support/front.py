@@ -5,6 +5,7 @@ Two people can come in, `ME` and `STRANGER`. What they get is kept as it came ov
 """
 
 import asyncio
+import io
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
@@ -139,7 +140,9 @@ class Front:
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """`body` is sent as JSON, or as it is if it is bytes."""
-        data = body if isinstance(body, bytes) or body is None else msgspec.json.encode(body)
+        data = None
+        if body is not None:
+            data = io.BytesIO(body if isinstance(body, bytes) else msgspec.json.encode(body))
         sent = authorized(token) | dict(headers or {})
         async with (
             asyncio.timeout(10),

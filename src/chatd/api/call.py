@@ -22,9 +22,8 @@ from chatd.domain.ids import ChatId, MessageId, QueueId, RequestId
 S = TypeVar("S", bound=Struct)
 B_co = TypeVar("B_co", bound=Struct, covariant=True)
 
-KiB: Final = 1024
-SMALL_BODY: Final = 256 * KiB
-LARGE_BODY: Final = 1024 * KiB
+SMALL_BODY: Final = 256 * 1024
+LARGE_BODY: Final = 1024 * 1024
 KEY_HEADER: Final = "idempotency-key"
 
 _KEYS: Final = UUID("6f1c9d3e-6a0b-5c55-9d0f-3f6a1c0e7b21")

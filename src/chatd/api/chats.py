@@ -4,7 +4,7 @@ from typing import Final
 
 from chatd.api import checks
 from chatd.api.auth import own
-from chatd.api.call import NOTHING, Call, KiB, Reply, Route, Takes, reply
+from chatd.api.call import NOTHING, Call, Reply, Route, Takes, reply
 from chatd.api.doors import Doors
 from chatd.api.listing import listed
 from chatd.api.models import chosen_or_default
@@ -23,7 +23,7 @@ from chatd.domain.user_moves import create, interrupt, request_compaction
 from chatd.store import chats, front
 
 _CREATE: Final = Takes(CreateBody)
-_PATCH: Final = Takes(PatchBody, 64 * KiB)
+_PATCH: Final = Takes(PatchBody)
 
 
 class ChatRoutes:

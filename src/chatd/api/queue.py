@@ -6,7 +6,7 @@ import msgspec
 
 from chatd.api import checks
 from chatd.api.auth import own
-from chatd.api.call import LARGE_BODY, NOTHING, Call, KiB, Reply, Route, Takes, reply
+from chatd.api.call import LARGE_BODY, NOTHING, Call, Reply, Route, Takes, reply
 from chatd.api.doors import Doors
 from chatd.api.models import chosen
 from chatd.api.moves import Made, Move, make
@@ -29,7 +29,7 @@ from chatd.store import chats
 from chatd.store.chats import Loaded
 
 _EDIT: Final = Takes(EditBody, LARGE_BODY)
-_MOVE: Final = Takes(MoveBody, KiB)
+_MOVE: Final = Takes(MoveBody)
 
 
 class QueueRoutes:
@@ -131,14 +131,13 @@ class QueueRoutes:
         return reply(_public(await self._load(call)))
 
     async def promote(self, call: Call) -> Reply:
+        item = call.queue_id
         made = await make(
             self._doors,
             Move(
                 caller=call.caller,
                 chat_id=call.chat_id,
-                decide=lambda loaded, free: promote_queued(
-                    loaded.chat, loaded.queue, call.queue_id, free
-                ),
+                decide=lambda loaded, free: promote_queued(loaded.chat, loaded.queue, item, free),
                 with_queue=True,
             ),
         )
@@ -146,17 +145,16 @@ class QueueRoutes:
         if change is None or change.promote > 0:
             first = None if change is None else change.after.next_message_id - change.promote
             return reply(appended(made, None if first is None else MessageId(first)))
-        return reply(waiting(made, call.queue_id, _steering(made, call.queue_id)), 202)
+        return reply(waiting(made, item, _steering(made, item)), 202)
 
     async def delete(self, call: Call) -> Reply:
+        item = call.queue_id
         await make(
             self._doors,
             Move(
                 caller=call.caller,
                 chat_id=call.chat_id,
-                decide=lambda loaded, _free: delete_queued(
-                    loaded.chat, loaded.queue, call.queue_id
-                ),
+                decide=lambda loaded, _free: delete_queued(loaded.chat, loaded.queue, item),
                 runs=False,
                 with_queue=True,
             ),

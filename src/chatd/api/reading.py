@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from chatd.api.errors import Disconnected, TooLarge, TooSlow
-from chatd.api.wire import Id
+from chatd.api.wire import MAX_INT64
 from chatd.domain.errors import InvalidInput
 
 T = TypeVar("T")
@@ -27,10 +27,6 @@ MAX_PARAMETERS: Final = 100
 
 _AT: Final = re.compile(r" - at `(?:key in )?\$\.?(?P<path>.*)`$")
 _NAMED: Final = re.compile(r"(?:missing required|contains unknown) field `(?P<name>[^`]*)`")
-
-
-class _Number(Struct, frozen=True, array_like=True):
-    id: Id
 
 
 async def read_body(receive: Receive, announced: str | None, most: int) -> bytes:
@@ -86,10 +82,10 @@ def read_uuid(name: str, text: str) -> UUID:
 
 
 def read_number(name: str, text: str) -> int:
-    try:
-        return msgspec.convert((text,), _Number, strict=False).id
-    except msgspec.ValidationError:
-        raise InvalidInput(name, "must be a positive whole number") from None
+    digits = text.isascii() and text.isdecimal() and len(text) <= 19
+    if not digits or not 0 < (number := int(text)) <= MAX_INT64:
+        raise InvalidInput(name, "must be a positive whole number")
+    return number
 
 
 def _pairs(query: bytes) -> list[tuple[str, str]]:
