@@ -19,7 +19,7 @@ from tests.support.providers.reading import read_pieces
 RECORDED = [path.read_bytes() for path in sorted(STREAMS.glob("*.sse"))]
 
 SETTINGS = settings(
-    max_examples=examples(200),
+    max_examples=examples(150),
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
