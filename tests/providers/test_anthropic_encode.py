@@ -275,6 +275,8 @@ def test_half_a_search_and_the_searches_of_others_stay_here() -> None:
         *reversed(search("srvtoolu_4")),
         *search("ws_5", metadata=False),
         *search("srvtoolu_6", raw=False),
+        search("srvtoolu_7", metadata=False)[0],
+        search("srvtoolu_7")[1],
         "Found.",
     )
     assert contents(body(message("user", "A"), said, message("user", "C")))[1] == [
@@ -473,7 +475,7 @@ def test_the_screen_is_offered_in_the_version_the_model_knows(
 def test_the_newest_models_get_the_screen_as_a_set_of_tools() -> None:
     asked = request(
         message("user", "A"),
-        message("assistant", CLICK, call("toolu_x", "now")),
+        message("assistant", CLICK, call("toolu_x", "now", b'{"action":"zoom"}')),
         message("tool", SCREEN),
         message("tool", result("toolu_x")),
         model=NEWEST,
@@ -488,6 +490,7 @@ def test_the_newest_models_get_the_screen_as_a_set_of_tools() -> None:
         *("left_click", {"text": "a"}),
         "computer",
     )
+    assert (now["name"], now["input"]) == ("now", {"action": "zoom"})
     assert "toolset_name" not in now
     assert screen["toolset_name"] == "computer"
     assert "toolset_name" not in time

@@ -8,6 +8,7 @@ is missing or wrong is a `ProviderFailed` whose kind is `config` or
 import platform
 import re
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import version
 from typing import Final, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -141,5 +142,6 @@ def own_headers(settings: ProviderSettings) -> dict[str, str]:
     return {name: value.reveal() for name, value in settings.headers.items()}
 
 
+@cache
 def user_agent() -> str:
     return f"chatd/{version('chatd')} ({platform.system().lower()}/{platform.machine().lower()})"
