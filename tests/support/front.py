@@ -127,7 +127,7 @@ class Front:
         self.replica = replica
         self.doors = doors
         self.api = api
-        self.url = at.url
+        self.port = at.port
         self.http = aiohttp.ClientSession(at.url)
 
     async def ask(
@@ -150,6 +150,13 @@ class Front:
         ):
             content = await response.read()
             found = {name.lower(): value for name, value in response.headers.items()}
+            return Answer(status=response.status, headers=found, content=content)
+
+    async def open_page(self, path: str) -> Answer:
+        """Outside of the API."""
+        async with asyncio.timeout(10), self.http.get(path) as response:
+            found = {name.lower(): value for name, value in response.headers.items()}
+            content = await response.read()
             return Answer(status=response.status, headers=found, content=content)
 
     async def create(self, words: str = "hello", **fields: object) -> ChatId:

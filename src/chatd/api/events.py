@@ -14,7 +14,7 @@ from chatd.api.auth import Caller, own
 from chatd.api.doors import Doors
 from chatd.api.persist import persist
 from chatd.api.reading import read_query
-from chatd.api.streams import GONE, End, Stream, Streams
+from chatd.api.streams import End, Stream, Streams
 from chatd.api.wire import MAX_INT64, AfterQuery
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId
@@ -70,8 +70,7 @@ async def _serve(stream: Stream, receive: Receive, next_frame: Next) -> None:
     await stream.write(head(200, HEADERS))
     await stream.write(body(GREETING, more=True))
     why = await stream.run(pump, listen, lambda: stream.watch(body(PING, more=True)))
-    if why != GONE:
-        await stream.farewell(body(_farewell(why)))
+    await stream.farewell(body(_farewell(why)))
 
 
 def _farewell(why: End) -> bytes:

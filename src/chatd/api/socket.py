@@ -19,7 +19,7 @@ from chatd.api.doors import Doors
 from chatd.api.errors import refusal_of
 from chatd.api.persist import persist
 from chatd.api.reading import read_json, read_uuid
-from chatd.api.streams import GONE, Stream, Streams, end_of
+from chatd.api.streams import Stream, Streams, end_of
 from chatd.api.wire import Version
 from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId
@@ -92,9 +92,8 @@ class Sockets:
             await stream.write({"type": "websocket.accept"})
             socket = _Socket(self._doors, caller, stream, receive)
             why = await stream.run(socket.run, stream.watch)
-            if why != GONE:
-                close = {"code": why.close_code, "reason": why.code}
-                await stream.farewell({"type": "websocket.close", **close})
+            close = {"code": why.close_code, "reason": why.code}
+            await stream.farewell({"type": "websocket.close", **close})
 
 
 class _Socket:

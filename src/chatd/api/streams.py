@@ -45,6 +45,7 @@ TOO_SLOW: Final = End(
     message="Too far behind to go on; connect again with the last version seen.",
     close_code=1013,
 )
+NOT_READING: Final = End(code="not_reading", message="The client takes nothing.", close_code=1013)
 _NOT_FOUND: Final = End(code="not_found", message="There is no such chat.", close_code=1008)
 _BUG: Final = End(code="internal", message="Something went wrong on the server.", close_code=1011)
 
@@ -127,7 +128,7 @@ class Stream:
             await self._clock.sleep(every_s, "stream_watch")
             idle_s += every_s
             if self._stuck:
-                self.end(TOO_SLOW)
+                self.end(NOT_READING)
             elif ping is not None and idle_s >= self._limits.ping_s:
                 idle_s = 0.0
                 await self._bounded(ping, self._limits.write_within_s)
@@ -142,10 +143,12 @@ class Stream:
             async with asyncio.timeout(within_s):
                 await self.write(message)
         except TimeoutError:
-            self.end(TOO_SLOW)
+            self.end(NOT_READING)
 
     async def farewell(self, *messages: Message) -> None:
         """The last words, if the client still listens."""
+        if self.ended in (GONE, NOT_READING):
+            return
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(FAREWELL_WITHIN_S):
                 for message in messages:
