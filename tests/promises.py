@@ -20,36 +20,32 @@ PROMISES = (
         id="P1",
         text="Nothing is lost: what was accepted is stored; a message is in history once, in the"
         " queue once, or refused with a reason.",
-        so_far="the rules",
     ),
     Promise(
         id="P2",
         text="Nothing is stuck: a chat that does not wait for a person moves by itself, whatever"
         " died.",
-        so_far="the rules",
     ),
     Promise(
         id="P3",
         text="One writer: two workers can never both write to a chat; a stale one is refused.",
-        so_far="the rules",
     ),
     Promise(
         id="P4",
         text="A stop keeps what was said: partial text and calls are saved before the next"
         " message, unanswered calls get an error result.",
-        so_far="the rules",
     ),
     Promise(
         id="P5",
         text="Shutdown is not a stop: a chat is never left waiting unanswered; its step commits,"
         " or it is pending and another replica takes it within a second.",
-        so_far="the rules: what a leaving worker may write",
+        so_far="handing over between replicas; not the time it takes",
     ),
     Promise(
         id="P6",
         text="A killed worker is replaced in seconds: under 3 s when another replica lives, under"
         " 35 s when a host is cut off.",
-        not_yet="no worker process is built",
+        so_far="that it is replaced; how fast is for the bench to say",
     ),
     Promise(
         id="P7",
@@ -61,19 +57,16 @@ PROMISES = (
         id="P8",
         text="The stream is a function of the database: after a reconnect anywhere a client's"
         " state equals a fresh read.",
-        so_far="the rules: what a viewer is told",
     ),
     Promise(
         id="P9",
         text="Order: messages by id, a call's result before the next user or assistant message,"
         " the queue first in first out unless a person reorders it.",
-        so_far="the rules",
     ),
     Promise(
         id="P10",
         text="The model is paid once: an answer is committed before its tools run, so a crash"
         " runs tools again and not the model.",
-        so_far="the rules",
     ),
     Promise(
         id="P11",
@@ -83,12 +76,12 @@ PROMISES = (
     Promise(
         id="P12",
         text="Nobody sees another's chat: what you may not read is not found, everywhere.",
-        not_yet="there are no users and no API",
+        so_far="the API and its streams; there are no files and no tools yet",
     ),
     Promise(
         id="P13",
         text="Secrets stay in: no key appears in an answer, log, trace, environment or workspace.",
-        not_yet="no provider keys exist yet",
+        so_far="keys of providers; there are no workspaces yet",
     ),
     Promise(
         id="P14",
@@ -98,12 +91,11 @@ PROMISES = (
     Promise(
         id="P15",
         text="Bad input gets a clear error and changes nothing.",
-        so_far="the rules",
     ),
     Promise(
         id="P16",
         text="No set-up: `make serve` on a fresh machine gives a working server, a page and a demo"
         " agent, without a key and without a database to install.",
-        not_yet="there is no page and no demo agent; what serve does today is in tests/e2e",
+        so_far="a server and a model that answers; there is no page yet",
     ),
 )

@@ -437,12 +437,14 @@ async def test_a_redirect_is_not_followed(fake: FakeServer) -> None:
 # Secrets
 
 
+@pytest.mark.promise("P13")
 async def test_a_key_that_a_server_repeats_is_taken_out(fake: FakeServer) -> None:
     fake.reply(401, {"error": {"message": f"Incorrect API key provided: {KEY}."}})
     fault = await failure(fake.url)
     assert fault.body == '{"error":{"message":"Incorrect API key provided: [key]."}}'
 
 
+@pytest.mark.promise("P13")
 async def test_a_key_in_the_middle_of_a_stream_is_taken_out(fake: FakeServer) -> None:
     fake.script(b"one ", b"fail")
     fault = await failure(fake.url)

@@ -1,3 +1,5 @@
+"""The wish for more or less thinking, and the range that is configured."""
+
 import pytest
 
 from chatd.domain.effort import resolve_effort

@@ -4,6 +4,7 @@ Owns looking one up and keeping its provider open. A provider that is not set
 up right is told of when its model is wanted, not at start: the others work.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from chatd.domain.classify import classify
@@ -45,7 +46,9 @@ class Directory:
         except ProviderFailed as failed:
             raise ModelFailed(classify(failed.fault)) from failed
         return ModelChoice(
-            config=self._with_facts(config, settings), provider=provider, kind=settings.kind
+            config=await self._with_facts(config, settings),
+            provider=provider,
+            kind=settings.kind,
         )
 
     def _find(self, wanted: ModelConfigId | None) -> ModelConfig | None:
@@ -59,11 +62,13 @@ class Directory:
             found = self._open[settings.label] = build(settings, self._clock)
         return found
 
-    def _with_facts(self, config: ModelConfig, settings: ProviderSettings) -> ModelConfig:
+    async def _with_facts(self, config: ModelConfig, settings: ProviderSettings) -> ModelConfig:
+        """Not on the loop: the first look into the table of prices takes half a second."""
         found = self._filled.get(config.id)
         if found is None:
-            now = self._clock.now()
-            found = self._prices.filled(config, settings.kind, now, settings.base_url)
+            found = await asyncio.to_thread(
+                self._prices.filled, config, settings.kind, self._clock.now(), settings.base_url
+            )
             self._filled[config.id] = found
         return found
 
