@@ -8,16 +8,24 @@ same ways. Owns the order of starting and stopping. Decides nothing.
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
+from typing import Final
 
 from msgspec import Struct
 
 from chatd.domain.chat import Chat
 from chatd.domain.hint import Hint
 from chatd.domain.ids import WorkerId
-from chatd.domain.ports import Env, Models, ToolSource
+from chatd.domain.ports import Budget, Env, Models, ToolSource
 from chatd.engine.acts import Acts, Means
 from chatd.engine.answering import Answering
+from chatd.engine.asking import Asking
+from chatd.engine.budget import Purse, Unlimited
+from chatd.engine.chores import Chores, housekeeping
 from chatd.engine.commit import Committer
+from chatd.engine.lease import Lease
+from chatd.engine.left_behind import LeftBehind
+from chatd.engine.naming import Naming
+from chatd.engine.run_tools import Workshop
 from chatd.engine.summarizing import Summarizing
 from chatd.engine.worker import Doors, Worker, WorkerConfig
 from chatd.parts.episodes import Episodes
@@ -33,46 +41,47 @@ from chatd.stream.feeds import Feeds
 from chatd.stream.live import Live
 from chatd.stream.watch import Watches
 
+CLOSE_S: Final = 1.0
+"""What is left of half a minute after the drain window: nothing at the end may take longer."""
+
 
 class ReplicaConfig(Struct, frozen=True, kw_only=True):
+    """`titles`: new chats are named by a model."""
+
     connect: ConnectConfig
     pool_size: int = 10
     worker: WorkerConfig = WorkerConfig()
+    titles: bool = False
 
 
 class Replica:
     """Construction starts nothing; `running` does."""
 
     def __init__(
-        self, config: ReplicaConfig, env: Env, *, models: Models, tools: ToolSource
+        self,
+        config: ReplicaConfig,
+        env: Env,
+        *,
+        models: Models,
+        tools: ToolSource,
+        budget: Budget | None = None,
     ) -> None:
         self.me = WorkerId(env.new_id())
         self.env = env
-        self.database = Database(PoolConfig(connect=config.connect, max_size=config.pool_size))
-        self.publisher = Publisher(PublishConfig(connect=config.connect), env.clock)
-        self.transactor = Transactor(self.database.pool, self.told)
-        self.journal = JournalWriter(self.database.pool, env, self.me)
+        self.database = Database(
+            PoolConfig(connect=config.connect, max_size=config.pool_size, close_within_s=CLOSE_S)
+        )
+        pool = self.database.pool
+        self.publisher = Publisher(
+            PublishConfig(connect=config.connect, close_within_s=CLOSE_S), env.clock
+        )
+        self.transactor = Transactor(pool, self.told)
+        self.journal = JournalWriter(pool, env, self.me)
         self.episodes = Episodes(env.clock, self.journal)
-        self.tail = Tail(self.database.pool, env, self.publisher.publish)
-        self.feeds = Feeds(self.database.pool, env, Live(self.episodes, self.tail, self.me))
-        self.watches = Watches(self.database.pool, env)
-        means = Means(
-            conn=self.database.pool,
-            committer=Committer(self.transactor, env),
-            episodes=self.episodes,
-            models=models,
-            tools=tools,
-            env=env,
-            answering=Answering(self.episodes, env),
-            summarizing=Summarizing(self.episodes, env),
-        )
-        doors = Doors(
-            database=self.database,
-            transactor=self.transactor,
-            actions=Acts(means),
-            announce=self._announced,
-        )
-        self.worker = Worker(self.me, doors, env, config.worker)
+        self.tail = Tail(pool, env, self.publisher.publish)
+        self.feeds = Feeds(pool, env, Live(self.episodes, self.tail, self.me))
+        self.watches = Watches(pool, env)
+        self.chores = Chores(env, housekeeping(pool))
         self.listener = Listener(
             ListenConfig(connect=config.connect),
             env.clock,
@@ -80,10 +89,43 @@ class Replica:
             on_dirty=self._missed,
             lock_key=lock_key(self.me),
         )
+        self.lease = Lease(env.clock)
+        self.left = LeftBehind(env)
+        purse = Purse(budget or Unlimited(), env)
+        naming = Naming(pool, env, self.chores, purse, announce=self.announce)
+        committer = Committer(self.transactor, env)
+        means = Means(
+            committer=committer,
+            episodes=self.episodes,
+            models=models,
+            tools=tools,
+            asking=Asking(
+                answering=Answering(self.episodes, env),
+                summarizing=Summarizing(self.episodes, env),
+                committer=committer,
+                purse=purse,
+                env=env,
+            ),
+            shop=Workshop(conn=pool, lease=self.lease, left=self.left, env=env),
+            naming=naming if config.titles else None,
+            env=env,
+        )
+        doors = Doors(
+            database=self.database,
+            transactor=self.transactor,
+            actions=Acts(means),
+            announce=self._announced,
+            lease=self.lease,
+            left=self.left,
+            listening=self.listener.listening,
+        )
+        self.worker = Worker(self.me, doors, env, config.worker)
 
     def told(self, applied: Applied) -> None:
         """A write of this replica: to whoever runs or watches here at once, and to the others.
         Nobody is told of anything earlier than its commit."""
+        chat = applied.chat
+        self.env.emit("committed", chat_id=chat.id, snapshot_version=chat.snapshot_version)
         self.publisher.publish(Hint.of(applied.chat))
         self.feeds.told(applied)
         self.watches.told(applied)
@@ -138,4 +180,5 @@ class Replica:
             ("tail", self.tail.run()),
             ("feeds", self.feeds.run()),
             ("watches", self.watches.run()),
+            ("chores", self.chores.run()),
         ]

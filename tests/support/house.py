@@ -258,6 +258,8 @@ async def a_house_with(
     replica = Replica(config, env, models=OneModel(provider), tools=Tools(tools))
     try:
         async with replica.running():
+            async with asyncio.timeout(WITHIN_S):
+                await replica.worker.registered.wait()
             yield House(replica, events, api)
     finally:
         await provider.close()

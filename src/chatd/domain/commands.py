@@ -99,5 +99,8 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 class Retry(Struct, frozen=True, kw_only=True):
+    """`usage`: also a call that failed may have cost something."""
+
     fence: Fence
     state: RetryState
+    usage: tuple[UsageEntry, ...] = ()

@@ -1,6 +1,6 @@
 """What the rooms above bedrock may be handed: Protocols, satisfied by shape."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Literal, Protocol
@@ -8,7 +8,7 @@ from uuid import UUID
 
 from msgspec import Raw, Struct
 
-from chatd.domain.chat import Chat, Fence
+from chatd.domain.chat import Chat, ChatError, Fence
 from chatd.domain.ids import ChangeId, ModelConfigId, ToolCallId
 from chatd.domain.model import ModelConfig, ModelEvent, ModelRequest, ToolSpec
 from chatd.domain.tool_output import ToolOutput
@@ -61,11 +61,16 @@ class Env(Struct, frozen=True, kw_only=True):
 
 
 class ModelChoice(Struct, frozen=True, kw_only=True):
-    """A configured model and whoever serves it. `kind` says which API that is."""
+    """A configured model and whoever serves it. `kind` says which API that is.
+
+    `origins` says which provider serves or has served each model, so that one is not sent what
+    another has sealed; None if that is not known.
+    """
 
     config: ModelConfig
     provider: Provider
     kind: str
+    origins: Mapping[ModelConfigId, str] | None = None
 
 
 class Models(Protocol):
@@ -113,3 +118,9 @@ class Tool(Protocol):
 
 class ToolSource(Protocol):
     async def tools(self, chat: Chat) -> Sequence[Tool]: ...
+
+
+class Budget(Protocol):
+    async def check(self, chat: Chat) -> ChatError | None:
+        """Asked before every model call. What is returned is why there must be none now."""
+        ...

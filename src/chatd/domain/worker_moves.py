@@ -70,7 +70,7 @@ def record_retry(chat: Chat, retry: Retry) -> Change:
     """R -> R with the next attempt, so that a viewer who comes now sees the wait."""
     retry.fence.check(chat)
     require(chat, Move.RECORD_RETRY)
-    return Change.of(chat).retry(retry.state)
+    return Change.of(chat).retry(retry.state).paid(retry.usage)
 
 
 def finish_interrupt(chat: Chat, step: Step) -> Change:

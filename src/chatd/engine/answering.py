@@ -6,17 +6,17 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.domain.answer import Answer, Keep, Nothing, Refused, judge
-from chatd.domain.assemble import Assembler
+from chatd.domain.assemble import Assembler, taken_ids
 from chatd.domain.chat import Chat, Episode
 from chatd.domain.effort import resolve_effort
-from chatd.domain.failures import ModelFailed
+from chatd.domain.failures import for_provider
 from chatd.domain.messages import Draft, Message, UsageEntry
 from chatd.domain.model import ModelRequest
 from chatd.domain.ports import Env
 from chatd.domain.prompt import Reader, build_prompt
 from chatd.domain.step_rows import Call, answer_message, usage_entry
-from chatd.engine.listening import Listener
-from chatd.engine.runner import Runner
+from chatd.engine.job import Job
+from chatd.engine.listening import STEP_S, CallFailed, Listener
 from chatd.engine.setting import Setting
 from chatd.parts.episodes import Episodes
 
@@ -31,67 +31,86 @@ class Answered(Struct, frozen=True, kw_only=True):
     usage: tuple[UsageEntry, ...]
 
 
-class Hearing:
-    """Satisfies `runner.Heard`: an answer that is still coming."""
+class TooLong(Exception):
+    """The answer did not end. What there is of it, the job has heard."""
 
-    def __init__(self, assembler: Assembler, call: Call) -> None:
+
+class Hearing:
+    """Satisfies `job.Heard`: an answer that is still coming."""
+
+    def __init__(self, assembler: Assembler, listener: Listener, call: Call) -> None:
         self._assembler = assembler
+        self._listener = listener
         self._call = call
 
     def so_far(self, at: str) -> tuple[Draft, ...]:
-        del at
-        answer = self._assembler.interrupted()
+        answer = self._assembler.interrupted(at)
         if isinstance(judge(answer, ""), Nothing):
             return ()
         return (answer_message(answer, self._call),)
 
+    def paid(self) -> tuple[UsageEntry, ...]:
+        """What it cost nobody has told us, unless it was stopped after its last word."""
+        if not self._listener.opened:
+            return ()
+        usage = self._assembler.finished().usage
+        return (usage_entry("turn", self._call, usage, ok=False),)
+
 
 class Answering:
-    def __init__(self, episodes: Episodes, env: Env) -> None:
+    def __init__(self, episodes: Episodes, env: Env, *, within_s: float = STEP_S) -> None:
         self._episodes = episodes
         self._env = env
+        self._within_s = within_s
 
-    async def answer(self, runner: Runner, setting: Setting) -> Answered:
-        """Raises ModelFailed. What was said until then is shown no longer and kept nowhere."""
-        chat = runner.work.chat
-        request = request_for(chat, runner.work.history, setting)
-        assembler = Assembler()
+    async def answer(self, job: Job, setting: Setting) -> Answered:
+        """Raises CallFailed: what was said until then is shown no longer and kept nowhere. Or
+        TooLong."""
+        chat, history = job.chat, job.work.history
+        assembler = Assembler(taken_ids(history))
+        listener = Listener(setting.choice.provider, self._env, within_s=self._within_s)
         call = Call(config=setting.config, reasoning_effort=chat.reasoning_effort)
+        hearing = Hearing(assembler, listener, call)
         recorder = self._episodes.open(Episode.of(chat))
-        runner.heard = Hearing(assembler, call)
+        job.hears(hearing)
         try:
-            listener = Listener(setting.choice.provider, self._env)
+            request = request_for(chat, history, setting)
             listened = await listener.listen(request, assembler, recorder)
-        except ModelFailed:
-            runner.heard = None
-            raise
         finally:
             recorder.close()
-        answer = assembler.finished()
+        if listened.too_long:
+            raise TooLong
+        if listened.failure is not None:
+            job.forget()
+            named = for_provider(listened.failure, setting.config.provider)
+            raise CallFailed(named, hearing.paid())
         done = Call(
             config=setting.config,
             reasoning_effort=chat.reasoning_effort,
             runtime_ms=listened.runtime_ms,
         )
-        return self._kept(answer, done)
+        return _kept(job, assembler.finished(), done)
 
-    def _kept(self, answer: Answer, call: Call) -> Answered:
-        paid = (usage_entry("turn", call, answer.usage),)
-        match judge(answer, call.config.provider):
-            case Keep():
-                return Answered(messages=(answer_message(answer, call),), usage=paid)
-            case Nothing():
-                return Answered(messages=(), usage=paid)
-            case Refused() as refused:
-                raise ModelFailed(refused.failure)
+
+def _kept(job: Job, answer: Answer, call: Call) -> Answered:
+    match judge(answer, call.config.provider):
+        case Keep():
+            paid = (usage_entry("turn", call, answer.usage),)
+            return Answered(messages=(answer_message(answer, call),), usage=paid)
+        case Nothing():
+            return Answered(messages=(), usage=(usage_entry("turn", call, answer.usage),))
+        case Refused() as refused:
+            job.forget()
+            paid = (usage_entry("turn", call, answer.usage, ok=False),)
+            raise CallFailed(refused.failure, paid)
 
 
 def request_for(chat: Chat, history: Sequence[Message], setting: Setting) -> ModelRequest:
-    config = setting.config
-    prompt = build_prompt(
-        history,
-        Reader(provider=config.provider, strict_tools=setting.choice.kind in STRICT),
+    config, choice = setting.config, setting.choice
+    reader = Reader(
+        provider=config.provider, origins=choice.origins, strict_tools=choice.kind in STRICT
     )
+    prompt = build_prompt(history, reader)
     return ModelRequest(
         model=config.model,
         messages=prompt,

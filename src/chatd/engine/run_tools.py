@@ -1,140 +1,157 @@
 """Running a batch of tool calls: side by side, answered in the order they were made.
 
-Owns that nothing a tool does can break the loop: it fails, hangs, raises or
-is unknown, and each becomes an answer the model can act on.
+Owns that nothing a tool does can break the loop: it fails, hangs, raises, ignores being told to
+stop, and each becomes an answer the model can act on. What may run at all is planned in the
+domain.
 """
 
 import asyncio
-from collections.abc import Mapping
 from typing import Final
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Struct
 
-from chatd.domain.assemble import EMPTY_OBJECT
+from chatd.domain.batch import plan_batch
+from chatd.domain.blocks import EMPTY_OBJECT
 from chatd.domain.chat import Chat, Fence
-from chatd.domain.errors import ChatdError, StaleFence
+from chatd.domain.errors import ChatdError, StaleFence, Unavailable
 from chatd.domain.ids import ToolCallId
-from chatd.domain.messages import Draft
+from chatd.domain.messages import Draft, UsageEntry
 from chatd.domain.parts import ToolCall
 from chatd.domain.ports import Env, Tool, ToolContext
 from chatd.domain.step_rows import in_call_order, result_messages
-from chatd.domain.tool_output import Answered, ToolOutput
+from chatd.domain.tool_output import Answered, ToolOutput, failed
+from chatd.engine.lease import Lease
+from chatd.engine.left_behind import LeftBehind
+from chatd.engine.setting import Setting
 from chatd.store import tool_runs
 from chatd.store.conn import Conn
 
-UNKNOWN_OUTCOME: Final = ToolOutput(
-    text="The worker was lost while this tool ran, and it must not run twice. Its outcome is"
-    " unknown: look at the state it would have changed before you decide what to do.",
-    is_error=True,
+UNKNOWN_OUTCOME: Final = failed(
+    "The worker was lost while this tool ran, and it must not run twice. Its outcome is unknown:"
+    " look at the state it would have changed before you decide what to do."
 )
+MARK_RETRY_S: Final = 0.5
+
+
+class Workshop(Struct, frozen=True, kw_only=True):
+    """What tools are run with."""
+
+    conn: Conn
+    lease: Lease
+    left: LeftBehind
+    env: Env
 
 
 class ToolRun:
-    """One batch. `answered` fills up as tools come back, so that a stop keeps what is there."""
+    """One batch. Satisfies `job.Heard`: a stop keeps the results of the tools that are done."""
 
-    def __init__(self, chat: Chat, tools: Mapping[str, Tool], conn: Conn, env: Env) -> None:
+    def __init__(
+        self, chat: Chat, setting: Setting, calls: tuple[ToolCall, ...], shop: Workshop
+    ) -> None:
         self._chat = chat
         self._fence = Fence.of(chat)
-        self._tools = tools
-        self._conn = conn
-        self._env = env
-        self._calls: tuple[ToolCall, ...] = ()
-        self._context_limit: int | None = None
-        self.answered: dict[ToolCallId, Answered] = {}
+        self._setting = setting
+        self._calls = calls
+        self._shop = shop
+        self._answered: dict[ToolCallId, Answered] = {}
 
     def so_far(self, at: str) -> tuple[Draft, ...]:
-        """Satisfies `runner.Heard`: results of the tools that are done."""
-        done = in_call_order(self._calls, self.answered.values())
-        return result_messages(done, self._context_limit, at)
+        done = in_call_order(self._calls, self._answered.values())
+        return result_messages(done, self._setting.config.context_limit, at)
 
-    async def run(self, calls: tuple[ToolCall, ...]) -> list[Answered]:
-        """Serial tools wait until the others are done, then go one by one."""
-        self._calls = calls
-        serial = [call for call in calls if self._is_serial(call)]
-        together = [call for call in calls if not self._is_serial(call)]
-        await self._side_by_side(together)
-        for call in serial:
-            await self._answer(call)
-        return [self.answered[call.tool_call_id] for call in calls]
+    def paid(self) -> tuple[UsageEntry, ...]:
+        return ()
 
-    def refuse(self, calls: tuple[ToolCall, ...]) -> list[Answered]:
-        """A tool that must be called alone came with others: none of them runs."""
-        return [self._refused(call) for call in calls]
-
-    async def _side_by_side(self, calls: list[ToolCall]) -> None:
-        """One that fails does not stop the others: each call is answered by itself."""
+    async def run(self) -> None:
+        """Until every call has its answer. Serial tools wait until the others are done, then
+        go one by one. Raises StaleFence if the chat is no longer ours."""
+        batch = plan_batch(self._calls, self._setting.toolbox)
+        self._answered = {answer.call_id: answer for answer in batch.rejected}
         try:
             async with asyncio.TaskGroup() as group:
-                for call in calls:
-                    group.create_task(self._answer(call), name=f"tool {call.tool_name}")
+                for call in batch.concurrent:
+                    group.create_task(self._answer(call), name=f"call {call.tool_call_id}")
         except* StaleFence:
             raise StaleFence(f"Chat {self._chat.id} has moved on.") from None
-
-    def _is_serial(self, call: ToolCall) -> bool:
-        tool = self._tools.get(call.tool_name)
-        return tool is not None and tool.serial
+        for call in batch.serial:
+            await self._answer(call)
 
     async def _answer(self, call: ToolCall) -> None:
-        began = self._env.clock.monotonic()
-        output = await self._output(call)
-        self.answered[call.tool_call_id] = Answered(
-            call_id=call.tool_call_id, name=call.tool_name, output=output
-        )
-        self._env.emit(
+        clock, began = self._shop.env.clock, self._shop.env.clock.monotonic()
+        output = await self._output(self._setting.tools[call.tool_name], call)
+        self._keep(call, output)
+        self._shop.env.emit(
             "tool_finished",
             chat_id=self._chat.id,
             tool=call.tool_name,
             tool_call_id=call.tool_call_id,
             failed=output.is_error,
-            duration_ms=round((self._env.clock.monotonic() - began) * 1000),
+            duration_ms=round((clock.monotonic() - began) * 1000),
         )
 
-    async def _output(self, call: ToolCall) -> ToolOutput:
-        tool = self._tools.get(call.tool_name)
-        if tool is None:
-            known = ", ".join(sorted(self._tools)) or "none"
-            return _failed(f"There is no tool named {call.tool_name!r}. Tools: {known}.")
-        if call.args is UNSET:
-            return _failed("The arguments were not valid JSON. Send the call again, whole.")
+    def _keep(self, call: ToolCall, output: ToolOutput) -> None:
+        self._answered[call.tool_call_id] = Answered(
+            call_id=call.tool_call_id,
+            name=call.tool_name,
+            output=output,
+            mcp_server_config_id=call.mcp_server_config_id,
+        )
+
+    async def _output(self, tool: Tool, call: ToolCall) -> ToolOutput:
         context = ToolContext(chat=self._chat, call_id=call.tool_call_id, fence=self._fence)
-        try:
-            async with asyncio.timeout(tool.timeout_s):
-                return await self._attempt(tool, context, call.args)
-        except TimeoutError:
-            return _failed(f"The tool did not finish within {tool.timeout_s:g} seconds.")
-        except StaleFence:
-            raise
-        except ChatdError as error:
-            return _failed(error.message)
-        except asyncio.CancelledError:
-            # Ours, or the tool's own doing? Only the first ends the batch.
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            return _failed("The tool was cancelled.")
-        except Exception as error:  # noqa: BLE001 - a tool's bug is the model's news, not our end
-            self._env.emit("tool_failed", chat_id=self._chat.id, tool=call.tool_name, error=error)
-            return _failed(f"The tool failed: {type(error).__name__}: {error}")
-
-    async def _attempt(self, tool: Tool, context: ToolContext, args: Raw) -> ToolOutput:
-        if tool.effect == "once":
-            first = await tool_runs.start(
-                self._conn, context.chat.id, context.call_id, context.fence
-            )
-            if not first:
-                return await tool.recover(context) or UNKNOWN_OUTCOME
-        return await tool.run(context, args or EMPTY_OBJECT)
-
-    def _refused(self, call: ToolCall) -> Answered:
-        tool = self._tools.get(call.tool_name)
-        alone = tool is not None and tool.exclusive
-        text = (
-            "This tool must be called alone. Call it again, without others."
-            if alone
-            else "Not run: another call of this batch must be made alone."
+        await self._shop.lease.good()
+        first = tool.effect != "once" or await self._mark(call.tool_call_id)
+        self._shop.env.emit(
+            "tool_started",
+            chat_id=self._chat.id,
+            tool=call.tool_name,
+            tool_call_id=call.tool_call_id,
+            again=not first,
         )
-        return Answered(call_id=call.tool_call_id, name=call.tool_name, output=_failed(text))
+        args = EMPTY_OBJECT if call.args is UNSET else call.args
+        work = tool.run(context, args) if first else tool.recover(context)
+        task = asyncio.get_running_loop().create_task(work, name=f"tool {call.tool_name}")
+        try:
+            await asyncio.wait({task}, timeout=tool.timeout_s)
+        except asyncio.CancelledError:
+            await self._shop.left.stop(task)
+            self._keep_last_words(task, call)
+            raise
+        if not task.done():
+            await self._shop.left.stop(task)
+            return failed(f"The tool did not finish within {tool.timeout_s:g} seconds.")
+        return self._outcome(task, call) or UNKNOWN_OUTCOME
 
+    def _keep_last_words(self, task: asyncio.Task[ToolOutput | None], call: ToolCall) -> None:
+        """A tool that was stopped may still tell how far it has come."""
+        said = task.done() and not task.cancelled() and task.exception() is None
+        if said and (output := task.result()) is not None:
+            self._keep(call, output)
 
-def _failed(text: str) -> ToolOutput:
-    return ToolOutput(text=text, is_error=True)
+    def _outcome(self, task: asyncio.Task[ToolOutput | None], call: ToolCall) -> ToolOutput | None:
+        if task.cancelled():
+            return failed("The tool was cancelled.")
+        error = task.exception()
+        if error is None:
+            return task.result()
+        if isinstance(error, StaleFence):
+            raise error
+        if isinstance(error, ChatdError):
+            return failed(error.message)
+        # A tool's bug is the model's news, not our end.
+        self._shop.env.emit("tool_failed", chat_id=self._chat.id, tool=call.tool_name, error=error)
+        return failed(f"The tool failed: {type(error).__name__}: {error}")
+
+    async def _mark(self, call_id: ToolCallId) -> bool:
+        """Before a tool that must not run twice. The history at which it was called is part of
+        the mark: after an edit a model may use the id of a call again."""
+        mark = ToolCallId(f"{self._fence.history_version}:{call_id}")
+        again = False
+        while True:
+            try:
+                return await tool_runs.start(
+                    self._shop.conn, self._chat.id, mark, self._fence, again=again
+                )
+            except Unavailable as error:
+                again = again or error.maybe_applied
+                await self._shop.env.clock.sleep(MARK_RETRY_S, "mark_retry")

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Struct
 
+from chatd.domain.batch import Toolbox
 from chatd.domain.chat import Chat
 from chatd.domain.compaction import DEFAULT_THRESHOLD
 from chatd.domain.decide import Rules
@@ -36,6 +37,10 @@ class Setting(Struct, frozen=True, kw_only=True):
     @property
     def client_names(self) -> frozenset[str]:
         return frozenset(spec.name for spec in self.client_tools) - self.tools.keys()
+
+    @property
+    def toolbox(self) -> Toolbox:
+        return Toolbox(tools=self.tools)
 
     @property
     def rules(self) -> Rules:

@@ -20,21 +20,28 @@ class SlotsConfig(Struct, frozen=True, kw_only=True):
 
 
 class Slots:
-    """Counts, nothing more. An offer holds a slot until the write it was made for is known."""
+    """Counts, nothing more. An offer holds a slot until the write it was made for is known.
+    Nothing is offered before the worker is registered, nor when it leaves."""
 
     def __init__(self, config: SlotsConfig, me: WorkerId) -> None:
         self._config = config
         self._me = me
         self._offered = {True: 0, False: 0}
         self._taken: dict[ChatId, bool] = {}
-        self._closed = False
+        self._open = False
 
     def free(self, *, root: bool) -> int:
-        if self._closed:
+        if not self._open:
             return 0
         limit = self._config.roots if root else self._config.children
         used = sum(1 for is_root in self._taken.values() if is_root == root)
         return max(limit - used - self._offered[root], 0)
+
+    @property
+    def load(self) -> float:
+        """From 0, nothing runs here, to 1."""
+        slots = self._config.roots + self._config.children
+        return min(len(self._taken) / slots, 1.0) if slots else 1.0
 
     @contextmanager
     def offer(self, *, root: bool) -> Generator[WorkerId | None]:
@@ -54,6 +61,8 @@ class Slots:
     def give_back(self, chat_id: ChatId) -> None:
         self._taken.pop(chat_id, None)
 
+    def open(self) -> None:
+        self._open = True
+
     def close(self) -> None:
-        """Draining: nothing more is taken."""
-        self._closed = True
+        self._open = False

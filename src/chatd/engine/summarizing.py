@@ -1,13 +1,19 @@
 """Having a model write a summary, so that the chat fits into its context again."""
 
 from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
 
 from chatd.domain.assemble import Assembler
-from chatd.domain.chat import Chat, Episode
+from chatd.domain.chat import Episode
 from chatd.domain.compaction import compactable, effective_threshold, measure
+from chatd.domain.condense import condensed
 from chatd.domain.decide import Compact
-from chatd.domain.failures import ModelFailed, known_failure
+from chatd.domain.failures import for_provider, known_failure
 from chatd.domain.messages import Draft, Message, UsageEntry
+from chatd.domain.model import ModelRequest
 from chatd.domain.ports import Env
 from chatd.domain.step_rows import Call, usage_entry
 from chatd.domain.summary import (
@@ -21,10 +27,56 @@ from chatd.domain.summary import (
     summary_text,
 )
 from chatd.engine.answering import request_for
-from chatd.engine.listening import Listener
-from chatd.engine.runner import Runner
+from chatd.engine.job import Job
+from chatd.engine.listening import CallFailed, Listener
 from chatd.engine.setting import Setting
 from chatd.parts.episodes import Episodes, Recorder
+
+MOST_HALVINGS: Final = 5
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """Rows for history and for the books."""
+
+    messages: tuple[Draft, ...]
+    usage: tuple[UsageEntry, ...]
+
+
+class _Writing:
+    """One call for a summary. Satisfies `job.Heard`: stopped, it leaves nothing but a bill."""
+
+    def __init__(self, setting: Setting, env: Env, spent: tuple[UsageEntry, ...]) -> None:
+        self._setting = setting
+        self._listener = Listener(setting.choice.provider, env)
+        self._assembler = Assembler()
+        self._spent = spent
+        self._call = Call(config=setting.config)
+
+    def so_far(self, at: str) -> tuple[Draft, ...]:
+        del at
+        return ()
+
+    def paid(self, *, ok: bool = False) -> tuple[UsageEntry, ...]:
+        if not self._listener.opened:
+            return self._spent
+        usage = self._assembler.finished().usage
+        return (*self._spent, usage_entry("compaction", self._call, usage, ok=ok))
+
+    async def write(self, request: ModelRequest) -> str:
+        """Raises CallFailed, with the bill of the tries before."""
+        provider = self._setting.config.provider
+        listened = await self._listener.listen(request, self._assembler, None)
+        self._call = Call(config=self._setting.config, runtime_ms=listened.runtime_ms)
+        if listened.failure is not None:
+            raise CallFailed(for_provider(listened.failure, provider), self.paid())
+        text = summary_text(self._assembler.finished())
+        if text is None:
+            raise CallFailed(known_failure("generic", provider), self.paid())
+        return text
+
+    def rows(self, plan: Plan, text: str) -> Summary:
+        rows = summary_rows(plan, text, self._call, self._assembler.finished())
+        return Summary(messages=rows, usage=self.paid(ok=True))
 
 
 class Summarizing:
@@ -35,18 +87,15 @@ class Summarizing:
     def possible(self, history: Sequence[Message]) -> bool:
         return compactable(history)
 
-    async def summarize(
-        self, runner: Runner, setting: Setting, action: Compact | None
-    ) -> tuple[tuple[Draft, ...], tuple[UsageEntry, ...]]:
-        """Rows for history and the books. `action` is None if the model itself has said that
-        the prompt is too long. Raises ModelFailed."""
-        chat = runner.work.chat
-        plan = self._plan(runner.work.history, setting, action)
-        recorder = self._episodes.open(Episode.of(chat))
+    async def summarize(self, job: Job, setting: Setting, action: Compact | None) -> Summary:
+        """`action` is None if the model itself has said that the prompt is too long. Raises
+        CallFailed."""
+        plan = self._plan(job.work.history, setting, action)
+        recorder = self._episodes.open(Episode.of(job.chat))
         recorder.add("assistant", (summary_call(plan),))
         try:
-            return await self._write(chat, runner.work.history, setting, plan, recorder)
-        except ModelFailed as failed:
+            return await self._fitting(job, setting, plan, recorder, refused=action is None)
+        except CallFailed as failed:
             recorder.add("tool", (summary_failed(plan, failed.message),))
             raise
         finally:
@@ -61,23 +110,28 @@ class Summarizing:
             fill=measure(history, rules.context_limit) if action is None else action.fill,
         )
 
-    async def _write(
-        self,
-        chat: Chat,
-        history: Sequence[Message],
-        setting: Setting,
-        plan: Plan,
-        recorder: Recorder,
-    ) -> tuple[tuple[Draft, ...], tuple[UsageEntry, ...]]:
-        assembler = Assembler()
-        listener = Listener(setting.choice.provider, self._env)
-        request = summary_request(request_for(chat, history, setting))
-        listened = await listener.listen(request, assembler, None)
-        answer = assembler.finished()
-        text = summary_text(answer)
-        if text is None:
-            raise ModelFailed(known_failure("generic", setting.config.provider))
-        recorder.add("tool", (summary_result(plan, text),))
-        call = Call(config=setting.config, runtime_ms=listened.runtime_ms)
-        rows = summary_rows(plan, text, call, answer)
-        return rows, (usage_entry("compaction", call, answer.usage),)
+    async def _fitting(
+        self, job: Job, setting: Setting, plan: Plan, recorder: Recorder, *, refused: bool
+    ) -> Summary:
+        """Of the whole, unless the model has `refused` that already; else of ever less of it."""
+        request = request_for(job.chat, job.work.history, setting)
+        halvings, spent = int(refused), tuple[UsageEntry, ...]()
+        while True:
+            writing = _Writing(setting, self._env, spent)
+            job.hears(writing)
+            try:
+                text = await writing.write(summary_request(_shorter(request, halvings)))
+            except CallFailed as failed:
+                job.forget()
+                if failed.classified.kind != "context_overflow" or halvings == MOST_HALVINGS:
+                    raise
+                halvings, spent = halvings + 1, failed.paid
+            else:
+                recorder.add("tool", (summary_result(plan, text),))
+                return writing.rows(plan, text)
+
+
+def _shorter(request: ModelRequest, halvings: int) -> ModelRequest:
+    if halvings == 0:
+        return request
+    return msgspec.structs.replace(request, messages=condensed(request.messages, halvings))

@@ -17,13 +17,19 @@ START: Final[LiteralString] = """
         INSERT INTO chat_tool_runs (chat_id, root_chat_id, tool_call_id, epoch)
         SELECT id, root_chat_id, $2, $4 FROM mine
         ON CONFLICT DO NOTHING RETURNING epoch)
-    SELECT EXISTS (SELECT FROM mine) AS held, EXISTS (SELECT FROM marked) AS first"""
+    SELECT EXISTS (SELECT FROM mine) AS held,
+        EXISTS (SELECT FROM marked)
+        OR ($6 AND EXISTS (SELECT FROM chat_tool_runs
+            WHERE chat_id = $1 AND tool_call_id = $2 AND epoch = $4)) AS first"""
 
 
-async def start(conn: Conn, chat_id: ChatId, call_id: ToolCallId, fence: Fence) -> bool:
-    """True if the tool may run; False if it was started before and its outcome is unknown."""
+async def start(
+    conn: Conn, chat_id: ChatId, call_id: ToolCallId, fence: Fence, *, again: bool = False
+) -> bool:
+    """True if the tool may run; False if it was started before and its outcome is unknown.
+    `again`: the answer to an earlier try was lost, so a mark of this epoch is our own."""
     row = await conn.fetchrow(
-        START, chat_id, call_id, fence.worker_id, fence.epoch, fence.history_version
+        START, chat_id, call_id, fence.worker_id, fence.epoch, fence.history_version, again
     )
     if row is None or not row["held"]:
         raise StaleFence(f"Chat {chat_id} has moved on.")

@@ -11,8 +11,11 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
+from chatd.domain.chat import Chat
 from chatd.domain.ids import ChatId, UserId
+from chatd.domain.messages import UsageEntry
 from chatd.store.conn import Conn
+from chatd.store.rows import json_or_none
 
 ROLL_UP: Final[LiteralString] = """
     WITH was AS MATERIALIZED (
@@ -60,6 +63,14 @@ OF_FAMILY: Final[LiteralString] = """
         coalesce(sum(cost_micros), 0)::bigint AS cost_micros
     FROM usage_events WHERE root_chat_id = $1"""
 
+# For calls that belong to no step, such as one for a title. Never behind the roll-up.
+BOOK: Final[LiteralString] = """
+    INSERT INTO usage_events (at, owner_id, chat_id, root_chat_id, kind, model_config_id,
+        provider, model, input_tokens, output_tokens, reasoning_tokens, cache_creation_tokens,
+        cache_read_tokens, cost_micros, price, runtime_ms, ok)
+    SELECT greatest(now(), (SELECT until FROM usage_rolled_up)), $1, $2, $3, $4, $5, $6, $7, $8,
+        $9, $10, $11, $12, $13, $14, $15, $16"""
+
 _BEHIND_S: Final = 300.0
 _SPAN_S: Final = 86_400.0
 
@@ -73,6 +84,29 @@ class FamilyCost(Struct, frozen=True, kw_only=True):
 async def roll_up(conn: Conn, *, behind_s: float = _BEHIND_S) -> bool:
     """At most a day of events; True if there is more to do."""
     return bool(await conn.fetchval(ROLL_UP, behind_s, _SPAN_S))
+
+
+async def book(conn: Conn, chat: Chat, entry: UsageEntry) -> None:
+    tokens = entry.usage
+    await conn.execute(
+        BOOK,
+        chat.owner_id,
+        chat.id,
+        chat.root_chat_id,
+        entry.kind,
+        entry.model_config_id,
+        entry.provider,
+        entry.model,
+        tokens.input_tokens,
+        tokens.output_tokens,
+        tokens.reasoning_tokens,
+        tokens.cache_creation_tokens,
+        tokens.cache_read_tokens,
+        entry.cost_micros,
+        json_or_none(entry.price),
+        entry.runtime_ms,
+        entry.ok,
+    )
 
 
 async def spent_micros(conn: Conn, owner_id: UserId, since: datetime) -> int:

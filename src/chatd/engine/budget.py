@@ -1,0 +1,90 @@
+"""Spend limits, checked before every model call.
+
+Owns the check and what is told to people. What was spent is in the books; a check that cannot
+be made lets the call through: a limit that fails must not stop everybody's work.
+"""
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from chatd.domain.chat import Chat, ChatError
+from chatd.domain.errors import ChatdError
+from chatd.domain.ports import Budget, Clock, Env
+from chatd.store import usage
+from chatd.store.conn import Conn
+
+Period = Literal["day", "week", "month"]
+
+WITHIN_S: Final = 2.0
+
+
+class Unlimited:
+    """Satisfies `ports.Budget`."""
+
+    async def check(self, chat: Chat) -> ChatError | None:
+        del chat
+
+
+class SpendLimit(Struct, frozen=True, kw_only=True):
+    """In micros of a dollar, for each owner and period."""
+
+    micros: int
+    period: Period = "month"
+
+
+class OwnersBudget:
+    """Satisfies `ports.Budget`: one limit, the same for every owner of chats."""
+
+    def __init__(self, conn: Conn, clock: Clock, limit: SpendLimit) -> None:
+        self._conn = conn
+        self._clock = clock
+        self._limit = limit
+
+    async def check(self, chat: Chat) -> ChatError | None:
+        since = period_start(self._clock.now(), self._limit.period)
+        spent = await usage.spent_micros(self._conn, chat.owner_id, since)
+        if spent < self._limit.micros:
+            return None
+        return ChatError(
+            kind="usage_limit",
+            message=f"The spend limit of {_dollars(self._limit.micros)} for this"
+            f" {self._limit.period} is reached: {_dollars(spent)} were spent.",
+        )
+
+
+class Purse:
+    """A budget that never stands in the way by failing or by not answering."""
+
+    def __init__(self, budget: Budget, env: Env, *, within_s: float = WITHIN_S) -> None:
+        self._budget = budget
+        self._env = env
+        self._within_s = within_s
+
+    async def check(self, chat: Chat) -> ChatError | None:
+        try:
+            async with asyncio.timeout(self._within_s):
+                return await self._budget.check(chat)
+        except TimeoutError:
+            self._env.emit("budget_unknown", chat_id=chat.id, error_kind="timeout")
+        except ChatdError as error:
+            self._env.emit("budget_unknown", chat_id=chat.id, error_kind=error.code)
+        return None
+
+
+def period_start(now: datetime, period: Period) -> datetime:
+    """The midnight at which the period began, in the time zone of `now`; weeks begin on Monday."""
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    match period:
+        case "day":
+            return midnight
+        case "week":
+            return midnight - timedelta(days=midnight.weekday())
+        case "month":
+            return midnight.replace(day=1)
+
+
+def _dollars(micros: int) -> str:
+    return f"${micros / 1_000_000:.2f}"

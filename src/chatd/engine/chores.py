@@ -1,0 +1,95 @@
+"""Work on the side, bound to the server's life: things done now and then, and things done once.
+
+None of it writes history, and none of it can take the server down. When the server stops it is
+cut off; whatever it was about is done by another replica, or later, or not at all.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from chatd.domain.ports import Env
+from chatd.engine.contain import contained
+from chatd.store import requests, usage
+from chatd.store.conn import Conn
+
+MOST_AT_ONCE: Final = 32
+_BATCH: Final = 1000
+_MOST_BATCHES: Final = 100
+
+
+class Chore(Struct, frozen=True, kw_only=True):
+    """Done at start, and again a fixed time after it has ended: one that takes long is not
+    begun anew at once."""
+
+    name: str
+    every_s: float
+    work: Callable[[], Awaitable[None]]
+
+
+class Chores:
+    """`run` must be running; nothing is taken on before it does, nor after."""
+
+    def __init__(self, env: Env, chores: Sequence[Chore] = (), *, most: int = MOST_AT_ONCE) -> None:
+        self._env = env
+        self._chores = chores
+        self._most = most
+        self._group: asyncio.TaskGroup | None = None
+        self._errands = 0
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                for chore in self._chores:
+                    group.create_task(self._again_and_again(chore), name=f"chore {chore.name}")
+                await asyncio.Event().wait()
+        finally:
+            self._group = None
+
+    def send(self, name: str, work: Callable[[], Coroutine[None, None, None]]) -> bool:
+        """Do it once, beside everything else. False if there is too much of that already."""
+        if self._group is None or self._errands >= self._most:
+            self._env.emit("errand_refused", task=name)
+            return False
+        self._errands += 1
+        self._group.create_task(self._errand(name, work), name=f"errand {name}")
+        return True
+
+    async def _errand(self, name: str, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        try:
+            await contained(work(), lambda error: self._failed(name, error))
+        finally:
+            self._errands -= 1
+            self._env.emit("errand_done", task=name)
+
+    async def _again_and_again(self, chore: Chore) -> None:
+        while True:
+            if await contained(chore.work(), lambda error: self._failed(chore.name, error)):
+                self._env.emit("chore_done", task=chore.name)
+            await self._env.clock.sleep(chore.every_s, f"chore_{chore.name}")
+
+    def _failed(self, name: str, error: Exception) -> None:
+        kind = getattr(error, "code", type(error).__name__)
+        self._env.emit("chore_failed", task=name, error_kind=kind, error=error)
+
+
+def housekeeping(conn: Conn) -> tuple[Chore, ...]:
+    """What every replica does; the statements see to it that they do not do it twice."""
+
+    async def forget_requests() -> None:
+        for _ in range(_MOST_BATCHES):
+            if await requests.forget_old(conn, most=_BATCH) < _BATCH:
+                return
+
+    async def roll_up_usage() -> None:
+        for _ in range(_MOST_BATCHES):
+            if not await usage.roll_up(conn):
+                return
+
+    return (
+        Chore(name="forget_requests", every_s=600, work=forget_requests),
+        Chore(name="roll_up_usage", every_s=60, work=roll_up_usage),
+    )

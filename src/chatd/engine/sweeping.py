@@ -1,0 +1,96 @@
+"""Handing on what the dead have left, and ending what has waited too long.
+
+The tick says which chats; each is then looked at by itself, beside the tick, so that a dead
+worker with many chats does not cost the living their lease. Every replica does this at once: of
+several that sweep the same chat one wins, and the others find it done.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from chatd.domain import worker_moves
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat
+from chatd.domain.errors import ChatdError, NotFound, StaleFence, Unavailable
+from chatd.domain.ids import ChatId, WorkerId
+from chatd.domain.ports import Env
+from chatd.store import workers
+from chatd.store.conn import Conn
+from chatd.store.transact import Operation, Transactor
+
+
+class Sweeper:
+    """`run` must be running."""
+
+    def __init__(self, conn: Conn, transactor: Transactor, me: WorkerId, env: Env) -> None:
+        self._conn = conn
+        self._transactor = transactor
+        self._me = me
+        self._env = env
+        self._found: workers.Heard | None = None
+        self._some = asyncio.Event()
+
+    def found(self, heard: workers.Heard) -> None:
+        """What was found before and is still there is found again by the next tick."""
+        if heard.dead or heard.expired:
+            self._found = heard
+            self._some.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            heard, self._found = self._found, None
+            if heard is None:
+                continue
+            try:
+                await self._sweep_all(heard)
+            except Unavailable as error:
+                self._env.emit("sweep_failed", error_kind=error.code)
+
+    async def _sweep_all(self, heard: workers.Heard) -> None:
+        for chat_id in self._shuffled(heard.expired):
+            await self._sweep(chat_id, lambda chat: _expire(chat, heard.at))
+        for chat_id in self._shuffled(heard.orphaned):
+            await self._sweep(chat_id, lambda chat: _reap(chat, heard.dead))
+        if heard.dead:
+            await workers.strike(self._conn, heard.dead)
+
+    def _shuffled(self, chat_ids: Iterable[ChatId]) -> list[ChatId]:
+        """In an order of our own: replicas that begin at different ends get in each other's
+        way less."""
+        return sorted(chat_ids, key=lambda chat_id: chat_id.int ^ self._me.int)
+
+    async def _sweep(self, chat_id: ChatId, decide: Callable[[Chat], Change]) -> None:
+        """One that cannot be swept must not keep the others waiting."""
+        operation = Operation(
+            chat_id=chat_id,
+            change_id=self._env.new_change_id(),
+            decide=lambda loaded: decide(loaded.chat),
+        )
+        try:
+            outcome = await self._transactor.run(operation)
+        except (StaleFence, NotFound):
+            return
+        except Unavailable:
+            raise
+        except ChatdError as error:
+            self._env.emit("sweep_failed", chat_id=chat_id, error_kind=error.code, error=error)
+        else:
+            self._env.emit("swept", chat_id=chat_id, to_state=str(outcome.chat.state))
+
+
+def _reap(chat: Chat, dead: frozenset[WorkerId]) -> Change:
+    if chat.worker_id is None or chat.worker_id not in dead:
+        raise StaleFence(f"Chat {chat.id} has another owner.")
+    return worker_moves.reap(chat, chat.worker_id)
+
+
+def _expire(chat: Chat, at: datetime) -> Change:
+    """Looked at again, the chat may have a new deadline that has not passed."""
+    if chat.interrupt_deadline is not None and chat.interrupt_deadline < at:
+        return worker_moves.expire_interrupt(chat)
+    if chat.action_deadline is not None and chat.action_deadline < at:
+        return worker_moves.expire_action(chat)
+    raise StaleFence(f"Chat {chat.id} is not late any more.")

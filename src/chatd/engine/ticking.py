@@ -1,0 +1,75 @@
+"""The tick: once a second the worker says that it lives, and hears what it must know.
+
+Owns when it is said and that it does not hang. What is done about what was heard is for the
+worker and the sweeper.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from chatd.domain.errors import Unavailable
+from chatd.domain.ids import ChatId, WorkerId
+from chatd.domain.lease import LEASE_S, Ticks, may_reap
+from chatd.domain.ports import Env
+from chatd.engine.lease import Lease
+from chatd.store import workers
+from chatd.store.conn import Conn
+
+ANSWER_S: Final = 5.0
+"""Longer than this no answer is waited for: a new session may be heard where this one is not."""
+
+
+class Ticking:
+    """`running` are the chats that run here, with their epochs; `listening` is set while the
+    session is open by whose lock others see that this process lives."""
+
+    def __init__(
+        self,
+        me: WorkerId,
+        conn: Conn,
+        env: Env,
+        lease: Lease,
+        *,
+        every_s: float,
+        listening: asyncio.Event,
+        running: Callable[[], Mapping[ChatId, int]],
+        heard: Callable[[workers.Heard], None],
+    ) -> None:
+        self._me = me
+        self._conn = conn
+        self._env = env
+        self._lease = lease
+        self._every_s = every_s
+        self._listening = listening
+        self._running = running
+        self._heard = heard
+        self._ticks = Ticks(interval_s=every_s)
+        self.draining = False
+
+    async def run(self) -> None:
+        """Registered without its lock, a worker would look dead to others from the start."""
+        await self._listening.wait()
+        while True:
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    await self._tick()
+            except (Unavailable, TimeoutError) as error:
+                self._ticks = self._ticks.failed()
+                kind = error.code if isinstance(error, Unavailable) else "timeout"
+                self._env.emit("tick_failed", error_kind=kind)
+            await self._env.clock.sleep(self._every_s, "tick")
+
+    async def _tick(self) -> None:
+        asked_at = self._env.clock.monotonic()
+        beat = workers.Beat(
+            worker_id=self._me,
+            running=self._running(),
+            scope=may_reap(self._ticks, asked_at),
+            draining=self.draining,
+            lease_s=LEASE_S,
+        )
+        heard = await workers.tick(self._conn, beat)
+        self._ticks = self._ticks.succeeded(self._env.clock.monotonic())
+        self._lease.renew(asked_at)
+        self._heard(heard)
