@@ -305,6 +305,23 @@ def test_an_answer_goes_back_as_it_came() -> None:
     }
 
 
+def test_two_messages_stay_two_and_the_parts_of_one_stay_one() -> None:
+    def spoken(own: str, phase: str, *texts: str) -> Fields:
+        content = [{"type": "output_text", "text": text} for text in texts]
+        return {"type": "message", "id": own, "phase": phase, "content": content}
+
+    answered = [spoken("msg_1", "commentary", "a"), spoken("msg_2", "final_answer", "b", "c")]
+    data = b"".join(
+        event("response.output_item.done", output_index=at, item=item)
+        for at, item in enumerate(answered)
+    )
+    ended = data + event("response.completed", response={})
+    answer = answer_of(read_whole(lambda: Decoder(ORIGIN, ToolNames([])), ended))
+    sent = items(message("user", "Hi"), *replayed(answer))[1:]
+    told = [(one["id"], one["phase"], [part["text"] for part in one["content"]]) for one in sent]
+    assert told == [("msg_1", "commentary", ["a"]), ("msg_2", "final_answer", ["b", "c"])]
+
+
 def test_a_search_goes_back_whole_with_the_reasoning_before_it() -> None:
     sent = items(message("user", "Hi"), *said("web_search"))[1:]
     assert [item["id"] for item in sent] == [
