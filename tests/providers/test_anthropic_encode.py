@@ -514,6 +514,16 @@ def test_the_newest_models_get_the_screen_as_a_set_of_tools() -> None:
             {"options": Raw(b'{"thinking":{"budget_tokens":4096}}'), "max_output_tokens": 3000},
             *(2999, None),
         ),
+        (
+            BUDGETED,
+            {"options": Raw(b'{"thinking":{"budget_tokens":4096}}'), "max_output_tokens": 1025},
+            *(1024, None),
+        ),
+        (
+            BUDGETED,
+            {"options": Raw(b'{"thinking":{"budget_tokens":4096}}'), "max_output_tokens": 1024},
+            *(None, None),
+        ),
         (BUDGETED, {"options": Raw(b'{"effort":"low"}')}, 6_400, None),
         (
             BUDGETED,
@@ -597,6 +607,8 @@ def test_thinking_does_not_begin_in_the_midst_of_a_round_of_tools() -> None:
     assert "thinking" not in body(*tool_round(), reasoning_effort="high")
     assert "thinking" in body(*tool_round(SIGNED), reasoning_effort="high")
     assert "thinking" in body(*tool_round(), model=ADAPTIVE, reasoning_effort="high")
+    talk = [message("user", "A"), message("assistant", "B"), message("user", "C")]
+    assert "thinking" in body(*talk, reasoning_effort="high")
 
 
 def test_models_that_bind_thoughts_are_told_to_forget_those_that_no_longer_fit() -> None:
