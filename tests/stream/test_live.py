@@ -7,12 +7,21 @@ import pytest
 from chatd.domain.chat import Episode
 from chatd.domain.events import MessagePart, PreviewReset
 from chatd.parts.tape import TRUNCATED
-from chatd.store import journal
+from chatd.store import chats, journal
 from tests.stream.conftest import House
 from tests.support.clock import FakeClock
 from tests.support.factories import text
-from tests.support.streaming import B, Client, at, shows
-from tests.support.turns import finishes, is_taken_by, lets_go, says, sends, stops, tries_again
+from tests.support.streaming import A, B, Client, at, shows
+from tests.support.turns import (
+    fails,
+    finishes,
+    is_taken_by,
+    lets_go,
+    says,
+    sends,
+    stops,
+    tries_again,
+)
 from tests.support.viewer import fresh
 
 
@@ -131,6 +140,28 @@ async def test_parts_that_were_not_sent_when_their_message_came_are_not_sent_any
         house.here.record(chat).add("assistant", [text("next")])
         await client.watch(viewer, shows("next"))
     assert parts_in(client) == [(2, 1, 1)]
+
+
+async def test_what_a_failed_step_still_says_is_not_shown(house: House) -> None:
+    """Its episode has no successor yet, but nothing is under way any more."""
+    chat = await house.here.create()
+    client, late = Client(chat.id), Client(chat.id)
+    async with client.connected(house.here.feeds) as viewer:
+        recorder = house.here.record(chat)
+        recorder.add("assistant", [text("half an answ")])
+        await client.watch(viewer, shows("half an answ"))
+        chat = await house.here.do(chat, fails())
+        recorder.add("assistant", [text("er, too late")])
+        recorder.close()
+        await client.watch(viewer, at(2))
+        # They are waiting for more while the database is at work on the next message.
+        async with asyncio.TaskGroup() as group:
+            group.create_task(client.watch(viewer, at(3)))
+            group.create_task(late.see(house.here.feeds, at(3)))
+            while late.state.version < 2:
+                await chats.get(house.pool, chat.id)
+            await house.here.do(chat, sends("again", free=A))
+    assert (parts_in(client), parts_in(late)) == ([(1, 1, 1)], [])
 
 
 async def test_parts_wait_for_the_group_that_announces_them(house: House) -> None:

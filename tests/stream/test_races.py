@@ -160,6 +160,23 @@ async def test_a_flood_of_hints_is_one_read_in_flight_and_one_behind_it(slow: Sl
     assert client.state == await fresh(slow.pool, CHAT)
 
 
+async def test_a_hint_that_the_read_under_way_has_answered_causes_no_other(slow: Slow) -> None:
+    client = Client(CHAT)
+    async with client.connected(slow.replica.feeds) as viewer:
+        await client.watch(viewer, at(1))
+        slow.sent.clear()
+        two, three = await slow.change(says("two")), await slow.change(says("three"))
+        slow.hold()
+        slow.replica.feeds.hinted(Hint.of(two.chat))
+        await slow.answer_is_held_back()
+        slow.replica.feeds.hinted(Hint.of(three.chat))
+        slow.proxy.resume()
+        await client.watch(viewer, at(3))
+        slow.replica.feeds.hinted(Hint.of((await slow.change(says("four"))).chat))
+        await client.watch(viewer, at(4))
+        assert slow.reads == 2
+
+
 async def test_one_that_came_in_between_two_versions_of_a_group_is_not_misled(
     slow: Slow,
 ) -> None:

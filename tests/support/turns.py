@@ -5,11 +5,11 @@ from collections.abc import Callable
 from chatd.domain import user_moves, worker_moves
 from chatd.domain.change import Change
 from chatd.domain.chat import Chat, Fence, RetryState
-from chatd.domain.commands import Retry, SendMessage, WhenBusy
+from chatd.domain.commands import Failure, Retry, SendMessage, WhenBusy
 from chatd.domain.ids import WorkerId
 from chatd.domain.messages import Draft
 from tests.support.factories import draft, prompt, text
-from tests.support.seeds import step
+from tests.support.seeds import FAILED, step
 
 Decision = Callable[[Chat], Change | None]
 
@@ -42,6 +42,11 @@ def ends_stopped(words: str) -> Decision:
     return lambda chat: worker_moves.finish_interrupt(
         chat, step(chat, draft("assistant", text(words)))
     )
+
+
+def fails() -> Decision:
+    """Nothing of the step is kept."""
+    return lambda chat: worker_moves.fail_turn(chat, Failure(step=step(chat), error=FAILED))
 
 
 def tries_again() -> Decision:
