@@ -203,6 +203,15 @@ def test_instruction_files_are_told_where_they_were_found() -> None:
     assert "rule b" in block.text
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_instruction_files_of_one_message_are_told_once(count: int) -> None:
+    files = [context(f"F{index}", f"rule {index}") for index in range(count)]
+    (only,) = built(message(1, "user", text("see"), *files, visibility="model"))
+    _, block = only.parts
+    assert isinstance(block, PromptText)
+    assert block.text.count("Source: ") == count
+
+
 def test_instruction_files_outlive_a_summary_and_the_newest_count() -> None:
     prompt = built(
         message(1, "user", context("A", "from the old workspace", "w0"), visibility="model"),
@@ -426,6 +435,7 @@ def test_media_are_sent_with_their_text(output: str, read: str) -> None:
         ('{"data":"","mime_type":"image/png"}', NO_MEDIA),
         ('{"data":"not base64!","mime_type":"image/png","text":"x"}', "x"),
         ('{"data":"\\ufffd\\ufffdPNG","mime_type":"image/png"}', NO_MEDIA),
+        ('{"data":"aG!!k=","mime_type":"image/png"}', NO_MEDIA),
         ('"garbage"', NO_MEDIA),
         ("[1]", NO_MEDIA),
     ],
