@@ -16,12 +16,16 @@ VERSIONS: Final[LiteralString] = """
     SELECT id, snapshot_version, recent_changes[1] AS change_id
     FROM chats WHERE id = ANY ($1::uuid[])"""
 
-# Both halves of the index, so that one that was archived is found too.
+# One look at the index for each owner, and for each half of it: a plain condition on all of them
+# may become a scan.
 RECENT: Final[LiteralString] = """
-    SELECT * FROM chats
-    WHERE owner_id = ANY ($1::uuid[]) AND parent_chat_id IS NULL AND archived IN (true, false)
-      AND updated_at > now() - $2::float8 * interval '1 s'
-    ORDER BY updated_at DESC LIMIT $3"""
+    SELECT c.* FROM unnest($1::uuid[]) AS o (owner_id),
+        unnest('{true, false}'::boolean[]) AS half (archived),
+    LATERAL (
+        SELECT * FROM chats
+        WHERE owner_id = o.owner_id AND parent_chat_id IS NULL AND archived = half.archived
+          AND updated_at > now() - $2::float8 * interval '1 s'
+        ORDER BY updated_at DESC, id DESC LIMIT $3) c"""
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -41,7 +45,7 @@ async def versions(conn: Conn, chat_ids: list[ChatId]) -> dict[ChatId, Standing]
 
 
 async def recent(
-    conn: Conn, owners: list[UserId], *, within_s: float, most: int = 1000
+    conn: Conn, owners: list[UserId], *, within_s: float, most: int = 100
 ) -> list[Chat]:
-    """Root chats of these owners that moved up in the list lately, newest first."""
+    """Root chats of these owners that moved up in their lists lately, at most so many of each."""
     return [chat_of(row) for row in await conn.fetch(RECENT, owners, within_s, most)]

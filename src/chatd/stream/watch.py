@@ -196,5 +196,5 @@ class Watches:
             except ChatdError as error:
                 self._env.emit("watch_poll_failed", error_kind=error.code)
                 continue
-            for row in reversed(rows):
+            for row in rows:
                 self.changed(row)
