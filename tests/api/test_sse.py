@@ -24,7 +24,7 @@ from tests.support.front import (
     front_door,
     saying,
 )
-from tests.support.listening import Watcher, event_source, reached, write_large
+from tests.support.listening import Watcher, event_source, narrow_socket, reached, write_large
 from tests.support.seeds import Seed, step
 from tests.support.store import plant_in
 from tests.support.viewer import fresh
@@ -160,14 +160,16 @@ async def test_a_client_that_takes_nothing_is_let_go(dsn: str, clock: FakeClock)
     """There is more to tell than all buffers on the way hold."""
     async with front_door(dsn, Door(clock=clock)) as front:
         await plant_in(front.replica.pool, Seed(state=State.W))
-        for _ in range(12):
+        for _ in range(8):
             await write_large(front, CHAT)
         lines = (
             f"GET /api/v1/chats/{CHAT}/events HTTP/1.1",
             "Host: x",
             f"Authorization: Bearer {ME}",
         )
-        reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
+        narrow = narrow_socket()
+        await asyncio.get_running_loop().sock_connect(narrow, ("127.0.0.1", front.port))
+        reader, writer = await asyncio.open_connection(sock=narrow)
         writer.write("\r\n".join((*lines, "", "")).encode())
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
 

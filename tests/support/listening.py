@@ -2,6 +2,7 @@
 their state when the connection goes."""
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
@@ -21,7 +22,7 @@ from tests.support.streaming import part_text
 
 WITHIN_S: Final = 10.0
 
-_EVENT: Final = msgspec.json.Decoder(Event)
+EVENT: Final = msgspec.json.Decoder(Event)
 
 
 class Block(Struct, frozen=True, kw_only=True):
@@ -118,7 +119,7 @@ class Watcher:
             self.end = str(msgspec.json.decode(block.data, type=Json)["code"])
             return
         assert block.event is None
-        self.state = self.state.apply([_EVENT.decode(block.data)])
+        self.state = self.state.apply([EVENT.decode(block.data)])
         if block.id is not None:
             self.last_id = block.id
 
@@ -130,6 +131,14 @@ class Watcher:
 
 def reached(version: int) -> Callable[[Watcher], bool]:
     return lambda watcher: watcher.state.version >= version
+
+
+def narrow_socket(_to: object = None) -> socket.socket:
+    """One that holds little that nobody reads: it is the sender who has to wait."""
+    narrow = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
+    narrow.settimeout(0)
+    return narrow
 
 
 async def write_large(front: Front, chat_id: ChatId) -> int:

@@ -5,6 +5,7 @@ under way get a few seconds, and what is left is cut off. Signals are the comman
 """
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ PONG_WITHIN_S: Final = 10.0
 IDLE_S: Final = 75
 MAX_SOCKET_MESSAGE: Final = 64 * 1024
 DEAD_AFTER_MS: Final = 30_000
+MAX_PORT: Final = 65_535
 
 
 class Bound(Struct, frozen=True, kw_only=True):
@@ -116,6 +118,8 @@ def _config(app: Api) -> uvicorn.Config:
 
 async def _listen(host: str, port: int) -> socket.socket:
     try:
+        if not 0 <= port <= MAX_PORT:
+            raise OSError(errno.EINVAL, "there is no such port")
         found = await asyncio.get_running_loop().getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
@@ -127,9 +131,9 @@ async def _listen(host: str, port: int) -> socket.socket:
         except BaseException:
             listening.close()
             raise
-    except (OSError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no such port"
-        raise CannotListen(f"cannot listen on {host}, port {port}: {reason}") from error
+    except OSError as error:
+        text = f"cannot listen on {host}, port {port}: {error.strerror or error}"
+        raise CannotListen(text) from error
     return listening
 
 

@@ -1,0 +1,55 @@
+"""Tokens, and the file that the administrator's is kept in."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from chatd.api.auth import ADMIN, FILE, Tokens, admin_token
+from chatd.api.errors import Unauthorized
+from chatd.domain.errors import ChatdError
+
+
+def test_a_given_token_is_taken_and_nothing_is_written(tmp_path: Path) -> None:
+    assert admin_token("from-the-environment", tmp_path) == "from-the-environment"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_token_is_made_once_and_kept_for_our_eyes_only(tmp_path: Path) -> None:
+    token = admin_token(None, tmp_path / "data")
+    assert len(token) >= 40
+    assert admin_token(None, tmp_path / "data") == token
+    (kept,) = (tmp_path / "data").iterdir()
+    assert (kept.name, kept.stat().st_mode & 0o777) == (FILE, 0o600)
+    assert admin_token(None, tmp_path / "other") != token
+
+
+def test_processes_that_start_at_once_agree_on_one_token(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(admin_token, None, tmp_path) for _ in range(16)]
+    assert len({token.result() for token in asked}) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+@pytest.mark.parametrize("content", ["", "\n", "two words", "ümlaut", "x" * 5000, "a\0b"])
+def test_a_token_that_no_header_could_carry_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / FILE).write_text(content)
+    with pytest.raises(ChatdError, match=FILE):
+        admin_token(None, tmp_path)
+    with pytest.raises(ChatdError):
+        admin_token(content, tmp_path)
+
+
+def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ChatdError, match="admin-token"):
+        admin_token(None, tmp_path / "file")
+
+
+def test_a_token_stands_for_a_person_and_nothing_else_does() -> None:
+    tokens = Tokens({"secret": ADMIN})
+    assert tokens.caller("Bearer secret").user_id == ADMIN
+    for header in (None, "", "secret", "Bearer", "Bearer ", "Bearer Secret", "Bearer secret x"):
+        with pytest.raises(Unauthorized):
+            tokens.caller(header)
+    assert "secret" not in str(vars(tokens))

@@ -1,0 +1,65 @@
+"""For whoever runs the server: alive, ready, counted."""
+
+import logging
+
+import pytest
+
+from chatd.store.pool import Pool
+from tests.support.front import Door, Front, front_door
+from tests.support.listening import event_source
+
+
+async def test_a_server_that_runs_is_alive_and_ready(front: Front) -> None:
+    for path in ("/healthz", "/readyz"):
+        asked = await front.open_page(path)
+        assert (asked.status, asked.json) == (200, {"status": "ok"})
+
+
+async def test_a_server_that_drains_is_alive_and_not_ready(dsn: str) -> None:
+    draining: list[bool] = []
+    async with front_door(dsn, Door(draining=lambda: bool(draining))) as front:
+        assert (await front.open_page("/readyz")).status == 200
+        draining.append(True)
+        ready = await front.open_page("/readyz")
+        assert (ready.status, ready.json) == (503, {"status": "draining"})
+        assert (await front.open_page("/healthz")).status == 200
+        assert (await front.ask("GET", "/chats")).status == 200
+
+
+async def test_a_server_without_its_database_is_not_ready(front: Front) -> None:
+    await front.replica.pool.close()
+    ready = await front.open_page("/readyz")
+    assert (ready.status, ready.json) == (503, {"status": "unavailable"})
+    assert (await front.open_page("/healthz")).status == 200
+
+
+async def test_requests_are_counted_by_their_route_and_no_id_is_in_it(front: Front) -> None:
+    chat = await front.create()
+    await front.ask("GET", f"/chats/{chat}")
+    await front.ask("GET", "/chats", token=None)
+    await front.ask("GET", "/no/such/thing")
+    async with event_source(front, "/events"):
+        counted = (await front.open_page("/metrics")).content.decode()
+    requests = "chatd_http_requests_total"
+    one = "/api/v1/chats/{chat_id}"
+    assert f'{requests}{{method="GET",route="{one}",status="200"}} 1.0' in counted
+    assert f'{requests}{{method="GET",route="/api/v1/chats",status="401"}} 1.0' in counted
+    assert f'{requests}{{method="GET",route="unmatched",status="404"}} 1.0' in counted
+    assert 'chatd_streams{transport="sse"} 1.0' in counted
+    assert str(chat) not in counted
+
+
+async def test_a_bug_is_answered_and_logged_and_says_nothing_of_itself(
+    front: Front, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_args: object) -> None:
+        raise RuntimeError("the password is swordfish")
+
+    monkeypatch.setattr(Pool, "fetchrow", broken)
+    with caplog.at_level(logging.ERROR):
+        chat = "00000000-0000-0000-0000-000000000001"
+        for path in (f"/chats/{chat}", f"/chats/{chat}/events"):
+            failed = await front.ask("GET", path)
+            assert failed.code == (500, "internal")
+            assert b"swordfish" not in failed.content
+    assert [record.exc_text is not None for record in caplog.records] == [True, True]

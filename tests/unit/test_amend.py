@@ -1,0 +1,47 @@
+"""What a chat refuses to have set on it."""
+
+from uuid import UUID
+
+import pytest
+
+from chatd.domain.amend import Amendment, check_amendment
+from chatd.domain.errors import InvalidInput
+from chatd.domain.ids import ChatId
+from tests.support.factories import CHAT, chat
+
+CHILD: dict[str, object] = {"id": ChatId(UUID(int=9)), "parent_chat_id": CHAT}
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Amendment(),
+        Amendment(title="New", labels={}, pin_order=3),
+        Amendment(archived=True),
+        Amendment(archived=True, pin_order=0),
+    ],
+)
+def test_a_root_chat_takes_what_makes_sense(wanted: Amendment) -> None:
+    check_amendment(chat(), wanted)
+
+
+def test_an_archived_chat_can_be_brought_back_and_pinned_at_once() -> None:
+    check_amendment(chat(archived=True), Amendment(archived=False, pin_order=1))
+
+
+@pytest.mark.parametrize(
+    ("columns", "wanted", "field", "code"),
+    [
+        ({}, Amendment(archived=False), "archived", "not_archived"),
+        ({"archived": True}, Amendment(archived=True), "archived", "already_archived"),
+        ({}, Amendment(archived=True, pin_order=1), "pin_order", "invalid_input"),
+        ({"archived": True}, Amendment(pin_order=1), "pin_order", "invalid_input"),
+        (CHILD, Amendment(pin_order=1), "pin_order", "invalid_input"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    columns: dict[str, object], wanted: Amendment, field: str, code: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        check_amendment(chat(**columns), wanted)
+    assert (refused.value.field, refused.value.code) == (field, code)
