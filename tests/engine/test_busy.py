@@ -6,8 +6,9 @@ from chatd.domain import user_moves
 from chatd.domain.commands import EditMessage
 from chatd.domain.errors import ChatBusy
 from chatd.store import messages
-from tests.support.house import GatedTool, a_house
+from tests.support.house import a_house
 from tests.support.providers.server import Gate
+from tests.support.tools import GatedTool
 
 
 async def test_a_steering_message_is_seen_by_the_next_model_call_of_the_turn(dsn: str) -> None:

@@ -7,10 +7,11 @@ from chatd.engine.worker import WorkerConfig
 from chatd.parts.replay import read_episode
 from chatd.store.conn import Conn
 from tests.support.eventually import eventually
-from tests.support.house import GatedTool, a_house, a_house_with
+from tests.support.house import a_house, a_house_with
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.proxy import Proxy
+from tests.support.tools import GatedTool
 
 HASTY = WorkerConfig(tick_s=0.2, drain_s=0.1)
 

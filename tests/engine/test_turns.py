@@ -1,7 +1,8 @@
 """A turn from a person's message to rest, through the whole engine."""
 
-from tests.support.house import GatedTool, a_house
+from tests.support.house import a_house
 from tests.support.providers.server import Gate
+from tests.support.tools import GatedTool
 
 
 async def test_a_message_is_answered_and_the_chat_rests(dsn: str) -> None:

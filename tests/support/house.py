@@ -8,31 +8,46 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Literal
 from uuid import UUID, uuid4
 
 import msgspec
-from msgspec import Raw
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.clock import SystemClock
 from chatd.domain import user_moves
 from chatd.domain.change import Change
 from chatd.domain.chat import Chat
-from chatd.domain.commands import CreateChat, SendMessage, WhenBusy
+from chatd.domain.commands import (
+    ClientResult,
+    CreateChat,
+    EditMessage,
+    RequestCompaction,
+    SendMessage,
+    SubmitToolResults,
+    WhenBusy,
+)
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, ToolCallId, UserId
 from chatd.domain.messages import Message, Prompt
-from chatd.domain.model import ModelConfig, ToolSpec
+from chatd.domain.model import ModelConfig, Prices
 from chatd.domain.parts import Part, Reasoning, Text, ToolCall, ToolResult
-from chatd.domain.ports import Clock, Effect, Env, ModelChoice, Provider, Tool, ToolContext
-from chatd.domain.tool_output import ToolOutput
+from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool
 from chatd.engine.worker import WorkerConfig
 from chatd.providers.registry import build
+from chatd.providers.secret import Secret
 from chatd.providers.settings import ProviderSettings
 from chatd.replica import Replica, ReplicaConfig
 from chatd.store import chats, messages
 from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Pool
 from chatd.store.transact import Operation
+from tests.support.clock import FakeClock
+from tests.support.eventually import eventually
+from tests.support.providers.anthropic import KEY as ANTHROPIC_KEY
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
-from tests.support.providers.server import Gate, Step
+from tests.support.providers.server import Cut, FakeServer, Step
+from tests.support.tools import Tools
 
 WITHIN_S = 10.0
 
@@ -61,70 +76,49 @@ class Events:
 class OneModel:
     """Satisfies `ports.Models`."""
 
-    def __init__(self, provider: Provider) -> None:
+    def __init__(self, provider: Provider, kind: str) -> None:
         self.provider = provider
+        self.kind = kind
         self.config = ModelConfig(
-            id=ModelConfigId(UUID(int=7)), name="fake", provider="openai-compat", model="fake-1"
+            id=ModelConfigId(UUID(int=7)),
+            name="fake",
+            provider=kind,
+            model="fake-1",
+            prices=Prices(input="1", output="2"),
         )
 
     async def choose(self, wanted: ModelConfigId | None) -> ModelChoice:
         del wanted
-        return ModelChoice(config=self.config, provider=self.provider, kind="openai-compat")
-
-
-class GatedTool:
-    """Satisfies `ports.Tool`. Runs up to its gate, if it has one, then says what it was asked."""
-
-    def __init__(
-        self, name: str = "echo", *, gate: Gate | None = None, effect: Effect = "read"
-    ) -> None:
-        self.spec = ToolSpec(
-            name=name,
-            description="Says it again.",
-            input_schema=Raw(b'{"type":"object","properties":{"say":{"type":"string"}}}'),
-        )
-        self.effect: Effect = effect
-        self.serial = False
-        self.exclusive = False
-        self.stops_turn = False
-        self.timeout_s = 5.0
-        self.gate = gate
-        self.runs: list[ToolCallId] = []
-
-    async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
-        self.runs.append(context.call_id)
-        if self.gate is not None:
-            await self.gate.pass_through()
-        return ToolOutput(text=f"said {bytes(args).decode()}")
-
-    async def recover(self, context: ToolContext) -> ToolOutput | None:
-        del context
-        return None
-
-
-class Tools:
-    """Satisfies `ports.ToolSource`."""
-
-    def __init__(self, tools: Sequence[Tool]) -> None:
-        self._tools = tools
-
-    async def tools(self, chat: Chat) -> Sequence[Tool]:
-        del chat
-        return self._tools
+        return ModelChoice(config=self.config, provider=self.provider, kind=self.kind)
 
 
 class House:
-    def __init__(self, replica: Replica, events: Events, api: FakeCompatible) -> None:
+    def __init__(self, replica: Replica, events: Events, api: FakeServer, model: OneModel) -> None:
         self.replica = replica
         self.events = events
         self.api = api
+        self.model = model
         self.owner = UserId(uuid4())
+
+    @property
+    def pool(self) -> Pool:
+        return self.replica.database.pool
 
     # The model
 
-    def says(self, *steps: str | Gate) -> None:
-        """The next answer, piece by piece."""
-        self.api.script(*(_piece(step) for step in steps), chunk(finish="stop"), DONE)
+    def says(self, *steps: str | Step, used: int | None = None) -> None:
+        """The next answer, piece by piece. `used`: it reports that many tokens read."""
+        counted = () if used is None else (usage_chunk(used),)
+        pieces = (_piece(step) for step in steps)
+        self.api.script(*pieces, chunk(finish="stop"), *counted, DONE)
+
+    def breaks_off(self, *steps: str | Step) -> None:
+        """The next answer ends in the middle."""
+        self.api.script(*(_piece(step) for step in steps), Cut())
+
+    def with_context(self, limit: int) -> None:
+        """A model that takes so many tokens."""
+        self.model.config = replace(self.model.config, context_limit=limit)
 
     def calls(self, *calls: tuple[str, str, str]) -> None:
         """The next answer calls tools: (id, name, arguments)."""
@@ -136,23 +130,22 @@ class House:
 
     # People
 
-    async def create(self, text: str) -> ChatId:
-        chat_id = ChatId(uuid4())
-        with self.replica.worker.offer(root=True) as free:
-            command = CreateChat(
-                id=chat_id, owner_id=self.owner, title="test", prompt=self.prompt(text)
-            )
+    async def create(self, text: str, **fields: object) -> ChatId:
+        command = replace(self.command(text), **fields)
+        with self.replica.worker.offer(root=command.parent_chat_id is None) as free:
             await self.replica.transactor.create(user_moves.create(command, free), change_id())
-        return chat_id
+        return command.id
+
+    def command(self, text: str) -> CreateChat:
+        return CreateChat(
+            id=ChatId(uuid4()), owner_id=self.owner, title="test", prompt=self.prompt(text)
+        )
 
     async def create_unowned(self, text: str) -> ChatId:
         """As a replica without a free slot does it."""
-        chat_id = ChatId(uuid4())
-        command = CreateChat(
-            id=chat_id, owner_id=self.owner, title="test", prompt=self.prompt(text)
-        )
+        command = self.command(text)
         await self.replica.transactor.create(user_moves.create(command, None), change_id())
-        return chat_id
+        return command.id
 
     async def send(self, chat_id: ChatId, text: str, when_busy: WhenBusy = "queue") -> Chat:
         command = SendMessage(prompt=self.prompt(text), when_busy=when_busy)
@@ -163,6 +156,36 @@ class House:
 
     async def interrupt(self, chat_id: ChatId) -> Chat:
         return await self.move(chat_id, lambda chat: user_moves.interrupt(chat, None))
+
+    async def edit(self, chat_id: ChatId, text: str) -> Chat:
+        """The chat's first message."""
+        target = (await messages.history(self.pool, chat_id))[0]
+        command = EditMessage(target=target, prompt=self.prompt(text))
+        with self.replica.worker.offer(root=True) as free:
+            return await self.move(
+                chat_id, lambda chat: user_moves.edit_message(chat, command, free)
+            )
+
+    async def submit(self, chat_id: ChatId, **outputs: str) -> Chat:
+        """Results of the client's own tools, by call."""
+        results = (
+            ClientResult(tool_call_id=ToolCallId(i), output=text) for i, text in outputs.items()
+        )
+        command = SubmitToolResults(results=tuple(results))
+        with self.replica.worker.offer(root=True) as free:
+            return await self.move(
+                chat_id, lambda chat: user_moves.submit_tool_results(chat, command, free)
+            )
+
+    async def compact(self, chat_id: ChatId) -> Chat:
+        command = RequestCompaction(compactable=True)
+        with self.replica.worker.offer(root=True) as free:
+            return await self.move(
+                chat_id, lambda chat: user_moves.request_compaction(chat, command, free)
+            )
+
+    async def archive(self, chat_id: ChatId) -> Chat:
+        return await self.move(chat_id, user_moves.archive)
 
     async def move(self, chat_id: ChatId, decide: Callable[[Chat], Change | None]) -> Chat:
         outcome = await self.replica.transactor.run(
@@ -184,9 +207,18 @@ class House:
     # What there is to see
 
     async def chat(self, chat_id: ChatId) -> Chat:
-        found = await chats.get(self.replica.database.pool, chat_id)
+        found = await chats.get(self.pool, chat_id)
         assert found is not None
         return found
+
+    async def until(self, chat_id: ChatId, *states: str) -> Chat:
+        """Until the row says so, whoever wrote it."""
+
+        async def there() -> Chat | None:
+            chat = await self.chat(chat_id)
+            return chat if chat.state in states else None
+
+        return await eventually(there, within_s=WITHIN_S)
 
     async def rests(self, chat_id: ChatId, *, epoch: int | None = None) -> Chat:
         """Until no runner works on it any more."""
@@ -195,16 +227,26 @@ class House:
         return await self.chat(chat_id)
 
     async def transcript(self, chat_id: ChatId) -> list[str]:
-        found = await messages.history(self.replica.database.pool, chat_id)
-        return [_line(message) for message in found]
+        return [_line(message) for message in await messages.history(self.pool, chat_id)]
+
+    async def booked(self) -> list[tuple[str, bool, int]]:
+        """Every model call in the books: what for, whether it gave an answer, tokens read."""
+        rows = await self.pool.fetch("SELECT * FROM usage_events ORDER BY id")
+        return [(row["kind"], row["ok"], row["input_tokens"]) for row in rows]
 
 
 def change_id() -> ChangeId:
     return ChangeId(random.getrandbits(62) + 1)
 
 
-def _piece(step: str | Gate) -> Step:
-    return step if isinstance(step, Gate) else chunk(content=step)
+def _piece(step: str | Step) -> Step:
+    return chunk(content=step) if isinstance(step, str) else step
+
+
+def usage_chunk(read: int) -> bytes:
+    usage = {"prompt_tokens": read, "completion_tokens": 5, "total_tokens": read + 5}
+    data = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    return b"data: " + msgspec.json.encode({**data, "choices": [], "usage": usage}) + b"\n\n"
 
 
 def _line(message: Message) -> str:
@@ -224,42 +266,70 @@ def _word(part: Part) -> str:
             return type(part).__name__
 
 
+class Ways(Struct, frozen=True, kw_only=True):
+    """How a replica differs from the plain one."""
+
+    tools: Sequence[Tool] = ()
+    clock: Clock | None = None
+    worker: WorkerConfig = WorkerConfig(tick_s=0.2, drain_s=5)
+    budget: Budget | None = None
+    titles: bool = False
+    pool_size: int = 10
+    kind: Literal["openai-compat", "anthropic"] = "openai-compat"
+
+    def provider_at(self, url: str) -> ProviderSettings:
+        if self.kind == "anthropic":
+            return ProviderSettings(kind="anthropic", base_url=url, api_key=Secret(ANTHROPIC_KEY))
+        return ProviderSettings(kind="openai-compat", base_url=f"{url}/v1")
+
+
 @asynccontextmanager
-async def a_house(
-    dsn: str,
-    *,
-    tools: Sequence[Tool] = (),
-    clock: Clock | None = None,
-    worker: WorkerConfig | None = None,
-) -> AsyncGenerator[House]:
-    async with (
-        FakeCompatible.running() as api,
-        a_house_with(dsn, api, tools=tools, clock=clock, worker=worker) as house,
-    ):
+async def a_house(dsn: str, **ways: object) -> AsyncGenerator[House]:
+    async with FakeCompatible.running() as api, a_house_with(dsn, api, **ways) as house:
         yield house
 
 
 @asynccontextmanager
-async def a_house_with(
-    dsn: str,
-    api: FakeCompatible,
-    *,
-    tools: Sequence[Tool] = (),
-    clock: Clock | None = None,
-    worker: WorkerConfig | None = None,
-) -> AsyncGenerator[House]:
-    """Another replica on the same database and model."""
+async def a_house_with(dsn: str, api: FakeServer, **ways: object) -> AsyncGenerator[House]:
+    """Another replica on the same database and model. `ways` are fields of `Ways`."""
+    how = replace(Ways(), **ways)
     events = Events()
-    env = Env(clock=clock or SystemClock(), emit=events, new_id=uuid4, new_change_id=change_id)
-    provider = build(ProviderSettings(kind="openai-compat", base_url=f"{api.url}/v1"))
+    clock = how.clock or SystemClock()
+    env = Env(clock=clock, emit=events, new_id=uuid4, new_change_id=change_id)
+    provider = build(how.provider_at(api.url))
+    model = OneModel(provider, how.kind)
     config = ReplicaConfig(
-        connect=ConnectConfig(dsn=dsn), worker=worker or WorkerConfig(tick_s=0.2, drain_s=5)
+        connect=ConnectConfig(dsn=dsn),
+        worker=how.worker,
+        titles=how.titles,
+        pool_size=how.pool_size,
     )
-    replica = Replica(config, env, models=OneModel(provider), tools=Tools(tools))
+    replica = Replica(config, env, models=model, tools=Tools(how.tools), budget=how.budget)
+    closing: list[asyncio.Task[None]] = []
     try:
         async with replica.running():
             async with asyncio.timeout(WITHIN_S):
                 await replica.worker.registered.wait()
-            yield House(replica, events, api)
+            yield House(replica, events, api, model)
+            if isinstance(clock, FakeClock):
+                closing.append(asyncio.get_running_loop().create_task(_hurry(clock)))
     finally:
+        for task in closing:
+            task.cancel()
         await provider.close()
+
+
+async def _hurry(clock: FakeClock) -> None:
+    """Nobody winds the clock any more, and whoever closes waits for some of its sleepers."""
+    while True:
+        clock.advance(0.01)
+        await asyncio.sleep(0.001)
+
+
+async def let_pass(clock: FakeClock, seconds: float) -> None:
+    """In steps short enough for the worker to renew its lease in between."""
+    while seconds > 0:
+        await clock.asleep_on("tick")
+        step = min(seconds, 10.0)
+        clock.advance(step)
+        seconds -= step

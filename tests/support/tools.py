@@ -1,0 +1,101 @@
+"""Tools that do as a test likes: wait at a gate, fail, take their time, refuse to stop."""
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec import Raw
+
+from chatd.domain.chat import Chat
+from chatd.domain.ids import ToolCallId
+from chatd.domain.model import ToolSpec
+from chatd.domain.ports import Effect, Tool, ToolContext
+from chatd.domain.tool_output import ToolOutput
+from tests.support.providers.server import Gate
+
+SCHEMA = Raw(b'{"type":"object","properties":{"say":{"type":"string"}}}')
+
+
+class GatedTool:
+    """Satisfies `ports.Tool`. Runs up to its gate, if it has one, then says what it was asked.
+    `runs` are the calls that it was run for."""
+
+    def __init__(
+        self,
+        name: str = "echo",
+        *,
+        gate: Gate | None = None,
+        effect: Effect = "read",
+        serial: bool = False,
+        exclusive: bool = False,
+        stops_turn: bool = False,
+        timeout_s: float = 5.0,
+    ) -> None:
+        self.spec = ToolSpec(name=name, description="Says it again.", input_schema=SCHEMA)
+        self.effect: Effect = effect
+        self.serial = serial
+        self.exclusive = exclusive
+        self.stops_turn = stops_turn
+        self.timeout_s = timeout_s
+        self.gate = gate
+        self.runs: list[ToolCallId] = []
+        self.recovers: ToolOutput | None = None
+
+    async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
+        self.runs.append(context.call_id)
+        if self.gate is not None:
+            await self.gate.pass_through()
+        return ToolOutput(text=f"said {bytes(args).decode()}")
+
+    async def recover(self, context: ToolContext) -> ToolOutput | None:
+        del context
+        return self.recovers
+
+
+class BrokenTool(GatedTool):
+    """Has a bug."""
+
+    async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
+        raise ValueError("a bug")
+
+
+class StubbornTool(GatedTool):
+    """Goes on for as long as its gate is shut, whatever it is told. `refused` is set when it
+    was told to stop."""
+
+    def __init__(self, gate: Gate, *, timeout_s: float = 5.0, serial: bool = False) -> None:
+        super().__init__(gate=gate, timeout_s=timeout_s, serial=serial)
+        self.refused = asyncio.Event()
+
+    async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
+        self.runs.append(context.call_id)
+        assert self.gate is not None
+        while True:
+            try:
+                await self.gate.pass_through()
+            except asyncio.CancelledError:
+                self.refused.set()
+            else:
+                return ToolOutput(text="late")
+
+
+class PoliteTool(GatedTool):
+    """Told to stop, it says how far it has come."""
+
+    async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
+        assert self.gate is not None
+        try:
+            await self.gate.pass_through()
+        except asyncio.CancelledError:
+            return ToolOutput(text="half of it")
+        return ToolOutput(text="all of it")
+
+
+class Tools:
+    """Satisfies `ports.ToolSource`."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._tools = tools
+
+    async def tools(self, chat: Chat) -> Sequence[Tool]:
+        del chat
+        return self._tools
