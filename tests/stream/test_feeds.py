@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from chatd.domain.errors import NotFound
@@ -11,6 +12,7 @@ from chatd.store.transact import Applied
 from chatd.store.workers import acquire
 from tests.stream.conftest import House
 from tests.support.clock import FakeClock
+from tests.support.factories import text
 from tests.support.store import chat_id, write
 from tests.support.streaming import B, Client, at
 from tests.support.turns import finishes, lets_go, says, sends
@@ -106,6 +108,19 @@ async def test_commits_that_are_told_out_of_order_are_all_there(house: House) ->
         house.there.feeds.told(second)
         house.there.feeds.told(second)
         await client.watch(viewer, at(3))
+    assert client.state == await fresh(house.pool, chat.id)
+
+
+async def test_a_write_that_cannot_be_told_as_it_is_does_not_harm_the_writer(house: House) -> None:
+    """It is read back instead: what is stored has been mended."""
+    chat = await house.here.create()
+    client = Client(chat.id)
+    async with client.connected(house.here.feeds) as viewer:
+        second = await write(house.pool, says("fine")(chat), 2)
+        (row,) = second.messages
+        broken = msgspec.structs.replace(row, content=(text("\ud83d"),))
+        house.here.feeds.told(msgspec.structs.replace(second, messages=(broken,)))
+        await client.watch(viewer, at(2))
     assert client.state == await fresh(house.pool, chat.id)
 
 

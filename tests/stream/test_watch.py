@@ -148,3 +148,17 @@ async def test_one_that_does_not_keep_up_is_cut_off(house: House, clock: FakeClo
         assert (await change(quick))[0] == "changed"
         with pytest.raises(Lagged):
             await told(stuck)
+
+
+async def test_a_row_that_cannot_be_read_stops_nobody(house: House, clock: FakeClock) -> None:
+    bad = await house.here.create(1)
+    with house.there.watches.watch(OWNER) as watcher:
+        await told(watcher)
+        await house.pool.execute("UPDATE chats SET retry_state = '[]' WHERE id = $1", bad.id)
+        house.there.watches.hinted(Hint.of(msgspec.structs.replace(bad, snapshot_version=2)))
+        await clock.pass_over("watch_poll")
+        await clock.asleep_on("watch_poll")
+        await house.pool.execute("UPDATE chats SET retry_state = NULL")
+        good = await house.here.create(2)
+        assert await change(watcher) == ("created", public_chat(good))
+    assert house.there.emitted.counts["watch_unreadable"] == 1

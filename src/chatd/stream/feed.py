@@ -126,7 +126,11 @@ class Feed:
             deleted=applied.forgotten,
             queue=() if chat.queue_len == 0 else None,
         )
-        self._advance(Seen.of(was), snapshot)
+        try:
+            self._advance(Seen.of(was), snapshot)
+        except (InvariantBroken, UnicodeEncodeError):
+            # Whoever writes must not suffer from how we tell it. What is stored can be told.
+            self.look()
 
     def hinted(self, version: int) -> None:
         if self.chat is None:

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from chatd.domain.chat import Chat
 from chatd.domain.encode import encode_value
-from chatd.domain.errors import ChatdError
+from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.hint import Hint
 from chatd.domain.ids import ChatId, UserId
 from chatd.domain.ports import Clock, Env
@@ -31,6 +32,8 @@ from chatd.stream.chain import Chain, Follower
 from chatd.stream.frames import Frame
 
 READY: Final = encode_value(WatchReady())
+UNREADABLE: Final = (ChatdError, msgspec.DecodeError)
+"""One row that cannot be read must not stop those who read all others."""
 
 
 class WatchConfig(Struct, frozen=True, kw_only=True):
@@ -170,12 +173,16 @@ class Watches:
                 del self._unread[chat_id]
             try:
                 rows = await chats.get_many(self._conn, list(batch))
-            except ChatdError as error:
+            except Unavailable as error:
                 failures += 1
                 self._env.emit("watch_failed", error_kind=error.code, failures=failures)
                 self._unread = batch | self._unread
                 delay = self._config.backoff.delay(failures, self._draw)
                 await self._env.clock.sleep(delay, "watch_retry")
+                continue
+            except UNREADABLE as error:
+                # Today or in a second: it would be asked for again and again.
+                self._env.emit("watch_unreadable", error=error)
                 continue
             failures = 0
             for row in rows:
@@ -193,8 +200,8 @@ class Watches:
                 rows = await watched.recent(
                     self._conn, list(self._desks), within_s=3 * self._config.poll_s
                 )
-            except ChatdError as error:
-                self._env.emit("watch_poll_failed", error_kind=error.code)
+            except UNREADABLE as error:
+                self._env.emit("watch_poll_failed", error=error)
                 continue
             for row in rows:
                 self.changed(row)
