@@ -51,7 +51,7 @@ PROMISES = (
         id="P7",
         text="A command runs once: a new worker takes up the command that still runs, and a tool"
         " whose outcome cannot be known says so.",
-        not_yet="no tools and no workspaces are built",
+        so_far="a tool whose outcome cannot be known says so; there are no workspaces yet",
     ),
     Promise(
         id="P8",
