@@ -312,15 +312,24 @@ def test_an_answer_in_a_schema_does_not_search() -> None:
     assert "tools" not in body(options=options, output_schema=Raw(b"{}"))
 
 
-def test_a_tool_of_ours_gives_way_to_the_providers_tool_of_that_name() -> None:
-    tool = ToolSpec(name="web_search", description="", input_schema=Raw(b"{}"))
-    made = encode(
-        request(model=BUDGETED, tools=(tool,), options=Raw(b'{"web_search_enabled":true}'))
-    )
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("web_search", {"options": Raw(b'{"web_search_enabled":true}')}),
+        ("computer", {"computer": ComputerTool(width_px=800, height_px=600)}),
+    ],
+)
+def test_a_tool_of_ours_gives_way_to_the_providers_tool_of_that_name(
+    name: str, more: dict[str, object]
+) -> None:
+    tool = ToolSpec(name=name, description="", input_schema=Raw(b"{}"))
+    made = encode(msgspec.structs.replace(request(model=BUDGETED, tools=(tool,)), **more))
     names = [t["name"] for t in objects(msgspec.json.decode(made.body, type=Body)["tools"])]
-    assert names[0] != "web_search"
-    assert names[1] == "web_search"
-    assert made.names.own(str(names[0])) == "web_search"
+    assert names[0] != name
+    assert names[1] == name
+    assert made.names.own(str(names[0])) == name
+    alone = body(tools=(tool,))
+    assert [t["name"] for t in objects(alone["tools"])] == [name]
 
 
 # Files
@@ -572,6 +581,7 @@ def test_thoughts_are_shown_unless_that_is_not_wanted() -> None:
     )["thinking"]
     assert shown == {"type": "adaptive", "display": "summarized"}
     assert hidden == {"type": "adaptive", "display": "omitted"}
+    assert body(model=ADAPTIVE, reasoning_effort="low")["thinking"] == {"type": "adaptive"}
 
 
 @pytest.mark.parametrize("model", [BUDGETED, ADAPTIVE])
@@ -645,6 +655,12 @@ def test_the_last_system_block_and_the_last_two_messages_are_kept_for_next_time(
         [False, True],
         [True],
     ]
+
+
+def test_a_model_without_a_cache_is_sent_no_marks() -> None:
+    wire = body(message("system", "A"), message("user", "1"), model="claude-3-opus-20240229")
+    assert not any(is_marked(block) for block in objects(wire["system"]))
+    assert not any(is_marked(block) for m in messages(wire) for block in blocks(m))
 
 
 def test_the_mark_never_falls_on_a_thought() -> None:
