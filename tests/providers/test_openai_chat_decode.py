@@ -16,6 +16,7 @@ from chatd.domain.model import (
     Finished,
     ModelEvent,
     ProviderFault,
+    SourceFound,
     TextDelta,
     TextEnd,
     TextStart,
@@ -213,6 +214,12 @@ def test_ends_are_told_apart(name: str, reason: str) -> None:
     assert finished(name).reason == reason
 
 
+def test_a_page_is_named_once_however_often_it_is_cited() -> None:
+    cited = chunk(annotations=[{"type": "url_citation", "url_citation": {"url": "https://a.b"}}])
+    events = read_whole(decoder, cited + cited + chunk("stop", content="Hi") + DONE)
+    assert [e for e in events if isinstance(e, SourceFound)] == [SourceFound(url="https://a.b")]
+
+
 def test_an_end_nobody_knows_is_another_end() -> None:
     for word, reason in (("galaxy_brain", "other"), ("eos", "stop"), ("model_length", "length")):
         end = read_whole(decoder, chunk(content="Hi") + chunk(word) + DONE)[-1]
@@ -264,6 +271,13 @@ def test_the_last_chunk_with_counts_is_kept_though_others_follow() -> None:
     assert end.usage == Usage(input_tokens=3, output_tokens=4, total_tokens=7)
 
 
+def test_deepseek_has_a_word_of_its_own_for_the_cache() -> None:
+    counted = b'data: {"usage":{"prompt_tokens":9,"prompt_cache_hit_tokens":4}}\n\n'
+    end = read_whole(decoder, chunk("stop", content="Hi") + counted + DONE)[-1]
+    assert isinstance(end, Finished)
+    assert (end.usage.input_tokens, end.usage.cache_read_tokens) == (5, 4)
+
+
 # Ids
 
 
@@ -277,6 +291,10 @@ def test_calls_without_ids_get_some_that_no_other_step_has() -> None:
         "tool-call-0",
         "tool-call-1",
     ]
+
+
+def test_a_call_without_arguments_has_an_empty_object_of_them() -> None:
+    assert [e.input for e in read("no_ids") if isinstance(e, CallDone)] == ["{}", '{"path":"b"}']
 
 
 def test_an_id_that_history_has_already_is_not_used_again() -> None:
@@ -319,6 +337,21 @@ def test_sealed_pieces_of_reasoning_are_put_together() -> None:
             "format": "anthropic-claude-v1",
             "index": 1,
         },
+    ]
+
+
+def test_a_piece_without_a_signature_does_not_erase_one() -> None:
+    pieces = [
+        {"type": "reasoning.text", "text": "a", "signature": "s", "index": 0},
+        {"type": "reasoning.text", "text": "b", "signature": None, "index": 0},
+    ]
+    data = b"".join(chunk(reasoning_details=[piece]) for piece in pieces) + chunk("stop") + DONE
+    *_, carrier = answer_of(read_whole(decoder, data)).content
+    assert isinstance(carrier, Reasoning)
+    kept = unpack(carrier.provider_metadata, ORIGIN)
+    assert kept is not None
+    assert [msgspec.json.decode(detail) for detail in kept.details] == [
+        {"type": "reasoning.text", "text": "ab", "signature": "s", "index": 0}
     ]
 
 

@@ -132,6 +132,19 @@ def _going_on(said: list[PromptMessage]) -> list[PromptMessage]:
     return [message("system", "Be kind."), message("user", "Hi"), *said, message("user", "And?")]
 
 
+async def test_a_server_that_repeats_its_ids_does_not_repeat_our_calls(
+    compatible: FakeCompatible,
+) -> None:
+    compatible.script(chat_stream("tools"))
+    compatible.script(chat_stream("tools"))
+    asked = request(model="m", tools=TOOLS)
+    first = answer_of(await ask(compatible, asked, kind="openai-compat"))
+    again = request(*_going_on(replayed(first)), model="m", tools=TOOLS)
+    second = answer_of(await ask(compatible, again, kind="openai-compat"))
+    calls = [p for p in (*first.content, *second.content) if isinstance(p, ToolCall)]
+    assert len({part.tool_call_id for part in calls}) == 4
+
+
 async def test_what_openai_said_goes_on_elsewhere(
     responses: FakeResponses, compatible: FakeCompatible
 ) -> None:

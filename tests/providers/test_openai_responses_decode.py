@@ -23,6 +23,7 @@ from chatd.domain.model import (
     TextStart,
 )
 from chatd.domain.parts import Json, Part, Reasoning, Source, Text, ToolCall, ToolResult
+from chatd.providers.faults import incomplete
 from chatd.providers.openai_responses.decode import Decoder
 from chatd.providers.openai_responses.wire import Kept, unpack
 from chatd.providers.schema import ToolNames
@@ -116,7 +117,7 @@ def test_a_stream_that_stops_before_its_last_event_is_incomplete(name: str) -> N
     end = max(data.rfind(b"event: response.completed"), data.rfind(b"event: response.incomplete"))
     for at in range(0, end, 5):
         fault = failed(data[:at])
-        assert fault.incomplete
+        assert fault == incomplete()
         assert classify(fault).retryable
 
 
