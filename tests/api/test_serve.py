@@ -1,16 +1,45 @@
 """Listening on a port: which one, and how it stops."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
-from chatd.api.serve import Bound, CannotListen, serve
+from chatd.api.serve import Bound, CannotListen, Patience, serve
 from chatd.store import chats
 from chatd.store.pool import Pool
 from tests.support.eventually import eventually
 from tests.support.front import Front
 from tests.support.listening import Watcher, event_source, reached
 from tests.support.store import open_chat, somebody_waits
+
+
+class Raw:
+    """A client that writes what it likes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @staticmethod
+    async def to(at: Bound) -> "Raw":
+        return Raw(*await asyncio.open_connection(at.host, at.port))
+
+    async def good(self) -> None:
+        self._writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(10):
+            await self._reader.readuntil(b'{"status":"ok"}')
+
+    async def hung_up_on(self) -> None:
+        self._writer.write(b"GET /healthz HT")
+        with suppress(ConnectionError):
+            async with asyncio.timeout(10):
+                assert await self._reader.read() == b""
+
+    async def close(self) -> None:
+        self._writer.close()
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
 
 
 async def test_a_port_that_is_taken_is_refused_with_a_reason(front: Front) -> None:
@@ -51,3 +80,28 @@ async def test_a_stop_ends_streams_and_lets_requests_under_way_finish(
     assert watcher.end == "going_away"
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", bound.result().port)
+
+
+async def test_whoever_never_ends_a_request_is_hung_up_on(front: Front) -> None:
+    """Also if there was a good one before. Whoever is merely idle may stay. It takes two seconds,
+    because the server looks once in each."""
+    bound: asyncio.Future[Bound] = asyncio.get_running_loop().create_future()
+    async with asyncio.TaskGroup() as group:
+        server = group.create_task(
+            serve(
+                front.api,
+                "127.0.0.1",
+                0,
+                bound.set_result,
+                asyncio.Event(),
+                patience=Patience(head_s=1),
+            )
+        )
+        at = await bound
+        idle, fresh, used = [await Raw.to(at) for _ in range(3)]
+        await asyncio.gather(idle.good(), used.good())
+        await asyncio.gather(fresh.hung_up_on(), used.hung_up_on())
+        await idle.good()
+        for raw in (idle, fresh, used):
+            await raw.close()
+        server.cancel()

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from chatd.api.auth import Tokens
 from chatd.domain.chat import Chat
-from chatd.domain.ids import ModelConfigId, WorkerId
+from chatd.domain.ids import ChatId, ModelConfigId, WorkerId
 from chatd.domain.model import ModelConfig
 from chatd.domain.ports import Env
 from chatd.store.pool import Pool
@@ -49,8 +49,13 @@ class Limits(Struct, frozen=True, kw_only=True):
     write_within_s: float = 10.0
 
 
+def _unknown(_chat_id: ChatId) -> Chat | None:
+    return None
+
+
 class Doors(Struct, frozen=True, kw_only=True):
-    """`tell` is the transactor's own: an amendment writes rows by its side."""
+    """`tell` is the transactor's own: an amendment writes rows by its side. `known` is a row as
+    this replica saw it last, which may spare a read."""
 
     pool: Pool
     transactor: Transactor
@@ -64,4 +69,5 @@ class Doors(Struct, frozen=True, kw_only=True):
     env: Env
     registry: CollectorRegistry
     draining: Callable[[], bool]
+    known: Callable[[ChatId], Chat | None] = _unknown
     limits: Limits = Limits()

@@ -59,6 +59,7 @@ async def make(doors: Doors, move: Move) -> Made:
             chat_id=move.chat_id,
             change_id=doors.env.new_change_id(),
             decide=tries.decide,
+            known=doors.known(move.chat_id),
             with_queue=move.with_queue,
             message_id=move.message_id,
             request=move.request,

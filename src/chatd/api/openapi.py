@@ -76,13 +76,18 @@ def _operation(route: Route, shapes: _Shapes) -> Json:
     described: Json = {
         "operationId": route.name,
         "summary": route.summary,
-        "tags": [route.path.split("/")[-1 if route.path.count("/") == 1 else 1]],
+        "tags": [_tag(route.path)],
         "parameters": _parameters(route, shapes),
         "responses": _responses(route, shapes),
     }
     if route.takes is not None:
         described["requestBody"] = {"required": True, "content": _json(shapes.of(route.takes.kind))}
     return described
+
+
+def _tag(path: str) -> str:
+    pieces = path.split("/")
+    return pieces[3] if len(pieces) > 3 and pieces[3] in ("messages", "queue") else pieces[1]
 
 
 def _responses(route: Route, shapes: _Shapes) -> Json:
@@ -161,6 +166,7 @@ def _streams(shapes: _Shapes) -> dict[str, Json]:
                     "101": {"description": "Arrays of events follow"},
                     "400": _answer(400, error),
                     "401": _answer(401, error),
+                    "404": _answer(404, error),
                 },
             }
         },
@@ -176,7 +182,8 @@ def _stream(name: str, summary: str, parameters: list[Json], events: Json, error
         "responses": {
             "200": {
                 "description": "Events, for as long as the client listens",
-                "content": {"text/event-stream": {"itemSchema": events}},
+                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+                "x-events": events,
             },
             **{str(status): _answer(status, error) for status in (400, 401, 404, 429, 503)},
         },

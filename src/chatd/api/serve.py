@@ -7,17 +7,18 @@ under way get a few seconds, and what is left is cut off. Signals are the comman
 import asyncio
 import errno
 import socket
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Final
 
 import uvicorn
 from msgspec import Struct
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from chatd.api.build import Api
 from chatd.domain.errors import ChatdError
 
-FINISH_WITHIN_S: Final = 5
 PING_S: Final = 15.0
 PONG_WITHIN_S: Final = 10.0
 IDLE_S: Final = 75
@@ -40,13 +41,30 @@ class CannotListen(ChatdError):
     code = "cannot_listen"
 
 
+class Patience(Struct, frozen=True, kw_only=True):
+    """How long is waited for the rest of a request's head, and for requests under way when the
+    server stops."""
+
+    head_s: int = 30
+    finish_s: int = 5
+
+
+DEFAULT: Final = Patience()
+
+
 async def serve(
-    app: Api, host: str, port: int, on_bound: Callable[[Bound], None], stop: asyncio.Event
+    app: Api,
+    host: str,
+    port: int,
+    on_bound: Callable[[Bound], None],
+    stop: asyncio.Event,
+    *,
+    patience: Patience = DEFAULT,
 ) -> None:
     """Until `stop` is set; cancelled, it cuts everything off at once. Port 0 takes any, and
     `on_bound` is told which. Raises CannotListen."""
     listening = await _listen(host, port)
-    server = _Server(app, lambda: on_bound(_bound(listening)), stop)
+    server = _Server(app, lambda: on_bound(_bound(listening)), stop, patience)
     try:
         await server.serve(sockets=[listening])
     finally:
@@ -55,11 +73,19 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, app: Api, on_started: Callable[[], None], stop: asyncio.Event) -> None:
-        super().__init__(_config(app))
+    def __init__(
+        self,
+        app: Api,
+        on_started: Callable[[], None],
+        stop: asyncio.Event,
+        patience: Patience,
+    ) -> None:
+        super().__init__(_config(app, patience))
         self._app = app
         self._on_started = on_started
         self._stop = stop
+        self._patience = patience
+        self._unfinished: Counter[HttpToolsProtocol] = Counter()
         self.servers = []
 
     @contextmanager
@@ -71,12 +97,23 @@ class _Server(uvicorn.Server):
         self._on_started()
 
     async def main_loop(self) -> None:
-        """Looks at the time once a second, for the date in the headers, and stops at once."""
+        """Once a second there is something to look after; a stop is heard at once."""
         while not self._stop.is_set():
             await self.on_tick(0)
+            self._hang_up_on_mumblers()
             with suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._stop.wait()
+
+    def _hang_up_on_mumblers(self) -> None:
+        """Whoever begins a request and never ends its head would stay for ever."""
+        seconds = self._unfinished
+        self._unfinished = Counter()
+        for connection in tuple(self.server_state.connections):
+            if isinstance(connection, HttpToolsProtocol) and _is_between_requests(connection):
+                self._unfinished[connection] = seconds[connection] + 1
+                if seconds[connection] >= self._patience.head_s:
+                    connection.transport.abort()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
@@ -93,7 +130,14 @@ class _Server(uvicorn.Server):
             connection.transport.abort()
 
 
-def _config(app: Api) -> uvicorn.Config:
+def _is_between_requests(connection: HttpToolsProtocol) -> bool:
+    """An idle connection has a timer of its own, which ends with the first byte it hears."""
+    cycle = connection.cycle
+    idle = connection.timeout_keep_alive_task is not None
+    return not idle and (not cycle or cycle.response_complete)
+
+
+def _config(app: Api, patience: Patience) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http="httptools",
@@ -112,7 +156,7 @@ def _config(app: Api) -> uvicorn.Config:
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=IDLE_S,
-        timeout_graceful_shutdown=FINISH_WITHIN_S,
+        timeout_graceful_shutdown=patience.finish_s,
     )
 
 
