@@ -10,6 +10,7 @@ from chatd.domain.messages import Draft
 from chatd.domain.parts import Text
 from chatd.engine.worker import WorkerConfig
 from chatd.store import messages
+from tests.support.clock import FakeClock
 from tests.support.house import a_house, a_house_with
 from tests.support.providers.anthropic import FakeAnthropic
 from tests.support.providers.openai_chat import FakeCompatible, chunk
@@ -57,7 +58,7 @@ async def test_a_step_that_is_stopped_keeps_its_words_and_answers_its_half_said_
     async with a_house(dsn, tools=[GatedTool()]) as house:
         house.says("partial output", chunk(tool_calls=[call]), gate)
         chat_id = await house.create("hello")
-        await gate.reached.wait()
+        await house.shown(chat_id, "c1")
         await house.interrupt(chat_id)
         assert (await house.rests(chat_id)).state == "W"
         assert await house.transcript(chat_id) == [
@@ -169,11 +170,16 @@ async def test_a_chat_without_a_model_says_so(dsn: str) -> None:
 
 
 @pytest.mark.promise("P11")
-async def test_every_call_is_in_the_books_in_the_commit_that_follows_it(dsn: str) -> None:
-    async with a_house(dsn) as house:
+async def test_every_call_is_in_the_books_in_the_commit_that_follows_it(
+    dsn: str, clock: FakeClock
+) -> None:
+    async with a_house(dsn, clock=clock) as house:
         house.breaks_off("half")
         house.says("whole", used=7)
         chat_id = await house.create("hi")
+        await clock.asleep_on("retry_backoff")
+        assert await house.booked() == [("turn", False, 0)]
+        clock.advance(1)
         await house.rests(chat_id)
         assert await house.booked() == [("turn", False, 0), ("turn", True, 7)]
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.clock import SystemClock
-from chatd.domain import user_moves
+from chatd.domain import queue_moves, user_moves
 from chatd.domain.change import Change
 from chatd.domain.chat import Chat
 from chatd.domain.commands import (
@@ -28,7 +28,7 @@ from chatd.domain.commands import (
     SubmitToolResults,
     WhenBusy,
 )
-from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, ToolCallId, UserId
+from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallId, UserId
 from chatd.domain.messages import Message, Prompt
 from chatd.domain.model import ModelConfig, Prices
 from chatd.domain.parts import Part, Reasoning, Text, ToolCall, ToolResult
@@ -184,8 +184,24 @@ class House:
                 chat_id, lambda chat: user_moves.request_compaction(chat, command, free)
             )
 
+    async def promote(self, chat_id: ChatId, item: int) -> Chat:
+        outcome = await self.replica.transactor.run(
+            Operation(
+                chat_id=chat_id,
+                change_id=change_id(),
+                with_queue=True,
+                decide=lambda loaded: queue_moves.promote_queued(
+                    loaded.chat, loaded.queue, QueueId(item), None
+                ),
+            )
+        )
+        return outcome.chat
+
     async def archive(self, chat_id: ChatId) -> Chat:
         return await self.move(chat_id, user_moves.archive)
+
+    async def unarchive(self, chat_id: ChatId) -> Chat:
+        return await self.move(chat_id, user_moves.unarchive)
 
     async def move(self, chat_id: ChatId, decide: Callable[[Chat], Change | None]) -> Chat:
         outcome = await self.replica.transactor.run(
@@ -219,6 +235,15 @@ class House:
             return chat if chat.state in states else None
 
         return await eventually(there, within_s=WITHIN_S)
+
+    async def shown(self, chat_id: ChatId, text: str) -> None:
+        """Until the answer that is coming has got so far."""
+
+        async def there() -> bool:
+            tape = self.replica.episodes.find(chat_id)
+            return tape is not None and text.encode() in b"".join(tape.events)
+
+        await eventually(there, within_s=WITHIN_S)
 
     async def rests(self, chat_id: ChatId, *, epoch: int | None = None) -> Chat:
         """Until no runner works on it any more."""

@@ -1,0 +1,216 @@
+"""Stopping a turn: at once, from anywhere, whatever is going on, and nothing said is lost."""
+
+import asyncio
+
+import pytest
+
+from tests.support.eventually import eventually
+from tests.support.house import House, a_house, a_house_with
+from tests.support.providers.openai_chat import FakeCompatible
+from tests.support.providers.server import Gate
+from tests.support.store import age
+from tests.support.tools import GatedTool, StubbornTool
+
+
+@pytest.mark.promise("P4")
+async def test_a_stop_works_from_a_replica_that_does_not_run_the_chat(dsn: str) -> None:
+    gate = Gate()
+    async with (
+        FakeCompatible.running() as api,
+        a_house_with(dsn, api) as here,
+        a_house_with(dsn, api) as there,
+    ):
+        here.says("so far", gate)
+        chat_id = await here.create("go")
+        await here.shown(chat_id, "so far")
+        await there.interrupt(chat_id)
+        chat = await here.rests(chat_id)
+        assert (chat.state, chat.worker_id) == ("W", None)
+        assert await there.transcript(chat_id) == ["user: go", "assistant: so far"]
+
+
+@pytest.mark.parametrize("serial", [False, True])
+async def test_a_tool_that_does_not_listen_holds_a_stop_up_for_a_moment_only(
+    dsn: str, *, serial: bool
+) -> None:
+    """And what it does when it comes back is of no consequence."""
+    gate = Gate()
+    tool = StubbornTool(gate, serial=serial)
+    async with a_house(dsn, tools=[tool]) as house:
+        house.replica.left.hurry()
+        house.calls(("c1", "echo", "{}"))
+        chat_id = await house.create("go")
+        await gate.reached.wait()
+        await house.interrupt(chat_id)
+        chat = await house.rests(chat_id)
+        assert chat.state == "W"
+        before = await house.transcript(chat_id)
+        assert before[-1].startswith("tool: error(c1)")
+        gate.open()
+        await tool.refused.wait()
+        await eventually(lambda: nobody(house))
+        assert await house.transcript(chat_id) == before
+        assert (await house.chat(chat_id)).snapshot_version == chat.snapshot_version
+
+
+async def nobody(house: House) -> bool:
+    return len(house.replica.left) == 0
+
+
+async def test_a_stop_that_nobody_carries_out_ends_by_its_deadline(dsn: str) -> None:
+    """The owner stands still; another replica's tick ends the stop for it."""
+    gate = Gate()
+    async with FakeCompatible.running() as api, a_house_with(dsn, api) as house:
+        house.says("so far", gate)
+        chat_id = await house.create("go")
+        await gate.reached.wait()
+        await freeze(house, chat_id)
+        await age(house.pool, [chat_id], seconds=11)
+        chat = await house.until(chat_id, "W")
+        assert chat.worker_id is None
+        assert await house.transcript(chat_id) == ["user: go"]
+        # The runner that has slept through it all is refused.
+        gate.open()
+        await house.rests(chat_id)
+        assert await house.transcript(chat_id) == ["user: go"]
+
+
+async def freeze(house: House, chat_id: object) -> None:
+    """Stopped by a write that tells nobody, as if every hint were lost."""
+    await house.pool.execute(
+        """UPDATE chats SET status = 'interrupting', snapshot_version = snapshot_version + 1,
+               interrupt_deadline = now() + interval '10 s',
+               recent_changes = (ARRAY[0::bigint] || recent_changes)[1:8] WHERE id = $1""",
+        chat_id,
+    )
+
+
+async def test_stopping_twice_is_stopping_once(dsn: str) -> None:
+    gate = Gate()
+    async with a_house(dsn) as house:
+        house.says("so far", gate)
+        chat_id = await house.create("go")
+        await house.shown(chat_id, "so far")
+        stops = await asyncio.gather(*(house.interrupt(chat_id) for _ in range(5)))
+        assert {chat.status for chat in stops} <= {"interrupting", "waiting"}
+        assert (await house.rests(chat_id)).state == "W"
+        assert (await house.interrupt(chat_id)).state == "W"
+        assert await house.transcript(chat_id) == ["user: go", "assistant: so far"]
+
+
+@pytest.mark.promise("P9")
+async def test_a_stop_with_a_queue_keeps_its_order(dsn: str) -> None:
+    gate = Gate()
+    async with a_house(dsn) as house:
+        house.says("so far", gate)
+        chat_id = await house.create("zero")
+        await house.shown(chat_id, "so far")
+        for text in ("one", "two", "three"):
+            house.says(f"to {text}")
+            await house.send(chat_id, text)
+        await house.interrupt(chat_id)
+        assert (await house.rests(chat_id)).state == "W"
+        assert await house.transcript(chat_id) == [
+            "user: zero",
+            "assistant: so far",
+            "user: one",
+            "assistant: to one",
+            "user: two",
+            "assistant: to two",
+            "user: three",
+            "assistant: to three",
+        ]
+
+
+async def test_promoting_a_queued_message_stops_the_turn_for_it(dsn: str) -> None:
+    gate = Gate()
+    async with a_house(dsn) as house:
+        house.says("so far", gate)
+        house.says("to two")
+        house.says("to one")
+        chat_id = await house.create("zero")
+        await gate.reached.wait()
+        await house.send(chat_id, "one")
+        await house.send(chat_id, "two")
+        await house.promote(chat_id, 2)
+        assert (await house.rests(chat_id)).state == "W"
+        assert [line for line in await house.transcript(chat_id) if "user" in line] == [
+            "user: zero",
+            "user: two",
+            "user: one",
+        ]
+
+
+@pytest.mark.promise("P1")
+async def test_a_stop_against_the_last_word_ends_at_rest_either_way(dsn: str) -> None:
+    """Many times, because the two meet in different places."""
+    async with a_house(dsn) as house:
+        for _ in range(20):
+            gate = Gate()
+            house.says("all there is", gate)
+            chat_id = await house.create("go")
+            await house.shown(chat_id, "all there is")
+            gate.open()
+            await house.interrupt(chat_id)
+            await house.until(chat_id, "W")
+            assert await house.transcript(chat_id) == ["user: go", "assistant: all there is"]
+
+
+@pytest.mark.promise("P1")
+async def test_a_message_against_the_last_word_is_answered_either_way(dsn: str) -> None:
+    async with a_house(dsn) as house:
+        for _ in range(20):
+            gate = Gate()
+            house.says("one", gate)
+            house.says("two")
+            chat_id = await house.create("first")
+            await gate.reached.wait()
+            gate.open()
+            await house.send(chat_id, "second")
+            await house.until(chat_id, "W")
+            assert await house.transcript(chat_id) == [
+                "user: first",
+                "assistant: one",
+                "user: second",
+                "assistant: two",
+            ]
+
+
+async def test_an_edit_during_a_tool_fences_its_result_off(dsn: str) -> None:
+    gate = Gate()
+    tool = StubbornTool(gate)
+    async with a_house(dsn, tools=[tool]) as house:
+        house.replica.left.hurry()
+        house.calls(("c1", "echo", "{}"))
+        chat_id = await house.create("old")
+        await gate.reached.wait()
+        house.says("to the new")
+        await house.edit(chat_id, "new")
+        await house.rests(chat_id, epoch=2)
+        gate.open()
+        await house.rests(chat_id, epoch=1)
+        assert await house.transcript(chat_id) == ["user: new", "assistant: to the new"]
+
+
+@pytest.mark.parametrize("doing", ["answering", "using a tool"])
+async def test_an_archived_chat_is_not_written_to_any_more(dsn: str, doing: str) -> None:
+    gate = Gate()
+    async with a_house(dsn, tools=[GatedTool(gate=gate)]) as house:
+        if doing == "answering":
+            house.says("so far", gate)
+        else:
+            house.calls(("c1", "echo", "{}"))
+        chat_id = await house.create("go")
+        await gate.reached.wait()
+        chat = await house.archive(chat_id)
+        assert (chat.archived, chat.worker_id) == (True, None)
+        gate.open()
+        await house.rests(chat_id)
+        assert (await house.chat(chat_id)).snapshot_version == chat.snapshot_version
+        if doing != "answering":
+            assert (await house.transcript(chat_id))[-1].startswith("tool: error(c1)")
+        await house.unarchive(chat_id)
+        house.says("back")
+        await house.send(chat_id, "again")
+        await house.until(chat_id, "W")
+        assert (await house.transcript(chat_id))[-1] == "assistant: back"
