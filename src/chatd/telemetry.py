@@ -27,6 +27,8 @@ _LEVELS: Final[Mapping[str, int]] = {
     "tool_failed": logging.WARNING,
 }
 _USUAL: Final = logging.DEBUG
+# Leaving is worth a line only if there was something to leave.
+_IF_ANY: Final = frozenset({"drain_started", "drained"})
 
 
 class Telemetry:
@@ -53,6 +55,8 @@ class Telemetry:
         if isinstance(took := fields.get("duration_ms"), int | float):
             self._durations.labels(event).observe(took / 1000)
         level = _LEVELS.get(event, _USUAL)
+        if event in _IF_ANY and not any(fields.values()):
+            level = _USUAL
         if log.isEnabledFor(level):
             self._write(level, event, fields)
 

@@ -7,6 +7,7 @@ everything is imported, so that user need not be able to read the checkout.
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -74,6 +75,8 @@ def decode_path(kind: type, value: object) -> Path:
 
 
 if __name__ == "__main__":
+    # Whoever runs the tests in the background may have had it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     given = msgspec.json.decode(sys.argv[1], type=Orders, dec_hook=decode_path)
     if given.uid is not None:
         asyncio.run(asyncio.to_thread(str))  # Threads are imported on first use.

@@ -1,0 +1,63 @@
+"""Events become a count, a log line of the right level, and nothing else."""
+
+import logging
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from chatd.telemetry import Telemetry
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def emit(registry: CollectorRegistry, caplog: pytest.LogCaptureFixture) -> Telemetry:
+    caplog.set_level(logging.DEBUG, "chatd")
+    return Telemetry(registry)
+
+
+def test_an_event_is_counted_with_its_failure_and_its_time(
+    emit: Telemetry, registry: CollectorRegistry
+) -> None:
+    emit("model_failed", error_kind="overloaded")
+    emit("tool_finished", tool="echo", duration_ms=20)
+    assert registry.get_sample_value("chatd_events_total", {"event": "model_failed"}) == 1
+    failure = {"event": "model_failed", "kind": "overloaded"}
+    assert registry.get_sample_value("chatd_errors_total", failure) == 1
+    took = {"event": "tool_finished"}
+    assert registry.get_sample_value("chatd_duration_seconds_sum", took) == 0.02
+
+
+@pytest.mark.parametrize(
+    ("event", "fields", "level"),
+    [
+        ("runner_failed", {"error_kind": "X"}, "ERROR"),
+        ("tick_failed", {"error_kind": "database_down"}, "WARNING"),
+        ("drain_started", {"running": 2}, "INFO"),
+        ("drain_started", {"running": 0}, "DEBUG"),
+        ("drained", {"released": 0}, "DEBUG"),
+        ("anything_else", {}, "DEBUG"),
+    ],
+)
+def test_each_event_has_its_level(
+    emit: Telemetry,
+    caplog: pytest.LogCaptureFixture,
+    event: str,
+    fields: dict[str, object],
+    level: str,
+) -> None:
+    emit(event, **fields)
+    assert [(record.levelname, record.getMessage().split()[0]) for record in caplog.records] == [
+        (level, event)
+    ]
+
+
+def test_a_bug_is_logged_with_its_traceback_and_other_failures_without(
+    emit: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    emit("runner_crashed", error=ValueError("oh"))
+    emit("tool_failed", error=ValueError("oh"))
+    assert [record.exc_info is not None for record in caplog.records] == [True, False]
