@@ -7,7 +7,7 @@ The fake API speaks Chat Completions and refuses what the real one refuses.
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Literal
 from uuid import UUID, uuid4
 
@@ -220,6 +220,11 @@ class House:
         """In good order."""
         return asyncio.get_running_loop().create_task(self.replica.worker.drain())
 
+    def another(self, dsn: str) -> Replica:
+        """Of the same kind, not running yet."""
+        config = ReplicaConfig(connect=ConnectConfig(dsn=dsn), worker=Ways().worker)
+        return Replica(config, self.replica.env, models=self.model, tools=Tools(()))
+
     # What there is to see
 
     async def chat(self, chat_id: ChatId) -> Chat:
@@ -330,25 +335,35 @@ async def a_house_with(dsn: str, api: FakeServer, **ways: object) -> AsyncGenera
         pool_size=how.pool_size,
     )
     replica = Replica(config, env, models=model, tools=Tools(how.tools), budget=how.budget)
-    closing: list[asyncio.Task[None]] = []
+    closing = AsyncExitStack()
     try:
         async with replica.running():
             async with asyncio.timeout(WITHIN_S):
                 await replica.worker.registered.wait()
             yield House(replica, events, api, model)
             if isinstance(clock, FakeClock):
-                closing.append(asyncio.get_running_loop().create_task(_hurry(clock)))
+                # Nobody winds it any more, and whoever closes waits for some of its sleepers.
+                await closing.enter_async_context(wound(clock))
     finally:
-        for task in closing:
-            task.cancel()
+        await closing.aclose()
         await provider.close()
 
 
-async def _hurry(clock: FakeClock) -> None:
-    """Nobody winds the clock any more, and whoever closes waits for some of its sleepers."""
-    while True:
-        clock.advance(0.01)
-        await asyncio.sleep(0.001)
+@asynccontextmanager
+async def wound(clock: FakeClock) -> AsyncGenerator[None]:
+    """Time passes by itself, some ten times as fast as it does."""
+
+    async def wind() -> None:
+        while True:
+            clock.advance(0.01)
+            await asyncio.sleep(0.001)
+
+    async with asyncio.TaskGroup() as group:
+        winding = group.create_task(wind())
+        try:
+            yield
+        finally:
+            winding.cancel()
 
 
 async def let_pass(clock: FakeClock, seconds: float) -> None:
