@@ -12,7 +12,7 @@ from typing import Final
 
 import uvloop
 
-from bench import commits, plans, starts, trips
+from bench import commits, plans, starts, streams, trips
 from bench.report import Line, table
 
 BENCHES: Final[Mapping[str, Callable[..., Awaitable[list[Line]]]]] = {
@@ -20,6 +20,7 @@ BENCHES: Final[Mapping[str, Callable[..., Awaitable[list[Line]]]]] = {
     "trips": trips.measure,
     "plans": plans.measure,
     "starts": starts.measure,
+    "streams": streams.measure,
 }
 
 
