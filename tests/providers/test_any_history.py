@@ -1,0 +1,99 @@
+"""Whatever stands in history, the strict fakes take the request that is made of it: the whole
+way from rows over prompt and wire to an API that refuses what the real one refuses."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import pytest
+
+from chatd.domain.messages import Message
+from chatd.domain.model import ModelRequest, ProviderFailed
+from chatd.domain.ports import Provider
+from chatd.domain.prompt import Reader, build_prompt
+from chatd.providers.registry import build
+from chatd.providers.secret import Secret
+from chatd.providers.settings import Kind, ProviderSettings
+from tests.support.clock import FakeClock
+from tests.support.histories import FILES, any_history
+from tests.support.providers import anthropic, gemini, openai_chat, openai_responses
+from tests.support.providers.anthropic import FakeAnthropic
+from tests.support.providers.gemini import FakeGemini
+from tests.support.providers.openai_chat import FakeChat, FakeCompatible
+from tests.support.providers.openai_responses import FakeResponses
+from tests.support.providers.server import FakeServer
+
+HISTORIES = 120
+
+
+class Wire(NamedTuple):
+    fake: type[FakeServer]
+    kind: Kind
+    key: str
+    model: str
+    path: str = ""
+
+
+WIRES = {
+    "anthropic": Wire(FakeAnthropic, "anthropic", anthropic.KEY, "claude-opus-4-6"),
+    "google": Wire(FakeGemini, "google", gemini.KEY, "gemini-2.5-pro"),
+    "responses": Wire(FakeResponses, "openai", openai_responses.KEY, "gpt-5", "/v1"),
+    "chat": Wire(FakeChat, "openai", openai_responses.KEY, "gpt-4o", "/v1"),
+    "compatible": Wire(FakeCompatible, "openai-compat", openai_responses.KEY, "qwen3", "/v1"),
+}
+
+
+@asynccontextmanager
+async def asked(wire: str) -> AsyncGenerator[tuple[FakeServer, Provider, str]]:
+    played = WIRES[wire]
+    async with played.fake.running() as fake:
+        settings = ProviderSettings(
+            kind=played.kind,
+            name="here",
+            api_key=Secret(played.key),
+            base_url=f"{fake.url}{played.path}",
+            use_responses_api=wire == "responses" if played.kind == "openai" else None,
+        )
+        provider = build(settings, FakeClock())
+        try:
+            yield fake, provider, played.model
+        finally:
+            await provider.close()
+
+
+async def refused(provider: Provider, model: str, history: list[Message]) -> str | None:
+    reader = Reader(provider="here", files=FILES, strict_tools=True)
+    request = ModelRequest(model=model, messages=build_prompt(history, reader))
+    try:
+        async with provider.stream(request) as events:
+            async for _ in events:
+                pass
+    except ProviderFailed as failed:
+        return f"{failed.fault.status_code} {failed.fault.message} {failed.fault.body}"
+    return None
+
+
+def answer(wire: str) -> bytes:
+    match wire:
+        case "anthropic":
+            return anthropic.stream("text")
+        case "google":
+            return (openai_chat.STREAMS.parent / "gemini" / "text.sse").read_bytes()
+        case "responses":
+            return openai_responses.stream("text")
+        case _:
+            return (
+                openai_chat.chunk(content="ok")
+                + openai_chat.chunk(finish="stop")
+                + openai_chat.DONE
+            )
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_request_of_any_history_is_taken(wire: str) -> None:
+    async with asked(wire) as (fake, provider, model):
+        for seed in range(HISTORIES):
+            fake.script(answer(wire))
+            objection = await refused(provider, model, any_history(seed))
+            assert objection is None, f"seed {seed}: {objection}"
+        assert len(fake.requests) == HISTORIES
