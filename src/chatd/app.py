@@ -74,7 +74,9 @@ async def serve(
         watch = asyncio.create_task(_keep_up(server, clock), name="database watch")
         try:
             registry = CollectorRegistry()
-            replica = _replica(settings, server.dsn, models, Telemetry(registry), clock)
+            telemetry = Telemetry(registry)
+            replica = _replica(settings, server.dsn, models, telemetry, clock)
+            telemetry.running.set_function(lambda: replica.worker.running)
             async with replica.running():
                 token = admin_token(env.get("CHATD_ADMIN_TOKEN"), settings.data_dir)
                 doors = _doors(replica, models, token, registry, stop)

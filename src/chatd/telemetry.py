@@ -17,6 +17,10 @@ _LEVELS: Final[Mapping[str, int]] = {
     "commit_delayed": logging.WARNING,
     "drain_started": logging.INFO,
     "drained": logging.INFO,
+    # One for every chat that is watched, where tick_failed says it once.
+    "feed_failed": logging.DEBUG,
+    "journal_refused": logging.ERROR,
+    "lease_lost": logging.WARNING,
     "model_failed": logging.WARNING,
     "release_failed": logging.WARNING,
     "runner_crashed": logging.ERROR,
@@ -25,6 +29,8 @@ _LEVELS: Final[Mapping[str, int]] = {
     "task_left_behind": logging.WARNING,
     "tick_failed": logging.WARNING,
     "tool_failed": logging.WARNING,
+    "watch_unreadable": logging.ERROR,
+    "worker_failed": logging.ERROR,
 }
 _USUAL: Final = logging.DEBUG
 # Leaving is worth a line only if there was something to leave.
@@ -54,7 +60,9 @@ class Telemetry:
             self._errors.labels(event, kind).inc()
         if isinstance(took := fields.get("duration_ms"), int | float):
             self._durations.labels(event).observe(took / 1000)
-        level = _LEVELS.get(event, _USUAL)
+        # A failure that nobody has thought about must not pass in silence.
+        failed = "error" in fields or "error_kind" in fields
+        level = _LEVELS.get(event, logging.WARNING if failed else _USUAL)
         if event in _IF_ANY and not any(fields.values()):
             level = _USUAL
         if log.isEnabledFor(level):

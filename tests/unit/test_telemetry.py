@@ -39,7 +39,11 @@ def test_an_event_is_counted_with_its_failure_and_its_time(
         ("drain_started", {"running": 2}, "INFO"),
         ("drain_started", {"running": 0}, "DEBUG"),
         ("drained", {"released": 0}, "DEBUG"),
+        ("worker_failed", {"error": ValueError("oh")}, "ERROR"),
+        ("feed_failed", {"error_kind": "database_down"}, "DEBUG"),
         ("anything_else", {}, "DEBUG"),
+        ("anything_else", {"error_kind": "X"}, "WARNING"),
+        ("anything_else", {"error": ValueError("oh")}, "WARNING"),
     ],
 )
 def test_each_event_has_its_level(
