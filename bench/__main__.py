@@ -36,7 +36,7 @@ async def _run(names: list[str], *, quick: bool) -> list[Line]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[[], *BENCHES], help="only these")
-    parser.add_argument("--quick", action="store_true", help="small and rough, within 40 s")
+    parser.add_argument("--quick", action="store_true", help="small and rough, about a minute")
     chosen = parser.parse_args()
     before = os.getloadavg()[0]
     lines = uvloop.run(_run(chosen.names or list(BENCHES), quick=chosen.quick))
