@@ -17,7 +17,7 @@ _LEVELS: Final[Mapping[str, int]] = {
     "commit_delayed": logging.WARNING,
     "drain_started": logging.INFO,
     "drained": logging.INFO,
-    # One for every chat that is watched, where tick_failed says it once.
+    # One for every chat that is watched; tick_failed says it once.
     "feed_failed": logging.DEBUG,
     "journal_refused": logging.ERROR,
     "lease_lost": logging.WARNING,
@@ -64,6 +64,9 @@ class Telemetry:
         failed = "error" in fields or "error_kind" in fields
         level = _LEVELS.get(event, logging.WARNING if failed else _USUAL)
         if event in _IF_ANY and not any(fields.values()):
+            level = _USUAL
+        # Of failures in a row the first is told; the others are counted.
+        if fields.get("failures", 1) != 1:
             level = _USUAL
         if log.isEnabledFor(level):
             self._write(level, event, fields)

@@ -41,6 +41,8 @@ def test_an_event_is_counted_with_its_failure_and_its_time(
         ("drained", {"released": 0}, "DEBUG"),
         ("worker_failed", {"error": ValueError("oh")}, "ERROR"),
         ("feed_failed", {"error_kind": "database_down"}, "DEBUG"),
+        ("tail_failed", {"error_kind": "database_down", "failures": 1}, "WARNING"),
+        ("tail_failed", {"error_kind": "database_down", "failures": 2}, "DEBUG"),
         ("anything_else", {}, "DEBUG"),
         ("anything_else", {"error_kind": "X"}, "WARNING"),
         ("anything_else", {"error": ValueError("oh")}, "WARNING"),
