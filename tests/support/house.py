@@ -120,13 +120,14 @@ class House:
         """A model that takes so many tokens."""
         self.model.config = replace(self.model.config, context_limit=limit)
 
-    def calls(self, *calls: tuple[str, str, str]) -> None:
+    def calls(self, *calls: tuple[str, str, str], used: int | None = None) -> None:
         """The next answer calls tools: (id, name, arguments)."""
+        counted = () if used is None else (usage_chunk(used),)
         wanted = [
             {"index": i, "id": id_, "type": "function", "function": {"name": n, "arguments": a}}
             for i, (id_, n, a) in enumerate(calls)
         ]
-        self.api.script(chunk(tool_calls=wanted), chunk(finish="tool_calls"), DONE)
+        self.api.script(chunk(tool_calls=wanted), chunk(finish="tool_calls"), *counted, DONE)
 
     # People
 
