@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pytest
 
-from chatd.cli.logs import JsonFormatter
+from chatd.cli.logs import JsonFormatter, is_news
 from chatd.cli.run import Stop
 
 CHATD = Path(sys.executable).with_name("chatd")
@@ -136,3 +136,15 @@ def test_a_json_log_line_is_one_object_on_one_line() -> None:
         "logger": "chatd.app",
         "event": "gone: a\nb",
     }
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("ASGI callable returned without completing handshake.", False),
+        ("Exception in ASGI application\n", True),
+    ],
+)
+def test_a_refused_socket_is_not_an_error(message: str, *, told: bool) -> None:
+    record = logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, message, None, None)
+    assert is_news(record) is told

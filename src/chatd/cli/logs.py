@@ -21,9 +21,16 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+def is_news(record: logging.LogRecord) -> bool:
+    """uvicorn takes a socket that we refuse with an answer of our own for one without an answer,
+    and calls that an error. Anybody without a token could fill the log with it."""
+    return not record.getMessage().startswith("ASGI callable returned without completing handshake")
+
+
 def configure(log: Log) -> None:
     """To standard error: standard output is for what a command was asked to say."""
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if log.format == "json" else text)
+    handler.addFilter(is_news)
     logging.basicConfig(level=log.level.upper(), handlers=[handler], force=True)
