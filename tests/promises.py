@@ -71,7 +71,6 @@ PROMISES = (
     Promise(
         id="P11",
         text="Spend is counted for every model call, and a limit is checked before each.",
-        so_far="counting, in the write of the step; no limit is checked yet",
     ),
     Promise(
         id="P12",
@@ -86,7 +85,7 @@ PROMISES = (
     Promise(
         id="P14",
         text="A dead workspace never hangs a chat: every step before the model call is bounded.",
-        not_yet="no workspaces are built",
+        so_far="looking up tools is bounded; there are no workspaces yet",
     ),
     Promise(
         id="P15",

@@ -32,7 +32,7 @@ from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallI
 from chatd.domain.messages import Message, Prompt
 from chatd.domain.model import ModelConfig, Prices
 from chatd.domain.parts import Part, Reasoning, Text, ToolCall, ToolResult
-from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool
+from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource
 from chatd.engine.worker import WorkerConfig
 from chatd.providers.registry import build
 from chatd.providers.secret import Secret
@@ -301,6 +301,7 @@ class Ways(Struct, frozen=True, kw_only=True):
     """How a replica differs from the plain one."""
 
     tools: Sequence[Tool] = ()
+    source: ToolSource | None = None
     clock: Clock | None = None
     worker: WorkerConfig = WorkerConfig(tick_s=0.2, drain_s=5)
     budget: Budget | None = None
@@ -335,7 +336,8 @@ async def a_house_with(dsn: str, api: FakeServer, **ways: object) -> AsyncGenera
         titles=how.titles,
         pool_size=how.pool_size,
     )
-    replica = Replica(config, env, models=model, tools=Tools(how.tools), budget=how.budget)
+    tools = how.source or Tools(how.tools)
+    replica = Replica(config, env, models=model, tools=tools, budget=how.budget)
     closing = AsyncExitStack()
     try:
         async with replica.running():

@@ -34,6 +34,9 @@ TICK_S: Final = 1.0
 DRAIN_S: Final = 25.0
 RELEASE_S: Final = 1.0
 AGAIN_S: Final = 1.0
+LOOK_S: Final = 4.0
+"""How often the rows of running chats are looked at, hints or not: a stop whose hint was lost must
+be heard of before its deadline, or what was said would be lost with it."""
 
 
 class WorkerConfig(Struct, frozen=True, kw_only=True):
@@ -93,6 +96,7 @@ class Worker:
             running=self._roster.epochs,
             heard=self._ticked,
         )
+        self._looked_at = env.clock.monotonic()
         self.registered = asyncio.Event()
         self._drained = asyncio.Event()
 
@@ -216,6 +220,10 @@ class Worker:
         self._sweeper.found(heard)
         if heard.runnable:
             self._taking.some()
+        now = self._env.clock.monotonic()
+        if now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            self._taking.look_at(list(self._roster))
 
     async def _watch_lease(self) -> None:
         """Past the lease somebody else may run our chats; they must not run twice."""

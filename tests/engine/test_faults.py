@@ -1,0 +1,364 @@
+"""A database that loses answers, hints or itself, and rows that go back in time."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from chatd.domain.chat import Chat
+from chatd.domain.hint import Hint
+from chatd.domain.ports import Tool
+from chatd.engine.slots import SlotsConfig
+from chatd.engine.worker import WorkerConfig
+from chatd.store import migrate
+from tests.support.clock import FakeClock
+from tests.support.database import OwnServer
+from tests.support.eventually import eventually
+from tests.support.house import House, a_house, a_house_with, wound
+from tests.support.providers.openai_chat import FakeCompatible
+from tests.support.providers.server import Gate
+from tests.support.proxy import Proxy
+from tests.support.tools import GatedTool
+
+NO_ROOM = WorkerConfig(tick_s=0.2, slots=SlotsConfig(roots=0))
+CLIENTS = Raw(b'[{"name":"pick","description":"","input_schema":{"type":"object"}}]')
+
+
+# Answers of the database that are lost
+
+
+@pytest.mark.promise("P1")
+async def test_an_answer_whose_commit_was_not_confirmed_is_there_once(
+    dsn: str, proxy: Proxy
+) -> None:
+    gate = Gate()
+    async with (
+        FakeCompatible.running() as api,
+        a_house_with(dsn, api, worker=NO_ROOM) as other,
+        a_house_with(proxy.dsn, api) as house,
+    ):
+        await warmed_up(house)
+        house.says("once", gate)
+        chat_id = await house.create("go")
+        await gate.reached.wait()
+        proxy.hold_replies()
+        gate.open()
+        await other.until(chat_id, "W")
+        proxy.cut()
+        await house.rests(chat_id)
+        assert await other.transcript(chat_id) == ["user: go", "assistant: once"]
+        assert await other.booked() == [("turn", True, 0)] * 2
+        assert len(api.requests) == 2
+
+
+async def warmed_up(house: House, *calls: tuple[str, str, str]) -> None:
+    """A statement is sent at once only if its session has prepared it before."""
+    if calls:
+        house.calls(*calls)
+    house.says("ready")
+    await house.rests(await house.create("get ready"))
+
+
+@pytest.mark.promise("P10")
+async def test_a_step_whose_commit_was_not_confirmed_is_followed_by_the_next(
+    dsn: str, proxy: Proxy
+) -> None:
+    gate = Gate()
+    async with (
+        FakeCompatible.running() as api,
+        a_house_with(dsn, api, worker=NO_ROOM) as other,
+        a_house_with(proxy.dsn, api, tools=[GatedTool(gate=gate)]) as house,
+    ):
+        house.calls(("c1", "echo", "{}"))
+        house.says("done")
+        chat_id = await house.create("go")
+        await gate.reached.wait()
+        proxy.hold_replies()
+        gate.open()
+        await until_version(other, chat_id, 3)
+        proxy.cut()
+        await other.until(chat_id, "W")
+        assert await other.transcript(chat_id) == [
+            "user: go",
+            "assistant: echo(c1)",
+            "tool: result(c1) {'output': 'said {}'}",
+            "assistant: done",
+        ]
+        assert len(api.requests) == 2
+
+
+@pytest.mark.promise("P4")
+async def test_a_stop_after_a_commit_that_was_not_confirmed_doubles_nothing(
+    dsn: str, proxy: Proxy
+) -> None:
+    gate = Gate()
+    async with (
+        FakeCompatible.running() as api,
+        a_house_with(dsn, api, worker=NO_ROOM) as other,
+        a_house_with(proxy.dsn, api, tools=[GatedTool(gate=gate)]) as house,
+    ):
+        house.calls(("c1", "echo", "{}"))
+        chat_id = await house.create("go")
+        await gate.reached.wait()
+        proxy.hold_replies()
+        gate.open()
+        await until_version(other, chat_id, 3)
+        await other.interrupt(chat_id)
+        proxy.cut()
+        await other.until(chat_id, "W")
+        assert await other.transcript(chat_id) == [
+            "user: go",
+            "assistant: echo(c1)",
+            "tool: result(c1) {'output': 'said {}'}",
+        ]
+
+
+async def until_version(house: House, chat_id: object, version: int) -> None:
+    statement = "SELECT snapshot_version >= $2 FROM chats WHERE id = $1"
+    await eventually(lambda: house.pool.fetchval(statement, chat_id, version))
+
+
+@pytest.mark.promise("P7")
+async def test_a_mark_whose_write_was_not_confirmed_is_known_for_ones_own(
+    dsn: str, proxy: Proxy
+) -> None:
+    """Else a tool that never ran would be reported as one that may have."""
+    gate, tool = Gate(), GatedTool(effect="once")
+    async with (
+        FakeCompatible.running() as api,
+        a_house_with(dsn, api, worker=NO_ROOM) as other,
+        a_house_with(proxy.dsn, api, tools=[GatedTool("first", gate=gate), tool]) as house,
+    ):
+        await warmed_up(house, ("c0", "echo", "{}"))
+        tool.serial = True
+        house.calls(("c1", "first", "{}"), ("c2", "echo", "{}"))
+        house.says("done")
+        chat_id = await house.create("go")
+        await gate.reached.wait()
+        proxy.hold_replies()
+        gate.open()
+        marked = "SELECT count(*) = 2 FROM chat_tool_runs"
+        await eventually(lambda: other.pool.fetchval(marked))
+        proxy.cut()
+        await other.until(chat_id, "W")
+        assert tool.runs == ["c0", "c2"]
+        assert (await other.transcript(chat_id))[3] == "tool: result(c2) {'output': 'said {}'}"
+
+
+# A database that is away
+
+
+@pytest.mark.promise("P1")
+async def test_a_restart_of_the_database_costs_no_answer(own_server: OwnServer) -> None:
+    gate = Gate()
+    await migrate.up(own_server.dsn)
+    async with a_house(own_server.dsn) as house:
+        house.says("all ", gate, "of it")
+        chat_id = await house.create("go")
+        await gate.reached.wait()
+        await own_server.stop()
+        gate.open()
+        await house.events.wait("commit_delayed", chat_id=chat_id)
+        await own_server.start()
+        await house.rests(chat_id)
+        assert await house.transcript(chat_id) == ["user: go", "assistant: all of it"]
+        assert len(house.api.requests) == 1
+        house.says("and on")
+        await house.send(chat_id, "next")
+        await house.until(chat_id, "W")
+        assert (await house.transcript(chat_id))[-1] == "assistant: and on"
+
+
+async def test_a_full_disk_is_waited_for(dsn: str) -> None:
+    gate = Gate()
+    async with a_house(dsn) as house:
+        house.says("kept", gate)
+        chat_id = await house.create("go")
+        await gate.reached.wait()
+        await house.pool.execute(
+            """CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
+               $$ BEGIN RAISE EXCEPTION 'no space left' USING ERRCODE = '53100'; END $$"""
+        )
+        try:
+            await house.pool.execute(
+                """CREATE TRIGGER full_disk BEFORE INSERT ON chat_messages FOR EACH ROW
+                   EXECUTE FUNCTION full_disk()"""
+            )
+            gate.open()
+            await house.events.wait("commit_delayed", error_kind="database_full")
+        finally:
+            await house.pool.execute("DROP FUNCTION full_disk CASCADE")
+        assert (await house.rests(chat_id)).state == "W"
+        assert await house.transcript(chat_id) == ["user: go", "assistant: kept"]
+
+
+async def test_a_pool_without_a_free_session_does_not_cost_the_lease(dsn: str) -> None:
+    async with (
+        FakeCompatible.running() as api,
+        a_house_with(dsn, api) as other,
+        a_house_with(dsn, api, pool_size=1) as house,
+        house.pool.transaction(),
+    ):
+        since = await other.pool.fetchval("SELECT now()")
+        statement = "SELECT renewed_at > $2 FROM chat_workers WHERE worker_id = $1"
+        await eventually(lambda: other.pool.fetchval(statement, house.replica.me, since))
+        assert house.replica.lease.health == "ok"
+
+
+# Hints
+
+
+@pytest.mark.promise("P4")
+async def test_a_stop_whose_hint_was_lost_is_heard_of_in_time(
+    dsn: str, proxy: Proxy, clock: FakeClock
+) -> None:
+    gate = Gate()
+    async with (
+        FakeCompatible.running() as api,
+        a_house_with(dsn, api, worker=NO_ROOM) as other,
+        a_house_with(proxy.dsn, api, clock=clock) as house,
+    ):
+        house.says("so far", gate)
+        chat_id = await house.create("go")
+        await house.shown(chat_id, "so far")
+        proxy.deafen()
+        await other.interrupt(chat_id)
+        async with wound(clock):
+            assert (await house.rests(chat_id)).state == "W"
+        assert await other.transcript(chat_id) == ["user: go", "assistant: so far"]
+
+
+async def test_a_chat_whose_hint_was_lost_is_taken_by_the_tick(dsn: str, proxy: Proxy) -> None:
+    async with (
+        FakeCompatible.running() as api,
+        a_house_with(dsn, api, worker=NO_ROOM) as other,
+        a_house_with(proxy.dsn, api) as house,
+    ):
+        proxy.deafen()
+        house.says("found")
+        chat_id = await other.create("hi")
+        await house.rests(chat_id)
+        assert await other.transcript(chat_id) == ["user: hi", "assistant: found"]
+
+
+async def test_hints_that_are_old_repeated_or_wrong_disturb_nobody(dsn: str) -> None:
+    gate = Gate()
+    async with a_house(dsn) as house:
+        house.says("undisturbed", gate)
+        chat_id = await house.create("go")
+        await gate.reached.wait()
+        chat = await house.chat(chat_id)
+        for _ in range(3):
+            for version in (0, 1, 2, 1000):
+                hint = replace(Hint.of(chat), snapshot_version=version, status="waiting")
+                house.replica.worker.hinted(hint)
+        house.replica.worker.everything_is_dirty()
+        # A marker: what was asked for has been read by the time this one is answered.
+        await house.send(chat_id, "later")
+        house.says("later it is")
+        gate.open()
+        await house.rests(chat_id)
+        assert (await house.transcript(chat_id))[1] == "assistant: undisturbed"
+        started = [said for name, said in house.events.seen if name == "task_started"]
+        assert len(started) == 1
+        assert len(house.api.requests) == 2
+
+
+# Time
+
+
+async def test_a_replica_with_a_wrong_clock_ends_nothing_early(dsn: str, clock: FakeClock) -> None:
+    """Its date is off by months. Deadlines are the database's business."""
+    async with a_house(dsn, clock=clock) as house:
+        house.calls(("c1", "pick", "{}"))
+        chat_id = await house.create("go", client_tools=CLIENTS)
+        assert (await house.rests(chat_id)).state == "A0"
+        for _ in range(3):
+            await clock.asleep_on("tick")
+            clock.advance(15)
+        await clock.asleep_on("tick")
+        assert (await house.chat(chat_id)).state == "A0"
+
+
+@pytest.mark.promise("P3")
+async def test_a_row_that_goes_back_in_time_is_begun_again_from_there(dsn: str) -> None:
+    """A standby without the last commits has taken over."""
+    gate = Gate()
+    async with a_house(dsn, tools=[GatedTool(gate=gate)]) as house:
+        house.calls(("c1", "echo", "{}"))
+        chat_id = await house.create("go")
+        await gate.reached.wait()
+        house.says("after all, no tool")
+        await house.pool.execute("DELETE FROM chat_messages WHERE chat_id = $1 AND id > 1", chat_id)
+        await house.pool.execute(
+            """UPDATE chats SET snapshot_version = 1, history_version = 1, attempt = 1,
+                   next_message_id = 2, pending_calls = '[]',
+                   recent_changes = recent_changes[2:] WHERE id = $1""",
+            chat_id,
+        )
+        gate.open()
+        await house.until(chat_id, "W")
+        assert await house.transcript(chat_id) == ["user: go", "assistant: after all, no tool"]
+
+
+# Room
+
+
+async def test_a_parent_that_waits_does_not_take_its_childs_slot(dsn: str) -> None:
+    gate = Gate()
+    worker = WorkerConfig(tick_s=0.2, slots=SlotsConfig(roots=1, children=1))
+    async with a_house(dsn, tools=[GatedTool(gate=gate)], worker=worker) as house:
+        house.calls(("c1", "echo", "{}"))
+        parent = await house.create("go")
+        await gate.reached.wait()
+        house.says("for my parent")
+        child = await house.create("help", parent_chat_id=parent, root_chat_id=parent)
+        await house.rests(child)
+        assert (await house.chat(child)).state == "W"
+        other = await house.create("me too")
+        assert (await house.chat(other)).state == "P0"
+        house.says("thanks")
+        house.says("at last")
+        gate.open()
+        await house.until(other, "W")
+        assert (await house.chat(parent)).state == "W"
+
+
+class Nowhere:
+    """Satisfies `ports.ToolSource`, in its own time."""
+
+    async def tools(self, chat: Chat) -> Sequence[Tool]:
+        del chat
+        await asyncio.Event().wait()
+        return ()
+
+
+@pytest.mark.promise("P14")
+async def test_tools_that_cannot_be_looked_up_do_not_hang_the_chat(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chatd.engine.acts.PREPARE_S", 0.05)
+    async with a_house(dsn, source=Nowhere()) as house:
+        chat_id = await house.create("hi")
+        chat = await house.rests(chat_id)
+        assert chat.last_error is not None
+        assert chat.last_error.kind == "timeout"
+        assert house.api.requests == []
+
+
+async def test_a_slot_that_is_freed_is_filled_at_once(dsn: str) -> None:
+    worker = WorkerConfig(tick_s=5, slots=SlotsConfig(roots=1))
+    async with a_house(dsn, worker=worker) as house:
+        gate = Gate()
+        house.says("one", gate)
+        first = await house.create("first")
+        await gate.reached.wait()
+        others = [await house.create(f"{n}") for n in range(3)]
+        for _ in others:
+            house.says("ok")
+        gate.open()
+        async with asyncio.timeout(3):
+            for chat_id in (first, *others):
+                await house.rests(chat_id)
