@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 log: Final = logging.getLogger("chatd")
@@ -35,6 +36,16 @@ _LEVELS: Final[Mapping[str, int]] = {
 _USUAL: Final = logging.DEBUG
 # Leaving is worth a line only if there was something to leave.
 _IF_ANY: Final = frozenset({"drain_started", "drained"})
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    """What is logged of an event: words in a text, fields in a line of JSON."""
+
+    event: str
+    fields: Mapping[str, object]
+
+    def __str__(self) -> str:
+        return " ".join([self.event, *(f"{name}={value}" for name, value in self.fields.items())])
 
 
 class Telemetry:
@@ -74,5 +85,5 @@ class Telemetry:
     def _write(self, level: int, event: str, fields: Mapping[str, object]) -> None:
         error = fields.get("error")
         cause = error if isinstance(error, BaseException) and level >= logging.ERROR else None
-        words = " ".join(f"{name}={value}" for name, value in fields.items() if name != "error")
-        log.log(level, "%s %s", event, words, exc_info=cause)
+        said = {name: value for name, value in fields.items() if name != "error"}
+        log.log(level, Line(event=event, fields=said), exc_info=cause)

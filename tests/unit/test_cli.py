@@ -9,11 +9,13 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import TypeAlias
+from uuid import UUID
 
 import pytest
 
 from chatd.cli.logs import JsonFormatter, is_news
 from chatd.cli.run import Stop
+from chatd.telemetry import Line
 
 CHATD = Path(sys.executable).with_name("chatd")
 NOWHERE = "postgresql://ada:hunter2@127.0.0.1:1/chatd"
@@ -136,6 +138,22 @@ def test_a_json_log_line_is_one_object_on_one_line() -> None:
         "logger": "chatd.app",
         "event": "gone: a\nb",
     }
+
+
+def test_an_event_is_fields_in_json_and_words_in_text() -> None:
+    chat_id = UUID(int=1)
+    event = Line(event="model_failed", fields={"chat_id": chat_id, "attempt": 2})
+    record = logging.LogRecord("chatd", logging.WARNING, "", 0, event, None, None)
+    line = json.loads(JsonFormatter().format(record))
+    del line["time"]
+    assert line == {
+        "level": "warning",
+        "logger": "chatd",
+        "event": "model_failed",
+        "chat_id": str(chat_id),
+        "attempt": 2,
+    }
+    assert record.getMessage() == f"model_failed chat_id={chat_id} attempt=2"
 
 
 @pytest.mark.parametrize(

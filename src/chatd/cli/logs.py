@@ -6,19 +6,23 @@ import sys
 from datetime import UTC, datetime
 
 from chatd.settings.tree import Log
+from chatd.telemetry import Line
 
 
 class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
         }
+        if isinstance(record.msg, Line):
+            line["event"] = record.msg.event
+            line |= record.msg.fields
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line, ensure_ascii=False, default=str)
 
 
 def is_news(record: logging.LogRecord) -> bool:
