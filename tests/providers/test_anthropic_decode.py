@@ -239,6 +239,54 @@ def test_a_gateway_may_send_blocks_whole_and_leave_one_open() -> None:
     )
 
 
+def test_a_toolset_call_may_come_whole() -> None:
+    for sent, told in (({"text": "a"}, b',"text":"a"'), ({}, b"")):
+        block = {"type": "tool_use", "id": "t", "name": "key", "toolset_name": "computer"}
+        begin = event("content_block_start", index=0, content_block={**block, "input": sent})
+        call = answer_of(read_whole(Decoder, START + begin + STOP + END)).content[0]
+        assert isinstance(call, ToolCall)
+        assert call.args == Raw(b'{"action":"key"' + told + b"}")
+
+
+BLOCK_STARTS: list[dict[str, object]] = [
+    {"type": "text", "text": ""},
+    {"type": "thinking", "thinking": ""},
+    {"type": "redacted_thinking", "data": "EmwK"},
+    {"type": "tool_use", "id": "t", "name": "n"},
+    {"type": "tool_use", "id": "t", "name": "n", "toolset_name": "computer"},
+    {"type": "server_tool_use", "id": "t", "name": "n"},
+]
+
+
+@pytest.mark.parametrize("block", BLOCK_STARTS)
+def test_pieces_that_do_not_belong_to_a_block_and_empty_ones_leave_it_as_it_is(
+    block: dict[str, object],
+) -> None:
+    begin = event("content_block_start", index=0, content_block=block)
+    pieces: list[dict[str, object]] = [
+        {"type": "text_delta", "text": ""},
+        {"type": "thinking_delta", "thinking": ""},
+        {"type": "input_json_delta", "partial_json": ""},
+        {"type": "signature_delta", "signature": ""},
+        {"type": "citations_delta", "citation": 7},
+    ]
+    said = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+    theirs = {"text": "text_delta", "thinking": "thinking_delta"}
+    own = theirs.get(str(block["type"]), "input_json_delta")
+    for kind, field in said.items():
+        if kind != own or block["type"] == "redacted_thinking":
+            pieces.append({"type": kind, field: "x"})
+    odd = b"".join(event("content_block_delta", index=0, delta=piece) for piece in pieces)
+    plain = read_whole(Decoder, START + begin + STOP + END)
+    assert read_whole(Decoder, START + begin + odd + STOP + END) == plain
+
+
+def test_a_thought_without_a_signature_has_nothing_to_keep() -> None:
+    begin = event("content_block_start", index=0, content_block={"type": "thinking"})
+    events = read_whole(Decoder, START + begin + STOP + END)
+    assert events[:2] == [ReasoningStart(id="0"), ReasoningEnd(id="0")]
+
+
 def test_tools_are_known_again_by_their_own_names() -> None:
     names = ToolNames(["get.weather", "get weather"])
     data = stream("thinking_and_tools").replace(
@@ -382,6 +430,23 @@ def test_the_ending_says_which_response_it_was_and_what_was_passed_over() -> Non
     )
 
 
+def test_the_ending_says_no_more_than_there_is() -> None:
+    assert finished("text").provider_metadata == Raw(b'{"anthropic":{"stop_reason":"end_turn"}}')
+    assert finished("stop_sequence").provider_metadata == Raw(
+        b'{"anthropic":{"stop_reason":"stop_sequence","stop_sequence":"###"}}'
+    )
+    assert finished("refusal").provider_metadata == Raw(
+        b'{"anthropic":{"stop_reason":"refusal","category":"cyber"}}'
+    )
+
+
+def test_a_reason_once_told_is_not_taken_back() -> None:
+    silent = event("message_delta", delta={"stop_reason": None}, usage={"output_tokens": 6})
+    last = read_whole(Decoder, START + STOP + silent + END)[-1]
+    assert isinstance(last, Finished)
+    assert (last.reason, last.usage.output_tokens) == ("stop", 6)
+
+
 def test_an_error_in_the_middle_is_told_by_the_vendors_word_for_it() -> None:
     fault = failed(stream("error_midway"))
     assert (fault.type, fault.message) == ("overloaded_error", "Overloaded")
@@ -437,7 +502,7 @@ def test_nothing_counts_after_the_end() -> None:
     decoder = Decoder()
     decoder.feed(stream("text"))
     assert decoder.done
-    assert decoder.feed(stream("text")) == []
+    assert decoder.feed(text_block(0, "more") + STOP + END) == []
     assert decoder.close() == []
 
 
@@ -446,8 +511,9 @@ def test_nothing_counts_after_the_end() -> None:
 ODD: list[object] = [None, True, -1, 2**70, 0.5, "", "\x00\u2028", [], {}, {"type": "x"}]
 WORDS: list[object] = ["", "a", "\x00", '{"a":', "👋"]
 TYPES: list[object] = [
-    *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
-    *("message_delta", "message_stop", "ping", "error", "novelty"),
+    *("message_start", "message_delta", "message_stop", "ping", "error", "novelty"),
+    *["content_block_start", "content_block_delta", "content_block_delta", "content_block_stop"]
+    * 4,
 ]
 PIECES: list[object] = [
     *("text_delta", "thinking_delta", "input_json_delta", "signature_delta", "citations_delta"),
