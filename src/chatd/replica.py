@@ -31,7 +31,7 @@ from chatd.engine.worker import Doors, Worker, WorkerConfig
 from chatd.parts.episodes import Episodes
 from chatd.parts.tail import Tail
 from chatd.parts.writer import JournalWriter
-from chatd.store.conn import ConnectConfig
+from chatd.store.conn import ConnectConfig, StatementHook
 from chatd.store.listen import ListenConfig, Listener
 from chatd.store.pool import Database, PoolConfig
 from chatd.store.publish import PublishConfig, Publisher
@@ -65,11 +65,14 @@ class Replica:
         models: Models,
         tools: ToolSource,
         budget: Budget | None = None,
+        on_statement: StatementHook | None = None,
     ) -> None:
+        """`on_statement` is told of every statement before it is sent, to count them."""
         self.me = WorkerId(env.new_id())
         self.env = env
         self.database = Database(
-            PoolConfig(connect=config.connect, max_size=config.pool_size, close_within_s=CLOSE_S)
+            PoolConfig(connect=config.connect, max_size=config.pool_size, close_within_s=CLOSE_S),
+            on_statement=on_statement,
         )
         pool = self.database.pool
         self.publisher = Publisher(

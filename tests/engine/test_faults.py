@@ -1,18 +1,21 @@
 """A database that loses answers, hints or itself, and rows that go back in time."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
+from chatd.domain.change import NOT_ANSWERED
 from chatd.domain.chat import Chat
 from chatd.domain.hint import Hint
 from chatd.domain.ports import Tool
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
-from chatd.store import migrate
+from chatd.store import migrate, tool_runs
+from chatd.store.apply import STEP
 from tests.support.clock import FakeClock
 from tests.support.database import OwnServer
 from tests.support.eventually import eventually
@@ -29,56 +32,75 @@ CLIENTS = Raw(b'[{"name":"pick","description":"","input_schema":{"type":"object"
 # Answers of the database that are lost
 
 
+class Line:
+    """A way to the database that swallows the answer to one statement, which is carried out."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self._query: str | None = None
+        self.swallowed = asyncio.Event()
+
+    def __call__(self, query: str) -> None:
+        if query == self._query:
+            self._query = None
+            self._proxy.hold_replies()
+            self.swallowed.set()
+
+    def swallows(self, query: str) -> None:
+        self._query = query
+
+    def breaks(self) -> None:
+        self._proxy.cut()
+
+
+@asynccontextmanager
+async def far_away(
+    dsn: str, proxy: Proxy, *tools: GatedTool
+) -> AsyncGenerator[tuple[House, House, Line]]:
+    """A replica at the end of such a line, and one that only looks. With one session only, and
+    everything prepared on it: a statement is then one message."""
+    line = Line(proxy)
+    ways = {"tools": tools, "pool_size": 1, "on_statement": line}
+    async with (
+        FakeCompatible.running() as api,
+        a_house_with(dsn, api, worker=NO_ROOM) as other,
+        a_house_with(proxy.dsn, api, **ways) as house,
+    ):
+        house.calls(("c0", "echo", "{}"))
+        house.says("ready")
+        await house.rests(await house.create("get ready"))
+        yield house, other, line
+        assert api.faults == []
+
+
 @pytest.mark.promise("P1")
 async def test_an_answer_whose_commit_was_not_confirmed_is_there_once(
     dsn: str, proxy: Proxy
 ) -> None:
-    gate = Gate()
-    async with (
-        FakeCompatible.running() as api,
-        a_house_with(dsn, api, worker=NO_ROOM) as other,
-        a_house_with(proxy.dsn, api) as house,
-    ):
-        await warmed_up(house)
-        house.says("once", gate)
+    async with far_away(dsn, proxy) as (house, other, line):
+        line.swallows(STEP.text)
+        house.says("once")
         chat_id = await house.create("go")
-        await gate.reached.wait()
-        proxy.hold_replies()
-        gate.open()
         await other.until(chat_id, "W")
-        proxy.cut()
+        line.breaks()
         await house.rests(chat_id)
+        assert line.swallowed.is_set()
         assert await other.transcript(chat_id) == ["user: go", "assistant: once"]
-        assert await other.booked() == [("turn", True, 0)] * 2
-        assert len(api.requests) == 2
-
-
-async def warmed_up(house: House, *calls: tuple[str, str, str]) -> None:
-    """A statement is sent at once only if its session has prepared it before."""
-    if calls:
-        house.calls(*calls)
-    house.says("ready")
-    await house.rests(await house.create("get ready"))
+        assert len(await other.booked()) == 3
+        assert len(house.api.requests) == 3
 
 
 @pytest.mark.promise("P10")
 async def test_a_step_whose_commit_was_not_confirmed_is_followed_by_the_next(
     dsn: str, proxy: Proxy
 ) -> None:
-    gate = Gate()
-    async with (
-        FakeCompatible.running() as api,
-        a_house_with(dsn, api, worker=NO_ROOM) as other,
-        a_house_with(proxy.dsn, api, tools=[GatedTool(gate=gate)]) as house,
-    ):
+    async with far_away(dsn, proxy, GatedTool()) as (house, other, line):
+        line.swallows(STEP.text)
         house.calls(("c1", "echo", "{}"))
         house.says("done")
         chat_id = await house.create("go")
-        await gate.reached.wait()
-        proxy.hold_replies()
-        gate.open()
-        await until_version(other, chat_id, 3)
-        proxy.cut()
+        await until_version(other, chat_id, 2)
+        line.breaks()
         await other.until(chat_id, "W")
         assert await other.transcript(chat_id) == [
             "user: go",
@@ -86,32 +108,25 @@ async def test_a_step_whose_commit_was_not_confirmed_is_followed_by_the_next(
             "tool: result(c1) {'output': 'said {}'}",
             "assistant: done",
         ]
-        assert len(api.requests) == 2
+        assert len(house.api.requests) == 4
 
 
 @pytest.mark.promise("P4")
 async def test_a_stop_after_a_commit_that_was_not_confirmed_doubles_nothing(
     dsn: str, proxy: Proxy
 ) -> None:
-    gate = Gate()
-    async with (
-        FakeCompatible.running() as api,
-        a_house_with(dsn, api, worker=NO_ROOM) as other,
-        a_house_with(proxy.dsn, api, tools=[GatedTool(gate=gate)]) as house,
-    ):
+    async with far_away(dsn, proxy, GatedTool()) as (house, other, line):
+        line.swallows(STEP.text)
         house.calls(("c1", "echo", "{}"))
         chat_id = await house.create("go")
-        await gate.reached.wait()
-        proxy.hold_replies()
-        gate.open()
-        await until_version(other, chat_id, 3)
+        await until_version(other, chat_id, 2)
         await other.interrupt(chat_id)
-        proxy.cut()
+        line.breaks()
         await other.until(chat_id, "W")
         assert await other.transcript(chat_id) == [
             "user: go",
             "assistant: echo(c1)",
-            "tool: result(c1) {'output': 'said {}'}",
+            f"tool: error(c1) {{'error': {NOT_ANSWERED!r}}}",
         ]
 
 
@@ -125,26 +140,18 @@ async def test_a_mark_whose_write_was_not_confirmed_is_known_for_ones_own(
     dsn: str, proxy: Proxy
 ) -> None:
     """Else a tool that never ran would be reported as one that may have."""
-    gate, tool = Gate(), GatedTool(effect="once")
-    async with (
-        FakeCompatible.running() as api,
-        a_house_with(dsn, api, worker=NO_ROOM) as other,
-        a_house_with(proxy.dsn, api, tools=[GatedTool("first", gate=gate), tool]) as house,
-    ):
-        await warmed_up(house, ("c0", "echo", "{}"))
-        tool.serial = True
-        house.calls(("c1", "first", "{}"), ("c2", "echo", "{}"))
+    tool = GatedTool(effect="once")
+    async with far_away(dsn, proxy, tool) as (house, other, line):
+        line.swallows(tool_runs.START)
+        house.calls(("c1", "echo", "{}"))
         house.says("done")
         chat_id = await house.create("go")
-        await gate.reached.wait()
-        proxy.hold_replies()
-        gate.open()
         marked = "SELECT count(*) = 2 FROM chat_tool_runs"
         await eventually(lambda: other.pool.fetchval(marked))
-        proxy.cut()
+        line.breaks()
         await other.until(chat_id, "W")
-        assert tool.runs == ["c0", "c2"]
-        assert (await other.transcript(chat_id))[3] == "tool: result(c2) {'output': 'said {}'}"
+        assert tool.runs == ["c0", "c1"]
+        assert (await other.transcript(chat_id))[2] == "tool: result(c1) {'output': 'said {}'}"
 
 
 # A database that is away

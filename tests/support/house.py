@@ -39,7 +39,7 @@ from chatd.providers.secret import Secret
 from chatd.providers.settings import ProviderSettings
 from chatd.replica import Replica, ReplicaConfig
 from chatd.store import chats, messages
-from chatd.store.conn import ConnectConfig
+from chatd.store.conn import ConnectConfig, StatementHook
 from chatd.store.pool import Pool
 from chatd.store.transact import Operation
 from tests.support.clock import FakeClock
@@ -307,6 +307,7 @@ class Ways(Struct, frozen=True, kw_only=True):
     budget: Budget | None = None
     titles: bool = False
     pool_size: int = 10
+    on_statement: StatementHook | None = None
     kind: Literal["openai-compat", "anthropic"] = "openai-compat"
 
     def provider_at(self, url: str) -> ProviderSettings:
@@ -337,7 +338,14 @@ async def a_house_with(dsn: str, api: FakeServer, **ways: object) -> AsyncGenera
         pool_size=how.pool_size,
     )
     tools = how.source or Tools(how.tools)
-    replica = Replica(config, env, models=model, tools=tools, budget=how.budget)
+    replica = Replica(
+        config,
+        env,
+        models=model,
+        tools=tools,
+        budget=how.budget,
+        on_statement=how.on_statement,
+    )
     closing = AsyncExitStack()
     try:
         async with replica.running():
