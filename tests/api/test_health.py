@@ -1,11 +1,14 @@
 """For whoever runs the server: alive, ready, counted."""
 
+import asyncio
 import logging
 
+import aiohttp
 import pytest
 
 from chatd.store.pool import Pool
-from tests.support.front import Door, Front, front_door
+from chatd.stream.watch import Watcher
+from tests.support.front import ME, Door, Front, authorized, front_door
 from tests.support.listening import event_source
 
 
@@ -63,3 +66,24 @@ async def test_a_bug_is_answered_and_logged_and_says_nothing_of_itself(
             assert failed.code == (500, "internal")
             assert b"swordfish" not in failed.content
     assert [record.exc_text is not None for record in caplog.records] == [True, True]
+
+
+async def test_a_bug_in_a_stream_ends_it_with_a_word(
+    front: Front, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(_self: object) -> None:
+        raise RuntimeError("the password is swordfish")
+
+    monkeypatch.setattr(Watcher, "next", broken)
+    async with event_source(front, "/events") as source:
+        block = await source.event()
+    assert block is not None
+    assert (block.event, b"internal" in block.data) == ("end", True)
+    assert b"swordfish" not in block.data
+    async with front.http.ws_connect("/api/v1/ws", headers=authorized(ME)) as socket:
+        await socket.send_str('{"type": "subscribe", "topic": "chats"}')
+        async with asyncio.timeout(5):
+            while (message := await socket.receive()).type is aiohttp.WSMsgType.TEXT:
+                assert "swordfish" not in message.data
+        assert message.data == 1011
+    assert caplog.text.count("an event stream failed") == 2

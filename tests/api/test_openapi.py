@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from chatd.api.build import all_routes
+from chatd.api.routing import all_routes
 from tests.support.front import Front, Json
 
 SCHEMAS = "#/components/schemas/"

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from chatd.api.call import Reply
-from chatd.api.errors import Refusal
 
 Scope = MutableMapping[str, Any]
 Message = Mapping[str, Any]
@@ -33,10 +32,6 @@ def head(status: int, headers: Mapping[str, str], *, prefix: str = "") -> Messag
 
 def body(content: bytes, *, more: bool = False, prefix: str = "") -> Message:
     return {"type": f"{prefix}http.response.body", "body": content, "more_body": more}
-
-
-def refusal_reply(refusal: Refusal, content: bytes) -> Reply:
-    return Reply(status=refusal.status, body=content, headers=refusal.headers)
 
 
 async def respond(send: Send, answer: Reply, *, prefix: str = "") -> None:

@@ -1,44 +1,28 @@
-"""The application: routes, streams and what surrounds them, built onto the rest of the house.
+"""The application: requests, event streams and sockets, built onto the rest of the house.
 
-Requests are routed by Litestar; event streams are not, they speak ASGI themselves. Owns the last
-resort for errors, and that nobody gets past it without a token but for what is public.
+Requests go by way of the router; event streams do not, they speak ASGI themselves. Owns what is
+counted of all of them, and the headers that every answer has.
 """
 
-import logging
-from collections.abc import Awaitable, Callable
-from functools import cached_property
-from typing import Final, cast
+from typing import Final
 
-import msgspec
-from litestar import Litestar, Request, Response
-from litestar.datastructures import State
-from litestar.handlers import HTTPRouteHandler
-from litestar.plugins import PluginProtocol
-
-from chatd.api.asgi import App, Message, Receive, Scope, Send, header, respond
+from chatd.api.asgi import Message, Receive, Scope, Send, header, respond
 from chatd.api.auth import Caller
-from chatd.api.call import Call, Reply, Route
-from chatd.api.chats import ChatRoutes
-from chatd.api.docs import docs_page
 from chatd.api.doors import Doors
-from chatd.api.errors import ErrorBody, Refusal, refusal_of
+from chatd.api.errors import ErrorBody, Refusal
 from chatd.api.events import Events
-from chatd.api.health import Health
-from chatd.api.messages import MessageRoutes
 from chatd.api.metrics import Metrics
-from chatd.api.models import ModelRoutes
-from chatd.api.openapi import PREFIX, describe
-from chatd.api.queue import QueueRoutes
+from chatd.api.openapi import PREFIX
 from chatd.api.reading import read_uuid
+from chatd.api.routing import answer_to, reply_of, router
 from chatd.api.socket import Sockets
 from chatd.api.streams import Streams
 from chatd.domain.errors import ChatdError, NotFound
 from chatd.domain.ids import ChatId
 
-log = logging.getLogger(__name__)
-
-Asked = Request[None, None, State]
-Given = Response[bytes]
+CHAT_EVENTS: Final = f"{PREFIX}/chats/{{chat_id}}/events"
+ALL_EVENTS: Final = f"{PREFIX}/events"
+SOCKET: Final = f"{PREFIX}/ws"
 
 ALWAYS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -66,7 +50,7 @@ class Api:
         self._streams = Streams(doors.env.clock, doors.limits, self._metrics)
         self._events = Events(doors, self._streams)
         self._sockets = Sockets(doors, self._streams)
-        self._router = _router(doors, all_routes(doors))
+        self._router = router(doors)
 
     async def close(self) -> None:
         await self._streams.close()
@@ -92,13 +76,14 @@ class Api:
                 await self._follow(scope, receive, observed, stream)
         finally:
             route = stream or str(scope.get("path_template") or _UNMATCHED)
-            seconds = clock.monotonic() - began
-            self._metrics.answered(scope["method"], route, observed.status, seconds)
+            self._metrics.answered(scope["method"], route, observed.status)
+            if stream is None:
+                self._metrics.took(scope["method"], route, clock.monotonic() - began)
 
     async def _follow(self, scope: Scope, receive: Receive, send: "_Observed", to: str) -> None:
         try:
             if scope["method"] != "GET":
-                await respond(send, _reply(_ONLY_GET))
+                await respond(send, reply_of(_ONLY_GET))
                 return
             caller = self._caller(scope)
             if to == ALL_EVENTS:
@@ -109,25 +94,21 @@ class Api:
         except Exception as error:
             if send.status:
                 raise
-            await respond(send, _answer(error))
+            await respond(send, answer_to(error))
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         observed = _Observed(send)
         try:
-            if scope["path"] != f"{PREFIX}/ws":
+            if scope["path"] != SOCKET:
                 raise NotFound("There is no such socket.")
             await self._sockets.serve(receive, observed, caller=self._caller(scope))
         except ChatdError as error:
             if observed.status:
                 raise
-            await respond(send, _answer(error), prefix="websocket.")
+            await respond(send, answer_to(error), prefix="websocket.")
 
     def _caller(self, scope: Scope) -> Caller:
         return self._doors.tokens.caller(header(scope, b"authorization"))
-
-
-CHAT_EVENTS: Final = f"{PREFIX}/chats/{{chat_id}}/events"
-ALL_EVENTS: Final = f"{PREFIX}/events"
 
 
 def _stream_of(path: str) -> str | None:
@@ -163,112 +144,3 @@ class _Observed:
                 return message
             case _:
                 return message
-
-
-# Routes
-
-
-def all_routes(doors: Doors) -> tuple[Route, ...]:
-    return (
-        *ModelRoutes(doors).routes(),
-        *ChatRoutes(doors).routes(),
-        *MessageRoutes(doors).routes(),
-        *QueueRoutes(doors).routes(),
-    )
-
-
-class _Described:
-    """Made when somebody first asks: a server should not start later for it."""
-
-    def __init__(self, routes: tuple[Route, ...]) -> None:
-        self._routes = routes
-
-    @cached_property
-    def _description(self) -> bytes:
-        return describe(self._routes)
-
-    @cached_property
-    def _page(self) -> Reply:
-        return docs_page(self._description)
-
-    async def for_machines(self) -> Reply:
-        return Reply(body=self._description)
-
-    async def for_people(self) -> Reply:
-        return self._page
-
-
-class _Litestar(Litestar):
-    @staticmethod
-    def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
-        """Plugins for types that we do not use: to load them takes a fifth of a second."""
-        return plugins
-
-
-def _router(doors: Doors, routes: tuple[Route, ...]) -> App:
-    health, described = Health(doors), _Described(routes)
-    litestar = _Litestar(
-        route_handlers=[
-            *(_known_only(doors, route) for route in routes),
-            _public("/healthz", health.alive),
-            _public("/readyz", health.ready),
-            _public("/metrics", health.metrics),
-            _public("/docs", described.for_people),
-            _public(f"{PREFIX}/openapi.json", described.for_machines),
-        ],
-        # Ours is made of the types by the library that also checks them.
-        openapi_config=None,
-        logging_config=None,
-        exception_handlers={Exception: _on_error},
-    )
-    return cast("App", litestar)
-
-
-def _known_only(doors: Doors, route: Route) -> HTTPRouteHandler:
-    async def endpoint(request: Asked) -> Given:
-        call = Call(
-            caller=doors.tokens.caller(request.headers.get("authorization")),
-            path=request.path_params,
-            query=request.scope["query_string"],
-            headers=request.headers,
-            receive=request.receive,
-        )
-        return _given(await route.handle(call))
-
-    path = PREFIX + route.path.replace("_id}", "_id:str}")
-    return HTTPRouteHandler(path, http_method=[route.method], status_code=200, name=route.name)(
-        endpoint
-    )
-
-
-def _public(path: str, handle: Callable[[], Awaitable[Reply]]) -> HTTPRouteHandler:
-    async def endpoint() -> Given:
-        return _given(await handle())
-
-    return HTTPRouteHandler(path, http_method=["GET"], name=path)(endpoint)
-
-
-def _given(answer: Reply) -> Given:
-    return Response(
-        content=answer.body,
-        status_code=answer.status,
-        media_type=answer.media_type,
-        headers=answer.headers,
-    )
-
-
-def _on_error(_request: Asked, error: Exception) -> Given:
-    return _given(_answer(error))
-
-
-def _answer(error: Exception) -> Reply:
-    """The last resort: whatever it was, the client gets an answer of the usual shape."""
-    refusal = refusal_of(error)
-    if refusal.status == 500:
-        log.error("a request failed", exc_info=error)
-    return _reply(refusal)
-
-
-def _reply(refusal: Refusal) -> Reply:
-    content = msgspec.json.encode(refusal.body)
-    return Reply(status=refusal.status, body=content, headers=refusal.headers)

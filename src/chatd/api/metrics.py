@@ -31,8 +31,10 @@ class Metrics:
             "chatd_streams_ended", "Event streams that ended", ("code",), registry=registry
         )
 
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+    def answered(self, method: str, route: str, status: int) -> None:
         self._requests.labels(method, route, str(status)).inc()
+
+    def took(self, method: str, route: str, seconds: float) -> None:
         self._seconds.labels(method, route).observe(seconds)
 
     def opened(self, transport: str) -> None:

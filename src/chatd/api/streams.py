@@ -5,6 +5,7 @@ patience with a client that does not read; what is sent is up to the transports.
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,8 @@ from chatd.domain.errors import ChatdError, NotFound, Unavailable
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock
 from chatd.stream.chain import Lagged
+
+log = logging.getLogger(__name__)
 
 FAREWELL_WITHIN_S: Final = 1.0
 CLOSE_WITHIN_S: Final = 2.0
@@ -117,6 +120,9 @@ class Stream:
             await part()
         except ChatdError as error:
             self.end(end_of(error))
+        except Exception:
+            log.exception("an event stream failed")
+            self.end(_BUG)
         else:
             self.end(GONE)
 
