@@ -11,7 +11,7 @@ from chatd.domain.states import State
 from chatd.domain.worker_moves import acquire, finish_turn
 from chatd.store import messages
 from tests.support.factories import CHAT, WORKER, draft, text
-from tests.support.front import CLEVER, Front, Json, saying
+from tests.support.front import CLEVER, STRANGER, Door, Front, Json, front_door, saying
 from tests.support.seeds import Seed, step
 from tests.support.store import plant_in
 
@@ -103,6 +103,22 @@ async def test_an_archived_chat_takes_no_messages(front: Front) -> None:
     await plant_in(front.replica.pool, Seed(state=State.XW0))
     refused = await front.ask("POST", SEND, saying("hello?"))
     assert refused.code == (409, "chat_archived")
+
+
+async def test_a_row_that_is_at_hand_spares_a_read_and_an_old_one_does_no_harm(dsn: str) -> None:
+    at_hand: list[Chat] = []
+    door = Door(known=lambda _chat_id: at_hand[0] if at_hand else None)
+    async with front_door(dsn, door) as front:
+        old = await plant_in(front.replica.pool, Seed(state=State.W))
+        at_hand.append(old)
+        front.sent.clear()
+        first = await front.ask("POST", SEND, saying("one"))
+        assert (first.json["queued"], len(front.sent)) == (False, 1)
+        second = await front.ask("POST", SEND, saying("two"))
+        assert (second.json["queued"], second.json["queue_id"]) == (True, 1)
+        theirs = await front.ask("POST", SEND, saying("three"), token=STRANGER)
+        assert theirs.code == (404, "not_found")
+        assert (await front.chat(CHAT)).queue_len == 1
 
 
 # Pages

@@ -123,7 +123,11 @@ class Answer(Struct, frozen=True, kw_only=True):
 class Front:
     """One replica's front door, and somebody at it."""
 
+    sent: list[str]
+    """The statements that its replica has sent."""
+
     def __init__(self, replica: StreamReplica, doors: Doors, api: Api, at: Bound) -> None:
+        self.sent = []
         self.replica = replica
         self.doors = doors
         self.api = api
@@ -197,6 +201,7 @@ class Door(Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     models: tuple[ModelConfig, ...] = (FAST, CLEVER)
     draining: Callable[[], bool] = lambda: False
+    known: Callable[[ChatId], Chat | None] = lambda _chat_id: None
 
 
 def doors_of(replica: StreamReplica, wanted: Door, clock: Clock) -> Doors:
@@ -217,6 +222,7 @@ def doors_of(replica: StreamReplica, wanted: Door, clock: Clock) -> Doors:
         env=env_with(clock),
         registry=CollectorRegistry(),
         draining=wanted.draining,
+        known=wanted.known,
         limits=wanted.limits,
     )
 
@@ -225,11 +231,12 @@ def doors_of(replica: StreamReplica, wanted: Door, clock: Clock) -> Doors:
 async def front_door(dsn: str, wanted: Door | None = None) -> AsyncGenerator[Front]:
     wanted = wanted or Door()
     clock = wanted.clock or SystemClock()
-    async with replica_on(dsn, clock, Network(), A) as (replica, _sent):
+    async with replica_on(dsn, clock, Network(), A) as (replica, sent):
         doors = doors_of(replica, wanted, clock)
         api = build(doors)
         async with listening(api) as bound:
             front = Front(replica, doors, api, bound)
+            front.sent = sent
             try:
                 yield front
             finally:
