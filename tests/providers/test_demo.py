@@ -63,7 +63,7 @@ async def calls(demo: DemoProvider, wanted: ModelRequest) -> list[tuple[str, str
 async def test_a_newcomer_is_told_what_this_is_and_what_to_try(demo: DemoProvider) -> None:
     said = await words(demo, asked("Hello there\nfriend"))
     assert "> Hello there\n> friend" in said
-    for hint in ("chatd", "fix the failing test", "ANTHROPIC_API_KEY", "Press Stop"):
+    for hint in ("chatd", "fix the failing test", "chatd.toml", "Interrupt me"):
         assert hint in said
 
 
@@ -71,7 +71,7 @@ async def test_every_word_that_the_greeting_promises_does_something(demo: DemoPr
     greeting = await words(demo, asked("Hello"))
     rows = [line.split("`")[1::2] for line in greeting.splitlines() if line.startswith("| `")]
     promised = [word for row in rows for word in row]
-    assert len(promised) > 8
+    assert len(promised) >= 8
     failed = 0
     for word in promised:
         try:

@@ -17,12 +17,12 @@ from chatd.domain.errors import (
         (
             TransitionNotAllowed("send_queue", "XW0", archived=True),
             "chat_archived",
-            "Cannot send queue: the chat is archived.",
+            "Cannot send a message while the chat is archived.",
         ),
         (
             TransitionNotAllowed("unarchive", "W"),
             "invalid_state",
-            "Cannot unarchive while the chat is in state W.",
+            "Cannot unarchive while the chat is waiting for a message.",
         ),
         (QueueFull(20), "queue_full", "The queue is full: at most 20 messages can wait."),
         (InvalidInput("name", "is empty"), "invalid_input", "name: is empty"),

@@ -22,6 +22,8 @@
 Foreign exceptions are translated into these where they enter, nowhere else.
 """
 
+from typing import Final
+
 
 class ChatdError(Exception):
     """`code` is for machines and never changes meaning; the message is for people."""
@@ -68,16 +70,24 @@ class Conflict(RequestError):
     code = "conflict"
 
 
+# By the first letter of a state: what people call it.
+_STANDS: Final = {
+    "W": "waiting for a message",
+    "E": "in error",
+    "P": "pending",
+    "R": "running",
+    "I": "being interrupted",
+    "A": "waiting for tool results",
+    "X": "archived",
+}
+
+
 class TransitionNotAllowed(Conflict):
     code = "invalid_state"
 
     def __init__(self, move: str, state: str, *, archived: bool = False) -> None:
-        what = move.replace("_", " ")
-        text = (
-            f"Cannot {what}: the chat is archived."
-            if archived
-            else f"Cannot {what} while the chat is in state {state}."
-        )
+        what = "send a message" if move.startswith("send_") else move.replace("_", " ")
+        text = f"Cannot {what} while the chat is {_STANDS.get(state[:1], state)}."
         super().__init__(text, code="chat_archived" if archived else None)
         self.move = move
         self.state = state

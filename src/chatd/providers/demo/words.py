@@ -5,8 +5,7 @@ from typing import Final
 WELCOME: Final = """\
 Hello! You are talking to **chatd**, and I am its demo model: I need no key and no network, and I \
 play from a script. Everything around me is the real thing. This message went into a PostgreSQL \
-database before you saw that it was sent, my answer is written down as I speak, and the tools I \
-call run in a real workspace.
+database before you saw that it was sent, and my answer is written down as I speak.
 
 You said:
 
@@ -16,24 +15,22 @@ Here is what you can try with me:
 
 | Say | and I will |
 |---|---|
-| `fix the failing test` | work like an agent: look around, write files, run tests, mend the code |
-| `use a tool` | run one command in the workspace |
-| `list files` | show what is in the workspace |
 | `think about it` | show my reasoning before I answer |
 | `show me code` or `a table` | answer in Markdown |
 | `a long answer` | talk until you stop me |
 | `slow` or `fast` | change my pace |
 | `an error` | fail twice, so that you see chatd try again |
+| `fix the failing test` | work like an agent, in a chat that has tools |
 
 And here is what you can do to *me*, while I speak:
 
-- **Close the page** and come back: the answer went on without you.
-- **Press Stop**: what I had said so far is kept.
+- **Stop following** and come back: the answer went on without you.
+- **Interrupt me**: what I had said so far is kept.
 - **Send another message**: it waits its turn, or joins in, as you choose.
 - **Kill the server** with `kill -9` and start it again: the chat goes on where it was.
 
-When you have seen enough, add a real model: set a key such as `ANTHROPIC_API_KEY`, \
-`OPENAI_API_KEY` or `GEMINI_API_KEY`, and start chatd again.
+When you have seen enough, add a real model: declare it and its provider in `chatd.toml`, as \
+docs/models.md shows, and start chatd again.
 """
 
 AGAIN: Final = """\
@@ -43,7 +40,7 @@ You said:
 
 I only play scripts, so I have no opinion on that. These words make me do something: \
 **fix the failing test**, **tool**, **list files**, **think**, **code**, **table**, **long**, \
-**slow**, **fast**, **error**. For real answers, give chatd the key of a real model.
+**slow**, **fast**, **error**. For real answers, declare a real model in `chatd.toml`.
 """
 
 THOUGHTS: Final = """\
