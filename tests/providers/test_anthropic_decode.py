@@ -380,6 +380,31 @@ def test_a_later_telling_of_nothing_does_not_erase_what_was_told() -> None:
     )
 
 
+def told(start: object, later: object) -> Usage:
+    begin = event("message_start", message={"usage": start})
+    stop = event("message_delta", delta={"stop_reason": "end_turn"}, usage=later)
+    last = read_whole(Decoder, begin + stop + END)[-1]
+    assert isinstance(last, Finished)
+    return last.usage
+
+
+def test_nothing_told_is_nothing_counted() -> None:
+    assert told(None, None) == Usage()
+    assert told({}, {"output_tokens_details": {}, "iterations": []}) == Usage()
+
+
+def test_a_model_asked_once_has_no_other_context_than_what_it_read() -> None:
+    once = [{"type": "message", "input_tokens": 5, "cache_read_input_tokens": 7}]
+    later = {"input_tokens": 5, "cache_read_input_tokens": 7, "iterations": once}
+    assert told({"input_tokens": 5}, later).context_tokens is None
+
+
+def test_the_context_is_what_the_model_read_the_last_time() -> None:
+    asked = [{"type": "message", "input_tokens": 5}, {"type": "message"}, {"type": "message"}]
+    asked[-1] = {"type": "message", "cache_creation_input_tokens": 9}
+    assert told({"input_tokens": 5}, {"input_tokens": 50, "iterations": asked}).context_tokens == 9
+
+
 # How it ends
 
 

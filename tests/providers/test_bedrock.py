@@ -149,7 +149,7 @@ def test_every_type_of_header_is_passed_over_but_text() -> None:
         b"\x01" + bytes([97 + kind, kind]) + value
         for kind, value in (
             *((0, b""), (1, b""), (2, b"1"), (3, b"12"), (4, b"1234"), (5, b"12345678")),
-            *((6, b"\x00\x03abc"), (8, b"12345678"), (9, b"1234567890123456")),
+            *((6, b"\x00\x03\xff\xfe\xfd"), (8, b"12345678"), (9, b"1234567890123456")),
         )
     )
     plain = chunk(b'{"type":"ping"}')
@@ -224,9 +224,18 @@ def test_every_damaged_bit_is_noticed() -> None:
     ],
 )
 def test_a_message_that_is_none_is_damage_that_may_be_tried_again(message: bytes) -> None:
+    with pytest.raises(BrokenFraming):
+        EventStream().feed(message)
     events = read_whole(new_decoder, stream("cut_off") + message)
     assert isinstance(events[-1], Failed)
     assert events[-1].fault.incomplete
+
+
+@pytest.mark.parametrize("total", range(16))
+def test_a_message_too_short_to_be_one_is_damage(total: int) -> None:
+    prelude = total.to_bytes(4) + (0).to_bytes(4)
+    with pytest.raises(BrokenFraming):
+        EventStream().feed(prelude + zlib.crc32(prelude).to_bytes(4) + bytes(16))
 
 
 def test_a_message_without_end_is_given_up_at_its_beginning() -> None:
@@ -439,6 +448,16 @@ class Machine:
         monkeypatch.setitem(sys.modules, "botocore", ModuleType("botocore"))
         monkeypatch.setitem(sys.modules, "botocore.session", session)
         monkeypatch.setitem(sys.modules, "botocore.exceptions", exceptions)
+
+
+async def test_a_machine_may_have_keys_for_good(
+    fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Machine(VECTOR_KEYS).install(monkeypatch)
+    provider = BedrockProvider(settings(fake, aws=None), FakeClock())
+    await failure(provider)
+    await provider.close()
+    assert "x-amz-security-token" not in fake.requests[0].headers
 
 
 async def test_the_machines_own_credentials_are_used(

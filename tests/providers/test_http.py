@@ -340,6 +340,7 @@ async def test_an_error_is_told_with_what_the_vendor_calls_it(fake: FakeServer) 
     fake.reply(529, said, {"retry-after": "7"})
     fault = await failure(fake.url)
     assert (fault.status_code, fault.type, fault.retry_after_s) == (529, "overloaded_error", 7)
+    assert fault.message == "status 529"
     assert classify(fault).error.detail == "Overloaded"
 
 
