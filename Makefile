@@ -16,7 +16,7 @@ SETUP = $(BIN)/python tools/environment.py --check $@ 2>/dev/null && exit 0; \
 	then exec "$$python" tools/environment.py $@; fi; done; \
 	echo "error: no Python 3.11 or newer found (PYTHON=/path/to/python names one)" >&2; exit 1
 
-.PHONY: help serve test test-model fmt bench docs lock clean runtime dev model
+.PHONY: help serve test chaos test-model fmt bench docs lock clean runtime dev model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test-model: model ## the wires of three vendors against a small real model (fetc
 fmt: dev ## format the code and fix what can be fixed
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format .
+
+chaos: dev ## kill replicas at random for half an hour (ARGS="--seconds 60 --seed 7")
+	@exec $(BIN)/python -m tests.chaos.soak $(ARGS)
 
 bench: dev ## measure speed and print a table
 	@exec $(BIN)/python -m bench $(ARGS)

@@ -1,0 +1,109 @@
+"""Replicas killed, frozen and asked to leave at random, under people who keep writing.
+
+`make chaos` does this for half an hour; ARGS="--seconds 60 --seed 7" makes the same throws of
+the dice again, as far as the machine plays along. In the end a witness looks at the database:
+nothing lost, nothing doubled, nothing stuck.
+"""
+
+import argparse
+import asyncio
+import random
+import secrets
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Pool, PoolConfig
+from tests.support.chance import Chances, Fate, MoodyModel, MoodyWorkshop, People, Replicas
+from tests.support.crash import MortalServer, mortal_server
+from tests.support.replica_process import Setup
+from tests.support.witness import Witness
+
+SETTLES_S = 180.0
+
+
+async def soak(dsn: str, chances: Chances, server: MortalServer | None = None) -> str:
+    """Says what has happened. Raises AssertionError if a promise was broken."""
+    dice = random.Random(chances.seed)
+    witness = Witness()
+    with tempfile.TemporaryDirectory(prefix="chatd-soak-", dir="/tmp") as directory:
+        path = Path(directory) / "workshop"
+        async with MoodyModel.running() as model, MoodyWorkshop.running(path) as shop:
+            model.dice, shop.dice = random.Random(dice.random()), random.Random(dice.random())
+            setup = Setup(dsn=dsn, model_url=model.url, shop=str(path))
+            replicas = Replicas(setup, random.Random(dice.random()))
+            people = People(replicas, witness, random.Random(dice.random()))
+            fate = Fate(replicas, chances, random.Random(dice.random()), server)
+            try:
+                for _ in range(chances.replicas):
+                    await replicas.add()
+                await _for_a_while(chances, people, fate)
+                await _look(dsn, replicas, witness, server)
+            finally:
+                await replicas.close()
+            assert model.refused == [], "the model was sent what it refuses"
+            twice = {call: runs for call, runs in shop.runs.items() if runs > 1 and "once" in call}
+            assert twice == {}, "tools that must not run twice did"
+            counts = f"{len(witness.sent)} messages, {sum(model.asked.values())} model calls"
+            return f"{counts}, {dict(replicas.fates)}, refused {dict(people.refusals)}"
+
+
+async def _for_a_while(chances: Chances, people: People, fate: Fate) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(chances.seconds), asyncio.TaskGroup() as group:
+            group.create_task(fate.run())
+            for _ in range(chances.people):
+                group.create_task(people.one())
+
+
+async def _look(
+    dsn: str, replicas: Replicas, witness: Witness, server: MortalServer | None
+) -> None:
+    """One replica is enough for everything to come to rest; the frozen stay frozen."""
+    if server is not None:
+        await server.revive()
+    await replicas.bury()
+    await replicas.add()
+    pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)))
+    try:
+        await witness.settled(pool, within_s=SETTLES_S)
+        await witness.check(pool, crashed=True)
+    finally:
+        await pool.close()
+
+
+async def _main(chances: Chances) -> str:
+    async with mortal_server() as server:
+        return await soak(server.dsn, chances, server)
+
+
+def main(args: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=1800)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
+    parser.add_argument("--replicas", type=int, default=3)
+    parser.add_argument("--people", type=int, default=20)
+    asked = parser.parse_args(args)
+    chances = Chances(
+        seed=asked.seed, seconds=asked.seconds, replicas=asked.replicas, people=asked.people
+    )
+    _say(f"seed {chances.seed}, {chances.seconds:g} seconds")
+    try:
+        told = asyncio.run(_main(chances))
+    except BaseException:
+        _say(f"seed {chances.seed}: a promise was broken, or the rig was")
+        raise
+    _say(f"seed {chances.seed}: nothing lost, doubled or stuck; {told}")
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

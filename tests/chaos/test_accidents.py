@@ -1,0 +1,228 @@
+"""Replicas that are killed, frozen and asked to leave at named points of their code.
+
+The accidents of one test happen side by side, each to a process and a chat of its own; what they
+have in common is checked in the end by a witness who looks at the database only.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from chatd.engine.run_tools import UNKNOWN_OUTCOME
+from tests.support.accidents import Stage, a_stage
+from tests.support.replica_process import DieAt
+
+SETTLES_S = 20.0
+
+Accident = Callable[[Stage], Awaitable[None]]
+
+
+async def happen(dsn: str, *accidents: Accident) -> None:
+    """All at once. What goes wrong says in which of them."""
+    async with a_stage(dsn) as stage, asyncio.TaskGroup() as group:
+
+        async def one(accident: Accident) -> None:
+            try:
+                async with asyncio.timeout(SETTLES_S * 2):
+                    await accident(stage)
+            except BaseException as error:
+                error.add_note(f"in the accident: {accident.__name__}")
+                raise
+
+        running = [group.create_task(one(accident)) for accident in accidents]
+        await asyncio.gather(*running)
+        await stage.witness.settled(stage.survivor.pool, within_s=SETTLES_S)
+        await stage.witness.check(stage.survivor.pool)
+        assert stage.model.refused == []
+
+
+# kill -9
+
+
+async def killed_in_mid_answer(stage: Stage) -> None:
+    gate = stage.model.holds.hold("m1/0")
+    victim = await stage.victim()
+    chat_id = await stage.create(victim, "m1 0")
+    await gate.reached.wait()
+    victim.kill()
+    await stage.survivor.until(chat_id, "W")
+    assert await stage.transcript(chat_id) == ["user: m1 0", "assistant: answer to m1"]
+    assert stage.model.asked["m1/0"] == 2
+
+
+async def killed_in_the_middle_of_a_tool(stage: Stage) -> None:
+    """The tool runs again; the model is not asked again for what it has said."""
+    gate = stage.shop.holds.hold("m2-0")
+    victim = await stage.victim()
+    chat_id = await stage.create(victim, "m2 1")
+    await gate.reached.wait()
+    victim.kill()
+    await stage.survivor.until(chat_id, "W")
+    assert await stage.transcript(chat_id) == [
+        "user: m2 1",
+        "assistant: work(m2-0)",
+        "tool: result(m2-0) {'output': 'did m2-0'}",
+        "assistant: answer to m2",
+    ]
+    assert stage.model.asked == stage.model.asked | {"m2/0": 1, "m2/1": 1}
+    assert stage.shop.runs["m2-0"] == 2
+
+
+async def killed_in_the_middle_of_a_tool_that_must_not_run_twice(stage: Stage) -> None:
+    gate = stage.shop.holds.hold("once3-0")
+    victim = await stage.victim()
+    chat_id = await stage.create(victim, "once3 1")
+    await gate.reached.wait()
+    victim.kill()
+    await stage.survivor.until(chat_id, "W")
+    lines = await stage.transcript(chat_id)
+    assert UNKNOWN_OUTCOME.text in lines[2]
+    assert stage.shop.runs["once3-0"] == 1
+
+
+async def killed_before_its_answer_was_published(stage: Stage) -> None:
+    """The commit has landed; nobody was told."""
+    die_at = DieAt(event="committed", fields={"snapshot_version": 2})
+    victim = await stage.victim(die_at=die_at)
+    chat_id = await stage.create(victim, "m4 0")
+    assert await victim.ended() == -9
+    await stage.survivor.until(chat_id, "W")
+    assert await stage.transcript(chat_id) == ["user: m4 0", "assistant: answer to m4"]
+    assert stage.model.asked["m4/0"] == 1
+
+
+async def killed_before_its_call_was_published(stage: Stage) -> None:
+    die_at = DieAt(event="committed", fields={"snapshot_version": 2})
+    victim = await stage.victim(die_at=die_at)
+    chat_id = await stage.create(victim, "m5 1")
+    assert await victim.ended() == -9
+    await stage.survivor.until(chat_id, "W")
+    assert (await stage.transcript(chat_id))[-1] == "assistant: answer to m5"
+    assert stage.model.asked["m5/0"] == 1
+    assert stage.shop.runs["m5-0"] == 1
+
+
+async def killed_right_after_the_message_was_taken(stage: Stage) -> None:
+    die_at = DieAt(event="committed", fields={"snapshot_version": 1})
+    victim = await stage.victim(die_at=die_at)
+    chat_id = await stage.create(victim, "m6 0")
+    assert await victim.ended() == -9
+    await stage.survivor.until(chat_id, "W")
+    assert await stage.transcript(chat_id) == ["user: m6 0", "assistant: answer to m6"]
+
+
+async def killed_while_it_stops(stage: Stage) -> None:
+    gate = stage.model.holds.hold("m7/0")
+    die_at = DieAt(event="task_started", fields={"task": "interrupt"})
+    victim = await stage.victim(die_at=die_at)
+    chat_id = await stage.create(victim, "m7 0")
+    await gate.reached.wait()
+    stage.witness.stops(chat_id)
+    await stage.survivor.interrupt(chat_id)
+    assert await victim.ended() == -9
+    chat = await stage.survivor.until(chat_id, "W")
+    assert chat.worker_id is None
+    lines = await stage.transcript(chat_id)
+    assert lines[0] == "user: m7 0"
+    assert lines[1:] in ([], ["assistant: answer "])
+
+
+@pytest.mark.promise("P1", "P2", "P6", "P7", "P10")
+async def test_a_replica_that_is_killed_is_replaced_wherever_it_was(dsn: str) -> None:
+    await happen(
+        dsn,
+        killed_in_mid_answer,
+        killed_in_the_middle_of_a_tool,
+        killed_in_the_middle_of_a_tool_that_must_not_run_twice,
+        killed_before_its_answer_was_published,
+        killed_before_its_call_was_published,
+        killed_right_after_the_message_was_taken,
+        killed_while_it_stops,
+    )
+
+
+# SIGTERM
+
+
+async def asked_to_leave_in_mid_answer(stage: Stage) -> None:
+    gate = stage.model.holds.hold("t1/0")
+    victim = await stage.victim()
+    chat_id = await stage.create(victim, "t1 0")
+    await gate.reached.wait()
+    victim.leave()
+    await victim.events.wait("drain_started")
+    gate.open()
+    assert await victim.ended() == 0
+    assert (await stage.survivor.chat(chat_id)).state == "W"
+    assert await stage.transcript(chat_id) == ["user: t1 0", "assistant: answer to t1"]
+    assert stage.model.asked["t1/0"] == 1
+
+
+async def asked_to_leave_in_the_middle_of_a_tool(stage: Stage) -> None:
+    """Its result is committed, and somebody else goes on from there."""
+    gate = stage.shop.holds.hold("t2-0")
+    victim = await stage.victim()
+    chat_id = await stage.create(victim, "t2 1")
+    await gate.reached.wait()
+    victim.leave()
+    await victim.events.wait("drain_started")
+    gate.open()
+    assert await victim.ended() == 0
+    await stage.survivor.until(chat_id, "W")
+    assert stage.shop.runs["t2-0"] == 1
+    assert stage.model.asked == stage.model.asked | {"t2/0": 1, "t2/1": 1}
+
+
+async def asked_to_leave_with_a_tool_that_does_not_end(stage: Stage) -> None:
+    gate = stage.shop.holds.hold("t3-0")
+    victim = await stage.victim(drain_s=0.2)
+    chat_id = await stage.create(victim, "t3 1")
+    await gate.reached.wait()
+    victim.leave()
+    assert await victim.ended() == 0
+    await stage.survivor.until(chat_id, "W")
+    assert (await stage.transcript(chat_id))[-1] == "assistant: answer to t3"
+    assert stage.shop.runs["t3-0"] == 2
+    assert stage.model.asked["t3/0"] == 1
+
+
+async def asked_to_leave_with_nothing_to_do(stage: Stage) -> None:
+    victim = await stage.victim()
+    victim.leave()
+    assert await victim.ended() == 0
+    left = await victim.events.wait("drained")
+    assert left["released"] == "0"
+
+
+# SIGSTOP
+
+
+async def frozen_in_mid_answer(stage: Stage) -> None:
+    """When it wakes up it says the rest of what it had to say, to nobody."""
+    gate = stage.model.holds.hold("s1/0")
+    victim = await stage.victim()
+    chat_id = await stage.create(victim, "s1 0")
+    await gate.reached.wait()
+    victim.freeze()
+    await stage.cut_line(victim)
+    chat = await stage.survivor.until(chat_id, "W")
+    victim.thaw()
+    gate.open()
+    await victim.events.wait("runner_left", chat_id=str(chat_id))
+    assert (await stage.survivor.chat(chat_id)).snapshot_version == chat.snapshot_version
+    assert await stage.transcript(chat_id) == ["user: s1 0", "assistant: answer to s1"]
+
+
+@pytest.mark.promise("P3", "P5", "P10")
+async def test_a_replica_that_leaves_or_is_frozen_loses_nothing_and_doubles_nothing(
+    dsn: str,
+) -> None:
+    await happen(
+        dsn,
+        asked_to_leave_in_mid_answer,
+        asked_to_leave_in_the_middle_of_a_tool,
+        asked_to_leave_with_a_tool_that_does_not_end,
+        asked_to_leave_with_nothing_to_do,
+        frozen_in_mid_answer,
+    )

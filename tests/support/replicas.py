@@ -1,0 +1,130 @@
+"""Handles of replicas that are processes: told what to do, listened to, killed, frozen, asked to
+leave."""
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import msgspec
+
+from chatd.domain.ids import ChatId
+from tests.support.house import Events
+from tests.support.processes import ROOT
+from tests.support.replica_process import Done, Order, Setup
+
+ANSWER_S = 20.0
+MODULE = "tests.support.replica_process"
+
+
+class Gone(Exception):
+    """The process ended before it answered. What became of the order, nobody knows."""
+
+
+class ReplicaProcess:
+    def __init__(self, process: Process, setup: Setup) -> None:
+        self.setup = setup
+        self.events = Events()
+        self.ready = asyncio.Event()
+        self._process = process
+        self._orders = 0
+        self._waiting: dict[int, asyncio.Future[Done]] = {}
+
+    # What it is told
+
+    async def create(self, chat: ChatId, text: str, key: UUID | None = None) -> Done:
+        return await self._order("create", chat=chat, text=text, key=key)
+
+    async def send(self, chat: ChatId, text: str, key: UUID | None = None) -> Done:
+        return await self._order("send", chat=chat, text=text, key=key)
+
+    async def interrupt(self, chat: ChatId) -> Done:
+        return await self._order("interrupt", chat=chat)
+
+    async def _order(self, do: str, **fields: object) -> Done:
+        self._orders += 1
+        order = msgspec.convert(
+            {"id": self._orders, "do": do, **fields}, Order, from_attributes=True
+        )
+        answer = asyncio.get_running_loop().create_future()
+        self._waiting[order.id] = answer
+        if not self.alive or self._process.stdin is None:
+            raise Gone
+        self._process.stdin.write(msgspec.json.encode(order) + b"\n")
+        async with asyncio.timeout(ANSWER_S):
+            return await answer
+
+    # What it says
+
+    async def listen(self) -> None:
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            said = msgspec.json.decode(line, type=dict[str, str | int | None])
+            if "reply" in said:
+                done = msgspec.convert(said, Done)
+                if (answer := self._waiting.pop(done.reply, None)) and not answer.done():
+                    answer.set_result(done)
+                continue
+            event = str(said.pop("event"))
+            if event == "ready":
+                self.ready.set()
+            self.events(event, **said)
+        await self._process.wait()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(Gone())
+        self.ready.set()
+
+    # What becomes of it
+
+    @property
+    def alive(self) -> bool:
+        return self._process.returncode is None
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def leave(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.alive:
+            self._process.send_signal(number)
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(ANSWER_S):
+            return await self._process.wait()
+
+
+@asynccontextmanager
+async def replica_process(setup: Setup) -> AsyncGenerator[ReplicaProcess]:
+    """Running and registered, unless it was to die before. Killed in the end."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        MODULE,
+        msgspec.json.encode(setup).decode(),
+        cwd=ROOT,
+        stdin=PIPE,
+        stdout=PIPE,
+    )
+    handle = ReplicaProcess(process, setup)
+    # Not in a group: it is left by another task than it was entered by.
+    listening = asyncio.get_running_loop().create_task(handle.listen(), name=setup.name)
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            await handle.ready.wait()
+        yield handle
+    finally:
+        handle.thaw()
+        handle.kill()
+        await listening
