@@ -142,14 +142,14 @@ async def test_a_dead_server_that_nobody_reaps_does_not_stop_the_start(place: Pl
         await user.kill()
         await place.kill_postmaster()
         # Its socket is closed a moment before it is dead.
-        await until(lambda: is_zombie(place.postmaster()))
+        await until(lambda: asyncio.to_thread(is_zombie, place.postmaster()))
 
         again = await place.user()
 
         assert await fetch(await again.dsn(), "SELECT 1") == 1
 
 
-async def is_zombie(pid: int) -> bool:
+def is_zombie(pid: int) -> bool:
     return ") Z " in Path(f"/proc/{pid}/stat").read_text()
 
 
