@@ -396,6 +396,7 @@ async def test_a_web_page_where_an_api_should_be_is_told(fake: FakeServer, statu
     assert "web page" in fault.message
     classified = classify(fault)
     assert classified.retryable is (status == 502)
+    assert (classified.kind == "config") is (status == 200)
     assert "<" not in (classified.error.detail or "")
 
 

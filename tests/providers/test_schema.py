@@ -225,6 +225,11 @@ def test_an_answers_schema_is_closed_at_every_depth() -> None:
     }
 
 
+def test_values_in_an_answers_schema_are_left_open() -> None:
+    schema = Raw(b'{"properties":{"a":{"default":{"type":"object"}}}}')
+    assert closed(schema)["properties"] == {"a": {"default": {"type": "object"}}}
+
+
 WORDS: list[object] = [
     *("type", "properties", "required", "items", "anyOf", "allOf", "$ref", "enum", "$defs", "not"),
     *("object", "array", "string", "#/$defs/a", "a", None, True, 7),
