@@ -24,6 +24,7 @@ from chatd.engine.chores import Chores, housekeeping
 from chatd.engine.commit import Committer
 from chatd.engine.lease import Lease
 from chatd.engine.left_behind import LeftBehind
+from chatd.engine.listening import STEP_S
 from chatd.engine.naming import Naming
 from chatd.engine.run_tools import Workshop
 from chatd.engine.summarizing import Summarizing
@@ -46,12 +47,14 @@ CLOSE_S: Final = 1.0
 
 
 class ReplicaConfig(Struct, frozen=True, kw_only=True):
-    """`titles`: new chats are named by a model."""
+    """`titles`: new chats are named by a model. `answer_s`: longer than this no answer may take,
+    however busily it comes."""
 
     connect: ConnectConfig
     pool_size: int = 10
     worker: WorkerConfig = WorkerConfig()
     titles: bool = False
+    answer_s: float = STEP_S
 
 
 class Replica:
@@ -103,7 +106,7 @@ class Replica:
             models=models,
             tools=tools,
             asking=Asking(
-                answering=Answering(self.episodes, env),
+                answering=Answering(self.episodes, env, within_s=config.answer_s),
                 summarizing=Summarizing(self.episodes, env),
                 committer=committer,
                 purse=purse,

@@ -184,6 +184,21 @@ async def test_every_call_is_in_the_books_in_the_commit_that_follows_it(
         assert await house.booked() == [("turn", False, 0), ("turn", True, 7)]
 
 
+async def test_an_answer_that_does_not_end_is_cut_off_and_kept(dsn: str) -> None:
+    gate = Gate()
+    async with a_house(dsn, answer_s=0.3) as house:
+        house.says("and so on ", gate)
+        chat_id = await house.create("tell me everything")
+        chat = await house.rests(chat_id)
+        assert chat.last_error is not None
+        assert (chat.last_error.kind, chat.last_error.retryable) == ("timeout", True)
+        assert await house.transcript(chat_id) == [
+            "user: tell me everything",
+            "assistant: and so on ",
+        ]
+        assert await house.booked() == [("turn", False, 0)]
+
+
 @pytest.mark.promise("P11")
 async def test_a_stopped_call_is_in_the_books_too(dsn: str) -> None:
     gate = Gate()

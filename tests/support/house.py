@@ -306,6 +306,7 @@ class Ways(Struct, frozen=True, kw_only=True):
     worker: WorkerConfig = WorkerConfig(tick_s=0.2, drain_s=5)
     budget: Budget | None = None
     titles: bool = False
+    answer_s: float = 60.0
     pool_size: int = 10
     on_statement: StatementHook | None = None
     kind: Literal["openai-compat", "anthropic"] = "openai-compat"
@@ -335,6 +336,7 @@ async def a_house_with(dsn: str, api: FakeServer, **ways: object) -> AsyncGenera
         connect=ConnectConfig(dsn=dsn),
         worker=how.worker,
         titles=how.titles,
+        answer_s=how.answer_s,
         pool_size=how.pool_size,
     )
     tools = how.source or Tools(how.tools)

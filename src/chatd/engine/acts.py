@@ -8,6 +8,7 @@ import asyncio
 from typing import Final, assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.domain import worker_moves
 from chatd.domain.chat import Chat, ChatError, Episode, Fence
@@ -82,12 +83,12 @@ class Acts:
     async def interrupt(self, job: Job) -> None:
         """Save what was said and done so far; then the next message, or rest."""
         fence, at = Fence.of(job.chat), self._env.clock.now().isoformat()
+        step = Step(fence=fence, keep_owner=not job.stopping)
         heard = job.heard_of(job.chat.history_version)
         if heard is not None:
-            messages, usage = heard.so_far(at), heard.paid()
-        else:
-            messages, usage = await self._overheard(job, at) if job.first else (), ()
-        step = Step(fence=fence, messages=messages, usage=usage, keep_owner=not job.stopping)
+            step = replace(step, messages=heard.so_far(at), usage=heard.paid())
+        elif job.first:
+            step = replace(step, messages=await self._overheard(job, at))
         await self._commit(job, lambda row: worker_moves.finish_interrupt(row, step))
         await self.generate(job)
 

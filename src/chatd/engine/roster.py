@@ -117,7 +117,8 @@ class Roster:
         if self._group is None or self._closed.is_set():
             return
         if self._leaving:
-            self._group.create_task(self._let_go(chat), name=f"let go {chat.id}")
+            letting_go = contained(self._let_go(chat), lambda error: self._not_moved(chat, error))
+            self._group.create_task(letting_go, name=f"let go {chat.id}")
             return
         work = Work(chat)
         if created is not None:
@@ -138,7 +139,7 @@ class Roster:
             lambda error: self._env.emit("runner_crashed", chat_id=chat.id, error=error),
         )
         if not fine:
-            await self._write_off(runner)
+            await contained(self._write_off(runner), lambda error: self._not_moved(chat, error))
 
     def _left_by(self, shell: asyncio.Task[None]) -> None:
         """Not in the shell itself: one that is cut off before it has begun never runs."""
@@ -169,13 +170,15 @@ class Roster:
         await self._move(runner.work.chat, decide)
 
     async def _move(self, chat: Chat, decide: Callable[[Chat], Change]) -> None:
-        """If it cannot be written now, the tick finds that nobody runs the chat."""
         operation = Operation(
             chat_id=chat.id,
             change_id=self._env.new_change_id(),
             decide=lambda loaded: decide(loaded.chat),
         )
-        try:
-            await self._transactor.run(operation)
-        except ChatdError as error:
-            self._env.emit("not_let_go", chat_id=chat.id, error_kind=error.code)
+        await self._transactor.run(operation)
+
+    def _not_moved(self, chat: Chat, error: Exception) -> None:
+        """Somebody else has moved it. Or it cannot be written now, and the tick will find that
+        nobody runs it."""
+        kind = error.code if isinstance(error, ChatdError) else type(error).__name__
+        self._env.emit("not_let_go", chat_id=chat.id, error_kind=kind)

@@ -18,6 +18,7 @@ from chatd.store.conn import Conn
 
 ANSWER_S: Final = 5.0
 """Longer than this no answer is waited for: a new session may be heard where this one is not."""
+EAGER_S: Final = 0.25
 
 
 class Ticking:
@@ -58,7 +59,13 @@ class Ticking:
                 self._ticks = self._ticks.failed()
                 kind = error.code if isinstance(error, Unavailable) else "timeout"
                 self._env.emit("tick_failed", error_kind=kind)
-            await self._env.clock.sleep(self._every_s, "tick")
+            await self._env.clock.sleep(self._pause(), "tick")
+
+    def _pause(self) -> float:
+        """As long as it may not act on any death it is in a hurry to: after a restart nobody
+        else may be there to take up what was running."""
+        learning = may_reap(self._ticks, self._env.clock.monotonic()) == "none"
+        return min(self._every_s, EAGER_S) if learning else self._every_s
 
     async def _tick(self) -> None:
         asked_at = self._env.clock.monotonic()
