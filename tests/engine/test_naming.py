@@ -51,7 +51,7 @@ async def named(house: House) -> None:
 async def test_a_new_chat_is_named_after_its_first_message(dsn: str) -> None:
     async with Namer.running() as api, a_house_with(dsn, api, titles=True) as house:
         chat_id = await new_chat(house)
-        await house.rests(chat_id)
+        rested = await house.rests(chat_id)
         await named(house)
         chat = await house.chat(chat_id)
         assert chat.title == "Fix flaky test"
@@ -60,6 +60,7 @@ async def test_a_new_chat_is_named_after_its_first_message(dsn: str) -> None:
         assert sorted(kind for kind, _, _ in await house.booked()) == ["title", "turn"]
         # Nothing that viewers resume by has moved for it.
         assert chat.snapshot_version == 2
+        assert chat.updated_at == rested.updated_at
 
 
 async def test_only_the_first_turn_is_named_after(dsn: str) -> None:

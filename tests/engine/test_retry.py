@@ -1,8 +1,14 @@
 """Model calls that fail: tried again after a while that everybody can see, or given up with a
 reason. The clock is the test's."""
 
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 
+from chatd.domain.model import ModelEvent, ModelRequest
+from chatd.domain.ports import Provider
 from chatd.domain.retry import MAX_ATTEMPTS
 from chatd.domain.silence import SILENCE_S
 from chatd.engine.slots import SlotsConfig
@@ -171,3 +177,56 @@ async def test_whoever_speaks_now_and_then_is_not_silent(dsn: str, clock: FakeCl
         gate.open()
         assert (await house.rests(chat_id)).state == "W"
         assert await house.transcript(chat_id) == ["user: hi", "assistant: still here"]
+
+
+class GivesUp:
+    """Satisfies `ports.Provider`: the first time its transport cancels itself."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self._tried = False
+        self.name = provider.name
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
+        if not self._tried:
+            self._tried = True
+            raise asyncio.CancelledError
+        async with self._provider.stream(request) as events:
+            yield events
+
+    async def close(self) -> None:
+        await self._provider.close()
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_a_cut_connection(
+    dsn: str, clock: FakeClock
+) -> None:
+    async with a_house(dsn, clock=clock) as house:
+        house.model.provider = GivesUp(house.model.provider)
+        house.says("here I am")
+        chat_id = await house.create("hi")
+        await let_pass(clock, await backing_off(house, clock))
+        assert (await house.rests(chat_id)).state == "W"
+        assert await house.transcript(chat_id) == ["user: hi", "assistant: here I am"]
+
+
+async def test_a_viewer_that_cannot_be_told_ends_the_attempt_and_not_the_worker(dsn: str) -> None:
+    gate = Gate()
+
+    def broken() -> None:
+        raise ValueError("a bug")
+
+    async with a_house(dsn) as house:
+        house.says("one", gate, "two")
+        command = house.command("hi")
+        house.replica.episodes.watch(command.id, broken)
+        await house.create("hi", id=command.id)
+        chat = await house.rests(command.id)
+        assert chat.last_error is not None
+        assert chat.last_error.kind == "internal"
+        await house.api.requests[0].disconnected.wait()
+        house.replica.episodes.unwatch(command.id)
+        house.says("better")
+        await house.send(command.id, "again")
+        assert (await house.until(command.id, "W")).last_error is None

@@ -115,6 +115,8 @@ async def test_a_summary_that_is_stopped_leaves_nothing_but_its_bill(dsn: str) -
         house.says("they gr", gate)
         await house.compact(chat_id)
         await gate.reached.wait()
+        # That one is being made can be seen; what it says cannot, until it is done.
+        await house.shown(chat_id, "chat_summarized")
         await house.interrupt(chat_id)
         assert (await house.rests(chat_id, epoch=3)).state == "W"
         assert await house.transcript(chat_id) == ["user: hi", "assistant: hello"]

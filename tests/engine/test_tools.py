@@ -17,7 +17,7 @@ from tests.support.house import House, a_house, a_house_with
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.store import age
-from tests.support.tools import BrokenTool, GatedTool, PoliteTool, StubbornTool
+from tests.support.tools import BrokenTool, GatedTool, PoliteTool, ShowingTool, StubbornTool
 
 HASTY = WorkerConfig(tick_s=0.2, drain_s=0.05)
 CLIENTS = Raw(
@@ -137,6 +137,17 @@ async def test_a_tool_that_is_stopped_may_say_how_far_it_has_come(dsn: str) -> N
         said, silent = (await house.transcript(chat_id))[2:]
         assert said == "tool: result(c1) {'output': 'half of it'}"
         assert silent.startswith("tool: error(c2)")
+
+
+async def test_viewers_see_a_tools_output_while_it_runs_and_history_does_not(dsn: str) -> None:
+    gate = Gate()
+    async with a_house(dsn, tools=[ShowingTool(gate=gate)]) as house:
+        house.calls(("c1", "echo", "{}"))
+        chat_id = await house.create("go")
+        await house.shown(chat_id, '"result_delta":"done"')
+        await house.interrupt(chat_id)
+        assert (await house.rests(chat_id)).state == "W"
+        assert (await house.transcript(chat_id))[-1].startswith("tool: error(c1)")
 
 
 # Tools that must not run twice

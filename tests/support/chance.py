@@ -142,6 +142,7 @@ class Fate:
         self._chances = chances
         self._dice = dice
         self._server = server
+        self._outage = asyncio.Lock()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -158,7 +159,7 @@ class Fate:
     async def _strike(self, victim: ReplicaProcess) -> None:
         kinds = ["kill", "leave", "freeze", "spare", "database"]
         kind = self._dice.choices(kinds, weights=[35, 25, 15, 20, 5])[0]
-        if kind == "database" and self._server is None:
+        if kind == "database" and (self._server is None or self._outage.locked()):
             kind = "spare"
         self._replicas.fates[kind] += 1
         match kind:
@@ -171,12 +172,16 @@ class Fate:
                 await asyncio.sleep(self._dice.choice((0.5, 3.0, 10.0, 45.0)))
                 victim.thaw()
             case "database":
-                assert self._server is not None
-                await self._server.kill()
-                await asyncio.sleep(self._dice.choice((0.1, 3.0)))
-                await self._server.revive()
+                await self._cut_power()
             case _:
                 pass
+
+    async def _cut_power(self) -> None:
+        assert self._server is not None
+        async with self._outage:
+            await self._server.kill()
+            await asyncio.sleep(self._dice.choice((0.1, 3.0)))
+            await self._server.revive()
 
 
 class People:

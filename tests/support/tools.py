@@ -78,6 +78,15 @@ class StubbornTool(GatedTool):
                 return ToolOutput(text="late")
 
 
+class ShowingTool(GatedTool):
+    """Lets people watch."""
+
+    async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
+        context.show("half ")
+        context.show("done")
+        return await super().run(context, args)
+
+
 class PoliteTool(GatedTool):
     """Told to stop, it says how far it has come."""
 

@@ -84,13 +84,18 @@ Effect = Literal["read", "idempotent", "once"]
 """What doing it twice would mean: nothing, the same again, or harm."""
 
 
+def _to_nobody(text: str) -> None:
+    del text
+
+
 class ToolContext(Struct, frozen=True, kw_only=True):
     """On whose behalf a tool runs. The call's id names its effects, the fence its right to
-    have any."""
+    have any. `show` lets viewers see more of its output while it runs; it never waits."""
 
     chat: Chat
     call_id: ToolCallId
     fence: Fence
+    show: Callable[[str], None] = _to_nobody
 
 
 class Tool(Protocol):

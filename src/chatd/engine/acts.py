@@ -165,7 +165,7 @@ class Acts:
     async def _run_tools(self, job: Job, setting: Setting, action: RunTools) -> Applied:
         chat = job.chat
         recorder = self._means.episodes.open(Episode.of(chat))
-        run = ToolRun(chat, setting, action.calls, self._means.shop)
+        run = ToolRun(chat, setting, action.calls, shop=self._means.shop, recorder=recorder)
         job.hears(run)
         try:
             await run.run()

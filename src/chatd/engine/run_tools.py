@@ -14,15 +14,17 @@ from chatd.domain.batch import plan_batch
 from chatd.domain.blocks import EMPTY_OBJECT
 from chatd.domain.chat import Chat, Fence
 from chatd.domain.errors import ChatdError, StaleFence, Unavailable
+from chatd.domain.heal import heal_text
 from chatd.domain.ids import ToolCallId
 from chatd.domain.messages import Draft, UsageEntry
-from chatd.domain.parts import ToolCall
+from chatd.domain.parts import ToolCall, ToolResult
 from chatd.domain.ports import Env, Tool, ToolContext
 from chatd.domain.step_rows import in_call_order, result_messages
 from chatd.domain.tool_output import Answered, ToolOutput, failed
 from chatd.engine.lease import Lease
 from chatd.engine.left_behind import LeftBehind
 from chatd.engine.setting import Setting
+from chatd.parts.episodes import Recorder
 from chatd.store import tool_runs
 from chatd.store.conn import Conn
 
@@ -46,9 +48,16 @@ class ToolRun:
     """One batch. Satisfies `job.Heard`: a stop keeps the results of the tools that are done."""
 
     def __init__(
-        self, chat: Chat, setting: Setting, calls: tuple[ToolCall, ...], shop: Workshop
+        self,
+        chat: Chat,
+        setting: Setting,
+        calls: tuple[ToolCall, ...],
+        *,
+        shop: Workshop,
+        recorder: Recorder,
     ) -> None:
         self._chat = chat
+        self._recorder = recorder
         self._fence = Fence.of(chat)
         self._setting = setting
         self._calls = calls
@@ -98,7 +107,12 @@ class ToolRun:
         )
 
     async def _output(self, tool: Tool, call: ToolCall) -> ToolOutput:
-        context = ToolContext(chat=self._chat, call_id=call.tool_call_id, fence=self._fence)
+        context = ToolContext(
+            chat=self._chat,
+            call_id=call.tool_call_id,
+            fence=self._fence,
+            show=lambda text: self._show(call, text),
+        )
         await self._shop.lease.good()
         first = tool.effect != "once" or await self._mark(call.tool_call_id)
         self._shop.env.emit(
@@ -121,6 +135,12 @@ class ToolRun:
             await self._shop.left.stop(task)
             return failed(f"The tool did not finish within {tool.timeout_s:g} seconds.")
         return self._outcome(task, call) or UNKNOWN_OUTCOME
+
+    def _show(self, call: ToolCall, text: str) -> None:
+        part = ToolResult(
+            tool_call_id=call.tool_call_id, tool_name=call.tool_name, result_delta=heal_text(text)
+        )
+        self._recorder.add("tool", (part,))
 
     def _keep_last_words(self, task: asyncio.Task[ToolOutput | None], call: ToolCall) -> None:
         """A tool that was stopped may still tell how far it has come."""
