@@ -40,14 +40,14 @@ class Chores:
         self._errands = 0
 
     async def run(self) -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                self._group = group
-                for chore in self._chores:
-                    group.create_task(self._again_and_again(chore), name=f"chore {chore.name}")
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for chore in self._chores:
+                group.create_task(self._again_and_again(chore), name=f"chore {chore.name}")
+            try:
                 await asyncio.Event().wait()
-        finally:
-            self._group = None
+            finally:
+                self._group = None
 
     def send(self, name: str, work: Callable[[], Coroutine[None, None, None]]) -> bool:
         """Do it once, beside everything else. False if there is too much of that already."""

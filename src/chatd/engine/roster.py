@@ -46,6 +46,7 @@ class Roster:
         self._freed = freed
         self._runners: dict[ChatId, Runner] = {}
         self._shells: dict[asyncio.Task[None], Runner] = {}
+        self._letting_go: set[asyncio.Task[bool]] = set()
         self._group: asyncio.TaskGroup | None = None
         self._closed = asyncio.Event()
         self._nobody = asyncio.Event()
@@ -70,12 +71,12 @@ class Roster:
 
     async def run(self) -> None:
         """Until closed and everybody has left."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                self._group = group
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
                 await self._closed.wait()
-        finally:
-            self._group = None
+            finally:
+                self._group = None
 
     def leave(self) -> None:
         """Runners finish the step under way and let go; whatever comes now is let go at once."""
@@ -91,6 +92,8 @@ class Roster:
         self._closed.set()
         self._left.hurry()
         self.cut_off()
+        for task in self._letting_go:
+            task.cancel()
 
     def cut_off(self) -> None:
         """Everybody stops at once and writes nothing."""
@@ -118,7 +121,9 @@ class Roster:
             return
         if self._leaving:
             letting_go = contained(self._let_go(chat), lambda error: self._not_moved(chat, error))
-            self._group.create_task(letting_go, name=f"let go {chat.id}")
+            task = self._group.create_task(letting_go, name=f"let go {chat.id}")
+            self._letting_go.add(task)
+            task.add_done_callback(self._letting_go.discard)
             return
         work = Work(chat)
         if created is not None:
