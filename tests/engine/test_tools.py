@@ -13,7 +13,8 @@ from chatd.domain.tool_output import ToolOutput
 from chatd.domain.worker_moves import TIMED_OUT
 from chatd.engine.run_tools import UNKNOWN_OUTCOME
 from chatd.engine.worker import WorkerConfig
-from tests.support.house import House, a_house, a_house_with
+from tests.support.clock import FakeClock
+from tests.support.house import House, a_house, a_house_with, let_pass
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.store import age
@@ -71,6 +72,25 @@ async def test_a_tool_that_does_not_listen_is_given_up_and_left_behind(dsn: str)
         assert "did not finish within 0.05 seconds" in line
         assert len(house.replica.left) == 1
         gate.open()
+
+
+async def test_a_tool_that_takes_ten_minutes_is_run_once(dsn: str, clock: FakeClock) -> None:
+    gate = Gate()
+    tool = GatedTool(gate=gate)
+    async with (
+        FakeCompatible.running() as api,
+        a_house_with(dsn, api) as other,
+        a_house_with(dsn, api, tools=[tool], clock=clock) as house,
+    ):
+        house.calls(("c1", "echo", "{}"))
+        house.says("at last")
+        chat_id = await house.create("go")
+        await gate.reached.wait()
+        await let_pass(clock, 600)
+        assert (await other.chat(chat_id)).worker_id == house.replica.me
+        gate.open()
+        await house.rests(chat_id)
+        assert tool.runs == ["c1"]
 
 
 async def test_results_stand_in_the_order_of_their_calls(dsn: str) -> None:
@@ -235,6 +255,25 @@ async def test_results_that_never_come_are_not_waited_for_for_ever(dsn: str) -> 
             f"tool: error(c1) {{'error': {TIMED_OUT!r}}}",
             "assistant: never mind",
         ]
+
+
+async def test_a_client_that_is_asked_may_answer_another_replica(dsn: str) -> None:
+    """The one that asked is long gone; there is one call and one result."""
+    async with FakeCompatible.running() as api:
+        async with a_house_with(dsn, api) as asks:
+            asks.calls(("c1", "pick", "{}"))
+            chat_id = await asks.create("go", client_tools=CLIENTS)
+            assert (await asks.rests(chat_id)).state == "A0"
+        async with a_house_with(dsn, api) as hears:
+            hears.says("thanks")
+            await hears.submit(chat_id, c1="1")
+            await hears.until(chat_id, "W")
+            assert await hears.transcript(chat_id) == [
+                "user: go",
+                "assistant: pick(c1)",
+                "tool: result(c1) 1",
+                "assistant: thanks",
+            ]
 
 
 async def test_a_stop_while_the_client_is_asked_answers_its_calls(dsn: str) -> None:

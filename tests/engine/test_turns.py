@@ -1,6 +1,12 @@
 """A turn from a person's message to rest, through the whole engine."""
 
-from tests.support.house import a_house
+import asyncio
+
+import msgspec
+import pytest
+
+from tests.support.eventually import eventually
+from tests.support.house import House, a_house
 from tests.support.providers.server import Gate
 from tests.support.tools import GatedTool
 
@@ -88,3 +94,45 @@ async def test_a_lasting_failure_ends_in_an_error_that_says_why(dsn: str) -> Non
         assert chat.state == "E0"
         assert chat.last_error is not None
         assert chat.last_error.kind == "auth"
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P9")
+async def test_messages_that_come_all_at_once_are_answered_one_by_one(dsn: str) -> None:
+    gate, texts = Gate(), [f"message {n}" for n in range(20)]
+    async with a_house(dsn) as house:
+        house.says("busy", gate)
+        for _ in texts:
+            house.says("ok")
+        chat_id = await house.create("go")
+        await gate.reached.wait()
+        await asyncio.gather(*(house.send(chat_id, text) for text in texts))
+        rows = await house.pool.fetch("SELECT content FROM chat_queued_messages ORDER BY position")
+        queued = [msgspec.json.decode(row["content"])[0]["text"] for row in rows]
+        gate.open()
+        assert (await house.rests(chat_id)).state == "W"
+        lines = (await house.transcript(chat_id))[2:]
+        assert lines[0::2] == [f"user: {text}" for text in queued]
+        assert lines[1::2] == ["assistant: ok"] * len(texts)
+        assert sorted(queued) == sorted(texts)
+
+
+async def test_nothing_is_left_over_when_chats_are_at_rest(dsn: str) -> None:
+    async with a_house(dsn, tools=[GatedTool()]) as house:
+        await turn(house)
+        before = len(asyncio.all_tasks())
+        for _ in range(30):
+            await turn(house)
+        await eventually(lambda: as_few_as(before))
+        assert house.replica.worker.running == 0
+        assert len(house.replica.left) == 0
+
+
+async def turn(house: House) -> None:
+    house.calls(("c1", "echo", "{}"))
+    house.says("done")
+    await house.rests(await house.create("go"))
+
+
+async def as_few_as(before: int) -> bool:
+    return len(asyncio.all_tasks()) <= before
