@@ -12,8 +12,9 @@ from typing import Final
 
 import uvloop
 
-from bench import commits, plans, starts, streams, trips
-from bench.report import Line, table
+from bench import plans, starts, streams, trips
+from chatd.bench import commits
+from chatd.bench.report import Line, table
 
 BENCHES: Final[Mapping[str, Callable[..., Awaitable[list[Line]]]]] = {
     "commits": commits.measure,

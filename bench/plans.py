@@ -14,10 +14,10 @@ from uuid import UUID
 from msgspec import Struct
 
 from bench.filling import SETTINGS, House, fill
-from bench.ground import fresh
-from bench.report import Line, plain
-from bench.sent import Sent, as_text, caught, parameter_types
-from bench.workload import answer, new_change_id
+from chatd.bench.ground import fresh
+from chatd.bench.report import Line, plain
+from chatd.bench.sent import Sent, as_text, caught, parameter_types
+from chatd.bench.workload import answer, new_change_id
 from chatd.domain.chat import Chat
 from chatd.domain.ids import ChatId, MessageId, UserId, WorkerId
 from chatd.domain.worker_moves import commit_step

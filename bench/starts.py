@@ -5,8 +5,8 @@ import time
 from statistics import median
 from typing import Final
 
-from bench.ground import scratch_dir
-from bench.report import Line, at_most
+from chatd.bench.ground import scratch_dir
+from chatd.bench.report import Line, at_most
 from chatd.pg.config import Config
 from chatd.pg.server import start
 

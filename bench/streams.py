@@ -16,8 +16,8 @@ from typing import Final, get_args
 import msgspec
 
 from bench.listener import Heard, Job, Kind, Wire
-from bench.report import Line, at_most, plain
 from bench.talker import pieces
+from chatd.bench.report import Line, at_most, plain
 
 SHARE: Final = 0.5
 """Of the processor time that the vendor's own package takes for the same stream."""

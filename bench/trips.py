@@ -9,10 +9,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from bench.ground import Ground, fresh
-from bench.report import Line, at_most
-from bench.wire import Tap, tapped
-from bench.workload import (
+from chatd.bench.ground import Ground, fresh
+from chatd.bench.report import Line, at_most
+from chatd.bench.wire import Tap, tapped
+from chatd.bench.workload import (
     OWNER,
     WORKER,
     answer,

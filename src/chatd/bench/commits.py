@@ -13,10 +13,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from bench import rival
-from bench.ground import Ground, fresh
-from bench.report import Line, at_least, at_most, plain
-from bench.workload import (
+from chatd.bench import rival
+from chatd.bench.ground import Ground, fresh
+from chatd.bench.report import Line, at_least, at_most, plain
+from chatd.bench.workload import (
     ANSWERS,
     TOOL_ROUNDS,
     Write,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, quote, urlsplit
 
-from bench.ground import Ground, scratch_dir
+from chatd.bench.ground import Ground, scratch_dir
 from chatd.pg.places import SOCKET_NAME
 
 _ASKS: Final = (b"S", b"Q")

@@ -16,8 +16,8 @@ from typing import Final, cast
 
 import msgspec
 
-from bench.ground import Ground
-from bench.sent import Sent, as_text, caught, parameter_types
+from chatd.bench.ground import Ground
+from chatd.bench.sent import Sent, as_text, caught, parameter_types
 from chatd.domain.change import Change
 from chatd.domain.chat import Chat
 from chatd.domain.ids import ChangeId
