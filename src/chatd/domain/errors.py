@@ -129,5 +129,11 @@ class Unavailable(ChatdError):
         self.maybe_applied = maybe_applied
 
 
+class ToolError(ChatdError):
+    """The message is what the model reads: what was wrong with the call, and what to do."""
+
+    code = "tool_error"
+
+
 class InvariantBroken(ChatdError):
     code = "invariant_broken"

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from chatd.domain.errors import ChatdError
+from chatd.domain.ports import ToolContext
 
 Signal = Literal["terminate", "kill"]
 
@@ -28,6 +29,12 @@ class AgentLost(ChatdError):
     """No answer: the agent is gone, never came, or did not answer in time."""
 
     code = "agent_lost"
+
+
+class NoHands(ChatdError):
+    """The chat has no workspace to act in, or not now. The message says which tool helps."""
+
+    code = "no_workspace"
 
 
 class Lines(Struct, frozen=True, kw_only=True):
@@ -149,3 +156,10 @@ class AgentConn(Protocol):
     async def signal(self, process_id: str, signal: Signal) -> None: ...
 
     async def context(self, *, after: int = 0, wait_s: float = 0) -> Context: ...
+
+
+class Hands(Protocol):
+    async def reach(self, context: ToolContext) -> AgentConn:
+        """The agent of the chat's workspace, dialled if need be. Raises NoHands and AgentLost,
+        both within a bounded time."""
+        ...
