@@ -1,19 +1,28 @@
 """Several replicas on one database: handing over, dying, coming back."""
 
+from uuid import uuid4
+
 import pytest
 
-from chatd.domain.chat import Episode
+from chatd.domain import worker_moves
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat, Episode
+from chatd.domain.ids import ChatId, WorkerId
+from chatd.domain.worker_moves import MAX_ORPHANED
+from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from chatd.parts.replay import read_episode
+from chatd.store import workers
 from chatd.store.conn import Conn
 from tests.support.eventually import eventually
-from tests.support.house import a_house, a_house_with
+from tests.support.house import House, a_house, a_house_with
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.proxy import Proxy
 from tests.support.tools import GatedTool
 
 HASTY = WorkerConfig(tick_s=0.2, drain_s=0.1)
+NO_ROOM = WorkerConfig(tick_s=0.2, drain_s=0.1, slots=SlotsConfig(roots=0))
 
 
 async def test_a_chat_nobody_has_room_for_is_taken_by_another_replica(dsn: str) -> None:
@@ -88,6 +97,41 @@ async def test_a_stop_keeps_what_a_dead_replica_had_shown(dsn: str, proxy: Proxy
         chat = await lives.rests(chat_id)
         assert chat.state == "W"
         assert await lives.transcript(chat_id) == ["user: go", "assistant: half an ans"]
+
+
+@pytest.mark.promise("P4")
+async def test_a_stop_keeps_what_was_shown_however_many_die_of_it(dsn: str, proxy: Proxy) -> None:
+    """Each that takes the stop over dies before it has saved anything."""
+    async with (
+        FakeCompatible.running() as api,
+        a_house_with(dsn, api, worker=NO_ROOM) as looks_on,
+    ):
+        async with a_house_with(proxy.dsn, api, worker=HASTY) as dies:
+            gate = Gate()
+            dies.says("half an ans", gate)
+            chat_id = await dies.create("go")
+            await gate.reached.wait()
+            pool, episode = looks_on.pool, Episode.of(await looks_on.chat(chat_id))
+            await eventually(lambda: is_journaled(pool, episode))
+            cut_off(proxy)
+            await looks_on.interrupt(chat_id)
+            await bury_the_owner(looks_on, chat_id)
+            for _ in range(MAX_ORPHANED - 1):
+                (taken,) = await workers.acquire(pool, WorkerId(uuid4()), roots=1, children=0)
+                assert taken.id == chat_id
+                await bury_the_owner(looks_on, chat_id)
+        async with a_house_with(dsn, api) as lives:
+            chat = await lives.rests(chat_id)
+        assert chat.state == "W"
+        assert await looks_on.transcript(chat_id) == ["user: go", "assistant: half an ans"]
+
+
+async def bury_the_owner(house: House, chat_id: ChatId) -> None:
+    def reap(chat: Chat) -> Change:
+        assert chat.worker_id is not None
+        return worker_moves.reap(chat, chat.worker_id)
+
+    await house.move(chat_id, reap)
 
 
 def cut_off(proxy: Proxy) -> None:

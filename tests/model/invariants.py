@@ -75,7 +75,7 @@ def _check_ownership(before: Chat, after: Chat) -> None:
         assert after.attempt == int(owned), "attempts of a fresh history"
         assert after.orphan_count == 0, "crashes of a fresh history"
     else:
-        taken = owned and after.epoch != before.epoch
+        taken = owned and after.epoch != before.epoch and after.status == "running"
         assert before.attempt + taken <= after.attempt <= before.attempt + 1, "attempt"
         assert after.orphan_count in (before.orphan_count, before.orphan_count + 1), "orphans"
 

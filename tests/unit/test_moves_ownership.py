@@ -48,6 +48,7 @@ def test_a_worker_takes_over_an_interrupt_to_save_what_was_said() -> None:
     seeded = seed_state(State.I1, owned=False)
     rows = write(seeded, acquire(seeded.chat, OTHER_WORKER))
     assert (rows.chat.state, rows.chat.worker_id) == (State.I1, OTHER_WORKER)
+    assert Episode.of(rows.chat) == Episode.of(seeded.chat)
 
 
 def test_two_workers_cannot_take_one_chat() -> None:

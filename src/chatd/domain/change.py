@@ -244,14 +244,15 @@ class Change(Struct, frozen=True, kw_only=True):
 
     def _owned_by(self, worker: WorkerId | None) -> Self:
         """Every hand-over raises the epoch, even back to the same worker: an old task of
-        that worker must not pass for the new one."""
+        that worker must not pass for the new one. Whoever takes a stop over makes no attempt
+        of its own: what is to be saved is what the last one has shown."""
         if worker is None:
             changed = self.after.worker_id is not None
             return self._set(worker_id=None, epoch=self.after.epoch + changed)
         return self._set(
             worker_id=worker,
             epoch=self.after.epoch + 1,
-            attempt=self.after.attempt + 1,
+            attempt=self.after.attempt + (self.after.status == "running"),
             **self._no_retry(),
         )
 

@@ -185,9 +185,10 @@ class Acts:
     # What another worker had heard
 
     async def _overheard(self, job: Job, at: str) -> tuple[Draft, ...]:
-        """From what viewers were shown, before the chat was taken from whoever heard it."""
+        """From what viewers were shown, before the chat was taken from whoever heard it. However
+        often it was taken over since: whoever takes a stop over begins no episode."""
         chat = job.chat
-        found = partial(await self._shown(_before(chat)), chat.pending_calls, at)
+        found = partial(await self._shown(Episode.of(chat)), chat.pending_calls, at)
         answer = Draft(
             role="assistant", content=found.content, model_config_id=chat.model_config_id
         )
@@ -211,8 +212,3 @@ def _empty(job: Job, setting: Setting) -> Step:
         client_tools=setting.client_names,
         keep_owner=not job.stopping,
     )
-
-
-def _before(chat: Chat) -> Episode:
-    """Taking a chat over counts one attempt."""
-    return Episode(chat.id, chat.history_version, chat.attempt - 1)
