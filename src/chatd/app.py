@@ -24,6 +24,7 @@ from chatd.domain.chat import Chat
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChangeId
 from chatd.domain.ports import Clock, Env, Tool
+from chatd.domain.prompt_text import Instructions
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from chatd.models import directory
@@ -57,6 +58,10 @@ class NoTools:
     async def tools(self, chat: Chat) -> Sequence[Tool]:
         del chat
         return ()
+
+    async def instructions(self, chat: Chat) -> Instructions:
+        del chat
+        return Instructions()
 
 
 async def serve(

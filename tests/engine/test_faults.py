@@ -12,6 +12,7 @@ from chatd.domain.change import NOT_ANSWERED
 from chatd.domain.chat import Chat
 from chatd.domain.hint import Hint
 from chatd.domain.ports import Tool
+from chatd.domain.prompt_text import Instructions
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from chatd.store import migrate, tool_runs
@@ -340,6 +341,10 @@ class Nowhere:
         del chat
         await asyncio.Event().wait()
         return ()
+
+    async def instructions(self, chat: Chat) -> Instructions:
+        del chat
+        return Instructions()
 
 
 @pytest.mark.promise("P14")

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from chatd.domain.change import NOT_ANSWERED
 from chatd.domain.messages import Draft
 from chatd.domain.parts import Text
+from chatd.domain.prompt_text import Instructions
 from chatd.engine.worker import WorkerConfig
 from chatd.store import messages
 from tests.support.clock import FakeClock
@@ -15,7 +16,7 @@ from tests.support.house import a_house, a_house_with
 from tests.support.providers.anthropic import FakeAnthropic
 from tests.support.providers.openai_chat import FakeCompatible, chunk
 from tests.support.providers.server import Gate
-from tests.support.tools import GatedTool
+from tests.support.tools import GatedTool, Tools
 
 HASTY = WorkerConfig(tick_s=0.2, drain_s=0.1)
 
@@ -46,6 +47,16 @@ async def test_the_model_is_offered_the_tools_there_are_and_its_cache_is_marked(
         answer = (await messages.history(house.pool, chat_id))[-1]
         assert answer.usage is not None
         assert answer.usage.context_limit == 4096
+
+
+async def test_the_model_is_told_about_the_place_its_tools_act_in(dsn: str) -> None:
+    told = Instructions(workspace="You work in /home/user.")
+    async with a_house(dsn, source=Tools((), told)) as house:
+        house.says("fine")
+        await house.rests(await house.create("hi"))
+        first = _list(house.api.requests[-1].json["messages"])[0]
+        assert first["role"] == "system"
+        assert "You work in /home/user." in str(first["content"])
 
 
 @pytest.mark.promise("P4")

@@ -9,6 +9,7 @@ from chatd.domain.chat import Chat
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model import ToolSpec
 from chatd.domain.ports import Effect, Tool, ToolContext
+from chatd.domain.prompt_text import Instructions
 from chatd.domain.tool_output import ToolOutput
 from tests.support.providers.server import Gate
 
@@ -102,9 +103,14 @@ class PoliteTool(GatedTool):
 class Tools:
     """Satisfies `ports.ToolSource`."""
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
+    def __init__(self, tools: Sequence[Tool], told: Instructions | None = None) -> None:
         self._tools = tools
+        self._told = told or Instructions()
 
     async def tools(self, chat: Chat) -> Sequence[Tool]:
         del chat
         return self._tools
+
+    async def instructions(self, chat: Chat) -> Instructions:
+        del chat
+        return self._told

@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from chatd.domain.chat import Chat, ChatError, Fence
 from chatd.domain.ids import ChangeId, ModelConfigId, ToolCallId
 from chatd.domain.model import ModelConfig, ModelEvent, ModelRequest, ToolSpec
+from chatd.domain.prompt_text import Instructions
 from chatd.domain.tool_output import ToolOutput
 
 
@@ -122,7 +123,13 @@ class Tool(Protocol):
 
 
 class ToolSource(Protocol):
+    """Asked before every step. Neither may take long, whatever has become of a workspace."""
+
     async def tools(self, chat: Chat) -> Sequence[Tool]: ...
+
+    async def instructions(self, chat: Chat) -> Instructions:
+        """What the model is told about the place that its tools act in."""
+        ...
 
 
 class Budget(Protocol):

@@ -108,7 +108,10 @@ def _kept(job: Job, answer: Answer, call: Call) -> Answered:
 def request_for(chat: Chat, history: Sequence[Message], setting: Setting) -> ModelRequest:
     config, choice = setting.config, setting.choice
     reader = Reader(
-        provider=config.provider, origins=choice.origins, strict_tools=choice.kind in STRICT
+        provider=config.provider,
+        origins=choice.origins,
+        strict_tools=choice.kind in STRICT,
+        instructions=setting.instructions,
     )
     prompt = build_prompt(history, reader)
     return ModelRequest(

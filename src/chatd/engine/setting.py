@@ -15,6 +15,7 @@ from chatd.domain.compaction import DEFAULT_THRESHOLD
 from chatd.domain.decide import Rules
 from chatd.domain.model import ModelConfig, ToolSpec
 from chatd.domain.ports import ModelChoice, Models, Tool, ToolSource
+from chatd.domain.prompt_text import Instructions
 
 _CLIENT_TOOLS: Final = msgspec.json.Decoder(tuple[ToolSpec, ...])
 
@@ -23,6 +24,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     choice: ModelChoice
     tools: Mapping[str, Tool]
     client_tools: tuple[ToolSpec, ...]
+    instructions: Instructions = Instructions()
 
     @property
     def config(self) -> ModelConfig:
@@ -60,5 +62,8 @@ async def setting_for(chat: Chat, models: Models, tools: ToolSource) -> Setting:
     found = await tools.tools(chat)
     client = () if chat.client_tools is UNSET else _CLIENT_TOOLS.decode(chat.client_tools)
     return Setting(
-        choice=choice, tools={tool.spec.name: tool for tool in found}, client_tools=client
+        choice=choice,
+        tools={tool.spec.name: tool for tool in found},
+        client_tools=client,
+        instructions=await tools.instructions(chat),
     )
