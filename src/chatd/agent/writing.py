@@ -35,7 +35,7 @@ def look(target: str) -> os.stat_result | None:
     """What is at a resolved path, or None."""
     try:
         return os.lstat(target)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise from_os(error, f"write {target}") from error
