@@ -1,6 +1,6 @@
 """Several replicas on one database: handing over, dying, coming back."""
 
-from uuid import uuid4
+from uuid import UUID
 
 import pytest
 
@@ -116,8 +116,10 @@ async def test_a_stop_keeps_what_was_shown_however_many_die_of_it(dsn: str, prox
             cut_off(proxy)
             await looks_on.interrupt(chat_id)
             await bury_the_owner(looks_on, chat_id)
-            for _ in range(MAX_ORPHANED - 1):
-                (taken,) = await workers.acquire(pool, WorkerId(uuid4()), roots=1, children=0)
+            for ghost in range(1, MAX_ORPHANED):
+                (taken,) = await workers.acquire(
+                    pool, WorkerId(UUID(int=ghost)), roots=1, children=0
+                )
                 assert taken.id == chat_id
                 await bury_the_owner(looks_on, chat_id)
         async with a_house_with(dsn, api) as lives:
