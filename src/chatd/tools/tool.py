@@ -49,7 +49,7 @@ class WorkspaceTool(Struct, frozen=True, kw_only=True):
         return None
 
 
-def spec(name: str, description: str, **properties: Mapping[str, object]) -> ToolSpec:
+def spec(name: str, description: str, /, **properties: Mapping[str, object]) -> ToolSpec:
     """A property marked `needed` must be given."""
     plain = {
         key: {word: value for word, value in about.items() if word != "needed"}
