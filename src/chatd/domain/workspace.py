@@ -173,7 +173,8 @@ class Build(Struct, frozen=True, kw_only=True):
     error_code: str = ""
     worker_id: WorkerId | None = None
     heartbeat_at: datetime | None = None
-    takeovers: int = 0
+    attempt: int = 0
+    """How many times a worker has taken it up: once, unless one of them died."""
     deadline: datetime | None = None
     max_deadline: datetime | None = None
     initiator_id: UserId
