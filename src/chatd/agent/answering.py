@@ -1,0 +1,189 @@
+"""Between the server and the routes: who asks, on whose behalf, and which route answers.
+
+Every reply to a rightly signed request is signed, whatever it says; anything else gets a bare
+refusal and its connection is ended. Owns no route and no socket.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from chatd.agent.auth import Claim, Gate, digest
+from chatd.agent.errors import AgentError
+from chatd.agent.http import Exchange, Reply, error_reply, report_bug
+from chatd.agent.parsing import Fields, Head, parse_json
+
+MAX_JSON = 4 << 20
+MAX_ANCESTORS = 64
+_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
+_EPOCH = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """On whose behalf a request comes. Without a chat it comes from the server itself."""
+
+    chat_id: str = ""
+    ancestors: tuple[str, ...] = ()
+    epoch: int | None = None
+    key: str = ""
+
+    @property
+    def family(self) -> tuple[str, ...]:
+        """The chat and those above it: whoever is to know which files were touched."""
+        return (self.chat_id, *self.ancestors) if self.chat_id else ()
+
+
+@dataclass(frozen=True)
+class Request:
+    head: Head
+    caller: Caller
+    body: bytes
+    parameter: str = ""
+    """What stood in the path where the route has a gap."""
+
+    def query(self) -> Fields:
+        return Fields(self.head.query)
+
+    def json(self) -> Fields:
+        return parse_json(self.body)
+
+
+@dataclass(frozen=True)
+class Route:
+    """`path` may have one `{}`, which stands for an id. `waits`: it only waits for news."""
+
+    method: str
+    path: str
+    handle: Callable[[Request], Awaitable[Reply]]
+    max_body: int = MAX_JSON
+    waits: bool = False
+    any_boot: bool = False
+
+    def match(self, path: str) -> str | None:
+        """What stands in the gap; None if this is not the path."""
+        before, gap, after = self.path.partition("{}")
+        if not gap:
+            return "" if path == before else None
+        middle = path[len(before) : len(path) - len(after)]
+        is_it = path.startswith(before) and path.endswith(after) and _ID.fullmatch(middle)
+        return middle if is_it else None
+
+
+class Desk:
+    """Satisfies `http.Answers`."""
+
+    def __init__(self, gate: Gate, routes: Sequence[Route]) -> None:
+        self._gate = gate
+        self._routes = tuple(routes)
+
+    def begin(self, head: Head) -> Exchange:
+        claim = self._gate.read(head.method, head.target, head.headers)
+        try:
+            route, parameter = self._find(head)
+            self._gate.admit(claim, any_boot=route.any_boot)
+            caller = read_caller(head)
+        except AgentError as error:
+            return _Refused(self._gate, claim, error)
+        return _Admitted(self._gate, claim, route, Request(head, caller, b"", parameter))
+
+    def _find(self, head: Head) -> tuple[Route, str]:
+        status = 404
+        for route in self._routes:
+            parameter = route.match(head.path)
+            if parameter is None:
+                continue
+            if route.method == head.method:
+                return route, parameter
+            status = 405
+        raise AgentError(status, f"there is no {head.method} {head.path} here", code="no_route")
+
+
+class _Refused:
+    waits = False
+    max_body = MAX_JSON
+
+    def __init__(self, gate: Gate, claim: Claim, error: AgentError) -> None:
+        self._gate = gate
+        self._claim = claim
+        self._error = error
+
+    async def run(self, body: bytes) -> Reply:
+        del body
+        return self.refuse(self._error)
+
+    def refuse(self, error: AgentError) -> Reply:
+        return _sealed(self._gate, self._claim, error_reply(error))
+
+
+class _Admitted:
+    def __init__(self, gate: Gate, claim: Claim, route: Route, request: Request) -> None:
+        self._gate = gate
+        self._claim = claim
+        self._route = route
+        self._request = request
+
+    @property
+    def max_body(self) -> int:
+        return self._route.max_body
+
+    @property
+    def waits(self) -> bool:
+        return self._route.waits
+
+    async def run(self, body: bytes) -> Reply:
+        try:
+            if digest(body) != self._claim.body:
+                raise AgentError(401, "the body is not the one that was signed", code="bad_mac")
+            reply = await self._route.handle(replace(self._request, body=body))
+        except AgentError as error:
+            reply = error_reply(error)
+        except Exception as error:  # noqa: BLE001 - the last wall: one bad request is one bad reply
+            report_bug(f"{self._route.method} {self._route.path}")
+            name = type(error).__name__
+            reply = error_reply(AgentError(500, f"the agent has failed: {name}", code="bug"))
+        return _sealed(self._gate, self._claim, reply)
+
+    def refuse(self, error: AgentError) -> Reply:
+        return _sealed(self._gate, self._claim, error_reply(error))
+
+
+def _sealed(gate: Gate, claim: Claim, reply: Reply) -> Reply:
+    seal = gate.seal(claim, reply.status, reply.body)
+    return replace(reply, headers={**reply.headers, **seal})
+
+
+def read_caller(head: Head) -> Caller:
+    """A chat that cannot be read is refused: taken for none, it would see every chat's things.
+    An ancestor that cannot be read is only one less to be told."""
+    headers = head.headers
+    chat_id = headers.get("chatd-chat-id", "")
+    if chat_id and not _ID.fullmatch(chat_id):
+        raise AgentError(400, "the chat's id is malformed")
+    epoch = headers.get("chatd-epoch")
+    if epoch is not None and not _EPOCH.fullmatch(epoch):
+        raise AgentError(400, "the epoch is malformed")
+    key = headers.get("idempotency-key", "")
+    if len(key) > 512:
+        raise AgentError(400, "the idempotency key is too long")
+    return Caller(
+        chat_id=chat_id,
+        ancestors=_ancestors(headers.get("chatd-ancestor-chat-ids", "")),
+        epoch=None if epoch is None else int(epoch),
+        key=key,
+    )
+
+
+def _ancestors(text: str) -> tuple[str, ...]:
+    try:
+        value: object = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        return ()
+    if not isinstance(value, list):
+        return ()
+    names = cast("list[object]", value)[:MAX_ANCESTORS]
+    return tuple(name for name in names if isinstance(name, str) and _ID.fullmatch(name))

@@ -1,0 +1,117 @@
+"""One signed question to an agent and its verified answer, over a connection of its own.
+
+Owns what may go wrong on the way: every question has an end in time, every answer in size, no
+redirect is followed, and nothing is believed that the agent has not signed. Each question has its
+own connection, so that leaving off closes it and an old connection is never a reason to ask twice.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import aiohttp
+from msgspec import Struct
+from yarl import URL
+
+from chatd.agent.auth import NO_BOOT
+from chatd.domain.hands import AgentLost
+from chatd.domain.workspace import Endpoint
+from chatd.workspaces.signing import Signer, Untrusted
+
+MAX_JSON: Final = 4 << 20
+_HEADER_LIMIT: Final = 8 * 1024
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """`target` is the path and query as they go over the wire. `answer_s` bounds all of it."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+    answer_s: float = 30
+    max_answer: int = MAX_JSON
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    status: int
+    boot: str
+    body: bytes
+
+
+class Line:
+    """A way to one agent. Open until closed; closing cuts off whoever still asks."""
+
+    def __init__(self, endpoint: Endpoint, signer: Signer) -> None:
+        self._signer = signer
+        self._base = "http://agent"
+        self._session = aiohttp.ClientSession(
+            connector=_connector(endpoint),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+            max_line_size=_HEADER_LIMIT,
+            max_field_size=_HEADER_LIMIT,
+            trust_env=False,
+        )
+        if endpoint.kind == "tcp":
+            host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+            self._base = f"http://{host}:{endpoint.port}"
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def ask(self, ask: Ask, *, boot: str = NO_BOOT) -> Answer:
+        """Raises AgentLost; a refusal is an answer like any other."""
+        signed = self._signer.sign(
+            ask.method, ask.target, boot=boot, headers=ask.headers, body=ask.body
+        )
+        # aiohttp's errors carry the request with its headers; ours must not hang on to them.
+        try:
+            async with asyncio.timeout(ask.answer_s):
+                return await self._exchange(ask, signed.headers, signed.nonce)
+        except TimeoutError:
+            lost = AgentLost("the workspace agent did not answer in time")
+        except (aiohttp.ClientError, OSError, ValueError, RuntimeError) as error:
+            lost = AgentLost(f"the workspace agent cannot be reached: {_reason(error)}")
+        except Untrusted as error:
+            lost = AgentLost(f"what answers is not the agent: {error.message}", code=error.code)
+        raise lost
+
+    async def _exchange(self, ask: Ask, headers: Mapping[str, str], nonce: str) -> Answer:
+        url = URL(self._base + ask.target, encoded=True)
+        response = await self._session.request(
+            ask.method,
+            url,
+            data=ask.body or None,
+            headers={"Accept-Encoding": "identity", **headers},
+            allow_redirects=False,
+        )
+        try:
+            body = await _read(response, ask.max_answer)
+        finally:
+            response.close()
+        boot = self._signer.verify(nonce, response.status, response.headers, body)
+        return Answer(status=response.status, boot=boot, body=body)
+
+
+def _connector(endpoint: Endpoint) -> aiohttp.BaseConnector:
+    if endpoint.kind == "unix":
+        return aiohttp.UnixConnector(endpoint.path, force_close=True, limit=0)
+    return aiohttp.TCPConnector(force_close=True, limit=0)
+
+
+async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > most:
+            raise Untrusted(f"the reply is longer than {most} bytes")
+    return bytes(body)
+
+
+def _reason(error: Exception) -> str:
+    """A word or two, without the request that aiohttp's texts may quote."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return type(error).__name__

@@ -1,0 +1,269 @@
+"""A workspace agent as the rest of the house sees it: `domain.hands.AgentConn`, over signed HTTP.
+
+Owns the words of the agent's API and what its refusals become. An agent that was restarted is
+greeted again and asked once more: what has an effect carries a key, so nothing is done twice.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain.hands import (
+    AgentLost,
+    AgentRefused,
+    Context,
+    FileDiff,
+    FileEdits,
+    Lines,
+    Output,
+    Process,
+    Signal,
+    Started,
+)
+from chatd.domain.ids import ChatId
+from chatd.domain.ports import Clock
+from chatd.domain.workspace import AgentId
+from chatd.workspaces.asking import MAX_JSON, Answer, Ask, Line
+
+API: Final = "/api/v0"
+MAX_FILE: Final = 10 << 20
+SLICE_S: Final = 60.0
+"""The agent would wait for up to five minutes; asking more often notices sooner that it is gone."""
+ANSWER_S: Final = 30.0
+GREET_S: Final = 10.0
+
+_LINES: Final = {
+    "max_file_size": 1 << 20,
+    "max_line_bytes": 1024,
+    "max_response_lines": 2000,
+    "max_response_bytes": 32 * 1024,
+}
+
+T = TypeVar("T")
+
+
+class Hello(Struct, frozen=True, kw_only=True):
+    """What an agent says of itself when it is greeted."""
+
+    agent_id: str
+    boot_id: str
+    version: str = ""
+    started_at: int = 0
+    ready: bool = False
+    directory: str = ""
+
+
+class OnBehalf(Struct, frozen=True, kw_only=True):
+    """The chat for which an agent is asked. The epoch says which owner of the chat asks: a later
+    one shuts out those before it."""
+
+    chat_id: ChatId
+    ancestors: tuple[ChatId, ...] = ()
+    epoch: int = 0
+
+    def headers(self) -> dict[str, str]:
+        headers = {"Chatd-Chat-Id": str(self.chat_id), "Chatd-Epoch": str(self.epoch)}
+        if self.ancestors:
+            names = [str(chat_id) for chat_id in self.ancestors]
+            headers["Chatd-Ancestor-Chat-Ids"] = msgspec.json.encode(names).decode()
+        return headers
+
+
+class _Failure(Struct, frozen=True, kw_only=True):
+    message: str = ""
+    code: str | None = None
+
+
+class _Diffs(Struct, frozen=True, kw_only=True):
+    files: tuple[FileDiff, ...] = ()
+
+
+class _Processes(Struct, frozen=True, kw_only=True):
+    processes: tuple[Process, ...] = ()
+
+
+class _Edits(Struct, frozen=True, kw_only=True):
+    files: tuple[FileEdits, ...]
+    include_diff: bool = True
+
+
+class _Start(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    command: str
+    workdir: str | None = None
+    env: Mapping[str, str] = {}
+    background: bool = False
+
+
+class Boot:
+    """Which life of the agent is spoken to. Shared by everyone on one line, so that only the
+    first to notice a restart has to greet again."""
+
+    def __init__(self, boot_id: str) -> None:
+        self.id = boot_id
+
+
+async def greet(line: Line, agent_id: AgentId, *, within_s: float = GREET_S) -> Hello:
+    """Dialling: a proof, in both directions, that this is the agent that is meant."""
+    answer = await line.ask(Ask(method="GET", target="/healthz", answer_s=within_s))
+    hello = _decode(_accepted(answer), Hello)
+    if hello.agent_id != str(agent_id) or hello.boot_id != answer.boot:
+        raise AgentLost("another agent answers here", code="agent_untrusted")
+    return hello
+
+
+class AgentClient:
+    """Satisfies `domain.hands.AgentConn`. Cheap: one for each chat on a line."""
+
+    def __init__(
+        self,
+        line: Line,
+        agent_id: AgentId,
+        boot: Boot,
+        clock: Clock,
+        on_behalf: OnBehalf | None = None,
+    ) -> None:
+        self._line = line
+        self._boot = boot
+        self._clock = clock
+        self._headers = {} if on_behalf is None else on_behalf.headers()
+        self.agent_id = agent_id
+
+    def on_behalf_of(self, on_behalf: OnBehalf) -> "AgentClient":
+        return AgentClient(self._line, self.agent_id, self._boot, self._clock, on_behalf)
+
+    async def read_lines(self, path: str, *, offset: int = 1, limit: int = 2000) -> Lines:
+        query = {"path": path, "offset": offset, "limit": limit, **_LINES}
+        return _decode(await self._get("/read-file-lines", query), Lines)
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int = 0) -> bytes:
+        """A file that is too large to be held is refused, never cut."""
+        most = min(limit, MAX_FILE) if limit else MAX_FILE
+        query = {"path": path, "offset": offset, "limit": most if limit == most else most + 1}
+        content = await self._get("/read-file", query, max_answer=MAX_FILE + 1)
+        if len(content) > most:
+            raise AgentRefused(
+                f"{path} is larger than the {MAX_FILE} bytes that can be read at once;"
+                " read it in parts",
+                status=413,
+            )
+        return content
+
+    async def write_file(self, path: str, content: bytes, *, key: str) -> None:
+        if len(content) > MAX_FILE:
+            raise AgentRefused(f"more than {MAX_FILE} bytes cannot be written", status=413)
+        await self._post("/write-file", content, query={"path": path}, key=key)
+
+    async def edit_files(self, files: Sequence[FileEdits], *, key: str) -> tuple[FileDiff, ...]:
+        body = msgspec.json.encode(_Edits(files=tuple(files)))
+        return _decode(await self._post("/edit-files", body, key=key), _Diffs).files
+
+    async def start_process(
+        self,
+        command: str,
+        *,
+        key: str,
+        workdir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        background: bool = False,
+    ) -> Started:
+        start = _Start(command=command, workdir=workdir, env=env or {}, background=background)
+        body = msgspec.json.encode(start)
+        return _decode(await self._post("/processes/start", body, key=key), Started)
+
+    async def output(self, process_id: str, *, wait_s: float = 0, after: int = 0) -> Output:
+        """Waits for the end of the process, or for `wait_s`, whichever comes first."""
+        until = self._clock.monotonic() + wait_s
+        target = f"/processes/{_segment(process_id)}/output"
+        while True:
+            left = min(max(until - self._clock.monotonic(), 0), SLICE_S)
+            raw = await self._get(target, {"wait_s": f"{left:.3f}", "after": after}, wait_s=left)
+            output = _decode(raw, Output)
+            if not output.running or self._clock.monotonic() >= until:
+                return output
+
+    async def processes(self) -> tuple[Process, ...]:
+        return _decode(await self._get("/processes/list"), _Processes).processes
+
+    async def signal(self, process_id: str, signal: Signal) -> None:
+        body = msgspec.json.encode({"signal": signal})
+        await self._post(f"/processes/{_segment(process_id)}/signal", body)
+
+    async def context(self, *, after: int = 0, wait_s: float = 0) -> Context:
+        """The context when it is newer than `after`, or as it is after `wait_s`."""
+        wait_s = min(wait_s, SLICE_S)
+        query = {"after": after, "wait_s": f"{wait_s:.3f}"}
+        return _decode(await self._get("/context", query, wait_s=wait_s), Context)
+
+    async def _get(
+        self,
+        path: str,
+        query: Mapping[str, object] | None = None,
+        *,
+        wait_s: float = 0,
+        max_answer: int = MAX_JSON,
+    ) -> bytes:
+        ask = Ask(
+            method="GET",
+            target=_target(path, query),
+            headers=self._headers,
+            answer_s=ANSWER_S + wait_s,
+            max_answer=max_answer,
+        )
+        return await self._ask(ask)
+
+    async def _post(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        query: Mapping[str, object] | None = None,
+        key: str | None = None,
+    ) -> bytes:
+        if len(body) > MAX_FILE:
+            raise AgentRefused("the request is too large", status=413)
+        headers = self._headers if key is None else {**self._headers, "Idempotency-Key": key}
+        target = _target(path, query)
+        return await self._ask(Ask(method="POST", target=target, headers=headers, body=body))
+
+    async def _ask(self, ask: Ask) -> bytes:
+        boot = self._boot.id
+        answer = await self._line.ask(ask, boot=boot)
+        if answer.boot != boot:
+            # It has said so itself, and has therefore done nothing.
+            if self._boot.id == boot:
+                self._boot.id = (await greet(self._line, self.agent_id)).boot_id
+            answer = await self._line.ask(ask, boot=self._boot.id)
+            if answer.boot != self._boot.id:
+                raise AgentLost("the workspace agent is restarted again and again")
+        return _accepted(answer)
+
+
+def _target(path: str, query: Mapping[str, object] | None) -> str:
+    target = API + path
+    return f"{target}?{urlencode(query, quote_via=quote)}" if query else target
+
+
+def _segment(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _accepted(answer: Answer) -> bytes:
+    if answer.status == 200:
+        return answer.body
+    try:
+        failure = msgspec.json.decode(answer.body, type=_Failure)
+    except msgspec.DecodeError:
+        failure = _Failure()
+    message = failure.message or f"the workspace agent has refused with status {answer.status}"
+    raise AgentRefused(message, status=answer.status, code=failure.code)
+
+
+def _decode(raw: bytes, type_: type[T]) -> T:
+    try:
+        return msgspec.json.decode(raw, type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    raise AgentLost("the workspace agent gives answers that cannot be read")

@@ -1,0 +1,75 @@
+"""The server's side of the agreement with agents: keys, signed requests, replies that are checked.
+
+What is signed is said in `chatd.agent.auth`, which both sides share.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from chatd.agent.auth import NO_BOOT, Claim, digest, reply_mac, signed_headers
+from chatd.domain.errors import ChatdError
+from chatd.domain.workspace import AgentId
+
+
+class Untrusted(ChatdError):
+    """A reply that the agent we meant has not given."""
+
+    code = "agent_untrusted"
+
+
+def dial_key(secret: bytes, agent_id: AgentId) -> bytes:
+    """Made from the server's secret whenever it is needed, so that it is stored nowhere."""
+    return hmac.new(secret, f"dial:{agent_id}".encode(), hashlib.sha256).digest()
+
+
+class Signed(Struct, frozen=True, kw_only=True):
+    """The headers to send, and what the reply must refer to."""
+
+    headers: Mapping[str, str]
+    nonce: str
+
+
+class Signer:
+    """Signs for one agent. `now` is wall time in seconds: the agent compares it with its own."""
+
+    def __init__(self, agent_id: AgentId, key: bytes, now: Callable[[], float]) -> None:
+        self._agent_id = str(agent_id)
+        self._key = key
+        self._now = now
+
+    def sign(
+        self,
+        method: str,
+        target: str,
+        *,
+        boot: str = NO_BOOT,
+        headers: Mapping[str, str],
+        body: bytes,
+    ) -> Signed:
+        nonce = secrets.token_hex(16)
+        claim = Claim(
+            method=method,
+            target=target,
+            agent=self._agent_id,
+            boot=boot,
+            at=int(self._now()),
+            nonce=nonce,
+            body=digest(body),
+            headers=signed_headers({name.lower(): value for name, value in headers.items()}),
+        )
+        return Signed(
+            headers={**headers, "Authorization": claim.authorization(self._key)}, nonce=nonce
+        )
+
+    def verify(self, nonce: str, status: int, headers: Mapping[str, str], body: bytes) -> str:
+        """The boot that has replied."""
+        boot = headers.get("Chatd-Boot", "")
+        expected = reply_mac(self._key, nonce=nonce, status=status, boot=boot, body=body)
+        given = headers.get("Chatd-Mac", "")
+        if not hmac.compare_digest(expected.encode(), given.encode("utf-8", "surrogateescape")):
+            raise Untrusted("the reply is not signed with the agent's key")
+        return boot

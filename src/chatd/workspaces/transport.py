@@ -1,0 +1,74 @@
+"""Opening a connection to an agent by the ways its backend has named, best first.
+
+Owns the choice of a way and that everything that was opened is closed. A connection comes with
+its release, which may be called any number of times and by anybody.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
+
+from chatd.domain.hands import AgentLost, AgentRefused
+from chatd.domain.ports import Clock
+from chatd.domain.workspace import AgentId, Endpoint
+from chatd.workspaces.asking import Line
+from chatd.workspaces.client import AgentClient, Boot, Hello, greet
+from chatd.workspaces.signing import Signer, dial_key
+
+OPEN_S: Final = 25.0
+"""For all ways together: less than whoever dials is willing to wait."""
+
+C = TypeVar("C")
+
+
+class Dialled(Struct, Generic[C], frozen=True, kw_only=True):
+    conn: C
+    release: Callable[[], Awaitable[None]]
+
+
+class Opened(Dialled[AgentClient], frozen=True, kw_only=True):
+    hello: Hello
+
+
+class Transport:
+    """`host_id` is this machine: a socket in a file system can be dialled nowhere else."""
+
+    def __init__(self, *, secret: bytes, host_id: str, clock: Clock) -> None:
+        self._secret = secret
+        self._host_id = host_id
+        self._clock = clock
+
+    async def open(
+        self, agent_id: AgentId, endpoints: Sequence[Endpoint], *, within_s: float = OPEN_S
+    ) -> Opened:
+        """Raises AgentLost, with the reason of the first way, if none leads to the agent."""
+        near = [each for each in endpoints if each.host_id in ("", self._host_id)]
+        lost: AgentLost | None = None
+        until = self._clock.monotonic() + within_s
+        for endpoint in near:
+            left = until - self._clock.monotonic()
+            if left <= 0:
+                break
+            try:
+                return await self._open(agent_id, endpoint, left)
+            except AgentLost as error:
+                lost = lost or error
+        if lost is not None:
+            raise lost
+        raise AgentLost("this host knows no way to the workspace agent", code="agent_elsewhere")
+
+    async def _open(self, agent_id: AgentId, endpoint: Endpoint, within_s: float) -> Opened:
+        key = dial_key(self._secret, agent_id)
+        line = Line(endpoint, Signer(agent_id, key, lambda: self._clock.now().timestamp()))
+        opened = False
+        try:
+            hello = await greet(line, agent_id, within_s=within_s)
+            opened = True
+        except AgentRefused as error:
+            raise AgentLost(f"the workspace agent refuses: {error.message}") from None
+        finally:
+            if not opened:
+                await line.close()
+        conn = AgentClient(line, agent_id, Boot(hello.boot_id), self._clock)
+        return Opened(conn=conn, release=line.close, hello=hello)
