@@ -1,8 +1,9 @@
-"""Replicas killed, frozen and asked to leave at random, under people who keep writing.
+"""Replicas killed, frozen, cut off and asked to leave at random, under people who keep writing and
+viewers who keep coming back.
 
 `make chaos` does this for half an hour; ARGS="--seconds 60 --seed 7" makes the same throws of
 the dice again, as far as the machine plays along. In the end a witness looks at the database:
-nothing lost, nothing doubled, nothing stuck.
+nothing lost, nothing doubled, nothing stuck; and every viewer sees what is there.
 """
 
 import argparse
@@ -17,7 +18,10 @@ from pathlib import Path
 
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from tests.support.chance import Chances, Fate, MoodyModel, MoodyWorkshop, People, Replicas
+from tests.support.chaos.audience import Audience
+from tests.support.chaos.fate import Chances, Fate, Replicas
+from tests.support.chaos.moods import MoodyModel, MoodyWorkshop
+from tests.support.chaos.people import People
 from tests.support.crash import MortalServer, mortal_server
 from tests.support.replica_process import Setup
 from tests.support.witness import Witness
@@ -33,22 +37,29 @@ async def soak(dsn: str, chances: Chances, server: MortalServer | None = None) -
         path = Path(directory) / "workshop"
         async with MoodyModel.running() as model, MoodyWorkshop.running(path) as shop:
             model.dice, shop.dice = random.Random(dice.random()), random.Random(dice.random())
-            setup = Setup(dsn=dsn, model_url=model.url, shop=str(path))
+            setup = Setup(
+                dsn=dsn, model_url=model.url, shop=str(path), tick_s=1.0, drain_s=3.0, roots=50
+            )
             replicas = Replicas(setup, random.Random(dice.random()))
-            people = People(replicas, witness, random.Random(dice.random()))
+            audience = Audience(replicas, random.Random(dice.random()))
+            people = People(replicas, witness, audience, random.Random(dice.random()))
             fate = Fate(replicas, chances, random.Random(dice.random()), server)
             try:
                 for _ in range(chances.replicas):
                     await replicas.add()
                 await _for_a_while(chances, people, fate)
-                await _look(dsn, replicas, witness, server)
+                if server is not None:
+                    await server.revive()
+                await _look(dsn, replicas, witness, audience)
             finally:
                 await replicas.close()
             assert model.refused == [], "the model was sent what it refuses"
             twice = {call: runs for call, runs in shop.runs.items() if runs > 1 and "once" in call}
             assert twice == {}, "tools that must not run twice did"
             counts = f"{len(witness.sent)} messages, {sum(model.asked.values())} model calls"
-            return f"{counts}, {dict(replicas.fates)}, refused {dict(people.refusals)}"
+            seen = f"{audience.connections} connections of viewers"
+            told = f"people {dict(people.deeds)}, refused {dict(people.refusals)}"
+            return f"{counts}, {seen}; {dict(replicas.fates)}; {told}"
 
 
 async def _for_a_while(chances: Chances, people: People, fate: Fate) -> None:
@@ -59,18 +70,15 @@ async def _for_a_while(chances: Chances, people: People, fate: Fate) -> None:
                 group.create_task(people.one())
 
 
-async def _look(
-    dsn: str, replicas: Replicas, witness: Witness, server: MortalServer | None
-) -> None:
+async def _look(dsn: str, replicas: Replicas, witness: Witness, audience: Audience) -> None:
     """One replica is enough for everything to come to rest; the frozen stay frozen."""
-    if server is not None:
-        await server.revive()
     await replicas.bury()
-    await replicas.add()
+    last = await replicas.add()
     pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)))
     try:
         await witness.settled(pool, within_s=SETTLES_S)
         await witness.check(pool, crashed=True)
+        await audience.check(pool, last)
     finally:
         await pool.close()
 

@@ -7,25 +7,17 @@ exactly that point of its code, without a word more.
 
 import asyncio
 import os
-import random
 import signal
 import sys
 from pathlib import Path
-from typing import Literal
 from uuid import UUID, uuid4
 
 import msgspec
 from msgspec import Struct
 
 from chatd.clock import SystemClock
-from chatd.domain import user_moves
-from chatd.domain.change import Request
-from chatd.domain.commands import CreateChat, SendMessage, WhenBusy
-from chatd.domain.errors import ChatdError
-from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, RequestId, UserId
-from chatd.domain.messages import Prompt
+from chatd.domain.ids import ModelConfigId
 from chatd.domain.model import ModelConfig
-from chatd.domain.parts import Text
 from chatd.domain.ports import Env, ModelChoice, Provider
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
@@ -33,11 +25,9 @@ from chatd.providers.registry import build
 from chatd.providers.settings import ProviderSettings
 from chatd.replica import Replica, ReplicaConfig
 from chatd.store.conn import ConnectConfig
-from chatd.store.transact import Operation
 from tests.support.planned import remote_tools
+from tests.support.replica_orders import FrontDoor, Gallery, Order, change_id, say
 from tests.support.tools import Tools
-
-OWNER = UserId(UUID(int=4711))
 
 
 class DieAt(Struct, frozen=True, kw_only=True):
@@ -57,21 +47,6 @@ class Setup(Struct, frozen=True, kw_only=True):
     drain_s: float = 5.0
     roots: int = 100
     die_at: DieAt | None = None
-
-
-class Order(Struct, frozen=True, kw_only=True):
-    id: int
-    do: Literal["create", "send", "interrupt"]
-    chat: UUID
-    text: str = ""
-    key: UUID | None = None
-    when_busy: WhenBusy = "queue"
-
-
-class Done(Struct, frozen=True, kw_only=True):
-    reply: int
-    state: str | None = None
-    error: str | None = None
 
 
 class OneModel:
@@ -114,75 +89,29 @@ class Mouth:
         return self._count == due.nth
 
 
-def say(line: object) -> None:
-    os.write(1, msgspec.json.encode(line) + b"\n")
-
-
-def change_id() -> ChangeId:
-    return ChangeId(random.getrandbits(62) + 1)
-
-
-class FrontDoor:
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-
-    async def carry_out(self, order: Order) -> Done:
-        try:
-            state = await self._do(order)
-        except ChatdError as error:
-            return Done(reply=order.id, error=error.code)
-        return Done(reply=order.id, state=state)
-
-    async def _do(self, order: Order) -> str:
-        with self._replica.worker.offer(root=True) as free:
-            if order.do == "create":
-                command = CreateChat(
-                    id=ChatId(order.chat), owner_id=OWNER, title="chaos", prompt=prompt(order)
-                )
-                made = await self._replica.transactor.create(
-                    user_moves.create(command, free), change_id(), key_of(order, OWNER)
-                )
-                return made.chat.state
-            send = SendMessage(prompt=prompt(order), when_busy=order.when_busy)
-            outcome = await self._replica.transactor.run(
-                Operation(
-                    chat_id=ChatId(order.chat),
-                    change_id=change_id(),
-                    decide=lambda loaded: (
-                        user_moves.interrupt(loaded.chat, free)
-                        if order.do == "interrupt"
-                        else user_moves.send_message(loaded.chat, send, free)
-                    ),
-                    request=key_of(order, order.chat),
-                )
-            )
-            return outcome.chat.state
-
-
-def prompt(order: Order) -> Prompt:
-    return Prompt(content=(Text(text=order.text),), created_by=OWNER)
-
-
-def key_of(order: Order, scope: UUID) -> Request | None:
-    if order.key is None:
-        return None
-    return Request(
-        scope=scope, id=RequestId(order.key), op=order.do, fingerprint=f"{order.do} {order.text}"
-    )
-
-
 async def obey(replica: Replica) -> None:
-    door, decoder = FrontDoor(replica), msgspec.json.Decoder(Order)
+    door, gallery = FrontDoor(replica), Gallery(replica.feeds)
+    decoder = msgspec.json.Decoder(Order)
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
 
-    async def one(line: bytes) -> None:
-        say(await door.carry_out(decoder.decode(line)))
+    async def one(order: Order) -> None:
+        say(await door.carry_out(order))
 
-    async with asyncio.TaskGroup() as group:
-        while line := await reader.readline():
-            group.create_task(one(line))
+    try:
+        async with asyncio.TaskGroup() as group:
+            while line := await reader.readline():
+                order = decoder.decode(line)
+                match order.do:
+                    case "watch":
+                        gallery.admit(order)
+                    case "unwatch":
+                        gallery.dismiss(order)
+                    case _:
+                        group.create_task(one(order))
+    finally:
+        gallery.close()
     os.kill(os.getpid(), signal.SIGKILL)  # whoever started us is gone
 
 

@@ -6,17 +6,20 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from uuid import UUID
 
 import msgspec
 
+from chatd.domain.commands import WhenBusy
 from chatd.domain.ids import ChatId
 from tests.support.house import Events
 from tests.support.processes import ROOT
-from tests.support.replica_process import Done, Order, Setup
+from tests.support.replica_orders import Deed, Done, Order, Seen
+from tests.support.replica_process import Setup
 
 ANSWER_S = 20.0
+LONGEST_LINE = 1 << 24
 MODULE = "tests.support.replica_process"
 
 
@@ -32,30 +35,52 @@ class ReplicaProcess:
         self._process = process
         self._orders = 0
         self._waiting: dict[int, asyncio.Future[Done]] = {}
+        self._watching: dict[int, asyncio.Queue[Seen]] = {}
 
     # What it is told
 
     async def create(self, chat: ChatId, text: str, key: UUID | None = None) -> Done:
-        return await self._order("create", chat=chat, text=text, key=key)
+        return await self.order("create", chat, text=text, key=key)
 
-    async def send(self, chat: ChatId, text: str, key: UUID | None = None) -> Done:
-        return await self._order("send", chat=chat, text=text, key=key)
+    async def send(
+        self, chat: ChatId, text: str, key: UUID | None = None, *, when_busy: WhenBusy = "queue"
+    ) -> Done:
+        return await self.order("send", chat, text=text, key=key, when_busy=when_busy)
 
     async def interrupt(self, chat: ChatId) -> Done:
-        return await self._order("interrupt", chat=chat)
+        return await self.order("interrupt", chat)
 
-    async def _order(self, do: str, **fields: object) -> Done:
-        self._orders += 1
-        order = msgspec.convert(
-            {"id": self._orders, "do": do, **fields}, Order, from_attributes=True
-        )
+    async def order(self, do: Deed, chat: ChatId, **fields: object) -> Done:
+        order = self._made(do, chat, **fields)
         answer = asyncio.get_running_loop().create_future()
         self._waiting[order.id] = answer
+        self._tell(order)
+        async with asyncio.timeout(ANSWER_S):
+            return await answer
+
+    async def watch(self, chat: ChatId, after: int | None) -> AsyncGenerator[str]:
+        """Frames of the chat's stream, as they come over the wire. Raises Gone at its end."""
+        order = self._made("watch", chat, after=after)
+        frames: asyncio.Queue[Seen] = asyncio.Queue()
+        self._watching[order.id] = frames
+        try:
+            self._tell(order)
+            while (seen := await frames.get()).sse is not None:
+                yield seen.sse
+            raise Gone(seen.ended)
+        finally:
+            self._watching.pop(order.id, None)
+            with suppress(Gone):
+                self._tell(self._made("unwatch", chat, target=order.id))
+
+    def _made(self, do: Deed, chat: ChatId, **fields: object) -> Order:
+        self._orders += 1
+        return msgspec.structs.replace(Order(id=self._orders, do=do, chat=chat), **fields)
+
+    def _tell(self, order: Order) -> None:
         if not self.alive or self._process.stdin is None:
             raise Gone
         self._process.stdin.write(msgspec.json.encode(order) + b"\n")
-        async with asyncio.timeout(ANSWER_S):
-            return await answer
 
     # What it says
 
@@ -68,6 +93,11 @@ class ReplicaProcess:
                 if (answer := self._waiting.pop(done.reply, None)) and not answer.done():
                     answer.set_result(done)
                 continue
+            if "frame" in said:
+                seen = msgspec.convert(said, Seen)
+                if (frames := self._watching.get(seen.frame)) is not None:
+                    frames.put_nowait(seen)
+                continue
             event = str(said.pop("event"))
             if event == "ready":
                 self.ready.set()
@@ -76,6 +106,8 @@ class ReplicaProcess:
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(Gone())
+        for number, frames in self._watching.items():
+            frames.put_nowait(Seen(frame=number, ended="gone"))
         self.ready.set()
 
     # What becomes of it
@@ -116,6 +148,7 @@ async def replica_process(setup: Setup) -> AsyncGenerator[ReplicaProcess]:
         cwd=ROOT,
         stdin=PIPE,
         stdout=PIPE,
+        limit=LONGEST_LINE,
     )
     handle = ReplicaProcess(process, setup)
     # Not in a group: it is left by another task than it was entered by.

@@ -6,44 +6,76 @@ Nothing stuck: every chat comes to rest by itself.
 """
 
 from collections.abc import Mapping
+from typing import Final, LiteralString
 
 from msgspec import Struct
 
 from chatd.domain.ids import ChatId
 from chatd.domain.messages import Message, local_calls
 from chatd.domain.parts import Text
-from chatd.domain.states import BUSY
 from chatd.store.conn import Conn
 from tests.support.eventually import eventually
-from tests.support.ledger import said
+from tests.support.ledger import said, words
 from tests.support.stored import Stored, check_all, stored
+
+BUSY_CHATS: Final[LiteralString] = """
+    SELECT id, status, epoch, attempt FROM chats
+    WHERE status IN ('running', 'interrupting', 'requires_action')"""
 
 
 class Sent(Struct, kw_only=True):
-    """A message of a client. `acked` once somebody has answered that it is taken."""
+    """A message of a client. `acked` once somebody has answered that it is taken; `queued` if it
+    may still have been waiting then. `refused`: by the only one who was asked. `may_vanish`: a
+    person has taken it out of the queue, or tried to; `replaced`: has put something else there."""
 
     chat: ChatId
     text: str
     acked: bool = False
+    queued: bool = False
+    refused: bool = False
+    may_vanish: bool = False
+    replaced: bool = False
 
-    @property
-    def name(self) -> str:
-        return self.text.split()[0]
+    def answered(self, state: str | None) -> None:
+        self.acked = True
+        self.queued = state is None or state.endswith("1")
+
+    def check(self, times: int) -> None:
+        assert times <= 1, f"doubled: {self}"
+        assert times == 1 or self.may_vanish or not self.acked, f"lost: {self}"
+        assert times == 0 or not (self.refused or self.replaced), f"there all the same: {self}"
 
 
 class Witness:
     def __init__(self) -> None:
         self.sent: list[Sent] = []
         self.stopped: set[ChatId] = set()
+        self.hurried: set[ChatId] = set()
+        self._by_chat: dict[ChatId, dict[str, Sent]] = {}
 
     def sends(self, chat: ChatId, text: str) -> Sent:
         sent = Sent(chat=chat, text=text)
         self.sent.append(sent)
+        self._by_chat.setdefault(chat, {})[text] = sent
         return sent
+
+    def named(self, chat: ChatId, text: str) -> Sent:
+        return self._by_chat[chat][text]
 
     def stops(self, chat: ChatId) -> None:
         """A person has asked for it: not every message need have a whole answer now."""
         self.stopped.add(chat)
+
+    def hurries(self, chat: ChatId) -> None:
+        """A person did not wait for the answers to what was said before: the last message must
+        have one all the same."""
+        self.hurried.add(chat)
+
+    def clears(self, chat: ChatId) -> None:
+        """Whatever waits in the queue now may go."""
+        for sent in self._by_chat.get(chat, {}).values():
+            if sent.queued or not sent.acked:
+                sent.may_vanish = True
 
     async def settled(self, conn: Conn, *, within_s: float) -> None:
         """Until every chat is at rest."""
@@ -71,16 +103,22 @@ class Witness:
     def _messages(self, everything: Mapping[ChatId, Stored]) -> None:
         for sent in self.sent:
             found = everything.get(sent.chat)
-            times = 0 if found is None else said(found).count(sent.text)
-            assert times <= 1, f"doubled: {sent}"
-            assert times == 1 or not sent.acked, f"lost: {sent}"
+            sent.check(0 if found is None else said(found).count(sent.text))
 
     def _answers(self, chat_id: ChatId, found: Stored) -> None:
         answers = [_text(row) for row in found.messages if _is_answer(row)]
         for text in said(found):
-            whole = answers.count(f"answer to {text.split()[0]}")
-            assert whole <= 1, f"answered twice: {text} in {chat_id}"
-            assert whole == 1 or chat_id in self.stopped, f"not answered: {text} in {chat_id}"
+            assert answers.count(_whole(text)) <= 1, f"answered twice: {text} in {chat_id}"
+        if chat_id in self.stopped:
+            return
+        live = [words(row) for row in found.messages if row.begins_turn and not row.deleted]
+        due = live[-1:] if chat_id in self.hurried else live
+        for text in due:
+            assert _whole(text) in answers, f"not answered: {text} in {chat_id}"
+
+
+def _whole(text: str) -> str:
+    return f"answer to {text.split(maxsplit=1)[0]}"
 
 
 def _is_answer(row: Message) -> bool:
@@ -92,8 +130,9 @@ def _text(row: Message) -> str:
 
 
 async def _busy(conn: Conn) -> list[str]:
+    """Also those with a queue that nobody works off."""
+    rows = await conn.fetch(BUSY_CHATS)
     return [
-        f"{chat_id}: {found.chat.state}, epoch {found.chat.epoch}, attempt {found.chat.attempt}"
-        for chat_id, found in (await stored(conn)).items()
-        if found.chat.state in BUSY
+        f"{row['id']}: {row['status']}, epoch {row['epoch']}, attempt {row['attempt']}"
+        for row in rows
     ]

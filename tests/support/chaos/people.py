@@ -1,0 +1,185 @@
+"""People who write, change their minds, stop, reorder and take back, whatever happens to replicas.
+
+Each has a chat at a time. Whatever is not answered is said again with the same key, to somebody
+else; what becomes of it, they tell the witness.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from contextlib import suppress
+from typing import Final, get_args
+from uuid import UUID
+
+from chatd.domain.commands import WhenBusy
+from chatd.domain.ids import ChatId
+from chatd.domain.parts import Text
+from tests.support.chaos.audience import Audience
+from tests.support.chaos.fate import Replicas
+from tests.support.replica_orders import Deed, Done
+from tests.support.replicas import Gone
+from tests.support.witness import Sent, Witness
+
+ANSWER_S: Final = 8.0
+
+WEIGHTS: Final = {
+    "queue": 30,
+    "steer": 12,
+    "interrupt": 10,
+    "rollback": 8,
+    "reject": 6,
+    "stop": 8,
+    "edit": 8,
+    "promote": 6,
+    "move": 4,
+    "delete": 4,
+    "edit_queued": 6,
+}
+"""What people do to a chat they have, and how often."""
+
+
+class People:
+    def __init__(
+        self, replicas: Replicas, witness: Witness, audience: Audience, dice: random.Random
+    ) -> None:
+        self._replicas = replicas
+        self._witness = witness
+        self._audience = audience
+        self._dice = dice
+        self._names = 0
+        self._unsure: set[tuple[ChatId, int]] = set()
+        self.deeds: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+
+    async def one(self) -> None:
+        while True:
+            chat = ChatId(self._uuid())
+            async with asyncio.TaskGroup() as group:
+                await self._say(chat, "create")
+                watching = [
+                    group.create_task(self._audience.watch(chat))
+                    for _ in range(self._dice.choice((1, 1, 2)))
+                ]
+                for _ in range(self._dice.randint(0, 6)):
+                    await asyncio.sleep(self._dice.choice((0, 0, 0.1, 1.0, 3.0)))
+                    await self._do(chat)
+                await asyncio.sleep(self._dice.uniform(0, 3))
+                for viewer in watching:
+                    viewer.cancel()
+
+    async def _do(self, chat: ChatId) -> None:
+        deed = self._dice.choices(list(WEIGHTS), weights=list(WEIGHTS.values()))[0]
+        self.deeds[deed] += 1
+        match deed:
+            case "stop":
+                await self._stop(chat)
+            case "edit":
+                await self._edit(chat)
+            case "promote" | "move" | "delete" | "edit_queued":
+                await self._reorder(chat, deed)
+            case _:
+                for way in get_args(WhenBusy):
+                    if way == deed:
+                        await self._say(chat, "send", way)
+
+    # Saying something
+
+    async def _say(self, chat: ChatId, do: Deed, way: WhenBusy = "queue") -> None:
+        if way in ("interrupt", "steer"):
+            self._witness.hurries(chat)
+        sent = self._witness.sends(chat, self._words())
+        await self._until_answered(sent, do, when_busy=way)
+
+    async def _edit(self, chat: ChatId) -> None:
+        """Some message of theirs that they see. What waits in the queue goes with it."""
+        own = [row.id for row in self._audience.state(chat).messages.values() if row.role == "user"]
+        if own:
+            self._witness.clears(chat)
+            sent = self._witness.sends(chat, self._words())
+            await self._until_answered(sent, "edit", target=self._dice.choice(own))
+
+    async def _until_answered(self, sent: Sent, do: Deed, **fields: object) -> None:
+        key, certain = self._uuid(), True
+        while True:
+            try:
+                done = await self._ask(do, sent.chat, text=sent.text, key=key, **fields)
+            except (Gone, TimeoutError):
+                certain = False  # it may still be on its way
+                await asyncio.sleep(0.1)
+                continue
+            if done.error is None:
+                sent.answered(done.state)
+                return
+            self.refusals[done.error] += 1
+            if not _passes(done):
+                sent.refused = certain
+                return
+            await asyncio.sleep(0.1)
+
+    # The queue
+
+    async def _reorder(self, chat: ChatId, deed: str) -> None:
+        """Something that they see waiting; it may have left the queue by now."""
+        queue = self._audience.state(chat).queue
+        if not queue:
+            return
+        item = self._dice.choice(queue)
+        words = "".join(part.text for part in item.content if isinstance(part, Text))
+        match deed:
+            case "promote":
+                self._witness.hurries(chat)
+                await self._once("promote_queued", chat, target=item.id)
+            case "move":
+                await self._once("move_queued", chat, target=item.id)
+            case "delete":
+                self._witness.named(chat, words).may_vanish = True
+                if await self._once("delete_queued", chat, target=item.id) is None:
+                    self._unsure.add((chat, item.id))
+            case _:
+                await self._edit_queued(chat, item.id, self._witness.named(chat, words))
+
+    async def _edit_queued(self, chat: ChatId, item: int, old: Sent) -> None:
+        """An earlier change of it, of which nobody knows, may come later than this one."""
+        sent = self._witness.sends(chat, self._words())
+        old.may_vanish = True
+        sent.may_vanish = (chat, item) in self._unsure
+        done = await self._once("edit_queued", chat, target=item, text=sent.text)
+        if done is None:
+            self._unsure.add((chat, item))
+        elif done.error is None:
+            old.replaced = (chat, item) not in self._unsure
+            sent.answered(done.state)
+
+    async def _stop(self, chat: ChatId) -> None:
+        self._witness.stops(chat)
+        await self._once("interrupt", chat)
+
+    async def _once(self, do: Deed, chat: ChatId, **fields: object) -> Done | None:
+        """None if nobody knows what became of it."""
+        with suppress(Gone, TimeoutError):
+            done = await self._ask(do, chat, **fields)
+            if done.error is not None:
+                self.refusals[done.error] += 1
+            return done
+        return None
+
+    async def _ask(self, do: Deed, chat: ChatId, **fields: object) -> Done:
+        replica = self._replicas.any()
+        if replica is None:
+            raise Gone
+        async with asyncio.timeout(ANSWER_S):
+            return await replica.order(do, chat, **fields)
+
+    def _words(self) -> str:
+        self._names += 1
+        kind = self._dice.choice(("m", "m", "once"))
+        return f"{kind}{self._names} {self._dice.choice((0, 0, 1, 3))}"
+
+    def _uuid(self) -> UUID:
+        return UUID(int=self._dice.getrandbits(128), version=4)
+
+
+def _passes(done: Done) -> bool:
+    """Whether to say it again makes sense."""
+    error = done.error or ""
+    return error.startswith("database") or error == "unavailable"

@@ -1,0 +1,192 @@
+"""What a replica that is a process is told to do, and how it does it: as the front door of a
+server would, but by lines on its input and output."""
+
+import asyncio
+import os
+import random
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain import queue_moves, user_moves
+from chatd.domain.change import Change, Request
+from chatd.domain.commands import (
+    CreateChat,
+    EditMessage,
+    EditQueued,
+    MoveQueued,
+    SendMessage,
+    WhenBusy,
+)
+from chatd.domain.errors import ChatdError
+from chatd.domain.ids import (
+    ChangeId,
+    ChatId,
+    MessageId,
+    QueueId,
+    RequestId,
+    UserId,
+    WorkerId,
+)
+from chatd.domain.messages import Prompt
+from chatd.domain.parts import Text
+from chatd.replica import Replica
+from chatd.store.chats import Loaded
+from chatd.store.transact import Operation
+from chatd.stream.feeds import Feeds
+from chatd.stream.frames import sse
+
+OWNER = UserId(UUID(int=4711))
+
+
+Deed = Literal[
+    "create",
+    "send",
+    "interrupt",
+    "edit",
+    "promote_queued",
+    "move_queued",
+    "delete_queued",
+    "edit_queued",
+    "watch",
+    "unwatch",
+]
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """`target` is a message, a queued one, or the order by which a chat is watched; `after` the
+    version that the viewer has."""
+
+    id: int
+    do: Deed
+    chat: UUID
+    text: str = ""
+    key: UUID | None = None
+    when_busy: WhenBusy = "queue"
+    target: int = 0
+    after: int | None = None
+
+
+class Done(Struct, frozen=True, kw_only=True):
+    reply: int
+    state: str | None = None
+    error: str | None = None
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """A frame of the stream that was opened by this order, or why it ended."""
+
+    frame: int
+    sse: str | None = None
+    ended: str | None = None
+
+
+def say(line: object) -> None:
+    """All of it, also if a signal comes in between."""
+    left = memoryview(msgspec.json.encode(line) + b"\n")
+    while left:
+        left = left[os.write(1, left) :]
+
+
+def change_id() -> ChangeId:
+    return ChangeId(random.getrandbits(62) + 1)
+
+
+class FrontDoor:
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    async def carry_out(self, order: Order) -> Done:
+        try:
+            state = await self._do(order)
+        except ChatdError as error:
+            return Done(reply=order.id, error=error.code)
+        return Done(reply=order.id, state=state)
+
+    async def _do(self, order: Order) -> str:
+        with self._replica.worker.offer(root=True) as free:
+            if order.do == "create":
+                command = CreateChat(
+                    id=ChatId(order.chat), owner_id=OWNER, title="chaos", prompt=prompt(order)
+                )
+                made = await self._replica.transactor.create(
+                    user_moves.create(command, free), change_id(), key_of(order, OWNER)
+                )
+                return made.chat.state
+            outcome = await self._replica.transactor.run(
+                Operation(
+                    chat_id=ChatId(order.chat),
+                    change_id=change_id(),
+                    decide=lambda loaded: decided(order, loaded, free),
+                    with_queue=order.do.endswith("_queued"),
+                    message_id=MessageId(order.target) if order.do == "edit" else None,
+                    request=key_of(order, order.chat),
+                )
+            )
+            return outcome.chat.state
+
+
+def decided(order: Order, loaded: Loaded, free: WorkerId | None) -> Change | None:
+    chat, queue, item = loaded.chat, loaded.queue, QueueId(order.target)
+    match order.do:
+        case "send":
+            send = SendMessage(prompt=prompt(order), when_busy=order.when_busy)
+            return user_moves.send_message(chat, send, free)
+        case "interrupt":
+            return user_moves.interrupt(chat, free)
+        case "edit":
+            edit = EditMessage(target=loaded.target, prompt=prompt(order))
+            return user_moves.edit_message(chat, edit, free)
+        case "promote_queued":
+            return queue_moves.promote_queued(chat, queue, item, free)
+        case "move_queued":
+            return queue_moves.move_queued(chat, queue, MoveQueued(id=item, before=None))
+        case "delete_queued":
+            return queue_moves.delete_queued(chat, queue, item)
+        case "edit_queued":
+            return queue_moves.edit_queued(chat, queue, EditQueued(id=item, prompt=prompt(order)))
+        case "create" | "watch" | "unwatch":
+            raise AssertionError(order.do)
+
+
+class Gallery:
+    """Whoever watches at this replica."""
+
+    def __init__(self, feeds: Feeds) -> None:
+        self._feeds = feeds
+        self._watching: dict[int, asyncio.Task[None]] = {}
+
+    def admit(self, order: Order) -> None:
+        task = asyncio.get_running_loop().create_task(self._watch(order))
+        self._watching[order.id] = task
+        task.add_done_callback(lambda _task: self._watching.pop(order.id, None))
+
+    def dismiss(self, order: Order) -> None:
+        if (task := self._watching.get(order.target)) is not None:
+            task.cancel()
+
+    def close(self) -> None:
+        for task in self._watching.values():
+            task.cancel()
+
+    async def _watch(self, order: Order) -> None:
+        try:
+            async with self._feeds.view(ChatId(order.chat), order.after) as viewer:
+                async for frame in viewer.frames():
+                    say(Seen(frame=order.id, sse=sse(frame).decode()))
+        except ChatdError as error:
+            say(Seen(frame=order.id, ended=error.code))
+
+
+def prompt(order: Order) -> Prompt:
+    return Prompt(content=(Text(text=order.text),), created_by=OWNER)
+
+
+def key_of(order: Order, scope: UUID) -> Request | None:
+    if order.key is None:
+        return None
+    return Request(
+        scope=scope, id=RequestId(order.key), op=order.do, fingerprint=f"{order.do} {order.text}"
+    )
