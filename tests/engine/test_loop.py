@@ -13,7 +13,7 @@ from chatd.engine.worker import WorkerConfig
 from chatd.store import messages
 from tests.support.clock import FakeClock
 from tests.support.house import a_house, a_house_with
-from tests.support.providers.anthropic import FakeAnthropic
+from tests.support.providers.anthropic import FakeAnthropic, event
 from tests.support.providers.openai_chat import FakeCompatible, chunk
 from tests.support.providers.server import Gate
 from tests.support.tools import GatedTool, Tools
@@ -57,6 +57,36 @@ async def test_the_model_is_told_about_the_place_its_tools_act_in(dsn: str) -> N
         first = _list(house.api.requests[-1].json["messages"])[0]
         assert first["role"] == "system"
         assert "You work in /home/user." in str(first["content"])
+
+
+async def test_a_search_of_the_provider_that_never_ended_is_not_kept(dsn: str) -> None:
+    """It would be refused with the whole conversation the next time."""
+    search: dict[str, object] = {
+        "type": "server_tool_use",
+        "id": "srvtoolu_1",
+        "name": "web_search",
+        "input": {},
+    }
+    begin = event("content_block_start", index=0, content_block=search)
+    async with (
+        FakeAnthropic.running() as api,
+        a_house_with(dsn, api, kind="anthropic") as house,
+    ):
+        api.script(
+            event(
+                "message_start",
+                message={"id": "msg_1", "model": "m", "usage": {"input_tokens": 1}},
+            ),
+            begin + event("content_block_stop", index=0),
+            event("content_block_start", index=1, content_block={"type": "text", "text": "So."}),
+            event("content_block_stop", index=1),
+            event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 2}),
+            event("message_stop"),
+        )
+        chat_id = await house.create("look it up")
+        await house.rests(chat_id, epoch=1)
+        answer = (await messages.history(house.pool, chat_id))[-1]
+        assert [type(part) for part in answer.content] == [Text]
 
 
 @pytest.mark.promise("P4")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.domain.answer import Answer, Keep, Nothing, Refused, judge
 from chatd.domain.assemble import Assembler, taken_ids
@@ -14,6 +15,7 @@ from chatd.domain.messages import Draft, Message, UsageEntry
 from chatd.domain.model import ModelRequest
 from chatd.domain.ports import Env
 from chatd.domain.prompt import Reader, build_prompt
+from chatd.domain.provider_tools import guarded_answer
 from chatd.domain.step_rows import Call, answer_message, usage_entry
 from chatd.engine.job import Job
 from chatd.engine.listening import STEP_S, CallFailed, Listener
@@ -89,7 +91,10 @@ class Answering:
             reasoning_effort=chat.reasoning_effort,
             runtime_ms=listened.runtime_ms,
         )
-        return _kept(job, assembler.finished(), done)
+        answer = assembler.finished()
+        if setting.choice.kind in STRICT:
+            answer = replace(answer, content=guarded_answer(answer.content))
+        return _kept(job, answer, done)
 
 
 def _kept(job: Job, answer: Answer, call: Call) -> Answered:
