@@ -1,0 +1,272 @@
+"""The commands of a workspace: who may start, see, await and signal them, and for how long.
+
+Owns the table of commands of this boot, its limits and its end. How a child is born and read is
+in `spawning`, what is kept of its output in `headtail`, what outlives the agent in `once` and
+`finished`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import signal
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from chatd.agent.commands import Entry, Order, from_last_word, wait
+from chatd.agent.environment import Surroundings
+from chatd.agent.errors import AgentError
+from chatd.agent.finished import Finished
+from chatd.agent.jsonlog import Json
+from chatd.agent.once import Once
+from chatd.agent.spawning import Child, Spawned, spawn
+
+_T = TypeVar("_T")
+
+MAX_WAIT_S = 300.0
+MAX_LISTED = 10
+SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many commands may run, and how many that have ended stay in memory for how long."""
+
+    running_per_chat: int = 32
+    running: int = 128
+    ended: int = 64
+    ended_s: float = 300.0
+    grace_s: float = 5.0
+    close_s: float = 10.0
+
+
+class Processes:
+    """Built inside the loop. `on_end(chats, workdir)` is told whenever a command has ended."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        *,
+        once: Once,
+        finished: Finished,
+        limits: Limits | None = None,
+        now: Callable[[], float] = time.time,
+        on_end: Callable[[tuple[str, ...], str], None] | None = None,
+    ) -> None:
+        self._surroundings = surroundings
+        self._once = once
+        self._finished = finished
+        self._limits = limits or Limits()
+        self._now = now
+        self._on_end = on_end
+        self._entries: dict[str, Entry] = {}
+        self._starting: dict[int, Order] = {}
+        self._number = 0
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._closing = False
+
+    async def start(
+        self,
+        command: str,
+        *,
+        chat_id: str | None = None,
+        key: str = "",
+        workdir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        background: bool = False,
+        ancestors: Sequence[str] = (),
+    ) -> Json:
+        """`{id, started}`; for a key that is known, the first one's, and `again`."""
+        if not command.strip():
+            raise AgentError(400, "The command is empty.")
+        family = (chat_id, *ancestors) if chat_id else ()
+        order = Order(command, chat_id, workdir, dict(env or {}), background, family)
+        if not key:
+            return await self._launch(order)
+        result = await self._once.perform(
+            key, "process", lambda: self._launch(order), again={"again": True}
+        )
+        if result.get("again"):
+            await self._vouch_for(str(result.get("id")), chat_id)
+        return result
+
+    async def output(
+        self,
+        process_id: str,
+        *,
+        chat_id: str | None = None,
+        wait_s: float = 0,
+        after: int = 0,
+        news: bool = False,
+    ) -> Json:
+        """What was printed after a cursor. Waits for the end, or with `news` for any output."""
+        if not math.isfinite(wait_s) or wait_s < 0 or after < 0:
+            raise AgentError(400, "The wait and the cursor must be numbers that are not negative.")
+        self._forget()
+        entry = self._find(process_id, chat_id)
+        if entry is None:
+            record = await self._from_disk(process_id, chat_id)
+            if record is None:
+                raise _unknown(process_id)
+            return from_last_word(record, after)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + min(wait_s, MAX_WAIT_S)
+        while entry.running and not (news and entry.buffer.cursor > after):
+            left = until - loop.time()
+            if left <= 0:
+                break
+            await wait(entry.until_news if news else entry.until_end, left)
+        return entry.output(after)
+
+    def list(self, chat_id: str | None = None) -> Sequence[Json]:
+        """This chat's commands: those that run first, then the newest first, the first ten."""
+        self._forget()
+        mine = [entry for entry in self._entries.values() if entry.visible_to(chat_id)]
+        mine.sort(key=lambda entry: (not entry.running, -entry.number))
+        return [entry.listed() for entry in mine[:MAX_LISTED]]
+
+    def signal(self, process_id: str, name: str, chat_id: str | None = None) -> None:
+        """`terminate` or `kill`, to the command and all that it has started in its group."""
+        number = SIGNALS.get(name)
+        if number is None:
+            raise AgentError(400, f"The signal must be one of: {', '.join(SIGNALS)}.")
+        entry = self._find(process_id, chat_id)
+        if entry is None:
+            raise _unknown(process_id)
+        if entry.child is None or not entry.child.signal(number):
+            raise AgentError(409, f"The process {process_id} is not running.", code="not_running")
+
+    async def close(self) -> None:
+        """Kill all commands, wait for their end, start no more. May be called again."""
+        self._closing = True
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._limits.close_s
+        for entry in list(self._entries.values()):
+            if entry.child is not None:
+                entry.child.kill_now()
+        while (left := until - loop.time()) > 0:
+            running = [entry for entry in self._entries.values() if entry.running]
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=left)
+            elif running:
+                await wait(running[0].until_end, left)
+            else:
+                return
+
+    # --- starting ---------------------------------------------------------------------------
+
+    async def _launch(self, order: Order) -> Json:
+        # Shielded: a caller who leaves in the middle must not leave a child nobody knows.
+        return await asyncio.shield(self._own(self._start(order)))
+
+    async def _start(self, order: Order) -> Json:
+        self._forget()
+        self._admit(order)
+        self._number += 1
+        number = self._number
+        self._starting[number] = order
+        try:
+            workdir, spawned = await asyncio.to_thread(self._spawn, order)
+        finally:
+            del self._starting[number]
+        entry = Entry(secrets.token_hex(8), number, order, workdir, self._now())
+        self._entries[entry.id] = entry
+        entry.child = Child(
+            spawned,
+            grace_s=self._limits.grace_s,
+            on_output=entry.printed,
+            on_end=lambda exit_code: self._ended(entry, exit_code),
+        )
+        if self._closing:
+            entry.child.kill_now()
+            raise AgentError(500, "The workspace is closing: the command was killed as it began.")
+        return {"id": entry.id, "started": True}
+
+    def _spawn(self, order: Order) -> tuple[str, Spawned]:
+        workdir = self._surroundings.working_directory(order.workdir)
+        env = self._surroundings.environment(order.env, order.chat_id)
+        return workdir, spawn(order.command, workdir=workdir, env=env)
+
+    def _admit(self, order: Order) -> None:
+        if self._closing:
+            raise AgentError(503, "The workspace is closing and starts no more commands.")
+        running = [entry.order for entry in self._entries.values() if entry.running]
+        running += self._starting.values()
+        mine = sum(other.chat_id == order.chat_id for other in running)
+        if mine >= self._limits.running_per_chat:
+            raise _too_many(f"This chat already has {mine} commands running.")
+        if len(running) >= self._limits.running:
+            raise _too_many(f"This workspace already has {len(running)} commands running.")
+
+    # --- ending and finding -----------------------------------------------------------------
+
+    def _ended(self, entry: Entry, exit_code: int) -> None:
+        entry.end(exit_code, self._now())
+        self._own(self._save(entry))
+        if self._on_end is not None:
+            # Not from here: what a listener does wrong is not this command's matter.
+            asyncio.get_running_loop().call_soon(self._on_end, entry.order.family, entry.workdir)
+
+    async def _save(self, entry: Entry) -> None:
+        try:
+            await asyncio.to_thread(self._finished.save, entry.id, entry.last_word())
+        finally:
+            entry.saved = True
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drop from memory what ended long ago, or too many commands ago."""
+        ended = [entry for entry in self._entries.values() if entry.saved]
+        oldest = self._now() - self._limits.ended_s
+        excess = len(ended) - self._limits.ended
+        for index, entry in enumerate(ended):
+            if index < excess or (entry.ended_at or 0) < oldest:
+                del self._entries[entry.id]
+
+    def _find(self, process_id: str, chat_id: str | None) -> Entry | None:
+        entry = self._entries.get(process_id)
+        if entry is not None and not entry.visible_to(chat_id):
+            raise _unknown(process_id)
+        return entry
+
+    async def _from_disk(self, process_id: str, chat_id: str | None) -> Json | None:
+        record = await asyncio.to_thread(self._finished.load, process_id)
+        if record is None or (chat_id is not None and record.get("chat_id") != chat_id):
+            return None
+        return record
+
+    async def _vouch_for(self, process_id: str, chat_id: str | None) -> None:
+        """Of a command that was started before, something must still be known."""
+        if self._find(process_id, chat_id) or await self._from_disk(process_id, chat_id):
+            return
+        raise AgentError(
+            409,
+            "This command was started before, and the workspace agent was restarted since. What "
+            "became of it is not known; it may still be running. It was not run again. Look at "
+            "the state of the workspace before you repeat it.",
+            code="outcome_unknown",
+        )
+
+    def _own(self, work: Coroutine[object, object, _T]) -> asyncio.Task[_T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _unknown(process_id: str) -> AgentError:
+    return AgentError(
+        404, f"There is no process {process_id!r} in this chat. List the processes to see which."
+    )
+
+
+def _too_many(fact: str) -> AgentError:
+    return AgentError(
+        429,
+        f"{fact} Wait for one to end (process_output), or stop one that is no longer needed "
+        "(process_list, process_signal), then try again.",
+        code="too_many_processes",
+    )
