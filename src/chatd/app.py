@@ -8,7 +8,7 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, Literal
 from uuid import uuid4
 
 import msgspec
@@ -16,9 +16,10 @@ from prometheus_client import CollectorRegistry
 
 from chatd.api.auth import ADMIN, Tokens, admin_token
 from chatd.api.auth import FILE as TOKEN_FILE
-from chatd.api.build import build
+from chatd.api.build import HealthOnly, build
 from chatd.api.doors import Doors
-from chatd.api.serve import Bound
+from chatd.api.health import Health
+from chatd.api.serve import Application, Bound
 from chatd.api.serve import serve as listen
 from chatd.domain.chat import Chat
 from chatd.domain.errors import Unavailable
@@ -27,11 +28,10 @@ from chatd.domain.ports import Clock, Env, Tool
 from chatd.domain.prompt_text import Instructions
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
-from chatd.models import directory
+from chatd.models import Catalogue, directory
 from chatd.pg.config import Config
 from chatd.pg.errors import PgError
 from chatd.pg.server import Server, start
-from chatd.providers.directory import Directory
 from chatd.replica import Replica, ReplicaConfig
 from chatd.settings.tree import Settings
 from chatd.store import migrate
@@ -43,13 +43,31 @@ log = logging.getLogger(__name__)
 WATCH_S: Final = 2.0
 
 
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What this process does: what it answers on its port, if anything, and whether it runs
+    chats."""
+
+    answers: Literal["api", "health", "nothing"] = "api"
+    works: bool = True
+
+
+EVERYTHING: Final = Job()
+
+
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to tell once everything runs."""
 
-    url: str
+    url: str | None
     token_file: str | None
     model: str
     migrated: tuple[str, ...]
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """Who hears of it: `ready` once, `stopping` with the number of chats that still run."""
+
+    ready: Callable[[Ready], None]
+    stopping: Callable[[int], None] = lambda _running: None
 
 
 class NoTools:
@@ -70,43 +88,99 @@ async def serve(
     *,
     clock: Clock,
     stop: asyncio.Event,
-    ready: Callable[[Ready], None],
+    told: Told,
+    job: Job = EVERYTHING,
 ) -> None:
     """Run until `stop` is set. Everything that was started is stopped again, whatever happens."""
-    models = directory(settings, env, clock)
-    async with database(settings, env) as server:
-        migrated = await migrate.up(server.dsn)
-        watch = asyncio.create_task(_keep_up(server, clock), name="database watch")
-        try:
+    own = directory(settings, env, clock)
+    try:
+        async with database(settings, env) as server, asyncio.TaskGroup() as group:
+            migrated = await migrate.up(server.dsn)
+            watch = group.create_task(_keep_up(server, clock), name="database watch")
             registry = CollectorRegistry()
             telemetry = Telemetry(registry)
-            replica = _replica(settings, server.dsn, models, telemetry, clock)
+            surroundings = Env(clock=clock, emit=telemetry, new_id=uuid4, new_change_id=_change_id)
+            models = Catalogue(own, surroundings)
+            replica = _replica(settings, server.dsn, models, surroundings, job)
             telemetry.running.set_function(lambda: replica.worker.running)
             async with replica.running():
-                token = admin_token(env.get("CHATD_ADMIN_TOKEN"), settings.data_dir)
-                doors = _doors(replica, models, token, registry, stop)
-                default = await models.default()
-
-                def bound(where: Bound) -> None:
-                    given = "CHATD_ADMIN_TOKEN" in env
-                    ready(
-                        Ready(
-                            url=where.url,
-                            token_file=None if given else str(settings.data_dir / TOKEN_FILE),
-                            model="none" if default is None else default.name,
-                            migrated=tuple(migrated),
-                        )
-                    )
-
-                await listen(build(doors), settings.server.host, settings.server.port, bound, stop)
-        finally:
+                await models.declare(replica.database.pool)
+                reading = group.create_task(models.run(), name="models")
+                house = House(replica=replica, models=models, registry=registry, stop=stop)
+                await _open(settings, env, job, house, told=told, migrated=tuple(migrated))
+                reading.cancel()
             watch.cancel()
-            await models.close()
+    finally:
+        await own.close()
 
 
-def _replica(
-    settings: Settings, dsn: str, models: Directory, telemetry: Telemetry, clock: Clock
-) -> Replica:
+class House(msgspec.Struct, frozen=True, kw_only=True):
+    """All that runs by the time the doors are opened."""
+
+    replica: Replica
+    models: Catalogue
+    registry: CollectorRegistry
+    stop: asyncio.Event
+
+
+async def _open(
+    settings: Settings,
+    env: Mapping[str, str],
+    job: Job,
+    house: House,
+    *,
+    told: Told,
+    migrated: tuple[str, ...],
+) -> None:
+    """Until a stop is asked for and what runs has come to an end. The port stays open for so
+    long: whoever asks there is told that this replica goes away."""
+    default = await house.models.default()
+    named = "none" if default is None else default.config.name
+    given = "CHATD_ADMIN_TOKEN" in env or job.answers != "api"
+
+    def ready(where: Bound | None) -> None:
+        told.ready(
+            Ready(
+                url=None if where is None else where.url,
+                token_file=None if given else str(settings.data_dir / TOKEN_FILE),
+                model=named,
+                migrated=migrated,
+            )
+        )
+
+    if job.answers == "nothing":
+        ready(None)
+        await _leave(house, told)
+        return
+    app = _front(settings, env, job, house)
+    shut = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        at = settings.server
+        group.create_task(listen(app, at.host, at.port, ready, shut), name="listen")
+        group.create_task(_leave(house, told, app), name="leave").add_done_callback(
+            lambda _done: shut.set()
+        )
+
+
+async def _leave(house: House, told: Told, app: Application | None = None) -> None:
+    """When a stop is asked for: streams are sent away while the steps under way end."""
+    await house.stop.wait()
+    told.stopping(house.replica.worker.running)
+    async with asyncio.TaskGroup() as group:
+        if app is not None:
+            group.create_task(app.close(), name="close streams")
+        group.create_task(house.replica.drain(), name="drain")
+
+
+def _front(settings: Settings, env: Mapping[str, str], job: Job, house: House) -> Application:
+    pool, stop = house.replica.database.pool, house.stop
+    if job.answers == "health":
+        return HealthOnly(Health(pool, house.registry, stop.is_set))
+    token = admin_token(env.get("CHATD_ADMIN_TOKEN"), settings.data_dir)
+    return build(_doors(house, token))
+
+
+def _replica(settings: Settings, dsn: str, models: Catalogue, env: Env, job: Job) -> Replica:
     connect = ConnectConfig(
         dsn=dsn,
         statement_timeout_s=settings.database.statement_timeout_s,
@@ -117,9 +191,9 @@ def _replica(
         connect=connect,
         pool_size=settings.database.pool_size,
         worker=WorkerConfig(slots=slots, drain_s=settings.worker.drain_s),
+        works=job.works,
     )
-    surroundings = Env(clock=clock, emit=telemetry, new_id=uuid4, new_change_id=_change_id)
-    return Replica(config, surroundings, models=models, tools=NoTools())
+    return Replica(config, env, models=models, tools=NoTools())
 
 
 def _change_id() -> ChangeId:
@@ -127,13 +201,8 @@ def _change_id() -> ChangeId:
     return ChangeId(secrets.randbits(62) + 1)
 
 
-def _doors(
-    replica: Replica,
-    models: Directory,
-    token: str,
-    registry: CollectorRegistry,
-    stop: asyncio.Event,
-) -> Doors:
+def _doors(house: House, token: str) -> Doors:
+    replica = house.replica
     return Doors(
         pool=replica.database.pool,
         transactor=replica.transactor,
@@ -142,11 +211,11 @@ def _doors(
         offer=replica.worker.offer,
         feeds=replica.feeds,
         watches=replica.watches,
-        models=models,
+        models=house.models,
         tokens=Tokens({token: ADMIN}),
         env=replica.env,
-        registry=registry,
-        draining=stop.is_set,
+        registry=house.registry,
+        draining=house.stop.is_set,
     )
 
 

@@ -1,27 +1,46 @@
-"""From the settings to the models of this deployment. The demo model is always among them."""
+"""The models of a deployment: those that the settings declare here, and what the database knows
+of others. The demo model is always among them.
 
-from collections.abc import Mapping
+Owns the way from the settings to models, what everybody may know of them, and the copy of the
+database's list that requests look into, which is read again now and then.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Final, cast, get_args
+from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID, uuid5
 
 import msgspec
 from msgspec import UNSET, Raw
 
 from chatd.domain.effort import SCALE
+from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model import EffortRange, ModelConfig, Prices
-from chatd.domain.ports import Clock
-from chatd.providers.directory import Directory
+from chatd.domain.ports import Clock, Env, ModelChoice
+from chatd.providers.directory import GONE, Directory, misfit
 from chatd.providers.secret import Secret
 from chatd.providers.settings import KEY_VARIABLES, Kind, ProviderSettings
 from chatd.settings.tree import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
+from chatd.store import models
+from chatd.store.models import Declaration, DeclaredProvider, KnownModel, KnownProvider
+from chatd.store.pool import Pool
 
 _NAMES: Final = UUID("5c3f1a52-9d0e-4f6e-9a63-6f5d1b0c7a11")
+_PROVIDER_NAMES: Final = UUID("0d9a5f6e-3c1b-4b6a-8a57-2f4e9b7c6d12")
+_LONGEST_NAME: Final = 200
+
+READ_S: Final = 10.0
+TRIES: Final = 4
+"""Whoever is at it and hangs is cut off by the database before the last of them."""
+
 DEMO: Final = ModelEntry(name="demo", provider="demo", model="demo")
 
 
 def directory(settings: Settings, env: Mapping[str, str], clock: Clock) -> Directory:
     """Raises SettingsError if a model names a provider that is not there."""
+    _check_names("providers", [entry.name for entry in settings.providers])
+    _check_names("models", [entry.name for entry in settings.models])
     providers = {entry.name: _provider(entry, env) for entry in settings.providers}
     providers.setdefault("demo", ProviderSettings(kind="demo", name="demo"))
     for entry in settings.models:
@@ -30,6 +49,46 @@ def directory(settings: Settings, env: Mapping[str, str], clock: Clock) -> Direc
     named = {entry.name: entry for entry in (*settings.models, DEMO)}
     chosen = sorted(named.values(), key=lambda entry: not entry.default)
     return Directory([_model(entry) for entry in chosen], providers, clock)
+
+
+def declaration(known: Directory) -> Declaration:
+    """What everybody may know of these models: no key is in it, nor where one might hide."""
+    return Declaration(
+        providers=tuple(
+            DeclaredProvider(
+                id=uuid5(_PROVIDER_NAMES, name),
+                name=name,
+                kind=provider.kind,
+                base_url=_shown(provider.base_url),
+                has_api_key=bool(provider.api_key),
+            )
+            for name, provider in known.providers.items()
+        ),
+        models=tuple(known.models),
+    )
+
+
+def _shown(url: str | None) -> str | None:
+    """An address may hold a password before its host, and a key in its query."""
+    if url is None:
+        return None
+    try:
+        pieces = urlsplit(url.strip())
+        host, port = pieces.hostname or "", pieces.port
+    except ValueError:
+        return None
+    where = f"[{host}]" if ":" in host else host
+    where = where if port is None else f"{where}:{port}"
+    return urlunsplit((pieces.scheme, where, pieces.path, "", ""))
+
+
+def _check_names(section: str, names: list[str]) -> None:
+    for name in names:
+        if not name.isprintable() or len(name) > _LONGEST_NAME:
+            text = f"a name has 1 to {_LONGEST_NAME} printable characters"
+            raise SettingsError(f"{section}: {name[:40]!r}: {text}")
+        if names.count(name) > 1:
+            raise SettingsError(f"{section}: {name}: there are two of that name")
 
 
 def _provider(entry: ProviderEntry, env: Mapping[str, str]) -> ProviderSettings:
@@ -84,3 +143,89 @@ def _prices(entry: PriceEntry) -> Prices:
         cache_read=text(entry.cache_read),
         cache_write=text(entry.cache_write),
     )
+
+
+class Catalogue:
+    """Satisfies `ports.Models` and `doors.ModelDirectory`. A model that only another replica was
+    told of can be used here too if its provider was declared here: it is known by which key.
+
+    Before `declare` it has nothing but what was declared here, and only the engine may ask.
+    """
+
+    def __init__(self, own: Directory, env: Env) -> None:
+        self._own = own
+        self._env = env
+        self._pool: Pool | None = None
+        self._known: Sequence[KnownModel] = ()
+
+    async def declare(self, pool: Pool) -> None:
+        """Tell everybody what is declared here. The last one to do so is right."""
+        wanted = declaration(self._own)
+        for left in reversed(range(TRIES)):
+            try:
+                await models.declare(pool, wanted)
+                break
+            except Unavailable:
+                if left == 0:
+                    raise
+        self._pool = pool
+        await self._read()
+
+    async def run(self) -> None:
+        """Others may start with other settings."""
+        while True:
+            await self._env.clock.sleep(READ_S, "models_read")
+            try:
+                await self._read()
+            except ChatdError as error:
+                self._env.emit("models_unread", error_kind=error.code)
+
+    async def _read(self) -> None:
+        if self._pool is not None:
+            self._known = await models.models(self._pool)
+
+    # For the engine
+
+    async def choose(self, wanted: ModelConfigId | None) -> ModelChoice:
+        if self._own.find(wanted) is not None or wanted is None:
+            return await self._own.choose(wanted)
+        known = await self.get(wanted)
+        if known is None:
+            raise misfit(GONE)
+        if not known.enabled:
+            name = known.config.name
+            raise misfit(f"The model {name} is not configured any more. Choose another one.")
+        return await self._own.open(known.config)
+
+    # For the front door
+
+    async def all(self) -> Sequence[KnownModel]:
+        return self._known
+
+    async def get(self, model_id: ModelConfigId) -> KnownModel | None:
+        """One that is not in the copy may have been declared a moment ago."""
+        if (found := self._by_id(model_id)) is None:
+            await self._read()
+            found = self._by_id(model_id)
+        return found
+
+    async def by_name(self, name: str) -> KnownModel | None:
+        if (found := self._by_name(name)) is None:
+            await self._read()
+            found = self._by_name(name)
+        return found
+
+    async def default(self) -> KnownModel | None:
+        return next((known for known in self._known if known.is_default), None)
+
+    async def providers(self) -> Sequence[KnownProvider]:
+        return () if self._pool is None else await models.providers(self._pool)
+
+    async def close(self) -> None:
+        await self._own.close()
+
+    def _by_id(self, model_id: ModelConfigId) -> KnownModel | None:
+        return next((known for known in self._known if known.config.id == model_id), None)
+
+    def _by_name(self, name: str) -> KnownModel | None:
+        return next((known for known in self._known if known.config.name == name), None)

@@ -48,9 +48,10 @@ CLOSE_S: Final = 1.0
 
 class ReplicaConfig(Struct, frozen=True, kw_only=True):
     """`titles`: new chats are named by a model. `answer_s`: longer than this no answer may take,
-    however busily it comes."""
+    however busily it comes. `works`: without it no chat is run here, only shown."""
 
     connect: ConnectConfig
+    works: bool = True
     pool_size: int = 10
     worker: WorkerConfig = WorkerConfig()
     titles: bool = False
@@ -126,6 +127,8 @@ class Replica:
             listening=self.listener.listening,
         )
         self.worker = Worker(self.me, doors, env, config.worker)
+        self._works = config.works
+        self._work: asyncio.Task[None] | None = None
 
     def told(self, applied: Applied) -> None:
         """A write of this replica: to whoever runs or watches here at once, and to the others.
@@ -167,15 +170,23 @@ class Replica:
                 services = [
                     group.create_task(service, name=name) for name, service in self._services()
                 ]
-                worker = group.create_task(self.worker.run(), name="worker")
+                if self._works:
+                    self._work = group.create_task(self.worker.run(), name="worker")
                 yield self
-                await self.worker.drain()
-                await worker
+                await self.drain()
                 await self.publisher.close()
                 for service in services:
                     service.cancel()
         finally:
             await self.database.close()
+
+    async def drain(self) -> None:
+        """Take no more chats, and wait until what runs has come to its end or is handed on.
+        Viewers can be served on, and so can requests that start nothing."""
+        work, self._work = self._work, None
+        if work is not None:
+            await self.worker.drain()
+            await work
 
     def _services(self) -> list[tuple[str, Coroutine[None, None, None]]]:
         return [

@@ -164,7 +164,9 @@ async def test_a_database_that_was_killed_is_brought_back(data_dir: Path) -> Non
     settings = Settings(data_dir=data_dir, server=Server(port=0))
     async with asyncio.timeout(50), asyncio.TaskGroup() as group:
         group.create_task(
-            app.serve(settings, {}, clock=clock, stop=stop, ready=lambda _: ready.set())
+            app.serve(
+                settings, {}, clock=clock, stop=stop, told=app.Told(ready=lambda _: ready.set())
+            )
         )
         await ready.wait()
         await clock.asleep_on("database_watch")

@@ -8,6 +8,7 @@ import asyncio
 import io
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
@@ -25,9 +26,10 @@ from chatd.domain.change import Change
 from chatd.domain.chat import Chat
 from chatd.domain.hint import Hint
 from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
-from chatd.domain.model import EffortRange, ModelConfig
+from chatd.domain.model import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock
 from chatd.store import chats
+from chatd.store.models import KnownModel, KnownProvider
 from chatd.store.transact import Operation
 from tests.support.factories import OWNER
 from tests.support.streaming import A, Network, StreamReplica, env_with, replica_on
@@ -49,25 +51,55 @@ def model(number: int, name: str, **fields: object) -> ModelConfig:
 
 FAST: Final = model(501, "fast", context_limit=1000)
 CLEVER: Final = model(502, "clever", provider="other", reasoning_effort=EffortRange(max="high"))
+RETIRED: Final = model(503, "retired", prices=Prices(input="3"))
+LONG_AGO: Final = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def known(config: ModelConfig, *, default: bool = False, enabled: bool = True) -> KnownModel:
+    return KnownModel(
+        config=config,
+        enabled=enabled,
+        is_default=default,
+        source="settings",
+        created_at=LONG_AGO,
+        updated_at=LONG_AGO,
+    )
 
 
 class Directory:
-    """Satisfies `ModelDirectory`. The first is the default."""
+    """Satisfies `ModelDirectory`. The first is the default; `gone` are switched off."""
 
-    def __init__(self, *models: ModelConfig) -> None:
-        self.models = models
+    def __init__(self, *models: ModelConfig, gone: Sequence[ModelConfig] = ()) -> None:
+        self.models = [known(one, default=one is models[0]) for one in models]
+        self.models += [known(one, enabled=False) for one in gone]
 
-    async def by_name(self, name: str) -> ModelConfig | None:
-        return next((model for model in self.models if model.name == name), None)
+    async def by_name(self, name: str) -> KnownModel | None:
+        return next((one for one in self.models if one.config.name == name), None)
 
-    async def get(self, model_id: ModelConfigId) -> ModelConfig | None:
-        return next((model for model in self.models if model.id == model_id), None)
+    async def get(self, model_id: ModelConfigId) -> KnownModel | None:
+        return next((one for one in self.models if one.config.id == model_id), None)
 
-    async def default(self) -> ModelConfig | None:
-        return self.models[0] if self.models else None
+    async def default(self) -> KnownModel | None:
+        return next((one for one in self.models if one.is_default), None)
 
-    async def all(self) -> Sequence[ModelConfig]:
+    async def all(self) -> Sequence[KnownModel]:
         return self.models
+
+    async def providers(self) -> Sequence[KnownProvider]:
+        return [
+            KnownProvider(
+                id=UUID(int=number),
+                name=name,
+                kind="anthropic",
+                base_url=None,
+                has_api_key=name == "acme",
+                enabled=True,
+                source="settings",
+                created_at=LONG_AGO,
+                updated_at=LONG_AGO,
+            )
+            for number, name in enumerate(sorted({one.config.provider for one in self.models}))
+        ]
 
 
 class Slots:
@@ -217,7 +249,7 @@ def doors_of(replica: StreamReplica, wanted: Door, clock: Clock) -> Doors:
         offer=Slots(),
         feeds=replica.feeds,
         watches=replica.watches,
-        models=Directory(*wanted.models),
+        models=Directory(*wanted.models, gone=(RETIRED,)),
         tokens=Tokens(USERS),
         env=env_with(clock),
         registry=CollectorRegistry(),

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from chatd.clock import SystemClock
 from chatd.domain.failures import ModelFailed
-from chatd.models import directory
+from chatd.models import declaration, directory
 from chatd.settings.tree import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
 
 HERE = Path("/nowhere")
@@ -15,11 +16,9 @@ HOUSE = ProviderEntry(name="house", kind="openai-compat", base_url="http://127.0
 
 async def test_without_settings_the_demo_model_answers() -> None:
     found = directory(Settings(data_dir=HERE), {}, SystemClock())
-    default = await found.default()
-    assert default is not None
-    assert default.name == "demo"
+    assert [model.name for model in found.models] == ["demo"]
     choice = await found.choose(None)
-    assert choice.kind == "demo"
+    assert (choice.kind, choice.config.name) == ("demo", "demo")
     await found.close()
 
 
@@ -30,12 +29,11 @@ async def test_the_model_marked_as_default_comes_first_and_ids_outlive_a_restart
     )
     settings = Settings(data_dir=HERE, providers=(HOUSE,), models=models)
     one, two = (directory(settings, {}, SystemClock()) for _ in range(2))
-    default = await one.default()
+    default = one.find(None)
     assert default is not None
     assert (default.name, default.context_limit) == ("big", 9)
-    assert await two.get(default.id) == default
-    assert [model.name for model in await one.all()] == ["big", "small", "demo"]
-    assert await one.by_name("none") is None
+    assert two.find(default.id) == default
+    assert [model.name for model in one.models] == ["big", "small", "demo"]
 
 
 async def test_prices_are_kept_as_text_and_the_key_comes_from_the_variable() -> None:
@@ -59,6 +57,36 @@ async def test_a_provider_without_a_key_fails_when_it_is_wanted_and_says_what_to
     with pytest.raises(ModelFailed) as failed:
         await found.choose(None)
     assert failed.value.classified.kind == "missing_key"
+
+
+@pytest.mark.promise("P13")
+def test_what_everybody_may_know_of_a_provider_has_no_secret_in_it() -> None:
+    url = "https://ada:hunter2@models.example:8443/v1?key=swordfish#swordfish"
+    provider = ProviderEntry(name="p", kind="openai-compat", base_url=url, api_key="sk-secret")
+    settings = Settings(data_dir=HERE, providers=(provider,))
+    told = declaration(directory(settings, {}, SystemClock()))
+    first, demo = told.providers
+    assert (first.base_url, first.has_api_key) == ("https://models.example:8443/v1", True)
+    assert (demo.name, demo.base_url, demo.has_api_key) == ("demo", None, False)
+    text = msgspec.json.encode(told)
+    assert not [word for word in (b"hunter2", b"swordfish", b"sk-secret") if word in text]
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://host:port/", "\n"])
+def test_an_address_that_is_none_is_not_shown(url: str) -> None:
+    provider = ProviderEntry(name="p", kind="openai-compat", base_url=url)
+    told = declaration(directory(Settings(data_dir=HERE, providers=(provider,)), {}, SystemClock()))
+    assert told.providers[0].base_url in {None, ""}
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(("a", "a"), "there are two"), (("a\0b",), "printable"), (("x" * 201,), "printable")],
+)
+def test_a_name_is_one_line_that_is_used_once(names: tuple[str, ...], said: str) -> None:
+    models = tuple(ModelEntry(name=name, provider="demo", model="demo") for name in names)
+    with pytest.raises(SettingsError, match=said):
+        directory(Settings(data_dir=HERE, models=models), {}, SystemClock())
 
 
 @pytest.mark.parametrize(

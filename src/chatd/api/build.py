@@ -11,6 +11,7 @@ from chatd.api.auth import Caller
 from chatd.api.doors import Doors
 from chatd.api.errors import ErrorBody, Refusal
 from chatd.api.events import Events
+from chatd.api.health import Health
 from chatd.api.metrics import Metrics
 from chatd.api.openapi import PREFIX
 from chatd.api.reading import read_uuid
@@ -109,6 +110,27 @@ class Api:
 
     def _caller(self, scope: Scope) -> Caller:
         return self._doors.tokens.caller(header(scope, b"authorization"))
+
+
+class HealthOnly:
+    """An ASGI application for a process that serves nobody: is it alive, what has it counted."""
+
+    def __init__(self, health: Health) -> None:
+        self._pages = health.pages
+
+    async def close(self) -> None:
+        """Nothing here stays open."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del receive
+        page = self._pages.get(scope["path"]) if scope["type"] == "http" else None
+        if scope["type"] == "websocket" or page is None:
+            prefix = "websocket." if scope["type"] == "websocket" else ""
+            answer = answer_to(NotFound("Only /healthz, /readyz and /metrics are served here."))
+            await respond(send, answer, prefix=prefix)
+            return
+        answer = await page() if scope["method"] == "GET" else reply_of(_ONLY_GET)
+        await respond(_Observed(send), answer)
 
 
 def _stream_of(path: str) -> str | None:

@@ -17,7 +17,7 @@ from chatd.api import checks
 from chatd.api.auth import Caller
 from chatd.api.reading import Receive, read_body, read_json, read_number, read_query, read_uuid
 from chatd.domain.change import Request
-from chatd.domain.ids import ChatId, MessageId, QueueId, RequestId
+from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, RequestId
 
 S = TypeVar("S", bound=Struct)
 B_co = TypeVar("B_co", bound=Struct, covariant=True)
@@ -74,6 +74,10 @@ class Call:
     def queue_id(self) -> QueueId:
         return QueueId(read_number("queue_id", self._path["queue_id"]))
 
+    @cached_property
+    def model_id(self) -> ModelConfigId:
+        return ModelConfigId(read_uuid("model_id", self._path["model_id"]))
+
     def query(self, kind: type[S]) -> S:
         return read_query(kind, self._query)
 
@@ -117,7 +121,8 @@ Handle = Callable[[Call], Awaitable[Reply]]
 
 class Route(Struct, frozen=True, kw_only=True):
     """`gives` has the type of each good answer by its status, None if that has no body;
-    `refuses` the statuses that this route may answer beside the usual ones."""
+    `refuses` the statuses that this route may answer beside the usual ones. What `starts_work`
+    is refused by a server that stops."""
 
     method: Literal["GET", "POST", "PATCH", "DELETE"]
     path: str
@@ -129,3 +134,4 @@ class Route(Struct, frozen=True, kw_only=True):
     query: type[Struct] | None = None
     refuses: tuple[int, ...] = ()
     keyed: bool = False
+    starts_work: bool = False

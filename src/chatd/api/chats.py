@@ -42,6 +42,7 @@ class ChatRoutes:
                 gives={201: PublicChat},
                 refuses=(409,),
                 keyed=True,
+                starts_work=True,
             ),
             Route(
                 method="GET",
@@ -87,6 +88,7 @@ class ChatRoutes:
                 handle=self.compact,
                 gives={202: PublicChat},
                 refuses=(409,),
+                starts_work=True,
             ),
         )
 

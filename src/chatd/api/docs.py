@@ -26,6 +26,19 @@ _INTRODUCTION: Final = """
 <code>ErrorBody</code>. For machines: <a href='/api/v1/openapi.json'>openapi.json</a>.</p>
 <h2>Routes</h2>"""
 
+_SIGNPOST: Final = f"""<!doctype html><html lang=en><meta charset=utf-8><title>chatd</title>
+<meta name=viewport content='width=device-width'><style>{_STYLE}</style>
+<h1>chatd</h1>
+<p>This server runs AI agent chats. It is used by its HTTP API, under <code>/api/v1</code>.</p>
+<ul>
+<li><a href='/docs'>/docs</a>: the API, described for people
+<li><a href='/api/v1/openapi.json'>/api/v1/openapi.json</a>: the same for machines
+<li><a href='/healthz'>/healthz</a>: is the server alive
+<li><a href='/readyz'>/readyz</a>: does it take requests
+<li><a href='/metrics'>/metrics</a>: what it has counted, for Prometheus
+</ul></html>
+"""
+
 
 def docs_page(description: bytes) -> Reply:
     document = msgspec.json.decode(description, type=Json)
@@ -49,6 +62,15 @@ def docs_page(description: bytes) -> Reply:
     )
     return Reply(
         body=page.encode(),
+        media_type="text/html; charset=utf-8",
+        headers={"content-security-policy": _POLICY},
+    )
+
+
+def signpost() -> Reply:
+    """What is found by whoever opens the address and knows no more."""
+    return Reply(
+        body=_SIGNPOST.encode(),
         media_type="text/html; charset=utf-8",
         headers={"content-security-policy": _POLICY},
     )

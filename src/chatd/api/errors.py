@@ -68,6 +68,15 @@ class TooManyStreams(RequestError):
     code = "too_many_streams"
 
 
+class Draining(ChatdError):
+    """This replica goes away; another one, or the next, will take it."""
+
+    code = "going_away"
+
+
+GOING: Final = "The server is stopping and takes nothing new. Try again in a moment."
+
+
 _STATUS: Final[tuple[tuple[type[ChatdError], int], ...]] = (
     (Unauthorized, 401),
     (Forbidden, 403),
@@ -79,6 +88,7 @@ _STATUS: Final[tuple[tuple[type[ChatdError], int], ...]] = (
     (TooManyStreams, 429),
     (RequestError, 400),
     (Unavailable, 503),
+    (Draining, 503),
 )
 """The first that fits counts; what fits none is our bug."""
 
@@ -113,7 +123,7 @@ def _body_of(error: Exception, status: int) -> ErrorBody:
             # Its own words may tell where the database is, and how we get there.
             text = "The database cannot be reached just now. Nothing was lost; try again."
             return ErrorBody(code=error.code, message=text)
-        case ChatdError() if status < 500:
+        case ChatdError() if status < 500 or isinstance(error, Draining):
             return ErrorBody(code=error.code, message=error.message)
         case _:
             return _BUG
@@ -127,3 +137,13 @@ def _of_routing(error: HTTPException) -> Refusal:
     text = f"{HTTPStatus(status).phrase}."
     body = ErrorBody(code=_ROUTING.get(status, "bad_request"), message=text)
     return Refusal(status=status, body=body, headers=error.headers or {})
+
+
+def read_only(error: HTTPException) -> Refusal:
+    """Models and providers are what the settings say."""
+    body = ErrorBody(
+        code="managed_by_settings",
+        message="Models and providers are declared in chatd.toml. Change them there and start"
+        " chatd again.",
+    )
+    return Refusal(status=error.status_code, body=body, headers=error.headers or {})

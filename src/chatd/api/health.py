@@ -1,15 +1,16 @@
 """For whoever runs the server: is it alive, may it be sent requests, what has it counted."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from chatd.api.call import Reply, reply
-from chatd.api.doors import Doors
 from chatd.api.wire import HealthReply
 from chatd.domain.errors import ChatdError
 from chatd.store import front
+from chatd.store.conn import Conn
 
 ANSWER_WITHIN_S: Final = 2.0
 
@@ -17,22 +18,30 @@ ANSWER_WITHIN_S: Final = 2.0
 class Health:
     """Nobody has to say who they are here, so nothing is told that is anybody's."""
 
-    def __init__(self, doors: Doors) -> None:
-        self._doors = doors
+    def __init__(
+        self, pool: Conn, registry: CollectorRegistry, draining: Callable[[], bool]
+    ) -> None:
+        self._pool = pool
+        self._registry = registry
+        self._draining = draining
+
+    @property
+    def pages(self) -> Mapping[str, Callable[[], Awaitable[Reply]]]:
+        return {"/healthz": self.alive, "/readyz": self.ready, "/metrics": self.metrics}
 
     async def alive(self) -> Reply:
         return reply(HealthReply(status="ok"))
 
     async def ready(self) -> Reply:
         """Not while draining: a replica that goes away should get no new requests."""
-        if self._doors.draining():
+        if self._draining():
             return reply(HealthReply(status="draining"), 503)
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
-                await front.alive(self._doors.pool)
+                await front.alive(self._pool)
         except (ChatdError, TimeoutError):
             return reply(HealthReply(status="unavailable"), 503)
         return reply(HealthReply(status="ok"))
 
     async def metrics(self) -> Reply:
-        return Reply(body=generate_latest(self._doors.registry), media_type=CONTENT_TYPE_LATEST)
+        return Reply(body=generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)

@@ -59,6 +59,7 @@ class MessageRoutes:
                 gives={200: SentReply},
                 refuses=(409, 429),
                 keyed=True,
+                starts_work=True,
             ),
             Route(
                 method="PATCH",
@@ -69,6 +70,7 @@ class MessageRoutes:
                 takes=_EDIT,
                 gives={200: SentReply},
                 refuses=(409,),
+                starts_work=True,
             ),
             Route(
                 method="POST",
@@ -79,6 +81,7 @@ class MessageRoutes:
                 takes=_RESULTS,
                 gives={204: None},
                 refuses=(409,),
+                starts_work=True,
             ),
         )
 

@@ -117,7 +117,7 @@ def _json(schema: Json) -> Json:
 
 def _parameters(route: Route, shapes: _Shapes) -> list[Json]:
     names = [piece[1:-1] for piece in route.path.split("/") if piece.startswith("{")]
-    found = [_parameter("path", name, _ID if name == "chat_id" else _NUMBER) for name in names]
+    found = [_parameter("path", name, _ID if name in _UUIDS else _NUMBER) for name in names]
     if route.query is not None:
         found += _query(route.query, shapes)
     if route.keyed:
@@ -125,6 +125,7 @@ def _parameters(route: Route, shapes: _Shapes) -> list[Json]:
     return found
 
 
+_UUIDS: Final = frozenset({"chat_id", "model_id"})
 _ID: Final[Json] = {"type": "string", "format": "uuid"}
 _NUMBER: Final[Json] = {"type": "integer", "minimum": 1, "maximum": 2**63 - 1}
 _KEY: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 255}

@@ -75,6 +75,7 @@ class QueueRoutes:
                 handle=self.promote,
                 gives={200: SentReply, 202: SentReply},
                 refuses=(409,),
+                starts_work=True,
             ),
             Route(
                 method="DELETE",

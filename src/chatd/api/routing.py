@@ -7,20 +7,21 @@ public.
 import logging
 from collections.abc import Awaitable, Callable
 from functools import cached_property
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 from litestar import Litestar, Request, Response
 from litestar.datastructures import State
+from litestar.exceptions import MethodNotAllowedException
 from litestar.handlers import HTTPRouteHandler
 from litestar.plugins import PluginProtocol
 
 from chatd.api.asgi import App
 from chatd.api.call import Call, Reply, Route
 from chatd.api.chats import ChatRoutes
-from chatd.api.docs import docs_page
+from chatd.api.docs import docs_page, signpost
 from chatd.api.doors import Doors
-from chatd.api.errors import Refusal, refusal_of
+from chatd.api.errors import GOING, Draining, Refusal, read_only, refusal_of
 from chatd.api.health import Health
 from chatd.api.messages import MessageRoutes
 from chatd.api.models import ModelRoutes
@@ -28,6 +29,8 @@ from chatd.api.openapi import PREFIX, describe
 from chatd.api.queue import QueueRoutes
 
 log = logging.getLogger(__name__)
+
+_DECLARED: Final = (f"{PREFIX}/models", f"{PREFIX}/providers")
 
 Asked = Request[None, None, State]
 Given = Response[bytes]
@@ -62,6 +65,9 @@ class _Described:
     async def for_people(self) -> Reply:
         return self._page
 
+    async def signpost(self) -> Reply:
+        return signpost()
+
 
 class _Litestar(Litestar):
     @staticmethod
@@ -72,13 +78,13 @@ class _Litestar(Litestar):
 
 def router(doors: Doors) -> App:
     routes = all_routes(doors)
-    health, described = Health(doors), _Described(routes)
+    health = Health(doors.pool, doors.registry, doors.draining)
+    described = _Described(routes)
     litestar = _Litestar(
         route_handlers=[
             *(_known_only(doors, route) for route in routes),
-            _public("/healthz", health.alive),
-            _public("/readyz", health.ready),
-            _public("/metrics", health.metrics),
+            *(_public(path, page) for path, page in health.pages.items()),
+            _public("/", described.signpost),
             _public("/docs", described.for_people),
             _public(f"{PREFIX}/openapi.json", described.for_machines),
         ],
@@ -92,6 +98,8 @@ def router(doors: Doors) -> App:
 
 def _known_only(doors: Doors, route: Route) -> HTTPRouteHandler:
     async def endpoint(request: Asked) -> Given:
+        if route.starts_work and doors.draining():
+            raise Draining(GOING)
         call = Call(
             caller=doors.tokens.caller(request.headers.get("authorization")),
             path=request.path_params,
@@ -115,15 +123,19 @@ def _public(path: str, handle: Callable[[], Awaitable[Reply]]) -> HTTPRouteHandl
 
 
 def _given(answer: Reply) -> Given:
+    """Left to itself, the library adds a charset to every text, also to one that names its own."""
+    kind = {"content-type": answer.media_type} if answer.body else {}
     return Response(
         content=answer.body,
         status_code=answer.status,
         media_type=answer.media_type,
-        headers=answer.headers,
+        headers={**kind, **answer.headers},
     )
 
 
-def _on_error(_request: Asked, error: Exception) -> Given:
+def _on_error(request: Asked, error: Exception) -> Given:
+    if isinstance(error, MethodNotAllowedException) and request.url.path.startswith(_DECLARED):
+        return _given(reply_of(read_only(error)))
     return _given(answer_to(error))
 
 

@@ -1,4 +1,4 @@
-"""Listening: the application on a TCP port, until it is told to stop.
+"""Listening: an application on a TCP port, until it is told to stop.
 
 Owns the socket and the order of stopping: no new connections, streams are sent away, requests
 under way get a few seconds, and what is left is cut off. Signals are the command line's business.
@@ -10,13 +10,13 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, Protocol
 
 import uvicorn
 from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from chatd.api.build import Api
+from chatd.api.asgi import Receive, Scope, Send
 from chatd.domain.errors import ChatdError
 
 PING_S: Final = 15.0
@@ -25,6 +25,13 @@ IDLE_S: Final = 75
 MAX_SOCKET_MESSAGE: Final = 64 * 1024
 DEAD_AFTER_MS: Final = 30_000
 MAX_PORT: Final = 65_535
+
+
+class Application(Protocol):
+    """An ASGI application. `close` ends what would else stay open for ever."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+    async def close(self) -> None: ...
 
 
 class Bound(Struct, frozen=True, kw_only=True):
@@ -46,14 +53,14 @@ class Patience(Struct, frozen=True, kw_only=True):
     server stops."""
 
     head_s: int = 30
-    finish_s: int = 5
+    finish_s: int = 2
 
 
 DEFAULT: Final = Patience()
 
 
 async def serve(
-    app: Api,
+    app: Application,
     host: str,
     port: int,
     on_bound: Callable[[Bound], None],
@@ -75,7 +82,7 @@ async def serve(
 class _Server(uvicorn.Server):
     def __init__(
         self,
-        app: Api,
+        app: Application,
         on_started: Callable[[], None],
         stop: asyncio.Event,
         patience: Patience,
@@ -137,7 +144,7 @@ def _is_between_requests(connection: HttpToolsProtocol) -> bool:
     return not idle and (not cycle or cycle.response_complete)
 
 
-def _config(app: Api, patience: Patience) -> uvicorn.Config:
+def _config(app: Application, patience: Patience) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http="httptools",

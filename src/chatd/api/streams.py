@@ -16,7 +16,7 @@ from msgspec import Struct
 from chatd.api.asgi import Message, Send
 from chatd.api.auth import Caller
 from chatd.api.doors import Limits
-from chatd.api.errors import TooManyStreams
+from chatd.api.errors import GOING, Draining, TooManyStreams
 from chatd.api.metrics import Metrics
 from chatd.domain.errors import ChatdError, NotFound, Unavailable
 from chatd.domain.ids import UserId
@@ -176,7 +176,7 @@ class Streams:
     @contextmanager
     def open(self, caller: Caller, transport: str, send: Send) -> Generator[Stream]:
         if self._closed:
-            raise Unavailable(GOING_AWAY.message, code=GOING_AWAY.code)
+            raise Draining(GOING)
         user = caller.user_id
         if self._by_user[user] >= self._limits.streams_per_user:
             raise TooManyStreams(f"At most {self._limits.streams_per_user} streams at once.")

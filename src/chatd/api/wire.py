@@ -5,6 +5,7 @@ Fields that are unknown are passed over, but not where something is changed in p
 misspelt name would look like success.
 """
 
+from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -153,6 +154,12 @@ class AfterQuery(Struct, frozen=True, kw_only=True):
     after: Version | None = None
 
 
+class ModelsQuery(Struct, frozen=True, kw_only=True):
+    """Those that are switched off are listed only if they are asked for."""
+
+    include_disabled: bool = False
+
+
 # Answers
 
 
@@ -193,16 +200,60 @@ class SentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     queue_id: QueueId | None = None
 
 
+class PriceList(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """USD per million tokens, as decimal text."""
+
+    input_price_per_million_tokens: str | None = None
+    output_price_per_million_tokens: str | None = None
+    cache_read_price_per_million_tokens: str | None = None
+    cache_write_price_per_million_tokens: str | None = None
+
+
+class ModelParameters(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the model is called with. Without a `cost` the usual prices are looked up."""
+
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    cost: PriceList | None = None
+
+
+Source = Literal["settings", "database"]
+
+
 class ModelReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`provider` is the provider's name. One that is not `enabled` was declared once: old chats
+    know it, and nothing new can be asked of it."""
+
     id: ModelConfigId
     name: str
     provider: str
     model: str
     display_name: str
+    enabled: bool
     is_default: bool
+    source: Source
+    created_at: datetime
+    updated_at: datetime
     context_limit: int | None = None
     compression_threshold: int | None = None
     reasoning_effort: EffortRange | None = None
+    model_config: ModelParameters
+
+
+class ProviderReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`provider` is the kind of API. The key is never shown, nor are parts of it."""
+
+    id: UUID
+    name: str
+    provider: str
+    display_name: str
+    enabled: bool
+    has_api_key: bool
+    source: Source
+    created_at: datetime
+    updated_at: datetime
+    base_url: str | None = None
 
 
 class ListedModel(Struct, frozen=True, kw_only=True):
@@ -212,10 +263,11 @@ class ListedModel(Struct, frozen=True, kw_only=True):
     display_name: str
 
 
-class ProviderModels(Struct, frozen=True, kw_only=True):
+class ProviderModels(Struct, frozen=True, kw_only=True, omit_defaults=True):
     provider: str
     available: bool
     models: tuple[ListedModel, ...]
+    unavailable_reason: Literal["missing_api_key"] | None = None
 
 
 class ModelsReply(Struct, frozen=True, kw_only=True):

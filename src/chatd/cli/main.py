@@ -101,8 +101,13 @@ def serve(
     config: Config = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
+    *,
+    no_worker: Annotated[
+        bool, typer.Option("--no-worker", help="Leave running chats to other processes")
+    ] = False,
 ) -> None:
     """Serve the API and run chats, until stopped. Starts a database unless given one."""
+    from chatd import app as roof
     from chatd.cli import logs, run, serving
 
     with run.errors():
@@ -114,7 +119,66 @@ def serve(
         }
         settings = run.read_settings(flags, config)
         logs.configure(settings.log)
-        run.until_signal(lambda stop: serving.serve(settings, stop))
+        job = roof.Job(works=not no_worker)
+        run.until_signal(lambda stop: serving.serve(settings, stop, job))
+
+
+@app.command()
+def worker(
+    host: Host = None,
+    port: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER", help="Answer /healthz, /readyz and /metrics on this port [no port]"
+        ),
+    ] = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Run chats without serving the API, until stopped: for replicas of chatd serve."""
+    from chatd import app as roof
+    from chatd.cli import logs, run, serving
+
+    with run.errors():
+        flags = {
+            "data_dir": data_dir,
+            "database.url": database_url,
+            "server.host": host,
+            "server.port": port,
+        }
+        settings = run.read_settings(flags, config)
+        logs.configure(settings.log)
+        job = roof.Job(answers="nothing" if port is None else "health")
+        run.until_signal(lambda stop: serving.serve(settings, stop, job))
+
+
+@app.command()
+def bench(
+    rows: Annotated[
+        str, typer.Option(metavar="NAMES", help="Only these rows, with commas between them")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small and rough")] = False,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Make a database on this server and drop it afterwards, instead of an own server",
+        ),
+    ] = None,
+) -> None:
+    """Measure this machine with a fake provider, beside a plain relay. Exits with 1 if a target
+    was missed."""
+    from chatd.cli import benching, run
+
+    with run.errors():
+        names = [name.strip() for name in rows.split(",") if name.strip()]
+        met = run.to_the_end(
+            benching.bench(names, quick=quick, json=as_json, database_url=database_url)
+        )
+        if not met:
+            raise typer.Exit(1)
 
 
 @migrations.command()

@@ -1,4 +1,4 @@
-"""`chatd serve`."""
+"""`chatd serve` and `chatd worker`."""
 
 import os
 from importlib import metadata
@@ -9,18 +9,33 @@ from chatd.clock import SystemClock
 from chatd.settings.tree import Settings, redact_url
 
 
-async def serve(settings: Settings, stop: Stop) -> None:
+async def serve(settings: Settings, stop: Stop, job: app.Job) -> None:
     def ready(what: app.Ready) -> None:
         stop.started()
         _say(f"chatd {metadata.version('chatd')}")
         _say(f"  data      {settings.data_dir}")
         _say(f"  database  {_where(settings)}, {_schema(what)}")
         _say(f"  model     {what.model}")
-        _say(f"  API       {what.url}/api/v1, described at {what.url}/docs")
-        _say(f"  token     {what.token_file or 'that of CHATD_ADMIN_TOKEN'}")
+        if job.answers == "api":
+            _say(f"  API       {what.url}/api/v1, described at {what.url}/docs")
+            _say(f"  token     {what.token_file or 'that of CHATD_ADMIN_TOKEN'}")
+        elif what.url is not None:
+            _say(f"  health    {what.url}/healthz, /readyz and /metrics")
+        if not job.works:
+            _say("  chats     are run by others: this process has no worker")
         _say("Ctrl-C stops.")
 
-    await app.serve(settings, os.environ, clock=SystemClock(), stop=stop.asked, ready=ready)
+    def stopping(running: int) -> None:
+        if running:
+            chats = "1 chat is" if running == 1 else f"{running} chats are"
+            _say(
+                f"Stopping: {chats} in mid-answer and may take {settings.worker.drain_s:g} s to"
+                " finish the step. Ctrl-C again ends at once; others then take over."
+            )
+
+    told = app.Told(ready=ready, stopping=stopping)
+    clock = SystemClock()
+    await app.serve(settings, os.environ, clock=clock, stop=stop.asked, told=told, job=job)
     _say("Stopped.")
 
 

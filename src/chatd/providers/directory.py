@@ -1,4 +1,4 @@
-"""The models of this deployment and whoever serves them.
+"""The models that this process was told of, and whoever serves them.
 
 Owns looking one up and keeping its provider open. A provider that is not set
 up right is told of when its model is wanted, not at start: the others work.
@@ -6,15 +6,19 @@ up right is told of when its model is wanted, not at start: the others work.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Final
 
+from chatd.domain.chat import ChatError
 from chatd.domain.classify import classify
-from chatd.domain.failures import ModelFailed
+from chatd.domain.failures import Classified, ModelFailed
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.model import ModelConfig, ProviderFailed, ProviderFault
+from chatd.domain.model import ModelConfig, ProviderFailed
 from chatd.domain.ports import Clock, ModelChoice, Provider
 from chatd.providers.prices import PriceBook
 from chatd.providers.registry import build
 from chatd.providers.settings import ProviderSettings
+
+GONE: Final = "The chat's model is not configured any more. Choose another one."
 
 
 class Directory:
@@ -33,14 +37,27 @@ class Directory:
         self._open: dict[str, Provider] = {}
         self._filled: dict[ModelConfigId, ModelConfig] = {}
 
+    @property
+    def models(self) -> Sequence[ModelConfig]:
+        return tuple(self._models.values())
+
+    @property
+    def providers(self) -> Mapping[str, ProviderSettings]:
+        return self._settings
+
     async def choose(self, wanted: ModelConfigId | None) -> ModelChoice:
-        config = self._find(wanted)
+        config = self.find(wanted)
         if config is None:
-            fault = ProviderFault(
-                message="the chat's model is not configured any more", type="config"
+            raise misfit(GONE)
+        return await self.open(config)
+
+    async def open(self, config: ModelConfig) -> ModelChoice:
+        """Also for a model that only others were told of, if its provider is known here."""
+        settings = self._settings.get(config.provider)
+        if settings is None:
+            raise misfit(
+                f"The provider of the model {config.name} is not configured on this server."
             )
-            raise ModelFailed(classify(fault))
-        settings = self._settings[config.provider]
         try:
             provider = self._provider(settings)
         except ProviderFailed as failed:
@@ -51,7 +68,7 @@ class Directory:
             kind=settings.kind,
         )
 
-    def _find(self, wanted: ModelConfigId | None) -> ModelConfig | None:
+    def find(self, wanted: ModelConfigId | None) -> ModelConfig | None:
         if wanted is not None:
             return self._models.get(wanted)
         return next(iter(self._models.values()), None)
@@ -72,19 +89,12 @@ class Directory:
             self._filled[config.id] = found
         return found
 
-    async def all(self) -> Sequence[ModelConfig]:
-        return tuple(self._models.values())
-
-    async def get(self, model_id: ModelConfigId) -> ModelConfig | None:
-        return self._models.get(model_id)
-
-    async def by_name(self, name: str) -> ModelConfig | None:
-        return next((model for model in self._models.values() if model.name == name), None)
-
-    async def default(self) -> ModelConfig | None:
-        return self._find(None)
-
     async def close(self) -> None:
         for provider in self._open.values():
             await provider.close()
         self._open.clear()
+
+
+def misfit(message: str) -> ModelFailed:
+    """Something is set up in a way that this chat cannot be answered with."""
+    return ModelFailed(Classified(kind="config", error=ChatError(message=message, kind="config")))

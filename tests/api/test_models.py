@@ -1,0 +1,215 @@
+"""Models and providers: declared by settings, known to everybody, changed by nobody."""
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from chatd.clock import SystemClock
+from chatd.domain.failures import ModelFailed
+from chatd.domain.ids import ModelConfigId
+from chatd.models import Catalogue, directory
+from chatd.settings.tree import ModelEntry, PriceEntry, ProviderEntry, Settings
+from chatd.store import models
+from chatd.store.pool import Pool
+from tests.support.clock import FakeClock
+from tests.support.front import CLEVER, FAST, RETIRED, Front, saying
+from tests.support.streaming import env_with
+
+HOUSE = ProviderEntry(
+    name="house", kind="openai-compat", base_url="http://127.0.0.1:1/v1", api_key="sk-hidden"
+)
+SMALL = ModelEntry(
+    name="small", provider="house", model="s-1", context_limit=9, temperature=0.5,
+    options={"user": "ada"}, prices=PriceEntry(input=0.5, output="2"),
+)  # fmt: skip
+BIG = ModelEntry(name="big", provider="house", model="b-1", default=True)
+
+
+def catalogue(
+    *entries: ModelEntry,
+    providers: tuple[ProviderEntry, ...] = (HOUSE,),
+    clock: FakeClock | None = None,
+) -> Catalogue:
+    settings = Settings(data_dir=Path("/nowhere"), providers=providers, models=entries)
+    at = clock or SystemClock()
+    return Catalogue(directory(settings, {}, at), env_with(at))
+
+
+async def names(known: Catalogue) -> list[str]:
+    return [one.config.name for one in await known.all() if one.enabled]
+
+
+# The database
+
+
+async def test_what_is_declared_is_read_back_as_it_was(pool: Pool) -> None:
+    here = catalogue(SMALL, BIG)
+    await here.declare(pool)
+    assert await names(here) == ["big", "small", "demo"]
+    small = await here.by_name("small")
+    assert small is not None
+    choice = await here.choose(small.config.id)
+    assert choice.config == small.config
+    assert (small.config.temperature, bytes(small.config.options or b"")) == (
+        0.5,
+        b'{"user":"ada"}',
+    )
+    assert (small.is_default, small.source) == (False, "settings")
+    default = await here.default()
+    assert default is not None
+    assert default.config.name == "big"
+    (house, demo) = sorted(await here.providers(), key=lambda one: one.name, reverse=True)
+    assert (house.kind, house.base_url, house.has_api_key) == (
+        "openai-compat",
+        "http://127.0.0.1:1/v1",
+        True,
+    )
+    assert (demo.kind, demo.has_api_key) == ("demo", False)
+    await here.close()
+
+
+async def test_what_is_not_declared_any_more_is_switched_off_and_keeps_its_name_and_price(
+    pool: Pool,
+) -> None:
+    before = catalogue(SMALL, BIG)
+    await before.declare(pool)
+    after = catalogue(providers=())
+    await after.declare(pool)
+    assert await names(after) == ["demo"]
+    small = await after.by_name("small")
+    assert small is not None
+    assert (small.enabled, small.is_default) == (False, False)
+    assert small.config.prices is not None
+    assert small.config.prices.input == "0.5"
+    assert {one.name: one.enabled for one in await after.providers()} == {
+        "demo": True,
+        "house": False,
+    }
+    with pytest.raises(ModelFailed, match="not configured any more"):
+        await after.choose(small.config.id)
+    again = catalogue(SMALL)
+    await again.declare(pool)
+    back = await again.get(small.config.id)
+    assert back is not None
+    assert (back.enabled, back.is_default, back.created_at) == (True, True, small.created_at)
+
+
+async def test_declaring_the_same_again_changes_nothing(pool: Pool) -> None:
+    await catalogue(SMALL, BIG).declare(pool)
+    before = (await models.models(pool), await models.providers(pool))
+    await catalogue(SMALL, BIG).declare(pool)
+    assert (await models.models(pool), await models.providers(pool)) == before
+
+
+async def test_replicas_that_start_together_with_other_settings_do_not_fight(pool: Pool) -> None:
+    """Whoever comes last is right, and nobody fails."""
+    several = [catalogue(SMALL, BIG), catalogue(BIG), catalogue(providers=())] * 4
+    async with asyncio.TaskGroup() as group:
+        for one in several:
+            group.create_task(one.declare(pool))
+    enabled = [one.config.name for one in await models.models(pool) if one.enabled]
+    assert enabled in (["big", "small", "demo"], ["big", "demo"], ["demo"])
+    await catalogue(SMALL).declare(pool)
+    assert [one.config.name for one in await models.models(pool) if one.enabled] == [
+        "small",
+        "demo",
+    ]
+
+
+async def test_a_model_that_another_replica_declared_is_known_here(pool: Pool) -> None:
+    clock = FakeClock()
+    old, new = catalogue(BIG, clock=clock), catalogue(SMALL, BIG)
+    await old.declare(pool)
+    await new.declare(pool)
+    small = await old.by_name("small")
+    assert small is not None
+    choice = await old.choose(small.config.id)
+    assert choice.config.model == "s-1"
+    await catalogue(BIG).declare(pool)
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(old.run())
+        await clock.pass_over("models_read")
+        await clock.asleep_on("models_read")
+        reading.cancel()
+    assert await names(old) == ["big", "demo"]
+    await old.close()
+
+
+async def test_a_model_whose_provider_is_not_declared_here_says_so(pool: Pool) -> None:
+    await catalogue(SMALL).declare(pool)
+    small = (await models.models(pool))[0]
+    elsewhere = catalogue(providers=())
+    with pytest.raises(ModelFailed, match="not configured any more"):
+        await elsewhere.choose(small.config.id)
+    await elsewhere.declare(pool)
+    await catalogue(SMALL).declare(pool)
+    unheard = ModelConfigId(UUID(int=9))
+    assert await elsewhere.get(unheard) is None  # reads the list again
+    with pytest.raises(ModelFailed, match="provider of the model small is not configured on"):
+        await elsewhere.choose(small.config.id)
+
+
+# The front door
+
+
+async def test_models_are_listed_with_what_may_be_known_of_them(front: Front) -> None:
+    listed = (await front.ask("GET", "/models")).items
+    assert [one["name"] for one in listed] == ["fast", "clever"]
+    assert listed[0] == {
+        "id": str(FAST.id),
+        "name": "fast",
+        "provider": "acme",
+        "model": "fast-1",
+        "display_name": "fast",
+        "enabled": True,
+        "is_default": True,
+        "source": "settings",
+        "created_at": "2020-01-01T00:00:00Z",
+        "updated_at": "2020-01-01T00:00:00Z",
+        "context_limit": 1000,
+        "model_config": {},
+    }
+    everything = (await front.ask("GET", "/models?include_disabled=true")).items
+    assert [one["enabled"] for one in everything] == [True, True, False]
+    one = await front.ask("GET", f"/models/{RETIRED.id}")
+    assert one.json["model_config"] == {"cost": {"input_price_per_million_tokens": "3"}}
+    assert (await front.ask("GET", f"/models/{UUID(int=9)}")).code == (404, "not_found")
+    wrong = await front.ask("GET", "/models/fast")
+    assert (wrong.status, wrong.field) == (400, "model_id")
+
+
+@pytest.mark.promise("P13")
+async def test_providers_are_listed_without_their_keys(front: Front) -> None:
+    listed = (await front.ask("GET", "/providers")).items
+    assert [(one["name"], one["provider"], one["has_api_key"]) for one in listed] == [
+        ("acme", "anthropic", True),
+        ("other", "anthropic", False),
+    ]
+    assert not [name for one in listed for name in one if name in {"api_key", "key", "secret"}]
+    acme, other = (await front.ask("GET", "/chats/models")).at("providers")
+    assert acme["available"] is True
+    assert (other["available"], other["unavailable_reason"]) == (False, "missing_api_key")
+
+
+async def test_nothing_can_be_changed_here_and_the_answer_says_where(front: Front) -> None:
+    for method, path in (
+        ("POST", "/models"),
+        ("PATCH", f"/models/{FAST.id}"),
+        ("DELETE", f"/models/{FAST.id}"),
+        ("POST", "/providers"),
+    ):
+        refused = await front.ask(method, path, {"name": "x"})
+        assert refused.code == (405, "managed_by_settings"), path
+        assert "GET" in refused.headers["allow"]
+        assert "chatd.toml" in str(refused.json["message"])
+
+
+async def test_a_model_that_is_switched_off_takes_nothing_new(front: Front) -> None:
+    for field, value in (("model", "retired"), ("model_config_id", str(RETIRED.id))):
+        refused = await front.ask("POST", "/chats", saying("hi", **{field: value}))
+        assert (refused.status, refused.field) == (400, field)
+        assert "not configured any more" in str(refused.json["message"])
+    chat = await front.create(model="clever")
+    assert (await front.chat(chat)).model_config_id == CLEVER.id
