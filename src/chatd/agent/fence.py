@@ -26,8 +26,13 @@ class Fence:
             if isinstance(chat_id, str) and isinstance(epoch, int):
                 self._raise(chat_id, max(epoch, self._highest.get(chat_id, 0)))
 
-    async def admit(self, chat_id: str, epoch: int) -> None:
-        """Refuse an epoch below the highest; a higher one is on disk before this returns."""
+    async def check(self, chat_id: str, epoch: int | None) -> None:
+        """Refuse an epoch below the highest; a higher one is on disk before this returns.
+
+        Who names no chat or no epoch is not a worker, and is not fenced.
+        """
+        if not chat_id or epoch is None:
+            return
         highest = self._highest.get(chat_id, 0)
         if epoch < highest:
             raise AgentError(

@@ -101,7 +101,8 @@ class JsonLog:
         await self._in_thread(partial(self._replace, data))
 
     def close(self) -> None:
-        self._thread.shutdown(wait=True)
+        """What was asked for is still written. Does not wait: a dead disk may never answer."""
+        self._thread.shutdown(wait=False)
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, work)

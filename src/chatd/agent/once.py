@@ -25,6 +25,7 @@ MAX_KEY_BYTES = 512
 MAX_RESULT_BYTES = 64 * 1024
 MAX_RESULTS_BYTES = 8 * 1024 * 1024
 _MAX_LOG_BYTES = 3 * MAX_RESULTS_BYTES
+_TRY_LATER = (429, 503)
 
 Effect = Callable[[], Awaitable[Json]]
 
@@ -61,8 +62,8 @@ class Once:
     ) -> Json:
         """The effect's result, now or from the first time; then `again` is laid over it.
 
-        The effect goes on if the caller is cancelled. If it raises an AgentError below 500, or
-        503, nothing has happened and the key is free again; any other refusal is repeated.
+        The effect goes on if the caller is cancelled. If it is refused with 429 or 503, which
+        mean "nothing was done, try later", the key is free again; other refusals are repeated.
         """
         if not key or len(key.encode("utf-8", "replace")) > MAX_KEY_BYTES:
             raise AgentError(400, f"The idempotency key must have 1 to {MAX_KEY_BYTES} bytes.")
@@ -122,7 +123,7 @@ class Once:
         try:
             return await effect()
         except AgentError as refusal:
-            if refusal.status < 500 or refusal.status == 503:
+            if refusal.status in _TRY_LATER:
                 self._noted.pop(key, None)
                 noted.state = "void"
             else:

@@ -13,7 +13,9 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from chatd.agent.commands import Entry, Order, from_last_word, wait
@@ -28,6 +30,7 @@ _T = TypeVar("_T")
 
 MAX_WAIT_S = 300.0
 MAX_LISTED = 10
+_THREADS = 8
 SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
 
 
@@ -67,6 +70,8 @@ class Processes:
         self._number = 0
         self._tasks: set[asyncio.Task[object]] = set()
         self._closing = False
+        # Its own threads: nobody waits for them at the end, should the disk never answer.
+        self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="process")
 
     async def start(
         self,
@@ -128,15 +133,15 @@ class Processes:
         mine.sort(key=lambda entry: (not entry.running, -entry.number))
         return [entry.listed() for entry in mine[:MAX_LISTED]]
 
-    def signal(self, process_id: str, name: str, chat_id: str | None = None) -> None:
+    async def signal(self, process_id: str, name: str, chat_id: str | None = None) -> None:
         """`terminate` or `kill`, to the command and all that it has started in its group."""
         number = SIGNALS.get(name)
         if number is None:
             raise AgentError(400, f"The signal must be one of: {', '.join(SIGNALS)}.")
         entry = self._find(process_id, chat_id)
-        if entry is None:
+        if entry is None and await self._from_disk(process_id, chat_id) is None:
             raise _unknown(process_id)
-        if entry.child is None or not entry.child.signal(number):
+        if entry is None or entry.child is None or not entry.child.signal(number):
             raise AgentError(409, f"The process {process_id} is not running.", code="not_running")
 
     async def close(self) -> None:
@@ -169,7 +174,7 @@ class Processes:
         number = self._number
         self._starting[number] = order
         try:
-            workdir, spawned = await asyncio.to_thread(self._spawn, order)
+            workdir, spawned = await self._in_thread(partial(self._spawn, order))
         finally:
             del self._starting[number]
         entry = Entry(secrets.token_hex(8), number, order, workdir, self._now())
@@ -212,7 +217,7 @@ class Processes:
 
     async def _save(self, entry: Entry) -> None:
         try:
-            await asyncio.to_thread(self._finished.save, entry.id, entry.last_word())
+            await self._in_thread(partial(self._finished.save, entry.id, entry.last_word()))
         finally:
             entry.saved = True
             self._forget()
@@ -233,7 +238,7 @@ class Processes:
         return entry
 
     async def _from_disk(self, process_id: str, chat_id: str | None) -> Json | None:
-        record = await asyncio.to_thread(self._finished.load, process_id)
+        record = await self._in_thread(partial(self._finished.load, process_id))
         if record is None or (chat_id is not None and record.get("chat_id") != chat_id):
             return None
         return record
@@ -249,6 +254,9 @@ class Processes:
             "the state of the workspace before you repeat it.",
             code="outcome_unknown",
         )
+
+    async def _in_thread(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _own(self, work: Coroutine[object, object, _T]) -> asyncio.Task[_T]:
         task = asyncio.get_running_loop().create_task(work)
