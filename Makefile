@@ -16,7 +16,7 @@ SETUP = $(BIN)/python tools/environment.py --check $@ 2>/dev/null && exit 0; \
 	then exec "$$python" tools/environment.py $@; fi; done; \
 	echo "error: no Python 3.11 or newer found (PYTHON=/path/to/python names one)" >&2; exit 1
 
-.PHONY: help serve test chaos test-model fmt bench docs lock clean runtime dev model
+.PHONY: help serve test chaos rolling test-model fmt bench docs lock clean runtime dev model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ fmt: dev ## format the code and fix what can be fixed
 
 chaos: dev ## kill replicas at random for half an hour (ARGS="--seconds 60 --seed 7")
 	@exec $(BIN)/python -m tests.chaos.soak $(ARGS)
+
+rolling: dev ## restart three servers in turn under 50 chats (ARGS="--seconds 60 --chats 8")
+	@exec $(BIN)/python -m tests.chaos.rolling $(ARGS)
 
 bench: dev ## measure speed and print a table
 	@exec $(BIN)/python -m bench $(ARGS)

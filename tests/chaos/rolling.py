@@ -1,0 +1,175 @@
+"""Three servers that are restarted one after the other, again and again, under running chats.
+
+`make rolling` does this every 20 seconds for five minutes under 50 chats; ARGS="--seconds 30
+--chats 8" makes it shorter. Nobody may notice: no message is lost, no step is asked of the model
+twice, and every viewer ends with what the database holds.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from aiohttp import ClientSession, TCPConnector
+from msgspec import Struct
+
+from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Pool, PoolConfig
+from tests.support.chaos.servers import House, Servers, Visitor
+from tests.support.chaos.steady import SteadyModel
+from tests.support.client_state import ClientState
+from tests.support.crash import mortal_server
+from tests.support.viewer import fresh
+from tests.support.witness import Witness
+
+SETTLES_S = 60.0
+TURN_S = 120.0
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """`restarts` in all; `pause_s` from one to the next; an answer takes `answer_s`."""
+
+    restarts: int = 15
+    pause_s: float = 20.0
+    chats: int = 50
+    replicas: int = 3
+    answer_s: float = 4.0
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    messages: int
+    model_calls: int
+    restarts: int
+    connections: int
+    slowest_exit_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.restarts} restarts, {self.messages} messages, {self.model_calls} model calls,"
+            f" {self.connections} connections of viewers, slowest exit {self.slowest_exit_s:.1f} s"
+        )
+
+
+class Guest:
+    """Has one chat, and says the next thing when the last was answered."""
+
+    def __init__(
+        self, number: int, visitor: Visitor, witness: Witness, done: asyncio.Event
+    ) -> None:
+        self._number = number
+        self._visitor = visitor
+        self._witness = witness
+        self._done = done
+
+    async def stay(self) -> None:
+        watching: asyncio.Task[None] | None = None
+        async with asyncio.TaskGroup() as group:
+            turn = 0
+            while turn == 0 or not self._done.is_set():
+                turn += 1
+                await self._say(turn)
+                watching = watching or group.create_task(self._visitor.watch())
+                await self._visitor.until(_answered(turn), TURN_S)
+            if watching is not None:
+                watching.cancel()
+
+    async def _say(self, turn: int) -> None:
+        text = f"m{self._number}x{turn} 0"
+        await self._visitor.say(text, key=f"00000000-0000-4000-8000-{self._number:06d}{turn:06d}")
+        assert self._visitor.chat_id is not None
+        self._witness.sends(self._visitor.chat_id, text).acked = True
+
+
+def _answered(turn: int) -> Callable[[ClientState], bool]:
+    return lambda state: len(state.messages) >= turn * 2 and state.status == "waiting"
+
+
+async def roll(dsn: str, plan: Plan) -> Told:
+    """Raises AssertionError if somebody has noticed."""
+    witness = Witness()
+    async with AsyncExitStack() as stack:
+        data_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="chatd-roll-"))
+        model = await stack.enter_async_context(SteadyModel.running())
+        model.answer_s = plan.answer_s
+        http = await stack.enter_async_context(ClientSession(connector=TCPConnector(limit=0)))
+        house = House(dsn=dsn, model_url=model.url, data_dir=Path(data_dir))
+        servers = Servers(house, stack)
+        await asyncio.gather(*(servers.add() for _ in range(plan.replicas)))
+        visitors = [Visitor(servers, http) for _ in range(plan.chats)]
+        slowest_s = await _restart_under(visitors, servers, model, witness, plan)
+        await _look(dsn, witness, visitors)
+        _paid_once(model)
+        return Told(
+            messages=len(witness.sent),
+            model_calls=sum(model.asked.values()),
+            restarts=plan.restarts,
+            connections=sum(visitor.connections for visitor in visitors),
+            slowest_exit_s=slowest_s,
+        )
+
+
+async def _restart_under(
+    visitors: Sequence[Visitor],
+    servers: Servers,
+    model: SteadyModel,
+    witness: Witness,
+    plan: Plan,
+) -> float:
+    done = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for number, visitor in enumerate(visitors, 1):
+            group.create_task(Guest(number, visitor, witness, done).stay())
+        await model.busy(plan.chats)
+        slowest_s = await servers.roll(plan.restarts, plan.pause_s)
+        done.set()
+    return slowest_s
+
+
+def _paid_once(model: SteadyModel) -> None:
+    twice = {step: times for step, times in model.asked.items() if times > 1}
+    assert twice == {}, f"steps that were asked of the model again: {twice}"
+    assert model.refused == [], "the model was sent what it refuses"
+
+
+async def _look(dsn: str, witness: Witness, visitors: Sequence[Visitor]) -> None:
+    pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)))
+    try:
+        await witness.settled(pool, within_s=SETTLES_S)
+        await witness.check(pool)
+        for visitor in visitors:
+            assert visitor.chat_id is not None
+            meant = await fresh(pool, visitor.chat_id)
+            assert visitor.state.settled() == meant, f"a viewer of {visitor.chat_id} is behind"
+    finally:
+        await pool.close()
+
+
+async def _main(plan: Plan) -> Told:
+    async with mortal_server() as server:
+        return await roll(server.dsn, plan)
+
+
+def main(args: Sequence[str]) -> int:
+    plan = Plan()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=plan.restarts * plan.pause_s)
+    parser.add_argument("--every", type=float, default=plan.pause_s)
+    parser.add_argument("--chats", type=int, default=plan.chats)
+    parser.add_argument("--replicas", type=int, default=plan.replicas)
+    asked = parser.parse_args(args)
+    plan = Plan(
+        restarts=max(round(asked.seconds / asked.every), 1),
+        pause_s=asked.every,
+        chats=asked.chats,
+        replicas=asked.replicas,
+    )
+    told = asyncio.run(_main(plan))
+    sys.stdout.write(f"nobody has noticed: {told}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,231 @@
+"""`chatd serve` as processes, and visitors who speak to whichever of them is up.
+
+A visitor does as any client should: what was not answered is said again with the same key, and a
+stream that ended is taken up elsewhere with the last version seen.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import ClientError, ClientSession, ClientTimeout
+from msgspec import Struct
+
+from chatd.domain.events import Event
+from chatd.domain.ids import ChatId
+from tests.support.client_state import ClientState
+from tests.support.processes import ROOT
+
+STARTS_S: Final = 60.0
+LEAVES_S: Final = 60.0
+ANSWER_S: Final = 10.0
+TOKEN: Final = "rolling-token"
+AUTH: Final = {"Authorization": f"Bearer {TOKEN}"}
+AGAIN: Final = frozenset({502, 503, 504})
+
+
+class House(Struct, frozen=True, kw_only=True):
+    """What all servers have in common."""
+
+    dsn: str
+    model_url: str
+    data_dir: Path
+
+    @property
+    def env(self) -> dict[str, str]:
+        provider = {"name": "fake", "kind": "openai-compat", "base_url": f"{self.model_url}/v1"}
+        model = {"name": "fake", "provider": "fake", "model": "fake-1", "default": True}
+        return {
+            "HOME": "/nonexistent",
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "CHATD_ADMIN_TOKEN": TOKEN,
+            "CHATD_LOG_LEVEL": "warning",
+            "CHATD_DATABASE_URL": self.dsn,
+            "CHATD_DATABASE_POOL_SIZE": "5",
+            "CHATD_DATA_DIR": str(self.data_dir),
+            "CHATD_PROVIDERS": msgspec.json.encode([provider]).decode(),
+            "CHATD_MODELS": msgspec.json.encode([model]).decode(),
+        }
+
+
+class Server:
+    def __init__(self, process: Process, url: str) -> None:
+        self.url = url
+        self.leaving = False
+        self._process = process
+
+    async def leave(self) -> None:
+        """Asked to, in good order. Raises if it does not do so."""
+        self.leaving = True
+        self._process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(LEAVES_S):
+            code = await self._process.wait()
+        assert code == 0, f"a server that was asked to leave ended with {code}"
+
+    def kill(self) -> None:
+        self.leaving = True
+        if self._process.returncode is None:
+            self._process.kill()
+
+
+@asynccontextmanager
+async def server(house: House) -> AsyncGenerator[Server]:
+    """Killed in the end, if it has not left by then."""
+    process = await asyncio.create_subprocess_exec(
+        Path(sys.executable).with_name("chatd"),
+        "serve",
+        "--port",
+        "0",
+        cwd=ROOT,
+        env=house.env,
+        stdin=DEVNULL,
+        stdout=PIPE,
+    )
+    try:
+        async with asyncio.timeout(STARTS_S):
+            url = await _url_said_by(process)
+        yield Server(process, url)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _url_said_by(process: Process) -> str:
+    assert process.stdout is not None
+    async for line in process.stdout:
+        for word in line.decode().split():
+            if word.startswith("http://"):
+                return f"http://{urlsplit(word.rstrip(',')).netloc}"
+    raise AssertionError("the server ended before it was ready")
+
+
+class Servers:
+    """Those that are up, or on their way out."""
+
+    def __init__(self, house: House, stack: AsyncExitStack) -> None:
+        self._house = house
+        self._stack = stack
+        self._turn = 0
+        self.now: list[Server] = []
+
+    async def add(self) -> None:
+        self.now.append(await self._stack.enter_async_context(server(self._house)))
+
+    async def roll(self, times: int, pause_s: float) -> float:
+        """One leaves, and only then another comes; after a while the next. Says how long the
+        slowest took to leave."""
+        loop, slowest_s = asyncio.get_running_loop(), 0.0
+        for number in range(times):
+            began, place = loop.time(), number % len(self.now)
+            await self.now[place].leave()
+            slowest_s = max(slowest_s, loop.time() - began)
+            self.now[place] = await self._stack.enter_async_context(server(self._house))
+            await asyncio.sleep(max(began + pause_s - loop.time(), 0.0))
+        return slowest_s
+
+    def next(self) -> Server:
+        """By turns; one that leaves is asked only if all do."""
+        self._turn += 1
+        up = [one for one in self.now if not one.leaving] or self.now
+        return up[self._turn % len(up)]
+
+
+class Visitor:
+    """`state` is what it sees of its chat."""
+
+    def __init__(self, servers: Servers, http: ClientSession) -> None:
+        self._servers = servers
+        self._http = http
+        self._changed = asyncio.Event()
+        self._last_id: int | None = None
+        self.chat_id: ChatId | None = None
+        self.connections = 0
+        self.state = ClientState()
+
+    async def say(self, text: str, key: str) -> None:
+        """Until somebody has taken it. The first words make the chat."""
+        chat = "" if self.chat_id is None else f"/{self.chat_id}/messages"
+        body = msgspec.json.encode({"content": [{"type": "text", "text": text}]})
+        while True:
+            try:
+                answer = await self._post(f"/api/v1/chats{chat}", body, key)
+            except (ClientError, ConnectionError, TimeoutError):
+                answer = None
+            if answer is not None:
+                self.chat_id = self.chat_id or msgspec.convert(answer["id"], ChatId)
+                return
+            await asyncio.sleep(0.05)
+
+    async def _post(self, path: str, body: bytes, key: str) -> dict[str, object] | None:
+        headers = AUTH | {"Content-Type": "application/json", "Idempotency-Key": key}
+        url = self._servers.next().url + path
+        async with self._http.post(
+            url, data=body, headers=headers, timeout=ClientTimeout(total=ANSWER_S)
+        ) as response:
+            content = await response.read()
+            if response.status in AGAIN:
+                return None
+            assert response.status < 300, f"{response.status}: {content.decode()}"
+            return msgspec.json.decode(content, type=dict[str, object])
+
+    # Watching
+
+    async def watch(self) -> None:
+        """Now at one server, now at another, until cancelled."""
+        while True:
+            with suppress(ClientError, ConnectionError, TimeoutError):
+                await self._watch_once()
+            await asyncio.sleep(0.05)
+
+    async def until(self, there: Callable[[ClientState], bool], within_s: float) -> None:
+        try:
+            async with asyncio.timeout(within_s):
+                while not there(self.state):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise AssertionError(f"{self.chat_id} does not go on: {self.state}") from None
+
+    async def _watch_once(self) -> None:
+        if not self._last_id:
+            self.state = ClientState()
+        headers = AUTH if not self._last_id else AUTH | {"Last-Event-ID": str(self._last_id)}
+        url = f"{self._servers.next().url}/api/v1/chats/{self.chat_id}/events"
+        self.connections += 1
+        async with self._http.get(url, headers=headers, timeout=ClientTimeout(total=None)) as got:
+            if got.status in AGAIN:
+                return
+            assert got.status == 200, f"{got.status}: {await got.text()}"
+            async for fields in _blocks(got.content):
+                if fields.get("event") == "end":
+                    return
+                if data := fields.get("data"):
+                    self._take(msgspec.json.decode(data, type=Event), fields.get("id"))
+
+    def _take(self, event: Event, last_id: str | None) -> None:
+        self.state = self.state.apply([event])
+        if last_id is not None:
+            self._last_id = int(last_id)
+        self._changed.set()
+
+
+async def _blocks(lines: AsyncIterable[bytes]) -> AsyncGenerator[dict[str, str]]:
+    fields: dict[str, str] = {}
+    async for raw in lines:
+        line = raw.decode().rstrip("\r\n")
+        if line:
+            name, _, value = line.partition(":")
+            fields[name] = value.removeprefix(" ")
+        else:
+            yield fields
+            fields = {}
