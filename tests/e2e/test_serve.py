@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession, StreamReader
+from typer.testing import CliRunner
 
 from chatd import app
-from chatd.settings.tree import Server, Settings
+from chatd.cli.main import app as command_line
+from chatd.clock import SystemClock
+from chatd.settings.tree import Database, Server, Settings
 from chatd.store import migrate
 from tests.support.clock import FakeClock
 from tests.support.database import scratch_space
@@ -48,12 +51,6 @@ async def chatd(*arguments: object) -> AsyncGenerator[Process]:
         await process.communicate()
 
 
-async def said(*arguments: object) -> tuple[int | None, str]:
-    async with asyncio.timeout(40), chatd(*arguments) as process:
-        out, err = await process.communicate()
-        return process.returncode, (out + err).decode()
-
-
 def pid_file(data_dir: Path) -> Path:
     return data_dir / "pg" / "cluster" / "postmaster.pid"
 
@@ -68,47 +65,146 @@ async def lines_until(process: Process, last: str) -> list[str]:
     return lines
 
 
-async def test_serve_makes_a_database_and_leaves_nothing_running(data_dir: Path) -> None:
-    """Takes seconds: it makes a cluster and starts the server twice."""
-    told: list[str] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        async with (
-            asyncio.timeout(50),
-            chatd("serve", "--port", "0", "--data-dir", data_dir) as process,
-        ):
-            told += (await lines_until(process, LAST_LINE))[1:3]
-            process.send_signal(number)
-            out, err = await process.communicate()
-            assert (process.returncode, out, err) == (0, b"Stopped.\n", b"")
-    count = len(migrate.load(migrate.packaged()))
-    applied = "1 migration applied" if count == 1 else f"{count} migrations applied"
-    assert told == [
-        f"  data      {data_dir}",
-        f"  database  embedded PostgreSQL, {applied}",
-        f"  data      {data_dir}",
-        "  database  embedded PostgreSQL, up to date",
+async def address(process: Process) -> str:
+    """Where it listens, once it does."""
+    lines = await lines_until(process, LAST_LINE)
+    return next(word for line in lines for word in line.split() if word.startswith("http"))[
+        : -len("/api/v1,")
     ]
-    assert not pid_file(data_dir).exists()
+
+
+def told_of(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith(("  data", "  database"))]
+
+
+async def stopped(process: Process, number: signal.Signals) -> tuple[int | None, bytes, bytes]:
+    process.send_signal(number)
+    out, err = await process.communicate()
+    return process.returncode, out, err
 
 
 @pytest.mark.promise("P16")
-async def test_a_fresh_server_answers_a_message_with_the_demo_model(data_dir: Path) -> None:
-    """No key, no database, nothing set up. Takes seconds: it makes a cluster."""
+async def test_a_fresh_server_answers_with_the_demo_model_and_leaves_nothing_running(
+    data_dir: Path,
+) -> None:
+    """No key, no database, nothing set up. Takes seconds: it makes a cluster and starts twice."""
     command = ("serve", "--port", "0", "--data-dir", data_dir)
-    async with asyncio.timeout(50), chatd(*command) as process:
-        lines = await lines_until(process, LAST_LINE)
-        url = next(line.split()[1] for line in lines if "/api/v1" in line).rstrip(",")
+    async with asyncio.timeout(100), chatd(*command) as process:
+        first = await lines_until(process, LAST_LINE)
+        url = next(line.split()[1] for line in first if "/api/v1" in line).removesuffix("/api/v1,")
         token = (data_dir / "admin-token").read_text().strip()
-        async with ClientSession(headers={"Authorization": f"Bearer {token}"}) as client:
-            wish = {"content": [{"type": "text", "text": "fast: hello"}]}
-            async with client.post(f"{url}/chats", json=wish) as created:
-                assert created.status == 201
-                chat: dict[str, str] = await created.json()
-            async with client.get(f"{url}/chats/{chat['id']}/events") as stream:
-                answered = [line async for line in answer_in(stream.content)]
-        assert answered[-1]["role"] == "assistant"
-        process.send_signal(signal.SIGTERM)
-        assert await process.wait() == 0
+        async with client_of(url, token) as client:
+            assert await answered(client, await begun(client, "fast: hello"))
+        assert await stopped(process, signal.SIGTERM) == (0, b"Stopped.\n", b"")
+    count = len(migrate.load(migrate.packaged()))
+    assert told_of(first) == [
+        f"  data      {data_dir}",
+        f"  database  embedded PostgreSQL, {count} migrations applied",
+    ]
+    assert not pid_file(data_dir).exists()
+    async with asyncio.timeout(100), chatd(*command) as process:
+        again = await lines_until(process, LAST_LINE)
+        assert await stopped(process, signal.SIGINT) == (0, b"Stopped.\n", b"")
+    assert told_of(again)[1] == "  database  embedded PostgreSQL, up to date"
+    assert not pid_file(data_dir).exists()
+
+
+async def test_one_process_serves_and_another_one_works(dsn: str, tmp_path: Path) -> None:
+    """Takes seconds: two processes are started, one after the other."""
+    at = ("--port", "0", "--data-dir", tmp_path, "--database-url", dsn)
+    async with asyncio.timeout(100), chatd("serve", "--no-worker", *at) as serving:
+        url = await address(serving)
+        token = (tmp_path / "admin-token").read_text().strip()
+        async with client_of(url, token) as client:
+            chat = await begun(client, "fast: hello")
+            assert await status_of(client, chat) == "pending"
+            async with chatd("worker", *at) as working:
+                lines = await lines_until(working, LAST_LINE)
+                health = next(line.split()[1] for line in lines if "health" in line).rstrip(",")
+                assert await answered(client, chat)
+                await assert_health_only(client, health.removesuffix("/healthz"))
+                assert await stopped(working, signal.SIGTERM) == (0, b"Stopped.\n", b"")
+        assert await stopped(serving, signal.SIGTERM) == (0, b"Stopped.\n", b"")
+
+
+async def assert_health_only(client: ClientSession, url: str) -> None:
+    for path, status in (("/healthz", 200), ("/readyz", 200), ("/metrics", 200), ("/api/v1", 404)):
+        async with client.get(f"{url}{path}") as asked:
+            assert asked.status == status, path
+    async with client.post(f"{url}/healthz") as asked:
+        assert (asked.status, asked.headers["allow"]) == (405, "GET")
+
+
+@pytest.mark.promise("P5")
+async def test_while_it_drains_the_port_stays_open_and_nothing_new_is_begun(
+    dsn: str, tmp_path: Path
+) -> None:
+    stop = asyncio.Event()
+    ready: asyncio.Future[app.Ready] = asyncio.get_running_loop().create_future()
+    running: list[int] = []
+    settings = Settings(data_dir=tmp_path, server=Server(port=0), database=Database(url=dsn))
+    told = app.Told(ready=ready.set_result, stopping=running.append)
+    env = {"CHATD_ADMIN_TOKEN": "secret"}
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        serving = group.create_task(
+            app.serve(settings, env, clock=SystemClock(), stop=stop, told=told)
+        )
+        url = (await ready).url or ""
+        async with client_of(url, "secret") as client:
+            chat = await begun(client, "slow: a story")
+            async with client.get(f"/api/v1/chats/{chat}/events") as stream:
+                await until_event(stream.content, b"message_part")
+                stop.set()
+                await until_event(stream.content, b"going_away")
+            assert running == [1]
+            async with client.get("/readyz") as asked:
+                assert (asked.status, await asked.json()) == (503, {"status": "draining"})
+            async with client.get("/healthz") as asked:
+                assert asked.status == 200
+            for path in ("/chats", f"/chats/{chat}/messages"):
+                async with client.post(f"/api/v1{path}", json=saying("more")) as refused:
+                    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+                    assert (await refused.json())["code"] == "going_away"
+            async with client.get(f"/api/v1/chats/{chat}/events") as refused:
+                assert (refused.status, (await refused.json())["code"]) == (503, "going_away")
+            async with client.post(f"/api/v1/chats/{chat}/interrupt") as stopped_chat:
+                assert stopped_chat.status == 200
+            await serving
+    assert serving.done()
+
+
+def client_of(url: str, token: str) -> ClientSession:
+    return ClientSession(url, headers={"Authorization": f"Bearer {token}"})
+
+
+def saying(words: str) -> dict[str, object]:
+    return {"content": [{"type": "text", "text": words}]}
+
+
+async def begun(client: ClientSession, words: str) -> str:
+    async with client.post("/api/v1/chats", json=saying(words)) as created:
+        assert created.status == 201
+        chat: dict[str, str] = await created.json()
+        return chat["id"]
+
+
+async def status_of(client: ClientSession, chat: str) -> str:
+    async with client.get(f"/api/v1/chats/{chat}") as asked:
+        found: dict[str, str] = await asked.json()
+        return found["status"]
+
+
+async def answered(client: ClientSession, chat: str) -> bool:
+    async with client.get(f"/api/v1/chats/{chat}/events") as stream:
+        found = [message async for message in answer_in(stream.content)]
+    return found[-1]["role"] == "assistant"
+
+
+async def until_event(stream: StreamReader, word: bytes) -> None:
+    async for line in stream:
+        if word in line:
+            return
+    raise AssertionError(f"the stream ended without {word!r}")
 
 
 async def answer_in(stream: StreamReader) -> AsyncGenerator[dict[str, str]]:
@@ -123,16 +219,22 @@ async def answer_in(stream: StreamReader) -> AsyncGenerator[dict[str, str]]:
                 return
 
 
-async def test_migrate_says_what_is_pending_and_does_it_once(empty_dsn: str) -> None:
-    at = ("--data-dir", "/nonexistent", "--database-url", empty_dsn)
+def test_migrate_says_what_is_pending_and_does_it_once(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CHATD_TEST_DATABASE_URL", raising=False)
+
+    def said(command: str) -> tuple[int, str]:
+        at = ("--data-dir", "/nonexistent", "--database-url", empty_dsn)
+        ran = CliRunner().invoke(command_line, ("migrate", command, *at))
+        return ran.exit_code, ran.output
+
     files = [migration.file for migration in migrate.load(migrate.packaged())]
-    pending = "".join(f"pending {file}\n" for file in files)
-    assert await said("migrate", "check", *at) == (3, pending)
-    applied = "".join(f"applied {file}\n" for file in files)
-    assert await said("migrate", "up", *at) == (0, applied)
-    assert await said("migrate", "up", *at) == (0, "up to date\n")
-    assert await said("migrate", "check", *at) == (0, "up to date\n")
-    code, status = await said("migrate", "status", *at)
+    assert said("check") == (3, "".join(f"pending {file}\n" for file in files))
+    assert said("up") == (0, "".join(f"applied {file}\n" for file in files))
+    assert said("up") == (0, "up to date\n")
+    assert said("check") == (0, "up to date\n")
+    code, status = said("status")
     assert code == 0
     assert [line.split()[:2] for line in status.splitlines()] == [
         [file[:4], "applied"] for file in files
