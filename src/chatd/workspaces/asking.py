@@ -40,9 +40,13 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Line:
-    """A way to one agent. Open until closed; closing cuts off whoever still asks."""
+    """A way to one agent. Open until closed; closing cuts off whoever still asks.
+
+    `lost`: the last question that came to an end had no answer.
+    """
 
     def __init__(self, endpoint: Endpoint, signer: Signer) -> None:
+        self.lost = False
         self._signer = signer
         self._base = "http://agent"
         self._session = aiohttp.ClientSession(
@@ -69,13 +73,16 @@ class Line:
         # aiohttp's errors carry the request with its headers; ours must not hang on to them.
         try:
             async with asyncio.timeout(ask.answer_s):
-                return await self._exchange(ask, signed.headers, signed.nonce)
+                answer = await self._exchange(ask, signed.headers, signed.nonce)
+            self.lost = False
+            return answer
         except TimeoutError:
-            lost = AgentLost("the workspace agent did not answer in time")
+            lost = AgentLost("The workspace agent did not answer in time.")
         except (aiohttp.ClientError, OSError, ValueError, RuntimeError) as error:
-            lost = AgentLost(f"the workspace agent cannot be reached: {_reason(error)}")
+            lost = AgentLost(f"The workspace agent cannot be reached: {_reason(error)}.")
         except Untrusted as error:
-            lost = AgentLost(f"what answers is not the agent: {error.message}", code=error.code)
+            lost = AgentLost(f"What answers is not the agent: {error.message}.", code=error.code)
+        self.lost = True
         raise lost
 
     async def _exchange(self, ask: Ask, headers: Mapping[str, str], nonce: str) -> Answer:

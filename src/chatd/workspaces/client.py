@@ -110,7 +110,7 @@ async def greet(line: Line, agent_id: AgentId, *, within_s: float = GREET_S) -> 
     answer = await line.ask(Ask(method="GET", target="/healthz", answer_s=within_s))
     hello = _decode(_accepted(answer), Hello)
     if hello.agent_id != str(agent_id) or hello.boot_id != answer.boot:
-        raise AgentLost("another agent answers here", code="agent_untrusted")
+        raise AgentLost("Another agent answers here.", code="agent_untrusted")
     return hello
 
 
@@ -130,6 +130,11 @@ class AgentClient:
         self._clock = clock
         self._headers = {} if on_behalf is None else on_behalf.headers()
         self.agent_id = agent_id
+
+    @property
+    def lost(self) -> bool:
+        """The agent has left a question without an answer, and nothing has been heard since."""
+        return self._line.lost
 
     def on_behalf_of(self, on_behalf: OnBehalf) -> "AgentClient":
         return AgentClient(self._line, self.agent_id, self._boot, self._clock, on_behalf)
@@ -237,7 +242,7 @@ class AgentClient:
                 self._boot.id = (await greet(self._line, self.agent_id)).boot_id
             answer = await self._line.ask(ask, boot=self._boot.id)
             if answer.boot != self._boot.id:
-                raise AgentLost("the workspace agent is restarted again and again")
+                raise AgentLost("The workspace agent is restarted again and again.")
         return _accepted(answer)
 
 
@@ -266,4 +271,4 @@ def _decode(raw: bytes, type_: type[T]) -> T:
         return msgspec.json.decode(raw, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
-    raise AgentLost("the workspace agent gives answers that cannot be read")
+    raise AgentLost("The workspace agent gives answers that cannot be read.")

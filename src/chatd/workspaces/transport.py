@@ -56,7 +56,7 @@ class Transport:
                 lost = lost or error
         if lost is not None:
             raise lost
-        raise AgentLost("this host knows no way to the workspace agent", code="agent_elsewhere")
+        raise AgentLost("This host knows no way to the workspace agent.", code="agent_elsewhere")
 
     async def _open(self, agent_id: AgentId, endpoint: Endpoint, within_s: float) -> Opened:
         key = dial_key(self._secret, agent_id)
@@ -66,7 +66,7 @@ class Transport:
             hello = await greet(line, agent_id, within_s=within_s)
             opened = True
         except AgentRefused as error:
-            raise AgentLost(f"the workspace agent refuses: {error.message}") from None
+            raise AgentLost(f"The workspace agent refuses: {error.message}.") from None
         finally:
             if not opened:
                 await line.close()

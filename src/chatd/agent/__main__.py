@@ -1,0 +1,5 @@
+"""`python -m chatd.agent`."""
+
+from chatd.agent.main import main
+
+main()

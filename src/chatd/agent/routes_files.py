@@ -1,0 +1,174 @@
+"""The agent's routes for files. What they do to files is next door; here is only what was asked.
+
+File work is done in threads, a few at a time: a slow disk holds up other file work at worst.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from chatd.agent.answering import Caller, Request, Route
+from chatd.agent.edits import Edit, FileEdits, edit_files
+from chatd.agent.errors import AgentError
+from chatd.agent.fence import Fence
+from chatd.agent.http import Reply, json_reply
+from chatd.agent.listing import list_directory
+from chatd.agent.once import Once
+from chatd.agent.parsing import Fields, as_fields
+from chatd.agent.paths import resolve_path
+from chatd.agent.reading import read_file, read_lines
+from chatd.agent.writing import write_file
+
+API = "/api/v0"
+MAX_CONTENT = 10 << 20
+MAX_FILES = 1000
+THREADS = 8
+FILE_WORK_S = 25.0
+
+T = TypeVar("T")
+
+
+class Threads:
+    """A few threads for blocking work. A thread that hangs is one less, and says so in time."""
+
+    def __init__(self, count: int = THREADS, within_s: float = FILE_WORK_S) -> None:
+        self._executor = ThreadPoolExecutor(count, thread_name_prefix="files")
+        self._within_s = within_s
+
+    async def run(self, work: Callable[[], T]) -> T:
+        future = asyncio.get_running_loop().run_in_executor(self._executor, work)
+        done, _ = await asyncio.wait({future}, timeout=self._within_s)
+        if not done:
+            future.cancel()
+            raise AgentError(
+                504, "the workspace's disk has not answered in time", code="disk_timeout"
+            )
+        return future.result()
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False)
+
+
+class FileRoutes:
+    """`touched(chats, paths)` is told of every file that was written for a chat."""
+
+    def __init__(
+        self,
+        *,
+        home: str,
+        threads: Threads,
+        once: Once,
+        fence: Fence,
+        touched: Callable[[Sequence[str], Sequence[str]], None],
+    ) -> None:
+        self._home = home
+        self._threads = threads
+        self._once = once
+        self._fence = fence
+        self._touched = touched
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("POST", f"{API}/list-directory", self._list_directory),
+            Route("GET", f"{API}/read-file", self._read_file),
+            Route("GET", f"{API}/read-file-lines", self._read_lines),
+            Route("GET", f"{API}/resolve-path", self._resolve_path),
+            Route("POST", f"{API}/write-file", self._write_file, max_body=MAX_CONTENT),
+            Route("POST", f"{API}/edit-files", self._edit_files),
+        ]
+
+    async def _list_directory(self, request: Request) -> Reply:
+        fields = request.json()
+        names = [_string(name, "path") for name in fields.items("path")]
+        relativity = fields.text("relativity")
+        fields.done()
+        work = partial(list_directory, names, relativity, home=self._home)
+        return json_reply(await self._threads.run(work))
+
+    async def _read_file(self, request: Request) -> Reply:
+        query = request.query()
+        path, offset, limit = query.text("path"), query.count("offset"), query.count("limit")
+        query.done()
+        work = partial(read_file, path, offset=offset, limit=limit)
+        content, mime = await self._threads.run(work)
+        return Reply(200, content, mime)
+
+    async def _read_lines(self, request: Request) -> Reply:
+        query = request.query()
+        path = query.text("path")
+        numbers = {name: query.count(name) for name in ("offset", "limit")}
+        for name in ("file_size", "line_bytes", "response_lines", "response_bytes"):
+            if f"max_{name}" in request.head.query:
+                numbers[f"max_{name}"] = query.count(f"max_{name}")
+        query.done()
+        return json_reply(await self._threads.run(partial(read_lines, path, **numbers)))
+
+    async def _resolve_path(self, request: Request) -> Reply:
+        query = request.query()
+        path = query.text("path")
+        query.done()
+        return json_reply({"path": await self._threads.run(partial(resolve_path, path))})
+
+    async def _write_file(self, request: Request) -> Reply:
+        query = request.query()
+        path = query.text("path")
+        query.done()
+
+        async def effect() -> dict[str, object]:
+            await self._threads.run(partial(write_file, path, request.body))
+            self._touched(request.caller.family, [path])
+            return {"ok": True}
+
+        return await self._once_for(request.caller, "write", effect)
+
+    async def _edit_files(self, request: Request) -> Reply:
+        fields = request.json()
+        files = [_file_edits(item) for item in fields.items("files")[: MAX_FILES + 1]]
+        include_diff = fields.flag("include_diff")
+        fields.done()
+        if len(files) > MAX_FILES:
+            raise AgentError(400, f"at most {MAX_FILES} files can be edited at once")
+
+        async def effect() -> dict[str, object]:
+            work = partial(edit_files, files, include_diff=include_diff)
+            diffs = await self._threads.run(work)
+            self._touched(request.caller.family, [each.path for each in files])
+            return {"ok": True, "files": diffs}
+
+        return await self._once_for(request.caller, "edit", effect)
+
+    async def _once_for(
+        self, caller: Caller, kind: str, effect: Callable[[], Awaitable[dict[str, object]]]
+    ) -> Reply:
+        await self._fence.check(caller.chat_id, caller.epoch)
+        if not caller.key:
+            return json_reply(await effect())
+        return json_reply(await self._once.perform(caller.key, kind, effect))
+
+
+def _file_edits(item: object) -> FileEdits:
+    fields = as_fields(item, "a file")
+    path = fields.text("path")
+    edits = tuple(_edit(as_fields(edit, "an edit")) for edit in fields.items("edits"))
+    fields.done()
+    return FileEdits(path=path, edits=edits)
+
+
+def _edit(fields: Fields) -> Edit:
+    edit = Edit(
+        search=fields.text("search"),
+        replace=fields.text("replace"),
+        replace_all=fields.flag("replace_all"),
+    )
+    fields.done()
+    return edit
+
+
+def _string(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise AgentError(400, f"{name} must be a list of strings")
+    return value
