@@ -12,6 +12,7 @@ from chatd.domain.workspace import Parameter, Problem
 
 MOST_GIVEN: Final = 100
 MOST_BYTES: Final = 16 * 1024
+_UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 
 
 class Resolved(Struct, frozen=True, kw_only=True):
@@ -75,8 +76,8 @@ def _problems(
 def _wrong(parameter: Parameter, value: str) -> str | None:
     if len(value.encode(errors="replace")) > MOST_BYTES:
         return f"The value is longer than {MOST_BYTES} bytes."
-    if "\0" in value:
-        return "The value has a NUL character in it."
+    if _UNFIT.search(value) is not None:
+        return "The value has characters in it that no program could be given."
     if parameter.type == "list(string)":
         return _wrong_list(parameter, value)
     if parameter.options and value not in {option.value for option in parameter.options}:

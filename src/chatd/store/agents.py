@@ -1,0 +1,96 @@
+"""Workspace agents: who they are, and when they were last heard of, by the database's clock."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, LiteralString
+
+import msgspec
+
+from chatd.domain.ids import WorkspaceId
+from chatd.domain.workspace import AgentId, AgentRow, Pulse
+from chatd.store.conn import Conn
+from chatd.store.rows import json_text, plain
+
+_AGENT: Final = msgspec.json.Decoder(AgentRow)
+
+GET: Final[LiteralString] = "SELECT row_to_json(a) FROM workspace_agents a WHERE a.id = $1"
+
+OF_LATEST: Final[LiteralString] = """
+    SELECT row_to_json(a) AS agent FROM workspaces w
+    JOIN workspace_builds b ON b.workspace_id = w.id AND b.build_number = w.latest_build
+    JOIN workspace_agents a ON a.build_id = b.id
+    WHERE w.id = $1 AND NOT w.deleted ORDER BY a.id"""
+
+ON_HOST: Final[LiteralString] = """
+    SELECT row_to_json(a) AS agent FROM workspace_agents a
+    JOIN workspaces w ON w.id = a.workspace_id
+    WHERE w.host_id = ANY ($1::text[]) AND NOT w.deleted AND a.lifecycle <> 'off'
+    ORDER BY a.id LIMIT $2"""
+
+# Locked in the order of ids, as all who touch many. One that is off stays off.
+HEARD: Final[LiteralString] = """
+    WITH said AS MATERIALIZED (
+        SELECT a.id, p.boot_id, p.lifecycle, p.directory
+        FROM json_to_recordset($1) AS p (id uuid, boot_id text, lifecycle text, directory text)
+        JOIN workspace_agents a ON a.id = p.id
+        WHERE a.lifecycle <> 'off' ORDER BY a.id FOR NO KEY UPDATE OF a)
+    UPDATE workspace_agents a SET
+        first_connected_at = coalesce(a.first_connected_at, now()), last_connected_at = now(),
+        disconnected_at = NULL, boot_id = said.boot_id, lifecycle = said.lifecycle,
+        expanded_directory = CASE said.directory WHEN '' THEN a.expanded_directory
+                                                 ELSE said.directory END
+    FROM said WHERE a.id = said.id"""
+
+# Somebody else may have heard of it in the meantime: then it was this replica that was deaf.
+MISSED: Final[LiteralString] = """
+    UPDATE workspace_agents a SET disconnected_at = now()
+    WHERE a.id = ANY (ARRAY(
+        SELECT x.id FROM workspace_agents x WHERE x.id = ANY ($1::uuid[])
+          AND x.last_connected_at < now() - $2::float8 * interval '1 s'
+          AND x.disconnected_at IS NULL AND x.lifecycle <> 'off'
+        ORDER BY x.id FOR NO KEY UPDATE))"""
+
+GONE: Final[LiteralString] = """
+    UPDATE workspace_agents a SET disconnected_at = now(), lifecycle = 'off'
+    WHERE a.id = ANY (ARRAY(
+        SELECT x.id FROM workspace_agents x
+        WHERE x.id = ANY ($1::uuid[]) AND x.lifecycle <> 'off'
+        ORDER BY x.id FOR NO KEY UPDATE))"""
+
+
+async def get(conn: Conn, agent_id: AgentId) -> AgentRow | None:
+    found = await conn.fetchval(GET, agent_id)
+    return None if found is None else _AGENT.decode(found)
+
+
+async def of_latest_build(conn: Conn, workspace_id: WorkspaceId) -> list[AgentRow]:
+    """None of them: nothing runs there."""
+    rows = await conn.fetch(OF_LATEST, workspace_id)
+    return [_AGENT.decode(row["agent"]) for row in rows]
+
+
+async def on_host(conn: Conn, hosts: Sequence[str], *, most: int = 1000) -> list[AgentRow]:
+    """Those that should be alive there."""
+    return [_AGENT.decode(row["agent"]) for row in await conn.fetch(ON_HOST, list(hosts), most)]
+
+
+async def heard(conn: Conn, pulses: Mapping[AgentId, Pulse]) -> None:
+    said = [
+        {
+            "id": agent_id,
+            "boot_id": plain(pulse.boot_id),
+            "lifecycle": pulse.lifecycle,
+            "directory": plain(pulse.directory),
+        }
+        for agent_id, pulse in pulses.items()
+    ]
+    await conn.execute(HEARD, json_text(said))
+
+
+async def missed(conn: Conn, which: Iterable[AgentId], *, silent_s: float) -> None:
+    """They did not answer. One that never has is still on its way."""
+    await conn.execute(MISSED, list(which), silent_s)
+
+
+async def gone(conn: Conn, which: Iterable[AgentId]) -> None:
+    """Nothing is left of them."""
+    await conn.execute(GONE, list(which))

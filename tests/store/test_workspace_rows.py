@@ -1,0 +1,314 @@
+"""Workspaces and templates in a real database: made once, whatever is repeated, and never two
+of a kind."""
+
+import asyncio
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from chatd.domain.chat import Fence
+from chatd.domain.errors import ChatdError, StaleFence
+from chatd.domain.states import State
+from chatd.domain.workspace import DemoSeed, Limits, Option, Parameter, TemplateId, TemplateSpec
+from chatd.domain.workspace_rules import bumped_deadline
+from chatd.store import agents, bindings, builds, templates, workers, workspaces
+from chatd.store.pool import Pool
+from tests.support.factories import CHAT, OTHER_WORKER, OWNER
+from tests.support.seeds import Seed
+from tests.support.store import plant_in
+from tests.support.workspaces import (
+    TEMPLATE,
+    VERSION,
+    agent_id,
+    build_id,
+    finish,
+    new_build,
+    new_workspace,
+    plant,
+    plant_for,
+    plant_template,
+    template,
+    version,
+    workspace_id,
+)
+
+KEY = "chat:7:call-1"
+
+
+async def count(pool: Pool, table: str) -> int:
+    match table:
+        case "workspaces":
+            return await pool.fetchval("SELECT count(*) FROM workspaces")
+        case _:
+            return await pool.fetchval("SELECT count(*) FROM workspace_builds")
+
+
+# Templates
+
+
+async def test_a_template_comes_back_as_it_was_put(pool: Pool) -> None:
+    spec = TemplateSpec(
+        seed=DemoSeed(), env={"A": "1"}, limits=Limits(processes=7), startup_script="echo hi"
+    )
+    parameters = (
+        Parameter(name="repo", required=True, regex="^https:", description="where from"),
+        Parameter(name="size", type="number", default="2", min=1, max=8.5),
+        Parameter(name="os", options=(Option(name="Debian", value="debian"),), mutable=False),
+    )
+    put = templates.Put(
+        template=template(description="half \0 of it", default_ttl_s=60),
+        version=version(spec=spec, readme="# Hi", parameters=parameters),
+    )
+    stored = await templates.put(pool, put)
+    assert stored is not None
+    assert (stored.description, stored.default_ttl_s) == ("half \ufffd of it", 60)
+    assert await templates.get(pool, TEMPLATE) == stored
+    read = await templates.version(pool, VERSION)
+    assert read is not None
+    assert (read.spec, read.parameters, read.readme) == (spec, parameters, "# Hi")
+
+
+async def test_all_replicas_put_the_same_template_at_once(pool: Pool) -> None:
+    put = templates.Put(template=template(), version=version())
+    await asyncio.gather(*(templates.put(pool, put) for _ in range(8)))
+    assert [stored.id for stored in await templates.list_all(pool)] == [TEMPLATE]
+
+
+async def test_a_name_that_somebody_else_has_taken_is_refused(pool: Pool) -> None:
+    await plant_template(pool)
+    other = template(id=TemplateId(UUID(int=0x99)), name="SCRATCH")
+    with pytest.raises(templates.NameTaken):
+        await templates.put(pool, templates.Put(template=other, version=version()))
+    assert len(await templates.list_all(pool)) == 1
+
+
+async def test_a_template_that_was_deleted_stays_deleted(pool: Pool) -> None:
+    await plant_template(pool)
+    await pool.execute("UPDATE templates SET deleted = true")
+    assert await templates.put(pool, templates.Put(template=template(), version=version())) is None
+    assert await templates.list_all(pool) == []
+
+
+async def test_templates_no_longer_in_the_file_are_retired_and_come_back(pool: Pool) -> None:
+    await plant_template(pool, origin="settings")
+    await templates.retire(pool, "builtin", ())
+    assert not (await templates.list_all(pool))[0].deprecated
+    await templates.retire(pool, "settings", ())
+    assert (await templates.list_all(pool))[0].deprecated
+    assert not (await plant_template(pool, origin="settings")).deprecated
+
+
+async def test_signals_count_own_and_others_use(pool: Pool) -> None:
+    await plant(pool, 1)
+    await workspaces.create(pool, new_workspace(2, owner_id=UUID(int=77)))
+    await workspaces.create(pool, new_workspace(3))
+    await pool.execute("UPDATE workspaces SET deleted = true WHERE id = $1", workspace_id(3))
+    signal = (await templates.signals(pool, OWNER))[TEMPLATE]
+    assert (signal.active, signal.deleted, signal.developers) == (1, 1, 2)
+    await pool.execute("UPDATE workspaces SET last_used_at = now() - interval '61 days'")
+    assert await templates.signals(pool, OWNER) == {}
+
+
+# Workspaces
+
+
+async def test_a_workspace_comes_with_its_first_build(pool: Pool) -> None:
+    await plant_template(pool)
+    created = await workspaces.create(pool, new_workspace(params={"a": "b"}))
+    assert (created.workspace.name, created.again) == ("work-1", False)
+    assert created.build.status == "pending"
+    assert (created.build.build_number, created.build.transition) == (1, "start")
+    seen = await workspaces.standing(pool, workspace_id(1))
+    assert seen is not None
+    assert (seen.workspace, seen.build, seen.agents) == (created.workspace, created.build, ())
+    assert await workspaces.of_owner(pool, OWNER) == [created.workspace]
+    assert await workspaces.standing(pool, workspace_id(9)) is None
+
+
+async def test_the_same_request_made_again_finds_what_it_made(pool: Pool) -> None:
+    await plant_template(pool)
+    first = await workspaces.create(pool, new_workspace(1, made_by=KEY))
+    again = await workspaces.create(pool, new_workspace(2, name="other", made_by=KEY))
+    same_name = await workspaces.create(pool, new_workspace(3, name="work-1", made_by=KEY))
+    assert again.again
+    assert same_name.again
+    assert again.workspace == same_name.workspace == first.workspace
+    assert again.build == first.build
+    assert (await count(pool, "workspaces"), await count(pool, "builds")) == (1, 1)
+
+
+async def test_a_crowd_with_one_key_makes_one_workspace(pool: Pool) -> None:
+    await plant_template(pool)
+    made = await asyncio.gather(
+        *(workspaces.create(pool, new_workspace(n, name="same", made_by=KEY)) for n in range(8))
+    )
+    assert len({created.workspace.id for created in made}) == 1
+    assert [created.again for created in made].count(False) == 1
+    assert await count(pool, "builds") == 1
+
+
+async def test_two_names_that_differ_only_in_case_clash(pool: Pool) -> None:
+    await plant(pool, 1, name="Work")
+    with pytest.raises(workspaces.NameTaken):
+        await workspaces.create(pool, new_workspace(2, name="wORK", made_by=KEY))
+    await workspaces.create(pool, new_workspace(3, name="work", owner_id=UUID(int=77)))
+    assert await count(pool, "workspaces") == 2
+
+
+async def test_the_name_of_a_deleted_workspace_is_free(pool: Pool) -> None:
+    await plant(pool, 1, name="work")
+    await finish(pool)
+    await builds.insert(pool, new_build(2, transition="delete"))
+    await finish(pool)
+    assert (await workspaces.create(pool, new_workspace(3, name="work"))).workspace.name == "work"
+
+
+@pytest.mark.promise("P7")
+async def test_a_workspace_for_a_chat_is_bound_in_the_same_breath(pool: Pool) -> None:
+    await plant_template(pool)
+    fence = Fence.of(await plant_in(pool, Seed(state=State.R0, calls="local")))
+    created = await plant_for(pool, CHAT, fence, made_by=KEY)
+    bound = await bindings.get(pool, CHAT)
+    assert bound is not None
+    assert (bound.workspace_id, bound.build_id) == (created.workspace.id, created.build.id)
+    assert bound.agent_id is None
+    again = await plant_for(pool, CHAT, fence, 2, made_by=KEY)
+    assert (again.again, again.workspace.id) == (True, created.workspace.id)
+    assert await bindings.get(pool, CHAT) == bound
+
+
+@pytest.mark.promise("P3")
+async def test_a_worker_that_lost_its_chat_makes_no_workspace(pool: Pool) -> None:
+    await plant_template(pool)
+    fence = Fence.of(await plant_in(pool, Seed(state=State.R0, calls="local")))
+    await workers.release(pool, fence.worker_id)
+    await workers.acquire(pool, OTHER_WORKER, roots=1, children=0)
+    with pytest.raises(StaleFence):
+        await plant_for(pool, CHAT, fence, made_by=KEY)
+    assert await count(pool, "workspaces") == 0
+    bound = await bindings.get(pool, CHAT)
+    assert bound is not None
+    assert bound.workspace_id is None
+
+
+# Bindings
+
+
+async def test_a_chat_changes_its_workspace_only_from_the_one_that_was_seen(pool: Pool) -> None:
+    await plant_in(pool, Seed(state=State.W))
+    one, two = workspace_id(1), workspace_id(2)
+    assert await bindings.bind(pool, CHAT, seen=None, workspace_id=one, build_id=build_id(1))
+    assert not await bindings.bind(pool, CHAT, seen=None, workspace_id=two)
+    assert await bindings.remember(pool, CHAT, one, build_id=build_id(1), agent_id=agent_id(1))
+    assert not await bindings.remember(pool, CHAT, two, build_id=build_id(2), agent_id=agent_id(2))
+    assert await bindings.bind(pool, CHAT, seen=one, workspace_id=two)
+    bound = await bindings.get(pool, CHAT)
+    assert bound is not None
+    assert (bound.workspace_id, bound.build_id, bound.agent_id) == (two, None, None)
+    assert await bindings.bind(pool, CHAT, seen=two, workspace_id=None)
+    bound = await bindings.get(pool, CHAT)
+    assert bound is not None
+    assert (bound.workspace_id, bound.build_id) == (None, None)
+
+
+# Use
+
+
+@pytest.mark.parametrize(
+    ("bump_s", "left_s", "most_s"),
+    [
+        (3600, 1800, None),
+        (3600, 3599, None),
+        (3600, 3500, None),
+        (3600, 3300, None),
+        (3600, 7200, None),
+        (3600, -60, None),
+        (0, 10, None),
+        (3600, 1800, 2000),
+        (3600, 1800, 1800),
+        (3600, 1800, 9000),
+    ],
+)
+async def test_use_moves_the_deadline_as_the_rule_says(
+    pool: Pool, bump_s: int, left_s: int, most_s: int | None
+) -> None:
+    await plant_template(pool, activity_bump_s=bump_s)
+    await workspaces.create(pool, new_workspace(ttl_s=100))
+    await finish(pool)
+    await pool.execute(
+        """UPDATE workspace_builds SET deadline = now() + $1 * interval '1 s',
+               max_deadline = now() + $2 * interval '1 s'""",
+        float(left_s),
+        None if most_s is None else float(most_s),
+    )
+    before = await builds.get(pool, build_id(1))
+    await workspaces.used(pool, [workspace_id(1), workspace_id(9)])
+    after = await builds.get(pool, build_id(1))
+    used = await workspaces.get(pool, workspace_id(1))
+    assert before is not None
+    assert after is not None
+    assert used is not None
+    expected = bumped_deadline(
+        before.deadline, before.max_deadline, bump_s=bump_s, now=used.last_used_at
+    )
+    assert after.deadline is not None
+    assert before.deadline is not None
+    if expected is None:
+        assert after.deadline == before.deadline
+    else:
+        assert abs(after.deadline - expected) < timedelta(milliseconds=1)
+
+
+async def test_a_stopped_workspace_has_no_deadline_to_move(pool: Pool) -> None:
+    await plant(pool, ttl_s=100)
+    await finish(pool)
+    await builds.insert(pool, new_build(2))
+    await finish(pool)
+    await workspaces.used(pool, [workspace_id(1)])
+    assert await pool.fetchval("SELECT count(*) FROM workspace_builds WHERE deadline > now()") == 0
+
+
+# What cannot be written
+
+HELD = "worker_id = gen_random_uuid(), started_at = now(), attempt = 1"
+WRONG = {
+    "only_running_builds_are_held": f"{HELD}, heartbeat_at = now()",
+    "who_holds_a_build_shows_it": f"{HELD}, status = 'running'",
+    "a_held_build_was_taken_up": """
+        status = 'running', worker_id = gen_random_uuid(), heartbeat_at = now()""",
+    "ended_builds_have_an_end": "status = 'succeeded'",
+    "failed_builds_say_why": "status = 'failed', completed_at = now()",
+    "only_failed_builds_have_errors": "error = 'no'",
+    "only_a_start_has_a_deadline": "deadline = now()",
+    "build_status_is_known": "status = 'lost'",
+}
+
+
+@pytest.mark.parametrize("constraint", WRONG)
+async def test_an_impossible_build_cannot_be_written(pool: Pool, constraint: str) -> None:
+    await plant(pool)
+    async with pool.transaction() as session:
+        with pytest.raises(ChatdError, match=constraint):
+            await session.script(f"UPDATE workspace_builds SET {WRONG[constraint]}", within_s=5)
+        await session.execute("ROLLBACK")
+        await session.execute("BEGIN")
+
+
+async def test_a_workspace_has_one_active_build_whatever_the_bug(pool: Pool) -> None:
+    await plant(pool)
+    with pytest.raises(ChatdError, match="one_active_build"):
+        await pool.execute(
+            """INSERT INTO workspace_builds (id, workspace_id, build_number, transition,
+                   template_version_id, initiator_id, reason)
+               SELECT gen_random_uuid(), workspace_id, 2, 'stop', template_version_id,
+                   initiator_id, reason FROM workspace_builds"""
+        )
+
+
+async def test_the_agents_of_a_workspace_are_those_of_its_latest_build(pool: Pool) -> None:
+    await plant(pool)
+    await finish(pool)
+    assert [a.id for a in await agents.of_latest_build(pool, workspace_id(1))] == [agent_id(1)]
+    await builds.insert(pool, new_build(2))
+    assert await agents.of_latest_build(pool, workspace_id(1)) == []

@@ -1,0 +1,190 @@
+"""Workspaces for tests: values with defaults for what a test does not care about, and rows put
+there by the product's own statements."""
+
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+
+from chatd.domain.chat import Fence
+from chatd.domain.ids import ChatId, WorkerId, WorkspaceId
+from chatd.domain.workspace import (
+    AgentId,
+    AgentRow,
+    AgentSpec,
+    Build,
+    BuildId,
+    Template,
+    TemplateId,
+    TemplateSpec,
+    TemplateVersion,
+    VersionId,
+    Workspace,
+)
+from chatd.store import builds, templates, workspaces
+from chatd.store.conn import Conn
+from tests.support.factories import AT, OWNER, WORKER
+
+TEMPLATE = TemplateId(UUID(int=0x7E))
+VERSION = VersionId(UUID(int=0x7E1))
+HOST = "this-host"
+BACKEND = "fake"
+
+
+def template(**columns: object) -> Template:
+    row = Template(
+        id=TEMPLATE,
+        name="scratch",
+        backend=BACKEND,
+        active_version_id=VERSION,
+        created_at=AT,
+        updated_at=AT,
+    )
+    return msgspec.structs.replace(row, **columns)
+
+
+def version(**columns: object) -> TemplateVersion:
+    row = TemplateVersion(id=VERSION, template_id=TEMPLATE, spec=TemplateSpec(), created_at=AT)
+    return msgspec.structs.replace(row, **columns)
+
+
+def workspace_id(number: int) -> WorkspaceId:
+    return WorkspaceId(UUID(int=0xA000 + number))
+
+
+def build_id(number: int) -> BuildId:
+    return BuildId(UUID(int=0xB000 + number))
+
+
+def agent_id(number: int) -> AgentId:
+    return AgentId(UUID(int=0xC000 + number))
+
+
+def workspace(**columns: object) -> Workspace:
+    row = Workspace(
+        id=workspace_id(1),
+        owner_id=OWNER,
+        template_id=TEMPLATE,
+        name="work",
+        number=1,
+        host_id=HOST,
+        last_used_at=AT,
+        created_at=AT,
+    )
+    return msgspec.structs.replace(row, **columns)
+
+
+def build(**columns: object) -> Build:
+    """The first start, succeeded."""
+    row = Build(
+        id=build_id(1),
+        workspace_id=workspace_id(1),
+        build_number=1,
+        transition="start",
+        template_version_id=VERSION,
+        status="succeeded",
+        initiator_id=OWNER,
+        created_at=AT,
+    )
+    return msgspec.structs.replace(row, **columns)
+
+
+def agent(number: int = 1, **columns: object) -> AgentRow:
+    """Heard of this very moment."""
+    row = AgentRow(
+        id=agent_id(number),
+        build_id=build_id(1),
+        workspace_id=workspace_id(1),
+        name=f"agent{number}",
+        lifecycle="ready",
+        created_at=AT - timedelta(minutes=10),
+        first_connected_at=AT - timedelta(minutes=9),
+        last_connected_at=AT,
+    )
+    return msgspec.structs.replace(row, **columns)
+
+
+def agent_spec(number: int = 1, **columns: object) -> AgentSpec:
+    row = AgentSpec(id=agent_id(number), name=f"agent{number}")
+    return msgspec.structs.replace(row, **columns)
+
+
+def new_workspace(number: int = 1, **columns: object) -> workspaces.NewWorkspace:
+    row = workspaces.NewWorkspace(
+        id=workspace_id(number),
+        build_id=build_id(number),
+        owner_id=OWNER,
+        template_id=TEMPLATE,
+        version_id=VERSION,
+        name=f"work-{number}",
+        host_id=HOST,
+    )
+    return msgspec.structs.replace(row, **columns)
+
+
+def new_build(number: int, **columns: object) -> builds.NewBuild:
+    """Of the first workspace, after its first build."""
+    row = builds.NewBuild(
+        id=build_id(number),
+        workspace_id=workspace_id(1),
+        after=1,
+        transition="stop",
+        version_id=VERSION,
+        initiator_id=OWNER,
+    )
+    return msgspec.structs.replace(row, **columns)
+
+
+async def plant_template(conn: Conn, **columns: object) -> Template:
+    put = templates.Put(template=template(**columns), version=version())
+    planted = await templates.put(conn, put)
+    assert planted is not None
+    return planted
+
+
+async def plant(conn: Conn, number: int = 1, **columns: object) -> Workspace:
+    """A workspace whose first build waits."""
+    await plant_template(conn)
+    return (await workspaces.create(conn, new_workspace(number, **columns))).workspace
+
+
+async def plant_for(
+    conn: Conn, chat_id: ChatId, fence: Fence, number: int = 1, **columns: object
+) -> workspaces.Created:
+    new = new_workspace(number, **columns)
+    return await workspaces.create(conn, new, chat_id=chat_id, fence=fence)
+
+
+def wanted(**columns: object) -> builds.Wanted:
+    row = builds.Wanted(worker_id=WORKER, hosts=(HOST,), backends=(BACKEND,), lease_s=30, most=10)
+    return msgspec.structs.replace(row, **columns)
+
+
+def hold(taken: Build) -> builds.Hold:
+    assert taken.worker_id is not None
+    return builds.Hold(id=taken.id, worker_id=taken.worker_id, attempt=taken.attempt)
+
+
+async def finish(conn: Conn, ended: builds.Ended | None = None, worker: WorkerId = WORKER) -> Build:
+    """Take the one build there is and end it; unless told, well and with one agent."""
+    [taken] = await builds.take(conn, wanted(worker_id=worker))
+    if ended is None:
+        agents = (agent_spec(taken.build.build_number),)
+        starts = taken.build.transition == "start"
+        ended = builds.Ended(status="succeeded", agents=agents if starts else ())
+    done = await builds.finish(conn, hold(taken.build), ended)
+    assert done is not None
+    return done
+
+
+async def age_builds(conn: Conn, seconds: float) -> None:
+    """Let everything about builds be longer ago, and deadlines nearer."""
+    await conn.execute(
+        """UPDATE workspace_builds SET created_at = created_at - $1 * interval '1 s',
+               started_at = started_at - $1 * interval '1 s',
+               heartbeat_at = heartbeat_at - $1 * interval '1 s',
+               completed_at = completed_at - $1 * interval '1 s',
+               deadline = deadline - $1 * interval '1 s',
+               max_deadline = max_deadline - $1 * interval '1 s'""",
+        float(seconds),
+    )
