@@ -45,6 +45,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     lifecycle_state: Lifecycle | None = None
     message: str = ""
     error: str = ""
+    error_code: str = ""
     validations: tuple[Problem, ...] = ()
     template_id: str = ""
 

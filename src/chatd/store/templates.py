@@ -72,6 +72,10 @@ SIGNALS: Final[LiteralString] = """
         count(DISTINCT owner_id) AS developers
     FROM workspaces WHERE last_used_at > now() - interval '60 days' GROUP BY template_id"""
 
+READMES: Final[LiteralString] = (
+    "SELECT id, readme FROM template_versions WHERE id = ANY ($1::uuid[])"
+)
+
 
 class NameTaken(Duplicate):
     """Another template, made by somebody else, has this name."""
@@ -160,3 +164,8 @@ async def signals(conn: Conn, owner_id: UserId) -> dict[TemplateId, Signal]:
         )
         for row in rows
     }
+
+
+async def readmes(conn: Conn, versions: Sequence[VersionId]) -> dict[VersionId, str]:
+    rows = await conn.fetch(READMES, list(versions))
+    return {VersionId(row["id"]): row["readme"] for row in rows}

@@ -1,0 +1,237 @@
+"""Inserting builds for a chat's workspace and seeing them through to an agent that answers."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chatd.domain.chat import Chat
+from chatd.domain.errors import ToolError
+from chatd.domain.ids import ChatId, WorkspaceId
+from chatd.domain.ports import Env, ToolContext
+from chatd.domain.provisioning import Outcome, Wish
+from chatd.domain.workspace import BuildId, Problem, Template, VersionId, Workspace
+from chatd.domain.workspace_names import generated_name, name_for
+from chatd.domain.workspace_parameters import resolve_parameters
+from chatd.domain.workspace_rules import (
+    AgentUnclear,
+    AwaitAgent,
+    NoAgent,
+    Standing,
+    Unclear,
+    choose_agent,
+    start_version,
+    workspace_ttl_s,
+)
+from chatd.store import builds, templates, workspaces
+from chatd.store.builds import NewBuild
+from chatd.store.conn import Conn
+from chatd.store.workspaces import Created, NameTaken, NewWorkspace
+from chatd.workspaces.backend import Backend
+from chatd.workspaces.catalogue import Offer
+from chatd.workspaces.waiting import BuildLate, Waiting
+
+GOES_ON: Final = "The build goes on; call start_workspace later to wait for it."
+LOGS: Final = "The build's log says more."
+TO_CREATE: Final = "Call list_templates, then create_workspace."
+
+
+class MakingConfig(Struct, frozen=True, kw_only=True):
+    """`host_id`: where workspaces made here are built. `ttl_s`: the operator's word on how long
+    one may run unused."""
+
+    host_id: str
+    ttl_s: str | None = None
+
+
+class Making:
+    def __init__(
+        self,
+        conn: Conn,
+        waiting: Waiting,
+        backends: Mapping[str, Backend],
+        env: Env,
+        config: MakingConfig,
+        *,
+        wake: Callable[[], None],
+        bound: Callable[[ChatId, WorkspaceId], Awaitable[None]],
+    ) -> None:
+        """`wake` tells the build worker that there is work; `bound` whoever must know that the
+        workspace of a chat has changed, or can be used now."""
+        self._conn = conn
+        self._waiting = waiting
+        self._backends = backends
+        self._env = env
+        self._config = config
+        self._wake = wake
+        self._bound = bound
+
+    async def create(self, context: ToolContext, wish: Wish, offer: Offer) -> Outcome:
+        given = resolve_parameters(offer.version.parameters, wish.parameters)
+        problems = given.problems or await self._problems(offer, given.values)
+        if problems:
+            told = Outcome(template_id=str(offer.template.id))
+            return _refused(told, problems)
+        new = self._new(context, wish, offer, given.values)
+        made = await self._insert(context, new, offer.template)
+        self._wake()
+        await self._bound(context.chat.id, made.workspace.id)
+        told = Outcome(
+            created=True,
+            workspace_name=made.workspace.name,
+            workspace_id=str(made.workspace.id),
+            build_id=str(made.build.id),
+        )
+        return await self._through(context.chat, made.workspace.id, made.build.id, told)
+
+    async def start(
+        self, context: ToolContext, seen: Standing, after: int, given: Mapping[str, str]
+    ) -> Outcome | None:
+        """None if somebody else was quicker."""
+        assert seen.workspace is not None
+        template = await templates.get(self._conn, seen.workspace.template_id)
+        if template is None:
+            raise ToolError(f"The workspace's template is gone. {TO_CREATE}")
+        version_id, updated = start_version(template, seen.build)
+        version = await templates.version(self._conn, version_id)
+        if version is None:
+            raise ToolError(f"The workspace's template is gone. {TO_CREATE}")
+        before = None if seen.build is None else seen.build.params
+        values = resolve_parameters(version.parameters, given, before)
+        if values.problems:
+            return _refused(told_of(seen), values.problems)
+        new = self._build(context, seen.workspace, after, version_id)
+        build = await builds.insert(
+            self._conn, replace(new, transition="start", params=values.values)
+        )
+        if build is None:
+            return None
+        self._wake()
+        message = "It was updated to the active version of its template." if updated else ""
+        told = replace(told_of(seen), started=True, build_id=str(build.id), message=message)
+        return await self._through(context.chat, seen.workspace.id, build.id, told)
+
+    async def stop(self, context: ToolContext, seen: Standing, after: int) -> Outcome | None:
+        """None if somebody else was quicker."""
+        assert seen.workspace is not None
+        if seen.build is None:
+            return none_there(deleted=False)
+        version = seen.build.template_version_id
+        new = self._build(context, seen.workspace, after, version)
+        build = await builds.insert(self._conn, replace(new, params=seen.build.params))
+        if build is None:
+            return None
+        self._wake()
+        told = replace(told_of(seen), stopped=True)
+        failed = await self.ended(build.id, told)
+        return failed or replace(told, build_id=str(build.id))
+
+    async def ended(self, build_id: BuildId, told: Outcome) -> Outcome | None:
+        """Wait for this build. None if it has ended well, else what to tell."""
+        told = replace(told, build_id=str(build_id))
+        try:
+            build = await self._waiting.build(build_id)
+        except BuildLate as error:
+            return _failure(told, f"{error.message} {GOES_ON}", code=error.code)
+        if build.status == "succeeded":
+            return None
+        said = build.error or ("It was cancelled." if build.status == "canceled" else "It failed.")
+        return _failure(told, f"The build has failed: {said} {LOGS}", code=build.error_code)
+
+    async def ready(self, chat: Chat, told: Outcome, step: AwaitAgent | Unclear) -> Outcome:
+        """Wait for the agent of a workspace that runs."""
+        if isinstance(step, Unclear):
+            return replace(told, agent_status="selection_error", agent_error=step.error)
+        agent = step.agent
+        told = replace(told, isolation=agent.isolation, directory=agent.directory)
+        told = await self._waiting.agent(agent, told)
+        await self._bound(chat.id, agent.workspace_id)
+        return told
+
+    async def _through(
+        self, chat: Chat, workspace_id: WorkspaceId, build_id: BuildId, told: Outcome
+    ) -> Outcome:
+        """To the end of the build, then to an agent that answers."""
+        if (failed := await self.ended(build_id, told)) is not None:
+            return failed
+        standing = await workspaces.standing(self._conn, workspace_id)
+        agents = () if standing is None else standing.agents
+        try:
+            agent = choose_agent(agents)
+        except NoAgent as error:
+            return replace(told, agent_status="no_agent", agent_error=error.message)
+        except AgentUnclear as error:
+            return replace(told, agent_status="selection_error", agent_error=error.message)
+        return await self.ready(chat, told, AwaitAgent(agent=agent, dial=True))
+
+    def _build(
+        self, context: ToolContext, workspace: Workspace, after: int, version: VersionId
+    ) -> NewBuild:
+        return NewBuild(
+            id=BuildId(self._env.new_id()),
+            workspace_id=workspace.id,
+            after=after,
+            transition="stop",
+            version_id=version,
+            initiator_id=context.chat.owner_id,
+            reason="tool",
+            made_by=f"{context.chat.id}:{context.fence.history_version}:{context.call_id}:{after}",
+        )
+
+    async def _problems(self, offer: Offer, values: Mapping[str, str]) -> Sequence[Problem]:
+        backend = self._backends.get(offer.template.backend)
+        if backend is None:
+            detail = f"This server has no backend of the kind {offer.template.backend!r}."
+            return (Problem(field="template_id", detail=detail),)
+        return await backend.validate(offer.version.spec, values)
+
+    def _new(
+        self, context: ToolContext, wish: Wish, offer: Offer, values: Mapping[str, str]
+    ) -> NewWorkspace:
+        workspace_id = self._env.new_id()
+        return NewWorkspace(
+            id=WorkspaceId(workspace_id),
+            build_id=BuildId(self._env.new_id()),
+            owner_id=context.chat.owner_id,
+            template_id=offer.template.id,
+            version_id=offer.version.id,
+            name=name_for(wish.name, offer.template.name, workspace_id.bytes),
+            host_id=self._config.host_id,
+            ttl_s=workspace_ttl_s(self._config.ttl_s, offer.template),
+            params=values,
+            reason="tool",
+            made_by=wish.key,
+        )
+
+    async def _insert(self, context: ToolContext, new: NewWorkspace, template: Template) -> Created:
+        """A name that is taken is varied once; ids are random enough for that."""
+        chat = context.chat
+        try:
+            return await workspaces.create(self._conn, new, chat_id=chat.id, fence=context.fence)
+        except NameTaken:
+            other = generated_name(new.name or template.name, new.id.bytes[2:])
+            return await workspaces.create(
+                self._conn, replace(new, name=other), chat_id=chat.id, fence=context.fence
+            )
+
+
+def told_of(seen: Standing) -> Outcome:
+    if seen.workspace is None:
+        return Outcome()
+    return Outcome(workspace_name=seen.workspace.name, workspace_id=str(seen.workspace.id))
+
+
+def none_there(*, deleted: bool) -> Outcome:
+    text = "The chat's workspace is deleted." if deleted else "This chat has no workspace."
+    return Outcome(error=f"{text} {TO_CREATE}")
+
+
+def _failure(told: Outcome, error: str, *, code: str = "") -> Outcome:
+    return replace(told, created=False, started=False, stopped=False, error=error, error_code=code)
+
+
+def _refused(told: Outcome, problems: Sequence[Problem]) -> Outcome:
+    listed = " ".join(f"{problem.field}: {problem.detail}" for problem in problems)
+    text = f"The parameters do not fit: {listed} See read_template."
+    return replace(_failure(told, text, code="parameters"), validations=tuple(problems))

@@ -1,0 +1,122 @@
+"""Getting a chat a workspace: creating, starting, stopping, on behalf of its owner.
+
+Owns the way from one decision to the next. What is to be done is `workspace_rules`' to say, asked
+again with fresh rows whenever something waited for is over; building is the build worker's.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chatd.domain.chat import Chat
+from chatd.domain.errors import ToolError
+from chatd.domain.ports import ToolContext
+from chatd.domain.provisioning import Outcome, Wish
+from chatd.domain.workspace import TemplateId
+from chatd.domain.workspace_rules import (
+    AwaitAgent,
+    AwaitBuild,
+    IsStopped,
+    MakeBuild,
+    NoWorkspace,
+    Standing,
+    Unclear,
+    next_for_create,
+    next_for_start,
+    next_for_stop,
+)
+from chatd.store import chats, workspaces
+from chatd.store.conn import Conn
+from chatd.workspaces.catalogue import Catalogue
+from chatd.workspaces.making import Making, none_there, told_of
+
+TRIES: Final = 5
+"""Each is a build of somebody else that was waited for, or a race that was lost."""
+
+
+class Provisioning:
+    """Satisfies `provisioning.Provisioner`."""
+
+    def __init__(self, conn: Conn, catalogue: Catalogue, making: Making) -> None:
+        self._conn = conn
+        self._catalogue = catalogue
+        self._making = making
+
+    async def list_templates(self, chat: Chat, *, query: str, page: int) -> Struct:
+        return await self._catalogue.listed(chat.owner_id, query=query, page=page)
+
+    async def read_template(self, chat: Chat, template_id: TemplateId) -> Struct:
+        del chat
+        return await self._catalogue.read(template_id)
+
+    async def create(self, context: ToolContext, wish: Wish) -> Outcome:
+        offer = await self._catalogue.usable(wish.template_id)
+        for _ in range(TRIES):
+            seen = await self._standing(context.chat)
+            told = told_of(seen)
+            match next_for_create(seen):
+                case AwaitBuild(build_id=build_id):
+                    if (failed := await self._making.ended(build_id, told)) is not None:
+                        return failed
+                case IsStopped():
+                    text = "The chat's workspace is stopped. Start it with start_workspace."
+                    return replace(told, already_exists=True, no_build=True, message=text)
+                case AwaitAgent() | Unclear() as step:
+                    told = replace(told, already_exists=True, no_build=True)
+                    return await self._making.ready(context.chat, told, step)
+                case _:
+                    return await self._making.create(context, wish, offer)
+        raise _busy()
+
+    async def start(self, context: ToolContext, parameters: Mapping[str, str]) -> Outcome:
+        for _ in range(TRIES):
+            seen = await self._standing(context.chat)
+            told = told_of(seen)
+            match next_for_start(seen):
+                case NoWorkspace(deleted=deleted):
+                    return none_there(deleted=deleted)
+                case AwaitBuild(build_id=build_id):
+                    if (failed := await self._making.ended(build_id, told)) is not None:
+                        return failed
+                case AwaitAgent() | Unclear() as step:
+                    told = replace(told, started=True, no_build=True)
+                    return await self._making.ready(context.chat, told, step)
+                case MakeBuild(after=after):
+                    done = await self._making.start(context, seen, after, parameters)
+                    if done is not None:
+                        return done
+        raise _busy()
+
+    async def stop(self, context: ToolContext) -> Outcome:
+        for _ in range(TRIES):
+            seen = await self._standing(context.chat)
+            told = told_of(seen)
+            match next_for_stop(seen):
+                case NoWorkspace(deleted=deleted):
+                    return none_there(deleted=deleted)
+                case AwaitBuild(build_id=build_id):
+                    # However it ends: what the rows say afterwards counts.
+                    late = await self._making.ended(build_id, told)
+                    if late is not None and late.error_code == "build_late":
+                        return late
+                case IsStopped():
+                    return replace(told, stopped=True, no_build=True)
+                case MakeBuild(after=after):
+                    done = await self._making.stop(context, seen, after)
+                    if done is not None:
+                        return done
+        raise _busy()
+
+    async def _standing(self, chat: Chat) -> Standing:
+        """Read anew: the workspace may have been chosen since the turn began."""
+        row = await chats.get(self._conn, chat.id)
+        found = None
+        if row is not None and row.workspace_id is not None:
+            found = await workspaces.standing(self._conn, row.workspace_id)
+        return Standing(now=chat.updated_at) if found is None else found
+
+
+def _busy() -> ToolError:
+    return ToolError("Others are building this workspace again and again. Try again later.")

@@ -1,0 +1,122 @@
+"""Waiting for a build and for its agent, each for a bounded time.
+
+A build is run by whoever holds it, not by whoever waits: going away here ends nothing.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chatd.domain.errors import ChatdError, Unavailable
+from chatd.domain.hands import AgentLost, AgentRefused
+from chatd.domain.ports import Clock
+from chatd.domain.provisioning import Outcome
+from chatd.domain.workspace import AgentRow, Build, BuildId, Pulse
+from chatd.store import builds
+from chatd.store.conn import Conn
+
+Ping = Callable[[AgentRow], Awaitable[Pulse]]
+
+FIRST_LOOK_S: Final = 0.05
+LOOK_S: Final = 2.0
+BUILD_S: Final = 600.0
+AGENT_S: Final = 120.0
+SCRIPTS_S: Final = 600.0
+
+
+class BuildLate(ChatdError):
+    """It is still at it, and nobody waits any longer."""
+
+    code = "build_late"
+
+
+class Waits(Struct, frozen=True, kw_only=True):
+    build_s: float = BUILD_S
+    agent_s: float = AGENT_S
+    scripts_s: float = SCRIPTS_S
+
+
+class Patience:
+    """Looks often at first, because most of what is waited for is quick, and then less."""
+
+    def __init__(self, clock: Clock, within_s: float, tag: str) -> None:
+        self._clock = clock
+        self._until = clock.monotonic() + within_s
+        self._pause_s = FIRST_LOOK_S
+        self._tag = tag
+
+    async def more(self) -> bool:
+        left = self._until - self._clock.monotonic()
+        if left <= 0:
+            return False
+        await self._clock.sleep(min(self._pause_s, left), self._tag)
+        self._pause_s = min(self._pause_s * 1.5, LOOK_S)
+        return True
+
+
+class Waiting:
+    def __init__(self, conn: Conn, ping: Ping, clock: Clock, waits: Waits) -> None:
+        self._conn = conn
+        self._ping = ping
+        self._clock = clock
+        self._waits = waits
+
+    async def build(self, build_id: BuildId) -> Build:
+        """This very build, ended. Raises BuildLate. That the database is away for a moment says
+        nothing of the build."""
+        patience = Patience(self._clock, self._waits.build_s, "build")
+        while True:
+            try:
+                found = await builds.get(self._conn, build_id)
+            except Unavailable:
+                found = None
+            if found is not None and not found.active:
+                return found
+            if not await patience.more():
+                raise BuildLate("The build has not ended in time; it goes on.")
+
+    async def agent(self, agent: AgentRow, told: Outcome) -> Outcome:
+        """What is told, with what there is to say of the agent. Its troubles are no failure."""
+        pulse, trouble = await self._pulse(agent)
+        if pulse is None:
+            return replace(told, agent_status="not_ready", agent_error=trouble)
+        return await self._scripts(agent, pulse, told)
+
+    async def _pulse(self, agent: AgentRow) -> tuple[Pulse | None, str]:
+        patience = Patience(self._clock, self._waits.agent_s, "agent")
+        while True:
+            try:
+                return await self._ping(agent), ""
+            except (AgentLost, AgentRefused) as error:
+                trouble = error.message
+            if not await patience.more():
+                return None, trouble
+
+    async def _scripts(self, agent: AgentRow, pulse: Pulse, told: Outcome) -> Outcome:
+        patience = Patience(self._clock, self._waits.scripts_s, "scripts")
+        while pulse.lifecycle in ("created", "starting"):
+            if not await patience.more():
+                return replace(
+                    told, startup_scripts="startup_scripts_timeout", lifecycle_state=pulse.lifecycle
+                )
+            try:
+                pulse = await self._ping(agent)
+            except (AgentLost, AgentRefused):
+                continue
+        match pulse.lifecycle:
+            case "ready":
+                return replace(told, directory=pulse.directory)
+            case "start_error":
+                scripts = "startup_scripts_failed"
+            case "start_timeout":
+                scripts = "startup_scripts_timeout"
+            case _:
+                scripts = "startup_scripts_unknown"
+        return replace(
+            told,
+            startup_scripts=scripts,
+            lifecycle_state=pulse.lifecycle,
+            directory=pulse.directory,
+        )
