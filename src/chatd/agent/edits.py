@@ -1,0 +1,201 @@
+"""Editing several files at once: first everything in memory, then every file in one rename.
+
+Any refusal while computing means that nothing is written. A failure while writing may leave the
+files before it changed; the error then names them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chatd.agent.diffs import unified_diff
+from chatd.agent.errors import AgentError
+from chatd.agent.matching import apply_edit
+from chatd.agent.paths import absolute, open_regular, printable, read_at_most, resolve_path
+from chatd.agent.writing import look, replace_content, require_writable
+
+MAX_FILES = 200
+MAX_EDITS = 1000
+MAX_FILE_BYTES = 10 << 20
+MAX_TOTAL_BYTES = 64 << 20
+_MAX_REPORTED = 20
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Edit:
+    search: str
+    replace: str
+    replace_all: bool = False
+
+
+@dataclass(frozen=True)
+class FileEdits:
+    path: str
+    edits: Sequence[Edit]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One file's new content, and what the file was when that was computed."""
+
+    path: str
+    target: str
+    before: os.stat_result
+    old: bytes
+    new: bytes
+
+
+class _Changed(Exception):
+    """The file is not what it was when the edit was computed."""
+
+
+def edit_files(files: Sequence[FileEdits], *, include_diff: bool) -> list[dict[str, str]]:
+    """Path and diff of each file, in order; the diff is empty if it is not wanted."""
+    merged = _merged(files)
+    for _ in range(_ATTEMPTS):
+        plans = _plan(merged)
+        try:
+            _write(plans)
+        except _Changed:
+            continue  # somebody else wrote to the first file meanwhile: compute again
+        return [{"path": plan.path, "diff": _diff(plan) if include_diff else ""} for plan in plans]
+    raise AgentError(
+        409, "the file kept changing while it was edited; nothing was written, try again"
+    )
+
+
+def _merged(files: Sequence[FileEdits]) -> list[FileEdits]:
+    """One entry a path, edits in order. Everything that is wrong is said at once."""
+    wrong: list[str] = []
+    by_path: dict[str, list[Edit]] = {}
+    if not files:
+        wrong.append("files is required and must not be empty")
+    for index, entry in enumerate(files):
+        try:
+            path = absolute(entry.path)
+        except AgentError as error:
+            wrong.append(f"files[{index}]: {error.message}")
+            continue
+        if not entry.edits:
+            wrong.append(f"files[{index}].edits is required and must not be empty ({path})")
+        wrong += [f"files[{index}].edits[{at}]: {text}" for at, text in _bad_edits(entry.edits)]
+        by_path.setdefault(path, []).extend(entry.edits)
+    if len(by_path) > MAX_FILES or sum(map(len, by_path.values())) > MAX_EDITS:
+        wrong.append(f"at most {MAX_FILES} files and {MAX_EDITS} edits can be made at once")
+    if wrong:
+        raise _nothing_applied(400, wrong)
+    return [FileEdits(path, edits) for path, edits in by_path.items()]
+
+
+def _bad_edits(edits: Sequence[Edit]) -> list[tuple[int, str]]:
+    bad: list[tuple[int, str]] = []
+    for index, edit in enumerate(edits):
+        if not edit.search:
+            bad.append((index, "the text to find is empty; to make a new file use write_file"))
+        try:
+            (edit.search + edit.replace).encode("utf-8")
+        except UnicodeEncodeError:
+            bad.append((index, "the text is not valid Unicode"))
+    return bad
+
+
+def _plan(files: Sequence[FileEdits]) -> list[Planned]:
+    plans: list[Planned] = []
+    wrong: list[AgentError] = []
+    names: dict[tuple[int, int], str] = {}
+    room = MAX_TOTAL_BYTES
+    for entry in files:
+        try:
+            target, before, old = _read(entry.path, room)
+            other = names.setdefault((before.st_dev, before.st_ino), entry.path)
+            if other != entry.path:
+                raise AgentError(
+                    400, f"{entry.path} and {other} are the same file; put all edits under one path"
+                )
+            room -= len(old)
+            plans.append(Planned(entry.path, target, before, old, _edited(entry, old)))
+        except AgentError as error:
+            wrong.append(error)
+    if wrong:
+        status = max(error.status for error in wrong)
+        raise _nothing_applied(status, [error.message for error in wrong])
+    return plans
+
+
+def _read(path: str, room: int) -> tuple[str, os.stat_result, bytes]:
+    target = resolve_path(path)
+    fd, info = open_regular(target)
+    try:
+        limit = min(MAX_FILE_BYTES, room)
+        data = read_at_most(fd, limit + 1, path=path) if info.st_size <= limit else None
+    finally:
+        os.close(fd)
+    if data is None or len(data) > limit:
+        raise AgentError(
+            413,
+            f"{path} is too large to edit: at most {MAX_FILE_BYTES} bytes a file and "
+            f"{MAX_TOTAL_BYTES} bytes in all; use execute with sed or a script",
+        )
+    require_writable(info, target)
+    return target, info, data
+
+
+def _edited(entry: FileEdits, old: bytes) -> bytes:
+    """Bytes that are not UTF-8 pass through unharmed. Every edit that fails is reported."""
+    content = old.decode("utf-8", "surrogateescape")
+    wrong: list[AgentError] = []
+    for number, edit in enumerate(entry.edits, start=1):
+        try:
+            content = apply_edit(content, edit.search, edit.replace, replace_all=edit.replace_all)
+        except AgentError as error:
+            which = f"edit {number} of {len(entry.edits)}: " if len(entry.edits) > 1 else ""
+            wrong.append(AgentError(error.status, f"{entry.path}: {which}{error.message}"))
+    if wrong:
+        status = max(error.status for error in wrong)
+        raise AgentError(status, "\n".join(error.message for error in wrong[:_MAX_REPORTED]))
+    return content.encode("utf-8", "surrogateescape")
+
+
+def _write(plans: Sequence[Planned]) -> None:
+    written: list[str] = []
+    for plan in plans:
+        if plan.new == plan.old:
+            continue
+        try:
+            if _has_changed(plan):
+                raise _Changed
+            replace_content(plan.target, plan.new, before=plan.before)
+        except (AgentError, _Changed) as error:
+            if not written:
+                raise
+            refused = error if isinstance(error, AgentError) else None
+            raise AgentError(
+                refused.status if refused else 409,
+                f"{refused.message if refused else plan.path + ' changed meanwhile'}; "
+                f"already written: {', '.join(written)}; not written: it and those after it",
+            ) from error
+        written.append(plan.path)
+
+
+def _has_changed(plan: Planned) -> bool:
+    now = look(plan.target)
+    return now is None or _identity(now) != _identity(plan.before)
+
+
+def _identity(info: os.stat_result) -> tuple[int, int, int, int]:
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+
+
+def _diff(plan: Planned) -> str:
+    old, new = plan.old.decode("utf-8", "replace"), plan.new.decode("utf-8", "replace")
+    return unified_diff(old, new, printable(plan.path))
+
+
+def _nothing_applied(status: int, wrong: Sequence[str]) -> AgentError:
+    shown = [*wrong[:_MAX_REPORTED]]
+    if len(wrong) > _MAX_REPORTED:
+        shown.append(f"and {len(wrong) - _MAX_REPORTED} more")
+    return AgentError(status, "\n".join([*shown, "nothing in this batch was applied"]))
