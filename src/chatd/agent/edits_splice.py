@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from chatd.agent.indent import convert, file_unit, shift, unit_of
+from chatd.agent.indent import file_unit, shift, unit_of
 from chatd.agent.matching_lines import Line, endings, split_lines
 
 # Beyond this many comparisons lines are paired by position.
@@ -46,15 +46,14 @@ class Splice:
         if not self.placed:
             return ""
         lead_of = self._leads_for(found)
-        pieces = [
-            lead_of[index] + placed.line.body + self._trail(placed, found)
-            for index, placed in enumerate(self.placed)
-        ]
-        ends = [self._ending(placed, found) for placed in self.placed[:-1]]
+        pieces: list[str] = []
+        for index, placed in enumerate(self.placed):
+            pieces += [lead_of[index], placed.line.body, self._trail(placed, found)]
+            if index < len(self.placed) - 1:
+                pieces.append(self._ending(placed, found))
         # The last line ends as the last matched one did: no final newline is gained or lost, and
         # what follows is not drawn up.
-        ends.append(found[-1].ending)
-        return "".join(piece + end for piece, end in zip(pieces, ends))  # noqa: B905  3.9
+        return "".join((*pieces, found[-1].ending))
 
     def _trail(self, placed: Placed, found: Sequence[Line]) -> str:
         if placed.partner is None:
@@ -84,8 +83,7 @@ class Splice:
         own = [found[index].lead for index in bodied]
         unit = file_unit(own, self.leads) or (caller if not any(own) else None)
         if not self._same_frame():
-            as_meant = [self._own_lead(placed, found) for placed in self.placed]
-            return [convert(lead, caller=caller, file=unit) for lead in as_meant]
+            return self._as_meant(found, (caller, unit))
         return [self._level(placed, found, bodied, (caller, unit)) for placed in self.placed]
 
     def _same_frame(self) -> bool:
@@ -105,6 +103,21 @@ class Splice:
                 for each in self.placed
             )
         )
+
+    def _as_meant(self, found: Sequence[Line], units: tuple[str | None, str | None]) -> list[str]:
+        """The new text's own indents; in other blanks than the file's, from where it begins."""
+        own = [self._own_lead(placed, found) for placed in self.placed]
+        caller, unit = units
+        if caller is None or unit is None or caller[0] == unit[0]:
+            return own
+        base = next(line for line in found if line.body).lead
+        begins = next(each.line for each in self.placed if each.line.body).lead
+        return [
+            shift(base, old=begins, new=lead, caller=caller, file=unit)
+            if self.placed[index].line.body
+            else lead
+            for index, lead in enumerate(own)
+        ]
 
     def _own_lead(self, placed: Placed, found: Sequence[Line]) -> str:
         agreed = self._agreed_lead(placed, found)

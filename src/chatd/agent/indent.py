@@ -73,13 +73,6 @@ def shift(base: str, *, old: str, new: str, caller: str | None, file: str | None
     return base
 
 
-def convert(lead: str, *, caller: str | None, file: str | None) -> str:
-    """The same level in the file's unit, if both units are known and of different kinds."""
-    if caller is None or file is None or caller[0] == file[0]:
-        return lead
-    return file * (len(lead) // len(caller))
-
-
 def _inherit(base: str, old: str, new: str) -> str:
     if new.startswith(old):
         extra = new[len(old) :]
