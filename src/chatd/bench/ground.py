@@ -1,4 +1,4 @@
-"""Throw-away ground to measure on: an embedded server of our own, and what it costs.
+"""Throw-away ground to measure on: an embedded server of our own or a lent one, and what it costs.
 
 Owns the server's life and reading the processor time of its processes. The data directory is
 on disk, in the system's temporary directory, and goes when the bench ends.
@@ -6,6 +6,7 @@ on disk, in the system's temporary directory, and goes when the bench ends.
 
 import asyncio
 import os
+import secrets
 import tempfile
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -15,13 +16,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from chatd.bench import proc
 from chatd.pg.config import Config
 from chatd.pg.server import start
 from chatd.store import migrate
 from chatd.store.conn import ConnectConfig, Session, StatementHook, connect
 from chatd.store.pool import Pool, PoolConfig
 
-_TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
+_POSTGRES: Final = "postgres"
 
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,15 +34,14 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     def socket_dir(self) -> str:
         return parse_qs(urlsplit(self.dsn).query)["host"][0]
 
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The root of the server's processes; none if it runs on another machine."""
+        return () if self.postmaster == 0 else (self.postmaster,)
+
     def server_cpu_s(self) -> float:
         """Of the server and every process it has or had. Whole clock ticks: use over seconds."""
-        own, reaped, _ = _ticks(self.postmaster)
-        living = 0
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal():
-                ticks, _, parent = _ticks(int(entry.name))
-                living += ticks if parent == self.postmaster else 0
-        return (own + reaped + living) / _TICKS_A_SECOND
+        return proc.cpu_s(*self.processes)
 
     @asynccontextmanager
     async def pool(
@@ -94,19 +95,32 @@ class _ScratchDir:
         self._directory.cleanup()
 
 
-async def _postmaster(dsn: str) -> int:
-    session = await connect(ConnectConfig(dsn=dsn))
+@asynccontextmanager
+async def lent(url: str) -> AsyncGenerator[Ground]:
+    """A database of our own on somebody's server, dropped when the bench ends."""
+    name = f"chatd_bench_{secrets.token_hex(6)}"
+    dsn = urlsplit(url)._replace(path=f"/{name}").geturl()
+    await _administer(url, f'CREATE DATABASE "{name}"')
     try:
-        return (await asyncio.to_thread(_ticks, session.backend_pid))[2]
+        await migrate.up(dsn)
+        yield Ground(dsn=dsn, postmaster=await _postmaster(dsn))
+    finally:
+        await _administer(url, f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+async def _administer(url: str, sql: str) -> None:
+    session = await connect(ConnectConfig(dsn=url))
+    try:
+        await session.script(sql, within_s=60)
     finally:
         await session.close(within_s=5)
 
 
-def _ticks(pid: int) -> tuple[int, int, int]:
-    """Processor time of a process, of its children that have ended, and its parent."""
+async def _postmaster(dsn: str) -> int:
+    """0 if the server's processes are not to be seen from here."""
+    session = await connect(ConnectConfig(dsn=dsn))
     try:
-        line = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0, 0, 0
-    fields = line.rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14]), int(fields[1])
+        backend = await asyncio.to_thread(proc.entry, session.backend_pid)
+    finally:
+        await session.close(within_s=5)
+    return backend.parent if backend is not None and backend.name == _POSTGRES else 0

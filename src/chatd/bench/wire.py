@@ -1,9 +1,11 @@
 """A tap on the line to the database that counts round trips by the protocol's own messages.
 
-A client waits for an answer after each Sync and each simple Query; nothing else makes a trip.
+A client waits for an answer after each Sync and each simple Query; nothing else makes a trip. Which
+statement it was for is known by the name that it was prepared under.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +25,7 @@ class Tap:
     def __init__(self, dsn: str, behind: Path) -> None:
         self.dsn = dsn
         self.trips = 0
+        self.statements: Counter[str] = Counter()
         self._behind = behind
 
     async def serve(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
@@ -39,16 +42,41 @@ class Tap:
 
     async def _count(self, client: asyncio.StreamReader, there: asyncio.StreamWriter) -> None:
         """The first message has no type; all others begin with one, then their length."""
+        asked = Asked()
         try:
             kind = b""
             while True:
                 length = await client.readexactly(4)
                 body = await client.readexactly(int.from_bytes(length) - 4)
                 there.write(kind + length + body)
-                self.trips += kind in _ASKS
+                statement = asked.by(kind, body)
+                if kind in _ASKS:
+                    self.trips += 1
+                    self.statements[statement] += 1
                 kind = await client.readexactly(1)
         except asyncio.IncompleteReadError:
             there.write_eof()
+
+
+class Asked:
+    """Which statement a session's message is about, as far as it can tell."""
+
+    def __init__(self) -> None:
+        self._prepared: dict[bytes, str] = {}
+        self._bound = ""
+
+    def by(self, kind: bytes, body: bytes) -> str:
+        match kind:
+            case b"P":
+                name, query = body.split(b"\0", 2)[:2]
+                self._prepared[name] = self._bound = query.decode()
+            case b"B":
+                self._bound = self._prepared.get(body.split(b"\0", 2)[1], "")
+            case b"Q":
+                return body.rstrip(b"\0").decode()
+            case _:
+                pass
+        return self._bound
 
 
 async def _pass_on(server: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:

@@ -1,0 +1,114 @@
+"""Programs that a bench starts, and that end with it.
+
+Owns both ends of the thread they hang by: a child prints its port and lives for as long as its
+standard input is open, so whatever becomes of the bench, no child outlives it. A server of the
+product's knows nothing of benches and is asked to leave, then made to.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from chatd.domain.errors import Unavailable
+
+STARTS_WITHIN_S: Final = 60.0
+LEAVES_WITHIN_S: Final = 15.0
+
+_CHATD: Final = "from chatd.cli.main import main; main()"
+_LAST_LINE: Final = b"Ctrl-C stops."
+
+
+class Program(Struct, frozen=True, kw_only=True):
+    pid: int
+    port: int
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    """A `chatd serve`. `process` is there to be killed."""
+
+    process: Process
+    port: int
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+async def until_input_ends(port: int) -> None:
+    """The child's side."""
+    sys.stdout.write(f"{port}\n")
+    sys.stdout.flush()
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
+    await reader.read()
+
+
+@asynccontextmanager
+async def program(module: str, *arguments: str) -> AsyncGenerator[Program]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module, *arguments), stdin=PIPE, stdout=PIPE
+    )
+    try:
+        yield Program(pid=process.pid, port=int(await _first_line(process)))
+    finally:
+        await _end(process, signal.SIGKILL)
+
+
+async def _first_line(process: Process) -> bytes:
+    assert process.stdout is not None, "it was started with a pipe"
+    async with asyncio.timeout(STARTS_WITHIN_S):
+        line = await process.stdout.readline()
+    if not line:
+        raise Unavailable("A program that was to be measured did not start.", code="bench_child")
+    return line
+
+
+@asynccontextmanager
+async def chatd(home: Path, environment: Mapping[str, str], *flags: str) -> AsyncGenerator[Server]:
+    """`chatd serve` on a free port, once it answers. Kept from the settings of whoever runs the
+    bench."""
+    theirs = {name: value for name, value in os.environ.items() if not name.startswith("CHATD_")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _CHATD, "serve", "--port", "0", *flags),
+        stdout=PIPE,
+        cwd=home,
+        env={**theirs, "HOME": str(home), **environment},
+    )
+    try:
+        yield Server(process=process, port=await _port(process))
+    finally:
+        await _end(process, signal.SIGTERM)
+
+
+async def _port(process: Process) -> int:
+    assert process.stdout is not None, "it was started with a pipe"
+    port = 0
+    async with asyncio.timeout(STARTS_WITHIN_S):
+        async for line in process.stdout:
+            words = line.split()
+            if words[:1] == [b"API"]:
+                port = int(words[1].partition(b"/api/")[0].rpartition(b":")[2])
+            if line.strip() == _LAST_LINE:
+                return port
+    raise Unavailable("chatd serve did not start.", code="bench_child")
+
+
+async def _end(process: Process, first: signal.Signals) -> None:
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.send_signal(first)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVES_WITHIN_S):
+                await process.communicate()
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
