@@ -14,14 +14,14 @@ from chatd.agent.diffs import unified_diff
 from chatd.agent.errors import AgentError
 from chatd.agent.matching import apply_edit
 from chatd.agent.paths import absolute, open_regular, printable, read_at_most, resolve_path
-from chatd.agent.writing import look, replace_content, require_writable
+from chatd.agent.writing import look, replace_content, require_writable, turn_to_write
 
 MAX_FILES = 200
 MAX_EDITS = 1000
 MAX_FILE_BYTES = 10 << 20
 MAX_TOTAL_BYTES = 64 << 20
 _MAX_REPORTED = 20
-_ATTEMPTS = 3
+_ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
@@ -48,22 +48,27 @@ class Planned:
     new: bytes
 
 
-class _Changed(Exception):
-    """The file is not what it was when the edit was computed."""
-
-
 def edit_files(files: Sequence[FileEdits], *, include_diff: bool) -> list[dict[str, str]]:
     """Path and diff of each file, in order; the diff is empty if it is not wanted."""
     merged = _merged(files)
-    for _ in range(_ATTEMPTS):
-        plans = _plan(merged)
+    plans = _plan(merged)
+    done: list[Planned] = []
+    for index, entry in enumerate(merged):
         try:
-            _write(plans)
-        except _Changed:
-            continue  # somebody else wrote to the first file meanwhile: compute again
-        return [{"path": plan.path, "diff": _diff(plan) if include_diff else ""} for plan in plans]
-    raise AgentError(
-        409, "the file kept changing while it was edited; nothing was written, try again"
+            done.append(_commit(entry, plans[index]))
+        except AgentError as error:
+            written = [plan.path for plan in done if plan.new != plan.old]
+            raise _incomplete(error, written, entry.path) from error
+    return [{"path": plan.path, "diff": _diff(plan) if include_diff else ""} for plan in done]
+
+
+def _incomplete(error: AgentError, written: Sequence[str], path: str) -> AgentError:
+    if not written:
+        return _nothing_applied(error.status, [error.message])
+    return AgentError(
+        error.status,
+        f"{error.message}\nalready written: {', '.join(written)}; "
+        f"not written: {path} and what comes after it",
     )
 
 
@@ -159,25 +164,17 @@ def _edited(entry: FileEdits, old: bytes) -> bytes:
     return content.encode("utf-8", "surrogateescape")
 
 
-def _write(plans: Sequence[Planned]) -> None:
-    written: list[str] = []
-    for plan in plans:
+def _commit(entry: FileEdits, plan: Planned) -> Planned:
+    """Writes the file if it is still what the plan was made for; otherwise plans it again."""
+    for _ in range(_ATTEMPTS):
         if plan.new == plan.old:
-            continue
-        try:
-            if _has_changed(plan):
-                raise _Changed
-            replace_content(plan.target, plan.new, before=plan.before)
-        except (AgentError, _Changed) as error:
-            if not written:
-                raise
-            refused = error if isinstance(error, AgentError) else None
-            raise AgentError(
-                refused.status if refused else 409,
-                f"{refused.message if refused else plan.path + ' changed meanwhile'}; "
-                f"already written: {', '.join(written)}; not written: it and those after it",
-            ) from error
-        written.append(plan.path)
+            return plan
+        with turn_to_write(plan.target):
+            if not _has_changed(plan):
+                replace_content(plan.target, plan.new, before=plan.before)
+                return plan
+        (plan,) = _plan([entry])
+    raise AgentError(409, f"{entry.path} kept changing while it was edited; try again")
 
 
 def _has_changed(plan: Planned) -> bool:

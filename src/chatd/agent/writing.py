@@ -6,15 +6,21 @@ Owns the temporary sibling and the rename. What to write is decided elsewhere.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import stat
+import time
+from collections.abc import Generator
 
 from chatd.agent.errors import AgentError, from_os
 from chatd.agent.paths import absolute, require_regular, resolve_path
 
 # A temporary name must fit into 255 bytes, and a character takes up to four.
 _KEPT_NAME = 60
+# How long to wait for another writer. One that holds on for longer is none of ours.
+_TURN_S = 2.0
+_TURN_POLL_S = 0.005
 
 
 def write_file(path: str, content: bytes) -> None:
@@ -23,12 +29,13 @@ def write_file(path: str, content: bytes) -> None:
     if path.endswith("/"):
         raise AgentError(400, f"{path} names a directory, not a file")
     target = resolve_path(path)
-    before = look(target)
-    if before is None:
-        _make_parents(os.path.dirname(target), path)
-    else:
-        require_writable(before, target)
-    replace_content(target, content, before=before)
+    with turn_to_write(target):
+        before = look(target)
+        if before is None:
+            _make_parents(os.path.dirname(target), path)
+        else:
+            require_writable(before, target)
+        replace_content(target, content, before=before)
 
 
 def look(target: str) -> os.stat_result | None:
@@ -62,6 +69,39 @@ def replace_content(target: str, content: bytes, *, before: os.stat_result | Non
         _sync_directory(directory)
     except OSError as error:
         raise from_os(error, f"write {target}") from error
+
+
+@contextlib.contextmanager
+def turn_to_write(target: str) -> Generator[None]:
+    """One writer at a time, of those who ask, from looking at the file until it is renamed.
+
+    Others may have replaced the file while we waited, so look only once inside.
+    """
+    try:
+        fd = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        yield  # not there or not readable: looking at it will tell
+        return
+    try:
+        _wait_for(fd)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _wait_for(fd: int) -> None:
+    until = time.monotonic() + _TURN_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return
+            time.sleep(_TURN_POLL_S)
+        except OSError:
+            return  # a file system without locks
+        else:
+            return
 
 
 def _fill(temporary: str, content: bytes, before: os.stat_result | None) -> None:

@@ -1,0 +1,248 @@
+"""Editing several files at once: all in memory first, then each in one rename."""
+
+import errno
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from chatd.agent import edits
+from chatd.agent.edits import Edit, FileEdits, edit_files
+from chatd.agent.errors import AgentError
+from tests.agent.unprivileged import denied_to_nobody
+
+
+def change(path: Path | str, *pairs: tuple[str, str]) -> FileEdits:
+    return FileEdits(path=str(path), edits=[Edit(search=a, replace=b) for a, b in pairs])
+
+
+def refusal(*files: FileEdits) -> tuple[int, str]:
+    with pytest.raises(AgentError) as refused:
+        edit_files(files, include_diff=True)
+    return refused.value.status, refused.value.message
+
+
+def made(directory: Path, **contents: str) -> list[Path]:
+    for name, content in contents.items():
+        (directory / name).write_text(content, newline="")
+    return [directory / name for name in contents]
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(each.name for each in directory.iterdir())
+
+
+def test_edits_are_made_in_order_each_on_the_result_of_the_one_before(tmp_path: Path) -> None:
+    (file,) = made(tmp_path, a="one\n")
+    diffs = edit_files([change(file, ("one", "two"), ("two", "three"))], include_diff=False)
+    assert file.read_text() == "three\n"
+    assert diffs == [{"path": str(file), "diff": ""}]
+    assert names(tmp_path) == ["a"]
+
+
+def test_diffs_come_in_the_order_of_the_files(tmp_path: Path) -> None:
+    b, a = made(tmp_path, b="x\n", a="y\n")
+    (tmp_path / "link").symlink_to("a")
+    link = tmp_path / "link"
+    assert edit_files([change(b, ("x", "z")), change(link, ("y", "y"))], include_diff=True) == [
+        {"path": str(b), "diff": f"--- {b}\n+++ {b}\n@@ -1 +1 @@\n-x\n+z\n"},
+        {"path": str(link), "diff": ""},
+    ]
+    (diff,) = edit_files([change(link, ("y", "w"))], include_diff=True)
+    assert diff["diff"].startswith(f"--- {link}\n+++ {link}\n")
+    assert a.read_text() == "w\n"
+    assert link.is_symlink()
+
+
+def test_an_edit_that_changes_nothing_does_not_touch_the_file(tmp_path: Path) -> None:
+    (file,) = made(tmp_path, a="x\n")
+    before = file.stat()
+    edit_files([change(file, ("x", "x"))], include_diff=True)
+    assert file.stat() == before
+
+
+def test_everything_wrong_with_a_request_is_said_at_once(tmp_path: Path) -> None:
+    assert refusal() == (
+        400,
+        "files is required and must not be empty\nnothing in this batch was applied",
+    )
+    status, message = refusal(
+        change("", ("a", "b")),
+        change("rel", ("a", "b")),
+        FileEdits(path="/x", edits=()),
+        change("/y", ("a", "b"), ("", "c"), ("\ud800", "")),
+    )
+    assert status == 400
+    assert message.splitlines() == [
+        "files[0]: path is required",
+        "files[1]: path must be absolute, got 'rel'",
+        "files[2].edits is required and must not be empty (/x)",
+        "files[3].edits[1]: the text to find is empty; to make a new file use write_file",
+        "files[3].edits[2]: the text is not valid Unicode",
+        "nothing in this batch was applied",
+    ]
+
+
+def test_one_bad_file_keeps_all_from_being_written_and_all_errors_are_joined(
+    tmp_path: Path,
+) -> None:
+    good, bad = made(tmp_path, good="a\n", bad="a\nb\n")
+    os.mkfifo(tmp_path / "pipe")
+    status, message = refusal(
+        change(good, ("a", "b")),
+        change(bad, ("nope", ""), ("a", "x"), ("neither", "")),
+        change(tmp_path / "missing", ("a", "b")),
+        change(tmp_path, ("a", "b")),
+        change(tmp_path / "pipe", ("a", "b")),
+    )
+    assert status == 404
+    lines = message.splitlines()
+    assert lines[0].startswith(f"{bad}: edit 1 of 3: the text to find was not found")
+    assert lines[1].startswith(f"{bad}: edit 3 of 3: the text to find was not found")
+    assert lines[2].endswith("no such file or directory")
+    assert lines[3].endswith("is a directory, not a file")
+    assert "named pipe" in lines[4]
+    assert lines[5] == "nothing in this batch was applied"
+    assert good.read_text() == "a\n"
+    assert bad.read_text() == "a\nb\n"
+
+
+def test_many_errors_are_cut_short(tmp_path: Path) -> None:
+    _, message = refusal(*(change(f"/no/{number}", ("a", "b")) for number in range(50)))
+    assert len(message.splitlines()) == 22
+    assert "and 30 more" in message
+
+
+def test_entries_for_one_path_are_merged_in_order(tmp_path: Path) -> None:
+    one, two = made(tmp_path, one="a\n", two="x\n")
+    diffs = edit_files(
+        [change(one, ("a", "b")), change(two, ("x", "y")), change(f" {one} ", ("b", "c"))],
+        include_diff=True,
+    )
+    assert [each["path"] for each in diffs] == [str(one), str(two)]
+    assert one.read_text() == "c\n"
+
+
+@pytest.mark.parametrize("kind", ["symlink", "hard link", "dots", "directory link"])
+def test_two_paths_to_one_file_are_refused(tmp_path: Path, kind: str) -> None:
+    (file,) = made(tmp_path, file="a\n")
+    other = str(tmp_path / "other")
+    if kind == "symlink":
+        os.symlink("file", other)
+    elif kind == "hard link":
+        os.link(file, other)
+    elif kind == "dots":
+        other = f"{tmp_path}/./file"
+    else:
+        os.symlink(".", other)
+        other += "/file"
+    status, message = refusal(change(file, ("a", "b")), change(other, ("a", "c")))
+    assert status == 400
+    assert "are the same file" in message
+    assert file.read_text() == "a\n"
+
+
+def test_mode_and_bytes_that_are_not_utf8_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(b"\xff\xfe a \x80\r\n\x00b\r\n")
+    file.chmod(0o751)
+    (diff,) = edit_files([change(file, ("a", "é"), ("b\n", "c\n"))], include_diff=True)
+    assert file.read_bytes() == b"\xff\xfe \xc3\xa9 \x80\r\n\x00c\r\n"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o751
+    diff["diff"].encode("utf-8")
+
+
+def test_a_file_that_may_not_be_written_is_forbidden(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d").chmod(0o777)
+    (file,) = made(tmp_path / "d", f="a\n")
+    file.chmod(0o644)
+    denied = denied_to_nobody(
+        lambda: edit_files([change(file, ("a", "b"))], include_diff=False), tmp_path
+    )
+    assert denied is not None
+    assert denied.status == 403
+
+
+def test_files_too_large_to_hold_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, large = made(tmp_path, one="a" * 10, two="b" * 10, large="c" * 21)
+    monkeypatch.setattr(edits, "MAX_FILE_BYTES", 20)
+    monkeypatch.setattr(edits, "MAX_TOTAL_BYTES", 15)
+    assert refusal(change(large, ("c", "d")))[0] == 413
+    status, message = refusal(change(one, ("a", "x")), change(two, ("b", "x")))
+    assert status == 413
+    assert f"{two} is too large" in message
+
+
+def test_too_many_edits_are_refused(tmp_path: Path) -> None:
+    (file,) = made(tmp_path, f="a")
+    status, message = refusal(change(file, *[("a", "a")] * 1001))
+    assert (status, "at most" in message) == (400, True)
+
+
+def test_a_write_that_fails_late_says_what_is_written_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = made(tmp_path, one="a\n", two="a\n", three="a\n")
+    rename = os.replace
+
+    def fails_on_two(source: str, target: str) -> None:
+        if target == str(two):
+            raise OSError(errno.EIO, "broken")
+        rename(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", fails_on_two)
+        status, message = refusal(*(change(each, ("a", "b")) for each in (one, two, three)))
+    assert status == 500
+    assert f"already written: {one}; not written: {two} and what comes after it" in message
+    assert [each.read_text() for each in (one, two, three)] == ["b\n", "a\n", "a\n"]
+    assert names(tmp_path) == ["one", "three", "two"]
+
+
+def test_a_file_changed_meanwhile_is_edited_as_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = made(tmp_path, f="a\nb\n")
+    take_turn = edits.turn_to_write
+    others = iter(["a\nb\nlonger\n"])
+
+    def somebody_first(target: str) -> object:
+        for content in others:
+            file.write_text(content)
+        return take_turn(target)
+
+    monkeypatch.setattr(edits, "turn_to_write", somebody_first)
+    edit_files([change(file, ("b", "x"))], include_diff=False)
+    assert file.read_text() == "a\nx\nlonger\n"
+
+
+def test_a_file_that_keeps_changing_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = made(tmp_path, f="a\n")
+    take_turn = edits.turn_to_write
+
+    def always_first(target: str) -> object:
+        file.write_text(file.read_text() + "more\n")
+        return take_turn(target)
+
+    monkeypatch.setattr(edits, "turn_to_write", always_first)
+    status, message = refusal(change(file, ("a", "x")))
+    assert (status, "kept changing" in message) == (409, True)
+    assert file.read_text().startswith("a\n")
+
+
+def test_edits_of_one_file_at_the_same_time_are_all_made(tmp_path: Path) -> None:
+    (file,) = made(tmp_path, f="".join(f"<{number}>\n" for number in range(40)))
+
+    def one(number: int) -> None:
+        edit_files([change(file, (f"<{number}>", f"[{number}]"))], include_diff=False)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(one, range(40)))
+    assert file.read_text() == "".join(f"[{number}]\n" for number in range(40))
