@@ -29,10 +29,13 @@ class Finished:
 
     def save(self, process_id: str, record: Json) -> None:
         """Best effort: on a full disk the answer is in memory only."""
-        data = json.dumps({**record, "saved_at": self._now()}).encode()
+        now = self._now()
+        data = json.dumps({**record, "saved_at": now}).encode()
+        path = self._path(process_id)
         try:
             os.makedirs(self._directory, mode=0o700, exist_ok=True)
-            replace_file(self._path(process_id), data, sync=False)
+            replace_file(path, data, sync=False)
+            os.utime(path, (now, now))
             self._prune()
         except OSError:
             pass

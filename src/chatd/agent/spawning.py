@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from chatd.agent.errors import AgentError
+from chatd.agent.errors import AgentError, from_os
 
 _SHELL = "/bin/sh"
 _CHUNK = 64 * 1024
@@ -49,14 +49,16 @@ def spawn(command: str, *, workdir: str, env: Mapping[str, str]) -> Spawned:
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         os.close(read_fd)
-        raise _not_started(error) from error
+        raise _not_started(error, workdir) from error
     finally:
         os.close(write_fd)
     return Spawned(popen, read_fd)
 
 
-def _not_started(error: Exception) -> AgentError:
+def _not_started(error: Exception, workdir: str) -> AgentError:
     number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, OSError) and error.filename == workdir:
+        return from_os(error, f"run a command in {workdir}")
     if number == errno.E2BIG:
         return AgentError(
             400, "The command or its environment is too long. Write it to a file and run that."

@@ -1,0 +1,253 @@
+"""A key's effect happens once: in one boot, over restarts, and wherever a crash cuts the file."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+import pytest
+
+from chatd.agent.errors import AgentError
+from chatd.agent.once import MAX_AGE_S, MAX_RESULT_BYTES, Once
+
+Json = dict[str, object]
+PATIENCE_S = 30
+
+
+class Effect:
+    """Counts how often it happened; stands at a gate if it is given one."""
+
+    def __init__(self, result: Json | None = None, gate: asyncio.Event | None = None) -> None:
+        self.count = 0
+        self.begun = asyncio.Event()
+        self._result: Json = {"n": 1} if result is None else result
+        self._gate = gate
+
+    async def __call__(self) -> Json:
+        self.count += 1
+        self.begun.set()
+        if self._gate is not None:
+            await self._gate.wait()
+        return self._result
+
+
+def refusing(error: Exception) -> Callable[[], Coroutine[None, None, Json]]:
+    async def effect() -> Json:
+        raise error
+
+    return effect
+
+
+async def never() -> Json:
+    raise AssertionError("it was done again")
+
+
+async def code_of(once: Once, key: str) -> str:
+    with pytest.raises(AgentError) as refusal:
+        await once.perform(key, "test", never)
+    assert refusal.value.status == 409
+    return refusal.value.code
+
+
+def journal(run_dir: Path) -> list[Json]:
+    return [json.loads(line) for line in (run_dir / "once.jsonl").read_text().splitlines()]
+
+
+async def test_a_repeated_key_gets_the_first_answer_and_nothing_happens(tmp_path: Path) -> None:
+    once, effect = Once(str(tmp_path)), Effect({"id": "a"})
+    assert await once.perform("k", "test", effect) == {"id": "a"}
+    assert await once.perform("k", "test", never) == {"id": "a"}
+    assert await once.perform("k", "test", never, again={"again": True}) == {
+        "id": "a",
+        "again": True,
+    }
+    assert effect.count == 1
+    await once.close()
+
+
+async def test_the_same_key_at_the_same_time_waits_for_the_first(tmp_path: Path) -> None:
+    once, gate = Once(str(tmp_path)), asyncio.Event()
+    effect = Effect({"id": "a"}, gate)
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+        first = group.create_task(once.perform("k", "test", effect))
+        second = group.create_task(once.perform("k", "test", never, again={"again": True}))
+        await effect.begun.wait()
+        gate.set()
+    assert first.result() == {"id": "a"}
+    assert second.result() == {"id": "a", "again": True}
+    await once.close()
+
+
+async def test_the_key_is_on_disk_before_the_effect_begins(tmp_path: Path) -> None:
+    once = Once(str(tmp_path))
+
+    async def effect() -> Json:
+        return {"seen": journal(tmp_path)[-1]["state"]}
+
+    assert await once.perform("k", "test", effect) == {"seen": "begun"}
+    assert [record["state"] for record in journal(tmp_path)] == ["begun", "done"]
+    await once.close()
+
+
+async def test_an_effect_outlives_the_caller_who_leaves(tmp_path: Path) -> None:
+    once, gate = Once(str(tmp_path)), asyncio.Event()
+    effect = Effect({"id": "a"}, gate)
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+        caller = group.create_task(once.perform("k", "test", effect))
+        await effect.begun.wait()
+        caller.cancel()
+        await asyncio.wait([caller])
+        gate.set()
+        assert await once.perform("k", "test", never) == {"id": "a"}
+    await once.close()
+
+
+async def test_after_a_restart_a_finished_key_gets_its_answer(tmp_path: Path) -> None:
+    before = Once(str(tmp_path))
+    await before.perform("k", "test", Effect({"id": "a"}))
+    await before.close()
+    assert await Once(str(tmp_path)).perform("k", "test", never) == {"id": "a"}
+
+
+async def test_what_was_begun_before_a_restart_is_unknown_and_not_done_again(
+    tmp_path: Path,
+) -> None:
+    before, gate = Once(str(tmp_path)), asyncio.Event()
+    effect = Effect(gate=gate)
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+        group.create_task(before.perform("k", "test", effect))
+        await effect.begun.wait()
+        after = Once(str(tmp_path))
+        assert await code_of(after, "k") == "outcome_unknown"
+        assert await code_of(after, "k") == "outcome_unknown"
+        gate.set()
+    await before.close()
+
+
+async def test_an_effect_that_breaks_leaves_its_outcome_unknown(tmp_path: Path) -> None:
+    once = Once(str(tmp_path))
+    with pytest.raises(ZeroDivisionError):
+        await once.perform("k", "test", refusing(ZeroDivisionError()))
+    assert await code_of(once, "k") == "outcome_unknown"
+    await once.close()
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_key_that_was_told_to_try_later_is_free_again(tmp_path: Path, status: int) -> None:
+    once = Once(str(tmp_path))
+    with pytest.raises(AgentError):
+        await once.perform("k", "test", refusing(AgentError(status, "later")))
+    restarted = Once(str(tmp_path))
+    assert await once.perform("k", "test", Effect({"id": "a"})) == {"id": "a"}
+    assert await restarted.perform("k", "test", Effect({"id": "b"})) == {"id": "b"}
+    await once.close()
+
+
+async def test_any_other_refusal_is_repeated_also_after_a_restart(tmp_path: Path) -> None:
+    once = Once(str(tmp_path))
+    with pytest.raises(AgentError):
+        await once.perform("k", "test", refusing(AgentError(403, "no", code="closed")))
+    for asked in (once, Once(str(tmp_path))):
+        with pytest.raises(AgentError, match=r"^no$") as refusal:
+            await asked.perform("k", "test", never)
+        assert (refusal.value.status, refusal.value.code) == (403, "closed")
+    await once.close()
+
+
+async def test_a_key_cannot_be_used_for_something_else(tmp_path: Path) -> None:
+    once = Once(str(tmp_path))
+    await once.perform("k", "other", Effect())
+    assert await code_of(once, "k") == "key_reused"
+    await once.close()
+
+
+@pytest.mark.parametrize("key", ["", "k" * 513])
+async def test_a_key_has_a_sensible_length(tmp_path: Path, key: str) -> None:
+    with pytest.raises(AgentError) as refusal:
+        await Once(str(tmp_path)).perform(key, "test", never)
+    assert refusal.value.status == 400
+
+
+async def test_of_an_answer_that_is_too_large_only_the_fact_is_kept(tmp_path: Path) -> None:
+    once, large = Once(str(tmp_path)), {"diff": "x" * MAX_RESULT_BYTES}
+    assert await once.perform("k", "test", Effect(dict(large))) == large
+    assert await code_of(once, "k") == "result_not_kept"
+    assert await code_of(Once(str(tmp_path)), "k") == "result_not_kept"
+    await once.close()
+
+
+async def test_nothing_is_done_that_cannot_be_noted(tmp_path: Path) -> None:
+    once = Once(str(tmp_path))
+    (tmp_path / "once.jsonl").mkdir()
+    with pytest.raises(AgentError) as refusal:
+        await once.perform("k", "test", never)
+    assert (refusal.value.status, refusal.value.code) == (503, "not_noted")
+    (tmp_path / "once.jsonl").rmdir()
+    assert await once.perform("k", "test", Effect({"id": "a"})) == {"id": "a"}
+    await once.close()
+
+
+async def test_only_so_many_keys_are_kept_in_memory_and_on_disk(tmp_path: Path) -> None:
+    once = Once(str(tmp_path), max_keys=8)
+    for number in range(40):
+        await once.perform(f"k{number}", "test", Effect({"n": number}))
+    assert len(journal(tmp_path)) <= 8 * 3 + 2
+    for asked in (once, Once(str(tmp_path), max_keys=8)):
+        assert await asked.perform("k39", "test", never) == {"n": 39}
+        assert await asked.perform("k33", "test", never) == {"n": 33}
+    forgotten = Effect()
+    await once.perform("k0", "test", forgotten)
+    assert forgotten.count == 1
+    await once.close()
+
+
+async def test_a_key_is_forgotten_after_a_week(tmp_path: Path) -> None:
+    time = [1_000.0]
+    once = Once(str(tmp_path), now=lambda: time[0])
+    await once.perform("old", "test", Effect({"n": 1}))
+    time[0] += MAX_AGE_S
+    assert await once.perform("old", "test", never) == {"n": 1}
+    time[0] += 1
+    await once.perform("new", "test", Effect())
+    again = Effect({"n": 2})
+    assert await once.perform("old", "test", again) == {"n": 2}
+    await once.close()
+
+
+async def test_wherever_a_crash_cuts_the_journal_no_finished_key_is_done_again(
+    tmp_path: Path,
+) -> None:
+    once = Once(str(tmp_path))
+    for number in range(3):
+        await once.perform(f"k{number}", "test", Effect({"n": number}))
+    await once.close()
+    path = tmp_path / "once.jsonl"
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        reopened = Once(str(tmp_path))
+        for number in range(3):
+            # A line that lacks only its end is still a line.
+            begun = cut >= len(b"".join(lines[: 2 * number + 1])) - 1
+            done = cut >= len(b"".join(lines[: 2 * number + 2])) - 1
+            if done:
+                assert await reopened.perform(f"k{number}", "test", never) == {"n": number}
+            elif begun:
+                assert await code_of(reopened, f"k{number}") == "outcome_unknown"
+
+
+async def test_a_torn_line_does_not_spoil_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / "once.jsonl").write_bytes(b'{"key":"torn","kind":"te')
+    once = Once(str(tmp_path))
+    await once.perform("k", "test", Effect({"id": "a"}))
+    await once.close()
+    assert await Once(str(tmp_path)).perform("k", "test", never) == {"id": "a"}
+
+
+async def test_scribble_in_the_journal_is_passed_over(tmp_path: Path) -> None:
+    scribble = [b"[]", b"{}", b'{"key":1,"kind":"x","at":1}', b"\xff\xfe", b"[" * 9999, b""]
+    good = {"key": "k", "kind": "test", "state": "done", "at": 2e9, "result": {"id": "a"}}
+    lines = [*scribble, json.dumps(good).encode(), *scribble]
+    (tmp_path / "once.jsonl").write_bytes(b"\n".join(lines))
+    assert await Once(str(tmp_path)).perform("k", "test", never) == {"id": "a"}
