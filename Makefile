@@ -16,7 +16,7 @@ SETUP = $(BIN)/python tools/environment.py --check $@ 2>/dev/null && exit 0; \
 	then exec "$$python" tools/environment.py $@; fi; done; \
 	echo "error: no Python 3.11 or newer found (PYTHON=/path/to/python names one)" >&2; exit 1
 
-.PHONY: help serve test chaos rolling test-model fmt bench docs lock clean runtime dev model
+.PHONY: help serve test chaos rolling soak test-model fmt bench docs lock clean runtime dev model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ chaos: dev ## kill replicas at random for half an hour (ARGS="--seconds 60 --see
 
 rolling: dev ## restart three servers in turn under 50 chats (ARGS="--seconds 60 --chats 8")
 	@exec $(BIN)/python -m tests.chaos.rolling $(ARGS)
+
+soak: dev ## 10,000 turns on one replica: it must not grow (ARGS="--turns 500")
+	@exec $(BIN)/python -m tests.chaos.endurance $(ARGS)
 
 bench: dev ## measure speed and print a table
 	@exec $(BIN)/python -m bench $(ARGS)

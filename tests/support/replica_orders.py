@@ -37,6 +37,7 @@ from chatd.store.chats import Loaded
 from chatd.store.transact import Operation
 from chatd.stream.feeds import Feeds
 from chatd.stream.frames import sse
+from tests.support.chaos.remains import remains_of
 
 OWNER = UserId(UUID(int=4711))
 
@@ -52,6 +53,7 @@ Deed = Literal[
     "edit_queued",
     "watch",
     "unwatch",
+    "remains",
 ]
 
 
@@ -70,6 +72,8 @@ class Order(Struct, frozen=True, kw_only=True):
 
 
 class Done(Struct, frozen=True, kw_only=True):
+    """`state` of the chat, or whatever else was asked for."""
+
     reply: int
     state: str | None = None
     error: str | None = None
@@ -106,6 +110,8 @@ class FrontDoor:
         return Done(reply=order.id, state=state)
 
     async def _do(self, order: Order) -> str:
+        if order.do == "remains":
+            return msgspec.json.encode(remains_of(self._replica)).decode()
         with self._replica.worker.offer(root=True) as free:
             if order.do == "create":
                 command = CreateChat(
@@ -147,7 +153,7 @@ def decided(order: Order, loaded: Loaded, free: WorkerId | None) -> Change | Non
             return queue_moves.delete_queued(chat, queue, item)
         case "edit_queued":
             return queue_moves.edit_queued(chat, queue, EditQueued(id=item, prompt=prompt(order)))
-        case "create" | "watch" | "unwatch":
+        case "create" | "watch" | "unwatch" | "remains":
             raise AssertionError(order.do)
 
 

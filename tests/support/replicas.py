@@ -13,6 +13,7 @@ import msgspec
 
 from chatd.domain.commands import WhenBusy
 from chatd.domain.ids import ChatId
+from tests.support.chaos.remains import Remains
 from tests.support.house import Events
 from tests.support.processes import ROOT
 from tests.support.replica_orders import Deed, Done, Order, Seen
@@ -20,6 +21,7 @@ from tests.support.replica_process import Setup
 
 ANSWER_S = 20.0
 LONGEST_LINE = 1 << 24
+NOBODYS = ChatId(UUID(int=0))
 MODULE = "tests.support.replica_process"
 
 
@@ -49,6 +51,10 @@ class ReplicaProcess:
 
     async def interrupt(self, chat: ChatId) -> Done:
         return await self.order("interrupt", chat)
+
+    async def remains(self) -> Remains:
+        done = await self.order("remains", NOBODYS)
+        return msgspec.json.decode(done.state or "", type=Remains)
 
     async def order(self, do: Deed, chat: ChatId, **fields: object) -> Done:
         order = self._made(do, chat, **fields)
@@ -111,6 +117,10 @@ class ReplicaProcess:
         self.ready.set()
 
     # What becomes of it
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def alive(self) -> bool:

@@ -63,6 +63,10 @@ class Server:
         self.leaving = False
         self._process = process
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     async def leave(self) -> None:
         """Asked to, in good order. Raises if it does not do so."""
         self.leaving = True

@@ -1,0 +1,205 @@
+"""Ten thousand turns on one replica: it must not grow, and must hold nothing in the end.
+
+`make soak` has them twice: told by pipe to a replica that can be asked what it still holds, and
+by HTTP to `chatd serve`. Every chat is watched. ARGS="--turns 500" makes it shorter.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+from uuid import UUID
+
+from aiohttp import ClientSession, TCPConnector
+from msgspec import Struct
+
+from chatd.domain.ids import ChatId
+from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Pool, PoolConfig
+from tests.support.chaos.remains import open_files, rss_mb
+from tests.support.chaos.servers import House, Servers, Visitor
+from tests.support.chaos.steady import SteadyModel
+from tests.support.client_state import ClientState
+from tests.support.crash import mortal_server
+from tests.support.eventually import eventually
+from tests.support.planned import Workshop
+from tests.support.replica_process import Setup
+from tests.support.replicas import ReplicaProcess, replica_process
+from tests.support.streaming import read_sse
+from tests.support.witness import Witness
+
+AT_ONCE = 8
+TURNS_A_CHAT = 10
+SAMPLES = 40
+WARM_UP = 0.2
+"""The part of all turns after which the memory must not grow any more."""
+MOST_GROWTH = 1.10
+FORGETS_S = 90.0
+TURN_S = 60.0
+
+Chat = Callable[[int, int], Awaitable[None]]
+"""One chat, by its number, with so many turns."""
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    turns: int
+    warm_mb: float
+    most_mb: float
+    last_mb: float
+
+    def check(self) -> None:
+        assert self.most_mb <= self.warm_mb * MOST_GROWTH, f"it grows: {self}"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.turns} turns, {self.warm_mb:.1f} MB after warm-up, at most {self.most_mb:.1f},"
+            f" {self.last_mb:.1f} in the end"
+        )
+
+
+async def _endure(turns: int, chat: Chat, pid: int) -> Told:
+    """Chat after chat, some at once; the memory is looked at now and then."""
+    chats = max(turns // TURNS_A_CHAT, 1)
+    numbers, sizes = iter(range(1, chats + 1)), list[float]()
+
+    async def some() -> None:
+        for number in numbers:
+            await chat(number, TURNS_A_CHAT)
+            if number % max(chats // SAMPLES, 1) == 0:
+                sizes.append(rss_mb(pid))
+
+    await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+    later = sizes[round(len(sizes) * WARM_UP) :]
+    return Told(
+        turns=chats * TURNS_A_CHAT, warm_mb=later[0], most_mb=max(later), last_mb=rss_mb(pid)
+    )
+
+
+# By pipe
+
+
+async def by_pipe(dsn: str, turns: int) -> Told:
+    async with AsyncExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="chatd-soak-"))
+        path = Path(directory) / "workshop"
+        await stack.enter_async_context(Workshop.running(path))
+        model = await stack.enter_async_context(SteadyModel.running())
+        model.answer_s = 0.0
+        setup = Setup(dsn=dsn, model_url=model.url, shop=str(path), name="soak", tick_s=1.0)
+        replica = await stack.enter_async_context(replica_process(setup))
+        witness = Witness()
+
+        async def chat(number: int, turns: int) -> None:
+            await _chat_by_pipe(replica, ChatId(UUID(int=number)), turns, witness)
+
+        await chat(10**9, 1)
+        before = await replica.remains()
+        told = await _endure(turns, chat, replica.pid)
+
+        async def as_before() -> bool:
+            return (await replica.remains()).is_no_more_than(before)
+
+        try:
+            await eventually(as_before, within_s=FORGETS_S)
+        except TimeoutError:
+            raise AssertionError(f"{before} became {await replica.remains()}") from None
+        await _check(dsn, witness)
+        assert max(model.asked.values()) == 1, "asked again"
+        return told
+
+
+async def _chat_by_pipe(
+    replica: ReplicaProcess, chat_id: ChatId, turns: int, witness: Witness
+) -> None:
+    state = ClientState()
+    sent = [witness.sends(chat_id, f"m{chat_id.int}x{turn} {turn % 2}") for turn in range(turns)]
+    await replica.create(chat_id, sent[0].text)
+    async with asyncio.timeout(TURN_S * turns), aclosing(replica.watch(chat_id, None)) as frames:
+        for turn, message in enumerate(sent):
+            if turn > 0:
+                await replica.send(chat_id, message.text)
+            message.acked = True
+            while not _answered(state, turn + 1):
+                for event, _ in read_sse((await anext(frames)).encode()):
+                    state = state.apply([event])
+
+
+def _answered(state: ClientState, turn: int) -> bool:
+    said = sum(message.role == "user" for message in state.messages.values())
+    return said >= turn and state.status == "waiting"
+
+
+# By HTTP
+
+
+async def by_http(dsn: str, turns: int) -> Told:
+    async with AsyncExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="chatd-soak-"))
+        model = await stack.enter_async_context(SteadyModel.running())
+        model.answer_s = 0.0
+        house = House(dsn=dsn, model_url=model.url, data_dir=Path(directory))
+        servers = Servers(house, stack)
+        await servers.add()
+        pid, witness = servers.now[0].pid, Witness()
+
+        async def chat(number: int, turns: int) -> None:
+            async with ClientSession(connector=TCPConnector(limit=0)) as http:
+                await _chat_by_http(Visitor(servers, http), number, turns, witness)
+
+        await asyncio.gather(*(chat(10**6 - n, TURNS_A_CHAT) for n in range(AT_ONCE)))
+        files = open_files(pid)
+        told = await _endure(turns, chat, pid)
+
+        async def as_before() -> bool:
+            return open_files(pid) <= files
+
+        await eventually(as_before, within_s=FORGETS_S)
+        await _check(dsn, witness)
+        await servers.now[0].leave()
+        return told
+
+
+async def _chat_by_http(visitor: Visitor, number: int, turns: int, witness: Witness) -> None:
+    async with asyncio.TaskGroup() as group:
+        watching: asyncio.Task[None] | None = None
+        for turn in range(1, turns + 1):
+            text = f"m{number}x{turn} 0"
+            await visitor.say(text, key=f"00000000-0000-4000-8000-{number:06d}{turn:06d}")
+            assert visitor.chat_id is not None
+            witness.sends(visitor.chat_id, text).acked = True
+            watching = watching or group.create_task(visitor.watch())
+            await visitor.until(lambda state, turn=turn: _answered(state, turn), TURN_S)
+        if watching is not None:
+            watching.cancel()
+
+
+async def _check(dsn: str, witness: Witness) -> None:
+    pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)))
+    try:
+        await witness.settled(pool, within_s=TURN_S)
+        await witness.check(pool)
+    finally:
+        await pool.close()
+
+
+async def _main(turns: int) -> None:
+    async with mortal_server() as server:
+        for way in (by_pipe, by_http):
+            told = await way(server.dsn, turns)
+            sys.stdout.write(f"{way.__name__}: {told}; nothing is left over\n")
+            sys.stdout.flush()
+            told.check()
+
+
+def main(args: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=10_000)
+    asyncio.run(_main(parser.parse_args(args).turns))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

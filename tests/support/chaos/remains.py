@@ -1,0 +1,60 @@
+"""What a process still holds: asked of itself, and seen from outside."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from chatd.replica import Replica
+
+PAUSE: Final = "SystemClock.sleep"
+
+
+class Remains(Struct, frozen=True, kw_only=True):
+    """`tasks` by what they run, `watched` chats that somebody looks at, `left` tools that did not
+    listen, `episode_bytes` of live parts in memory."""
+
+    tasks: dict[str, int]
+    running: int
+    watched: int
+    left: int
+    episode_bytes: int
+
+    def is_no_more_than(self, before: "Remains", *, forgets: bool = True) -> bool:
+        """Nobody is at work, and only tasks that there were before; `forgets`: and no live parts,
+        which are kept for a while on purpose. A pause between two looks is nothing left over."""
+        idle = (self.running, self.watched, self.left) == (0, 0, 0)
+        more = {
+            what
+            for what, count in self.tasks.items()
+            if what != PAUSE and count > before.tasks.get(what, 0)
+        }
+        return idle and not more and (self.episode_bytes == 0 or not forgets)
+
+
+def remains_of(replica: Replica) -> Remains:
+    running = Counter(_what(task) for task in asyncio.all_tasks())
+    return Remains(
+        tasks=dict(sorted(running.items())),
+        running=replica.worker.running,
+        watched=replica.feeds.watched,
+        left=len(replica.left),
+        episode_bytes=replica.episodes.total,
+    )
+
+
+def _what(task: asyncio.Task[object]) -> str:
+    return getattr(task.get_coro(), "__qualname__", task.get_name())
+
+
+def rss_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(f"process {pid} has no memory")
+
+
+def open_files(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
