@@ -162,10 +162,11 @@ class Server:
             else:
                 while await self._exchange(connection):
                     pass
+            await connection.close()
         except (_Leave, OSError, EOFError):
             pass
         finally:
-            await connection.close()
+            connection.abort()
 
     async def _exchange(self, connection: _Connection) -> bool:
         """One request and its reply. Whether another may follow."""
@@ -257,16 +258,14 @@ class _Connection:
         await _within(self._limits.write_s, self._writer.drain())
 
     async def close(self) -> None:
-        """Say that nothing follows, read a little of what still comes (closing on unread bytes
-        would take the reply back), and then end it whatever the other side does."""
-        try:
-            if self._writer.can_write_eof():
-                self._writer.write_eof()
-            await _within(self._limits.close_s, self._drained())
-        except (_Leave, OSError):
-            pass
-        finally:
-            self._writer.transport.abort()
+        """Say that nothing follows, and read a little of what still comes: closing on unread
+        bytes would take the reply back."""
+        if self._writer.can_write_eof():
+            self._writer.write_eof()
+        await _within(self._limits.close_s, self._drained())
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
 
     async def _drained(self) -> None:
         for _ in range(1024):

@@ -146,11 +146,11 @@ async def run(config: Config) -> None:
     _say("agent stopped" if closing.done() else "agent stopped, not all of it in time")
 
 
-def lock(run_dir: str) -> int:
+def lock(run_dir: str, within_s: float = LOCK_S) -> int:
     """Held until the process ends. Waits a little for one that is just leaving."""
     os.makedirs(run_dir, mode=0o700, exist_ok=True)
     fd = os.open(os.path.join(run_dir, "agent.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    until = time.monotonic() + LOCK_S
+    until = time.monotonic() + within_s
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,6 +6,7 @@ own connection, so that leaving off closes it and an old connection is never a r
 """
 
 import asyncio
+import io
 from collections.abc import Mapping
 from typing import Final
 
@@ -20,6 +21,8 @@ from chatd.workspaces.signing import Signer, Untrusted
 
 MAX_JSON: Final = 4 << 20
 _HEADER_LIMIT: Final = 8 * 1024
+# What is larger goes out piece by piece, so that the loop is free in between.
+_WHOLE_BODY: Final = 512 * 1024
 
 
 class Ask(Struct, frozen=True, kw_only=True):
@@ -90,7 +93,7 @@ class Line:
         response = await self._session.request(
             ask.method,
             url,
-            data=ask.body or None,
+            data=io.BytesIO(ask.body) if len(ask.body) > _WHOLE_BODY else ask.body or None,
             headers={"Accept-Encoding": "identity", **headers},
             allow_redirects=False,
         )

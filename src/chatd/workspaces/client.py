@@ -260,7 +260,7 @@ def _accepted(answer: Answer) -> bytes:
         return answer.body
     try:
         failure = msgspec.json.decode(answer.body, type=_Failure)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         failure = _Failure()
     message = failure.message or f"the workspace agent has refused with status {answer.status}"
     raise AgentRefused(message, status=answer.status, code=failure.code)
@@ -269,6 +269,6 @@ def _accepted(answer: Answer) -> bytes:
 def _decode(raw: bytes, type_: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=type_)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     raise AgentLost("The workspace agent gives answers that cannot be read.")

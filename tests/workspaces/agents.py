@@ -1,0 +1,139 @@
+"""Workspace agents as processes of their own, for tests: built, started, dialled, killed."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from uuid import UUID
+
+from chatd.clock import SystemClock
+from chatd.domain.hands import AgentLost
+from chatd.domain.ids import ChatId
+from chatd.domain.workspace import AgentId, Endpoint
+from chatd.workspaces.bundle import build_bundle
+from chatd.workspaces.client import AgentClient, OnBehalf
+from chatd.workspaces.signing import dial_key
+from chatd.workspaces.transport import Opened, Transport
+from tests.support.eventually import eventually
+
+SECRET = b"a secret of the server, 32 bytes"
+AGENT = AgentId(UUID("00000000-0000-4000-8000-0000000000a1"))
+START_S = 30.0
+
+
+def transport(secret: bytes = SECRET) -> Transport:
+    return Transport(secret=secret, host_id="here", clock=SystemClock())
+
+
+class AgentProcess:
+    """One agent in a directory. It may be started again there after its end."""
+
+    def __init__(self, place: Path, *, tcp: bool = False) -> None:
+        self.home = place / "home"
+        self.run_dir = place / "run"
+        self.socket = self.run_dir / "agent.sock"
+        self._bundle = build_bundle(place / "bundle")
+        self._tcp = tcp
+        self._process: subprocess.Popen[bytes] | None = None
+        self.home.mkdir(exist_ok=True)
+
+    def start(self) -> None:
+        (self.run_dir / "port").unlink(missing_ok=True)
+        read, write = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", str(self._bundle), "--config-fd", str(read)],
+            pass_fds=[read],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(read)
+        with open(write, "wb") as pipe:
+            pipe.write(json.dumps(self._config()).encode())
+
+    def _config(self) -> dict[str, object]:
+        where = {"host": "127.0.0.1"} if self._tcp else {"socket": str(self.socket)}
+        return {
+            "agent_id": str(AGENT),
+            "dial_key": dial_key(SECRET, AGENT).hex(),
+            "directory": str(self.home),
+            "run_dir": str(self.run_dir),
+            "home": str(self.home),
+            "env": {"GREETING": "hello"},
+            **where,
+        }
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def endpoint(self) -> Endpoint:
+        if self._tcp:
+            port = int((self.run_dir / "port").read_text())
+            return Endpoint(kind="tcp", host="127.0.0.1", port=port)
+        return Endpoint(kind="unix", path=str(self.socket), host_id="here")
+
+    async def dial(self) -> Opened:
+        """Waits for an agent that is just starting."""
+
+        async def opened() -> Opened | None:
+            with contextlib.suppress(AgentLost, FileNotFoundError):
+                return await transport().open(AGENT, [self.endpoint()])
+            return None
+
+        return await eventually(opened, within_s=START_S)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Its exit code. Blocks; an agent that ends at all ends quickly."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        return self._process.wait(START_S)
+
+
+class Workbench:
+    """An agent that runs, and one connection to it for a chat."""
+
+    def __init__(self, process: AgentProcess, opened: Opened, place: Path) -> None:
+        self.process = process
+        self.opened = opened
+        self.chat_id = new_chat_id()
+        self.conn = self.on_behalf()
+        self._place = place
+
+    def on_behalf(self, chat_id: ChatId | None = None, *, epoch: int = 1) -> AgentClient:
+        return self.opened.conn.on_behalf_of(OnBehalf(chat_id=chat_id or self.chat_id, epoch=epoch))
+
+    def key(self, name: str) -> str:
+        """A key that no other test uses."""
+        return f"{self.chat_id}:1:{name}"
+
+    def path(self, name: str) -> str:
+        return str(self._place / name)
+
+
+def new_chat_id() -> ChatId:
+    return ChatId(UUID(bytes=os.urandom(16), version=4))
+
+
+@contextlib.asynccontextmanager
+async def running_agent(place: Path, *, tcp: bool = False) -> AsyncGenerator[Workbench]:
+    process = AgentProcess(place, tcp=tcp)
+    process.start()
+    try:
+        async with workbench(process, process.home) as bench:
+            yield bench
+    finally:
+        process.end(signal.SIGKILL)
+
+
+@contextlib.asynccontextmanager
+async def workbench(process: AgentProcess, place: Path) -> AsyncGenerator[Workbench]:
+    opened = await process.dial()
+    try:
+        yield Workbench(process, opened, place)
+    finally:
+        await opened.release()

@@ -1,0 +1,163 @@
+"""The client against the real agent: a process of its own, run from the bundle."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from chatd.domain.hands import AgentLost, AgentRefused, Edit, FileEdits
+from chatd.workspaces.client import MAX_FILE
+from tests.support.eventually import eventually
+from tests.workspaces.agents import (
+    AGENT,
+    Workbench,
+    new_chat_id,
+    running_agent,
+    transport,
+)
+
+WAIT_S = 30.0
+
+
+async def test_files_are_written_edited_and_read(bench: Workbench) -> None:
+    path = bench.path("a name?&#%41 ü.txt")
+    await bench.conn.write_file(path, b"one\ntwo", key=bench.key("k1"))
+    edits = (Edit(search="two", replace="three"),)
+    (diff,) = await bench.conn.edit_files([FileEdits(path=path, edits=edits)], key=bench.key("k2"))
+    assert diff.path == path
+    assert "-two" in diff.diff
+    lines = await bench.conn.read_lines(path, offset=2)
+    assert (lines.content, lines.total_lines, lines.lines_read) == ("2\tthree", 2, 1)
+    assert await bench.conn.read_file(path) == b"one\nthree"
+    assert await bench.conn.read_file(path, offset=1, limit=2) == b"ne"
+
+    with pytest.raises(AgentRefused) as missing:
+        await bench.conn.read_lines(bench.path("nothing"))
+    assert missing.value.status == 404
+    with pytest.raises(AgentRefused) as relative:
+        await bench.conn.read_file("a.txt")
+    assert relative.value.status == 400
+
+
+async def test_an_effect_with_a_known_key_does_not_happen_again(bench: Workbench) -> None:
+    path = bench.path("a")
+    await bench.conn.write_file(path, b"first", key=bench.key("k"))
+    await bench.conn.write_file(path, b"second", key=bench.key("k"))
+    assert await bench.conn.read_file(path) == b"first"
+
+    command = f"echo once >> {bench.path('log')}"
+    started = await bench.conn.start_process(command, key=bench.key("p"))
+    again = await bench.conn.start_process(command, key=bench.key("p"))
+    assert (again.id, again.again, started.again) == (started.id, True, False)
+    await bench.conn.output(started.id, wait_s=WAIT_S)
+    assert await bench.conn.read_file(bench.path("log")) == b"once\n"
+
+
+async def test_a_command_is_started_awaited_listed_and_killed(bench: Workbench) -> None:
+    ended = await bench.conn.start_process(
+        "echo $GREETING $WHO; exit 3", key=bench.key("a"), env={"WHO": "me"}
+    )
+    output = await bench.conn.output(ended.id, wait_s=WAIT_S)
+    assert (output.output, output.exit_code, output.running) == ("hello me\n", 3, False)
+
+    endless = await bench.conn.start_process("exec sleep 600", key=bench.key("b"), background=True)
+    snapshot = await bench.conn.output(endless.id)
+    assert (snapshot.running, snapshot.exit_code) == (True, None)
+    assert {each.id for each in await bench.conn.processes()} == {ended.id, endless.id}
+    assert await bench.on_behalf(new_chat_id()).processes() == ()
+    with pytest.raises(AgentRefused) as foreign:
+        await bench.on_behalf(new_chat_id()).output(endless.id)
+    assert foreign.value.status == 404
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(bench.conn.output(endless.id, wait_s=WAIT_S))
+        await bench.conn.signal(endless.id, "kill")
+    assert not waiting.result().running
+    with pytest.raises(AgentRefused) as dead:
+        await bench.conn.signal(endless.id, "kill")
+    assert dead.value.status == 409
+
+
+async def test_a_worker_that_has_lost_its_chat_is_shut_out(bench: Workbench) -> None:
+    await bench.on_behalf(epoch=5).write_file(bench.path("a"), b"new", key=bench.key("new"))
+    with pytest.raises(AgentRefused) as stale:
+        await bench.on_behalf(epoch=4).write_file(bench.path("a"), b"old", key=bench.key("old"))
+    assert (stale.value.status, stale.value.code) == (409, "stale_epoch")
+    with pytest.raises(AgentRefused):
+        await bench.on_behalf(epoch=4).start_process("true", key=bench.key("older"))
+    await bench.on_behalf(new_chat_id()).write_file(bench.path("b"), b"", key=bench.key("other"))
+    assert await bench.conn.read_file(bench.path("a")) == b"new"
+
+
+async def test_too_much_is_refused_in_both_directions(bench: Workbench) -> None:
+    most = bytes(MAX_FILE)
+    await bench.conn.write_file(bench.path("large"), most, key=bench.key("k"))
+    assert await bench.conn.read_file(bench.path("large")) == most
+    with pytest.raises(AgentRefused) as written:
+        await bench.conn.write_file(bench.path("larger"), most + b"!", key=bench.key("l"))
+    assert written.value.status == 413
+    grow = await bench.conn.start_process(
+        f"printf ! >> {bench.path('large')}", key=bench.key("grow")
+    )
+    await bench.conn.output(grow.id, wait_s=WAIT_S)
+    with pytest.raises(AgentRefused) as read:
+        await bench.conn.read_file(bench.path("large"))
+    assert read.value.status == 413
+    assert await bench.conn.read_file(bench.path("large"), offset=MAX_FILE) == b"!"
+
+
+async def test_an_agent_that_was_restarted_is_greeted_again(tmp_path: Path) -> None:
+    """Starts two agents: the second is told apart from the first by its boot."""
+    async with running_agent(tmp_path) as bench:
+        started = await bench.conn.start_process("exec sleep 600", key=bench.key("p"))
+        await bench.conn.write_file(bench.path("a"), b"first", key=bench.key("w"))
+        bench.process.end(signal.SIGKILL)
+        with pytest.raises(AgentLost):
+            await bench.conn.read_file(bench.path("a"))
+        assert bench.conn.lost
+
+        bench.process.start()
+        await (await bench.process.dial()).release()
+        assert await bench.conn.read_file(bench.path("a")) == b"first"
+        assert not bench.conn.lost
+        await bench.conn.write_file(bench.path("a"), b"second", key=bench.key("w"))
+        assert await bench.conn.read_file(bench.path("a")) == b"first"
+        with pytest.raises(AgentRefused) as unknown:
+            await bench.conn.start_process("exec sleep 600", key=bench.key("p"))
+        assert unknown.value.code == "outcome_unknown"
+        with pytest.raises(AgentRefused):
+            await bench.conn.output(started.id)
+
+
+async def test_an_agent_that_is_told_to_stop_takes_its_commands_along(tmp_path: Path) -> None:
+    async with running_agent(tmp_path) as bench:
+        start = bench.conn.start_process("echo $$; exec sleep 600", key=bench.key("p"))
+        process = (await start).id
+
+        async def printed() -> str | None:
+            return (await bench.conn.output(process)).output
+
+        pid = int(await eventually(printed, within_s=WAIT_S))
+
+        async def until_lost() -> None:
+            with pytest.raises(AgentLost):
+                await bench.conn.output(process, wait_s=WAIT_S)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(until_lost())
+            await bench.conn.processes()
+            assert await asyncio.to_thread(bench.process.end) == 0
+        assert "agent.sock" not in os.listdir(bench.process.run_dir)
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+async def test_an_agent_answers_on_a_port_too(tmp_path: Path) -> None:
+    async with running_agent(tmp_path, tcp=True) as bench:
+        await bench.conn.write_file(bench.path("a"), b"x", key=bench.key("k"))
+        assert await bench.conn.read_file(bench.path("a")) == b"x"
+        elsewhere = bench.process.endpoint()
+        with pytest.raises(AgentLost) as untrusted:
+            await transport(b"another secret").open(AGENT, [elsewhere])
+        assert untrusted.value.code == "agent_untrusted"

@@ -1,0 +1,304 @@
+"""The client against something that only pretends to be an agent: every trick ends, and is told."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from chatd.agent.auth import reply_mac
+from chatd.clock import SystemClock
+from chatd.domain.hands import AgentLost, AgentRefused
+from chatd.domain.workspace import Endpoint
+from chatd.workspaces.asking import Line
+from chatd.workspaces.client import AgentClient, Boot, greet
+from chatd.workspaces.signing import Signer, dial_key
+from tests.workspaces.agents import AGENT, SECRET, transport
+
+KEY = dial_key(SECRET, AGENT)
+SOON_S = 0.2
+WAIT_S = 30.0
+
+
+class Impostor:
+    """One connection: the request that was read, and what to send back."""
+
+    def __init__(self, head: str, writer: asyncio.StreamWriter) -> None:
+        self.writer = writer
+        nonce = re.search("nonce=([0-9a-f]+)", head)
+        assert nonce is not None
+        self.nonce = nonce[1]
+
+    def reply(
+        self, body: bytes, *, status: int = 200, key: bytes = KEY, nonce: str = "", boot: str = "b"
+    ) -> bytes:
+        mac = reply_mac(key, nonce=nonce or self.nonce, status=status, boot=boot, body=body)
+        head = f"HTTP/1.1 {status} X\r\nChatd-Boot: {boot}\r\nChatd-Mac: {mac}\r\n"
+        return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+
+Trick = Callable[[Impostor], Awaitable[None]]
+
+
+@asynccontextmanager
+async def pretending(place: Path, trick: Trick) -> AsyncGenerator[Line]:
+    """A line to whatever plays the trick. In the end every connection has been closed."""
+    connections: set[asyncio.Task[None]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connections.add(task)
+        with suppress(OSError, EOFError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            await trick(Impostor(head.decode(), writer))
+            # Nothing more is said: what happens now is up to the client.
+            while await reader.read(1024):
+                pass
+        writer.transport.abort()
+
+    path = str(place / "socket")
+    server = await asyncio.start_unix_server(connected, path)
+    line = Line(Endpoint(kind="unix", path=path), Signer(AGENT, KEY, SystemClock().now().timestamp))
+    try:
+        yield line
+    finally:
+        server.close()
+        await line.close()
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.gather(*connections)
+
+
+async def lost_to(place: Path, trick: Trick, *, within_s: float = WAIT_S) -> AgentLost:
+    async with pretending(place, trick) as line:
+        with pytest.raises(AgentLost) as lost:
+            async with asyncio.timeout(WAIT_S):
+                await greet(line, AGENT, within_s=within_s)
+        assert line.lost
+        return lost.value
+
+
+HELLO = msgspec.json.encode({"agent_id": str(AGENT), "boot_id": "b"})
+
+
+async def test_the_fake_is_believed_when_it_does_everything_right(tmp_path: Path) -> None:
+    async def honest(client: Impostor) -> None:
+        await client.send(client.reply(HELLO))
+
+    async with pretending(tmp_path, honest) as line:
+        assert (await greet(line, AGENT)).boot_id == "b"
+
+
+async def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
+    async def redirect(client: Impostor) -> None:
+        head = b"HTTP/1.1 307 X\r\nLocation: http://127.0.0.1:1/healthz\r\n"
+        await client.send(head + b"Content-Length: 0\r\n\r\n")
+
+    assert (await lost_to(tmp_path, redirect)).code == "agent_untrusted"
+
+
+async def test_a_signed_redirect_is_only_a_refusal(tmp_path: Path) -> None:
+    async def redirect(client: Impostor) -> None:
+        await client.send(client.reply(b"", status=302))
+
+    async with pretending(tmp_path, redirect) as line:
+        with pytest.raises(AgentRefused) as refused:
+            await greet(line, AGENT)
+    assert refused.value.status == 302
+
+
+@pytest.mark.parametrize("framing", [b"Connection: close", b"Content-Length: 99999999999"])
+async def test_an_endless_body_is_cut_off(tmp_path: Path, framing: bytes) -> None:
+    async def endless(client: Impostor) -> None:
+        await client.send(b"HTTP/1.1 200 X\r\n" + framing + b"\r\n\r\n")
+        while True:
+            await client.send(bytes(1 << 20))
+
+    lost = await lost_to(tmp_path, endless)
+    assert lost.code == "agent_untrusted"
+    assert "longer" in lost.message
+
+
+async def test_endless_headers_are_cut_off(tmp_path: Path) -> None:
+    async def endless(client: Impostor) -> None:
+        await client.send(b"HTTP/1.1 200 X\r\n")
+        while True:
+            await client.send(b"X-More: and more\r\n" * 512)
+
+    assert (await lost_to(tmp_path, endless)).code == "agent_lost"
+
+
+async def test_one_endless_header_is_cut_off(tmp_path: Path) -> None:
+    async def endless(client: Impostor) -> None:
+        await client.send(b"HTTP/1.1 200 X\r\nX-More: ")
+        while True:
+            await client.send(b"and more" * 1024)
+
+    assert (await lost_to(tmp_path, endless)).code == "agent_lost"
+
+
+async def test_silence_ends(tmp_path: Path) -> None:
+    async def hang(client: Impostor) -> None:
+        del client
+
+    lost = await lost_to(tmp_path, hang, within_s=SOON_S)
+    assert "in time" in lost.message
+
+
+async def test_a_body_that_drips_ends_however_busily_it_comes(tmp_path: Path) -> None:
+    async def drip(client: Impostor) -> None:
+        await client.send(b"HTTP/1.1 200 X\r\nContent-Length: 1000000\r\n\r\n")
+        while True:
+            await client.send(b".")
+            await SystemClock().sleep(0.001, "drip")
+
+    lost = await lost_to(tmp_path, drip, within_s=SOON_S)
+    assert "in time" in lost.message
+
+
+async def test_a_reply_without_the_right_mac_is_not_believed(tmp_path: Path) -> None:
+    async def another_key(client: Impostor) -> None:
+        await client.send(client.reply(HELLO, key=b"of another workspace"))
+
+    async def another_nonce(client: Impostor) -> None:
+        await client.send(client.reply(HELLO, nonce="0" * 32))
+
+    async def another_status(client: Impostor) -> None:
+        await client.send(client.reply(HELLO).replace(b" 200 ", b" 409 "))
+
+    async def another_boot(client: Impostor) -> None:
+        await client.send(client.reply(HELLO).replace(b"Boot: b", b"Boot: c"))
+
+    async def another_body(client: Impostor) -> None:
+        await client.send(client.reply(HELLO).replace(b"{", b"["))
+
+    async def no_mac(client: Impostor) -> None:
+        await client.send(client.reply(HELLO).replace(b"Chatd-Mac", b"X-Mac"))
+
+    async def odd_mac(client: Impostor) -> None:
+        await client.send(client.reply(HELLO).replace(b"Chatd-Mac: ", b"Chatd-Mac: \xff\xe9"))
+
+    for number, trick in enumerate(
+        (another_key, another_nonce, another_status, another_boot, another_body, no_mac, odd_mac)
+    ):
+        place = tmp_path / str(number)
+        place.mkdir()
+        assert (await lost_to(place, trick)).code == "agent_untrusted"
+
+
+async def test_another_agent_with_the_same_key_is_not_the_one_that_was_meant(
+    tmp_path: Path,
+) -> None:
+    async def another(client: Impostor) -> None:
+        await client.send(client.reply(HELLO.replace(b"0a1", b"0a2")))
+
+    async with pretending(tmp_path, another) as line:
+        with pytest.raises(AgentLost) as lost:
+            await greet(line, AGENT)
+    assert lost.value.code == "agent_untrusted"
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\x00" * 100, b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 20"])
+async def test_what_is_not_http_is_no_agent(tmp_path: Path, garbage: bytes) -> None:
+    async def babble(client: Impostor) -> None:
+        await client.send(garbage)
+        client.writer.close()
+
+    assert (await lost_to(tmp_path, babble)).code == "agent_lost"
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"{", b'{"agent_id":1}', b'{"x":' * 99_999])
+async def test_a_signed_answer_that_makes_no_sense_is_no_answer(
+    tmp_path: Path, body: bytes
+) -> None:
+    async def nonsense(client: Impostor) -> None:
+        await client.send(client.reply(body))
+
+    async with pretending(tmp_path, nonsense) as line:
+        with pytest.raises(AgentLost):
+            await greet(line, AGENT)
+
+
+@pytest.mark.parametrize("body", [b"", b"no JSON", b"[]", b'{"message":null}', b"\xff"])
+async def test_a_refusal_without_words_is_still_a_refusal(tmp_path: Path, body: bytes) -> None:
+    async def refuse(client: Impostor) -> None:
+        await client.send(client.reply(body, status=500))
+
+    async with pretending(tmp_path, refuse) as line:
+        conn = AgentClient(line, AGENT, Boot("b"), SystemClock())
+        with pytest.raises(AgentRefused) as refused:
+            await conn.processes()
+    assert refused.value.status == 500
+    assert "500" in refused.value.message
+
+
+async def test_an_agent_that_reboots_all_the_time_is_asked_only_once_more(tmp_path: Path) -> None:
+    asked = 0
+
+    async def reboots(client: Impostor) -> None:
+        nonlocal asked
+        asked += 1
+        hello = HELLO.replace(b'"b"', f'"b{asked}"'.encode())
+        await client.send(client.reply(hello, boot=f"b{asked}"))
+
+    async with pretending(tmp_path, reboots) as line:
+        conn = AgentClient(line, AGENT, Boot("b0"), SystemClock())
+        with pytest.raises(AgentLost):
+            await conn.processes()
+    assert asked == 3
+
+
+async def test_a_caller_who_leaves_closes_the_connection_at_once(tmp_path: Path) -> None:
+    asked = asyncio.Event()
+
+    async def hang(client: Impostor) -> None:
+        asked.set()
+
+    async with pretending(tmp_path, hang) as line, asyncio.timeout(WAIT_S):
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(line_output(line))
+            await asked.wait()
+            task.cancel()
+        assert not line.lost
+    # Leaving the block waits for the fake to see that its connection is closed.
+
+
+async def line_output(line: Line) -> None:
+    await AgentClient(line, AGENT, Boot("b"), SystemClock()).output("p", wait_s=300)
+
+
+async def test_an_endpoint_where_nobody_is_leads_nowhere(tmp_path: Path) -> None:
+    missing = Endpoint(kind="unix", path=str(tmp_path / "nobody"))
+    elsewhere = Endpoint(kind="unix", path=str(tmp_path / "nobody"), host_id="there")
+    with pytest.raises(AgentLost) as lost:
+        await transport().open(AGENT, [elsewhere, missing])
+    assert "no such file" in lost.value.message
+    with pytest.raises(AgentLost) as nowhere:
+        await transport().open(AGENT, [elsewhere])
+    assert nowhere.value.code == "agent_elsewhere"
+
+
+async def test_the_next_way_is_tried_when_one_leads_to_somebody_else(tmp_path: Path) -> None:
+    async def stranger(client: Impostor) -> None:
+        await client.send(client.reply(HELLO, key=b"of another workspace"))
+
+    async def honest(client: Impostor) -> None:
+        await client.send(client.reply(HELLO))
+
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    ways = [
+        Endpoint(kind="unix", path=str(tmp_path / way / "socket")) for way in ("first", "second")
+    ]
+    async with pretending(tmp_path / "first", stranger), pretending(tmp_path / "second", honest):
+        opened = await transport().open(AGENT, ways)
+        assert opened.hello.boot_id == "b"
+        await opened.release()
+        await opened.release()
