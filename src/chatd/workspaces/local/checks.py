@@ -1,0 +1,62 @@
+"""What is wrong with a template for the local backend, said before anything is made."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from chatd.domain.workspace import DirectorySeed, GitSeed, Mount, Problem, TemplateSpec
+from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.local.seeds import allowed, local_path, wrong_url
+
+MAX_ENV_BYTES: Final = 32 * 1024
+MAX_MOUNTS: Final = 32
+OURS: Final = ("/home/dev", "/run/chatd", "/opt/chatd", "/proc", "/dev", "/tmp", "/usr", "/etc")
+
+
+def problems(spec: TemplateSpec, roots: tuple[Path, ...]) -> Iterator[Problem]:
+    """Of a template whose parameters have been put in."""
+    yield from _of_seed(spec, roots)
+    place = PurePosixPath(spec.directory)
+    if place.is_absolute() or ".." in place.parts:
+        yield Problem(field="directory", detail="must be inside the home directory")
+    if len(spec.mounts) > MAX_MOUNTS:
+        yield Problem(field="mounts", detail=f"at most {MAX_MOUNTS}")
+    for mount in spec.mounts[:MAX_MOUNTS]:
+        yield from _of_mount(mount, roots)
+    yield from _of_env(spec.env)
+
+
+def _of_seed(spec: TemplateSpec, roots: tuple[Path, ...]) -> Iterator[Problem]:
+    seed, path = spec.seed, None
+    if isinstance(seed, DirectorySeed):
+        path = seed.path
+    elif isinstance(seed, GitSeed) and seed.url:
+        if (wrong := wrong_url(seed.url)) is not None:
+            yield Problem(field="seed.url", detail=wrong)
+        path = local_path(seed.url)
+    if path is not None:
+        yield from _of_path("seed", path, roots)
+
+
+def _of_mount(mount: Mount, roots: tuple[Path, ...]) -> Iterator[Problem]:
+    target = PurePosixPath(mount.target)
+    if not target.is_absolute() or ".." in target.parts or target == PurePosixPath("/"):
+        yield Problem(field="mounts", detail=f"{mount.target!r} is not an absolute path")
+    elif any(target.is_relative_to(each) for each in OURS):
+        yield Problem(field="mounts", detail=f"{mount.target} is used by the workspace itself")
+    yield from _of_path("mounts", mount.source, roots)
+
+
+def _of_path(field: str, path: str, roots: tuple[Path, ...]) -> Iterator[Problem]:
+    try:
+        allowed(path, roots)
+    except BuildFailed as error:
+        yield Problem(field=field, detail=error.message)
+
+
+def _of_env(env: Mapping[str, str]) -> Iterator[Problem]:
+    if sum(len(name) + len(value) for name, value in env.items()) > MAX_ENV_BYTES:
+        yield Problem(field="env", detail=f"more than {MAX_ENV_BYTES} bytes")
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            yield Problem(field="env", detail=f"{name!r} cannot be set")

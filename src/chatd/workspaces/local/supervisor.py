@@ -1,0 +1,153 @@
+"""The supervisor: a program that owns the sandboxes of one data directory. Standard library only.
+
+Apart from the server, so that commands go on while the server is restarted, killed or upgraded.
+One per data directory: it holds a lock that the kernel drops when it dies. Sandboxes die with it;
+what might have escaped a killed one is ended by the next. When nobody needs it, it leaves.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final
+
+from chatd.workspaces.local import living
+from chatd.workspaces.local.control import MAX_LINE, Control
+from chatd.workspaces.local.waiting import pause
+
+LOCK: Final = "lock"
+SOCKET: Final = "socket"
+LOG: Final = "supervisor.log"
+BIRTHS: Final = "births"
+MAX_LOG: Final = 1024 * 1024
+IDLE_S: Final = 60.0
+SWEEP_S: Final = 10.0
+READY: Final = b"ready"
+BUSY: Final = b"busy"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Own the sandboxes of one data directory.")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--idle-s", type=float, default=IDLE_S)
+    options = parser.parse_args()
+    directory: Path = options.directory
+    idle_s: float = options.idle_s
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(writer)
+        sys.exit(0 if os.read(reader, 16) in (READY, BUSY) else 1)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.close(reader)
+    serve(directory, idle_s, writer)
+
+
+def serve(directory: Path, idle_s: float, ready: int) -> None:
+    """As a daemon, until it is told to end or nobody needs it."""
+    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.write(ready, BUSY)
+        return
+    os.truncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
+    take_output(directory / LOG)
+    with listening(directory) as listener:
+        asyncio.run(Supervisor(directory, idle_s).run(listener, ready))
+
+
+class Supervisor:
+    def __init__(self, directory: Path, idle_s: float) -> None:
+        self._births = directory / BIRTHS
+        self._idle_s = idle_s
+
+    async def run(self, listener: socket.socket, ready: int) -> None:
+        self._births.mkdir(mode=0o700, exist_ok=True)
+        await self.sweep()
+        async with asyncio.TaskGroup() as tasks:
+            control = Control(tasks, births=self._births, say=say)
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, control.closing.set)
+            server = await asyncio.start_unix_server(control.answer, sock=listener, limit=MAX_LINE)
+            os.write(ready, READY)
+            os.close(ready)
+            say(f"ready, process {os.getpid()}")
+            await self._until_idle(control)
+            control.closing.set()  # Whoever comes now is told to start another.
+            server.close()
+            await control.close()
+        say("ended")
+
+    async def sweep(self) -> None:
+        """End what a killed supervisor has left. The kernel has done it already in all but the
+        smallest gaps."""
+        never = asyncio.Event()
+        births = [(file, living.Birth.read(file.read_text())) for file in self._births.iterdir()]
+        for file, birth in births:
+            waited = 0
+            while birth is not None and living.lives(birth) and waited < SWEEP_S * 100:
+                living.kill(birth)
+                await pause(never, 0.01)
+                waited += 1
+            file.unlink(missing_ok=True)
+
+    async def _until_idle(self, control: Control) -> None:
+        seen = -1
+        while not await pause(control.closing, self._idle_s):
+            if control.idle and control.asked == seen:
+                return
+            seen = control.asked
+
+
+@contextlib.contextmanager
+def listening(directory: Path) -> Generator[socket.socket]:
+    """Through the descriptor of the directory: a path may be too long for a socket."""
+    inside = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    address = f"/proc/self/fd/{inside}/{SOCKET}"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(address)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(address)
+        os.chmod(address, 0o600)
+        listener.listen(128)
+        listener.settimeout(0)
+        try:
+            yield listener
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(address)
+            os.close(inside)
+
+
+def take_output(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > MAX_LOG:
+            path.replace(path.with_name(f"{path.name}.1"))
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    os.close(nothing)
+
+
+def say(text: str) -> None:
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    sys.stderr.write(f"{now} {text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()
