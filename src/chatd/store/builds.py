@@ -63,14 +63,19 @@ OF_WORKSPACE: Final[LiteralString] = """
     SELECT row_to_json(b) AS build FROM workspace_builds b WHERE b.workspace_id = $1
     ORDER BY b.build_number DESC LIMIT $2"""
 
-# Those that wait, and those whose holder has not been heard of for the length of a lease.
+# Those that wait, and those whose holder has not been heard of for the length of a lease. For one
+# that has been struck off the workers a shorter silence is proof enough. No length, no taking. And
+# one that is held by who asks, who does not know: the answer that said so was lost.
 TAKE: Final[LiteralString] = """
     WITH free AS MATERIALIZED (
         SELECT b.id FROM workspace_builds b
         JOIN workspaces w ON w.id = b.workspace_id
         JOIN templates t ON t.id = w.template_id
         WHERE b.completed_at IS NULL
-          AND (b.worker_id IS NULL OR b.heartbeat_at < now() - $4::float8 * interval '1 s')
+          AND (b.worker_id IS NULL OR b.worker_id = $1
+               OR b.heartbeat_at < now() - $4::float8 * interval '1 s'
+               OR (b.heartbeat_at < now() - $7::float8 * interval '1 s' AND NOT EXISTS (
+                   SELECT FROM chat_workers k WHERE k.worker_id = b.worker_id)))
           AND (w.host_id IS NULL OR w.host_id = ANY ($2::text[])) AND t.backend = ANY ($3::text[])
           AND NOT b.id = ANY ($6::uuid[])
         ORDER BY b.created_at, b.id LIMIT $5 FOR UPDATE OF b SKIP LOCKED),
@@ -205,7 +210,8 @@ class Hold(Struct, frozen=True, kw_only=True):
 class Taken(Struct, frozen=True, kw_only=True):
     build: Build
     workspace: Workspace
-    spec: TemplateSpec
+    spec: TemplateSpec | None
+    """None if it was written by a newer server, in words that this one does not know."""
     backend: str
     age_s: float
     """Since a worker first took it up: a build that is taken over gets no more time."""
@@ -217,8 +223,11 @@ class Wanted(Struct, frozen=True, kw_only=True):
     worker_id: WorkerId
     hosts: Sequence[str]
     backends: Sequence[str]
-    lease_s: float
     most: int
+    lease_s: float | None = None
+    """After such a silence a build may be taken from its holder; None if never."""
+    struck_s: float | None = None
+    """The same, if the holder is no longer among the workers."""
     running: Sequence[BuildId] = ()
     """Those it has in hand already, whatever the rows say."""
 
@@ -267,17 +276,25 @@ async def take(conn: Conn, wanted: Wanted) -> list[Taken]:
         wanted.lease_s,
         wanted.most,
         list(wanted.running),
+        wanted.struck_s,
     )
     return [
         Taken(
             build=_BUILD.decode(row["build"]),
             workspace=_WORKSPACE.decode(row["workspace"]),
-            spec=_SPEC.decode(row["spec"]),
+            spec=_spec(row["spec"]),
             backend=row["backend"],
             age_s=row["age_s"],
         )
         for row in rows
     ]
+
+
+def _spec(text: str) -> TemplateSpec | None:
+    try:
+        return _SPEC.decode(text)
+    except msgspec.DecodeError:
+        return None
 
 
 async def beat(

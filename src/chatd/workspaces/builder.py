@@ -1,0 +1,287 @@
+"""The build worker of a replica: takes builds that wait, has them done, and writes their end.
+
+Owns the leases on its builds and how many it does at a time; what a build does is its
+`Building`'s. A build whose worker dies is taken up by another, on the same host if it is of one;
+what nobody takes up is ended with a reason. Nothing is written by a worker that has lost it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from msgspec import Struct
+
+from chatd.domain.errors import ChatdError, Unavailable
+from chatd.domain.ids import WorkerId
+from chatd.domain.lease import Ticks, may_reap
+from chatd.domain.ports import Env
+from chatd.domain.workspace import Build, BuildId
+from chatd.parts.pause import Pause
+from chatd.store import builds
+from chatd.store.builds import Ended, Hold, Taken, Wanted
+from chatd.store.conn import Conn
+from chatd.workspaces.backend import Backend
+from chatd.workspaces.building import Bounds, Building
+
+ANSWER_S: Final = 5.0
+_TRUSTED: Final = 2 / 3
+_ABANDONED: Final = (
+    "No server took up the build: none that runs can reach the host of the workspace."
+)
+
+
+class BuilderConfig(Struct, frozen=True, kw_only=True):
+    hosts: tuple[str, ...]
+    """Where this replica is: builds that belong to another host are not for it."""
+    slots: int = 2
+    bounds: Bounds = Bounds()
+    lease_s: float = 30
+    struck_s: float = 12
+    beat_s: float = 4
+    poll_s: float = 2
+    flush_s: float = 0.3
+    reap_every_s: float = 60
+    reap_after_s: float = 1800
+    drain_s: float = 20
+
+
+def _to_nobody(build: Build) -> None:
+    del build
+
+
+class Builder:
+    """`run` works until `close` is called, or until it is cancelled: then it writes nothing more
+    and its leases run out. `changed` is told of builds that were taken up or have ended."""
+
+    def __init__(
+        self,
+        me: WorkerId,
+        conn: Conn,
+        backends: Sequence[Backend],
+        env: Env,
+        config: BuilderConfig,
+        *,
+        changed: Callable[[Build], None] = _to_nobody,
+    ) -> None:
+        self._me = me
+        self._conn = conn
+        self._backends: Mapping[str, Backend] = {backend.kind: backend for backend in backends}
+        self._env = env
+        self._config = config
+        self._changed = changed
+        self._pause = Pause(env.clock)
+        self._ticks = Ticks(interval_s=config.poll_s)
+        self._running: dict[BuildId, Building] = {}
+        self._tasks: dict[BuildId, asyncio.Task[bool]] = {}
+        self._stuck: list[Building] = []
+        self._closing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    def wake(self) -> None:
+        """There may be something to build."""
+        self._pause.cut()
+
+    async def close(self) -> None:
+        """Take no more; what does not end soon is left for somebody else to take up."""
+        self._closing = True
+        self._pause.cut()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            others = [
+                group.create_task(self._again_and_again(self._beat, self._config.beat_s, "beat")),
+                group.create_task(self._again_and_again(self._flush, self._config.flush_s, "log")),
+                group.create_task(
+                    self._again_and_again(self._reap, self._config.reap_every_s, "reap")
+                ),
+            ]
+            while not self._closing:
+                await self._contained("take", lambda: self._take(group))
+                if not self._closing:
+                    await self._pause.sleep(self._config.poll_s, "build_poll")
+            await self._drain()
+            for task in others:
+                task.cancel()
+
+    # Taking
+
+    async def _take(self, group: asyncio.TaskGroup) -> None:
+        now = self._env.clock.monotonic()
+        scope = may_reap(self._ticks, now)
+        wanted = Wanted(
+            worker_id=self._me,
+            hosts=self._config.hosts,
+            backends=tuple(self._backends),
+            most=max(self._config.slots - len(self._running), 0),
+            lease_s=self._config.lease_s if scope == "leases" else None,
+            struck_s=self._config.struck_s if scope != "none" else None,
+            running=(*self._running, *(stuck.hold.id for stuck in self._still_at_work())),
+        )
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                found = await builds.take(self._conn, wanted)
+        except (Unavailable, TimeoutError):
+            self._ticks = self._ticks.failed()
+            raise
+        self._ticks = self._ticks.succeeded(self._env.clock.monotonic())
+        for taken in found:
+            self._begin(group, taken, now)
+
+    def _still_at_work(self) -> Sequence[Building]:
+        """Backends that were cut off and have not stopped: the same is not begun beside them."""
+        self._stuck = [building for building in self._stuck if building.at_work]
+        return self._stuck
+
+    def _begin(self, group: asyncio.TaskGroup, taken: Taken, asked_at: float) -> None:
+        build = taken.build
+        hold = Hold(id=build.id, worker_id=self._me, attempt=build.attempt)
+        backend = self._backends[taken.backend]
+        building = Building(taken, hold, backend, self._env, asked_at=asked_at)
+        self._running[build.id] = building
+        self._idle.clear()
+        self._env.emit("build_taken", build_id=build.id, attempt=build.attempt)
+        task = group.create_task(self._one(building), name=f"building {build.id}")
+        self._tasks[build.id] = task
+        task.add_done_callback(lambda task: self._left(building, task))
+        self._changed(build)
+
+    def _left(self, building: Building, task: asyncio.Task[bool]) -> None:
+        del self._running[building.hold.id], self._tasks[building.hold.id]
+        if building.at_work:
+            self._stuck.append(building)
+        if not self._running:
+            self._idle.set()
+        # One that failed to be written is taken up again, but not in a hurry.
+        if not task.cancelled() and task.result():
+            self._pause.cut()
+
+    # One build
+
+    async def _one(self, building: Building) -> bool:
+        return await self._contained("build", lambda: self._built(building))
+
+    async def _built(self, building: Building) -> None:
+        ended = await building.run(self._config.bounds)
+        if ended is None:
+            self._env.emit("build_lost", build_id=building.hold.id)
+            return
+        await self._contained("log", lambda: self._write_log(building))
+        if (done := await self._finish(building, ended)) is not None:
+            self._env.emit("build_ended", build_id=done.id, status=done.status)
+            self._changed(done)
+        await self._contained("hint", lambda: builds.say(self._conn, building.hold.id))
+
+    async def _finish(self, building: Building, ended: Ended) -> Build | None:
+        """Until it is written, or no longer ours to write. One that was written by a try whose
+        answer got lost is no longer ours either."""
+        while not building.lost.is_set():
+            try:
+                return await builds.finish(self._conn, building.hold, ended)
+            except Unavailable as error:
+                self._env.emit("build_not_written", error_kind=error.code)
+                await self._env.clock.sleep(1, "build_finish")
+            except ChatdError as error:
+                # What the backend has made cannot be stored: that is an end, too.
+                if ended.error_code == "internal":
+                    raise
+                self._env.emit("build_unstorable", build_id=building.hold.id, error=error)
+                text = "The backend has answered with what cannot be stored."
+                ended = Ended(status="failed", error=text, error_code="internal")
+        return None
+
+    async def _write_log(self, building: Building) -> None:
+        if await building.log.flush(self._conn):
+            await builds.say(self._conn, building.hold.id)
+
+    # Now and then
+
+    async def _beat(self) -> None:
+        asked = dict(self._running)
+        if not asked:
+            return
+        asked_at = self._env.clock.monotonic()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                holds = [building.hold for building in asked.values()]
+                mine = await builds.beat(self._conn, self._me, holds)
+        except (Unavailable, TimeoutError):
+            self._doubt(asked)
+            raise
+        for build_id, building in asked.items():
+            if build_id not in mine:
+                building.lost.set()
+                continue
+            building.renewed_at = asked_at
+            if mine[build_id] == "canceling":
+                building.context.cancelled.set()
+
+    def _doubt(self, asked: Mapping[BuildId, Building]) -> None:
+        """Not heard by the database for most of a lease: somebody else will soon be at it."""
+        now = self._env.clock.monotonic()
+        for building in asked.values():
+            if now - building.renewed_at >= self._config.lease_s * _TRUSTED:
+                building.lost.set()
+
+    async def _flush(self) -> None:
+        for building in tuple(self._running.values()):
+            await self._write_log(building)
+
+    async def _reap(self) -> None:
+        if may_reap(self._ticks, self._env.clock.monotonic()) != "leases":
+            return
+        ended = await builds.reap(self._conn, after_s=self._config.reap_after_s, error=_ABANDONED)
+        for build in ended:
+            self._env.emit("build_abandoned", build_id=build.id)
+            self._changed(build)
+
+    async def _again_and_again(
+        self, work: Callable[[], Awaitable[None]], every_s: float, name: str
+    ) -> None:
+        while True:
+            await self._contained(name, work)
+            await self._env.clock.sleep(every_s, f"build_{name}")
+
+    async def _contained(self, name: str, work: Callable[[], Awaitable[None]]) -> bool:
+        """True if it was done."""
+        try:
+            await work()
+        except (Unavailable, TimeoutError) as error:
+            kind = error.code if isinstance(error, Unavailable) else "timeout"
+            self._env.emit("builder_waits", task=name, error_kind=kind)
+        except Exception as error:  # noqa: BLE001 - a bug in one build must not end the others
+            self._env.emit("builder_failed", task=name, error=error)
+        else:
+            return True
+        return False
+
+    # Leaving
+
+    async def _drain(self) -> None:
+        """Give what runs some time, then cut it off and hand it on. One whose backend does not
+        stop is kept until the process ends: nobody must do the same beside it."""
+        loop = asyncio.get_running_loop()
+        window = loop.create_task(self._env.clock.sleep(self._config.drain_s, "build_drain"))
+        idle = loop.create_task(self._idle.wait())
+        try:
+            await asyncio.wait({window, idle}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            window.cancel()
+            idle.cancel()
+        left = dict(self._running)
+        tasks = set(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=ANSWER_S)
+        for building in left.values():
+            await building.settled(self._config.bounds.end_within_s)
+            if not building.at_work:
+                with suppress(ChatdError, TimeoutError):
+                    async with asyncio.timeout(ANSWER_S):
+                        await builds.release(self._conn, building.hold)
