@@ -22,6 +22,10 @@ from chatd.agent.matching_lines import (
     occurrences,
     split_lines,
 )
+from tests.support.fuzz import fuzzed
+
+# Few and always the same in an ordinary run; see tests.support.fuzz.
+held = fuzzed if fuzzed.max_examples > 300 else settings(fuzzed, max_examples=60)
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "é", " ", "\t", "\n", "\r\n", "\r"]), max_size=16).map(
     "".join
@@ -76,6 +80,7 @@ def applied(content: str, search: str, new: str, *, replace_all: bool = False) -
         return None
 
 
+@held
 @given(TEXTS)
 def test_lines_in_four_parts_give_back_the_text(text: str) -> None:
     lines = split_lines(text)
@@ -87,6 +92,7 @@ def test_lines_in_four_parts_give_back_the_text(text: str) -> None:
         assert "\n" not in line.body
 
 
+@held
 @given(st.lists(st.sampled_from("ab"), min_size=1, max_size=4), st.lists(st.sampled_from("ab")))
 def test_runs_are_found_wherever_they_are(needle: list[str], keys: list[str]) -> None:
     length = len(needle)
@@ -95,13 +101,14 @@ def test_runs_are_found_wherever_they_are(needle: list[str], keys: list[str]) ->
     assert len(apart(everywhere, length)) == "".join(keys).count("".join(needle))
 
 
+@held
 @given(TEXTS, st.tuples(st.integers(0, 15), st.integers(1, 5)), TEXTS, st.sampled_from([0, 1]))
 def test_an_exact_match_is_always_preferred(
     content: str, window: tuple[int, int], new: str, every: int
 ) -> None:
     search = content[window[0] :][: window[1]]
     replace_all = bool(every)
-    if not search or (search[0] == "\n" and "\r\n" in content):
+    if not search or (search[0] == "\n" and "\r\n" in content) or "\r\r" in new:
         return
     once = content.find(search) == content.rfind(search)
     result = applied(content, search, new, replace_all=replace_all)
@@ -120,6 +127,7 @@ def test_an_exact_match_is_always_preferred(
         assert result.replace("\r\n", "\n") == content.replace(search, new).replace("\r\n", "\n")
 
 
+@held
 @given(edits_that_match())
 @example(("\r\n", "\n", ""))
 def test_nothing_outside_the_match_changes(edit: tuple[str, str, str]) -> None:
@@ -150,6 +158,7 @@ def _around_loose_matches(content: str, search: str) -> list[tuple[str, str]]:
     return [(content[: each.start()], content[each.end() :]) for each in found if each]
 
 
+@held
 @given(edits_that_match())
 def test_endings_and_the_final_newline_are_kept(edit: tuple[str, str, str]) -> None:
     content, search, new = edit
@@ -163,6 +172,7 @@ def test_endings_and_the_final_newline_are_kept(edit: tuple[str, str, str]) -> N
         assert content.endswith("\n") == result.endswith("\n")
 
 
+@held
 @given(edits_that_match())
 def test_replacing_lines_by_themselves_changes_nothing(edit: tuple[str, str, str]) -> None:
     content, search, _ = edit
@@ -170,6 +180,7 @@ def test_replacing_lines_by_themselves_changes_nothing(edit: tuple[str, str, str
     assert result in {None, content}
 
 
+@held
 @given(st.integers(0, 6), st.sampled_from(["a", "a b"]), st.sampled_from(["", "x", "yy"]))
 def test_replace_all_replaces_as_many_as_there_are(count: int, search: str, new: str) -> None:
     content = "-".join([search] * count)
@@ -180,7 +191,7 @@ def test_replace_all_replaces_as_many_as_there_are(count: int, search: str, new:
     assert result == ("".join(f"\t{new} \nz\n" if new else " \nz\n" for _ in range(count)) or None)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(held, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=FILES, search=TEXTS, new=TEXTS)
 def test_a_refused_edit_leaves_the_file_untouched(
     tmp_path: Path, content: str, search: str, new: str
@@ -234,6 +245,7 @@ def patched(old: str, diff: str) -> str:
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "\x0c\n", "\n"]), max_size=25).map("".join)
 
 
+@held
 @given(LINES, LINES, st.sampled_from(["", "a"]), st.sampled_from(["", "a"]))
 def test_a_diff_makes_the_new_text_from_the_old(
     old: str, new: str, old_end: str, new_end: str
