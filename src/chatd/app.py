@@ -26,6 +26,8 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChangeId
 from chatd.domain.ports import Clock, Env, Tool
 from chatd.domain.prompt_text import Instructions
+from chatd.engine.budget import SpendLimit
+from chatd.engine.keeping import KeepingConfig
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from chatd.models import Catalogue, directory
@@ -36,6 +38,7 @@ from chatd.replica import Replica, ReplicaConfig
 from chatd.settings.tree import Settings
 from chatd.store import migrate
 from chatd.store.conn import ConnectConfig
+from chatd.store.workers import Caps
 from chatd.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -186,14 +189,40 @@ def _replica(settings: Settings, dsn: str, models: Catalogue, env: Env, job: Job
         statement_timeout_s=settings.database.statement_timeout_s,
         lock_timeout_s=settings.database.lock_timeout_s,
     )
-    slots = SlotsConfig(roots=settings.worker.slots, children=settings.worker.child_slots)
+    slots = SlotsConfig(
+        roots=settings.worker.slots, children=settings.worker.child_slots, caps=_caps(settings)
+    )
     config = ReplicaConfig(
         connect=connect,
         pool_size=settings.database.pool_size,
         worker=WorkerConfig(slots=slots, drain_s=settings.worker.drain_s),
         works=job.works,
+        keeping=KeepingConfig(
+            archive_after=settings.chats.auto_archive_days,
+            remove_after=settings.chats.retention_days,
+        ),
+        spend=_spend(settings),
     )
     return Replica(config, env, models=models, tools=NoTools())
+
+
+def _caps(settings: Settings) -> Caps | None:
+    """None is faster: a chat is then taken by the very statement that writes its message."""
+    limits = settings.limits
+    caps = Caps(
+        roots=limits.running,
+        roots_per_owner=limits.running_per_user,
+        children=limits.running_subagents,
+        children_per_owner=limits.running_subagents_per_user,
+    )
+    return None if caps == Caps() else caps
+
+
+def _spend(settings: Settings) -> SpendLimit | None:
+    limits = settings.limits
+    if limits.spend_micros == 0:
+        return None
+    return SpendLimit(micros=limits.spend_micros, period=limits.spend_period)
 
 
 def _change_id() -> ChangeId:

@@ -19,9 +19,10 @@ from chatd.domain.ports import Budget, Env, Models, ToolSource
 from chatd.engine.acts import Acts, Means
 from chatd.engine.answering import Answering
 from chatd.engine.asking import Asking
-from chatd.engine.budget import Purse, Unlimited
+from chatd.engine.budget import OwnersBudget, Purse, SpendLimit, Unlimited
 from chatd.engine.chores import Chores, housekeeping
 from chatd.engine.commit import Committer
+from chatd.engine.keeping import KeepingConfig, keeping_chores
 from chatd.engine.lease import Lease
 from chatd.engine.left_behind import LeftBehind
 from chatd.engine.listening import STEP_S
@@ -48,12 +49,15 @@ CLOSE_S: Final = 1.0
 
 class ReplicaConfig(Struct, frozen=True, kw_only=True):
     """`titles`: new chats are named by a model. `answer_s`: longer than this no answer may take,
-    however busily it comes. `works`: without it no chat is run here, only shown."""
+    however busily it comes. `spend`: what each owner may. `works`: without it no chat is run
+    here, only shown."""
 
     connect: ConnectConfig
     works: bool = True
     pool_size: int = 10
     worker: WorkerConfig = WorkerConfig()
+    keeping: KeepingConfig = KeepingConfig()
+    spend: SpendLimit | None = None
     titles: bool = False
     answer_s: float = STEP_S
 
@@ -88,7 +92,9 @@ class Replica:
         self.tail = Tail(pool, env, self.publisher.publish)
         self.feeds = Feeds(pool, env, Live(self.episodes, self.tail, self.me))
         self.watches = Watches(pool, env)
-        self.chores = Chores(env, housekeeping(pool))
+        self.chores = Chores(
+            env, (*housekeeping(pool), *keeping_chores(config.keeping, pool, env, self.told))
+        )
         self.listener = Listener(
             ListenConfig(connect=config.connect),
             env.clock,
@@ -98,6 +104,8 @@ class Replica:
         )
         self.lease = Lease(env.clock)
         self.left = LeftBehind(env)
+        if budget is None and config.spend is not None:
+            budget = OwnersBudget(pool, env.clock, config.spend)
         purse = Purse(budget or Unlimited(), env)
         naming = Naming(pool, env, self.chores, purse, announce=self.announce)
         committer = Committer(self.transactor, env)

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from chatd import app
 from chatd.cli.main import app as command_line
 from chatd.clock import SystemClock
-from chatd.settings.tree import Database, Server, Settings
+from chatd.settings.tree import Database, Limits, ModelEntry, PriceEntry, Server, Settings
 from chatd.store import migrate
 from tests.support.clock import FakeClock
 from tests.support.database import scratch_space
@@ -171,6 +171,39 @@ async def test_while_it_drains_the_port_stays_open_and_nothing_new_is_begun(
                 assert stopped_chat.status == 200
             await serving
     assert serving.done()
+
+
+async def test_limits_of_the_settings_hold(dsn: str, tmp_path: Path) -> None:
+    """One chat runs at a time, and the first whole answer spends all there is."""
+    stop = asyncio.Event()
+    ready: asyncio.Future[app.Ready] = asyncio.get_running_loop().create_future()
+    dear = ModelEntry(
+        name="dear", provider="demo", model="demo", prices=PriceEntry(input=1, output=10**6)
+    )
+    settings = Settings(
+        data_dir=tmp_path,
+        server=Server(port=0),
+        database=Database(url=dsn),
+        limits=Limits(running_per_user=1, spend_micros=1, spend_period="day"),
+        models=(dear,),
+    )
+    told = app.Told(ready=ready.set_result)
+    env = {"CHATD_ADMIN_TOKEN": "secret"}
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        group.create_task(app.serve(settings, env, clock=SystemClock(), stop=stop, told=told))
+        async with client_of((await ready).url or "", "secret") as client:
+            first = await begun(client, "slow: a story")
+            async with client.get(f"/api/v1/chats/{first}/events") as stream:
+                await until_event(stream.content, b"message_part")
+            second = await begun(client, "fast: hello")
+            assert await status_of(client, second) == "pending"
+            async with client.post(f"/api/v1/chats/{first}/interrupt") as interrupted:
+                assert interrupted.status == 200
+            assert await answered(client, second)
+            third = await begun(client, "fast: hello")
+            async with client.get(f"/api/v1/chats/{third}/events") as stream:
+                await until_event(stream.content, b"usage_limit")
+        stop.set()
 
 
 def client_of(url: str, token: str) -> ClientSession:

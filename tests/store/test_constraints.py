@@ -65,6 +65,23 @@ OTHER_ROWS: list[tuple[str, LiteralString]] = [
            SELECT now(), id, id, id, 'turn', '', '', 0, 0, 0, 0, 0, -1, true FROM chats""",
     ),
     ("usage_rolled_up_one_check", "INSERT INTO usage_rolled_up VALUES (false, now())"),
+    (
+        "provider_source_is_known",
+        """INSERT INTO providers (id, name, kind, has_api_key, enabled, source)
+           SELECT id, 'p', 'demo', false, true, 'rumour' FROM chats""",
+    ),
+    (
+        "model_source_is_known",
+        """INSERT INTO model_configs (id, name, provider_id, model, position, parameters, enabled,
+               is_default, source)
+           SELECT id, 'm', id, 'demo', 0, '{}', true, false, 'rumour' FROM chats""",
+    ),
+    (
+        "a_default_can_be_used",
+        """INSERT INTO model_configs (id, name, provider_id, model, position, parameters, enabled,
+               is_default, source)
+           SELECT id, 'm', id, 'demo', 0, '{}', false, true, 'settings' FROM chats""",
+    ),
 ]
 
 NAMES = """

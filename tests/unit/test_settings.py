@@ -9,7 +9,9 @@ from chatd.settings.files import default_data_dir, read_config
 from chatd.settings.keys import keys
 from chatd.settings.load import ConfigFile, load
 from chatd.settings.tree import (
+    Chats,
     Database,
+    Limits,
     Log,
     ModelEntry,
     ProviderEntry,
@@ -87,6 +89,14 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_WORKER_SLOTS": "2",
         "CHATD_WORKER_CHILD_SLOTS": "3",
         "CHATD_WORKER_DRAIN_S": "4",
+        "CHATD_LIMITS_RUNNING": "5",
+        "CHATD_LIMITS_RUNNING_PER_USER": "6",
+        "CHATD_LIMITS_RUNNING_SUBAGENTS": "7",
+        "CHATD_LIMITS_RUNNING_SUBAGENTS_PER_USER": "8",
+        "CHATD_LIMITS_SPEND_MICROS": "9",
+        "CHATD_LIMITS_SPEND_PERIOD": "week",
+        "CHATD_CHATS_AUTO_ARCHIVE_DAYS": "10",
+        "CHATD_CHATS_RETENTION_DAYS": "11",
         "CHATD_PROVIDERS": '[{"name": "a", "kind": "anthropic"}]',
         "CHATD_MODELS": '[{"name": "m", "provider": "a", "model": "x"}]',
     }
@@ -99,6 +109,15 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         log=Log(level="error", format="json"),
         server=Server(host="::1", port=0),
         worker=Worker(slots=2, child_slots=3, drain_s=4.0),
+        limits=Limits(
+            running=5,
+            running_per_user=6,
+            running_subagents=7,
+            running_subagents_per_user=8,
+            spend_micros=9,
+            spend_period="week",
+        ),
+        chats=Chats(auto_archive_days=10, retention_days=11),
         providers=(ProviderEntry(name="a", kind="anthropic"),),
         models=(ModelEntry(name="m", provider="a", model="x"),),
     )

@@ -9,14 +9,18 @@ from msgspec import Struct
 
 from chatd.domain.chat import Chat
 from chatd.domain.ids import ChatId, WorkerId
+from chatd.store.workers import Caps
 
 DEFAULT_ROOTS: Final = 100
 DEFAULT_CHILDREN: Final = 200
 
 
 class SlotsConfig(Struct, frozen=True, kw_only=True):
+    """Of this worker; `caps` are those of all workers together."""
+
     roots: int = DEFAULT_ROOTS
     children: int = DEFAULT_CHILDREN
+    caps: Caps | None = None
 
 
 class Slots:
@@ -38,6 +42,10 @@ class Slots:
         return max(limit - used - self._offered[root], 0)
 
     @property
+    def caps(self) -> Caps | None:
+        return self._config.caps
+
+    @property
     def load(self) -> float:
         """From 0, nothing runs here, to 1."""
         slots = self._config.roots + self._config.children
@@ -45,8 +53,9 @@ class Slots:
 
     @contextmanager
     def offer(self, *, root: bool) -> Generator[WorkerId | None]:
-        """This worker, if it could run one more: for whoever is about to write a message."""
-        if self.free(root=root) == 0:
+        """This worker, if it could run one more: for whoever is about to write a message. Not
+        under a cap: what runs elsewhere is known only when a chat is taken."""
+        if self._config.caps is not None or self.free(root=root) == 0:
             yield None
             return
         self._offered[root] += 1

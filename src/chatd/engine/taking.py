@@ -112,12 +112,17 @@ class Taking:
         children = min(self._slots.free(root=False), AT_ONCE)
         if roots + children == 0 or self._lease.health != "ok":
             return
-        taken = await workers.acquire(self._conn, self._me, roots=roots, children=children)
+        caps = self._slots.caps
+        taken = await (
+            workers.acquire(self._conn, self._me, roots=roots, children=children)
+            if caps is None
+            else workers.acquire_capped(self._conn, self._me, caps, roots=roots, children=children)
+        )
         for chat in taken:
             self._env.emit("acquired", chat_id=chat.id, epoch=chat.epoch)
             self._announce(chat)
             self._roster.hear(chat)
-        if len(taken) >= AT_ONCE:
+        if len(taken) >= (AT_ONCE if caps is None else 1):
             self._wanted.set()
 
     async def none_on_the_way(self, within_s: float) -> None:

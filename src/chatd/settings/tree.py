@@ -76,6 +76,44 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     ] = 25.0
 
 
+Cap = Annotated[int, Meta(ge=0, le=1_000_000)]
+Days = Annotated[int, Meta(ge=0, le=3650)]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    running: Annotated[
+        Cap, Meta(description="Chats that run at once on all replicas; others wait. 0: no limit")
+    ] = 0
+    running_per_user: Annotated[Cap, Meta(description="The same, of each user. 0: no limit")] = 0
+    running_subagents: Annotated[
+        Cap, Meta(description="Chats of subagents that run at once on all replicas. 0: no limit")
+    ] = 0
+    running_subagents_per_user: Annotated[
+        Cap, Meta(description="The same, of each user. 0: no limit")
+    ] = 0
+    spend_micros: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10**15,
+            description="What each user may spend in a period, in millionths of a USD. 0: no limit",
+        ),
+    ] = 0
+    spend_period: Annotated[
+        Literal["day", "week", "month"],
+        Meta(description="When it begins anew: at midnight, on Monday, on the first; all in UTC"),
+    ] = "month"
+
+
+class Chats(msgspec.Struct, frozen=True, kw_only=True):
+    auto_archive_days: Annotated[
+        Days, Meta(description="Archive chats that nobody has touched for so long. 0: never")
+    ] = 0
+    retention_days: Annotated[
+        Days, Meta(description="Remove chats for good that were archived so long ago. 0: never")
+    ] = 0
+
+
 class ProviderEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[providers]]` in chatd.toml. A key is given here or named by a variable."""
 
@@ -122,6 +160,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log: Log = Log()
     server: Server = Server()
     worker: Worker = Worker()
+    limits: Limits = Limits()
+    chats: Chats = Chats()
     providers: Annotated[
         tuple[ProviderEntry, ...], Meta(description="Model APIs, as [[providers]] tables")
     ] = ()

@@ -44,6 +44,39 @@ ACQUIRE: Final[LiteralString] = """
     WHERE c.id = ANY (ARRAY(SELECT id FROM roots UNION ALL SELECT id FROM children))
     RETURNING c.*"""
 
+# The same, but no more than so many of each owner, and so many in all. Who looks at the same
+# moment elsewhere does not see what is being taken here: a cap may be passed by one for each
+# replica, never by more.
+ACQUIRE_CAPPED: Final[LiteralString] = """
+    WITH busy AS MATERIALIZED (
+        SELECT owner_id, parent_chat_id IS NULL AS is_root, count(*) AS running
+        FROM chats WHERE worker_id IS NOT NULL GROUP BY 1, 2),
+    roots AS MATERIALIZED (
+        SELECT id FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NULL
+          AND (status = 'interrupting' OR owner_id <> ALL (
+              ARRAY(SELECT owner_id FROM busy WHERE is_root AND running >= $4)))
+        ORDER BY (status <> 'interrupting'), runnable_at, id
+        LIMIT least($2, 1, greatest($5 - (SELECT coalesce(sum(running), 0)
+                                       FROM busy WHERE is_root), 0))
+        FOR NO KEY UPDATE SKIP LOCKED),
+    children AS MATERIALIZED (
+        SELECT id FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NOT NULL
+          AND (status = 'interrupting' OR owner_id <> ALL (
+              ARRAY(SELECT owner_id FROM busy WHERE NOT is_root AND running >= $6)))
+        ORDER BY (status <> 'interrupting'), runnable_at, id
+        LIMIT least($3, 1, greatest($7 - (SELECT coalesce(sum(running), 0)
+                                       FROM busy WHERE NOT is_root), 0))
+        FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE chats c SET
+        worker_id = $1, epoch = c.epoch + 1, attempt = c.attempt + 1, runnable_at = NULL,
+        retry_state = NULL,
+        retry_version = CASE WHEN c.retry_state IS NULL THEN c.retry_version
+                             ELSE c.snapshot_version + 1 END,
+        snapshot_version = c.snapshot_version + 1,
+        recent_changes = (ARRAY[0::bigint] || c.recent_changes)[1:8]
+    WHERE c.id = ANY (ARRAY(SELECT id FROM roots UNION ALL SELECT id FROM children))
+    RETURNING c.*"""
+
 # Locked in the order in which a family is, or the two could wait for each other.
 RELEASE: Final[LiteralString] = """
     WITH mine AS MATERIALIZED (
@@ -114,6 +147,18 @@ STRIKE: Final[LiteralString] = """
         FOR UPDATE SKIP LOCKED)"""
 
 
+_NO_CAP: Final = 2**31 - 1
+
+
+class Caps(Struct, frozen=True, kw_only=True):
+    """How many chats may run at once on all replicas together; 0 is as many as they like."""
+
+    roots: int = 0
+    roots_per_owner: int = 0
+    children: int = 0
+    children_per_owner: int = 0
+
+
 class Beat(Struct, frozen=True, kw_only=True):
     """What a worker says with each tick: that it lives, and which chats at which epoch it runs."""
 
@@ -152,6 +197,23 @@ def lock_key(worker_id: WorkerId) -> int:
 async def acquire(conn: Conn, worker_id: WorkerId, *, roots: int, children: int) -> list[Chat]:
     """P -> R, I without an owner -> I: interrupts first, then whoever has waited longest."""
     rows = await conn.fetch(ACQUIRE, worker_id, roots, children)
+    return [chat_of(row) for row in rows]
+
+
+async def acquire_capped(
+    conn: Conn, worker_id: WorkerId, caps: Caps, *, roots: int, children: int
+) -> list[Chat]:
+    """At most one of each kind: of several the second might be one too many."""
+    rows = await conn.fetch(
+        ACQUIRE_CAPPED,
+        worker_id,
+        roots,
+        children,
+        caps.roots_per_owner or _NO_CAP,
+        caps.roots or _NO_CAP,
+        caps.children_per_owner or _NO_CAP,
+        caps.children or _NO_CAP,
+    )
     return [chat_of(row) for row in rows]
 
 

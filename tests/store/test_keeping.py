@@ -1,0 +1,95 @@
+"""How long chats are kept: what is archived, what is removed, and what is left alone."""
+
+from datetime import timedelta
+
+import pytest
+
+from chatd.domain.errors import NotFound
+from chatd.domain.ids import ChangeId, ChatId
+from chatd.domain.states import State
+from chatd.engine.keeping import KeepingConfig, keeping_chores
+from chatd.store import chats, keeping
+from chatd.store.pool import Pool
+from tests.support.clock import FakeClock
+from tests.support.seeds import Seed
+from tests.support.store import Told, chat_id, open_child, plant_in
+from tests.support.streaming import env_with
+
+DAY = timedelta(days=1)
+
+
+async def planted(pool: Pool, number: int, state: State, *, days: float) -> ChatId:
+    """A chat in this state that nobody has touched for some days."""
+    chat = await plant_in(pool, Seed(state=state, chat_id=chat_id(number)))
+    await untouched(pool, chat.id, days=days)
+    return chat.id
+
+
+async def untouched(pool: Pool, chat: ChatId, *, days: float) -> None:
+    await pool.execute(
+        "UPDATE chats SET updated_at = now() - $2::interval WHERE id = $1",
+        chat,
+        timedelta(days=days),
+    )
+
+
+async def archived(pool: Pool) -> set[int]:
+    return {row["id"].int for row in await pool.fetch("SELECT id FROM chats WHERE archived")}
+
+
+async def work(pool: Pool, config: KeepingConfig, told: Told) -> None:
+    for chore in keeping_chores(config, pool, env_with(FakeClock()), told):
+        await chore.work()
+
+
+async def test_idle_chats_are_archived_with_their_family_and_everybody_is_told(pool: Pool) -> None:
+    await planted(pool, 1, State.W, days=3)
+    child = await open_child(pool, 2, root=1)
+    await pool.execute(
+        "UPDATE chats SET status = 'waiting', runnable_at = NULL WHERE id = $1", child.id
+    )
+    await untouched(pool, child.id, days=3)
+    await planted(pool, 3, State.E0, days=3)
+    await planted(pool, 4, State.W, days=0.5)
+    await planted(pool, 5, State.R0, days=3)
+    pinned = await planted(pool, 6, State.W, days=3)
+    await pool.execute("UPDATE chats SET pin_order = 1 WHERE id = $1", pinned)
+    told = Told()
+    await work(pool, KeepingConfig(archive_after=1), told)
+    assert await archived(pool) == {1, 2, 3}
+    assert {chat.id.int for chat in told.chats} == {1, 2, 3}
+
+
+async def test_a_chat_that_was_touched_meanwhile_is_not_archived(pool: Pool) -> None:
+    chat = await planted(pool, 1, State.W, days=3)
+    ((found, since),) = await keeping.idle(pool, DAY, most=10)
+    await untouched(pool, chat, days=0)
+    assert await keeping.archive_idle(pool, found, since, ChangeId(7)) == ()
+    assert await archived(pool) == set()
+    with pytest.raises(NotFound):
+        await keeping.archive_idle(pool, chat_id(99), since, ChangeId(8))
+
+
+async def test_a_family_of_which_somebody_is_at_work_is_left_alone(pool: Pool) -> None:
+    await planted(pool, 1, State.W, days=3)
+    await open_child(pool, 2, root=1)
+    await untouched(pool, chat_id(2), days=3)
+    assert await keeping.idle(pool, DAY, most=10) == []
+
+
+async def test_archived_chats_are_removed_for_good_and_what_they_cost_is_not(pool: Pool) -> None:
+    old = await planted(pool, 1, State.XW0, days=3)
+    await planted(pool, 2, State.XW0, days=0.5)
+    await planted(pool, 3, State.W, days=3)
+    spent = await pool.fetchval("SELECT count(*) FROM usage_events")
+    await work(pool, KeepingConfig(remove_after=1), Told())
+    assert await chats.get(pool, old) is None
+    left = {row["id"].int for row in await pool.fetch("SELECT id FROM chats")}
+    assert left == {2, 3}
+    messages = await pool.fetch("SELECT DISTINCT chat_id FROM chat_messages")
+    assert {row["chat_id"].int for row in messages} <= left
+    assert await pool.fetchval("SELECT count(*) FROM usage_events") == spent
+
+
+async def test_without_days_there_is_no_chore(pool: Pool) -> None:
+    assert keeping_chores(KeepingConfig(), pool, env_with(FakeClock()), Told()) == ()
