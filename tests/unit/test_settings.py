@@ -21,6 +21,7 @@ from chatd.settings.tree import (
     Worker,
     redact_url,
 )
+from tools.settings_table import DOCUMENT, END, render
 
 HOME = Path("/home/ada")
 DATA = HOME / "data"
@@ -351,3 +352,11 @@ def test_the_shown_settings_are_whole_but_for_the_password() -> None:
         "Database(url='postgresql://ada:***@db/chatd', pool_size=10, "
         "statement_timeout_s=15.0, lock_timeout_s=5.0)"
     )
+
+
+def test_the_table_of_settings_is_that_of_the_tree() -> None:
+    text = DOCUMENT.read_text()
+    assert render(text) == text, "run python -m tools.settings_table"
+    assert all(f"| `{name}` |" in text for name in keys())
+    with pytest.raises(ValueError, match="markers"):
+        render(text.replace(END, ""))
