@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from chatd.engine.run_tools import UNKNOWN_OUTCOME
+from chatd.store import chats
 from tests.support.accidents import Stage, a_stage
+from tests.support.proxy import proxy_to
 from tests.support.replica_process import DieAt
 
 SETTLES_S = 20.0
@@ -34,7 +36,21 @@ async def happen(dsn: str, *accidents: Accident) -> None:
         await asyncio.gather(*running)
         await stage.witness.settled(stage.survivor.pool, within_s=SETTLES_S)
         await stage.witness.check(stage.survivor.pool)
+        await everybody_goes_on(stage)
         assert stage.model.refused == []
+
+
+async def everybody_goes_on(stage: Stage) -> None:
+    """Whatever was left in a history, the model takes it and the next message is answered."""
+    for number, chat_id in enumerate(sorted({sent.chat for sent in stage.witness.sent})):
+        if await chats.get(stage.survivor.pool, chat_id) is not None:
+            stage.witness.stopped.discard(chat_id)
+            stage.witness.hurries(chat_id)  # what was stopped before is not answered by this
+            sent = stage.witness.sends(chat_id, f"next{number} 0")
+            await stage.survivor.send(chat_id, sent.text)
+            sent.acked = True
+    await stage.witness.settled(stage.survivor.pool, within_s=SETTLES_S)
+    await stage.witness.check(stage.survivor.pool)
 
 
 # kill -9
@@ -128,6 +144,57 @@ async def killed_while_it_stops(stage: Stage) -> None:
     assert lines[1:] in ([], ["assistant: answer "])
 
 
+async def killed_before_it_asked_the_model(stage: Stage) -> None:
+    victim = await stage.victim(die_at=DieAt(event="action"))
+    chat_id = await stage.create(victim, "m8 0")
+    assert await victim.ended() == -9
+    await stage.survivor.until(chat_id, "W")
+    assert await stage.transcript(chat_id) == ["user: m8 0", "assistant: answer to m8"]
+    assert stage.model.asked["m8/0"] == 1
+
+
+async def killed_when_a_tool_had_its_effect(stage: Stage) -> None:
+    """Which may be had again."""
+    victim = await stage.victim(die_at=DieAt(event="tool_finished"))
+    chat_id = await stage.create(victim, "m9 1")
+    assert await victim.ended() == -9
+    await stage.survivor.until(chat_id, "W")
+    assert (await stage.transcript(chat_id))[-1] == "assistant: answer to m9"
+    assert stage.shop.runs["m9-0"] == 2
+    assert stage.model.asked["m9/0"] == 1
+
+
+async def killed_when_a_tool_had_its_only_effect(stage: Stage) -> None:
+    victim = await stage.victim(die_at=DieAt(event="tool_finished"))
+    chat_id = await stage.create(victim, "once10 1")
+    assert await victim.ended() == -9
+    await stage.survivor.until(chat_id, "W")
+    assert UNKNOWN_OUTCOME.text in (await stage.transcript(chat_id))[2]
+    assert stage.shop.runs["once10-0"] == 1
+
+
+async def killed_before_its_results_were_published(stage: Stage) -> None:
+    die_at = DieAt(event="committed", fields={"snapshot_version": 3})
+    victim = await stage.victim(die_at=die_at)
+    chat_id = await stage.create(victim, "m11 1")
+    assert await victim.ended() == -9
+    await stage.survivor.until(chat_id, "W")
+    assert (await stage.transcript(chat_id))[-1] == "assistant: answer to m11"
+    assert stage.shop.runs["m11-0"] == 1
+    assert stage.model.asked == stage.model.asked | {"m11/0": 1, "m11/1": 1}
+
+
+async def killed_while_it_leaves(stage: Stage) -> None:
+    gate = stage.model.holds.hold("m12/0")
+    victim = await stage.victim(die_at=DieAt(event="drain_started"))
+    chat_id = await stage.create(victim, "m12 0")
+    await gate.reached.wait()
+    victim.leave()
+    assert await victim.ended() == -9
+    await stage.survivor.until(chat_id, "W")
+    assert await stage.transcript(chat_id) == ["user: m12 0", "assistant: answer to m12"]
+
+
 @pytest.mark.promise("P1", "P2", "P6", "P7", "P10")
 async def test_a_replica_that_is_killed_is_replaced_wherever_it_was(dsn: str) -> None:
     await happen(
@@ -139,6 +206,11 @@ async def test_a_replica_that_is_killed_is_replaced_wherever_it_was(dsn: str) ->
         killed_before_its_call_was_published,
         killed_right_after_the_message_was_taken,
         killed_while_it_stops,
+        killed_before_it_asked_the_model,
+        killed_when_a_tool_had_its_effect,
+        killed_when_a_tool_had_its_only_effect,
+        killed_before_its_results_were_published,
+        killed_while_it_leaves,
     )
 
 
@@ -214,6 +286,28 @@ async def frozen_in_mid_answer(stage: Stage) -> None:
     assert await stage.transcript(chat_id) == ["user: s1 0", "assistant: answer to s1"]
 
 
+# No line to the database
+
+
+async def cut_off_in_mid_answer(stage: Stage) -> None:
+    """It hears the rest of the answer and may not write it."""
+    gate = stage.model.holds.hold("c1/0")
+    async with proxy_to(stage.dsn) as line:
+        victim = await stage.victim(dsn=line.dsn)
+        chat_id = await stage.create(victim, "c1 0")
+        await gate.reached.wait()
+        line.refuse(new=True)
+        line.cut()
+        chat = await stage.survivor.until(chat_id, "W")
+        gate.open()
+        line.refuse(new=False)
+        await victim.events.wait("runner_left", chat_id=str(chat_id))
+        assert (await stage.survivor.chat(chat_id)).snapshot_version == chat.snapshot_version
+        victim.kill()
+        await victim.ended()
+    assert await stage.transcript(chat_id) == ["user: c1 0", "assistant: answer to c1"]
+
+
 @pytest.mark.promise("P3", "P5", "P10")
 async def test_a_replica_that_leaves_or_is_frozen_loses_nothing_and_doubles_nothing(
     dsn: str,
@@ -225,4 +319,5 @@ async def test_a_replica_that_leaves_or_is_frozen_loses_nothing_and_doubles_noth
         asked_to_leave_with_a_tool_that_does_not_end,
         asked_to_leave_with_nothing_to_do,
         frozen_in_mid_answer,
+        cut_off_in_mid_answer,
     )

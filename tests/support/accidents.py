@@ -32,11 +32,13 @@ class Stage:
         self._victims = victims
         self._count = 0
 
-    async def victim(self, *, die_at: DieAt | None = None, drain_s: float = 10.0) -> ReplicaProcess:
+    async def victim(
+        self, *, die_at: DieAt | None = None, drain_s: float = 10.0, dsn: str | None = None
+    ) -> ReplicaProcess:
         """With room for its own chat only: others' accidents are for the survivor."""
         self._count += 1
         setup = Setup(
-            dsn=self.dsn,
+            dsn=dsn or self.dsn,
             model_url=self.model.url,
             shop=str(self.shop.path),
             name=f"victim-{self._count}",
