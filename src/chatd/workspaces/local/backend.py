@@ -31,7 +31,7 @@ from chatd.workspaces.local.expansion import expand
 from chatd.workspaces.local.kit import Kit, make_kit
 from chatd.workspaces.local.ladder import Isolation
 from chatd.workspaces.local.layout import Layout, Spot, make_spot
-from chatd.workspaces.local.levels import Level, namespaced
+from chatd.workspaces.local.levels import LADDER, Level, namespaced
 from chatd.workspaces.local.opening import (
     AgentStart,
     Opening,
@@ -49,13 +49,16 @@ AGENT: Final = "main"
 
 class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`roots`: directories of the host that templates may copy, clone or show. `allow_unsafe`:
-    run workspaces even where nothing keeps them apart from the host."""
+    run workspaces even where nothing keeps them apart from the host. `levels`: which ways to keep
+    them apart may be used, best first."""
 
     data_dir: Path
     host_id: str
     roots: tuple[Path, ...] = ()
     allow_unsafe: bool = False
+    levels: tuple[Level, ...] = LADDER
     supervisor_idle_s: float = 60.0
+    disk_interval_s: float = 3.0
 
 
 class LocalBackend:
@@ -89,7 +92,11 @@ class LocalBackend:
                 await asyncio.to_thread(self._layout.make, passable=False)
                 kit = await asyncio.to_thread(make_kit, self._layout.kits, self._agent)
                 isolation = await ladder.climb(
-                    self._layout, kit, self._numbers, allow_unsafe=self._config.allow_unsafe
+                    self._layout,
+                    kit,
+                    self._numbers,
+                    allow_unsafe=self._config.allow_unsafe,
+                    levels=self._config.levels,
                 )
                 if isolation.level is not None and not namespaced(isolation.level):
                     await asyncio.to_thread(self._layout.make, passable=True)
@@ -116,6 +123,7 @@ class LocalBackend:
             room=room,
             spot=spot,
             directory=str(Path(view(level, room).home, spec.directory)),
+            disk_interval_s=self._config.disk_interval_s,
         )
         if found is None or found.build != build:
             await self._supervision.stop(str(workspace), build)

@@ -13,21 +13,20 @@ from typing import Final
 from chatd.workspaces.local.sandbox import Sandbox
 from chatd.workspaces.local.waiting import pause
 
-INTERVAL_S: Final = 3.0
 PATIENCE_S: Final = 120.0
 SHARE: Final = 20
 """A look that takes a second is repeated after twenty at the earliest."""
 
 
-async def watch(sandbox: Sandbox, *, interval_s: float = INTERVAL_S) -> None:
+async def watch(sandbox: Sandbox) -> None:
     order = sandbox.order
     loop = asyncio.get_running_loop()
     most = order.disk_bytes
-    delay = interval_s
+    delay = order.disk_interval_s
     while not await pause(sandbox.stopping, delay):
         began = loop.time()
         used = await measure(order.disk_paths)
-        delay = max(interval_s, SHARE * (loop.time() - began))
+        delay = max(order.disk_interval_s, SHARE * (loop.time() - began))
         if used is None or used <= order.disk_bytes:
             most = order.disk_bytes
         elif used > most:

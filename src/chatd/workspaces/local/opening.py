@@ -30,6 +30,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     room: Room
     spot: Spot
     directory: str
+    disk_interval_s: float
 
 
 class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +99,7 @@ def order_for(opening: Opening, agent: AgentStart) -> Order:
         memory_bytes=limits.memory_bytes,
         processes=limits.processes,
         disk_bytes=limits.disk_bytes,
+        disk_interval_s=opening.disk_interval_s,
         disk_paths=[str(spot.home), str(spot.run)],
     )
 

@@ -58,6 +58,7 @@ class Order:
     memory_bytes: int = 0
     processes: int = 0
     disk_bytes: int = 0
+    disk_interval_s: float = 3.0
     disk_paths: list[str] = field(default_factory=list[str])
 
 

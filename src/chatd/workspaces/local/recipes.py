@@ -86,6 +86,8 @@ def environment(level: Level, room: Room) -> dict[str, str]:
         "TMPDIR": "/tmp" if namespaced(level) else f"{seen.run}/tmp",
         "CHATD_WORKSPACE_ID": room.name,
     }
+    if not namespaced(level):
+        env["GIT_CONFIG_SYSTEM"] = f"{seen.kit}/etc/gitconfig"
     if not namespaced(level) or room.kit.python.sitecustomize is None:
         env["PYTHONPATH"] = f"{seen.kit}/lib"
     return {**env, **room.env}

@@ -29,7 +29,8 @@ URL: Final = re.compile(r"(https?|git)://[^\s]+")
 CLONE: Final = 'git clone --no-hardlinks -- "$1" . && { test -z "$2" || git checkout "$2" --; }'
 COMMIT: Final = (
     "command -v git >/dev/null || exit 0; "
-    "git init -q && git add -A && git commit -q -m 'A basket that cannot do discounts'"
+    "git init -q && git add -A && git commit -q -m 'A basket that cannot do discounts' "
+    "|| echo 'Git failed: there are files, but no repository'"
 )
 
 

@@ -1,0 +1,218 @@
+"""Local workspaces for tests: a data directory, a backend on it, commands inside a workspace.
+
+The data directory is closed to everybody else, as a careful operator's would be. The kit, which
+takes a second to make, is shared by all data directories of a test process.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Generator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID, uuid4, uuid5
+
+import pytest
+from msgspec import Struct
+
+from chatd.clock import SystemClock
+from chatd.domain.hands import Output
+from chatd.domain.ids import UserId, WorkspaceId
+from chatd.domain.workspace import (
+    AgentSpec,
+    Build,
+    BuildId,
+    LogLevel,
+    TemplateId,
+    TemplateSpec,
+    Transition,
+    VersionId,
+    Workspace,
+)
+from chatd.workspaces.backend import BuildContext
+from chatd.workspaces.bundle import bundle
+from chatd.workspaces.client import AgentClient
+from chatd.workspaces.local.backend import LocalBackend, LocalConfig
+from chatd.workspaces.local.living import birth_of
+from chatd.workspaces.local.supervision import Supervision
+from chatd.workspaces.signing import dial_key
+from chatd.workspaces.transport import Opened, Transport
+from tests.support.eventually import eventually
+
+SECRET = b"a secret of the server, 32 bytes"
+HOST = "this-host"
+WITHIN_S = 40.0
+AS_ROOT = os.geteuid() == 0
+NO_SANDBOX = shutil.which("bwrap") is None
+NOBODY = UUID(int=0)
+
+
+class Running(Struct, frozen=True, kw_only=True):
+    workspace: Workspace
+    agent: AgentSpec
+
+    @property
+    def name(self) -> str:
+        return str(self.workspace.id)
+
+
+class Rig:
+    """One server's view of a data directory."""
+
+    def __init__(self, config: LocalConfig) -> None:
+        self.data_dir = config.data_dir
+        self.log: list[str] = []
+        self.backend = LocalBackend(
+            config,
+            agent=bundle(),
+            dial_key=lambda agent_id: dial_key(SECRET, agent_id),
+            clock=SystemClock(),
+        )
+        self.supervision = Supervision(
+            config.data_dir / "ws-supervisor", SystemClock(), idle_s=config.supervisor_idle_s
+        )
+        self._transport = Transport(secret=SECRET, host_id=HOST, clock=SystemClock())
+
+    def context(
+        self,
+        spec: TemplateSpec,
+        *,
+        workspace: WorkspaceId | None = None,
+        build: int = 1,
+        transition: Transition = "start",
+        params: Mapping[str, str] | None = None,
+    ) -> BuildContext:
+        chosen = workspace or WorkspaceId(uuid4())
+        return BuildContext(
+            workspace=_workspace(chosen),
+            build=_build(chosen, build, transition),
+            spec=spec,
+            params=params or {},
+            log=self._note,
+        )
+
+    async def start(
+        self, spec: TemplateSpec | None = None, *, again: WorkspaceId | None = None, build: int = 1
+    ) -> Running:
+        context = self.context(spec or TemplateSpec(), workspace=again, build=build)
+        (agent,) = await self.backend.start(context)
+        return Running(workspace=context.workspace, agent=agent)
+
+    async def stop(self, running: Running, *, build: int) -> None:
+        await self.backend.stop(
+            self.context(
+                TemplateSpec(), workspace=running.workspace.id, build=build, transition="stop"
+            )
+        )
+
+    async def delete(self, workspace: WorkspaceId, *, build: int) -> None:
+        await self.backend.delete(
+            self.context(TemplateSpec(), workspace=workspace, build=build, transition="delete")
+        )
+
+    @contextlib.asynccontextmanager
+    async def dialled(self, running: Running) -> AsyncGenerator[AgentClient]:
+        opened = await self.dial(running)
+        try:
+            yield opened.conn
+        finally:
+            await opened.release()
+
+    async def dial(self, running: Running) -> Opened:
+        return await self._transport.open(
+            running.agent.id, running.agent.endpoints, within_s=WITHIN_S
+        )
+
+    async def run(self, running: Running, command: str) -> Output:
+        """To its end."""
+        async with self.dialled(running) as conn, asyncio.timeout(WITHIN_S):
+            started = await conn.start_process(command, key=uuid4().hex)
+            while (output := await conn.output(started.id, wait_s=10)).running:
+                pass
+            return output
+
+    async def says(self, running: Running, command: str) -> str:
+        return (await self.run(running, command)).output.strip()
+
+    def home(self, running: Running) -> Path:
+        return self.data_dir / "ws" / running.name / "home"
+
+    def supervisor(self) -> int:
+        return int((self.data_dir / "ws-supervisor" / "lock").read_text())
+
+    async def end(self) -> None:
+        """The supervisor and all it owns."""
+        try:
+            pid = self.supervisor()
+        except (FileNotFoundError, ValueError):
+            return
+        await self.supervision.shutdown()
+        await until_gone(pid)
+
+    def _note(self, stage: str, level: LogLevel, text: str) -> None:
+        self.log.append(f"{stage} {level} {text}")
+
+
+async def until_gone(*pids: int) -> None:
+    async def gone() -> bool:
+        return not any(birth_of(pid) for pid in pids)
+
+    await eventually(gone, within_s=WITHIN_S)
+
+
+@contextlib.contextmanager
+def data_directory(kits: Path | None = None) -> Generator[Path]:
+    """A short path, in a directory of our own that nobody else can enter."""
+    top = Path(tempfile.mkdtemp(prefix="chatd-local-"))
+    data = top / "data"
+    data.mkdir(mode=0o700)
+    if kits is not None:
+        (data / "ws-toolbox").symlink_to(kits)
+    try:
+        yield data
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+
+
+def shared_kits(factory: pytest.TempPathFactory) -> Path:
+    path = factory.getbasetemp() / "kits"
+    path.mkdir(exist_ok=True)
+    return path
+
+
+@contextlib.asynccontextmanager
+async def rig_with(config: LocalConfig) -> AsyncGenerator[Rig]:
+    rig = Rig(config)
+    try:
+        yield rig
+    finally:
+        await rig.end()
+
+
+def _workspace(workspace: WorkspaceId) -> Workspace:
+    now = datetime.now(UTC)
+    return Workspace(
+        id=workspace,
+        owner_id=UserId(NOBODY),
+        template_id=TemplateId(NOBODY),
+        name="test",
+        number=1,
+        host_id=HOST,
+        last_used_at=now,
+        created_at=now,
+    )
+
+
+def _build(workspace: WorkspaceId, number: int, transition: Transition) -> Build:
+    return Build(
+        id=BuildId(uuid5(workspace, str(number))),
+        workspace_id=workspace,
+        build_number=number,
+        transition=transition,
+        template_version_id=VersionId(NOBODY),
+        status="running",
+        initiator_id=UserId(NOBODY),
+        created_at=datetime.now(UTC),
+    )

@@ -1,0 +1,205 @@
+"""What a workspace cannot do. Two real sandboxes, attempts from inside one of them."""
+
+import asyncio
+import contextlib
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from chatd.domain.hands import AgentLost
+from chatd.domain.workspace import DemoSeed, Limits, TemplateSpec
+from chatd.workspaces.local.backend import LocalConfig
+from tests.support.eventually import eventually
+from tests.support.local_rig import (
+    AS_ROOT,
+    HOST,
+    NO_SANDBOX,
+    WITHIN_S,
+    Rig,
+    Running,
+    data_directory,
+    shared_kits,
+)
+
+pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+
+MIB = 1024 * 1024
+SPEC = TemplateSpec(
+    seed=DemoSeed(),
+    env={"PROJECT": "basket"},
+    limits=Limits(memory_bytes=256 * MIB, processes=48, file_bytes=8 * MIB, open_files=256),
+)
+
+
+class Pair:
+    """One workspace to act in, another to be safe from it."""
+
+    def __init__(self, rig: Rig, mine: Running, other: Running) -> None:
+        self.rig = rig
+        self.mine = mine
+        self.other = other
+
+    async def says(self, command: str) -> str:
+        return await self.rig.says(self.mine, command)
+
+
+@pytest.fixture(scope="module")
+def started(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Generator[tuple[LocalConfig, Running, Running]]:
+    """Kept by the supervisor, so that each test can come with a loop of its own."""
+    with data_directory(shared_kits(tmp_path_factory)) as data_dir:
+        config = LocalConfig(data_dir=data_dir, host_id=HOST)
+
+        async def start() -> tuple[Running, Running]:
+            rig = Rig(config)
+            return await rig.start(SPEC), await rig.start()
+
+        mine, other = asyncio.run(start())
+        yield config, mine, other
+        asyncio.run(Rig(config).end())
+
+
+@pytest.fixture
+async def pair(started: tuple[LocalConfig, Running, Running]) -> Pair:
+    config, mine, other = started
+    return Pair(Rig(config), mine, other)
+
+
+async def test_nothing_of_the_host_is_there_but_its_programs(pair: Pair) -> None:
+    seen = set((await pair.says("ls -A /")).split())
+    system = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr"}
+    assert seen <= system | {"dev", "etc", "home", "opt", "proc", "run", "tmp"}
+    assert await pair.says("ls -A /home /run /opt") == "/home:\ndev\n\n/opt:\nchatd\n\n/run:\nchatd"
+
+
+async def test_the_home_of_the_host_cannot_be_read(pair: Pair) -> None:
+    for path in (Path.home(), pair.rig.data_dir, Path(__file__), Path("/etc/shadow")):
+        output = await pair.rig.run(pair.mine, f"ls -d {path}")
+        assert output.exit_code == 2, path
+        assert "No such file" in output.output
+
+
+async def test_other_workspaces_cannot_be_seen(pair: Pair) -> None:
+    (pair.rig.home(pair.other) / "a-name-to-look-for").write_text("secret")
+    assert await pair.says("find / -xdev -name 'a-name-to-look*' 2>/dev/null") == ""
+    assert await pair.says("find /home /run /tmp /opt -name 'a-name-to-look*' 2>/dev/null") == ""
+    assert pair.other.name not in await pair.says("cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+
+
+async def test_there_is_no_network(pair: Pair) -> None:
+    server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        command = f"python3 -c \"import socket; socket.create_connection(('127.0.0.1', {port}))\""
+        assert "ConnectionRefusedError" in await pair.says(command)
+    names = await pair.says("python3 -c 'import socket; print(socket.if_nameindex())'")
+    assert names == "[(1, 'lo')]"
+
+
+async def test_there_are_no_privileges_and_no_way_to_get_any(pair: Pair) -> None:
+    status = await pair.says("grep -E '^(Cap|NoNewPrivs)' /proc/self/status")
+    words = dict(line.split(":\t") for line in status.splitlines())
+    assert int(words.pop("NoNewPrivs")) == 1
+    assert [int(value, 16) for value in words.values()] == [0] * 5
+    assert (await pair.rig.run(pair.mine, "unshare --user true")).exit_code != 0
+    assert (await pair.rig.run(pair.mine, "mount -t tmpfs none /tmp")).exit_code != 0
+
+
+async def test_only_home_and_scratch_can_be_written(pair: Pair) -> None:
+    for path in ("/x", "/dev/x", "/etc/x", "/usr/x", "/opt/chatd/x", "/proc/sys/kernel/hostname"):
+        assert (await pair.rig.run(pair.mine, f"echo x > {path}")).exit_code != 0, path
+    assert (
+        await pair.says("echo x > ~/x && echo x > /tmp/x && echo x > /dev/shm/x && echo yes")
+        == "yes"
+    )
+
+
+async def test_no_process_inherits_anything_of_the_server(pair: Pair) -> None:
+    names = await pair.says("cat /proc/self/environ | tr '\\0' '\\n' | cut -d= -f1")
+    assert set(names.split()) <= {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "PWD", "PROJECT"),
+        *("CHATD_WORKSPACE_ID", "PYTHONPATH"),
+    }
+    assert await pair.says("cat /proc/1/environ | tr '\\0' '\\n' | cut -d= -f1") == "PATH"
+    look = "for n in 0 1 2 3 4 5 6 7 8 9; do test -e /proc/self/fd/$n && echo $n; done; true"
+    assert (await pair.says(look)).split() == ["0", "1", "2"]
+    assert await pair.says("echo $PROJECT") == "basket"
+
+
+@pytest.mark.skipif(not AS_ROOT, reason="accounts are given to workspaces by root only")
+async def test_each_workspace_has_an_account_of_its_own(pair: Pair) -> None:
+    await pair.says("touch mine")
+    await pair.rig.run(pair.other, "touch mine")
+    owners = {(pair.rig.home(each) / "mine").stat().st_uid for each in (pair.mine, pair.other)}
+    assert len(owners) == 2
+    assert min(owners) > 1000
+    assert pair.mine.agent.isolation == "bwrap+uid"
+    assert await pair.says("id -u") == "1000"
+
+
+async def test_a_fork_bomb_is_bounded_and_the_others_do_not_notice(pair: Pair) -> None:
+    bomb = (
+        "import os, signal\nn = 0\n"
+        "try:\n"
+        "    while n < 500:\n"
+        "        if os.fork() == 0: signal.pause()\n"
+        "        n += 1\n"
+        "except BlockingIOError: print('refused')\n"
+        "print(n)\n"
+        "os.killpg(0, signal.SIGKILL)\n"
+    )
+    async with pair.rig.dialled(pair.mine) as conn:
+        await conn.write_file("/home/dev/bomb.py", bomb.encode(), key="bomb")
+    refused, count = (await pair.says("python3 -u bomb.py")).split()[:2]
+    assert refused == "refused"
+    assert int(count) < 48
+    assert await pair.rig.says(pair.other, "echo fine") == "fine"
+
+
+async def test_a_file_cannot_grow_over_the_limit(pair: Pair) -> None:
+    output = await pair.rig.run(pair.mine, "head -c 100M /dev/zero > big; echo $?; stat -c %s big")
+    code, size = output.output.split()[-2:]
+    assert code != "0"
+    assert int(size) == 8 * MIB
+
+
+async def test_memory_is_bounded(pair: Pair) -> None:
+    greedy = "python3 -c 'x = bytearray(600 * 1024 * 1024); print(len(x))'"
+    output = await pair.rig.run(pair.mine, greedy)
+    assert output.exit_code != 0
+    assert str(600 * MIB) not in output.output
+
+
+async def test_the_tests_of_the_demonstration_fail_until_it_is_repaired(pair: Pair) -> None:
+    """The whole point: pytest runs in there, and git knows what was changed."""
+    before = await pair.rig.run(pair.mine, "python3 -m pytest -q -p no:cacheprovider")
+    assert (before.exit_code, "1 failed, 2 passed" in before.output) == (1, True)
+    repair = (
+        "sed -i 's/amount - discount_percent/amount * (100 - discount_percent) \\/ 100/' basket.py"
+    )
+    after = await pair.rig.run(pair.mine, f"{repair} && pytest -q -p no:cacheprovider")
+    assert (after.exit_code, "3 passed" in after.output) == (0, True)
+    assert "+    return amount * (100" in await pair.says("git diff")
+
+
+async def test_killing_everything_inside_brings_a_new_agent(pair: Pair) -> None:
+    before = await pair.rig.dial(pair.other)
+    marked = pair.rig.home(pair.other) / "kept"
+    marked.write_text("")
+    with contextlib.suppress(AgentLost):
+        await before.conn.start_process("kill -9 -1", key="all")
+
+    async def reborn() -> bool:
+        try:
+            after = await pair.rig.dial(pair.other)
+        except AgentLost:
+            return False
+        await after.release()
+        return after.hello.boot_id != before.hello.boot_id
+
+    await eventually(reborn, within_s=WITHIN_S)
+    await before.release()
+    assert await pair.rig.says(pair.other, "ls kept") == "kept"
+    assert (await pair.rig.supervision.running())[pair.other.name].starts > 1
