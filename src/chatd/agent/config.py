@@ -87,7 +87,7 @@ def _config(value: object) -> Config:
         dial_key=bytes.fromhex(fields.text("dial_key")),
         run_dir=fields.text("run_dir"),
         home=home,
-        directory=fields.text("directory", "") or home,
+        directory=os.path.join(home, fields.text("directory", "")).rstrip("/") or "/",
         env=fields.texts("env"),
         socket=fields.text("socket", ""),
         host=fields.text("host", ""),

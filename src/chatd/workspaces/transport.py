@@ -11,13 +11,14 @@ from msgspec import Struct
 
 from chatd.domain.hands import AgentLost, AgentRefused
 from chatd.domain.ports import Clock
-from chatd.domain.workspace import AgentId, Endpoint
+from chatd.domain.workspace import AgentId, AgentRow, Endpoint, Lifecycle, Pulse
 from chatd.workspaces.asking import Line
 from chatd.workspaces.client import AgentClient, Boot, Hello, greet
 from chatd.workspaces.signing import Signer, dial_key
 
 OPEN_S: Final = 25.0
 """For all ways together: less than whoever dials is willing to wait."""
+PING_S: Final = 5.0
 
 C = TypeVar("C")
 
@@ -57,6 +58,17 @@ class Transport:
         if lost is not None:
             raise lost
         raise AgentLost("This host knows no way to the workspace agent.", code="agent_elsewhere")
+
+    async def open_agent(self, agent: AgentRow) -> Opened:
+        return await self.open(agent.id, agent.endpoints)
+
+    async def ping(self, agent: AgentRow, *, within_s: float = PING_S) -> Pulse:
+        """Whether it lives, and how. Raises AgentLost."""
+        opened = await self.open(agent.id, agent.endpoints, within_s=within_s)
+        await opened.release()
+        hello = opened.hello
+        lifecycle: Lifecycle = "ready" if hello.ready else "starting"
+        return Pulse(boot_id=hello.boot_id, lifecycle=lifecycle, directory=hello.directory)
 
     async def _open(self, agent_id: AgentId, endpoint: Endpoint, within_s: float) -> Opened:
         key = dial_key(self._secret, agent_id)

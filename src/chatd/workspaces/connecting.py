@@ -1,0 +1,241 @@
+"""The connection of one turn to the agent of its chat's workspace: dialled, kept, given up.
+
+Owns what is kept for a turn, who wins when two calls dial at once, how long a dial may take and
+what is said when it does not succeed. Which agent is meant is `bound`'s business, how a dial is
+checked `dialling`'s.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Final, Generic, Protocol, TypeVar
+
+from msgspec import Struct
+
+from chatd.domain.errors import ChatdError
+from chatd.domain.hands import AgentConn, AgentLost, NoHands
+from chatd.domain.ids import WorkspaceId
+from chatd.domain.ports import Clock
+from chatd.domain.workspace import AgentId, AgentRow
+from chatd.domain.workspace_context import Binding
+from chatd.domain.workspace_rules import LOST_S, AgentUnclear, NoAgent, agent_status
+from chatd.workspaces.bound import (
+    ATTEMPTS,
+    Bindings,
+    BoundAgent,
+    Seen,
+    being_changed,
+    no_hands,
+)
+from chatd.workspaces.client import OnBehalf
+from chatd.workspaces.dialling import DELAY_S, Dialler, Dials, Reached, Stop
+from chatd.workspaces.transport import Dialled
+
+DIAL_S: Final = 30.0
+LOOK_AGAIN_S: Final = 30.0
+"""After a pause as long as this, somebody else may know by now that the agent is gone."""
+_MOST_DOUBTED: Final = 4
+
+
+class Conn(Protocol):
+    """What a dial leads to. `lost`: the last question had no answer."""
+
+    @property
+    def lost(self) -> bool: ...
+
+    def on_behalf_of(self, on_behalf: OnBehalf) -> AgentConn: ...
+
+
+C = TypeVar("C", bound=Conn)
+
+
+class Means(Struct, Generic[C], frozen=True, kw_only=True):
+    """What all turns of a replica share."""
+
+    bindings: Bindings
+    dials: Dials
+    open: Callable[[AgentRow], Awaitable[Dialled[C]]]
+    clock: Clock
+    dial_s: float = DIAL_S
+    delay_s: float = DELAY_S
+
+
+class DialTimedOut(AgentLost):
+    """The budget of the dial is spent, and not the turn's."""
+
+
+class _Kept(Struct, Generic[C], frozen=True, kw_only=True):
+    """The connection of the turn, and where it leads."""
+
+    workspace_id: WorkspaceId
+    agent_id: AgentId
+    dialled: Dialled[C]
+    conn: AgentConn
+
+
+class TurnConnection(Generic[C]):
+    """For one turn of one chat. Whoever makes it closes it when the turn ends."""
+
+    def __init__(
+        self, means: Means[C], on_behalf: OnBehalf, binding: Binding | None = None
+    ) -> None:
+        """`binding` is what the chat's row says, if that is known; else it is read."""
+        self._means = means
+        self._on_behalf = on_behalf
+        self._kept: _Kept[C] | None = None
+        self._doubted: list[Dialled[C]] = []
+        self._used_at = 0.0
+        self.bound = BoundAgent(means.bindings, on_behalf.chat_id, binding)
+
+    async def get(self) -> AgentConn:
+        """Raises NoHands if there is nothing to connect to, AgentLost if it cannot be reached."""
+        for _ in range(ATTEMPTS):
+            agent = await self.bound.ensure()
+            if (conn := await self._reusable(agent)) is not None:
+                return conn
+            if (conn := await self._connect(agent)) is not None:
+                return conn
+        raise being_changed()
+
+    async def select(self, workspace_id: WorkspaceId) -> None:
+        """The chat has been given another workspace."""
+        self.bound.select(workspace_id)
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        kept, self._kept = self._kept, None
+        doubted, self._doubted = self._doubted, []
+        for dialled in [*doubted, *([kept.dialled] if kept is not None else [])]:
+            await dialled.release()
+
+    async def _reusable(self, agent: AgentRow) -> AgentConn | None:
+        """What the turn has already, unless there is a reason to doubt it. A doubt leads to a new
+        dial and never to a refusal: rows may be late."""
+        kept = self._kept
+        if kept is None:
+            return None
+        if kept.workspace_id == agent.workspace_id and not kept.dialled.conn.lost:
+            now = self._means.clock.monotonic()
+            if now - self._used_at < LOOK_AGAIN_S or await self._looks_connected(kept.agent_id):
+                self._used_at = now
+                return kept.conn
+        if self._kept is kept:
+            self._kept = None
+            await self._doubt(kept.dialled)
+        return None
+
+    async def _doubt(self, dialled: Dialled[C]) -> None:
+        """Calls that still use it may end in peace; it is released with the turn, or a little
+        before if there are many."""
+        self._doubted.append(dialled)
+        if len(self._doubted) > _MOST_DOUBTED:
+            await self._doubted.pop(0).release()
+
+    async def _looks_connected(self, agent_id: AgentId) -> bool:
+        try:
+            seen = await self._means.bindings.agent(agent_id)
+        except ChatdError:
+            return True
+        return seen is not None and agent_status(seen.agent, seen.now) == "connected"
+
+    async def _connect(self, agent: AgentRow) -> AgentConn | None:
+        """None if the chat has another workspace by now."""
+        workspace_id = agent.workspace_id
+        reached, row = await self._dial(agent)
+        dialled = reached.dialled
+        try:
+            if reached.switched and not await self.bound.bind(workspace_id, row):
+                return None
+            if self.bound.workspace_id != workspace_id:
+                return None
+            if self._kept is not None and self._kept.workspace_id == workspace_id:
+                return self._kept.conn
+            if self._kept is not None:
+                await self._doubt(self._kept.dialled)
+            conn = dialled.conn.on_behalf_of(self._on_behalf)
+            self._kept = _Kept(
+                workspace_id=workspace_id, agent_id=row.id, dialled=dialled, conn=conn
+            )
+            self._used_at = self._means.clock.monotonic()
+            return conn
+        finally:
+            # Whoever comes second uses what the first has brought, and lets go of its own.
+            if self._kept is None or self._kept.dialled is not dialled:
+                await dialled.release()
+
+    async def _dial(self, agent: AgentRow) -> tuple[Reached[C], AgentRow]:
+        rows = {agent.id: agent}
+
+        async def validate() -> AgentId:
+            latest = (await self._means.bindings.latest_agent(agent.workspace_id)).agent
+            rows[latest.id] = latest
+            return latest.id
+
+        try:
+            reached = await self._within_budget(
+                lambda agent_id: self._means.open(rows[agent_id]), validate, agent.id
+            )
+        except (NoAgent, AgentUnclear) as error:
+            self.bound.forget()
+            raise no_hands(error) from error
+        except DialTimedOut:
+            self.bound.forget()
+            raise await self._classified(agent.workspace_id) from None
+        except AgentLost:
+            self.bound.forget()
+            raise
+        return reached, rows[reached.agent_id]
+
+    async def _within_budget(
+        self,
+        dial: Callable[[AgentId], Awaitable[Dialled[C]]],
+        validate: Callable[[], Awaitable[AgentId]],
+        agent_id: AgentId,
+    ) -> Reached[C]:
+        stop = Stop()
+        dialler = Dialler(
+            dials=self._means.dials,
+            dial=dial,
+            validate=validate,
+            clock=self._means.clock,
+            stop=stop,
+            delay_s=self._means.delay_s,
+        )
+        budget = asyncio.get_running_loop().create_task(self._spend(stop), name="dial budget")
+        try:
+            return await dialler.reach(agent_id)
+        finally:
+            budget.cancel()
+
+    async def _spend(self, stop: Stop) -> None:
+        await self._means.clock.sleep(self._means.dial_s, "dial_budget")
+        stop.set(DialTimedOut("The workspace agent did not answer in time."))
+
+    async def _classified(self, workspace_id: WorkspaceId) -> ChatdError:
+        try:
+            return classify(await self._means.bindings.latest_agent(workspace_id))
+        except (NoAgent, AgentUnclear) as error:
+            return no_hands(error)
+        except ChatdError:
+            return _perhaps_slow()
+
+
+_AGAIN: Final = "Call stop_workspace, then start_workspace."
+
+
+def classify(seen: Seen) -> ChatdError:
+    """What to say of an agent that could not be dialled in time. To advise a restart, which ends
+    everything that runs there, takes a second sign beside the dial: a long silence."""
+    status = agent_status(seen.agent, seen.now)
+    if status == "timeout":
+        return NoHands(f"The workspace agent has never connected. {_AGAIN}")
+    heard = [at for at in (seen.agent.last_connected_at, seen.agent.disconnected_at) if at]
+    silent = seen.now - max(heard) if heard else timedelta()
+    if status == "disconnected" and silent >= timedelta(seconds=LOST_S):
+        return NoHands(f"The workspace agent has been gone for a while. {_AGAIN}")
+    return _perhaps_slow()
+
+
+def _perhaps_slow() -> AgentLost:
+    return AgentLost("The workspace agent did not answer in time; it may work next time.")

@@ -1,0 +1,72 @@
+"""The hands of all chats on this replica: one connection for each turn, made when first needed.
+
+Owns when a turn's connection begins and ends. A turn is known by its chat and the epoch of whoever
+runs it; nobody says when it ends, so one that has not been used for a while is let go.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from chatd.domain.hands import AgentConn
+from chatd.domain.ids import ChatId, WorkspaceId
+from chatd.domain.ports import ToolContext
+from chatd.workspaces.client import AgentClient, OnBehalf
+from chatd.workspaces.connecting import Means, TurnConnection
+
+IDLE_S: Final = 900.0
+
+
+class _Turn(Struct, kw_only=True):
+    epoch: int
+    connection: TurnConnection[AgentClient]
+    used_at: float
+
+
+class Reaching:
+    """Satisfies `domain.hands.Hands`."""
+
+    def __init__(self, means: Means[AgentClient]) -> None:
+        self._means = means
+        self._turns: dict[ChatId, _Turn] = {}
+
+    async def reach(self, context: ToolContext) -> AgentConn:
+        return await (await self.connection(context)).get()
+
+    async def connection(self, context: ToolContext) -> TurnConnection[AgentClient]:
+        chat, epoch = context.chat, context.fence.epoch
+        now = self._means.clock.monotonic()
+        turn = self._turns.get(chat.id)
+        if turn is None or turn.epoch != epoch:
+            parents = () if chat.parent_chat_id is None else (chat.parent_chat_id,)
+            on_behalf = OnBehalf(chat_id=chat.id, ancestors=parents, epoch=epoch)
+            fresh = _Turn(
+                epoch=epoch, connection=TurnConnection(self._means, on_behalf), used_at=now
+            )
+            self._turns[chat.id] = fresh
+            if turn is not None:
+                await turn.connection.close()
+            await self._let_go_of_old(now)
+            turn = fresh
+        turn.used_at = now
+        return turn.connection
+
+    async def bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
+        """The chat has been given another workspace."""
+        if (turn := self._turns.get(chat_id)) is not None:
+            await turn.connection.select(workspace_id)
+
+    async def end(self, chat_id: ChatId) -> None:
+        """The chat's turn is over."""
+        if (turn := self._turns.pop(chat_id, None)) is not None:
+            await turn.connection.close()
+
+    async def close(self) -> None:
+        for chat_id in list(self._turns):
+            await self.end(chat_id)
+        await self._means.dials.close()
+
+    async def _let_go_of_old(self, now: float) -> None:
+        idle = [chat_id for chat_id, turn in self._turns.items() if now - turn.used_at > IDLE_S]
+        for chat_id in idle:
+            await self.end(chat_id)
