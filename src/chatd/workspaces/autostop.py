@@ -1,0 +1,31 @@
+"""Stops workspaces that have run past their deadline: by a build, like everybody else."""
+
+from typing import Final
+
+from chatd.domain.ports import Env
+from chatd.domain.workspace import BuildId
+from chatd.store import overdue
+from chatd.store.conn import Conn
+
+RETRY_S: Final = 600.0
+"""A stop that has failed is tried again after this long, not at every look."""
+MOST: Final = 50
+
+
+class Autostop:
+    """`look` is done every minute or so, by every replica: the statement sees to it that a
+    workspace is stopped once."""
+
+    def __init__(self, conn: Conn, env: Env) -> None:
+        self._conn = conn
+        self._env = env
+
+    async def look(self) -> int:
+        """How many stops were asked for."""
+        asked = 0
+        for late in await overdue.find(self._conn, retry_s=RETRY_S, most=MOST):
+            build_id = BuildId(self._env.new_id())
+            if await overdue.stop(self._conn, late, build_id) is not None:
+                asked += 1
+                self._env.emit("workspace_overdue", workspace_id=late.workspace_id)
+        return asked

@@ -1,0 +1,70 @@
+"""Brings what an agent says of its workspace into the rows, and pins it to chats.
+
+The agent is asked, not believed: what is too big is refused whole and the last good word stays.
+A chat goes by what it has pinned; a newer word makes it fall behind, and that is told.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from chatd.domain.errors import InvalidInput
+from chatd.domain.hands import AgentConn, AgentLost, Context
+from chatd.domain.ids import ChatId
+from chatd.domain.ports import Env
+from chatd.domain.workspace import AgentId
+from chatd.domain.workspace_context import Pinned, check_context
+from chatd.store import context_rows
+from chatd.store.conn import Conn
+
+WITHIN_S: Final = 5.0
+
+
+def _to_nobody(chat_id: ChatId) -> None:
+    del chat_id
+
+
+class Contexts:
+    """`fell_behind` is told of chats whose pinned context is no longer what the agent says."""
+
+    def __init__(
+        self, conn: Conn, env: Env, *, fell_behind: Callable[[ChatId], None] = _to_nobody
+    ) -> None:
+        self._conn = conn
+        self._env = env
+        self._fell_behind = fell_behind
+
+    async def store(self, agent_id: AgentId, context: Context, *, initial: bool) -> bool:
+        """False if it was refused: too big, or older than what is there."""
+        try:
+            check_context(context)
+        except InvalidInput as error:
+            self._env.emit("context_refused", agent_id=agent_id, error_kind=error.code)
+            return False
+        if not await context_rows.put(self._conn, agent_id, context, initial=initial):
+            return False
+        for chat_id in await context_rows.behind(self._conn, agent_id):
+            self._fell_behind(chat_id)
+        return True
+
+    async def pull(self, agent_id: AgentId, conn: AgentConn, *, initial: bool = False) -> bool:
+        """Ask the agent for what it has to say now. `initial`: it has started anew, and counts
+        from the beginning. Raises AgentLost or AgentRefused."""
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                context = await conn.context()
+        except TimeoutError as error:
+            raise AgentLost("The workspace agent did not say in time what is there.") from error
+        return await self.store(agent_id, context, initial=initial)
+
+    async def pinned(self, chat_id: ChatId, agent_id: AgentId | None) -> Pinned | None:
+        """What the chat goes by. The first time, or when its agent is another one, it pins what
+        that agent has said last. None if no agent has said anything yet."""
+        if agent_id is not None:
+            await context_rows.pin(self._conn, chat_id, agent_id)
+        return await context_rows.pinned(self._conn, chat_id)
+
+    async def refresh(self, chat_id: ChatId, agent_id: AgentId) -> Pinned | None:
+        """A person wants the chat to go by the latest word."""
+        await context_rows.pin(self._conn, chat_id, agent_id, anew=True)
+        return await context_rows.pinned(self._conn, chat_id)

@@ -1,0 +1,79 @@
+"""Asks the agents of this host whether they live, and writes down who has answered.
+
+How an agent is asked is passed in. One that does not answer once is not yet disconnected: that
+takes a silence, and one that has never answered is still on its way.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from chatd.domain.hands import AgentLost, AgentRefused
+from chatd.domain.ports import Env
+from chatd.domain.workspace import AgentId, AgentRow, Pulse
+from chatd.domain.workspace_rules import INACTIVE_S
+from chatd.store import agents
+from chatd.store.conn import Conn
+
+EVERY_S: Final = 10.0
+WITHIN_S: Final = 5.0
+AT_ONCE: Final = 16
+
+Ping = Callable[[AgentRow], Awaitable[Pulse]]
+"""Raises AgentLost or AgentRefused if there is no pulse to speak of."""
+
+
+class Heartbeat:
+    """`look` is done every ten seconds. `appeared` is told of agents that were not there, or not
+    ready, the last time."""
+
+    def __init__(
+        self,
+        conn: Conn,
+        ping: Ping,
+        env: Env,
+        hosts: Sequence[str],
+        *,
+        appeared: Callable[[AgentRow], None] | None = None,
+    ) -> None:
+        self._conn = conn
+        self._ping = ping
+        self._env = env
+        self._hosts = hosts
+        self._appeared = appeared
+
+    async def look(self) -> None:
+        known = await agents.on_host(self._conn, self._hosts)
+        pulses: dict[AgentId, Pulse] = {}
+        room = asyncio.Semaphore(AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            for agent in known:
+                group.create_task(self._ask(agent, room, pulses), name=f"ping {agent.id}")
+        if pulses:
+            await agents.heard(self._conn, pulses)
+        if silent := [agent.id for agent in known if agent.id not in pulses]:
+            await agents.missed(self._conn, silent, silent_s=INACTIVE_S)
+        for agent in known:
+            if (pulse := pulses.get(agent.id)) is not None and _is_news(agent, pulse):
+                self._env.emit("agent_appeared", agent_id=agent.id, lifecycle=pulse.lifecycle)
+                if self._appeared is not None:
+                    self._appeared(agent)
+
+    async def _ask(
+        self, agent: AgentRow, room: asyncio.Semaphore, pulses: dict[AgentId, Pulse]
+    ) -> None:
+        async with room:
+            try:
+                async with asyncio.timeout(WITHIN_S):
+                    pulses[agent.id] = await self._ping(agent)
+            except (AgentLost, AgentRefused, TimeoutError):
+                self._env.emit("agent_silent", agent_id=agent.id)
+
+
+def _is_news(agent: AgentRow, pulse: Pulse) -> bool:
+    return (
+        agent.last_connected_at is None
+        or agent.disconnected_at is not None
+        or agent.boot_id != pulse.boot_id
+        or agent.lifecycle != pulse.lifecycle
+    )

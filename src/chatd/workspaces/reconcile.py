@@ -1,0 +1,107 @@
+"""Compares what the rows say with what is there on this host, and puts the rows right.
+
+A workspace that should run and does not is shown as stopped: its agents are off and a stop build
+says so, after which a start is a start. What is there of a deleted workspace is removed. One look
+proves nothing: a sandbox may be between two processes, so it takes two in a row. What a backend
+cannot tell is left alone.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from chatd.domain.errors import ChatdError
+from chatd.domain.ids import WorkspaceId
+from chatd.domain.ports import Env
+from chatd.domain.workspace import Build, BuildId
+from chatd.domain.workspace_rules import Standing
+from chatd.store import agents, builds, workspaces
+from chatd.store.conn import Conn
+from chatd.workspaces.backend import Backend
+
+PAGE: Final = 100
+
+
+class Reconcile:
+    """`look` is done every half minute, by the replicas of the host."""
+
+    def __init__(self, conn: Conn, backend: Backend, env: Env, hosts: Sequence[str]) -> None:
+        self._conn = conn
+        self._backend = backend
+        self._env = env
+        self._hosts = hosts
+        self._doubted: set[BuildId] = set()
+        self._orphaned: set[WorkspaceId] = set()
+
+    async def look(self) -> None:
+        await self._look_at_rows()
+        await self._look_at_sandboxes()
+
+    async def _look_at_rows(self) -> None:
+        doubted: set[BuildId] = set()
+        after: WorkspaceId | None = None
+        while True:
+            page = await workspaces.on_host(
+                self._conn, self._hosts, self._backend.kind, after=after, most=PAGE
+            )
+            for seen in page:
+                if (build := _should_run(seen)) is not None and await self._is_down(seen):
+                    doubted.add(build.id)
+                    if build.id in self._doubted:
+                        await self._show_stopped(seen, build)
+            if len(page) < PAGE or page[-1].workspace is None:
+                break
+            after = page[-1].workspace.id
+        self._doubted = doubted
+
+    async def _is_down(self, seen: Standing) -> bool:
+        assert seen.workspace is not None  # the page is one of workspaces
+        try:
+            observed = await self._backend.inspect(seen.workspace)
+        except ChatdError as error:
+            self._env.emit("inspect_failed", error_kind=error.code)
+            return False
+        return observed.state in ("stopped", "gone")
+
+    async def _show_stopped(self, seen: Standing, build: Build) -> None:
+        await agents.gone(self._conn, [agent.id for agent in seen.agents])
+        new = builds.NewBuild(
+            id=BuildId(self._env.new_id()),
+            workspace_id=build.workspace_id,
+            after=build.build_number,
+            transition="stop",
+            version_id=build.template_version_id,
+            initiator_id=build.initiator_id,
+            params=build.params,
+            reason="autostop",
+            made_by=f"reconcile:{build.id}",
+        )
+        await builds.insert(self._conn, new)
+        self._env.emit("workspace_down", workspace_id=build.workspace_id, build_id=build.id)
+
+    async def _look_at_sandboxes(self) -> None:
+        found = await self._backend.workspaces()
+        orphaned: set[WorkspaceId] = set()
+        for batch in _batches(found):
+            orphaned.update(await workspaces.gone(self._conn, batch, self._hosts))
+        for workspace_id in sorted(orphaned & self._orphaned):
+            try:
+                await self._backend.remove(workspace_id)
+            except ChatdError as error:
+                self._env.emit("orphan_not_removed", error_kind=error.code)
+            else:
+                orphaned.discard(workspace_id)
+                self._env.emit("orphan_removed", workspace_id=workspace_id)
+        self._orphaned = orphaned
+
+
+def _should_run(seen: Standing) -> Build | None:
+    """Its latest build, if that was a start that has succeeded."""
+    build = seen.build
+    if build is None or build.status != "succeeded" or build.transition != "start":
+        return None
+    return build
+
+
+def _batches(found: Sequence[WorkspaceId]) -> Iterable[Sequence[WorkspaceId]]:
+    for start in range(0, len(found), PAGE):
+        yield found[start : start + PAGE]

@@ -1,0 +1,52 @@
+"""Who uses a workspace says so here; the rows hear of it once a minute.
+
+Owns the set of workspaces used since the last time. Saying it costs nothing and never fails. A
+flush that fails puts them back, so that the next one tells; what a process takes with it when it
+dies is a minute of use.
+"""
+
+import asyncio
+from typing import Final
+
+from chatd.domain.errors import Unavailable
+from chatd.domain.ids import WorkspaceId
+from chatd.domain.ports import Env
+from chatd.store import workspaces
+from chatd.store.conn import Conn
+
+EVERY_S: Final = 60.0
+WITHIN_S: Final = 15.0
+MOST: Final = 10_000
+BATCH: Final = 500
+
+
+class Usage:
+    """`run` flushes until it is cancelled."""
+
+    def __init__(self, conn: Conn, env: Env) -> None:
+        self._conn = conn
+        self._env = env
+        self._used: set[WorkspaceId] = set()
+
+    def used(self, workspace_id: WorkspaceId) -> None:
+        if len(self._used) < MOST:
+            self._used.add(workspace_id)
+
+    async def run(self) -> None:
+        while True:
+            await self._env.clock.sleep(EVERY_S, "usage_flush")
+            await self.flush()
+
+    async def flush(self) -> None:
+        taken, self._used = self._used, set()
+        waiting = sorted(taken)
+        try:
+            while waiting:
+                async with asyncio.timeout(WITHIN_S):
+                    await workspaces.used(self._conn, waiting[:BATCH])
+                del waiting[:BATCH]
+        except (Unavailable, TimeoutError) as error:
+            kind = error.code if isinstance(error, Unavailable) else "timeout"
+            self._env.emit("usage_not_written", error_kind=kind, count=len(waiting))
+        finally:
+            self._used.update(waiting)
