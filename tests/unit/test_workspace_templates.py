@@ -1,0 +1,145 @@
+"""Which templates a model is shown, in which order, and which one it is told to use."""
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from chatd.domain.templates import Listing, Signal, list_templates, readme_excerpt
+from chatd.domain.workspace import Template, TemplateId
+from tests.support.factories import AT
+from tests.support.workspaces import template
+
+
+def named(number: int, name: str, **columns: object) -> Template:
+    return template(id=TemplateId(UUID(int=number)), name=name, **columns)
+
+
+def names(listing: Listing) -> list[str]:
+    return [ranked.template.name for ranked in listing.templates]
+
+
+def recommended(listing: Listing) -> int | None:
+    return None if listing.recommended is None else listing.recommended.int
+
+
+MANY = [
+    named(1, "python-web", description="Django and friends"),
+    named(2, "python"),
+    named(3, "data", display_name="Big Python"),
+    named(4, "go", description="Not python"),
+    named(5, "rust"),
+]
+
+
+@pytest.mark.parametrize(
+    ("query", "order", "best"),
+    [
+        ("python", ["python", "python-web", "data", "go"], 2),
+        ("Py Thon", ["python", "python-web", "data", "go"], 2),
+        ("python_web", ["python-web"], 1),
+        ("python-", ["python", "python-web", "data", "go"], 2),
+        ("django", ["python-web"], 1),
+        ("cobol", [], None),
+    ],
+)
+def test_a_query_sorts_by_how_well_it_fits(query: str, order: list[str], best: int | None) -> None:
+    listing = list_templates(MANY, {}, query=query, now=AT)
+    assert names(listing) == order
+    assert recommended(listing) == best
+    assert listing.next_step == ("use_recommended" if best else "no_match")
+    without_signals = list_templates(MANY, None, query=query, now=AT)
+    assert (names(without_signals), recommended(without_signals)) == (order, best)
+
+
+TWO = [named(1, "one"), named(2, "two")]
+
+
+def used(days: float = 0, *, active: int = 1, deleted: int = 0, developers: int = 0) -> Signal:
+    return Signal(
+        active=active,
+        deleted=deleted,
+        last_used_at=AT - timedelta(days=days),
+        developers=developers,
+    )
+
+
+def crowd(developers: int) -> Signal:
+    return Signal(developers=developers)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "query", "best", "step"),
+    [
+        (Signal(), Signal(), "", None, "ask_user"),
+        (crowd(1), crowd(0), "", None, "ask_user"),
+        (crowd(2), crowd(0), "", 1, "use_recommended"),
+        (crowd(2), crowd(1), "", 1, "use_recommended"),
+        (crowd(5), crowd(4), "", None, "ask_user"),
+        (crowd(5), crowd(3), "", 1, "use_recommended"),
+        (used(1), crowd(50), "", 1, "use_recommended"),
+        (used(59), crowd(50), "", 2, "use_recommended"),
+        (used(1), used(1.1), "", None, "ask_user"),
+        (used(1), used(1, active=0, deleted=1), "", 1, "use_recommended"),
+        (crowd(0), crowd(0), "o", 1, "use_recommended"),
+        (crowd(0), crowd(9), "o", 1, "use_recommended"),
+    ],
+)
+def test_one_is_recommended_only_if_it_stands_out(
+    one: Signal, two: Signal, query: str, best: int | None, step: str
+) -> None:
+    signals = {TWO[0].id: one, TWO[1].id: two}
+    listing = list_templates(TWO, signals, query=query, now=AT)
+    assert (recommended(listing), listing.next_step) == (best, step)
+
+
+def test_of_two_that_fit_as_well_the_one_in_use_is_recommended() -> None:
+    both = [named(1, "web-a"), named(2, "web-b")]
+    assert recommended(list_templates(both, {}, query="web", now=AT)) is None
+    listing = list_templates(both, {both[1].id: crowd(1)}, query="web", now=AT)
+    assert (names(listing), recommended(listing)) == (["web-b", "web-a"], 2)
+
+
+def test_the_only_template_is_the_one_to_use() -> None:
+    listing = list_templates([named(1, "one")], None, now=AT)
+    assert (recommended(listing), listing.next_step) == (1, "use_recommended")
+    assert list_templates([], {}, now=AT).next_step == "none"
+
+
+def test_what_chats_may_not_use_is_not_shown() -> None:
+    hidden = [
+        named(1, "a", deleted=True),
+        named(2, "b", deprecated=True),
+        named(3, "c", agents_allowed=False),
+        named(4, "d"),
+    ]
+    assert names(list_templates(hidden, {}, now=AT)) == ["d"]
+
+
+def test_ranking_comes_before_cutting_into_pages() -> None:
+    many = [named(n, f"t{n:02}") for n in range(1, 24)]
+    signals = {many[22].id: crowd(9)}
+    first = list_templates(many, signals, now=AT)
+    assert (names(first)[:2], first.next_page) == (["t23", "t01"], 2)
+    last = list_templates(many, signals, page=3, now=AT)
+    assert (names(last), last.next_page) == (["t20", "t21", "t22"], None)
+    assert recommended(last) == 23
+    assert names(list_templates(many, signals, page=9, now=AT)) == []
+    assert list_templates(many, signals, page=-1, now=AT).page == 1
+
+
+@pytest.mark.parametrize(
+    ("readme", "excerpt"),
+    [
+        ("# Hi\n\nthere\n", "# Hi\n\nthere"),
+        ("---\ntitle: x\n---\n# Hi", "# Hi"),
+        ("---\r\na: b\r\n---\r\nHi", "Hi"),
+        ("a\n---\nb\n---\n", "a\n---\nb\n---"),
+        ("--- no end", "--- no end"),
+        ("x" * 1001, "x" * 999 + "…"),
+        ("x" * 1000, "x" * 1000),
+        ("", ""),
+    ],
+)
+def test_an_excerpt_is_the_beginning_without_the_settings(readme: str, excerpt: str) -> None:
+    assert readme_excerpt(readme) == excerpt

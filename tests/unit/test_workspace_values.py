@@ -1,0 +1,184 @@
+"""Names, parameters and contexts: what is taken, what is made of it, what is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatd.domain.errors import InvalidInput
+from chatd.domain.hands import Context, Resource
+from chatd.domain.workspace import Option, Parameter
+from chatd.domain.workspace_context import check_context
+from chatd.domain.workspace_names import generated_name, is_name, name_for, slug
+from chatd.domain.workspace_parameters import MOST_BYTES, resolve_parameters
+
+DRAW = b"\x0f\xa2"
+
+
+@pytest.mark.parametrize(
+    ("text", "fine"),
+    [
+        ("work", True),
+        ("Work-2", True),
+        ("a", True),
+        ("a" * 32, True),
+        ("a" * 33, False),
+        ("", False),
+        ("-a", False),
+        ("a-", False),
+        ("a--b", False),
+        ("a_b", False),
+        ("a b", False),
+        ("käse", False),
+        ("a\n", False),
+    ],
+)
+def test_what_a_workspace_may_be_called(text: str, fine: object) -> None:
+    assert is_name(text) is fine
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name"),
+    [
+        ("work", "work"),
+        ("My Work!", "my-work-0fa2"),
+        ("Käse & Brot", "kase-brot-0fa2"),
+        ("", "scratch-0fa2"),
+        ("日本", "scratch-0fa2"),
+        ("x" * 60, "x" * 27 + "-0fa2"),
+        ("a" * 26 + "--b", "a" * 26 + "-0fa2"),
+    ],
+)
+def test_a_name_that_cannot_be_one_is_made_into_one(wanted: str, name: str) -> None:
+    assert name_for(wanted, "scratch", DRAW) == name
+
+
+@given(st.text(max_size=60), st.text(max_size=60), st.binary(max_size=3))
+def test_whatever_is_wanted_the_name_is_allowed(wanted: str, template: str, draw: bytes) -> None:
+    assert is_name(name_for(wanted, template, draw))
+    assert is_name(generated_name(template, draw))
+    assert len(slug(wanted)) <= 27
+
+
+COLOURS = (Option(name="Red", value="red"), Option(name="Blue", value="blue"))
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "problem"),
+    [
+        (Parameter(name="p"), "anything", None),
+        (Parameter(name="p"), "a\0b", "characters"),
+        (Parameter(name="p"), "a\ud800b", "characters"),
+        (Parameter(name="p"), "x" * (MOST_BYTES + 1), "longer"),
+        (Parameter(name="p", regex="^[a-z]+$"), "abc", None),
+        (Parameter(name="p", regex="^[a-z]+$"), "ABC", "must match"),
+        (Parameter(name="p", regex="^a", regex_error="Begin with a."), "b", "Begin with a."),
+        (Parameter(name="p", regex="("), "b", "broken"),
+        (Parameter(name="p", options=COLOURS), "red", None),
+        (Parameter(name="p", options=COLOURS), "Red", "one of: red, blue"),
+        (Parameter(name="p", type="number"), "1.5", None),
+        (Parameter(name="p", type="number"), "one", "a number"),
+        (Parameter(name="p", type="number"), "nan", "a number"),
+        (Parameter(name="p", type="number"), "inf", "a number"),
+        (Parameter(name="p", type="number", min=1, max=3), "0.9", "at least 1"),
+        (Parameter(name="p", type="number", min=1, max=3), "3.1", "at most 3"),
+        (Parameter(name="p", type="number", min=1, max=3), "3", None),
+        (Parameter(name="p", type="bool"), "true", None),
+        (Parameter(name="p", type="bool"), "yes", "true or false"),
+        (Parameter(name="p", type="list(string)"), '["a"]', None),
+        (Parameter(name="p", type="list(string)"), "a,b", "JSON list"),
+        (Parameter(name="p", type="list(string)"), "[1]", "JSON list"),
+        (Parameter(name="p", type="list(string)", options=COLOURS), '["red","blue"]', None),
+        (Parameter(name="p", type="list(string)", options=COLOURS), '["red","x"]', "one of"),
+    ],
+)
+def test_a_value_is_judged_by_its_parameter(
+    parameter: Parameter, value: str, problem: str | None
+) -> None:
+    resolved = resolve_parameters([parameter], {"p": value})
+    if problem is None:
+        assert resolved.problems == ()
+        assert resolved.values == {"p": value}
+    else:
+        [found] = resolved.problems
+        assert found.field == "p"
+        assert problem in found.detail
+
+
+ALL = (
+    Parameter(name="size", default="2"),
+    Parameter(name="repo", required=True, mutable=False),
+    Parameter(name="once", default="no", ephemeral=True),
+    Parameter(name="free"),
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "values", "wrong"),
+    [
+        ({"repo": "a"}, None, {"size": "2", "repo": "a", "once": "no"}, []),
+        ({}, None, {"size": "2", "once": "no"}, ["repo"]),
+        (
+            {"repo": "a", "x": "1", "y": "2"},
+            None,
+            {"size": "2", "repo": "a", "once": "no"},
+            ["x", "y"],
+        ),
+        ({}, {"repo": "a", "size": "4"}, {"size": "4", "repo": "a", "once": "no"}, []),
+        ({"repo": "a"}, {"repo": "a"}, {"size": "2", "repo": "a", "once": "no"}, []),
+        ({"repo": "b"}, {"repo": "a"}, {"size": "2", "repo": "b", "once": "no"}, ["repo"]),
+        ({"repo": "b"}, {}, {"size": "2", "repo": "b", "once": "no"}, []),
+        (
+            {"once": "yes"},
+            {"repo": "a", "old": "1"},
+            {"size": "2", "repo": "a", "once": "yes"},
+            [],
+        ),
+        ({}, {"repo": "a", "once": "yes"}, {"size": "2", "repo": "a", "once": "no"}, []),
+        ({"free": ""}, {"repo": "a"}, {"size": "2", "repo": "a", "once": "no", "free": ""}, []),
+    ],
+)
+def test_given_goes_before_earlier_and_earlier_before_the_default(
+    given: dict[str, str],
+    before: dict[str, str] | None,
+    values: dict[str, str],
+    wrong: list[str],
+) -> None:
+    resolved = resolve_parameters(ALL, given, before)
+    assert resolved.values == values
+    assert [problem.field for problem in resolved.problems] == wrong
+
+
+def test_a_flood_of_parameters_is_one_problem() -> None:
+    resolved = resolve_parameters(ALL, {f"p{n}": "" for n in range(101)})
+    assert [problem.field for problem in resolved.problems] == ["parameters"]
+
+
+def resource(**columns: object) -> Resource:
+    usual: dict[str, object] = {"kind": "instruction_file", "source": "/a", "status": "ok"}
+    return Resource(**(usual | columns))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("resources", "version", "field"),
+    [
+        ((), 1, None),
+        ((resource(content="x" * 262_144),) * 16, 1, None),
+        ((resource(content="x" * 262_145),), 1, "resources[0].content"),
+        ((resource(), resource(source="x" * 1025)), 1, "resources[1].source"),
+        ((resource(error="x" * 4097),), 1, "resources[0].error"),
+        ((resource(),) * 1000, 1, None),
+        ((resource(),) * 1001, 1, "resources"),
+        ((resource(content="x" * 262_144),) * 17, 1, "resources"),
+        ((), 0, "version"),
+    ],
+)
+def test_an_agent_may_say_so_much_and_no_more(
+    resources: tuple[Resource, ...], version: int, field: str | None
+) -> None:
+    context = Context(version=version, hash="h", directory="/", os="linux", resources=resources)
+    if field is None:
+        check_context(context)
+        return
+    with pytest.raises(InvalidInput) as refused:
+        check_context(context)
+    assert refused.value.field == field
