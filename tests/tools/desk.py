@@ -1,0 +1,84 @@
+"""A chat's tools at work on a real agent, and lines to it that break."""
+
+import asyncio
+from typing import Any, cast
+
+import msgspec
+from msgspec import Raw
+
+from chatd.clock import SystemClock
+from chatd.domain.chat import Fence
+from chatd.domain.hands import AgentConn, AgentLost, Output
+from chatd.domain.ids import ToolCallId
+from chatd.domain.ports import ToolContext
+from chatd.domain.tool_output import ToolOutput
+from chatd.tools.execute import execute
+from chatd.tools.files import file_tools
+from chatd.tools.processes import process_tools
+from tests.support.factories import WORKER, chat
+from tests.workspaces.agents import Workbench
+
+
+class Desk:
+    """Satisfies `domain.hands.Hands`. Every call has an id of its own unless a test gives one."""
+
+    def __init__(self, bench: Workbench, line: AgentConn | None = None) -> None:
+        self.bench = bench
+        self.line: AgentConn | Exception = line or bench.conn
+        tools = (*file_tools(self), execute(self, SystemClock()), *process_tools(self))
+        self.tools = {tool.spec.name: tool for tool in tools}
+        self.shown: list[str] = []
+        self._calls = 0
+
+    async def reach(self, context: ToolContext) -> AgentConn:
+        del context
+        if isinstance(self.line, Exception):
+            raise self.line
+        return self.line
+
+    def context(self, call: str | None = None) -> ToolContext:
+        self._calls += 1
+        row = chat(id=self.bench.chat_id, status="running", worker_id=WORKER, epoch=1)
+        return ToolContext(
+            chat=row,
+            call_id=ToolCallId(call or f"call-{self._calls}"),
+            fence=Fence.of(row),
+            show=self.shown.append,
+        )
+
+    async def use(self, name: str, call: str | None = None, **args: object) -> ToolOutput:
+        async with asyncio.timeout(50):
+            raw = Raw(msgspec.json.encode(args))
+            return await self.tools[name].run(self.context(call), raw)
+
+    async def told(self, name: str, call: str | None = None, **args: object) -> dict[str, Any]:
+        """What a tool answers that does not fail."""
+        output = await self.use(name, call, **args)
+        assert not output.is_error, output.text
+        return msgspec.json.decode(output.text, type=dict[str, Any])
+
+
+class BrokenLine:
+    """An agent whose answer to a question about output is lost so many times."""
+
+    def __init__(self, conn: AgentConn, losses: int) -> None:
+        self._conn = conn
+        self._losses = losses
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._conn, name)
+
+    async def output(self, process_id: str, *, wait_s: float = 0, after: int = 0) -> Output:
+        if wait_s:
+            # It is the answer that is lost, so whatever is asked after has happened.
+            found = await self._conn.output(process_id, wait_s=wait_s, after=after)
+        else:
+            found = await self._conn.output(process_id, after=after)
+        if self._losses:
+            self._losses -= 1
+            raise AgentLost("The line broke.")
+        return found
+
+
+def broken(conn: AgentConn, losses: int) -> AgentConn:
+    return cast("AgentConn", BrokenLine(conn, losses))

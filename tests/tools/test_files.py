@@ -1,0 +1,127 @@
+"""Files as a model reads and changes them, on a real agent."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.tools.desk import Desk
+from tests.workspaces.agents import Workbench
+
+
+def contents(path: str) -> str:
+    return Path(path).read_text()
+
+
+def put(path: str, text: str) -> None:
+    Path(path).write_text(text)
+
+
+async def test_a_file_is_written_and_read_with_numbers(bench: Workbench) -> None:
+    desk, path = Desk(bench), bench.path("deep/down/a.txt")
+    assert await desk.told("write_file", path=path, content="one\ntwo\n") == {"ok": True}
+    told = await desk.told("read_file", path=path)
+    assert told["content"] == "1\tone\n2\ttwo\n3\t"
+    assert (told["total_lines"], told["lines_read"], told["file_size"]) == (3, 3, 8)
+    part = await desk.told("read_file", path=path, offset=2, limit=1)
+    assert part["content"] == "2\ttwo"
+
+
+@pytest.mark.promise("P7")
+async def test_a_write_that_is_run_again_does_not_undo_what_came_after(bench: Workbench) -> None:
+    desk, path = Desk(bench), bench.path("a.txt")
+    await desk.told("write_file", "the-call", path=path, content="first")
+    put(path, "someone else's")
+    await desk.told("write_file", "the-call", path=path, content="first")
+    assert contents(path) == "someone else's"
+
+
+async def test_an_edit_answers_with_what_has_changed(bench: Workbench) -> None:
+    desk, path = Desk(bench), bench.path("a.py")
+    await desk.told("write_file", path=path, content="a = 1\nb = 2\n")
+    edits = [{"old_text": "b = 2", "new_text": "b = 3"}]
+    told = await desk.told("edit_files", files=[{"path": path, "edits": edits}])
+    assert told["ok"] is True
+    (changed,) = told["files"]
+    assert changed["path"] == path
+    assert "-b = 2\n+b = 3" in changed["diff"]
+    assert contents(path) == "a = 1\nb = 3\n"
+
+
+@pytest.mark.promise("P7")
+async def test_an_edit_that_is_run_again_is_applied_once(bench: Workbench) -> None:
+    desk, path = Desk(bench), bench.path("a.txt")
+    await desk.told("write_file", path=path, content="x")
+    files = [{"path": path, "edits": [{"old_text": "x", "new_text": "xx"}]}]
+    first = await desk.told("edit_files", "the-call", files=files)
+    assert await desk.told("edit_files", "the-call", files=files) == first
+    assert contents(path) == "xx"
+
+
+async def test_former_names_of_the_two_texts_still_work(bench: Workbench) -> None:
+    desk, path = Desk(bench), bench.path("a.txt")
+    await desk.told("write_file", path=path, content="old")
+    files = [{"path": path, "edits": [{"search": "old", "replace": "new"}]}]
+    await desk.told("edit_files", files=files)
+    assert contents(path) == "new"
+
+
+INCOMPLETE: list[tuple[object, str]] = [
+    ([], "files must be a list that is not empty: each with a path and edits."),
+    (None, "files must be a list that is not empty: each with a path and edits."),
+    ([{"path": "/a", "edits": []}], "files[0].edits must be a list that is not empty"),
+    ([{"path": "", "edits": [{}]}], "files[0].path is required"),
+    (
+        [{"path": "/a", "edits": [{"old_text": "", "new_text": "x"}]}],
+        "files[0].edits[0].old_text is required",
+    ),
+    (
+        [{"path": "/a", "edits": [{"old_text": "x"}]}],
+        "files[0].edits[0].new_text is required",
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "complaint"), INCOMPLETE)
+async def test_an_edit_that_says_too_little_is_refused_by_its_place(
+    bench: Workbench, files: object, complaint: str
+) -> None:
+    desk = Desk(bench)
+    desk.line = AssertionError("nobody is to be dialled for this")
+    output = await desk.use("edit_files", files=files)
+    assert output.is_error
+    assert output.text.startswith(complaint)
+
+
+async def test_what_the_agent_refuses_is_told_without_noise(bench: Workbench) -> None:
+    output = await Desk(bench).use("read_file", path=bench.path("nothing.txt"))
+    assert output.is_error
+    assert "nothing.txt" in output.text
+    assert "HTTP" not in output.text
+    assert "404" not in output.text
+
+
+async def test_an_edit_that_does_not_match_changes_nothing(bench: Workbench) -> None:
+    desk, path, other = Desk(bench), bench.path("a.txt"), bench.path("b.txt")
+    await desk.told("write_file", path=path, content="a")
+    await desk.told("write_file", path=other, content="b")
+    files = [
+        {"path": path, "edits": [{"old_text": "a", "new_text": "z"}]},
+        {"path": other, "edits": [{"old_text": "missing", "new_text": "z"}]},
+    ]
+    output = await desk.use("edit_files", files=files)
+    assert output.is_error
+    assert other in output.text
+    assert contents(path) == "a"
+
+
+@pytest.mark.parametrize("name", ["read_file", "write_file"])
+async def test_a_call_without_a_path_says_what_a_path_is(bench: Workbench, name: str) -> None:
+    output = await Desk(bench).use(name, content="x")
+    assert output.text.startswith("path is required: give the absolute path of a file")
+
+
+async def test_content_may_be_empty_but_must_be_given(bench: Workbench) -> None:
+    desk, path = Desk(bench), bench.path("empty")
+    await desk.told("write_file", path=path, content="")
+    assert contents(path) == ""
+    assert (await desk.use("write_file", path=path)).text.startswith("content is required")
