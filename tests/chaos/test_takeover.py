@@ -1,0 +1,108 @@
+"""What somebody sees whose chat changes replicas: what was said so far, then what is said again,
+and nothing twice."""
+
+from contextlib import AsyncExitStack
+
+import pytest
+
+from chatd.domain.events import MessageEvent, PreviewReset
+from tests.support.accidents import a_stage
+from tests.support.crash import mortal_server
+from tests.support.streaming import Client, shows
+from tests.support.viewer import fresh
+
+SETTLES_S = 30.0
+
+
+def episodes(viewer: Client) -> list[tuple[int, int]]:
+    """In the order in which they were announced; the same again is a resumed connection."""
+    resets = [event for event in viewer.events if isinstance(event, PreviewReset)]
+    return [(event.history_version, event.attempt) for event in resets]
+
+
+def answers(viewer: Client) -> list[str]:
+    messages = [event.message for event in viewer.events if isinstance(event, MessageEvent)]
+    return [str(message.id) for message in messages if message.role == "assistant"]
+
+
+def at_rest(viewer: Client) -> bool:
+    return viewer.state.status == "waiting" and len(viewer.state.messages) == 2
+
+
+@pytest.mark.promise("P6", "P8")
+async def test_who_watches_a_chat_whose_worker_is_killed_sees_it_go_on(dsn: str) -> None:
+    """What was said stays in sight, also after a reload, until the next worker begins."""
+    async with a_stage(dsn) as stage:
+        feeds = stage.survivor.replica.feeds
+        first = stage.model.holds.hold("m1/0")
+        victim = await stage.victim()
+        chat_id = await stage.create(victim, "m1 0")
+        await first.reached.wait()
+        stays, reloads = Client(chat_id), Client(chat_id)
+        async with stays.connected(feeds) as view:
+            await stays.watch(view, shows("answer "))
+            again = stage.model.holds.hold("m1/0")
+            victim.kill()
+            await reloads.see(feeds, shows("answer "))
+            await again.reached.wait()
+            await stays.watch(view, lambda seen: seen.state.episode == (1, 2))
+            await stays.watch(view, shows("answer "))
+            again.open()
+            await stays.watch(view, at_rest)
+        await reloads.see(feeds, at_rest)
+        assert episodes(stays)[:2] == [(1, 1), (1, 2)]
+        assert sorted(set(episodes(stays))) == episodes(stays)
+        for viewer in (stays, reloads):
+            assert answers(viewer) == ["2"]
+            assert viewer.state.settled() == await fresh(stage.survivor.pool, chat_id)
+        assert await stage.transcript(chat_id) == ["user: m1 0", "assistant: answer to m1"]
+
+
+@pytest.mark.promise("P5", "P10")
+async def test_who_watches_a_chat_whose_worker_leaves_notices_nothing(dsn: str) -> None:
+    """The answer under way is finished where it was begun, word by word."""
+    async with a_stage(dsn) as stage:
+        feeds = stage.survivor.replica.feeds
+        gate = stage.model.holds.hold("m1/0")
+        victim = await stage.victim()
+        chat_id = await stage.create(victim, "m1 0")
+        await gate.reached.wait()
+        viewer = Client(chat_id)
+        async with viewer.connected(feeds) as view:
+            await viewer.watch(view, shows("answer "))
+            victim.leave()
+            await victim.events.wait("drain_started")
+            gate.open()
+            await viewer.watch(view, at_rest)
+        assert await victim.ended() == 0
+        assert answers(viewer) == ["2"]
+        assert [attempt for history, attempt in episodes(viewer) if history == 1] == [1]
+        assert stage.model.asked["m1/0"] == 1
+        assert await stage.transcript(chat_id) == ["user: m1 0", "assistant: answer to m1"]
+
+
+@pytest.mark.promise("P1", "P2")
+async def test_a_database_that_is_killed_in_between_strands_nobody() -> None:
+    """While one replica is being replaced, one leaves, and one is in mid-answer. Takes seconds:
+    it has a database server of its own."""
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(mortal_server())
+        stage = await stack.enter_async_context(a_stage(server.dsn))
+        gates = [stage.model.holds.hold(f"{name}/0") for name in ("m1", "m2", "m3")]
+        killed, leaves = await stage.victim(), await stage.victim()
+        await stage.create(killed, "m1 0")
+        await stage.create(leaves, "m2 0")
+        stage.witness.sends(await stage.survivor.create("m3 0"), "m3 0").acked = True
+        for gate in gates:
+            await gate.reached.wait()
+        killed.kill()
+        leaves.leave()
+        await leaves.events.wait("drain_started")
+        await server.kill()
+        for gate in gates[1:]:
+            gate.open()
+        await stage.survivor.events.wait("tick_failed")
+        await server.revive()
+        await stage.witness.settled(stage.survivor.pool, within_s=SETTLES_S)
+        await stage.witness.check(stage.survivor.pool)
+        assert await leaves.ended() == 0
