@@ -49,7 +49,6 @@ async def test_a_chat_keeps_all_that_it_was_made_with(front: Front) -> None:
             client_tools=[tool],
             mode="plan",
             mcp_server_ids=[],
-            unheard_of=1,
         )
     )
     kept = (chat.model_config_id, chat.reasoning_effort, chat.mode)
@@ -176,16 +175,25 @@ async def test_an_amendment_that_is_wrong_in_one_point_changes_nothing(front: Fr
     refusals = {
         (1, "title"): {"title": " ", "labels": {"a": "b"}},
         (1, "labels"): {"title": "New", "labels": {"": "b"}},
-        (1, "archived"): {"title": "New", "archived": False},
         (1, "pin_order"): {"archived": True, "pin_order": 1},
         (2, "pin_order"): {"title": "New", "pin_order": 1},
-        (3, "archived"): {"title": "New", "archived": True},
     }
     for (number, field), body in refusals.items():
         before = await front.chat(chat_id(number))
         refused = await front.ask("PATCH", f"/chats/{chat_id(number)}", body)
         assert (refused.status, refused.field) == (400, field), body
         assert await front.chat(chat_id(number)) == before
+
+
+@pytest.mark.parametrize("archived", [False, True])
+async def test_what_is_so_already_is_done_at_once_and_changes_nothing(
+    front: Front, *, archived: bool
+) -> None:
+    await plant_in(front.replica.pool, Seed(state=State.XW0 if archived else State.W))
+    before = await front.chat(CHAT)
+    asked = await front.ask("PATCH", f"/chats/{CHAT}", {"archived": archived})
+    assert asked.status == 204
+    assert await front.chat(CHAT) == before
 
 
 async def test_a_child_does_not_come_back_to_a_family_that_is_archived(front: Front) -> None:

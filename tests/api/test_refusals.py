@@ -159,6 +159,9 @@ WRONG_CREATES: dict[str, list[Json]] = {
         {"labels": []},
     ],
     "labels[...]": [{"labels": {"a": 1}}],
+    "modle": [{"modle": "fast"}],
+    "content[0].texts": [{"content": [TEXT | {"texts": "hi"}]}],
+    "client_tools[0].schema": [{"client_tools": [TOOL | {"schema": {}}]}],
     "client_tools": [{"client_tools": [TOOL, TOOL]}, {"client_tools": [TOOL] * 251}],
     "client_tools[0].name": [{"client_tools": [TOOL | {"name": "a b"}]}],
     "client_tools[0].input_schema": [

@@ -29,11 +29,14 @@ def test_an_archived_chat_can_be_brought_back_and_pinned_at_once() -> None:
     check_amendment(chat(archived=True), Amendment(archived=False, pin_order=1))
 
 
+@pytest.mark.parametrize("archived", [False, True])
+def test_what_is_so_already_is_no_mistake(*, archived: bool) -> None:
+    check_amendment(chat(archived=archived), Amendment(archived=archived))
+
+
 @pytest.mark.parametrize(
     ("columns", "wanted", "field", "code"),
     [
-        ({}, Amendment(archived=False), "archived", "not_archived"),
-        ({"archived": True}, Amendment(archived=True), "archived", "already_archived"),
         ({}, Amendment(archived=True, pin_order=1), "pin_order", "invalid_input"),
         ({"archived": True}, Amendment(pin_order=1), "pin_order", "invalid_input"),
         (CHILD, Amendment(pin_order=1), "pin_order", "invalid_input"),

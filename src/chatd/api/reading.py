@@ -1,6 +1,6 @@
 """Reading what a client sent: bodies, queries and ids, each into a type, or refused.
 
-Owns the limits on size and time, and how a decoder's complaint becomes one about a field.
+Owns the limits on size and time, and which field a decoder's complaint is about.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from chatd.api.errors import Disconnected, TooLarge, TooSlow
 from chatd.api.wire import MAX_INT64
+from chatd.api.wording import in_words, not_json
 from chatd.domain.errors import InvalidInput
 
 T = TypeVar("T")
@@ -53,11 +54,11 @@ def read_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _invalid(str(error), "body") from None
+        raise _invalid(str(error), "body", decoder.type) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput("body", f"not JSON: {error}", code="invalid_json") from None
+        raise InvalidInput("body", not_json(str(error), body), code="invalid_json") from None
     except RecursionError:
-        raise InvalidInput("body", "nested too deeply", code="invalid_json") from None
+        raise InvalidInput("body", "is nested too deeply", code="invalid_json") from None
 
 
 def read_query(kind: type[S], query: bytes) -> S:
@@ -105,14 +106,15 @@ def _convert(value: object, kind: type[T], where: str) -> T:
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise _invalid(str(error), where) from None
+        raise _invalid(str(error), where, kind) from None
 
 
-def _invalid(said: str, otherwise: str) -> InvalidInput:
-    """`Expected ... - at $.a.b` becomes the field a.b, and the rest of the words."""
+def _invalid(said: str, otherwise: str, kind: object) -> InvalidInput:
+    """`Expected ... - at $.a.b` becomes the field a.b, and words for the rest."""
     path = ""
     if (at := _AT.search(said)) is not None:
         path, said = at["path"], said[: at.start()]
+    words = in_words(said, kind, path)
     if (named := _NAMED.search(said)) is not None:
         path = f"{path}.{named['name']}" if path else named["name"]
-    return InvalidInput(path or otherwise, said.replace("`", ""))
+    return InvalidInput(path or otherwise, words)

@@ -1,8 +1,7 @@
 """What clients send and what they get back, as types. What events look like is in
 `domain.events`, a message there too, a chat in `domain.public_chat`.
 
-Fields that are unknown are passed over, but not where something is changed in place: there a
-misspelt name would look like success.
+A field that is unknown is refused: a misspelt name would look like success.
 """
 
 from datetime import datetime
@@ -30,7 +29,7 @@ Line = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 # What a message is made of when it comes in
 
 
-class _Input(Struct, frozen=True, kw_only=True, tag_field="type"):
+class _Input(Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
     pass
 
 
@@ -60,7 +59,7 @@ Content = Annotated[tuple[InputPart, ...], Meta(min_length=1, max_length=256)]
 # Bodies of requests
 
 
-class ModelWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ModelWish(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Which model, by name or by id, and how hard it should think."""
 
     model: str | None = None
@@ -68,7 +67,7 @@ class ModelWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasoning_effort: Effort | None = None
 
 
-class ClientTool(Struct, frozen=True, kw_only=True):
+class ClientTool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A tool that the client runs itself. `input_schema` is the JSON schema of an object."""
 
     name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -107,13 +106,13 @@ class PatchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     labels: dict[str, str] | UnsetType = UNSET
 
 
-class MoveBody(Struct, frozen=True, kw_only=True):
+class MoveBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Put the message ahead of `before`, or last."""
 
     before: Id | None
 
 
-class ToolResultIn(Struct, frozen=True, kw_only=True):
+class ToolResultIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`output` is any JSON."""
 
     tool_call_id: str
@@ -121,7 +120,7 @@ class ToolResultIn(Struct, frozen=True, kw_only=True):
     is_error: bool = False
 
 
-class ToolResultsBody(Struct, frozen=True, kw_only=True):
+class ToolResultsBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     results: Annotated[tuple[ToolResultIn, ...], Meta(max_length=1000)]
 
 

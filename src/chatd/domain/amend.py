@@ -1,6 +1,7 @@
 """What people set on a chat beside its moves: title, labels, pin, and whether it is archived.
 
 Owns which of that a chat refuses, all of it at once: an amendment is made whole or not at all.
+What is so already is not refused: whoever asks twice wants no more than once.
 """
 
 from collections.abc import Mapping
@@ -22,10 +23,6 @@ class Amendment(Struct, frozen=True, kw_only=True):
 
 def check_amendment(chat: Chat, wanted: Amendment) -> None:
     """Raises InvalidInput."""
-    if wanted.archived is not None and wanted.archived == chat.archived:
-        now = "archived already" if chat.archived else "not archived"
-        code = "already_archived" if chat.archived else "not_archived"
-        raise InvalidInput("archived", f"the chat is {now}", code=code)
     if not wanted.pin_order:
         return
     if not chat.is_root:

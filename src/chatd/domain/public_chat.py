@@ -88,4 +88,5 @@ def watch_kind(chat: Chat, said: str | None) -> WatchKind:
         return "title"
     if chat.archived:
         return "archived"
-    return "created" if chat.snapshot_version == 1 else "changed"
+    # A chat that is still as it began may have been given labels or a pin.
+    return "created" if chat.snapshot_version == 1 and said is None else "changed"

@@ -151,7 +151,7 @@ async def _lock(session: Session, chat_id: ChatId, *, family: bool) -> list[Chat
 async def _move(
     session: Session, members: Sequence[Chat], chat: Chat, wanted: Amendment, change_id: ChangeId
 ) -> list[Applied]:
-    if wanted.archived is None:
+    if wanted.archived is None or wanted.archived == chat.archived:
         return []
     decide = archive_family if wanted.archived else unarchive_family
     moved: list[Applied] = []

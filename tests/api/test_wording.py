@@ -1,0 +1,97 @@
+"""What people are told who sent something wrong: what was expected, in words."""
+
+import pytest
+
+from chatd.api.call import Takes
+from chatd.api.reading import read_query
+from chatd.api.wire import (
+    CreateBody,
+    ListQuery,
+    ModelsQuery,
+    MoveBody,
+    PatchBody,
+    SendBody,
+    ToolResultsBody,
+)
+from chatd.domain.errors import InvalidInput
+
+CREATE, SEND, PATCH = Takes(CreateBody), Takes(SendBody), Takes(PatchBody)
+MOVE, RESULTS = Takes(MoveBody), Takes(ToolResultsBody)
+HELLO = '"content": [{"type": "text", "text": "hi"}]'
+
+BODIES = [
+    (CREATE, "", "body: a JSON object is needed, and nothing was sent"),
+    (CREATE, "[]", "body: must be an object"),
+    (CREATE, "{", "body: is not valid JSON: it ends too early"),
+    (CREATE, '{"content": NaN}', "body: is not valid JSON: something is wrong at byte 12"),
+    (
+        CREATE,
+        '{"content": [{"type": "text", "text": "\\ud800"}]}',
+        "body: holds half of a character: a \\u escape without its other half",
+    ),
+    (CREATE, "{}", "content: is required"),
+    (CREATE, '{"content": "hi"}', "content: must be a list"),
+    (CREATE, '{"content": []}', "content: must not be empty"),
+    (CREATE, '{"content": [5]}', "content[0]: must be an object"),
+    (
+        CREATE,
+        '{"content": [{"type": "song"}]}',
+        "content[0].type: must be one of text, file, file-reference",
+    ),
+    (CREATE, '{"content": [{"type": "text", "text": " "}]}', "content[0].text: must not be empty"),
+    (CREATE, f'{{{HELLO}, "model": 1}}', "model: must be text or null"),
+    (CREATE, f'{{{HELLO}, "model_config_id": "x"}}', "model_config_id: must be a UUID"),
+    (
+        CREATE,
+        f'{{{HELLO}, "reasoning_effort": "huge"}}',
+        "reasoning_effort: must be one of high, low, max, medium, minimal, none, xhigh",
+    ),
+    (CREATE, f'{{{HELLO}, "labels": {{"a": 1}}}}', "labels[...]: must be text"),
+    (CREATE, f'{{{HELLO}, "modle": "x"}}', "modle: is not a field that is known here"),
+    (
+        CREATE,
+        f'{{{HELLO}, "mode": "Plan"}}',
+        "mode: must have 1 to 32 small letters, digits, _ or -, and begin with a letter",
+    ),
+    (
+        SEND,
+        f'{{{HELLO}, "busy_behavior": "shout"}}',
+        "busy_behavior: must be one of interrupt, queue, reject, rollback, steer",
+    ),
+    (PATCH, '{"archived": "yes"}', "archived: must be true or false"),
+    (PATCH, '{"pin_order": 1.5}', "pin_order: must be a whole number"),
+    (PATCH, '{"pin_order": -1}', "pin_order: must be at least 0"),
+    (MOVE, '{"before": "x"}', "before: must be a whole number or null"),
+    (RESULTS, '{"results": [{"tool_call_id": 1}]}', "results[0].tool_call_id: must be text"),
+]
+
+
+@pytest.mark.parametrize(("takes", "body", "said"), BODIES)
+def test_a_body_is_refused_in_words(
+    takes: Takes[CreateBody | SendBody | PatchBody | MoveBody | ToolResultsBody],
+    body: str,
+    said: str,
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        takes.read(body.encode())
+    assert refused.value.message == said
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("limit=ten", "limit: must be a whole number"),
+        ("limit=0", "limit: must be at least 1"),
+        ("limit=201", "limit: must be at most 200"),
+        ("after_id=x", "after_id: must be a UUID"),
+    ],
+)
+def test_a_query_is_refused_in_words(query: str, said: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        read_query(ListQuery, query.encode())
+    assert refused.value.message == said
+
+
+def test_yes_is_not_what_a_query_calls_true() -> None:
+    with pytest.raises(InvalidInput, match="include_disabled: must be true or false"):
+        read_query(ModelsQuery, b"include_disabled=yes")
