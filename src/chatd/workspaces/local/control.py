@@ -75,10 +75,10 @@ class Control:
     ) -> dict[str, object]:
         try:
             _check_caller(writer.get_extra_info("socket"))
-            if self._asking > MAX_ASKING:
-                raise Refused("busy", "too many questions at once")
             async with asyncio.timeout(ASK_S):
                 line = await reader.readline()
+            if self._asking > MAX_ASKING:
+                raise Refused("busy", "too many questions at once")
             return {"ok": True, **await self._do(_decode(line))}
         except Refused as refusal:
             return {"ok": False, "code": refusal.code, "error": str(refusal)}

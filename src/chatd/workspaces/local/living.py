@@ -58,11 +58,12 @@ def kill(birth: Birth) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Empty if the kernel does not tell."""
-    try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
+    """Of all its threads. Empty if the kernel does not tell."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def of_account(uid: int) -> set[int]:

@@ -25,7 +25,7 @@ MODULE: Final = "chatd.workspaces.local.supervisor"
 ANSWER_S: Final = 60.0
 START_S: Final = 20.0
 TRIES: Final = 8
-FIRST_PAUSE_S: Final = 0.05
+FIRST_PAUSE_S: Final = 0.02
 MAX_REPLY: Final = 4 * 1024 * 1024
 
 
@@ -94,16 +94,15 @@ class Supervision:
         await self._ask_if_there({"op": "shutdown"})
 
     async def _ask(self, question: dict[str, object]) -> Reply:
-        pause_s = FIRST_PAUSE_S
-        for _ in range(TRIES):
+        for number in range(TRIES):
+            if number > 1:  # Whoever has just been started can be asked at once.
+                await self._clock.sleep(FIRST_PAUSE_S * 2**number, "supervisor")
             try:
                 reply = await self._once(question)
                 if reply.code != "closing":
                     return reply
             except NotThere:
                 await self._launch()
-            await self._clock.sleep(pause_s, "supervisor")
-            pause_s *= 2
         raise Unavailable("The supervisor of local workspaces does not start." + self._why())
 
     async def _ask_if_there(self, question: dict[str, object]) -> Reply | None:
@@ -152,6 +151,7 @@ class Supervision:
 
     async def _launch(self) -> None:
         """It leaves us at once, so that it is nobody's child; a second one ends by itself."""
+        await asyncio.to_thread(self._directory.mkdir, mode=0o700, parents=True, exist_ok=True)
         words = [*python(MODULE), str(self._directory), "--idle-s", str(self._idle_s)]
         with (self._directory / LOG).open("ab") as log:
             process = await asyncio.create_subprocess_exec(

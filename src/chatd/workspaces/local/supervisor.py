@@ -28,6 +28,8 @@ LOG: Final = "supervisor.log"
 BIRTHS: Final = "births"
 MAX_LOG: Final = 1024 * 1024
 IDLE_S: Final = 60.0
+FIRST_S: Final = 10.0
+"""For whoever has started it to ask its first question."""
 SWEEP_S: Final = 10.0
 READY: Final = b"ready"
 BUSY: Final = b"busy"
@@ -103,9 +105,12 @@ class Supervisor:
             file.unlink(missing_ok=True)
 
     async def _until_idle(self, control: Control) -> None:
+        loop = asyncio.get_running_loop()
+        patient_until = loop.time() + FIRST_S
         seen = -1
         while not await pause(control.closing, self._idle_s):
-            if control.idle and control.asked == seen:
+            expected = not control.asked and loop.time() < patient_until
+            if control.idle and control.asked == seen and not expected:
                 return
             seen = control.asked
 

@@ -1,0 +1,41 @@
+"""A server that makes local workspaces, as a process: it can be killed, and run under any account.
+
+Answers a line with a line: `start ID BUILD` with the agent, `run COMMAND` with what was printed by
+the last workspace started.
+"""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from uuid import UUID
+
+from chatd.domain.ids import WorkspaceId
+from chatd.domain.workspace import DemoSeed, TemplateSpec
+from chatd.workspaces.local.backend import LocalConfig
+from tests.support.local_rig import HOST, Rig, Running
+
+
+async def main() -> None:
+    rig = Rig(LocalConfig(data_dir=Path(sys.argv[1]), host_id=HOST))
+    running: Running | None = None
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        word, _, rest = line.strip().partition(" ")
+        answer: object = None
+        if word == "start":
+            name, build = rest.split()
+            spec = TemplateSpec(seed=DemoSeed())
+            running = await rig.start(spec, again=WorkspaceId(UUID(name)), build=int(build))
+            answer = running.agent.isolation
+        elif word == "run" and running is not None:
+            answer = await rig.says(running, rest)
+        elif word == "delete" and running is not None:
+            await rig.delete(running.workspace.id, build=99)
+        elif word == "end":
+            await rig.end()
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,211 @@
+"""Who outlives whom: servers, the supervisor, sandboxes. Real processes that are really killed."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from uuid import uuid5
+
+import pytest
+
+from chatd.domain.ids import WorkspaceId
+from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.local.backend import LocalConfig
+from chatd.workspaces.local.living import birth_of, children_of
+from chatd.workspaces.local.plan import Order, Plan, encode
+from tests.support.eventually import eventually
+from tests.support.local_rig import (
+    AS_ROOT,
+    HOST,
+    NO_SANDBOX,
+    NOBODY,
+    WITHIN_S,
+    Rig,
+    Running,
+    data_directory,
+    rig_with,
+    shared_kits,
+    until_gone,
+)
+from tests.support.processes import running as server_process
+
+pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+
+SERVER = "tests.support.local_server"
+WORKSPACE = WorkspaceId(uuid5(NOBODY, "kept"))
+
+
+@pytest.fixture
+async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Rig]:
+    with data_directory(shared_kits(tmp_path_factory)) as data_dir:
+        async with rig_with(LocalConfig(data_dir=data_dir, host_id=HOST)) as rig:
+            yield rig
+
+
+async def everyone_in(rig: Rig, running: Running) -> list[int]:
+    """The processes of a sandbox by their ids on the host, the outermost first."""
+    told = (await rig.supervision.running())[running.name]
+    found = [told.pid]
+    for pid in found:
+        found += children_of(pid)
+    return found
+
+
+async def begin_sleeping(rig: Rig, running: Running) -> None:
+    """In a session of its own, so that only the sandbox holds it."""
+    async with rig.dialled(running) as conn:
+        await conn.start_process("setsid -f sleep 1000; touch begun; sleep 1000", key="sleep")
+
+    async def begun() -> bool:
+        return (rig.home(running) / "begun").exists()
+
+    await eventually(begun, within_s=WITHIN_S)
+
+
+async def test_a_killed_server_leaves_its_workspaces_running(rig: Rig) -> None:
+    async with server_process(SERVER, str(rig.data_dir)) as server:
+        await server.ask(f"start {WORKSPACE} 1")
+        await server.ask("run sleep 1000 >/dev/null 2>&1 & echo $! > pid")
+        server.kill()
+    inside = (await rig.supervision.running())[str(WORKSPACE)]
+    found = await rig.start(again=WORKSPACE)
+    assert await rig.says(found, "cat /proc/$(cat pid)/comm") == "sleep"
+    after = (await rig.supervision.running())[str(WORKSPACE)]
+    assert (after.pid, after.starts) == (inside.pid, 1)
+    assert (await rig.backend.inspect(found.workspace)).state == "running"
+
+
+async def test_nothing_survives_a_killed_supervisor_and_the_next_starts_clean(rig: Rig) -> None:
+    started = await rig.start()
+    await begin_sleeping(rig, started)
+    everyone = await everyone_in(rig, started)
+    assert len(everyone) > 4
+    os.kill(rig.supervisor(), signal.SIGKILL)
+    await until_gone(*everyone)
+    assert (await rig.backend.inspect(started.workspace)).state == "stopped"
+    again = await rig.start(again=started.workspace.id, build=2)
+    assert await rig.says(again, "ls begun; ls /proc | grep -c '^[0-9]'") != ""
+    assert (await rig.backend.inspect(started.workspace)).state == "running"
+
+
+async def test_a_sandbox_that_a_killed_supervisor_lost_is_ended_by_the_next(rig: Rig) -> None:
+    """A gap that only a kill between two system calls can open; here it is held open."""
+    await rig.supervision.hello()
+    orphan = await asyncio.create_subprocess_exec("sleep", "1000")
+    os.kill(pid := rig.supervisor(), signal.SIGKILL)
+    await until_gone(pid)
+    births = rig.data_dir / "ws-supervisor" / "births"
+    (births / "lost").write_text(str(birth_of(orphan.pid)))
+    (births / "long-gone").write_text(f"{os.getpid()} 1")
+    await rig.supervision.hello()
+    async with asyncio.timeout(WITHIN_S):
+        assert await orphan.wait() == -signal.SIGKILL
+    assert list(births.iterdir()) == []
+
+
+async def test_stopping_ends_everything_and_keeps_the_files(rig: Rig) -> None:
+    started = await rig.start()
+    await begin_sleeping(rig, started)
+    everyone = await everyone_in(rig, started)
+    await rig.stop(started, build=2)
+    assert [pid for pid in everyone if birth_of(pid)] == []
+    assert (rig.home(started) / "begun").exists()
+    await rig.stop(started, build=2)
+    assert (await rig.backend.inspect(started.workspace)).state == "stopped"
+    await rig.delete(started.workspace.id, build=3)
+    assert (await rig.backend.inspect(started.workspace)).state == "gone"
+    assert await rig.backend.workspaces() == []
+
+
+async def test_two_servers_share_one_supervisor(rig: Rig) -> None:
+    """Both find none and start one; one of the two gives way."""
+    other = Rig(LocalConfig(data_dir=rig.data_dir, host_id=HOST))
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(rig.start())
+        second = tasks.create_task(other.start())
+        third = tasks.create_task(other.start(again=WORKSPACE))
+        same = tasks.create_task(rig.start(again=WORKSPACE))
+    assert third.result().agent == same.result().agent
+    names = {first.result().name, second.result().name, str(WORKSPACE)}
+    assert set(await rig.supervision.running()) == set(await other.supervision.running()) == names
+    log = (rig.data_dir / "ws-supervisor" / "supervisor.log").read_text()
+    assert log.count("ready") == 1
+
+
+async def test_a_build_that_is_asked_for_twice_is_done_once(rig: Rig) -> None:
+    started = await rig.start()
+    first = (await rig.supervision.running())[started.name]
+    assert (await rig.start(again=started.workspace.id)).agent == started.agent
+    assert (await rig.supervision.running())[started.name] == first
+    later = await rig.start(again=started.workspace.id, build=3)
+    assert later.agent.id != started.agent.id
+    with pytest.raises(BuildFailed, match="has taken its place"):
+        await rig.start(again=started.workspace.id, build=2)
+    assert (await rig.supervision.running())[started.name].build == 3
+
+
+async def test_a_supervisor_that_nobody_needs_leaves(tmp_path: Path) -> None:
+    with data_directory() as data_dir:
+        rig = Rig(LocalConfig(data_dir=data_dir, host_id=HOST, supervisor_idle_s=0.2))
+        pid = (await rig.supervision.hello()).pid
+        await until_gone(pid)
+        assert not (data_dir / "ws-supervisor" / "socket").exists()
+        assert (await rig.supervision.hello()).pid != pid
+        await rig.end()
+
+
+async def ask_raw(rig: Rig, line: bytes) -> dict[str, object]:
+    path = rig.data_dir / "ws-supervisor" / "socket"
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(line)
+    writer.write_eof()
+    async with asyncio.timeout(WITHIN_S):
+        answer = await reader.read()
+    writer.close()
+    return json.loads(answer)
+
+
+async def test_bad_questions_are_refused_and_harm_nobody(rig: Rig) -> None:
+    pid = (await rig.supervision.hello()).pid
+    for line in (
+        b"",
+        b"\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"[]\n",
+        b'{"protocol": 1}\n',
+        b"x" * 600_000,
+    ):
+        assert (await ask_raw(rig, line))["code"] == "bad_question", line[:20]
+    order = Order(
+        workspace="../x", build=1, plan=Plan(argv=[], env={}), socket="", log="", namespaced=True
+    )
+    question: dict[str, object] = {"op": "start", "order": encode(order)}
+    for fields, code in (
+        ({"protocol": 99, "op": "hello"}, "protocol"),
+        ({"protocol": 1, "op": "dance"}, "bad_question"),
+        ({"protocol": 1, **question}, "bad_question"),
+    ):
+        assert (await ask_raw(rig, json.dumps(fields).encode() + b"\n"))["code"] == code
+    assert (await rig.supervision.hello()).pid == pid
+
+
+@pytest.mark.skipif(not AS_ROOT, reason="only root can act under another account")
+async def test_another_account_is_refused_even_if_it_reaches_the_socket(rig: Rig) -> None:
+    await rig.supervision.hello()
+    place = rig.data_dir / "ws-supervisor"
+    for path in (place, *place.parents[:2]):
+        path.chmod(0o755)
+    (place / "socket").chmod(0o666)
+    script = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+        " print(s.makefile().read())"
+    )
+    asking = await asyncio.create_subprocess_exec(
+        "/usr/bin/python3", "-c", script, place / "socket",
+        user=65534, stdout=asyncio.subprocess.PIPE, cwd="/",
+    )  # fmt: skip
+    async with asyncio.timeout(WITHIN_S):
+        said, _ = await asking.communicate()
+    assert json.loads(said)["code"] == "forbidden"
