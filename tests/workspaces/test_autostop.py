@@ -1,0 +1,130 @@
+"""Deadlines and use: what runs past its time is stopped once, and what is used runs longer."""
+
+import asyncio
+
+from chatd.domain.workspace import Build
+from chatd.store import builds, workspaces
+from chatd.store.pool import Pool
+from chatd.workspaces.autostop import Autostop
+from chatd.workspaces.usage import Usage
+from tests.support.builders import Line
+from tests.support.clock import FakeClock
+from tests.support.streaming import Emitted, env_with
+from tests.support.workspaces import (
+    age_builds,
+    build_id,
+    finish,
+    new_workspace,
+    plant,
+    plant_template,
+    workspace_id,
+)
+
+
+def autostop(pool: Pool, clock: FakeClock) -> Autostop:
+    return Autostop(pool, env_with(clock))
+
+
+async def latest(pool: Pool) -> Build:
+    return (await builds.of_workspace(pool, workspace_id(1)))[0]
+
+
+async def deadline(pool: Pool) -> float:
+    """Seconds until then."""
+    return await pool.fetchval(
+        "SELECT extract(epoch FROM deadline - now())::float8 FROM workspace_builds"
+    )
+
+
+async def test_a_workspace_past_its_deadline_is_stopped_once(pool: Pool, clock: FakeClock) -> None:
+    await plant(pool, ttl_s=100)
+    await finish(pool)
+    assert await autostop(pool, clock).look() == 0
+    await age_builds(pool, 101)
+    asked = await asyncio.gather(*(autostop(pool, clock).look() for _ in range(5)))
+    assert sum(asked) == 1
+    stop = await latest(pool)
+    assert (stop.transition, stop.reason, stop.status) == ("stop", "autostop", "pending")
+    await finish(pool)
+    assert await autostop(pool, clock).look() == 0
+    assert len(await builds.of_workspace(pool, workspace_id(1))) == 2
+
+
+async def test_a_workspace_without_a_ttl_runs_on(pool: Pool, clock: FakeClock) -> None:
+    await plant(pool)
+    await finish(pool)
+    await age_builds(pool, 1e6)
+    assert await autostop(pool, clock).look() == 0
+
+
+async def test_a_stop_that_failed_is_tried_again_later(pool: Pool, clock: FakeClock) -> None:
+    await plant(pool, ttl_s=100)
+    await finish(pool)
+    await age_builds(pool, 101)
+    assert await autostop(pool, clock).look() == 1
+    await finish(pool, builds.Ended(status="failed", error="no"))
+    assert await autostop(pool, clock).look() == 0
+    await age_builds(pool, 601)
+    assert await autostop(pool, clock).look() == 1
+    assert (await latest(pool)).build_number == 3
+
+
+async def test_a_build_under_way_is_not_disturbed(pool: Pool, clock: FakeClock) -> None:
+    await plant(pool, ttl_s=100)
+    await finish(pool)
+    await age_builds(pool, 101)
+    assert await autostop(pool, clock).look() == 1
+    await age_builds(pool, 1e6)
+    assert await autostop(pool, clock).look() == 0
+
+
+async def test_use_is_written_once_a_minute_and_lets_it_run_longer(
+    pool: Pool, clock: FakeClock
+) -> None:
+    await plant(pool, ttl_s=100)
+    await finish(pool)
+    await pool.execute("UPDATE workspaces SET last_used_at = now() - interval '1 hour'")
+    usage = Usage(pool, env_with(clock))
+    for _ in range(1000):
+        usage.used(workspace_id(1))
+    usage.used(workspace_id(7))
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(usage.run())
+        assert await clock.pass_over("usage_flush") == 60
+        await clock.asleep_on("usage_flush", within_s=20)
+        task.cancel()
+    assert 3500 < await deadline(pool) <= 3600
+    fresh = "SELECT last_used_at > now() - interval '1 minute' FROM workspaces"
+    assert await pool.fetchval(fresh)
+
+
+async def test_use_that_could_not_be_written_is_written_next_time(
+    pool: Pool, clock: FakeClock
+) -> None:
+    await plant(pool, ttl_s=100)
+    await finish(pool)
+    emitted = Emitted()
+    usage = Usage(Line(pool, 1), env_with(clock, emitted))
+    usage.used(workspace_id(1))
+    await usage.flush()
+    assert emitted.counts["usage_not_written"] == 1
+    assert await deadline(pool) <= 100
+    await usage.flush()
+    assert await deadline(pool) > 3500
+
+
+async def test_many_replicas_note_the_same_use_at_once(pool: Pool, clock: FakeClock) -> None:
+    await plant_template(pool)
+    for number in range(1, 20):
+        await workspaces.create(pool, new_workspace(number))
+    used = [workspace_id(number) for number in range(1, 20)]
+
+    async def one(order: int) -> None:
+        usage = Usage(pool, env_with(clock))
+        for workspace in used[::order]:
+            usage.used(workspace)
+        await usage.flush()
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(one(order) for order in (1, -1, 1, -1, 1, -1)))
+    assert await builds.get(pool, build_id(1)) is not None

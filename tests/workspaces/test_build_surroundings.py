@@ -1,0 +1,188 @@
+"""What comes before a build and after it: templates that come with the server, and the contexts
+that agents tell of."""
+
+import asyncio
+
+import msgspec
+
+from chatd.domain.hands import Context, Resource
+from chatd.domain.ids import ChatId
+from chatd.domain.states import State
+from chatd.domain.workspace_parameters import resolve_parameters
+from chatd.store import bindings, builds, context_rows, templates
+from chatd.store.pool import Pool
+from chatd.workspaces.context import Contexts
+from chatd.workspaces.templates import BUILT_IN, TemplateFile, put_templates, rows_of
+from tests.support.clock import FakeClock
+from tests.support.factories import CHAT
+from tests.support.seeds import Seed
+from tests.support.store import plant_in
+from tests.support.streaming import Emitted, env_with
+from tests.support.workspaces import (
+    agent_id,
+    agent_spec,
+    build_id,
+    finish,
+    plant,
+    plant_template,
+    workspace_id,
+)
+
+
+async def listed(pool: Pool) -> dict[str, tuple[str, bool]]:
+    return {t.name: (t.origin, t.deprecated) for t in await templates.list_all(pool)}
+
+
+async def test_built_in_templates_are_there_once_however_many_put_them(
+    pool: Pool, clock: FakeClock
+) -> None:
+    await asyncio.gather(*(put_templates(pool, env_with(clock)) for _ in range(6)))
+    assert await listed(pool) == {"demo": ("builtin", False), "scratch": ("builtin", False)}
+    assert await pool.fetchval("SELECT count(*) FROM template_versions") == 2
+    for template in await templates.list_all(pool):
+        version = await templates.version(pool, template.active_version_id)
+        assert version is not None
+        assert resolve_parameters(version.parameters, {}).problems == ()
+
+
+async def test_a_changed_template_is_a_new_version_of_the_old_one(
+    pool: Pool, clock: FakeClock
+) -> None:
+    file = TemplateFile(name="mine", readme="one")
+    [first] = await put_templates(pool, env_with(clock), [file], built_in=False)
+    changed = msgspec.structs.replace(file, readme="two", description="new words")
+    [second] = await put_templates(pool, env_with(clock), [changed], built_in=False)
+    assert second.id == first.id
+    assert second.active_version_id != first.active_version_id
+    assert second.description == "new words"
+    [third] = await put_templates(pool, env_with(clock), [file], built_in=False)
+    assert third.active_version_id == first.active_version_id
+    assert await pool.fetchval("SELECT count(*) FROM template_versions") == 2
+
+
+async def test_the_settings_have_the_better_right_to_a_name_and_lose_it_with_the_entry(
+    pool: Pool, clock: FakeClock
+) -> None:
+    own = TemplateFile(name="Demo", description="ours")
+    await put_templates(pool, env_with(clock), [own, TemplateFile(name="more")])
+    assert await listed(pool) == {
+        "Demo": ("settings", False),
+        "more": ("settings", False),
+        "scratch": ("builtin", False),
+    }
+    await put_templates(pool, env_with(clock), [own])
+    assert (await listed(pool))["more"] == ("settings", True)
+
+
+async def test_a_name_taken_by_a_person_is_left_to_them(pool: Pool, clock: FakeClock) -> None:
+    await plant_template(pool)  # called scratch
+    emitted = Emitted()
+    stored = await put_templates(pool, env_with(clock, emitted))
+    assert [template.name for template in stored] == ["demo"]
+    assert emitted.counts["template_skipped"] == 1
+
+
+def test_the_same_file_has_the_same_ids_everywhere() -> None:
+    ids = [(rows_of(f, "builtin").template.id, rows_of(f, "builtin").version.id) for f in BUILT_IN]
+    assert ids == [
+        (rows_of(f, "builtin").template.id, rows_of(f, "builtin").version.id) for f in BUILT_IN
+    ]
+    assert len({one for pair in ids for one in pair}) == 4
+    assert rows_of(BUILT_IN[0], "settings").template.id != ids[0][0]
+
+
+# Contexts
+
+
+def context(version: int, *texts: str, **columns: object) -> Context:
+    resources = tuple(
+        Resource(kind="instruction_file", source=f"/{at}", status="ok", content=text, size=3)
+        for at, text in enumerate(texts)
+    )
+    row = Context(
+        version=version,
+        hash="|".join(texts) or "-",
+        directory="/w",
+        os="linux",
+        resources=resources,
+    )
+    return msgspec.structs.replace(row, **columns)
+
+
+async def a_chat_in_a_workspace(pool: Pool) -> None:
+    await plant(pool)
+    both = builds.Ended(status="succeeded", agents=(agent_spec(1), agent_spec(2)))
+    await finish(pool, both)
+    await plant_in(pool, Seed(state=State.W))
+    await bindings.bind(pool, CHAT, seen=None, workspace_id=workspace_id(1))
+    await bindings.remember(pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1))
+
+
+async def test_a_chat_goes_by_what_it_has_pinned_until_it_pins_anew(
+    pool: Pool, clock: FakeClock
+) -> None:
+    await a_chat_in_a_workspace(pool)
+    behind: list[ChatId] = []
+    contexts = Contexts(pool, env_with(clock), fell_behind=behind.append)
+    assert await contexts.pinned(CHAT, agent_id(1)) is None
+    first = context(1, "a", "b", "half \ud800")
+    assert await contexts.store(agent_id(1), first, initial=True)
+    pinned = await contexts.pinned(CHAT, agent_id(1))
+    assert pinned is not None
+    assert [r.content for r in pinned.context.resources] == ["a", "b", "half \ufffd"]
+    assert (pinned.dirty, behind) == (False, [])
+    second = context(2, "a2")
+    assert await contexts.store(agent_id(1), second, initial=False)
+    kept = await contexts.pinned(CHAT, agent_id(1))
+    assert kept == msgspec.structs.replace(pinned, dirty=True)
+    assert behind == [CHAT]
+    renewed = await contexts.refresh(CHAT, agent_id(1))
+    assert renewed is not None
+    assert (renewed.context, renewed.dirty) == (second, False)
+    assert await context_rows.behind(pool, agent_id(1)) == []
+
+
+async def test_an_older_word_does_not_replace_a_newer_one(pool: Pool, clock: FakeClock) -> None:
+    await a_chat_in_a_workspace(pool)
+    contexts = Contexts(pool, env_with(clock))
+    assert await contexts.store(agent_id(1), context(5, "five"), initial=False)
+    assert not await contexts.store(agent_id(1), context(5, "again"), initial=False)
+    assert not await contexts.store(agent_id(1), context(4, "four"), initial=False)
+    assert await context_rows.latest(pool, agent_id(1)) == context(5, "five")
+    assert await contexts.store(agent_id(1), context(1, "reborn"), initial=True)
+    assert await context_rows.latest(pool, agent_id(1)) == context(1, "reborn")
+    assert not await contexts.store(agent_id(77), context(1, "x"), initial=True)
+
+
+async def test_too_big_a_word_leaves_the_last_good_one(pool: Pool, clock: FakeClock) -> None:
+    await a_chat_in_a_workspace(pool)
+    emitted = Emitted()
+    contexts = Contexts(pool, env_with(clock, emitted))
+    await contexts.store(agent_id(1), context(1, "good"), initial=True)
+    assert not await contexts.store(agent_id(1), context(2, "x" * 300_000), initial=False)
+    assert emitted.counts["context_refused"] == 1
+    assert await context_rows.latest(pool, agent_id(1)) == context(1, "good")
+
+
+async def test_another_agent_is_pinned_as_soon_as_it_has_spoken(
+    pool: Pool, clock: FakeClock
+) -> None:
+    await a_chat_in_a_workspace(pool)
+    contexts = Contexts(pool, env_with(clock))
+    await contexts.store(agent_id(1), context(1, "one", "more"), initial=True)
+    await contexts.pinned(CHAT, agent_id(1))
+    silent = await contexts.pinned(CHAT, agent_id(2))
+    assert silent is not None
+    assert silent.agent_id == agent_id(1)
+    await contexts.store(agent_id(2), context(1, "two"), initial=True)
+    spoken = await contexts.pinned(CHAT, agent_id(2))
+    assert spoken is not None
+    assert (spoken.agent_id, spoken.context) == (agent_id(2), context(1, "two"))
+
+
+async def test_chats_of_one_agent_pin_at_once(pool: Pool, clock: FakeClock) -> None:
+    await a_chat_in_a_workspace(pool)
+    contexts = Contexts(pool, env_with(clock))
+    await contexts.store(agent_id(1), context(1, "one"), initial=True)
+    pinned = await asyncio.gather(*(contexts.pinned(CHAT, agent_id(1)) for _ in range(6)))
+    assert {p.context.hash for p in pinned if p is not None} == {"one"}

@@ -1,0 +1,215 @@
+"""The rows and the host: what is gone is shown as gone, what is nobody's is removed, and nothing
+is concluded from one look."""
+
+import pytest
+
+from chatd.domain.hands import AgentLost
+from chatd.domain.workspace import AgentId, AgentRow, Build, Observed, Pulse
+from chatd.domain.workspace_rules import agent_status
+from chatd.store import agents, builds, workspaces
+from chatd.store.pool import Pool
+from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.heartbeat import Heartbeat
+from chatd.workspaces.reconcile import Reconcile
+from tests.support.builders import FakeBackend
+from tests.support.clock import FakeClock
+from tests.support.streaming import env_with
+from tests.support.workspaces import (
+    HOST,
+    agent_id,
+    build_id,
+    finish,
+    new_build,
+    new_workspace,
+    plant,
+    plant_template,
+    workspace_id,
+)
+
+
+def reconcile(pool: Pool, clock: FakeClock, backend: FakeBackend) -> Reconcile:
+    return Reconcile(pool, backend, env_with(clock), (HOST,))
+
+
+async def running(pool: Pool, backend: FakeBackend) -> None:
+    await plant(pool)
+    await finish(pool)
+    backend.sandboxes[workspace_id(1)] = 1
+
+
+async def all_builds(pool: Pool) -> list[Build]:
+    return await builds.of_workspace(pool, workspace_id(1))
+
+
+async def test_what_runs_and_should_is_left_alone(pool: Pool, clock: FakeClock) -> None:
+    backend = FakeBackend()
+    await running(pool, backend)
+    look = reconcile(pool, clock, backend)
+    for _ in range(3):
+        await look.look()
+    assert len(await all_builds(pool)) == 1
+    assert backend.removed == []
+
+
+@pytest.mark.parametrize("state", ["stopped", "gone"])
+async def test_a_workspace_whose_sandbox_is_gone_is_shown_as_stopped(
+    pool: Pool, clock: FakeClock, state: str
+) -> None:
+    backend = FakeBackend()
+    await running(pool, backend)
+    backend.observed[workspace_id(1)] = Observed(state="gone" if state == "gone" else "stopped")
+    look = reconcile(pool, clock, backend)
+    await look.look()
+    assert len(await all_builds(pool)) == 1
+    await look.look()
+    stop, start = await all_builds(pool)
+    assert (stop.transition, stop.reason, stop.status) == ("stop", "autostop", "pending")
+    [agent] = await pool.fetch("SELECT id, lifecycle, disconnected_at FROM workspace_agents")
+    assert (agent["id"], agent["lifecycle"]) == (agent_id(1), "off")
+    assert agent["disconnected_at"] is not None
+    await look.look()
+    await finish(pool)
+    await look.look()
+    assert len(await all_builds(pool)) == 2
+    assert start.id == build_id(1)
+
+
+async def test_two_replicas_of_a_host_ask_for_one_stop(pool: Pool, clock: FakeClock) -> None:
+    backend = FakeBackend()
+    await running(pool, backend)
+    backend.sandboxes.clear()
+    both = reconcile(pool, clock, backend), reconcile(pool, clock, backend)
+    for look in (*both, *both):
+        await look.look()
+    assert len(await all_builds(pool)) == 2
+
+
+async def test_nothing_is_concluded_from_what_the_backend_cannot_tell(
+    pool: Pool, clock: FakeClock
+) -> None:
+    class Blind(FakeBackend):
+        async def inspect(self, workspace: object) -> Observed:
+            raise BuildFailed("no idea")
+
+    for backend in (FakeBackend(), Blind()):
+        await pool.execute("DELETE FROM workspaces")
+        await running(pool, backend)
+        backend.observed[workspace_id(1)] = Observed(state="unknown")
+        look = reconcile(pool, clock, backend)
+        for _ in range(3):
+            await look.look()
+        assert len(await all_builds(pool)) == 1
+
+
+async def test_a_sandbox_between_two_processes_is_not_gone(pool: Pool, clock: FakeClock) -> None:
+    backend = FakeBackend()
+    await running(pool, backend)
+    look = reconcile(pool, clock, backend)
+    for state in ("stopped", "running", "stopped", "running"):
+        backend.observed[workspace_id(1)] = Observed(state=state)
+        await look.look()
+    assert len(await all_builds(pool)) == 1
+
+
+async def test_what_is_left_of_a_deleted_workspace_is_removed(pool: Pool, clock: FakeClock) -> None:
+    backend = FakeBackend()
+    await running(pool, backend)
+    await builds.insert(pool, new_build(2, transition="delete"))
+    await finish(pool)
+    backend.sandboxes[workspace_id(9)] = 1  # of some other installation: no row, no right
+    look = reconcile(pool, clock, backend)
+    await look.look()
+    assert backend.removed == []
+    await look.look()
+    await look.look()
+    assert backend.removed == [workspace_id(1)]
+    assert set(backend.sandboxes) == {workspace_id(9)}
+
+
+async def test_other_hosts_are_not_looked_at(pool: Pool, clock: FakeClock) -> None:
+    await plant_template(pool)
+    await workspaces.create(pool, new_workspace(host_id="that-host"))
+    await pool.execute(
+        """UPDATE workspace_builds SET status = 'succeeded', completed_at = now(), attempt = 1"""
+    )
+    look = reconcile(pool, clock, FakeBackend())
+    await look.look()
+    await look.look()
+    assert len(await all_builds(pool)) == 1
+
+
+# Heartbeats
+
+
+class Pinger:
+    def __init__(self) -> None:
+        self.pulses: dict[AgentId, Pulse] = {}
+        self.news: list[AgentId] = []
+
+    async def __call__(self, agent: AgentRow) -> Pulse:
+        if agent.id not in self.pulses:
+            raise AgentLost("nobody there")
+        return self.pulses[agent.id]
+
+    def beat(self, pool: Pool, clock: FakeClock) -> Heartbeat:
+        def appeared(agent: AgentRow) -> None:
+            self.news.append(agent.id)
+
+        return Heartbeat(pool, self, env_with(clock), (HOST,), appeared=appeared)
+
+
+async def the_agent(pool: Pool) -> tuple[AgentRow, str]:
+    agent = await agents.get(pool, agent_id(1))
+    assert agent is not None
+    return agent, agent_status(agent, await pool.fetchval("SELECT now()"))
+
+
+async def test_an_agent_that_answers_is_connected_and_one_that_stops_is_not(
+    pool: Pool, clock: FakeClock
+) -> None:
+    await plant(pool)
+    await finish(pool)
+    pinger = Pinger()
+    beat = pinger.beat(pool, clock)
+    await beat.look()
+    assert (await the_agent(pool))[1] == "connecting"
+    pinger.pulses[agent_id(1)] = Pulse(boot_id="b1", lifecycle="starting")
+    await beat.look()
+    pinger.pulses[agent_id(1)] = Pulse(boot_id="b1", directory="/home/me")
+    await beat.look()
+    await beat.look()
+    agent, status = await the_agent(pool)
+    assert (status, agent.lifecycle, agent.boot_id) == ("connected", "ready", "b1")
+    assert agent.expanded_directory == "/home/me"
+    assert pinger.news == [agent_id(1)] * 2
+    pinger.pulses.clear()
+    await beat.look()
+    assert (await the_agent(pool))[1] == "connected"
+    await pool.execute(
+        """UPDATE workspace_agents SET first_connected_at = now() - interval '2 minutes',
+               last_connected_at = now() - interval '31 s'"""
+    )
+    await beat.look()
+    agent, status = await the_agent(pool)
+    assert status == "disconnected"
+    assert agent.disconnected_at is not None
+    pinger.pulses[agent_id(1)] = Pulse(boot_id="b2")
+    await beat.look()
+    agent, status = await the_agent(pool)
+    assert (status, agent.disconnected_at) == ("connected", None)
+    assert pinger.news == [agent_id(1)] * 3
+
+
+async def test_the_agents_of_a_stopped_workspace_are_not_asked(
+    pool: Pool, clock: FakeClock
+) -> None:
+    await plant(pool)
+    await finish(pool)
+    await builds.insert(pool, new_build(2))
+    await finish(pool)
+    pinger = Pinger()
+    pinger.pulses[agent_id(1)] = Pulse(boot_id="late")
+    await pinger.beat(pool, clock).look()
+    assert (await the_agent(pool))[0].lifecycle == "off"
+    await agents.heard(pool, pinger.pulses)
+    assert (await the_agent(pool))[0].boot_id == ""
