@@ -64,8 +64,6 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
 class LocalBackend:
     """Satisfies `workspaces.backend.Backend`. `dial_key` gives the key of an agent."""
 
-    kind: Final = "local"
-
     def __init__(
         self,
         config: LocalConfig,
@@ -84,6 +82,10 @@ class LocalBackend:
         self._numbers = ladder.numbers_for(config.data_dir)
         self._prepared: tuple[Isolation, Kit] | None = None
         self._preparing = asyncio.Lock()
+
+    @property
+    def kind(self) -> str:
+        return "local"
 
     async def prepare(self) -> Isolation:
         """Try what this host can do and say so aloud. Called at start, else by the first build."""
