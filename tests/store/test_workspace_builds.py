@@ -1,0 +1,284 @@
+"""Builds in a real database: one at a time, held by one, and always with an end."""
+
+import asyncio
+import random
+from uuid import UUID
+
+import pytest
+
+from chatd.domain.ids import WorkerId
+from chatd.domain.workspace import Build, BuildId
+from chatd.store import builds, workspaces
+from chatd.store.builds import Ended, Hold, Line, NewBuild
+from chatd.store.pool import Pool
+from tests.support.factories import OTHER_WORKER, WORKER
+from tests.support.workspaces import (
+    age_builds,
+    agent_spec,
+    build_id,
+    finish,
+    hold,
+    new_build,
+    new_workspace,
+    plant,
+    plant_template,
+    wanted,
+    workspace_id,
+)
+
+OK = Ended(status="succeeded")
+
+
+async def take(pool: Pool, worker: WorkerId = WORKER, **columns: object) -> Build | None:
+    taken = await builds.take(pool, wanted(worker_id=worker, **columns))
+    assert len(taken) <= 1
+    return taken[0].build if taken else None
+
+
+async def test_of_many_that_ask_for_a_build_one_gets_it(pool: Pool) -> None:
+    await plant(pool)
+    await finish(pool)
+    asked = await asyncio.gather(
+        *(builds.insert(pool, new_build(number)) for number in range(10, 18))
+    )
+    [made] = [build for build in asked if build is not None]
+    assert (made.build_number, made.status) == (2, "pending")
+    assert await builds.insert(pool, new_build(30, after=2)) is None
+
+
+async def test_the_same_request_made_again_finds_its_build(pool: Pool) -> None:
+    await plant(pool)
+    await finish(pool)
+    first = await builds.insert(pool, new_build(2, made_by="k"))
+    assert await builds.insert(pool, new_build(3, made_by="k")) == first
+    await finish(pool)
+    again = await builds.insert(pool, new_build(4, after=2, made_by="k"))
+    assert again is not None
+    assert again.id == build_id(2)
+    assert len(await builds.of_workspace(pool, workspace_id(1))) == 2
+
+
+async def test_a_deleted_workspace_is_built_no_more(pool: Pool) -> None:
+    await plant(pool)
+    await finish(pool)
+    await builds.insert(pool, new_build(2, transition="delete"))
+    await finish(pool)
+    assert await builds.insert(pool, new_build(3, after=2, transition="start")) is None
+
+
+async def test_each_build_is_taken_by_one_worker(pool: Pool) -> None:
+    await plant_template(pool)
+    for number in range(1, 13):
+        await workspaces.create(pool, new_workspace(number))
+    crowd = [WorkerId(UUID(int=0xF0 + n)) for n in range(6)]
+    batches = await asyncio.gather(
+        *(builds.take(pool, wanted(worker_id=worker, most=3)) for worker in crowd)
+    )
+    taken = [t.build.id for batch in batches for t in batch]
+    assert len(taken) == len(set(taken))
+    while more := await builds.take(pool, wanted(worker_id=crowd[0], most=5, running=taken)):
+        taken += [t.build.id for t in more]
+    assert len(set(taken)) == 12
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "lease_s", "struck_s", "registered", "taken"),
+    [
+        (0, 30, 12, True, False),
+        (29, 30, 12, True, False),
+        (31, 30, 12, True, True),
+        (31, None, None, False, False),
+        (13, 30, 12, False, True),
+        (13, 30, 12, True, False),
+        (11, 30, 12, False, False),
+        (1e6, None, 12, True, False),
+    ],
+)
+async def test_a_build_is_taken_over_only_from_the_silent(
+    pool: Pool,
+    silent_s: float,
+    lease_s: float | None,
+    struck_s: float | None,
+    registered: object,
+    taken: object,
+) -> None:
+    await plant(pool)
+    await take(pool)
+    if registered:
+        await pool.execute(
+            """INSERT INTO chat_workers (worker_id, lock_key, lease_until)
+               VALUES ($1, 1, now() + interval '1 hour')""",
+            WORKER,
+        )
+    await age_builds(pool, silent_s)
+    found = await take(pool, OTHER_WORKER, lease_s=lease_s, struck_s=struck_s)
+    assert (found is not None) is taken
+    if found is not None:
+        assert (found.attempt, found.worker_id) == (2, OTHER_WORKER)
+
+
+async def test_a_worker_takes_again_what_it_does_not_know_it_holds(pool: Pool) -> None:
+    await plant(pool)
+    held = await take(pool)
+    assert held is not None
+    assert await take(pool, running=[held.id]) is None
+    again = await take(pool, lease_s=None, struck_s=None)
+    assert again is not None
+    assert again.attempt == 2
+    assert await builds.finish(pool, hold(held), OK) is None
+    assert await builds.finish(pool, hold(again), OK) is not None
+
+
+@pytest.mark.promise("P3")
+async def test_whoever_has_lost_a_build_writes_nothing(pool: Pool) -> None:
+    await plant(pool)
+    held = await take(pool)
+    assert held is not None
+    await age_builds(pool, 31)
+    taken = await take(pool, OTHER_WORKER)
+    assert taken is not None
+    mine = hold(held)
+    assert await builds.beat(pool, WORKER, [mine]) == {}
+    assert (
+        await builds.finish(pool, mine, Ended(status="succeeded", agents=(agent_spec(),))) is None
+    )
+    await builds.append(pool, mine, [Line(stage="s", level="info", output="late")])
+    await builds.release(pool, mine)
+    assert await builds.get(pool, held.id) == taken
+    assert await builds.logs(pool, held.id) == []
+    assert await pool.fetchval("SELECT count(*) FROM workspace_agents") == 0
+
+
+async def test_an_end_written_twice_is_written_once(pool: Pool) -> None:
+    await plant(pool)
+    held = await take(pool)
+    assert held is not None
+    ended = Ended(status="succeeded", agents=(agent_spec(1), agent_spec(2, parent_id=None)))
+    done = await builds.finish(pool, hold(held), ended)
+    assert await builds.finish(pool, hold(held), ended) is None
+    assert await builds.get(pool, held.id) == done
+    assert await pool.fetchval("SELECT count(*) FROM workspace_agents") == 2
+
+
+async def test_a_failed_build_leaves_agents_and_deadline_of_the_one_before(pool: Pool) -> None:
+    await plant(pool, ttl_s=60)
+    await finish(pool)
+    await builds.insert(pool, new_build(2))
+    await finish(pool, Ended(status="failed", error="no"))
+    first = await builds.get(pool, build_id(1))
+    assert first is not None
+    assert first.deadline is not None
+    assert await pool.fetchval("SELECT lifecycle FROM workspace_agents") == "starting"
+
+
+async def test_lines_come_back_in_order_and_from_where_one_was(pool: Pool) -> None:
+    await plant(pool)
+    held = await take(pool)
+    assert held is not None
+    lines = [Line(stage="seed", level="info", output=f"{n}\0") for n in range(50)]
+    await builds.append(pool, hold(held), lines[:30])
+    await builds.append(pool, hold(held), lines[30:])
+    page = await builds.logs(pool, held.id, most=40)
+    rest = await builds.logs(pool, held.id, after=page[-1].id)
+    assert [line.output for line in (*page, *rest)] == [f"{n}\ufffd" for n in range(50)]
+
+
+async def test_what_nobody_takes_up_is_ended_with_a_reason(pool: Pool) -> None:
+    await plant_template(pool)
+    for number in (1, 2, 3):
+        await workspaces.create(pool, new_workspace(number))
+    taken = await builds.take(pool, wanted(most=2))
+    await builds.cancel(pool, taken[1].build.id)
+    assert await builds.reap(pool, after_s=100, error="nobody came") == []
+    await age_builds(pool, 101)
+    ended = await builds.reap(pool, after_s=100, error="nobody came")
+    assert sorted((b.status, b.error) for b in ended) == [
+        ("canceled", ""),
+        ("failed", "nobody came"),
+        ("failed", "nobody came"),
+    ]
+
+
+class Walk:
+    """Two workers, some people and time, at random. What holds is asked of the rows alone."""
+
+    def __init__(self, pool: Pool, seed: int) -> None:
+        self._pool = pool
+        self._random = random.Random(seed)
+        self._holds: list[Hold] = []
+        self._next = 100
+        self._stale: set[tuple[BuildId, int]] = set()
+
+    async def step(self) -> None:
+        kinds = (self.ask, self.take, self.beat, self.end, self.cancel, self.leave, self.wait)
+        await self._random.choice(kinds)()
+        await self.check()
+
+    async def ask(self) -> None:
+        self._next += 1
+        seen = await workspaces.standing(self._pool, workspace_id(1))
+        assert seen is not None
+        assert seen.build is not None
+        new = NewBuild(
+            id=build_id(self._next),
+            workspace_id=workspace_id(1),
+            after=seen.build.build_number - self._random.choice((0, 0, 1)),
+            transition=self._random.choice(("start", "stop")),
+            version_id=seen.build.template_version_id,
+            initiator_id=seen.build.initiator_id,
+        )
+        made = await builds.insert(self._pool, new)
+        may = new.after == seen.build.build_number and not seen.build.active
+        assert (made is not None) == may
+
+    async def take(self) -> None:
+        worker = self._random.choice((WORKER, OTHER_WORKER))
+        mine = [h.id for h in self._holds if h.worker_id == worker]
+        for taken in await builds.take(self._pool, wanted(worker_id=worker, running=mine)):
+            self._stale |= {(h.id, h.attempt) for h in self._holds if h.id == taken.build.id}
+            self._holds.append(hold(taken.build))
+
+    async def beat(self) -> None:
+        for one in self._holds:
+            await builds.beat(self._pool, one.worker_id, [one])
+
+    async def end(self) -> None:
+        if not self._holds:
+            return
+        one = self._holds.pop(self._random.randrange(len(self._holds)))
+        outcomes = (OK, Ended(status="failed", error="x"), Ended(status="canceled"))
+        done = await builds.finish(self._pool, one, self._random.choice(outcomes))
+        assert done is None or (one.id, one.attempt) not in self._stale, "a stale worker wrote"
+
+    async def cancel(self) -> None:
+        latest = (await builds.of_workspace(self._pool, workspace_id(1)))[0]
+        await builds.cancel(self._pool, latest.id)
+
+    async def leave(self) -> None:
+        if self._holds:
+            await builds.release(self._pool, self._holds.pop())
+
+    async def wait(self) -> None:
+        await age_builds(self._pool, self._random.choice((5, 31)))
+
+    async def check(self) -> None:
+        rows = await builds.of_workspace(self._pool, workspace_id(1), most=1000)
+        assert [row.build_number for row in rows] == list(range(len(rows), 0, -1))
+        assert all(not row.active for row in rows[1:])
+
+    async def come_to_rest(self) -> None:
+        """Whatever has happened: one worker and some time end it."""
+        await age_builds(self._pool, 31)
+        for taken in await builds.take(self._pool, wanted(worker_id=WorkerId(UUID(int=0xEE)))):
+            assert await builds.finish(self._pool, hold(taken.build), OK) is not None
+        assert not (await builds.of_workspace(self._pool, workspace_id(1)))[0].active
+
+
+@pytest.mark.promise("P2")
+@pytest.mark.parametrize("seed", range(6))
+async def test_no_build_is_left_running_whatever_happens_to_it(pool: Pool, seed: int) -> None:
+    await plant(pool)
+    walk = Walk(pool, seed)
+    for _ in range(60):
+        await walk.step()
+    await walk.come_to_rest()
