@@ -30,6 +30,7 @@ from chatd.engine.budget import SpendLimit
 from chatd.engine.keeping import KeepingConfig
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
+from chatd.hands import Hands, hands_config
 from chatd.models import Catalogue, directory
 from chatd.pg.config import Config
 from chatd.pg.errors import PgError
@@ -74,7 +75,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoTools:
-    """Satisfies `ports.ToolSource`: there is no workspace to act in yet."""
+    """Satisfies `ports.ToolSource`: there are no workspaces to act in."""
 
     async def tools(self, chat: Chat) -> Sequence[Tool]:
         del chat
@@ -104,9 +105,20 @@ async def serve(
             telemetry = Telemetry(registry)
             surroundings = Env(clock=clock, emit=telemetry, new_id=uuid4, new_change_id=_change_id)
             models = Catalogue(own, surroundings)
-            replica = _replica(settings, server.dsn, models, surroundings, job)
+            connect = _connect(settings, server.dsn)
+            hands = None
+
+            def announce(chat: Chat, kind: str) -> None:
+                replica.announce(chat, kind)
+
+            if job.works and settings.workspaces.enabled:
+                config = hands_config(settings, env, connect)
+                hands = Hands(config, surroundings, announce=announce)
+            tools = NoTools() if hands is None else hands.tools
+            replica_config = _replica_config(settings, connect, job)
+            replica = Replica(replica_config, surroundings, models=models, tools=tools)
             telemetry.running.set_function(lambda: replica.worker.running)
-            async with replica.running():
+            async with replica.running(), _running(hands):
                 await models.declare(replica.database.pool)
                 reading = group.create_task(models.run(), name="models")
                 house = House(replica=replica, models=models, registry=registry, stop=stop)
@@ -183,16 +195,28 @@ def _front(settings: Settings, env: Mapping[str, str], job: Job, house: House) -
     return build(_doors(house, token))
 
 
-def _replica(settings: Settings, dsn: str, models: Catalogue, env: Env, job: Job) -> Replica:
-    connect = ConnectConfig(
+def _connect(settings: Settings, dsn: str) -> ConnectConfig:
+    return ConnectConfig(
         dsn=dsn,
         statement_timeout_s=settings.database.statement_timeout_s,
         lock_timeout_s=settings.database.lock_timeout_s,
     )
+
+
+@asynccontextmanager
+async def _running(hands: Hands | None) -> AsyncGenerator[None]:
+    if hands is None:
+        yield
+        return
+    async with hands.running():
+        yield
+
+
+def _replica_config(settings: Settings, connect: ConnectConfig, job: Job) -> ReplicaConfig:
     slots = SlotsConfig(
         roots=settings.worker.slots, children=settings.worker.child_slots, caps=_caps(settings)
     )
-    config = ReplicaConfig(
+    return ReplicaConfig(
         connect=connect,
         pool_size=settings.database.pool_size,
         worker=WorkerConfig(slots=slots, drain_s=settings.worker.drain_s),
@@ -203,7 +227,6 @@ def _replica(settings: Settings, dsn: str, models: Catalogue, env: Env, job: Job
         ),
         spend=_spend(settings),
     )
-    return Replica(config, env, models=models, tools=NoTools())
 
 
 def _caps(settings: Settings) -> Caps | None:

@@ -114,6 +114,28 @@ class Chats(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0
 
 
+class Workspaces(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: Annotated[
+        bool, Meta(description="Whether chats get tools that act in workspaces on this host")
+    ] = True
+    allow_unsafe: Annotated[
+        bool,
+        Meta(description="Run workspaces even where nothing keeps them apart from this host"),
+    ] = False
+    roots: Annotated[
+        tuple[Path, ...],
+        Meta(description="Directories of this host that templates may copy, clone or show"),
+    ] = ()
+    ttl_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=30 * 86_400,
+            description="How long a workspace may run unused. 0: as its template says",
+        ),
+    ] = 0
+
+
 class ProviderEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[providers]]` in chatd.toml. A key is given here or named by a variable."""
 
@@ -162,6 +184,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker: Worker = Worker()
     limits: Limits = Limits()
     chats: Chats = Chats()
+    workspaces: Workspaces = Workspaces()
+    templates: Annotated[
+        tuple[dict[str, Any], ...],  # checked by the workspaces, which alone know what they take
+        Meta(description="What workspaces are made from, as [[templates]] tables"),
+    ] = ()
     providers: Annotated[
         tuple[ProviderEntry, ...], Meta(description="Model APIs, as [[providers]] tables")
     ] = ()

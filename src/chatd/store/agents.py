@@ -1,6 +1,7 @@
 """Workspace agents: who they are, and when they were last heard of, by the database's clock."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Final, LiteralString
 
 import msgspec
@@ -13,6 +14,10 @@ from chatd.store.rows import json_text, plain
 _AGENT: Final = msgspec.json.Decoder(AgentRow)
 
 GET: Final[LiteralString] = "SELECT row_to_json(a) FROM workspace_agents a WHERE a.id = $1"
+
+SEEN: Final[LiteralString] = (
+    "SELECT row_to_json(a) AS agent, now() AS now FROM workspace_agents a WHERE a.id = $1"
+)
 
 OF_LATEST: Final[LiteralString] = """
     SELECT row_to_json(a) AS agent FROM workspaces w
@@ -60,6 +65,12 @@ GONE: Final[LiteralString] = """
 async def get(conn: Conn, agent_id: AgentId) -> AgentRow | None:
     found = await conn.fetchval(GET, agent_id)
     return None if found is None else _AGENT.decode(found)
+
+
+async def seen(conn: Conn, agent_id: AgentId) -> tuple[AgentRow, datetime] | None:
+    """The agent, and the database's time at which it stood like this."""
+    row = await conn.fetchrow(SEEN, agent_id)
+    return None if row is None else (_AGENT.decode(row["agent"]), row["now"])
 
 
 async def of_latest_build(conn: Conn, workspace_id: WorkspaceId) -> list[AgentRow]:

@@ -1,0 +1,232 @@
+"""Everything by which chats act in workspaces, put together.
+
+Owns the wiring and the order of starting and stopping: who builds, who asks whether agents live,
+who stops what is overdue, and the tools over all that. Decides nothing. It has connections of its
+own to the database: a tool that waits for one never holds up a commit.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain.chat import Chat, Fence
+from chatd.domain.errors import ChatdError
+from chatd.domain.hands import AgentConn
+from chatd.domain.ids import ChatId, ToolCallId, WorkerId, WorkspaceId
+from chatd.domain.ports import Env, ToolContext
+from chatd.domain.workspace import AgentRow, Pulse
+from chatd.engine.contain import contained
+from chatd.settings.tree import Settings, SettingsError
+from chatd.store import chats
+from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Pool, PoolConfig
+from chatd.tools.source import ChatTools
+from chatd.workspaces.autostop import Autostop
+from chatd.workspaces.binding_rows import BindingRows
+from chatd.workspaces.briefing import Briefings
+from chatd.workspaces.builder import Builder, BuilderConfig
+from chatd.workspaces.bundle import bundle
+from chatd.workspaces.catalogue import Catalogue
+from chatd.workspaces.client import AgentClient
+from chatd.workspaces.connecting import Means
+from chatd.workspaces.context import Contexts
+from chatd.workspaces.dialling import Dials
+from chatd.workspaces.heartbeat import EVERY_S as HEARTBEAT_S
+from chatd.workspaces.heartbeat import Heartbeat
+from chatd.workspaces.identity import host_id, server_secret
+from chatd.workspaces.local.backend import LocalBackend, LocalConfig
+from chatd.workspaces.making import Making, MakingConfig
+from chatd.workspaces.provisioning import Provisioning
+from chatd.workspaces.reaching import Reaching
+from chatd.workspaces.reconcile import Reconcile
+from chatd.workspaces.signing import dial_key
+from chatd.workspaces.templates import TemplateFile, put_templates
+from chatd.workspaces.transport import Dialled, Transport
+from chatd.workspaces.usage import Usage
+from chatd.workspaces.waiting import Waiting, Waits
+
+log = logging.getLogger(__name__)
+
+RECONCILE_S: Final = 30.0
+AUTOSTOP_S: Final = 60.0
+PING_S: Final = 5.0
+POOL: Final = 6
+
+
+class HandsConfig(Struct, frozen=True, kw_only=True):
+    """`secret` is shared by all replicas: the keys of agents are made from it. `ttl_s` is the
+    operator's word on how long a workspace may run unused."""
+
+    connect: ConnectConfig
+    data_dir: Path
+    host_id: str
+    secret: bytes
+    templates: tuple[TemplateFile, ...] = ()
+    roots: tuple[Path, ...] = ()
+    allow_unsafe: bool = False
+    ttl_s: str | None = None
+    waits: Waits = Waits()
+
+
+def hands_config(settings: Settings, env: Mapping[str, str], connect: ConnectConfig) -> HandsConfig:
+    """Raises SettingsError, or another ChatdError if the data directory cannot be used."""
+    chosen = settings.workspaces
+    try:
+        templates = msgspec.convert(settings.templates, tuple[TemplateFile, ...])
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"templates: {error}") from error
+    return HandsConfig(
+        connect=connect,
+        data_dir=settings.data_dir,
+        host_id=host_id(settings.data_dir),
+        secret=server_secret(env.get("CHATD_SECRET"), settings.data_dir),
+        templates=templates,
+        roots=chosen.roots,
+        allow_unsafe=chosen.allow_unsafe,
+        ttl_s=str(chosen.ttl_s),
+    )
+
+
+class Hands:
+    """Construction starts nothing; `running` does. `announce` is told of chats whose workspace
+    has changed."""
+
+    def __init__(
+        self, config: HandsConfig, env: Env, *, announce: Callable[[Chat, str], None]
+    ) -> None:
+        self._config = config
+        self._env = env
+        self._announce = announce
+        self._hosts = (config.host_id,)
+        self.pool = pool = Pool(PoolConfig(connect=config.connect, max_size=POOL))
+        self._transport = Transport(secret=config.secret, host_id=config.host_id, clock=env.clock)
+        local = LocalConfig(
+            data_dir=config.data_dir,
+            host_id=config.host_id,
+            roots=config.roots,
+            allow_unsafe=config.allow_unsafe,
+        )
+        self.backend = LocalBackend(
+            local, agent=bundle(), dial_key=partial(dial_key, config.secret), clock=env.clock
+        )
+        me = WorkerId(env.new_id())
+        self.builder = Builder(me, pool, [self.backend], env, BuilderConfig(hosts=self._hosts))
+        self.usage = Usage(pool, env)
+        self.contexts = Contexts(pool, env)
+        rows = BindingRows(pool)
+        means = Means(bindings=rows, dials=Dials(), open=self._open, clock=env.clock)
+        self.reaching: Reaching = Reaching(means)
+        self.briefings = Briefings(rows, self.contexts, self._connect, env)
+        making = Making(
+            pool,
+            Waiting(pool, self.ping, env.clock, config.waits),
+            {self.backend.kind: self.backend},
+            env,
+            MakingConfig(host_id=config.host_id, ttl_s=config.ttl_s),
+            wake=self.builder.wake,
+            bound=self._bound,
+        )
+        self.provisioning = Provisioning(pool, Catalogue(pool, env.clock), making)
+        self.tools = ChatTools(self, self.provisioning, self.briefings.instructions, env.clock)
+
+    async def reach(self, context: ToolContext) -> AgentConn:
+        """Satisfies `domain.hands.Hands`: whoever is reached is in use."""
+        turn = await self.reaching.connection(context)
+        conn = await turn.get()
+        if turn.bound.workspace_id is not None:
+            self.usage.used(turn.bound.workspace_id)
+        return conn
+
+    async def ping(self, agent: AgentRow) -> Pulse:
+        opened = await self._transport.open(agent.id, agent.endpoints, within_s=PING_S)
+        await opened.release()
+        hello = opened.hello
+        return Pulse(
+            boot_id=hello.boot_id,
+            lifecycle="ready" if hello.ready else "starting",
+            directory=hello.directory,
+        )
+
+    async def _open(self, agent: AgentRow) -> Dialled[AgentClient]:
+        return await self._transport.open(agent.id, agent.endpoints)
+
+    async def _connect(self, chat: Chat) -> AgentConn:
+        context = ToolContext(chat=chat, call_id=ToolCallId("briefing"), fence=Fence.of(chat))
+        return await self.reach(context)
+
+    async def _bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
+        await self.reaching.bound(chat_id, workspace_id)
+        self.briefings.bound(chat_id)
+        row = await chats.get(self.pool, chat_id)
+        if row is not None:
+            self._announce(row, "workspace")
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator["Hands"]:
+        """Templates are there when this begins. Leaving lets builds end or hands them on; what
+        runs in workspaces goes on in any case."""
+        try:
+            await put_templates(self.pool, self._env, self._config.templates)
+            async with asyncio.TaskGroup() as group:
+                building = group.create_task(self.builder.run(), name="builder")
+                services = [
+                    group.create_task(service, name=name) for name, service in self._services()
+                ]
+                yield self
+                await self.builder.close()
+                await building
+                for service in services:
+                    service.cancel()
+        finally:
+            await self.reaching.close()
+            await self.usage.flush()
+            await self.pool.close()
+
+    def _services(self) -> list[tuple[str, Coroutine[None, None, None]]]:
+        heartbeat = Heartbeat(self.pool, self.ping, self._env, self._hosts)
+        reconcile = Reconcile(self.pool, self.backend, self._env, self._hosts)
+        autostop = Autostop(self.pool, self._env)
+
+        async def stop_overdue() -> None:
+            if await autostop.look():
+                self.builder.wake()
+
+        return [
+            ("isolation", self._prepare()),
+            ("usage", self.usage.run()),
+            ("heartbeat", self._every(HEARTBEAT_S, "heartbeat", heartbeat.look)),
+            ("reconcile", self._every(RECONCILE_S, "reconcile", reconcile.look)),
+            ("autostop", self._every(AUTOSTOP_S, "autostop", stop_overdue)),
+        ]
+
+    async def _prepare(self) -> None:
+        """What keeps workspaces apart from this host is tried and said aloud before the first is
+        made, so that nobody is surprised later."""
+        try:
+            await self.backend.prepare()
+        except ChatdError as error:
+            log.warning("workspaces cannot be made here: %s", error.message)
+
+    async def _every(
+        self, seconds: float, name: str, look: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
+        """Whatever fails is tried again the next time, and said once for each kind of failure."""
+        said: set[str] = set()
+
+        def failed(error: Exception) -> None:
+            kind = type(error).__name__
+            if kind not in said:
+                said.add(kind)
+                log.warning("%s failed: %s: %s", name, kind, error)
+
+        while True:
+            await self._env.clock.sleep(seconds, name)
+            if await contained(look(), failed):
+                said.clear()

@@ -1,0 +1,142 @@
+"""What a chat's model is told of the place it works in.
+
+Owns that this never holds a turn up: it is found out once in a turn, for a bounded time, and a
+workspace that does not answer is described by what is known of it. What a chat has pinned holds
+on while its workspace is down.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from chatd.domain.chat import Chat
+from chatd.domain.errors import ChatdError
+from chatd.domain.hands import AgentConn, Context
+from chatd.domain.ids import ChatId
+from chatd.domain.parts import ContextFile
+from chatd.domain.ports import Env
+from chatd.domain.prompt_text import Instructions, context_block
+from chatd.domain.workspace import AgentId
+from chatd.domain.workspace_context import Pinned
+from chatd.domain.workspace_rules import AgentUnclear, NoAgent
+from chatd.workspaces.bound import Bindings
+from chatd.workspaces.context import Contexts
+
+_T = TypeVar("_T")
+
+WITHIN_S: Final = 5.0
+MOST: Final = 1000
+
+NONE_YET: Final = (
+    "This chat has no workspace yet. Files and commands need one: call list_templates, then"
+    " create_workspace, when the task calls for it. Answer without one when it does not."
+)
+NONE_FOR_CHILD: Final = "This chat has no workspace: files and commands cannot be used."
+ATTACHED: Final = (
+    "This chat has a workspace: files are read and commands are run there, and nowhere else."
+)
+STOPPED: Final = (
+    "This chat's workspace is stopped. Start it with start_workspace before you use files or"
+    " commands."
+)
+
+
+class _Told(Struct, frozen=True, kw_only=True):
+    epoch: int
+    instructions: Instructions
+
+
+class Briefings:
+    """`connect` gives the agent of a chat's workspace, on the chat's behalf."""
+
+    def __init__(
+        self,
+        bindings: Bindings,
+        contexts: Contexts,
+        connect: Callable[[Chat], Awaitable[AgentConn]],
+        env: Env,
+    ) -> None:
+        self._bindings = bindings
+        self._contexts = contexts
+        self._connect = connect
+        self._env = env
+        self._told: OrderedDict[ChatId, _Told] = OrderedDict()
+        self._bound: OrderedDict[ChatId, None] = OrderedDict()
+
+    async def instructions(self, chat: Chat) -> Instructions:
+        told = self._told.get(chat.id)
+        if told is not None and told.epoch == chat.epoch:
+            return told.instructions
+        instructions = Instructions(workspace=await self._within_time(chat))
+        _keep(self._told, chat.id, _Told(epoch=chat.epoch, instructions=instructions))
+        return instructions
+
+    def bound(self, chat_id: ChatId) -> None:
+        """The chat has been given a workspace, or its workspace can be used now."""
+        self._told.pop(chat_id, None)
+        _keep(self._bound, chat_id, None)
+
+    async def _within_time(self, chat: Chat) -> str:
+        # A chat that never had a workspace costs no question. One that was given its first in
+        # this turn has no word of it in the row that the turn goes by.
+        if chat.workspace_id is None and chat.id not in self._bound:
+            return NONE_YET if chat.parent_chat_id is None else NONE_FOR_CHILD
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                return await self._text(chat)
+        except (ChatdError, TimeoutError) as error:
+            kind = error.code if isinstance(error, ChatdError) else "timeout"
+            self._env.emit("briefing_failed", chat_id=chat.id, error_kind=kind)
+            return ATTACHED
+
+    async def _text(self, chat: Chat) -> str:
+        binding = await self._bindings.binding(chat.id)
+        if binding is None or binding.workspace_id is None:
+            return NONE_YET if chat.parent_chat_id is None else NONE_FOR_CHILD
+        try:
+            agent = (await self._bindings.latest_agent(binding.workspace_id)).agent
+        except (NoAgent, AgentUnclear):
+            return _joined(STOPPED, await self._contexts.pinned(chat.id, None))
+        pinned = await self._contexts.pinned(chat.id, agent.id)
+        if pinned is None or pinned.agent_id != agent.id:
+            await self._pull(chat, agent.id)
+            pinned = await self._contexts.pinned(chat.id, agent.id)
+        return _joined(ATTACHED, pinned)
+
+    async def _pull(self, chat: Chat, agent_id: AgentId) -> None:
+        try:
+            conn = await self._connect(chat)
+            await self._contexts.pull(agent_id, conn, initial=True)
+        except ChatdError as error:
+            # Nothing is pinned, so the next turn asks again.
+            self._env.emit("context_not_read", chat_id=chat.id, error_kind=error.code)
+
+
+def _keep(into: OrderedDict[ChatId, _T], chat_id: ChatId, value: _T) -> None:
+    into[chat_id] = value
+    into.move_to_end(chat_id)
+    while len(into) > MOST:
+        into.popitem(last=False)
+
+
+def _joined(first: str, pinned: Pinned | None) -> str:
+    block = None if pinned is None else context_block(_files(pinned.context))
+    if pinned is not None and block is None and pinned.context.directory:
+        return f"{first} Commands run in {pinned.context.directory} unless told otherwise."
+    return "\n\n".join(text for text in (first, block) if text)
+
+
+def _files(context: Context) -> list[ContextFile]:
+    return [
+        ContextFile(
+            context_file_path=resource.source,
+            context_file_content=resource.content,
+            context_file_os=context.os,
+            context_file_directory=context.directory,
+        )
+        for resource in context.resources
+        if resource.kind == "instruction_file" and resource.status == "ok"
+    ]
