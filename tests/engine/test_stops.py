@@ -9,7 +9,9 @@ from tests.support.house import House, a_house, a_house_with
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.store import age
+from tests.support.streaming import Client, shows
 from tests.support.tools import GatedTool, StubbornTool
+from tests.support.viewer import fresh
 
 
 @pytest.mark.promise("P4")
@@ -27,6 +29,27 @@ async def test_a_stop_works_from_a_replica_that_does_not_run_the_chat(dsn: str) 
         chat = await here.rests(chat_id)
         assert (chat.state, chat.worker_id) == ("W", None)
         assert await there.transcript(chat_id) == ["user: go", "assistant: so far"]
+
+
+@pytest.mark.promise("P4")
+async def test_a_stop_keeps_exactly_what_was_seen_elsewhere(dsn: str) -> None:
+    """Word by word, by somebody who looks on at another replica and stops it there."""
+    gate = Gate()
+    async with (
+        FakeCompatible.running() as api,
+        a_house_with(dsn, api) as here,
+        a_house_with(dsn, api) as there,
+    ):
+        here.says("so ", "far ", "and ", "no ", "further", gate, "!")
+        chat_id = await here.create("go")
+        viewer = Client(chat_id)
+        async with viewer.connected(there.replica.feeds) as view:
+            await viewer.watch(view, shows("so far and no further"))
+            seen = viewer.preview
+            await there.interrupt(chat_id)
+            await viewer.watch(view, lambda client: client.state.status == "waiting")
+        assert await there.transcript(chat_id) == ["user: go", f"assistant: {seen}"]
+        assert viewer.state.settled() == await fresh(there.pool, chat_id)
 
 
 @pytest.mark.parametrize("serial", [False, True])

@@ -5,9 +5,13 @@ import asyncio
 import msgspec
 import pytest
 
+from chatd.domain.chat import MAX_QUEUED, Chat
+from chatd.domain.errors import QueueFull
+from tests.support.chaos.remains import remains_of
 from tests.support.eventually import eventually
-from tests.support.house import House, a_house
+from tests.support.house import WITHIN_S, House, a_house
 from tests.support.providers.server import Gate
+from tests.support.streaming import Client
 from tests.support.tools import GatedTool
 
 
@@ -99,40 +103,58 @@ async def test_a_lasting_failure_ends_in_an_error_that_says_why(dsn: str) -> Non
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P9")
 async def test_messages_that_come_all_at_once_are_answered_one_by_one(dsn: str) -> None:
-    gate, texts = Gate(), [f"message {n}" for n in range(20)]
+    """Fifty, of which the queue has room for some; the others are told so."""
+    gate, texts = Gate(), [f"message {n}" for n in range(50)]
     async with a_house(dsn) as house:
         house.says("busy", gate)
-        for _ in texts:
+        for _ in range(MAX_QUEUED):
             house.says("ok")
         chat_id = await house.create("go")
         await gate.reached.wait()
-        await asyncio.gather(*(house.send(chat_id, text) for text in texts))
+        sends = (house.send(chat_id, text) for text in texts)
+        sent = await asyncio.gather(*sends, return_exceptions=True)
+        taken = {text for text, done in zip(texts, sent, strict=True) if isinstance(done, Chat)}
+        assert {type(done) for done in sent} == {Chat, QueueFull}
         rows = await house.pool.fetch("SELECT content FROM chat_queued_messages ORDER BY position")
         queued = [msgspec.json.decode(row["content"])[0]["text"] for row in rows]
         gate.open()
         assert (await house.rests(chat_id)).state == "W"
         lines = (await house.transcript(chat_id))[2:]
         assert lines[0::2] == [f"user: {text}" for text in queued]
-        assert lines[1::2] == ["assistant: ok"] * len(texts)
-        assert sorted(queued) == sorted(texts)
+        assert lines[1::2] == ["assistant: ok"] * MAX_QUEUED
+        assert sorted(queued) == sorted(taken)
 
 
-async def test_nothing_is_left_over_when_chats_are_at_rest(dsn: str) -> None:
+async def test_nothing_is_left_over_after_two_hundred_turns(dsn: str) -> None:
+    """Some with a tool; then ten chats at once, each watched by somebody."""
     async with a_house(dsn, tools=[GatedTool()]) as house:
-        await turn(house)
-        before = len(asyncio.all_tasks())
-        for _ in range(30):
-            await turn(house)
-        await eventually(lambda: as_few_as(before))
-        assert house.replica.worker.running == 0
-        assert len(house.replica.left) == 0
+        house.says("ready")
+        await turns(house, 1)
+        before = remains_of(house.replica)
+        for _ in range(10):
+            house.calls(("c1", "echo", "{}"))
+            house.says("done")
+            await house.rests(await house.create("go"))
+        for _ in range(200):
+            house.says("done")
+        await asyncio.gather(*(turns(house, 20) for _ in range(10)))
+
+        async def as_before() -> bool:
+            return remains_of(house.replica).is_no_more_than(before, forgets=False)
+
+        await eventually(as_before, within_s=WITHIN_S)
+        assert remains_of(house.replica).episode_bytes < before.episode_bytes * 60
 
 
-async def turn(house: House) -> None:
-    house.calls(("c1", "echo", "{}"))
-    house.says("done")
-    await house.rests(await house.create("go"))
+async def turns(house: House, count: int) -> None:
+    chat_id = await house.create("go")
+    viewer = Client(chat_id)
+    async with viewer.connected(house.replica.feeds) as view:
+        for number in range(1, count + 1):
+            if number > 1:
+                await house.send(chat_id, "again")
+            await viewer.watch(view, lambda seen, n=number: is_answered(seen, n))
 
 
-async def as_few_as(before: int) -> bool:
-    return len(asyncio.all_tasks()) <= before
+def is_answered(viewer: Client, turn: int) -> bool:
+    return viewer.state.status == "waiting" and len(viewer.state.messages) == 2 * turn

@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.replica import Replica
+from tests.support.processes import ROOT
 
 PAUSE: Final = "SystemClock.sleep"
 
@@ -35,7 +36,7 @@ class Remains(Struct, frozen=True, kw_only=True):
 
 
 def remains_of(replica: Replica) -> Remains:
-    running = Counter(_what(task) for task in asyncio.all_tasks())
+    running = Counter(_what(task) for task in asyncio.all_tasks() if not _is_rigs(task))
     return Remains(
         tasks=dict(sorted(running.items())),
         running=replica.worker.running,
@@ -43,6 +44,11 @@ def remains_of(replica: Replica) -> Remains:
         left=len(replica.left),
         episode_bytes=replica.episodes.total,
     )
+
+
+def _is_rigs(task: asyncio.Task[object]) -> bool:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code is not None and str(ROOT / "tests") in code.co_filename
 
 
 def _what(task: asyncio.Task[object]) -> str:
