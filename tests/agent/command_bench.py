@@ -57,7 +57,12 @@ async def bench(
     once = Once(str(scratch / "run"), now=now)
     ended: list[tuple[tuple[str, ...], str]] = []
     processes = Processes(
-        Surroundings(home=str(scratch), directory=directory, base=base, template=template or {}),
+        Surroundings(
+            home=str(scratch),
+            directory=directory,
+            base=base,
+            template={} if template is None else template,
+        ),
         once=once,
         finished=Finished(str(scratch / "run"), now=now),
         limits=limits,

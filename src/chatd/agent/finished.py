@@ -23,9 +23,12 @@ _ID = re.compile(r"[0-9a-f]{8,64}")
 class Finished:
     """Blocking calls: make them in a thread."""
 
-    def __init__(self, run_dir: str, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, run_dir: str, *, now: Callable[[], float] = time.time, max_files: int = MAX_FILES
+    ) -> None:
         self._directory = os.path.join(run_dir, "finished")
         self._now = now
+        self._max_files = max_files
 
     def save(self, process_id: str, record: Json) -> None:
         """Best effort: on a full disk the answer is in memory only."""
@@ -61,7 +64,7 @@ class Finished:
                 except OSError:
                     continue
         ages.sort()
-        excess = len(ages) - MAX_FILES
+        excess = len(ages) - self._max_files
         for index, (modified, path) in enumerate(ages):
             if index >= excess and self._now() - modified <= MAX_AGE_S:
                 break

@@ -1,0 +1,190 @@
+"""A command from its start to its end: what it sees, what is seen of it, what ends it."""
+
+import asyncio
+import fcntl
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from chatd.agent.errors import AgentError
+from chatd.agent.headtail import HEAD_BYTES, TAIL_BYTES
+from chatd.agent.processes import Limits
+from tests.agent.command_bench import PATIENCE_S, Gate, bench
+
+# Said by an orphan when its shell has exited: the shell is then a zombie.
+WHEN_SHELL_IS_GONE = "while ! grep -q '^State:.Z' /proc/$$/status; do :; done"
+
+
+def is_buried(pid: int) -> bool:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return True
+    return False
+
+
+async def test_a_command_is_started_awaited_and_read(tmp_path: Path) -> None:
+    async with bench(tmp_path) as desk:
+        started = await desk.processes.start("echo out; echo err >&2", chat_id="chat")
+        assert set(started) == {"id", "started"}
+        assert await desk.end_of(str(started["id"])) == {
+            "output": "out\nerr\n",
+            "running": False,
+            "exit_code": 0,
+            "truncated": None,
+            "cursor": 8,
+        }
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("exit 3", 3), ("false", 1), ("kill -9 $$", -1), ("no-such-program", 127), ("-x", 127)],
+)
+async def test_the_exit_code_is_the_shells_and_minus_one_after_a_signal(
+    tmp_path: Path, command: str, code: int
+) -> None:
+    async with bench(tmp_path) as desk:
+        assert (await desk.run(command))["exit_code"] == code
+
+
+async def test_a_command_leads_its_own_session_has_no_input_and_inherits_nothing(
+    tmp_path: Path,
+) -> None:
+    leaked = os.open(tmp_path, os.O_RDONLY)
+    fcntl.fcntl(leaked, fcntl.F_SETFD, 0)
+    try:
+        async with bench(tmp_path) as desk:
+            output = await desk.run(
+                "cat; set -- $(cat /proc/$$/stat); "
+                f'[ "$5 $6" = "$$ $$" ] && echo leads; [ -e /proc/$$/fd/{leaked} ] || echo sealed'
+            )
+    finally:
+        os.close(leaked)
+    assert output["output"] == "leads\nsealed\n"
+
+
+@pytest.mark.parametrize("command", ["", "  \n"])
+async def test_an_empty_command_is_refused(tmp_path: Path, command: str) -> None:
+    async with bench(tmp_path) as desk:
+        with pytest.raises(AgentError) as refusal:
+            await desk.start(command)
+        assert refusal.value.status == 400
+
+
+@pytest.mark.parametrize("command", ["echo \0", "echo \ud800", "echo " + "x" * 200_000])
+async def test_a_command_that_cannot_be_executed_is_refused(tmp_path: Path, command: str) -> None:
+    async with bench(tmp_path) as desk:
+        with pytest.raises(AgentError) as refusal:
+            await desk.start(command)
+        assert refusal.value.status == 400
+        assert desk.processes.list("chat") == []
+
+
+async def test_more_output_than_is_kept_is_truncated(tmp_path: Path) -> None:
+    async with bench(tmp_path) as desk:
+        output = await desk.run("head -c 1000000 /dev/zero | tr '\\0' '\\n'")
+        kept = HEAD_BYTES + TAIL_BYTES
+        assert output["cursor"] == 1_000_000
+        assert output["truncated"] == {
+            "original_bytes": 1_000_000,
+            "retained_bytes": kept,
+            "omitted_bytes": 1_000_000 - kept,
+            "strategy": "head_tail",
+        }
+
+
+async def test_an_endless_printer_is_read_and_can_be_killed(tmp_path: Path) -> None:
+    async with bench(tmp_path) as desk:
+        process_id = await desk.start("yes")
+        cursor = 0
+        while cursor < 10_000_000:
+            cursor = int(str((await desk.news(process_id, cursor))["cursor"]))
+        await desk.processes.signal(process_id, "kill")
+        assert (await desk.end_of(process_id))["exit_code"] == -1
+
+
+async def test_a_command_that_closes_its_output_runs_on_until_it_ends(tmp_path: Path) -> None:
+    gate = Gate(tmp_path)
+    async with bench(tmp_path) as desk:
+        process_id = await desk.start(
+            f"echo said; exec >/dev/null 2>&1; read x <{gate.path}; exit 5"
+        )
+        await desk.news(process_id)
+        assert (await desk.processes.output(process_id))["running"] is True
+        await gate.open()
+        output = await desk.end_of(process_id)
+        assert (output["output"], output["exit_code"]) == ("said\n", 5)
+
+
+async def test_an_orphan_gets_time_to_say_its_last_words(tmp_path: Path) -> None:
+    async with bench(tmp_path, limits=Limits(grace_s=PATIENCE_S)) as desk:
+        output = await desk.run(f"({WHEN_SHELL_IS_GONE}; echo late) & echo first; exit 4")
+        assert (output["output"], output["exit_code"]) == ("first\nlate\n", 4)
+
+
+async def test_an_orphan_that_holds_the_pipe_is_left_alone_after_the_grace(tmp_path: Path) -> None:
+    async with bench(tmp_path, limits=Limits(grace_s=0.05)) as desk:
+        output = await desk.run("sleep 600 & echo $!; exit 4")
+        orphan = int(str(output["output"]))
+        os.kill(orphan, signal.SIGKILL)  # would raise if it had been killed with its shell
+        assert (output["running"], output["exit_code"]) == (False, 4)
+
+
+async def test_an_orphan_that_prints_for_ever_ends_with_the_grace(tmp_path: Path) -> None:
+    async with bench(tmp_path, limits=Limits(grace_s=0.05)) as desk:
+        output = await desk.run("yes & exit 6")
+        assert (output["running"], output["exit_code"]) == (False, 6)
+
+
+async def test_a_signal_in_the_grace_reaches_the_orphans_and_keeps_the_exit_code(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path, limits=Limits(grace_s=600)) as desk:
+        process_id = await desk.start(f"({WHEN_SHELL_IS_GONE}; echo gone; sleep 600) & exit 7")
+        await desk.news(process_id)
+        await desk.processes.signal(process_id, "kill")
+        assert (await desk.end_of(process_id))["exit_code"] == 7
+
+
+async def test_the_whole_group_is_signalled(tmp_path: Path) -> None:
+    async with bench(tmp_path) as desk:
+        process_id = await desk.start("sleep 600 | cat & echo ready; wait")
+        await desk.news(process_id)
+        await desk.processes.signal(process_id, "terminate")
+        # The end is told only when nobody in the group holds the pipe any more.
+        output = await desk.end_of(process_id)
+        assert (output["output"], output["exit_code"]) == ("ready\n", -1)
+
+
+async def test_who_ignores_a_request_to_end_can_be_killed(tmp_path: Path) -> None:
+    gate = Gate(tmp_path)
+    async with bench(tmp_path) as desk:
+        process_id = await desk.start(
+            f"trap '' TERM; echo ready; read x <{gate.path}; echo alive; sleep 600"
+        )
+        await desk.news(process_id)
+        await desk.processes.signal(process_id, "terminate")
+        alive, _ = await asyncio.gather(desk.news(process_id, len("ready\n")), gate.open())
+        assert (alive["output"], alive["running"]) == ("alive\n", True)
+        await desk.processes.signal(process_id, "kill")
+        assert (await desk.end_of(process_id))["exit_code"] == -1
+
+
+async def test_a_child_is_buried_and_leaves_no_descriptor_behind(tmp_path: Path) -> None:
+    async with bench(tmp_path, limits=Limits(grace_s=0.05)) as desk:
+        await desk.run("true")
+        before = sorted(os.listdir("/proc/self/fd"))
+        outputs = await asyncio.gather(*(desk.run("echo $$; yes & exit 1") for _ in range(8)))
+        for output in outputs:
+            assert is_buried(int(str(output["output"]).split()[0]))
+        assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+async def test_whoever_listens_is_told_of_the_end(tmp_path: Path) -> None:
+    async with bench(tmp_path) as desk:
+        started = await desk.processes.start("true", chat_id="chat", ancestors=("parent", "root"))
+        await desk.end_of(str(started["id"]))
+        await desk.run("true", chat_id=None)
+    assert desk.ended == [(("chat", "parent", "root"), str(tmp_path)), ((), str(tmp_path))]

@@ -1,0 +1,160 @@
+"""Whose commands are whose, how many there may be, and how long they are remembered."""
+
+from pathlib import Path
+
+import pytest
+
+from chatd.agent.errors import AgentError
+from chatd.agent.finished import MAX_AGE_S
+from chatd.agent.processes import Limits
+from tests.agent.command_bench import Bench, Gate, bench
+
+WAITING = "echo ready; sleep 600"
+
+
+async def refusal_of_start(desk: Bench, chat_id: str, key: str = "") -> AgentError:
+    with pytest.raises(AgentError) as refusal:
+        await desk.start(WAITING, chat_id=chat_id, key=key)
+    return refusal.value
+
+
+async def refusal_of_look(desk: Bench, process_id: str, chat_id: str | None) -> AgentError:
+    with pytest.raises(AgentError) as refusal:
+        await desk.processes.output(process_id, chat_id=chat_id)
+    return refusal.value
+
+
+async def refusal_of_signal(desk: Bench, process_id: str, name: str, chat_id: str) -> AgentError:
+    with pytest.raises(AgentError) as refusal:
+        await desk.processes.signal(process_id, name, chat_id)
+    return refusal.value
+
+
+def ids(desk: Bench, chat_id: str | None = "chat") -> list[object]:
+    return [process["id"] for process in desk.processes.list(chat_id)]
+
+
+async def test_a_chat_without_commands_has_an_empty_list(tmp_path: Path) -> None:
+    async with bench(tmp_path) as desk:
+        await desk.run("true", chat_id="other")
+        assert ids(desk) == []
+
+
+async def test_the_list_says_what_a_command_is_and_how_it_stands(tmp_path: Path) -> None:
+    async with bench(tmp_path, now=lambda: 1234.5) as desk:
+        started = await desk.processes.start("exit 3", chat_id="chat", background=True)
+        await desk.end_of(str(started["id"]))
+        assert desk.processes.list("chat") == [
+            {
+                "id": started["id"],
+                "command": "exit 3",
+                "workdir": str(tmp_path),
+                "background": True,
+                "running": False,
+                "exit_code": 3,
+                "started_at_unix": 1234,
+                "exited_at_unix": 1234,
+            }
+        ]
+
+
+async def test_those_that_run_come_first_then_the_newest_and_ten_at_most(tmp_path: Path) -> None:
+    async with bench(tmp_path) as desk:
+        running = [await desk.start(WAITING) for _ in range(2)]
+        ended: list[str] = []
+        for _ in range(9):
+            ended.append(await desk.start("true"))
+            await desk.end_of(ended[-1])
+        running.append(await desk.start(WAITING))
+        assert ids(desk) == [*reversed(running), *reversed(ended)][:10]
+
+
+async def test_another_chats_command_is_as_if_it_did_not_exist(tmp_path: Path) -> None:
+    async with bench(tmp_path) as desk:
+        mine = await desk.start(WAITING, chat_id="mine")
+        theirs, none = "theirs", "0123456789abcdef"
+        assert ids(desk, theirs) == []
+        hidden = await refusal_of_look(desk, mine, theirs)
+        unknown = await refusal_of_look(desk, none, theirs)
+        assert hidden.status == unknown.status == 404
+        assert hidden.message.replace(mine, none) == unknown.message
+        assert (await refusal_of_signal(desk, mine, "kill", theirs)).status == 404
+        assert (await desk.processes.output(mine, chat_id="mine"))["running"] is True
+        # Who names no chat is the server itself.
+        assert ids(desk, None) == [mine]
+        await desk.processes.output(mine, chat_id=None)
+
+
+async def test_another_chats_key_is_of_no_use(tmp_path: Path) -> None:
+    async with bench(tmp_path) as desk:
+        await desk.start(WAITING, chat_id="mine", key="k")
+        assert (await refusal_of_start(desk, "theirs", key="k")).status == 404
+
+
+async def test_signals_are_refused_that_make_no_sense(tmp_path: Path) -> None:
+    async with bench(tmp_path) as desk:
+        running = await desk.start(WAITING)
+        for name in ("", "SIGKILL", "hup"):
+            assert (await refusal_of_signal(desk, running, name, "chat")).status == 400
+        assert (await refusal_of_signal(desk, "feedfeedfeedfeed", "kill", "chat")).status == 404
+        await desk.processes.signal(running, "kill", "chat")
+        await desk.end_of(running)
+        over = await refusal_of_signal(desk, running, "kill", "chat")
+        assert (over.status, over.code) == (409, "not_running")
+
+
+async def test_a_chat_may_run_so_many_commands_and_is_told_what_to_do(tmp_path: Path) -> None:
+    async with bench(tmp_path, limits=Limits(running_per_chat=2)) as desk:
+        first = await desk.start(WAITING)
+        await desk.start(WAITING)
+        refusal = await refusal_of_start(desk, "chat", key="k")
+        assert (refusal.status, refusal.code) == (429, "too_many_processes")
+        assert "2 commands" in refusal.message
+        assert "process_signal" in refusal.message
+        await desk.start(WAITING, chat_id="other")
+        await desk.processes.signal(first, "kill")
+        await desk.end_of(first)
+        await desk.start(WAITING, key="k")
+
+
+async def test_all_chats_together_may_run_so_many(tmp_path: Path) -> None:
+    async with bench(tmp_path, limits=Limits(running=2)) as desk:
+        await desk.start(WAITING, chat_id="one")
+        await desk.start(WAITING, chat_id="two")
+        assert (await refusal_of_start(desk, "three")).code == "too_many_processes"
+
+
+async def test_what_ended_is_forgotten_after_five_minutes_and_its_output_after_an_hour(
+    tmp_path: Path,
+) -> None:
+    time = [1000.0]
+    gate = Gate(tmp_path)
+    async with bench(tmp_path, now=lambda: time[0]) as desk:
+        running = await desk.start(f"read x <{gate.path}")
+        ended = await desk.start("echo said; exit 2")
+        output = await desk.end_of(ended)
+        await desk.run("true", chat_id="other")
+        time[0] += 300
+        assert ids(desk) == [running, ended]
+        time[0] += 1
+        # Nothing is forgotten before it is on disk: another end shows that it is.
+        await desk.run("true", chat_id="other")
+        while ended in ids(desk):
+            await desk.run("true", chat_id="other")
+        assert ids(desk) == [running]
+        assert await desk.processes.output(ended, chat_id="chat") == output
+        assert (await desk.processes.output(ended, after=5))["output"] == ""
+        assert (await desk.processes.output(ended, after=2))["output"] == "id\n"
+        assert (await refusal_of_look(desk, ended, "other")).status == 404
+        assert (await refusal_of_signal(desk, ended, "kill", "chat")).status == 409
+        time[0] += MAX_AGE_S
+        assert (await refusal_of_look(desk, ended, "chat")).status == 404
+
+
+async def test_only_so_many_that_ended_stay_in_memory(tmp_path: Path) -> None:
+    async with bench(tmp_path, limits=Limits(ended=2)) as desk:
+        ended = [await desk.start(f"echo {number}") for number in range(5)]
+        outputs = [await desk.end_of(process_id) for process_id in ended]
+        await desk.processes.close()
+        assert len(ids(desk)) == 2
+        assert [await desk.end_of(process_id) for process_id in ended] == outputs
