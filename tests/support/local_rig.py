@@ -39,6 +39,7 @@ from chatd.workspaces.local.living import birth_of
 from chatd.workspaces.local.supervision import Supervision
 from chatd.workspaces.signing import dial_key
 from chatd.workspaces.transport import Opened, Transport
+from tests.support.database import scratch_space
 from tests.support.eventually import eventually
 
 SECRET = b"a secret of the server, 32 bytes"
@@ -165,7 +166,7 @@ async def until_gone(*pids: int) -> None:
 @contextlib.contextmanager
 def data_directory(kits: Path | None = None) -> Generator[Path]:
     """A short path, in a directory of our own that nobody else can enter."""
-    top = Path(tempfile.mkdtemp(prefix="chatd-local-"))
+    top = Path(tempfile.mkdtemp(prefix="chatd-local-", dir=scratch_space()))
     data = top / "data"
     data.mkdir(mode=0o700)
     if kits is not None:

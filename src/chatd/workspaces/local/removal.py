@@ -22,6 +22,11 @@ def discard(path: Path, trash: Path) -> None:
     """Move to the trash, at once and whole. Fine if it is not there."""
     unmount_below(path)
     with contextlib.suppress(FileNotFoundError):
+        parent = os.open(path.parent, OPEN_DIRECTORY)
+        try:
+            _open_up(parent, path.name)  # Moving a directory writes to it: its parent changes.
+        finally:
+            os.close(parent)
         path.rename(trash / _free_name(trash, path.name))
 
 
@@ -72,7 +77,7 @@ def _clear(inner: int, entry: str, top: int, counter: int) -> int:
             return counter
         if _try_rmdir(inner, entry):
             return counter
-        _open_up(inner, entry)  # Moving a directory writes to it: its parent changes.
+        _open_up(inner, entry)
         while True:
             counter += 1
             try:
