@@ -45,7 +45,8 @@ class Reply:
 
 
 def json_reply(value: object, status: int = 200) -> Reply:
-    return Reply(status, json.dumps(value, separators=(",", ":")).encode())
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return Reply(status, text.encode("utf-8", "replace"))
 
 
 def error_reply(error: AgentError) -> Reply:
@@ -147,6 +148,10 @@ class Server:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer, link.gone))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    @property
+    def connections(self) -> int:
+        return len(self._tasks)
 
     def _link(self) -> _Link:
         return _Link(self, asyncio.StreamReader(limit=self._limits.head_bytes))

@@ -21,14 +21,17 @@ from typing import NoReturn
 from chatd.agent.answering import Desk, Request, Route
 from chatd.agent.auth import Gate
 from chatd.agent.config import BadConfig, Config, load
+from chatd.agent.context import Places
 from chatd.agent.environment import Surroundings
 from chatd.agent.fence import Fence
 from chatd.agent.finished import Finished
 from chatd.agent.http import Reply, Server, json_reply
 from chatd.agent.once import Once
 from chatd.agent.processes import Processes
+from chatd.agent.routes_context import ContextRoutes
 from chatd.agent.routes_files import FileRoutes, Threads
 from chatd.agent.routes_processes import ProcessRoutes
+from chatd.agent.watching import SystemClock, Watcher
 
 VERSION = "1"
 LOCK_S = 5.0
@@ -61,6 +64,12 @@ class Agent:
             fence=fence,
             touched=self._touched,
         )
+        self._watcher = Watcher(
+            Places(home=config.home, directory=config.directory),
+            threads=self._threads,
+            clock=SystemClock(),
+        )
+        self._tasks: list[asyncio.Task[None]] = []
         gate = Gate(
             key=config.dial_key, agent_id=config.agent_id, boot_id=self._boot_id, now=time.time
         )
@@ -68,12 +77,14 @@ class Agent:
             Route("GET", "/healthz", self._health, any_boot=True),
             *files.routes(),
             *ProcessRoutes(self._processes, fence).routes(),
+            *ContextRoutes(self._watcher).routes(),
         ]
         self._server = Server(Desk(gate, routes))
 
     async def listen(self) -> None:
         """Others of this machine cannot open the socket; a port is for whoever has the key."""
         config = self._config
+        self._tasks.append(asyncio.ensure_future(self._watcher.run()))
         if config.socket:
             os.makedirs(os.path.dirname(config.socket), mode=0o700, exist_ok=True)
             before = os.umask(0o177)
@@ -90,6 +101,8 @@ class Agent:
         with suppress(OSError):
             if self._config.socket:
                 os.unlink(self._config.socket)
+        for task in self._tasks:
+            task.cancel()
         await self._processes.close()
         await self._once.close()
         self._fence.close()

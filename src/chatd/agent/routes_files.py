@@ -6,6 +6,7 @@ File work is done in threads, a few at a time: a slow disk holds up other file w
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -26,6 +27,7 @@ from chatd.agent.writing import write_file
 API = "/api/v0"
 MAX_CONTENT = 10 << 20
 MAX_FILES = 1000
+MAX_DIFFS = 60_000
 THREADS = 8
 FILE_WORK_S = 25.0
 
@@ -137,7 +139,7 @@ class FileRoutes:
             work = partial(edit_files, files, include_diff=include_diff)
             diffs = await self._threads.run(work)
             self._touched(request.caller.family, [each.path for each in files])
-            return {"ok": True, "files": diffs}
+            return {"ok": True, "files": _bounded(diffs)}
 
         return await self._once_for(request.caller, "edit", effect)
 
@@ -148,6 +150,18 @@ class FileRoutes:
         if not caller.key:
             return json_reply(await effect())
         return json_reply(await self._once.perform(caller.key, kind, effect))
+
+
+def _bounded(diffs: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Small enough to be kept for whoever asks again: the longest ones are left out first."""
+    sizes = [len(json.dumps(each)) for each in diffs]
+    kept = [dict(each) for each in diffs]
+    for place in sorted(range(len(kept)), key=lambda place: -sizes[place]):
+        if sum(sizes) <= MAX_DIFFS:
+            break
+        kept[place]["diff"] = f"(the diff of {len(kept[place]['diff'])} characters is left out)\n"
+        sizes[place] = len(json.dumps(kept[place]))
+    return kept
 
 
 def _file_edits(item: object) -> FileEdits:

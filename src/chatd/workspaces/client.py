@@ -30,6 +30,8 @@ from chatd.workspaces.asking import MAX_JSON, Answer, Ask, Line
 
 API: Final = "/api/v0"
 MAX_FILE: Final = 10 << 20
+MAX_CONTEXT: Final = 16 << 20
+"""An agent has two MiB of it at most, and every byte may need an escape."""
 SLICE_S: Final = 60.0
 """The agent would wait for up to five minutes; asking more often notices sooner that it is gone."""
 ANSWER_S: Final = 30.0
@@ -200,7 +202,8 @@ class AgentClient:
         """The context when it is newer than `after`, or as it is after `wait_s`."""
         wait_s = min(wait_s, SLICE_S)
         query = {"after": after, "wait_s": f"{wait_s:.3f}"}
-        return _decode(await self._get("/context", query, wait_s=wait_s), Context)
+        raw = await self._get("/context", query, wait_s=wait_s, max_answer=MAX_CONTEXT)
+        return _decode(raw, Context)
 
     async def _get(
         self,

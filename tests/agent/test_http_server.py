@@ -1,0 +1,288 @@
+"""The agent's HTTP server against clients that are slow, greedy, confused or gone."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+import pytest
+
+from chatd.agent.errors import AgentError
+from chatd.agent.http import Exchange, Limits, Reply, Server, error_reply, json_reply
+from chatd.agent.parsing import Head
+from tests.support.eventually import eventually
+
+WAIT_S = 30.0
+SOON = Limits(head_bytes=2048, head_s=0.2, body_s=0.2, write_s=0.2, close_s=0.1)
+PATIENT = Limits(head_bytes=2048, connections=4, close_s=0.1)
+
+
+class Job:
+    """Satisfies `Exchange`."""
+
+    def __init__(self, head: Head, office: "Office") -> None:
+        self.max_body = 100
+        self.waits = head.path == "/wait"
+        self._head = head
+        self._office = office
+
+    async def run(self, body: bytes) -> Reply:
+        if self._head.path in ("/wait", "/act"):
+            return await self._office.hold()
+        if self._head.path == "/large":
+            return Reply(200, bytes(16 << 20))
+        return json_reply({"path": self._head.path, "body": body.decode()})
+
+    def refuse(self, error: AgentError) -> Reply:
+        return error_reply(error)
+
+
+class Office:
+    """Satisfies `Answers`."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.let_go = asyncio.Event()
+        self.ended: list[str] = []
+        self.news = asyncio.Event()
+
+    def begin(self, head: Head) -> Exchange:
+        if head.path == "/never":
+            raise AgentError(401, "no")
+        return Job(head, self)
+
+    async def hold(self) -> Reply:
+        self.begun.set()
+        try:
+            await self.let_go.wait()
+        except asyncio.CancelledError:
+            self.ended.append("cancelled")
+            raise
+        else:
+            self.ended.append("done")
+        finally:
+            self.news.set()
+        return json_reply({})
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def ask(self, text: str) -> str:
+        self.writer.write(text.encode())
+        return await self.reply()
+
+    async def reply(self) -> str:
+        """One reply: its status and its body."""
+        async with asyncio.timeout(WAIT_S):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+            length = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
+            body = await self.reader.readexactly(length)
+        return f"{head.split(' ')[1]} {body.decode()}"
+
+    async def ended(self) -> bytes:
+        """What still came before the server closed the connection."""
+        async with asyncio.timeout(WAIT_S):
+            with contextlib.suppress(ConnectionError):
+                return await self.reader.read()
+        return b""
+
+
+class Stage:
+    def __init__(self, path: str, limits: Limits) -> None:
+        self.path = path
+        self.office = Office()
+        self.server = Server(self.office, limits)
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def connect(self) -> Client:
+        reader, writer = await asyncio.open_unix_connection(self.path)
+        self._writers.append(writer)
+        return Client(reader, writer)
+
+    async def only_one_left(self) -> bool | None:
+        return self.server.connections == 1 or None
+
+    def hang_up(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+
+Staging = Callable[[Limits], contextlib.AbstractAsyncContextManager[Stage]]
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Staging:
+    @contextlib.asynccontextmanager
+    async def staged(limits: Limits) -> AsyncGenerator[Stage]:
+        stage = Stage(str(tmp_path / "socket"), limits)
+        await stage.server.listen_unix(stage.path)
+        try:
+            yield stage
+        finally:
+            stage.hang_up()
+            stage.office.let_go.set()
+            async with asyncio.timeout(WAIT_S):
+                await stage.server.close()
+
+    return staged
+
+
+GET = "GET /{} HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def test_one_connection_serves_many_requests(staging: Staging) -> None:
+    async with staging(PATIENT) as stage:
+        client = await stage.connect()
+        assert await client.ask(GET.format("a")) == '200 {"path":"/a","body":""}'
+        post = "POST /b HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
+        assert await client.ask(post) == '200 {"path":"/b","body":"hi"}'
+        close = "GET /c HTTP/1.1\r\nConnection: close\r\n\r\n"
+        assert await client.ask(close) == '200 {"path":"/c","body":""}'
+        assert await client.ended() == b""
+
+
+async def test_requests_that_come_at_once_are_answered_in_order(staging: Staging) -> None:
+    async with staging(PATIENT) as stage:
+        client = await stage.connect()
+        post = "POST /b HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
+        assert await client.ask(GET.format("a") + post + GET.format("c")) == (
+            '200 {"path":"/a","body":""}'
+        )
+        assert await client.reply() == '200 {"path":"/b","body":"hi"}'
+        assert await client.reply() == '200 {"path":"/c","body":""}'
+
+
+async def test_a_client_may_ask_whether_to_go_on(staging: Staging) -> None:
+    async with staging(PATIENT) as stage:
+        client = await stage.connect()
+        client.writer.write(
+            b"POST /b HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+        )
+        async with asyncio.timeout(WAIT_S):
+            assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert await client.ask("hi") == '200 {"path":"/b","body":"hi"}'
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        ("nonsense\r\n\r\n", 400),
+        ("GET / HTTP/2.0\r\n\r\n", 505),
+        ("GET http://elsewhere/ HTTP/1.1\r\n\r\n", 400),
+        ("GET /%ff HTTP/1.1\r\n\r\n", 400),
+        ("GET /a?b HTTP/1.1\r\n\r\n", 400),
+        ("GET /a?b=1&b=2 HTTP/1.1\r\n\r\n", 400),
+        ("GET /a HTTP/1.1\r\nA : b\r\n\r\n", 400),
+        ("GET /a HTTP/1.1\r\nA: b\r\n c\r\n\r\n", 400),
+        ("GET /a HTTP/1.1\r\nA: b\x00\r\n\r\n", 400),
+        ("GET /a HTTP/1.1\r\nA: b\nB: c\r\n\r\n", 400),
+        ("GET /a HTTP/1.1\r\nA: b\r\na: c\r\n\r\n", 400),
+        ("POST /a HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        ("POST /a HTTP/1.1\r\nContent-Length: 1, 2\r\n\r\n", 400),
+        ("POST /a HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nhi", 400),
+        ("POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", 411),
+        ("POST /a HTTP/1.1\r\nContent-Length: 101\r\n\r\n" + 101 * "x", 413),
+        ("GET /a HTTP/1.1\r\n" + "".join(f"A{n}: b\r\n" for n in range(65)) + "\r\n", 431),
+        ("GET /a HTTP/1.1\r\nA: " + 3000 * "b" + "\r\n\r\n", 431),
+        ("GET /" + 3000 * "b", 431),
+        ("GET /never HTTP/1.1\r\n\r\n", 401),
+    ],
+)
+async def test_a_bad_request_is_refused_and_ends_the_connection(
+    staging: Staging, request_: str, status: int
+) -> None:
+    async with staging(PATIENT) as stage:
+        client = await stage.connect()
+        assert (await client.ask(request_)).startswith(str(status))
+        assert await client.ended() == b""
+        assert (await (await stage.connect()).ask(GET.format("a"))).startswith("200")
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    ["GET /a HT", "GET /a HTTP/1.1\r\nA: b\r\n", "POST /a HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"],
+)
+async def test_a_client_that_does_not_finish_is_left(staging: Staging, beginning: str) -> None:
+    async with staging(SOON) as stage:
+        slow, quick = await stage.connect(), await stage.connect()
+        slow.writer.write(beginning.encode())
+        assert (await quick.ask(GET.format("a"))).startswith("200")
+        assert await slow.ended() == b""
+
+
+async def test_a_client_that_never_asks_is_left(staging: Staging) -> None:
+    async with staging(Limits(idle_s=0.1)) as stage:
+        assert await (await stage.connect()).ended() == b""
+
+
+async def test_a_client_that_does_not_take_its_reply_is_left(staging: Staging) -> None:
+    async with staging(SOON) as stage:
+        slow, quick = await stage.connect(), await stage.connect()
+        slow.writer.write(GET.format("large").encode())
+        assert (await quick.ask(GET.format("a"))).startswith("200")
+        # Not a byte is read until the server has given up on the reply.
+        await eventually(stage.only_one_left, within_s=WAIT_S)
+        assert len(await slow.ended()) < 16 << 20
+
+
+async def test_there_are_never_too_many_connections(staging: Staging) -> None:
+    async with staging(PATIENT) as stage:
+        clients = [await stage.connect() for _ in range(4)]
+        for client in clients:
+            assert (await client.ask(GET.format("a"))).startswith("200")
+        fifth = await stage.connect()
+        assert (await fifth.reply()).startswith("503")
+        assert await fifth.ended() == b""
+        for client in clients:
+            assert (await client.ask(GET.format("a"))).startswith("200")
+
+
+async def test_who_only_waits_is_not_served_after_leaving(staging: Staging) -> None:
+    async with staging(PATIENT) as stage:
+        client = await stage.connect()
+        client.writer.write(GET.format("wait").encode())
+        async with asyncio.timeout(WAIT_S):
+            await stage.office.begun.wait()
+            client.writer.write_eof()
+            await stage.office.news.wait()
+        assert stage.office.ended == ["cancelled"]
+        assert await client.ended() == b""
+
+
+async def test_an_effect_is_carried_to_its_end_without_the_client(staging: Staging) -> None:
+    async with staging(PATIENT) as stage:
+        client = await stage.connect()
+        client.writer.write(GET.format("act").encode())
+        async with asyncio.timeout(WAIT_S):
+            await stage.office.begun.wait()
+            client.writer.transport.abort()
+            assert (await (await stage.connect()).ask(GET.format("a"))).startswith("200")
+            assert stage.office.ended == []
+            stage.office.let_go.set()
+            await stage.office.news.wait()
+        assert stage.office.ended == ["done"]
+
+
+async def test_closing_lets_effects_finish_and_cuts_off_waits(staging: Staging) -> None:
+    async with staging(PATIENT) as stage:
+        acting, waiting, idle = [await stage.connect() for _ in range(3)]
+        assert (await idle.ask(GET.format("a"))).startswith("200")
+        waiting.writer.write(GET.format("wait").encode())
+        async with asyncio.timeout(WAIT_S):
+            await stage.office.begun.wait()
+            stage.office.begun.clear()
+            acting.writer.write(GET.format("act").encode())
+            await stage.office.begun.wait()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(stage.server.close(grace_s=WAIT_S))
+                await stage.office.news.wait()
+                assert stage.office.ended == ["cancelled"]
+                stage.office.let_go.set()
+                assert await acting.reply() == "200 {}"
+        assert stage.office.ended == ["cancelled", "done"]
+        assert await waiting.ended() == await idle.ended() == b""
+        with pytest.raises(OSError, match=r"."):
+            await stage.connect()
