@@ -27,11 +27,25 @@ _LEVELS: Final[Mapping[str, int]] = {
     "runner_crashed": logging.ERROR,
     "runner_failed": logging.ERROR,
     "runner_left": logging.DEBUG,
+    "chats_removed": logging.INFO,
+    "taken_over": logging.INFO,
     "task_left_behind": logging.WARNING,
     "tick_failed": logging.WARNING,
     "tool_failed": logging.WARNING,
     "watch_unreadable": logging.ERROR,
     "worker_failed": logging.ERROR,
+    "workers_reaped": logging.INFO,
+}
+# What an operator should know without looking the event up.
+_WORDS: Final[Mapping[str, str]] = {
+    "chats_removed": "removed chats that were archived long ago",
+    "commit_delayed": "the database is slow or away; a step waits to be written",
+    "drain_started": "stopping: waiting for the steps under way",
+    "drained": "stopped: chats that were not done are left to other replicas",
+    "lease_lost": "the database was away for too long; other replicas take the chats over",
+    "taken_over": "took over a chat whose replica has died",
+    "tick_failed": "the database does not answer; chats wait",
+    "workers_reaped": "a replica has died or was cut off; its chats are handed on",
 }
 _USUAL: Final = logging.DEBUG
 # Leaving is worth a line only if there was something to leave.
@@ -44,8 +58,13 @@ class Line(Struct, frozen=True, kw_only=True):
     event: str
     fields: Mapping[str, object]
 
+    @property
+    def words(self) -> str | None:
+        return _WORDS.get(self.event)
+
     def __str__(self) -> str:
-        return " ".join([self.event, *(f"{name}={value}" for name, value in self.fields.items())])
+        said = [self.event, *(f"{name}={value}" for name, value in self.fields.items())]
+        return " ".join(said if self.words is None else [*said, f"({self.words})"])
 
 
 class Telemetry:

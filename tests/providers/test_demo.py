@@ -21,6 +21,7 @@ from chatd.domain.model import (
     ReasoningDelta,
     SourceFound,
     TextDelta,
+    ToolSpec,
 )
 from chatd.domain.parts import Text
 from chatd.providers.demo.options import DemoOptions
@@ -153,6 +154,79 @@ async def test_a_tool_is_called_and_its_result_shown(demo: DemoProvider) -> None
 async def test_tools_that_are_not_offered_are_not_called(demo: DemoProvider, prompt: str) -> None:
     assert await calls(demo, asked(prompt)) == []
     assert await calls(demo, asked(prompt, tools=ALL_TOOLS, tool_choice="none")) == []
+
+
+def declared(name: str, schema: bytes = b'{"type":"object"}') -> ToolSpec:
+    return ToolSpec(name=name, description="Declared by a client.", input_schema=Raw(schema))
+
+
+WEATHER = declared(
+    "get_weather", b'{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}'
+)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "named"),
+    [
+        ("What is the weather in Rome?", "get_weather"),
+        ("search the archive", "searchArchive"),
+        ("use a tool", "get_weather"),
+        ("Hello", "get_weather"),
+        ("an error, permanent", None),
+        ("a long story", None),
+    ],
+)
+async def test_tools_that_a_client_has_declared_are_used(
+    demo: DemoProvider, prompt: str, named: str | None
+) -> None:
+    tools = (WEATHER, declared("searchArchive"), tool("read_file"))
+    wanted = asked(prompt, tools=tools, failures=0)
+    if "permanent" in prompt:
+        with pytest.raises(ProviderFailed):
+            await play(demo, wanted)
+        return
+    assert [name for name, _ in await calls(demo, wanted)] == ([named] if named else [])
+
+
+async def test_what_a_clients_tool_answers_is_shown_and_it_is_not_called_again(
+    demo: DemoProvider,
+) -> None:
+    prompt = "What is the weather in Rome?"
+    ((name, args),) = await calls(demo, asked(prompt, tools=(WEATHER,)))
+    assert msgspec.json.decode(args) == {"city": prompt}
+    told = request(
+        message("user", prompt),
+        message("assistant", call("c1", name, args.encode())),
+        message("tool", result("c1", '"sunny"', name)),
+        model="demo",
+        tools=(WEATHER,),
+        options=asked("").options,
+    )
+    assert "sunny" in await words(demo, told)
+    assert await calls(demo, told) == []
+
+
+async def test_a_schema_of_no_object_gets_no_arguments(demo: DemoProvider) -> None:
+    odd = declared("odd", b'{"anyOf":[{"type":"string"}]}')
+    assert await calls(demo, asked("use odd", tools=(odd,))) == [("odd", "{}")]
+
+
+async def test_a_second_summary_lists_what_the_first_one_did_and_not_its_words(
+    demo: DemoProvider,
+) -> None:
+    first = request(message("user", "paint the house"), model="demo", options=asked("").options)
+    one = await words(demo, summary.summary_request(first))
+    second = request(
+        message("user", f"{summary.PREFIX}{one}"),
+        message("assistant", "Yes."),
+        message("user", "and the fence"),
+        model="demo",
+        options=asked("").options,
+    )
+    two = await words(demo, summary.summary_request(second))
+    assert "- paint the house\n- and the fence\n" in two
+    assert summary.PREFIX.strip()[:30] not in two
+    assert summary.INSTRUCTION[:30] not in two
 
 
 async def test_a_tool_that_is_insisted_on_is_called(demo: DemoProvider) -> None:

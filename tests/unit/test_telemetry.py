@@ -5,7 +5,7 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry
 
-from chatd.telemetry import Telemetry
+from chatd.telemetry import Line, Telemetry
 
 
 @pytest.fixture
@@ -43,6 +43,8 @@ def test_an_event_is_counted_with_its_failure_and_its_time(
         ("feed_failed", {"error_kind": "database_down"}, "DEBUG"),
         ("tail_failed", {"error_kind": "database_down", "failures": 1}, "WARNING"),
         ("tail_failed", {"error_kind": "database_down", "failures": 2}, "DEBUG"),
+        ("workers_reaped", {"workers": 1, "chats": 3}, "INFO"),
+        ("taken_over", {"epoch": 2}, "INFO"),
         ("anything_else", {}, "DEBUG"),
         ("anything_else", {"error_kind": "X"}, "WARNING"),
         ("anything_else", {"error": ValueError("oh")}, "WARNING"),
@@ -67,3 +69,11 @@ def test_a_bug_is_logged_with_its_traceback_and_other_failures_without(
     emit("runner_crashed", error=ValueError("oh"))
     emit("tool_failed", error=ValueError("oh"))
     assert [record.exc_info is not None for record in caplog.records] == [True, False]
+
+
+def test_an_operator_is_told_in_words_what_a_takeover_is() -> None:
+    line = Line(event="workers_reaped", fields={"workers": 1, "chats": 3})
+    assert str(line) == (
+        "workers_reaped workers=1 chats=3"
+        " (a replica has died or was cut off; its chats are handed on)"
+    )

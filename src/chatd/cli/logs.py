@@ -19,6 +19,8 @@ class JsonFormatter(logging.Formatter):
         }
         if isinstance(record.msg, Line):
             line["event"] = record.msg.event
+            if record.msg.words is not None:
+                line["message"] = record.msg.words
             line |= record.msg.fields
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

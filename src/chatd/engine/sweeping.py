@@ -56,6 +56,7 @@ class Sweeper:
             await self._sweep(chat_id, lambda chat: _reap(chat, heard.dead))
         if heard.dead:
             await workers.strike(self._conn, heard.dead)
+            self._env.emit("workers_reaped", workers=len(heard.dead), chats=len(heard.orphaned))
 
     def _shuffled(self, chat_ids: Iterable[ChatId]) -> list[ChatId]:
         """In an order of our own: replicas that begin at different ends get in each other's

@@ -46,6 +46,7 @@ class Taking:
         self._roster = roster
         self._announce = announce
         self._wanted = asyncio.Event()
+        self._short_of_slots = False
         self._dirty: set[ChatId] = set()
         self._strays: frozenset[ChatId] = frozenset()
         self._to_release: set[ChatId] = set()
@@ -56,7 +57,7 @@ class Taking:
     # What there is to do
 
     def some(self) -> None:
-        """There may be chats that want a worker, or a slot for one."""
+        """There may be chats that want a worker."""
         self._wanted.set()
 
     def look_at(self, chat_ids: Collection[ChatId]) -> None:
@@ -78,7 +79,10 @@ class Taking:
         self._left[chat.id] = chat.snapshot_version
         if len(self._left) > REMEMBERED:
             del self._left[next(iter(self._left))]
-        self.some()
+        if self._short_of_slots or self._slots.caps is not None:
+            # Nobody else tells us of chats that we could not take when we heard of them.
+            self._short_of_slots = False
+            self.some()
 
     def unknown(self, chat_ids: Collection[ChatId]) -> None:
         """Ours by the row, but nobody here runs them: the answer to a write was lost, or the
@@ -110,6 +114,7 @@ class Taking:
             await self._env.clock.sleep(self._slots.load * YIELD_S, "yield")
         roots = min(self._slots.free(root=True), AT_ONCE)
         children = min(self._slots.free(root=False), AT_ONCE)
+        self._short_of_slots = roots == 0 or children == 0
         if roots + children == 0 or self._lease.health != "ok":
             return
         caps = self._slots.caps
@@ -118,8 +123,13 @@ class Taking:
             if caps is None
             else workers.acquire_capped(self._conn, self._me, caps, roots=roots, children=children)
         )
+        grown_up = sum(chat.is_root for chat in taken)
+        if grown_up == roots or len(taken) - grown_up == children:
+            self._short_of_slots = True
         for chat in taken:
             self._env.emit("acquired", chat_id=chat.id, epoch=chat.epoch)
+            if chat.orphan_count > 0:
+                self._env.emit("taken_over", chat_id=chat.id, epoch=chat.epoch)
             self._announce(chat)
             self._roster.hear(chat)
         if len(taken) >= (AT_ONCE if caps is None else 1):

@@ -6,29 +6,44 @@ from collections.abc import Callable
 from typing import Final
 
 from chatd.domain.model import ModelRequest, ProviderFault
+from chatd.domain.summary import PREFIX
 from chatd.providers.demo import words
 from chatd.providers.demo.beats import Break, Cite, Refuse, Say, Scene, Think, Use, say
+from chatd.providers.demo.foreign import call, foreign, mentioned
 from chatd.providers.demo.repair import repair
 from chatd.providers.demo.turn import Turn, Used, prompts, read_turn
 
 SLOW: Final = 0.1
 _QUOTED: Final = 600
 _SHOWN: Final = 2000
+_ASKS_FOR_SUMMARY: Final = re.compile(r"^write a summary\b", re.IGNORECASE | re.MULTILINE)
 
 
 def scene_for(request: ModelRequest, *, seed: int, failures_left: int) -> Scene:
     """`failures_left`: how often it still has to fail if it is asked for an error."""
     turn = read_turn(request)
-    if request.tool_choice == "none" and re.match(r"write a summary\b", turn.prompt, re.IGNORECASE):
+    if request.tool_choice == "none" and _ASKS_FOR_SUMMARY.search(turn.prompt):
         return _summary(request)
     if _says(turn, r"errors?|fail(?:s|ure)?") and not _says(turn, r"failing test|fix"):
         return _error(turn, failures_left)
+    if (scene := _foreign(turn)) is not None:
+        return scene
     for pattern, scene in _SCENES:
         if _says(turn, pattern):
             return scene(turn)
     if _says(turn, r"long|essay|story"):
         return _long(random.Random(f"{seed}:{turn.prompt}"))
-    return _plain(turn)
+    others = [] if turn.used else foreign(turn)
+    return call(others[0], turn) if others else _plain(turn)
+
+
+def _foreign(turn: Turn) -> Scene | None:
+    """A tool that no script knows: its result is shown, or it is called if it was spoken of."""
+    if turn.used:
+        last = turn.used[-1]
+        return _shown(last) if last.name in {tool.name for tool in foreign(turn)} else None
+    tool = mentioned(turn)
+    return None if tool is None else call(tool, turn)
 
 
 def _says(turn: Turn, pattern: str) -> bool:
@@ -80,6 +95,8 @@ def _tool(turn: Turn) -> Scene:
                 Use(name="execute", args={"command": command}),
             )
         )
+    if others := foreign(turn):
+        return call(others[0], turn)
     if turn.has("list_templates"):
         return _templates(turn)
     return say(
@@ -180,7 +197,7 @@ def _plain(turn: Turn) -> Scene:
 
 def _summary(request: ModelRequest) -> Scene:
     """For a chat that grew too long. What people asked for is all that a script can know."""
-    asked = prompts(request)[:-1]
+    asked = [said for text in prompts(request) for said in _asked(text)]
     listed = "\n".join(f"- {text[:200]}" for text in asked[-20:]) or "- (nothing)"
     last = asked[-1][:500] if asked else "(nothing)"
     return say(
@@ -188,6 +205,15 @@ def _summary(request: ModelRequest) -> Scene:
         f" said, oldest first:\n{listed}\n\nProgress: all but the last was answered.\n\n"
         f"Next: {last}"
     )
+
+
+def _asked(text: str) -> list[str]:
+    """What a person asked for in this message: an earlier summary has listed it, and the request
+    for this one is nobody's."""
+    if text.startswith(PREFIX.strip()):
+        return [line.removeprefix("- ") for line in text.splitlines() if line.startswith("- ")]
+    own = _ASKS_FOR_SUMMARY.split(text)[0].strip()
+    return [own] if own else []
 
 
 # The first that fits is played. Words that change what is done come before words that only
