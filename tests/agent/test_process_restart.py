@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -41,11 +42,12 @@ class Gated(Mapping[str, str]):
 async def test_closing_kills_whole_groups_and_refuses_new_commands(tmp_path: Path) -> None:
     async with bench(tmp_path) as desk:
         stubborn = await desk.start("trap '' TERM; sleep 600 & echo $!; wait; sleep 600")
-        child = int(str((await desk.news(stubborn))["output"]))
+        child = os.pidfd_open(int(str((await desk.news(stubborn))["output"])))
         await desk.processes.close()
         output = await desk.processes.output(stubborn)
         assert (output["running"], output["exit_code"]) == (False, -1)
-        assert not runs(child)
+        assert await asyncio.to_thread(select.select, [child], [], [], PATIENCE_S) != ([], [], [])
+        os.close(child)
         with pytest.raises(AgentError) as refusal:
             await desk.start("true")
         assert refusal.value.status == 503
@@ -163,11 +165,3 @@ async def refused(start: object) -> AgentError:
     with pytest.raises(AgentError) as refusal:
         await start
     return refusal.value
-
-
-def runs(pid: int) -> bool:
-    """Dead but not buried by the first process counts as dead."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
