@@ -268,6 +268,7 @@ def _doors(house: House, token: str) -> Doors:
         env=replica.env,
         registry=house.registry,
         draining=house.stop.is_set,
+        known=replica.feeds.known,
     )
 
 

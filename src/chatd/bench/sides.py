@@ -24,7 +24,8 @@ _AUTH: Final = f"authorization: Bearer {TOKEN}\r\n"
 _PART: Final = b'data: {"type":"message_part"'
 _MESSAGE: Final = b'data: {"type":"message",'
 _ANSWER: Final = b'"role":"assistant"'
-_ERROR: Final = b'data: {"type":"error"'
+_BROKEN: Final = (b'data: {"type":"error"', b'data: {"code"')
+"""The turn failed, or the server has ended the stream and says why."""
 
 
 class Heard(Struct, frozen=True, kw_only=True):
@@ -79,7 +80,7 @@ class Ear:
                 self._line.fail(InvariantBroken("The answer is not what the model said."))
             self.first_at = self.first_at or time.perf_counter()
             self._line.stop()
-        elif line.startswith(_ERROR):
+        elif line.startswith(_BROKEN):
             self._line.fail(InvariantBroken(line.decode()))
 
     def heard(self) -> Heard:

@@ -79,7 +79,7 @@ class Taking:
         self._left[chat.id] = chat.snapshot_version
         if len(self._left) > REMEMBERED:
             del self._left[next(iter(self._left))]
-        if self._short_of_slots or self._slots.caps is not None:
+        if self._short_of_slots or self._taking.locked() or self._slots.caps is not None:
             # Nobody else tells us of chats that we could not take when we heard of them.
             self._short_of_slots = False
             self.some()

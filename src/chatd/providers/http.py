@@ -19,6 +19,7 @@ from msgspec import Struct, structs
 from chatd.domain.model import Failed, ModelEvent, ProviderFailed, ProviderFault
 from chatd.domain.retry import retry_after_s
 from chatd.providers.faults import error_word, host_of, transport_fault
+from chatd.providers.pace import Beat, Pace, joined
 from chatd.providers.secret import Secret, redacted
 
 MAX_ERROR_BODY: Final = 16 * 1024
@@ -66,6 +67,7 @@ class Http:
         self._config = config or HttpConfig()
         # One that keeps connections for the next request, and one that never does.
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self._beat = Beat()
         self._is_closed = False
 
     async def close(self) -> None:
@@ -182,9 +184,10 @@ class Http:
     ) -> AsyncGenerator[ModelEvent]:
         content = response.content
         fault: ProviderFault | None = None
-        chunk = first
+        chunk, pace = first, Pace(self._beat)
         while not decoder.done:
             if not chunk:
+                await pace.rest()
                 try:
                     chunk = await content.readany()
                 except (aiohttp.ClientError, OSError) as error:
@@ -192,7 +195,7 @@ class Http:
                     break
                 if not chunk:
                     break
-            for event in decoder.feed(chunk):
+            for event in joined(decoder.feed(chunk)):
                 if isinstance(event, Failed):
                     raise self.failed(event.fault)
                 yield event

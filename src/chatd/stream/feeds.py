@@ -67,6 +67,11 @@ class Feeds:
     def watched(self) -> int:
         return len(self._feeds)
 
+    def known(self, chat_id: ChatId) -> Chat | None:
+        """The row of a chat that is watched here, as it was last seen."""
+        feed = self._feeds.get(chat_id)
+        return None if feed is None else feed.chat
+
     # For transports
 
     @asynccontextmanager
