@@ -1,0 +1,115 @@
+"""A chat that asks for workspaces: real rows and a real build worker, a backend and agents that do
+as a test likes."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw
+
+from chatd.clock import SystemClock
+from chatd.domain.chat import Fence
+from chatd.domain.hands import AgentLost
+from chatd.domain.ids import ChatId, ToolCallId, WorkspaceId
+from chatd.domain.ports import ToolContext
+from chatd.domain.states import State
+from chatd.domain.tool_output import ToolOutput
+from chatd.domain.workspace import AgentRow, Lifecycle, Pulse
+from chatd.store import agents, chats
+from chatd.store.pool import Pool
+from chatd.tools.workspaces import workspace_tools
+from chatd.workspaces.builder import Builder
+from chatd.workspaces.catalogue import Catalogue
+from chatd.workspaces.making import Making, MakingConfig
+from chatd.workspaces.provisioning import Provisioning
+from chatd.workspaces.waiting import Waiting, Waits
+from tests.support.builders import FakeBackend, building
+from tests.support.factories import CHAT
+from tests.support.seeds import Seed
+from tests.support.store import plant_in
+from tests.support.streaming import env_with
+from tests.support.workspaces import BACKEND, HOST, TEMPLATE, plant_template
+
+BRIEF = Waits(build_s=0.3, agent_s=0.3, scripts_s=0.3)
+PATIENT = Waits(build_s=30, agent_s=30, scripts_s=30)
+
+
+class Agents:
+    """Those whose pulse can be felt. `unheard`: so many first tries have no answer."""
+
+    def __init__(self) -> None:
+        self.lifecycles: list[Lifecycle] = ["ready"]
+        self.silent = False
+        self.unheard = 0
+        self.asked = 0
+
+    async def ping(self, agent: AgentRow) -> Pulse:
+        del agent
+        self.asked += 1
+        if self.silent or self.asked <= self.unheard:
+            raise AgentLost("Nobody answers.")
+        first = self.lifecycles[0]
+        if len(self.lifecycles) > 1:
+            del self.lifecycles[0]
+        return Pulse(boot_id="boot", lifecycle=first, directory="/home/dev")
+
+
+class Site:
+    def __init__(
+        self, pool: Pool, backend: FakeBackend, builder: Builder, fence: Fence, waits: Waits
+    ) -> None:
+        self.pool = pool
+        self.backend = backend
+        self.agents = Agents()
+        self.bound: list[tuple[ChatId, WorkspaceId]] = []
+        self._fence = fence
+        self._calls = 0
+        env = env_with(SystemClock())
+        making = Making(
+            pool,
+            Waiting(pool, self.agents.ping, env.clock, waits),
+            {BACKEND: backend},
+            env,
+            MakingConfig(host_id=HOST),
+            wake=builder.wake,
+            bound=self._was_bound,
+        )
+        provisioning = Provisioning(pool, Catalogue(pool, env.clock), making)
+        self.tools = {tool.spec.name: tool for tool in workspace_tools(provisioning)}
+
+    async def _was_bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
+        self.bound.append((chat_id, workspace_id))
+
+    async def use(self, name: str, call: str | None = None, /, **args: object) -> ToolOutput:
+        row = await chats.get(self.pool, CHAT)
+        assert row is not None
+        self._calls += 1
+        context = ToolContext(
+            chat=row, call_id=ToolCallId(call or f"call-{self._calls}"), fence=self._fence
+        )
+        return await self.tools[name].run(context, Raw(msgspec.json.encode(args)))
+
+    async def told(self, name: str, call: str | None = None, /, **args: object) -> dict[str, Any]:
+        output = await self.use(name, call, **args)
+        assert not output.is_error, output.text
+        return msgspec.json.decode(output.text, type=dict[str, Any])
+
+    async def create(self, call: str | None = None, /, **args: object) -> dict[str, Any]:
+        return await self.told("create_workspace", call, template_id=str(TEMPLATE), **args)
+
+    async def hear(self, workspace_id: str) -> None:
+        """The heartbeat has heard of the agent of this workspace."""
+        which = WorkspaceId(UUID(workspace_id))
+        found = await agents.of_latest_build(self.pool, which)
+        await agents.heard(self.pool, {each.id: Pulse(boot_id="boot") for each in found})
+
+
+@asynccontextmanager
+async def a_site(pool: Pool, *, waits: Waits = PATIENT, **template: object) -> AsyncGenerator[Site]:
+    await plant_template(pool, **template)
+    fence = Fence.of(await plant_in(pool, Seed(state=State.R0, calls="local")))
+    backend = FakeBackend()
+    async with building(pool, SystemClock(), backend) as builder:
+        yield Site(pool, backend, builder, fence, waits)

@@ -1,0 +1,274 @@
+"""How a chat gets a workspace, what it is told on the way, and that it gets one only."""
+
+import asyncio
+from typing import LiteralString
+from uuid import UUID
+
+import pytest
+
+from chatd.domain.ids import WorkspaceId
+from chatd.domain.workspace import BuildId, Lifecycle, Parameter, VersionId
+from chatd.store import builds, chats, templates, workspaces
+from chatd.store.pool import Pool
+from chatd.workspaces.backend import BuildFailed
+from tests.support.factories import CHAT, OWNER
+from tests.support.workspaces import TEMPLATE, template, version
+from tests.tools.site import BRIEF, a_site
+
+OTHER = VersionId(UUID(int=0x7E2))
+
+
+async def of_chat(pool: Pool) -> WorkspaceId | None:
+    row = await chats.get(pool, CHAT)
+    assert row is not None
+    return row.workspace_id
+
+
+async def test_a_workspace_is_made_and_waited_for(pool: Pool) -> None:
+    async with a_site(pool) as site:
+        told = await site.create(name="my-work")
+        assert told["created"] is True
+        assert told["workspace_name"] == "my-work"
+        assert told["directory"] == "/home/dev"
+        made = WorkspaceId(UUID(told["workspace_id"]))
+        assert await of_chat(pool) == made
+        build = await builds.get(pool, BuildId(UUID(told["build_id"])))
+        assert build is not None
+        assert (build.status, build.initiator_id, build.reason) == ("succeeded", OWNER, "tool")
+        # Once so that its logs can be watched, once more when it can be used.
+        assert site.bound == [(CHAT, made), (CHAT, made)]
+
+
+@pytest.mark.promise("P7")
+async def test_a_call_that_is_run_again_makes_no_second_workspace(pool: Pool) -> None:
+    async with a_site(pool) as site:
+        first = await site.create("the-call")
+        again = await site.create("the-call")
+        assert again["workspace_id"] == first["workspace_id"]
+        assert len(await workspaces.of_owner(pool, OWNER)) == 1
+        assert sum(site.backend.made.values()) == 1
+
+
+async def test_a_chat_that_has_a_workspace_keeps_it(pool: Pool) -> None:
+    async with a_site(pool) as site:
+        first = await site.create()
+        await site.hear(first["workspace_id"])
+        again = await site.create()
+        assert again["already_exists"] is True
+        assert again["no_build"] is True
+        assert again["workspace_id"] == first["workspace_id"]
+
+
+async def test_a_workspace_whose_agent_is_gone_is_replaced(pool: Pool) -> None:
+    async with a_site(pool) as site:
+        first = await site.create()
+        await site.hear(first["workspace_id"])
+        await pool.execute("UPDATE workspace_agents SET disconnected_at = now() + interval '1 s'")
+        again = await site.create()
+        assert again["created"] is True
+        assert again["workspace_id"] != first["workspace_id"]
+
+
+async def test_a_workspace_that_is_deleted_is_replaced(pool: Pool) -> None:
+    async with a_site(pool) as site:
+        first = await site.create()
+        await pool.execute("UPDATE workspaces SET deleted = true")
+        again = await site.create()
+        assert again["created"] is True
+        assert again["workspace_id"] != first["workspace_id"]
+
+
+async def test_a_stopped_workspace_is_to_be_started(pool: Pool) -> None:
+    async with a_site(pool) as site:
+        await site.create()
+        stopped = await site.told("stop_workspace")
+        assert stopped["stopped"] is True
+        assert "start_workspace" in (await site.create())["message"]
+        again = await site.told("stop_workspace")
+        assert (again["stopped"], again["no_build"]) == (True, True)
+        started = await site.told("start_workspace")
+        assert started["started"] is True
+        assert started["build_id"]
+        running = await site.told("start_workspace")
+        assert (running["started"], running["no_build"]) == (True, True)
+
+
+@pytest.mark.parametrize("tool", ["start_workspace", "stop_workspace"])
+async def test_without_a_workspace_there_is_nothing_to_start_or_stop(pool: Pool, tool: str) -> None:
+    async with a_site(pool) as site:
+        told = await site.told(tool)
+        assert told == {
+            "error": "This chat has no workspace. Call list_templates, then create_workspace."
+        }
+        await site.create()
+        await pool.execute("UPDATE workspaces SET deleted = true")
+        assert str((await site.told(tool))["error"]).startswith("The chat's workspace is deleted.")
+
+
+async def test_a_build_under_way_is_waited_for_and_not_repeated(pool: Pool) -> None:
+    async with a_site(pool) as site:
+        site.backend.hold = "made"
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(site.create())
+            async with asyncio.timeout(20):
+                await site.backend.reached.wait()
+            second = group.create_task(site.create())
+            site.backend.go.set()
+        assert second.result()["workspace_id"] == first.result()["workspace_id"]
+        assert second.result()["already_exists"] is True
+
+
+async def test_a_build_that_fails_keeps_its_id_and_says_why(pool: Pool) -> None:
+    async with a_site(pool) as site:
+        site.backend.hold, site.backend.fails = "asked", BuildFailed("The disk is full.")
+        site.backend.go.set()
+        told = await site.create()
+        assert "created" not in told
+        assert "The disk is full." in told["error"]
+        assert told["build_id"]
+        site.backend.hold = None
+        started = await site.told("start_workspace")
+        assert started["started"] is True
+
+
+@pytest.mark.promise("P14")
+async def test_a_build_that_does_not_end_is_left_to_itself(pool: Pool) -> None:
+    async with a_site(pool, waits=BRIEF) as site:
+        site.backend.hold = "made"
+        told = await site.create()
+        assert "start_workspace later" in told["error"]
+        assert told["build_id"]
+        site.backend.go.set()
+
+
+@pytest.mark.promise("P14")
+async def test_an_agent_that_never_comes_is_no_failure(pool: Pool) -> None:
+    async with a_site(pool, waits=BRIEF) as site:
+        site.agents.silent = True
+        told = await site.create()
+        assert told["created"] is True
+        assert told["agent_status"] == "not_ready"
+        assert told["agent_error"] == "Nobody answers."
+
+
+async def test_an_agent_that_comes_late_is_waited_for(pool: Pool) -> None:
+    async with a_site(pool) as site:
+        site.agents.unheard = 2
+        site.agents.lifecycles = ["starting", "ready"]
+        told = await site.create()
+        assert told["created"] is True
+        assert "agent_status" not in told
+        assert "startup_scripts" not in told
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "told_of"),
+    [
+        ("start_error", "startup_scripts_failed"),
+        ("start_timeout", "startup_scripts_timeout"),
+        ("starting", "startup_scripts_timeout"),
+        ("shutting_down", "startup_scripts_unknown"),
+    ],
+)
+async def test_scripts_that_end_badly_are_told_and_no_failure(
+    pool: Pool, lifecycle: Lifecycle, told_of: str
+) -> None:
+    async with a_site(pool, waits=BRIEF) as site:
+        site.agents.lifecycles = [lifecycle]
+        told = await site.create()
+        assert told["created"] is True
+        assert told["startup_scripts"] == told_of
+        assert told["lifecycle_state"] == lifecycle
+
+
+async def test_a_name_that_is_taken_is_varied(pool: Pool) -> None:
+    async with a_site(pool) as site:
+        await site.create(name="work")
+        await pool.execute("UPDATE chats SET workspace_id = NULL")
+        other = await site.create(name="work")
+        assert other["created"] is True
+        assert other["workspace_name"].startswith("work-")
+
+
+async def test_a_name_that_can_be_none_is_made_into_one(pool: Pool) -> None:
+    async with a_site(pool) as site:
+        told = await site.create(name="Über / Größe!")
+        assert told["workspace_name"].startswith("uber-groe-")
+
+
+async def test_parameters_that_do_not_fit_are_told_by_name(pool: Pool) -> None:
+    async with a_site(pool) as site:
+        told = await site.create(parameters={"colour": "red"})
+        assert "colour" in told["error"]
+        assert told["validations"][0]["field"] == "colour"
+        assert await workspaces.of_owner(pool, OWNER) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (None, "template_id is required"),
+        ("scratch", "template_id is not an id: 'scratch'."),
+        ("00000000-0000-0000-0000-000000000001", "There is no such template."),
+    ],
+)
+@pytest.mark.parametrize("tool", ["create_workspace", "read_template"])
+async def test_a_template_that_is_none_is_refused(
+    pool: Pool, tool: str, given: str | None, complaint: str
+) -> None:
+    async with a_site(pool) as site:
+        output = await site.use(tool, template_id=given)
+        assert output.is_error
+        assert output.text.startswith(complaint)
+
+
+@pytest.mark.parametrize("column", ["agents_allowed = false", "deprecated = true"])
+async def test_a_template_that_is_not_for_chats_is_refused(
+    pool: Pool, column: LiteralString
+) -> None:
+    async with a_site(pool) as site:
+        await pool.execute(f"UPDATE templates SET {column}")
+        for tool in ("create_workspace", "read_template"):
+            output = await site.use(tool, template_id=str(TEMPLATE))
+            assert output.is_error
+            assert "not available" in output.text
+        assert (await site.told("list_templates"))["templates"] == []
+
+
+async def test_templates_are_listed_with_what_to_do_next(pool: Pool) -> None:
+    async with a_site(pool, description="An empty place.") as site:
+        told = await site.told("list_templates")
+        (only,) = told["templates"]
+        assert (only["id"], only["name"]) == (str(TEMPLATE), "scratch")
+        assert only["description"] == "An empty place."
+        assert told["recommended_template_id"] == str(TEMPLATE)
+        assert "recommended" in told["next_step"]
+        none = await site.told("list_templates", query="kubernetes")
+        assert none["templates"] == []
+        assert "without" in none["next_step"]
+
+
+async def test_a_template_is_read_with_what_it_asks(pool: Pool) -> None:
+    async with a_site(pool) as site:
+        asked = Parameter(name="size", type="number", required=True, min=1, max=4)
+        put = templates.Put(
+            template=template(active_version_id=OTHER),
+            version=version(id=OTHER, parameters=(asked,), readme="How to."),
+        )
+        await templates.put(pool, put)
+        told = await site.told("read_template", template_id=str(TEMPLATE))
+        assert told["template"]["name"] == "scratch"
+        assert told["template"]["readme"] == "How to."
+        (told_of,) = told["parameters"]
+        assert (told_of["name"], told_of["required"], told_of["validation_max"]) == (
+            "size",
+            True,
+            4,
+        )
+
+
+async def test_the_workspace_is_given_the_templates_time_to_live(pool: Pool) -> None:
+    async with a_site(pool, default_ttl_s=900) as site:
+        await site.create()
+        (made,) = await workspaces.of_owner(pool, OWNER)
+        assert made.ttl_s == 900
