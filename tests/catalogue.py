@@ -20,6 +20,7 @@ _CLIENT = "unit/test_moves_client_tools.py::test_"
 _CREATE = "unit/test_moves_create.py::test_"
 _EDIT = "unit/test_moves_edit.py::test_"
 _FAMILY = "unit/test_moves_family.py::test_"
+_LISTS = "store/test_lists.py::test_"
 _OWNERSHIP = "unit/test_moves_ownership.py::test_"
 _QUEUE = "unit/test_moves_queue.py::test_"
 _SEND = "unit/test_moves_send.py::test_"
@@ -28,7 +29,11 @@ _WORKER = "unit/test_moves_worker.py::test_"
 _WORLD = "model/test_walk.py::test_"
 
 CATALOGUE = (
-    Line("O1", "a stop here is seen by a viewer elsewhere", missing="no streams yet"),
+    Line(
+        "O1",
+        "a stop here is seen by a viewer elsewhere",
+        ("engine/test_stops.py::test_a_stop_keeps_exactly_what_was_seen_elsewhere",),
+    ),
     Line(
         "O2",
         "a stop ends without an owner",
@@ -71,7 +76,11 @@ CATALOGUE = (
         (_CREATE + "instructions_stand_ahead_of_the_first_prompt",),
         missing="their text: nobody writes it yet",
     ),
-    Line("O9", "create and edit stop at the spend limit", missing="no limits yet"),
+    Line(
+        "O9",
+        "whatever begins a turn stops at the spend limit, before the model is called",
+        ("engine/test_budget.py::test_the_limit_stops_a_turn_between_two_calls",),
+    ),
     Line(
         "O10",
         "the queue drains by itself, in order",
@@ -86,7 +95,14 @@ CATALOGUE = (
             _SEND + "at_rest_every_way_just_sends",
         ),
     ),
-    Line("O12", "titles never touch versions nor overwrite a person's", missing="no titles yet"),
+    Line(
+        "O12",
+        "titles never touch versions nor overwrite a person's",
+        (
+            "engine/test_naming.py::test_a_title_that_a_person_has_given_stays",
+            _LISTS + "what_is_set_beside_the_moves_raises_no_version_and_touches_nothing_else",
+        ),
+    ),
     Line(
         "O13",
         "every move from every state",
@@ -185,7 +201,16 @@ CATALOGUE = (
         ),
     ),
     Line("O26", "files are linked with their message or not at all", missing="no files yet"),
-    Line("O27", "each refusal has its HTTP status", missing="no API yet"),
+    Line(
+        "O27",
+        "each refusal has its HTTP status",
+        (
+            "api/test_messages.py::test_a_sender_may_rather_be_refused_than_wait",
+            "api/test_messages.py::test_a_full_queue_takes_no_more",
+            "api/test_messages.py::test_a_chat_that_asks_for_nothing_takes_no_answers",
+            "api/test_queue.py::test_what_has_left_the_queue_cannot_be_changed_or_moved",
+        ),
+    ),
     Line(
         "V1",
         "revision and history_version follow what changed, and only that",

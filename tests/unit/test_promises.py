@@ -91,7 +91,11 @@ def test_a_line_of_the_catalogue_names_tests_that_exist(line: Line) -> None:
     for node in line.tests:
         path, _, name = node.partition("::")
         tree = ast.parse((TESTS / path).read_text())
-        defined = {item.name for item in tree.body if isinstance(item, ast.FunctionDef)}
+        defined = {
+            item.name
+            for item in tree.body
+            if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
         assert name in defined, f"{line.id}: there is no {node}"
 
 
