@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from chatd.agent.auth import Claim, digest, reply_mac, signed_headers
+from chatd.agent.auth import Claim, digest, line_mac, reply_mac, signed_headers
 from chatd.agent.config import parse
 from chatd.agent.main import Agent, CannotStart, lock
 from chatd.clock import SystemClock
@@ -263,6 +263,46 @@ async def test_long_diffs_are_left_out_so_that_the_answer_can_be_kept(bench: Ben
 async def test_the_context_is_waited_for(bench: Bench) -> None:
     context = (await bench.api("GET", "context?wait_s=20")).json
     assert (context["directory"], context["resources"]) == (str(bench.home), [])
+
+
+async def test_a_watch_tells_what_has_changed_in_signed_lines(bench: Bench) -> None:
+    """Starts git a dozen times."""
+    make = f"git init -q {bench.home}/repo && echo hello > {bench.home}/repo/new"
+    family = {"Chatd-Chat-Id": "child", "Chatd-Ancestor-Chat-Ids": '["parent"]'}
+    body = {"command": make, "workdir": str(bench.home)}
+    process = (await bench.api("POST", "processes/start", body, family)).json["id"]
+    assert (await bench.api("GET", f"processes/{process}/output?wait_s=20")).json["exit_code"] == 0
+    target = f"write-file?path={bench.path('repo/other')}"
+    assert (await bench.api("POST", target, b"x\n", family)).status == 200
+
+    request = bench.signed("GET", "/api/v0/git/watch?chat_id=parent")
+    async with asyncio.timeout(WAIT_S):
+        reader, writer = await asyncio.open_unix_connection(str(bench.socket))
+        writer.write(request)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        size = int(await reader.readline(), 16)
+        line = await reader.readexactly(size)
+        writer.transport.abort()
+    nonce = request.split(b"nonce=")[1][:32].decode()
+    assert (
+        f"Chatd-Mac: {reply_mac(KEY, nonce=nonce, status=200, boot=bench.boot, body=b'')}" in head
+    )
+    text = line.removeprefix(b'{"mac":"')[64:].removeprefix(b'","event":').removesuffix(b"}\n")
+    told = json.loads(line)
+    assert told["mac"] == line_mac(KEY, nonce=nonce, number=1, boot=bench.boot, text=text)
+    assert told["event"] == json.loads(text)
+    (repository,) = told["event"]["repositories"]
+    assert repository["repo_root"] == str(bench.home / "repo")
+    assert "+hello" in repository["unified_diff"]
+
+
+async def test_a_chat_watches_only_its_own(bench: Bench) -> None:
+    for target in ("git/watch", "git/refresh"):
+        method = "GET" if target == "git/watch" else "POST"
+        assert (await bench.api(method, target)).status == 400
+        answer = await bench.api(method, f"{target}?chat_id=other", b"", {"Chatd-Chat-Id": "mine"})
+        assert answer.status == 404
+    assert (await bench.api("POST", "git/refresh?chat_id=any")).json == {"ok": True}
 
 
 def test_a_run_directory_has_one_agent(tmp_path: Path) -> None:

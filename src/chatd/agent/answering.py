@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -154,7 +154,22 @@ class _Admitted:
 
 def _sealed(gate: Gate, claim: Claim, reply: Reply) -> Reply:
     seal = gate.seal(claim, reply.status, reply.body)
-    return replace(reply, headers={**reply.headers, **seal})
+    lines = None if reply.lines is None else _sealed_lines(gate, claim, reply.lines)
+    return replace(reply, headers={**reply.headers, **seal}, lines=lines)
+
+
+async def _sealed_lines(
+    gate: Gate, claim: Claim, lines: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
+    """Each text as `{"mac":"..","event":<text>}` and a line end."""
+    number = 0
+    try:
+        async for text in lines:
+            number += 1
+            mac = gate.seal_line(claim, number, text).encode()
+            yield b'{"mac":"%b","event":%b}\n' % (mac, text)
+    finally:
+        await lines.aclose()
 
 
 def read_caller(head: Head) -> Caller:

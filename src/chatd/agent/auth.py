@@ -72,6 +72,11 @@ def reply_mac(key: bytes, *, nonce: str, status: int, boot: str, body: bytes) ->
     return _mac(key, ["reply", nonce, str(status), boot, digest(body)])
 
 
+def line_mac(key: bytes, *, nonce: str, number: int, boot: str, text: bytes) -> str:
+    """For one line of a reply that has no end; the first has number 1."""
+    return _mac(key, ["line", nonce, str(number), boot, digest(text)])
+
+
 def _mac(key: bytes, words: list[str]) -> str:
     return hmac.new(key, "\n".join(words).encode(), hashlib.sha256).hexdigest()
 
@@ -123,6 +128,10 @@ class Gate:
         boot = self.boot_id
         mac = reply_mac(self._key, nonce=claim.nonce, status=status, boot=boot, body=body)
         return {"Chatd-Boot": boot, "Chatd-Mac": mac}
+
+    def seal_line(self, claim: Claim, number: int, text: bytes) -> str:
+        """The mac of one line of a stream."""
+        return line_mac(self._key, nonce=claim.nonce, number=number, boot=self.boot_id, text=text)
 
     def _remember(self, claim: Claim, now: float) -> None:
         # The oldest go first. One that came with a fast clock stays longer than it needs to.

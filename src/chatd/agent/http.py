@@ -12,7 +12,7 @@ import asyncio
 import json
 import sys
 import traceback
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Protocol, TypeVar
@@ -38,10 +38,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class Reply:
+    """`lines` follow the body, for as long as they come and the client stays."""
+
     status: int
     body: bytes = b""
     content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    lines: AsyncGenerator[bytes, None] | None = None
 
 
 def json_reply(value: object, status: int = 200) -> Reply:
@@ -170,6 +173,8 @@ class Server:
             await connection.close()
         except (_Leave, OSError, EOFError):
             pass
+        except Exception:  # noqa: BLE001 - one connection that breaks is only one
+            report_bug("a connection")
         finally:
             connection.abort()
 
@@ -187,6 +192,9 @@ class Server:
             return False
         body = await connection.body(head)
         reply = await self._act(connection, exchange, body)
+        if reply.lines is not None:
+            await connection.stream(reply, reply.lines)
+            return False
         keep_alive = head.keep_alive and not self._closing
         await connection.send(reply, keep_alive=keep_alive)
         return keep_alive
@@ -236,7 +244,7 @@ class _Connection:
             self._writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return await _within(self._limits.body_s, self._reader.readexactly(head.length))
 
-    async def unless_gone(self, work: Awaitable[Reply]) -> Reply:
+    async def unless_gone(self, work: Awaitable[T]) -> T:
         task = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(self._gone.wait())
         try:
@@ -251,15 +259,22 @@ class _Connection:
         return task.result()
 
     async def send(self, reply: Reply, *, keep_alive: bool) -> None:
-        phrase = HTTPStatus(reply.status).phrase
-        lines = [
-            f"HTTP/1.1 {reply.status} {phrase}",
-            f"Content-Type: {reply.content_type}",
-            f"Content-Length: {len(reply.body)}",
-            f"Connection: {'keep-alive' if keep_alive else 'close'}",
-            *(f"{name}: {value}" for name, value in reply.headers.items()),
-        ]
-        self._writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + reply.body)
+        length = f"Content-Length: {len(reply.body)}"
+        connection = f"Connection: {'keep-alive' if keep_alive else 'close'}"
+        await self._write(_head(reply, length, connection) + reply.body)
+
+    async def stream(self, reply: Reply, lines: AsyncGenerator[bytes, None]) -> None:
+        """A piece for each line. A client that takes none for long is left."""
+        try:
+            await self._write(_head(reply, "Transfer-Encoding: chunked", "Connection: close"))
+            while (line := await self.unless_gone(_next(lines))) is not None:
+                await self._write(b"%x\r\n%b\r\n" % (len(line), line))
+            await self._write(b"0\r\n\r\n")
+        finally:
+            await lines.aclose()
+
+    async def _write(self, data: bytes) -> None:
+        self._writer.write(data)
         await _within(self._limits.write_s, self._writer.drain())
 
     async def close(self) -> None:
@@ -276,6 +291,22 @@ class _Connection:
         for _ in range(1024):
             if not await self._reader.read(64 * 1024):
                 return
+
+
+def _head(reply: Reply, *framing: str) -> bytes:
+    lines = [
+        f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}",
+        f"Content-Type: {reply.content_type}",
+        *framing,
+        *(f"{name}: {value}" for name, value in reply.headers.items()),
+    ]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+async def _next(lines: AsyncGenerator[bytes, None]) -> bytes | None:
+    async for line in lines:
+        return line
+    return None
 
 
 async def _within(seconds: float, work: Awaitable[T]) -> T:

@@ -14,7 +14,6 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -25,11 +24,14 @@ from chatd.agent.context import Places
 from chatd.agent.environment import Surroundings
 from chatd.agent.fence import Fence
 from chatd.agent.finished import Finished
+from chatd.agent.git_paths import PathStore
+from chatd.agent.git_run import Git
 from chatd.agent.http import Reply, Server, json_reply
 from chatd.agent.once import Once
 from chatd.agent.processes import Processes
 from chatd.agent.routes_context import ContextRoutes
 from chatd.agent.routes_files import FileRoutes, Threads
+from chatd.agent.routes_git import GitRoutes
 from chatd.agent.routes_processes import ProcessRoutes
 from chatd.agent.watching import SystemClock, Watcher
 
@@ -54,15 +56,21 @@ class Agent:
         self._threads = Threads()
         self._once = Once(config.run_dir)
         self._fence = fence = Fence(config.run_dir)
+        touched = PathStore()
+        around = surroundings(config)
         self._processes = Processes(
-            surroundings(config), once=self._once, finished=Finished(config.run_dir)
+            around,
+            once=self._once,
+            finished=Finished(config.run_dir),
+            on_end=lambda chats, workdir: touched.add(chats, [workdir]),
         )
+        self._git = GitRoutes(touched, Git(base=around.environment({}, None)))
         files = FileRoutes(
             home=config.home,
             threads=self._threads,
             once=self._once,
             fence=fence,
-            touched=self._touched,
+            touched=touched.add,
         )
         self._watcher = Watcher(
             Places(home=config.home, directory=config.directory),
@@ -78,6 +86,7 @@ class Agent:
             *files.routes(),
             *ProcessRoutes(self._processes, fence).routes(),
             *ContextRoutes(self._watcher).routes(),
+            *self._git.routes(),
         ]
         self._server = Server(Desk(gate, routes))
 
@@ -107,9 +116,7 @@ class Agent:
         await self._once.close()
         self._fence.close()
         self._threads.close()
-
-    def _touched(self, chats: Sequence[str], paths: Sequence[str]) -> None:
-        del chats, paths
+        self._git.close()
 
     async def _health(self, request: Request) -> Reply:
         request.query().done()
