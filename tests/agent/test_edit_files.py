@@ -3,7 +3,9 @@
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -204,45 +206,53 @@ def test_a_write_that_fails_late_says_what_is_written_already(
     assert names(tmp_path) == ["one", "three", "two"]
 
 
+def interrupted(monkeypatch: pytest.MonkeyPatch, file: Path, contents: Iterator[str]) -> None:
+    """Somebody else writes to the file whenever it is about to be looked at again."""
+    look = edits.look
+
+    def somebody_first(target: str) -> os.stat_result | None:
+        for content in islice(contents, 1):
+            file.write_text(content)
+        return look(target)
+
+    monkeypatch.setattr(edits, "look", somebody_first)
+
+
 def test_a_file_changed_meanwhile_is_edited_as_it_is_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (file,) = made(tmp_path, f="a\nb\n")
-    take_turn = edits.turn_to_write
-    others = iter(["a\nb\nlonger\n"])
-
-    def somebody_first(target: str) -> object:
-        for content in others:
-            file.write_text(content)
-        return take_turn(target)
-
-    monkeypatch.setattr(edits, "turn_to_write", somebody_first)
+    interrupted(monkeypatch, file, iter(["a\nb\nlonger\n", "a\nb\nlonger yet\n"]))
     edit_files([change(file, ("b", "x"))], include_diff=False)
-    assert file.read_text() == "a\nx\nlonger\n"
+    assert file.read_text() == "a\nx\nlonger yet\n"
+
+
+def test_an_edit_that_no_longer_applies_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = made(tmp_path, f="a\nb\n")
+    interrupted(monkeypatch, file, iter(["something else\n"]))
+    status, message = refusal(change(file, ("b", "x")))
+    assert (status, "not found" in message) == (400, True)
+    assert file.read_text() == "something else\n"
 
 
 def test_a_file_that_keeps_changing_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (file,) = made(tmp_path, f="a\n")
-    take_turn = edits.turn_to_write
-
-    def always_first(target: str) -> object:
-        file.write_text(file.read_text() + "more\n")
-        return take_turn(target)
-
-    monkeypatch.setattr(edits, "turn_to_write", always_first)
+    interrupted(monkeypatch, file, (f"a\n{'x' * number}" for number in range(100)))
     status, message = refusal(change(file, ("a", "x")))
     assert (status, "kept changing" in message) == (409, True)
     assert file.read_text().startswith("a\n")
 
 
 def test_edits_of_one_file_at_the_same_time_are_all_made(tmp_path: Path) -> None:
-    (file,) = made(tmp_path, f="".join(f"<{number}>\n" for number in range(40)))
+    (file,) = made(tmp_path, f="".join(f"<{number}>\n" for number in range(16)))
 
     def one(number: int) -> None:
         edit_files([change(file, (f"<{number}>", f"[{number}]"))], include_diff=False)
 
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(one, range(40)))
-    assert file.read_text() == "".join(f"[{number}]\n" for number in range(40))
+        list(threads.map(one, range(16)))
+    assert file.read_text() == "".join(f"[{number}]\n" for number in range(16))

@@ -21,7 +21,7 @@ MAX_EDITS = 1000
 MAX_FILE_BYTES = 10 << 20
 MAX_TOTAL_BYTES = 64 << 20
 _MAX_REPORTED = 20
-_ATTEMPTS = 20
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -166,14 +166,15 @@ def _edited(entry: FileEdits, old: bytes) -> bytes:
 
 def _commit(entry: FileEdits, plan: Planned) -> Planned:
     """Writes the file if it is still what the plan was made for; otherwise plans it again."""
-    for _ in range(_ATTEMPTS):
-        if plan.new == plan.old:
-            return plan
-        with turn_to_write(plan.target):
+    if plan.new == plan.old:
+        return plan
+    with turn_to_write(plan.target):
+        for _ in range(_ATTEMPTS):
             if not _has_changed(plan):
-                replace_content(plan.target, plan.new, before=plan.before)
+                if plan.new != plan.old:
+                    replace_content(plan.target, plan.new, before=plan.before)
                 return plan
-        (plan,) = _plan([entry])
+            (plan,) = _plan([entry])
     raise AgentError(409, f"{entry.path} kept changing while it was edited; try again")
 
 

@@ -17,6 +17,8 @@ MAX_LINES = 5
 _MAX_CONTENT = 2 << 20
 _MAX_SEARCH = 8 << 10
 _MAX_CANDIDATES = 20
+# A shorter text stands in any file.
+_MIN_SWAPPED = 4
 
 
 def not_found(content: str, search: str, new: str, *, endings_disagree: bool) -> str:
@@ -82,7 +84,7 @@ def _difference(content: str, match: re.Match[str], runs: Sequence[tuple[str, in
 
 
 def _swapped(content: str, new: str) -> list[str]:
-    if not new.strip() or len(content) > _MAX_CONTENT:
+    if len(new.strip()) < _MIN_SWAPPED or len(content) > _MAX_CONTENT:
         return []
     text = content.replace("\r\n", LF)
     wanted = new.replace("\r\n", LF)

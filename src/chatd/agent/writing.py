@@ -19,7 +19,7 @@ from chatd.agent.paths import absolute, require_regular, resolve_path
 # A temporary name must fit into 255 bytes, and a character takes up to four.
 _KEPT_NAME = 60
 # How long to wait for another writer. One that holds on for longer is none of ours.
-_TURN_S = 2.0
+_TURN_S = 10.0
 _TURN_POLL_S = 0.005
 
 
@@ -73,14 +73,14 @@ def replace_content(target: str, content: bytes, *, before: os.stat_result | Non
 
 @contextlib.contextmanager
 def turn_to_write(target: str) -> Generator[None]:
-    """One writer at a time, of those who ask, from looking at the file until it is renamed.
+    """One writer at a time in a directory, of those who ask. Look at the file once inside.
 
-    Others may have replaced the file while we waited, so look only once inside.
+    The lock is on the directory: the file itself is another one after each rename.
     """
     try:
-        fd = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        fd = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        yield  # not there or not readable: looking at it will tell
+        yield  # not there yet or not readable: whatever is done next will tell
         return
     try:
         _wait_for(fd)
