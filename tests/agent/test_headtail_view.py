@@ -110,14 +110,14 @@ def written(*pieces: bytes) -> HeadTail:
     return buffer
 
 
-@settings(max_examples=80, derandomize=True, database=None, deadline=None)
+@settings(max_examples=40, derandomize=True, database=None, deadline=None)
 @given(streams)
 def test_the_view_is_that_of_a_buffer_that_keeps_everything(pieces: list[bytes]) -> None:
     for final in (False, True):
         assert written(*pieces).view(final=final) == naive_view(b"".join(pieces), final=final)
 
 
-@settings(max_examples=60, derandomize=True, database=None, deadline=None)
+@settings(max_examples=30, derandomize=True, database=None, deadline=None)
 @given(st.text(max_size=300), st.lists(st.integers(1, 40), min_size=1))
 def test_pieces_read_one_after_the_other_make_up_the_text_however_it_was_written(
     text: str, sizes: list[int]
@@ -137,7 +137,7 @@ def test_pieces_read_one_after_the_other_make_up_the_text_however_it_was_written
     assert read + buffer.since(cursor, final=True).text == text
 
 
-@settings(max_examples=60, derandomize=True, database=None, deadline=None)
+@settings(max_examples=30, derandomize=True, database=None, deadline=None)
 @given(streams, st.integers(1, 60_000))
 def test_what_came_after_a_cursor_counts_every_byte_as_seen_or_omitted(
     pieces: list[bytes], after: int

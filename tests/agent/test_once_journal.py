@@ -161,6 +161,21 @@ async def test_a_key_cannot_be_used_for_something_else(tmp_path: Path) -> None:
     await once.close()
 
 
+async def test_only_so_much_is_under_way_at_a_time(tmp_path: Path) -> None:
+    once, gate = Once(str(tmp_path), max_under_way=4), asyncio.Event()
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+        effects = [Effect(gate=gate) for _ in range(4)]
+        for number, effect in enumerate(effects):
+            group.create_task(once.perform(f"k{number}", "test", effect))
+        await effects[-1].begun.wait()
+        with pytest.raises(AgentError) as refusal:
+            await once.perform("more", "test", never)
+        assert refusal.value.status == 503
+        gate.set()
+    assert await once.perform("more", "test", Effect({"id": "a"})) == {"id": "a"}
+    await once.close()
+
+
 @pytest.mark.parametrize("key", ["", "k" * 513])
 async def test_a_key_has_a_sensible_length(tmp_path: Path, key: str) -> None:
     with pytest.raises(AgentError) as refusal:
@@ -218,7 +233,7 @@ async def test_wherever_a_crash_cuts_the_journal_no_finished_key_is_done_again(
     tmp_path: Path,
 ) -> None:
     once = Once(str(tmp_path))
-    for number in range(3):
+    for number in range(2):
         await once.perform(f"k{number}", "test", Effect({"n": number}))
     await once.close()
     path = tmp_path / "once.jsonl"
@@ -227,7 +242,7 @@ async def test_wherever_a_crash_cuts_the_journal_no_finished_key_is_done_again(
     for cut in range(len(whole) + 1):
         path.write_bytes(whole[:cut])
         reopened = Once(str(tmp_path))
-        for number in range(3):
+        for number in range(2):
             # A line that lacks only its end is still a line.
             begun = cut >= len(b"".join(lines[: 2 * number + 1])) - 1
             done = cut >= len(b"".join(lines[: 2 * number + 2])) - 1
@@ -235,6 +250,7 @@ async def test_wherever_a_crash_cuts_the_journal_no_finished_key_is_done_again(
                 assert await reopened.perform(f"k{number}", "test", never) == {"n": number}
             elif begun:
                 assert await code_of(reopened, f"k{number}") == "outcome_unknown"
+        await reopened.close()
 
 
 async def test_a_torn_line_does_not_spoil_the_next_one(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import fcntl
 import os
 import signal
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,15 @@ def is_buried(pid: int) -> bool:
     except ChildProcessError:
         return True
     return False
+
+
+def pipes_and_pidfds() -> list[str]:
+    """Not files: those that are written beside the loop come and go."""
+    links: list[str] = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            links.append(os.readlink(f"/proc/self/fd/{name}"))
+    return sorted(link for link in links if link.startswith("pipe:") or "pidfd" in link)
 
 
 async def test_a_command_is_started_awaited_and_read(tmp_path: Path) -> None:
@@ -175,11 +186,20 @@ async def test_who_ignores_a_request_to_end_can_be_killed(tmp_path: Path) -> Non
 async def test_a_child_is_buried_and_leaves_no_descriptor_behind(tmp_path: Path) -> None:
     async with bench(tmp_path, limits=Limits(grace_s=0.05)) as desk:
         await desk.run("true")
-        before = sorted(os.listdir("/proc/self/fd"))
+        before = pipes_and_pidfds()
         outputs = await asyncio.gather(*(desk.run("echo $$; yes & exit 1") for _ in range(8)))
         for output in outputs:
             assert is_buried(int(str(output["output"]).split()[0]))
-        assert sorted(os.listdir("/proc/self/fd")) == before
+        assert pipes_and_pidfds() == before
+
+
+async def test_no_thread_has_to_be_made_when_a_command_is_started(tmp_path: Path) -> None:
+    async with bench(tmp_path) as desk:
+        before = set(threading.enumerate())
+        started = (desk.start("true", key=f"k{number}") for number in range(12))
+        for process_id in await asyncio.gather(*started):
+            await desk.end_of(process_id)
+        assert set(threading.enumerate()) == before
 
 
 async def test_whoever_listens_is_told_of_the_end(tmp_path: Path) -> None:

@@ -58,6 +58,13 @@ async def test_the_list_says_what_a_command_is_and_how_it_stands(tmp_path: Path)
         ]
 
 
+async def test_a_very_long_command_is_listed_by_its_beginning(tmp_path: Path) -> None:
+    async with bench(tmp_path) as desk:
+        await desk.run("true " + "x" * 5000)
+        (listed,) = desk.processes.list("chat")
+        assert listed["command"] == "true " + "x" * 995 + " [...]"
+
+
 async def test_those_that_run_come_first_then_the_newest_and_ten_at_most(tmp_path: Path) -> None:
     async with bench(tmp_path) as desk:
         running = [await desk.start(WAITING) for _ in range(2)]

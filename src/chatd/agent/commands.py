@@ -14,6 +14,8 @@ from chatd.agent.headtail import HeadTail
 from chatd.agent.jsonlog import Json
 from chatd.agent.spawning import Child
 
+MAX_SHOWN = 1000
+
 Waiters = set["asyncio.Future[None]"]
 
 
@@ -68,7 +70,7 @@ class Entry:
     def listed(self) -> Json:
         return {
             "id": self.id,
-            "command": self.order.command,
+            "command": _shown(self.order.command),
             "workdir": self.workdir,
             "background": self.order.background,
             "running": self.running,
@@ -105,6 +107,11 @@ def from_last_word(record: Json, after: int) -> Json:
     elif len(data) == cursor:
         output["output"] = data[after:].decode("utf-8", "replace")
     return output
+
+
+def _shown(command: str) -> str:
+    """Some write whole files in a command; a list of them need not repeat those."""
+    return command if len(command) <= MAX_SHOWN else f"{command[:MAX_SHOWN]} [...]"
 
 
 def wake(waiters: Waiters) -> None:

@@ -13,9 +13,10 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import cast
+
+from chatd.agent.pools import ready_pool
 
 Json = dict[str, object]
 
@@ -68,7 +69,7 @@ class JsonLog:
     def __init__(self, path: str) -> None:
         self._path = path
         self._reserve = f"{path}.reserve"
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="jsonlog")
+        self._thread = ready_pool(1, "jsonlog")
         self._torn = False
         self.lines = 0
         self.size = 0

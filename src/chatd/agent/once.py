@@ -20,6 +20,7 @@ from chatd.agent.errors import AgentError
 from chatd.agent.jsonlog import Json, JsonLog
 
 MAX_KEYS = 4096
+MAX_UNDER_WAY = 256
 MAX_AGE_S = 7 * 24 * 3600.0
 MAX_KEY_BYTES = 512
 MAX_RESULT_BYTES = 64 * 1024
@@ -46,13 +47,20 @@ class Once:
     """Built inside the loop, before the first request: it reads what an earlier boot has noted."""
 
     def __init__(
-        self, run_dir: str, *, now: Callable[[], float] = time.time, max_keys: int = MAX_KEYS
+        self,
+        run_dir: str,
+        *,
+        now: Callable[[], float] = time.time,
+        max_keys: int = MAX_KEYS,
+        max_under_way: int = MAX_UNDER_WAY,
     ) -> None:
         self._now = now
         self._max_keys = max_keys
+        self._max_under_way = max_under_way
         self._log = JsonLog(os.path.join(run_dir, "once.jsonl"))
         self._noted: dict[str, _Noted] = {}
         self._results_bytes = 0
+        self._under_way = 0
         for record in self._log.load():
             self._take_over(record)
         self._forget_old()
@@ -68,6 +76,8 @@ class Once:
         if not key or len(key.encode("utf-8", "replace")) > MAX_KEY_BYTES:
             raise AgentError(400, f"The idempotency key must have 1 to {MAX_KEY_BYTES} bytes.")
         noted = self._noted.get(key)
+        if noted is None and self._under_way >= self._max_under_way:
+            raise AgentError(503, "The workspace is busy. Nothing was done; try again later.")
         if noted is None:
             return await asyncio.shield(self._begin(key, kind, effect))
         if noted.kind != kind:
@@ -97,6 +107,7 @@ class Once:
         return noted.task
 
     async def _run(self, key: str, noted: _Noted, effect: Effect) -> Json:
+        self._under_way += 1
         try:
             await self._note_begun(key, noted)
             result = await self._watched(key, noted, effect)
@@ -104,6 +115,7 @@ class Once:
             await self._note(key, noted)
             return result
         finally:
+            self._under_way -= 1
             noted.task = None
 
     async def _note_begun(self, key: str, noted: _Noted) -> None:

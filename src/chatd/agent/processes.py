@@ -13,8 +13,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -24,13 +23,14 @@ from chatd.agent.errors import AgentError
 from chatd.agent.finished import Finished
 from chatd.agent.jsonlog import Json
 from chatd.agent.once import Once
+from chatd.agent.pools import ready_pool
 from chatd.agent.spawning import Child, Spawned, spawn
 
 _T = TypeVar("_T")
 
 MAX_WAIT_S = 300.0
 MAX_LISTED = 10
-_THREADS = 8
+_THREADS = 4
 SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
 
 
@@ -71,7 +71,7 @@ class Processes:
         self._tasks: set[asyncio.Task[object]] = set()
         self._closing = False
         # Its own threads: nobody waits for them at the end, should the disk never answer.
-        self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="process")
+        self._threads = ready_pool(_THREADS, "process")
 
     async def start(
         self,
@@ -177,6 +177,8 @@ class Processes:
             workdir, spawned = await self._in_thread(partial(self._spawn, order))
         finally:
             del self._starting[number]
+        # Remembered without its environment, which may be large and may hold secrets.
+        order = replace(order, env={})
         entry = Entry(secrets.token_hex(8), number, order, workdir, self._now())
         self._entries[entry.id] = entry
         entry.child = Child(
