@@ -72,6 +72,22 @@ def test_instructions_and_skills_are_found_in_their_fixed_places(places: Places)
     ]
 
 
+@pytest.mark.parametrize("directory", ["", "missing"])
+def test_until_its_directory_is_there_a_workspace_is_at_home(
+    places: Places, directory: str
+) -> None:
+    put(f"{places.home}/AGENTS.md")
+    early = Places(home=places.home, directory=directory and f"{places.home}/{directory}")
+    assert resolve(early, version=1).directory == places.home
+    assert found(early) == [("instruction_file", "ok", "AGENTS.md")]
+    if directory:
+        before = fingerprint(early)
+        os.mkdir(early.directory)
+        assert fingerprint(early) != before
+        assert resolve(early, version=1).directory == early.directory
+        assert found(early) == []
+
+
 def test_nothing_is_looked_for_further_down_or_under_another_spelling(places: Places) -> None:
     put(f"{places.directory}/sub/AGENTS.md")
     put(f"{places.directory}/agents.md")

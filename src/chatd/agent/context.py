@@ -66,9 +66,14 @@ class Places:
     directory: str
     sources: tuple[str, ...] = ()
 
+    @property
+    def working(self) -> str:
+        """Where commands run that are not told otherwise: at home until the directory is there."""
+        return self.directory if os.path.isdir(self.directory) else self.home
+
     def roots(self) -> list[str]:
         fixed = [
-            self.directory,
+            self.working,
             os.path.join(self.home, ".chatd"),
             os.path.join(self.home, ".chatd/skills"),
             os.path.join(self.home, ".claude/plugins/cache"),
@@ -80,7 +85,7 @@ class Places:
         """A source counts by its name, but where it leads must be the user's own ground."""
         real = os.path.realpath(source)
         return os.path.isabs(source) and any(
-            _within(real, os.path.realpath(ground)) for ground in (self.home, self.directory)
+            _within(real, os.path.realpath(ground)) for ground in (self.home, self.working)
         )
 
 
@@ -96,7 +101,7 @@ def resolve(places: Places, *, version: int) -> Context:
     return Context(
         version=version,
         hash=aggregate_hash(resources),
-        directory=printable(places.directory),
+        directory=printable(places.working),
         os=sys.platform,
         resources=resources,
     )
