@@ -105,6 +105,9 @@ class Stage:
     async def only_one_left(self) -> bool | None:
         return self.server.connections == 1 or None
 
+    async def all_busy(self) -> bool | None:
+        return (self.server.connections == 4 and not self.server.idle) or None
+
     def hang_up(self) -> None:
         for writer in self._writers:
             writer.transport.abort()
@@ -230,13 +233,27 @@ async def test_a_client_that_does_not_take_its_reply_is_left(staging: Staging) -
 
 async def test_there_are_never_too_many_connections(staging: Staging) -> None:
     async with staging(PATIENT) as stage:
-        clients = [await stage.connect() for _ in range(4)]
-        for client in clients:
-            assert (await client.ask(GET.format("a"))).startswith("200")
+        busy = [await stage.connect() for _ in range(4)]
+        for client in busy:
+            client.writer.write(b"GET /a HT")
+        await eventually(stage.all_busy, within_s=WAIT_S)
         fifth = await stage.connect()
         assert (await fifth.reply()).startswith("503")
         assert await fifth.ended() == b""
-        for client in clients:
+        for client in busy:
+            assert (await client.ask("TP/1.1\r\n\r\n")).startswith("200")
+
+
+async def test_who_asks_for_nothing_gives_way_to_who_comes(staging: Staging) -> None:
+    async with staging(PATIENT) as stage:
+        first = await stage.connect()
+        assert (await first.ask(GET.format("a"))).startswith("200")
+        others = [await stage.connect() for _ in range(3)]
+        for client in others:
+            assert (await client.ask(GET.format("a"))).startswith("200")
+        assert (await (await stage.connect()).ask(GET.format("a"))).startswith("200")
+        assert await first.ended() == b""
+        for client in others:
             assert (await client.ask(GET.format("a"))).startswith("200")
 
 

@@ -285,6 +285,33 @@ async def test_an_endpoint_where_nobody_is_leads_nowhere(tmp_path: Path) -> None
     assert nowhere.value.code == "agent_elsewhere"
 
 
+async def test_a_link_to_another_socket_is_not_followed(tmp_path: Path) -> None:
+    async def honest(client: Impostor) -> None:
+        await client.send(client.reply(HELLO))
+
+    async with pretending(tmp_path, honest):
+        (tmp_path / "link").symlink_to(tmp_path / "socket")
+        (tmp_path / "file").touch()
+        for name in ("link", "file"):
+            with pytest.raises(AgentLost) as lost:
+                await transport().open(AGENT, [Endpoint(kind="unix", path=str(tmp_path / name))])
+            assert lost.value.code == "agent_untrusted"
+
+
+async def test_a_way_may_be_longer_than_the_system_takes(tmp_path: Path) -> None:
+    async def honest(client: Impostor) -> None:
+        await client.send(client.reply(HELLO))
+
+    deep = tmp_path / ("a" * 100) / ("b" * 100)
+    deep.mkdir(parents=True)
+    async with pretending(tmp_path, honest):
+        (tmp_path / "socket").rename(deep / "socket")
+        opened = await transport().open(AGENT, [Endpoint(kind="unix", path=str(deep / "socket"))])
+        await opened.release()
+        with pytest.raises(AgentLost):
+            await opened.conn.processes()
+
+
 async def test_the_next_way_is_tried_when_one_leads_to_somebody_else(tmp_path: Path) -> None:
     async def stranger(client: Impostor) -> None:
         await client.send(client.reply(HELLO, key=b"of another workspace"))

@@ -13,6 +13,7 @@ import json
 import sys
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Protocol, TypeVar
@@ -25,7 +26,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds and bytes. `idle_s` is for a kept connection between two requests."""
+    """Seconds and bytes. `idle_s` is for a kept connection between two requests, unless its
+    place is needed before."""
 
     head_bytes: int = 32 * 1024
     head_s: float = 20
@@ -116,6 +118,8 @@ class Server:
         self._limits = limits or Limits()
         self._tasks: set[asyncio.Task[None]] = set()
         self._acting: set[asyncio.Task[None]] = set()
+        # Those that have asked nothing yet, or nothing more; the one that waits longest is first.
+        self._idle: dict[asyncio.Task[None], None] = {}
         self._listening: asyncio.AbstractServer | None = None
         self._closing = False
         self.links: dict[asyncio.BaseTransport, _Link] = {}
@@ -156,6 +160,10 @@ class Server:
     def connections(self) -> int:
         return len(self._tasks)
 
+    @property
+    def idle(self) -> int:
+        return len(self._idle)
+
     def _link(self) -> _Link:
         return _Link(self, asyncio.StreamReader(limit=self._limits.head_bytes))
 
@@ -164,7 +172,7 @@ class Server:
     ) -> None:
         connection = _Connection(reader, writer, gone, self._limits)
         try:
-            if len(self._tasks) > self._limits.connections:
+            if len(self._tasks) > self._limits.connections and not self._make_room():
                 busy = AgentError(503, "the agent has too many connections", code="busy")
                 await connection.send(error_reply(busy), keep_alive=False)
             else:
@@ -178,10 +186,29 @@ class Server:
         finally:
             connection.abort()
 
+    def _make_room(self) -> bool:
+        """Somebody in the workspace may open connections only to keep others out: who has asked
+        for nothing gives way to who comes."""
+        for task in self._idle:
+            del self._idle[task]
+            task.cancel()
+            return True
+        return False
+
+    async def _next_head(self, connection: _Connection) -> Head:
+        task = asyncio.current_task()
+        assert task is not None
+        self._idle[task] = None
+        try:
+            await connection.begun()
+        finally:
+            self._idle.pop(task, None)
+        return await connection.head()
+
     async def _exchange(self, connection: _Connection) -> bool:
         """One request and its reply. Whether another may follow."""
         try:
-            head = await connection.head()
+            head = await self._next_head(connection)
             exchange = self._answers.begin(head)
         except AgentError as error:
             await connection.send(error_reply(error), keep_alive=False)
@@ -225,17 +252,20 @@ class _Connection:
         self._writer = writer
         self._gone = gone
         self._limits = limits
+        self._first = b""
+
+    async def begun(self) -> None:
+        """Raises _Leave if the client has nothing more to ask."""
+        self._first = await _within(self._limits.idle_s, self._reader.read(1))
+        if not self._first:
+            raise _Leave
 
     async def head(self) -> Head:
-        """Raises _Leave if the client has nothing more to ask."""
-        first = await _within(self._limits.idle_s, self._reader.read(1))
-        if not first:
-            raise _Leave
         try:
             rest = await _within(self._limits.head_s, self._reader.readuntil(b"\r\n\r\n"))
         except asyncio.LimitOverrunError:
             raise AgentError(431, "the request's headers are too large") from None
-        return parse_head(first + rest)
+        return parse_head(self._first + rest)
 
     async def body(self, head: Head) -> bytes:
         if not head.length:
@@ -324,5 +354,11 @@ async def _within(seconds: float, work: Awaitable[T]) -> T:
 
 def report_bug(where: str) -> None:
     """What has been raised and should not have been, for whoever reads the agent's log."""
-    sys.stderr.write(f"bug in {where}:\n{traceback.format_exc()}")
-    sys.stderr.flush()
+    say(f"bug in {where}:\n{traceback.format_exc()}")
+
+
+def say(text: str) -> None:
+    """A line for the agent's log, if anybody still keeps one."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()

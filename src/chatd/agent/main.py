@@ -26,9 +26,10 @@ from chatd.agent.fence import Fence
 from chatd.agent.finished import Finished
 from chatd.agent.git_paths import PathStore
 from chatd.agent.git_run import Git
-from chatd.agent.http import Reply, Server, json_reply
+from chatd.agent.http import Reply, Server, json_reply, say
 from chatd.agent.once import Once
 from chatd.agent.processes import Processes
+from chatd.agent.reaping import leave_init_behind
 from chatd.agent.routes_context import ContextRoutes
 from chatd.agent.routes_files import FileRoutes, Threads
 from chatd.agent.routes_git import GitRoutes
@@ -156,14 +157,14 @@ async def run(config: Config) -> None:
         loop.add_signal_handler(number, stopped.set)
     agent = Agent(config)
     await agent.listen()
-    _say(f"agent {config.agent_id} listens")
+    say(f"agent {config.agent_id} listens")
     await stopped.wait()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_DFL)
     closing = asyncio.ensure_future(agent.close())
     await asyncio.wait({closing}, timeout=CLOSE_S)
-    _say("agent stopped" if closing.done() else "agent stopped, not all of it in time")
+    say("agent stopped" if closing.done() else "agent stopped, not all of it in time")
 
 
 def lock(run_dir: str, within_s: float = LOCK_S) -> int:
@@ -185,6 +186,7 @@ def lock(run_dir: str, within_s: float = LOCK_S) -> int:
 
 def main() -> NoReturn:
     """Ends the process itself: a thread that hangs on a dead disk must not keep it alive."""
+    leave_init_behind()
     code = 0
     try:
         config = load(sys.argv[1:])
@@ -192,9 +194,8 @@ def main() -> NoReturn:
         lock(config.run_dir)
         asyncio.run(run(config))
     except (BadConfig, CannotStart, OSError) as error:
-        _say(f"the agent cannot start: {error}")
+        say(f"the agent cannot start: {error}")
         code = 1
-    sys.stderr.flush()
     os._exit(code)
 
 
@@ -202,8 +203,3 @@ def _keep_memory_private() -> None:
     """Commands run under the same account; they shall not read the key from our memory."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()

@@ -6,8 +6,12 @@ own connection, so that leaving off closes it and an old connection is never a r
 """
 
 import asyncio
+import errno
 import io
-from collections.abc import Mapping
+import os
+import stat
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import aiohttp
@@ -17,7 +21,7 @@ from yarl import URL
 from chatd.agent.auth import NO_BOOT
 from chatd.domain.hands import AgentLost
 from chatd.domain.workspace import Endpoint
-from chatd.workspaces.signing import Signer, Untrusted
+from chatd.workspaces.signing import Signed, Signer, Untrusted
 
 MAX_JSON: Final = 4 << 20
 _HEADER_LIMIT: Final = 8 * 1024
@@ -43,30 +47,22 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Line:
-    """A way to one agent. Open until closed; closing cuts off whoever still asks.
+    """A way to one agent. Closing cuts off whoever still asks, and nobody can ask any more.
 
     `lost`: the last question that came to an end had no answer.
     """
 
     def __init__(self, endpoint: Endpoint, signer: Signer) -> None:
         self.lost = False
+        self._endpoint = endpoint
         self._signer = signer
-        self._base = "http://agent"
-        self._session = aiohttp.ClientSession(
-            connector=_connector(endpoint),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None),
-            auto_decompress=False,
-            max_line_size=_HEADER_LIMIT,
-            max_field_size=_HEADER_LIMIT,
-            trust_env=False,
-        )
-        if endpoint.kind == "tcp":
-            host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-            self._base = f"http://{host}:{endpoint.port}"
+        self._asking: set[aiohttp.ClientSession] = set()
+        self._closed = False
 
     async def close(self) -> None:
-        await self._session.close()
+        self._closed = True
+        for session in list(self._asking):
+            await session.close()
 
     async def ask(self, ask: Ask, *, boot: str = NO_BOOT) -> Answer:
         """Raises AgentLost; a refusal is an answer like any other."""
@@ -75,8 +71,8 @@ class Line:
         )
         # aiohttp's errors carry the request with its headers; ours must not hang on to them.
         try:
-            async with asyncio.timeout(ask.answer_s):
-                answer = await self._exchange(ask, signed.headers, signed.nonce)
+            async with asyncio.timeout(ask.answer_s), self._session() as (session, base):
+                answer = await self._exchange(session, base, ask, signed)
             self.lost = False
             return answer
         except TimeoutError:
@@ -88,27 +84,61 @@ class Line:
         self.lost = True
         raise lost
 
-    async def _exchange(self, ask: Ask, headers: Mapping[str, str], nonce: str) -> Answer:
-        url = URL(self._base + ask.target, encoded=True)
-        response = await self._session.request(
+    @asynccontextmanager
+    async def _session(self) -> AsyncGenerator[tuple[aiohttp.ClientSession, str]]:
+        if self._closed:
+            raise OSError(errno.ECONNABORTED, "the connection has been closed")
+        with _way(self._endpoint) as (connector, base):
+            session = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None),
+                auto_decompress=False,
+                max_line_size=_HEADER_LIMIT,
+                max_field_size=_HEADER_LIMIT,
+                trust_env=False,
+            )
+            self._asking.add(session)
+            try:
+                yield session, base
+            finally:
+                self._asking.discard(session)
+                await session.close()
+
+    async def _exchange(
+        self, session: aiohttp.ClientSession, base: str, ask: Ask, signed: Signed
+    ) -> Answer:
+        response = await session.request(
             ask.method,
-            url,
+            URL(base + ask.target, encoded=True),
             data=io.BytesIO(ask.body) if len(ask.body) > _WHOLE_BODY else ask.body or None,
-            headers={"Accept-Encoding": "identity", **headers},
+            headers={"Accept-Encoding": "identity", **signed.headers},
             allow_redirects=False,
         )
         try:
             body = await _read(response, ask.max_answer)
         finally:
             response.close()
-        boot = self._signer.verify(nonce, response.status, response.headers, body)
+        boot = self._signer.verify(signed.nonce, response.status, response.headers, body)
         return Answer(status=response.status, boot=boot, body=body)
 
 
-def _connector(endpoint: Endpoint) -> aiohttp.BaseConnector:
-    if endpoint.kind == "unix":
-        return aiohttp.UnixConnector(endpoint.path, force_close=True, limit=0)
-    return aiohttp.TCPConnector(force_close=True, limit=0)
+@contextmanager
+def _way(endpoint: Endpoint) -> Generator[tuple[aiohttp.BaseConnector, str]]:
+    """Whoever is in the workspace can put something else where its socket was. A link to another
+    socket of this host is not followed: what is opened here is what is connected to."""
+    if endpoint.kind == "tcp":
+        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+        yield aiohttp.TCPConnector(force_close=True), f"http://{host}:{endpoint.port}"
+        return
+    pinned = os.open(endpoint.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISSOCK(os.fstat(pinned).st_mode):
+            raise Untrusted("there is something else where its socket should be")
+        path = f"/proc/self/fd/{pinned}"
+        yield aiohttp.UnixConnector(path, force_close=True), "http://agent"
+    finally:
+        os.close(pinned)
 
 
 async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
