@@ -17,8 +17,8 @@ from chatd.domain.model import (
     ToolSpec,
 )
 from chatd.domain.parts import Text, ToolCall
+from chatd.providers.demo.project import CODE, FIXED
 from chatd.providers.demo.provider import DemoProvider
-from chatd.providers.demo.repair import CODE, FIXED
 from chatd.providers.settings import ProviderSettings
 from tests.support.clock import FakeClock
 from tests.support.providers.prompts import message, result

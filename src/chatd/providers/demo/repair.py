@@ -1,4 +1,4 @@
-"""The demo model as an agent: makes a small project with a bug, and fixes it.
+"""The demo model as an agent: finds or makes a small project with a bug, and fixes it.
 
 The files, the commands and their results are real. Which step is next is read from the results
 so far; a step that failed is tried once more, then the model says what went wrong.
@@ -10,51 +10,17 @@ import msgspec
 from msgspec import Struct
 
 from chatd.providers.demo.beats import Beat, Say, Scene, Think, Use, say
+from chatd.providers.demo.project import CODE, FIXED, RIGHT, TEST, WRONG, Place
 from chatd.providers.demo.turn import Turn, Used
 
 LOOK: Final = "pwd && ls -1 | head -n 20; python3 --version"
 NEEDED: Final = ("execute", "read_file", "write_file", "edit_files")
 MAX_CALLS: Final = 30
 
-CODE: Final = '''\
-"""The price of a shopping basket."""
-
-
-def total(prices, discount_percent=0):
-    """The sum of the prices, less a discount in per cent."""
-    amount = sum(prices)
-    return amount - discount_percent
-'''
-WRONG: Final = "    return amount - discount_percent"
-RIGHT: Final = "    return amount * (100 - discount_percent) / 100"
-
-TEST: Final = """\
-import unittest
-
-from basket import total
-
-
-class TotalTest(unittest.TestCase):
-    def test_prices_are_added_up(self):
-        self.assertEqual(total([10, 20, 30]), 60)
-
-    def test_a_discount_is_in_per_cent(self):
-        self.assertEqual(total([100, 100], discount_percent=10), 180)
-
-    def test_an_empty_basket_costs_nothing(self):
-        self.assertEqual(total([]), 0)
-
-
-if __name__ == "__main__":
-    unittest.main()
-"""
-
-
-FIXED: Final = CODE.replace(WRONG, RIGHT)
-
 
 class _Template(Struct, frozen=True):
     id: str
+    name: str = ""
 
 
 class _Templates(Struct, frozen=True):
@@ -68,16 +34,20 @@ def repair(turn: Turn) -> Scene:
         return _no_tools(missing)
     if len(turn.used) > MAX_CALLS:
         return _give_up("I have used many tools and am not there yet.", None)
-    home = _home(turn)
-    return _find_workspace(turn) if home is None else _work(turn, f"{home}/chatd-demo")
+    found = _place(turn)
+    return _find_workspace(turn) if found is None else _work(turn, found)
 
 
-def _home(turn: Turn) -> str | None:
-    """Where commands run, from the first line of what the look around has printed."""
+def _place(turn: Turn) -> Place | None:
+    """From what the look around has printed: first where commands run, then what is there."""
     for used in turn.done("execute", command=LOOK):
-        first = str(used.result.get("output", "")).lstrip().partition("\n")[0].strip()
-        if not used.is_error and first.startswith("/"):
-            return first.rstrip("/")
+        lines = str(used.result.get("output", "")).strip().splitlines()
+        if used.is_error or not lines or not lines[0].startswith("/"):
+            continue
+        home = lines[0].strip().rstrip("/")
+        if {"basket.py", "test_basket.py"} <= set(lines[1:]):
+            return Place(path=home, ours=False)
+        return Place(path=f"{home}/chatd-demo", ours=True)
     return None
 
 
@@ -115,7 +85,7 @@ def _make_workspace(turn: Turn) -> Scene:
     if template is None:
         return _give_up("There is no template that I could make a workspace from.", listed[-1])
     return _scene(
-        Say(text="I'll make a workspace from the first one. This can take a moment."),
+        Say(text="I'll make a workspace from the one with the demo. This can take a moment."),
         Use(name="create_workspace", args={"template_id": template, "name": "demo"}),
     )
 
@@ -125,33 +95,33 @@ def _first_template(listed: Used) -> str | None:
         found = msgspec.json.decode(listed.text, type=_Templates)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
+    demo = next((each.id for each in found.templates if each.name == "demo"), None)
     first = found.templates[0].id if found.templates else None
-    return found.recommended_template_id or first
+    return demo or found.recommended_template_id or first
 
 
 # The work itself
 
 
-def _work(turn: Turn, place: str) -> Scene:
-    code, test = f"{place}/basket.py", f"{place}/test_basket.py"
-    command = f"cd {_quoted(place)} && python3 -m unittest -v"
-    written = turn.done("write_file", path=code, content=CODE)
-    written += turn.done("write_file", path=test)
-    if not _settled(written, 2):
-        return _enough(written, 4) or _set_up(code, test)
-    tests = turn.done("execute", command=command)
+def _work(turn: Turn, place: Place) -> Scene:
+    if place.ours:
+        written = turn.done("write_file", path=place.code, content=CODE)
+        written += turn.done("write_file", path=place.test)
+        if not _settled(written, 2):
+            return _enough(written, 4) or _set_up(place)
+    tests = turn.done("execute", command=place.command)
     if not _settled(tests, 1):
-        return _enough(tests, 2) or _test(command, "Now the tests.")
+        return _enough(tests, 2) or _test(place.command, "Now the tests.")
     if "No module named" in tests[0].text or "not found" in tests[0].text:
-        return _give_up("There is no Python in this workspace to run the tests with.", tests[0])
-    read = turn.done("read_file", path=code) + turn.done("read_file", path=test)
+        return _give_up("There is nothing in this workspace to run the tests with.", tests[0])
+    read = turn.done("read_file", path=place.code) + turn.done("read_file", path=place.test)
     if not _settled(read, 2):
-        return _enough(read, 4) or _read(code, test)
-    if (edit := _edit(turn, code)) is not None:
+        return _enough(read, 4) or _read(place)
+    if (edit := _edit(turn, place.code)) is not None:
         return edit
     if not _settled(tests, 2):
-        return _enough(tests, 4) or _test(command, "Fixed, I think. The tests will tell.")
-    return _report(tests[-1], place)
+        return _enough(tests, 4) or _test(place.command, "Fixed, I think. The tests will tell.")
+    return _show(turn, place, tests[-1])
 
 
 def _settled(calls: list[Used], wanted: int) -> bool:
@@ -167,26 +137,26 @@ def _test(command: str, words: str) -> Scene:
     return _scene(Say(text=words), Use(name="execute", args={"command": command}))
 
 
-def _set_up(code: str, test: str) -> Scene:
+def _set_up(place: Place) -> Scene:
     return _scene(
         Say(
             text="I'm the demo model, so I bring my own bug: a small project in `chatd-demo`, with"
             " one test that fails. The files are real, you can open them."
         ),
-        Use(name="write_file", args={"path": code, "content": CODE}),
-        Use(name="write_file", args={"path": test, "content": TEST}),
+        Use(name="write_file", args={"path": place.code, "content": CODE}),
+        Use(name="write_file", args={"path": place.test, "content": TEST}),
     )
 
 
-def _read(code: str, test: str) -> Scene:
+def _read(place: Place) -> Scene:
     return _scene(
         Think(
             text="Two tests pass and one fails: 190 is not 180. The sum is right, so the mistake"
             " must be in the discount. I should read both files before I touch anything.\n"
         ),
         Say(text="One test fails: `190 != 180`. I'll read the code and the test."),
-        Use(name="read_file", args={"path": code}),
-        Use(name="read_file", args={"path": test}),
+        Use(name="read_file", args={"path": place.code}),
+        Use(name="read_file", args={"path": place.test}),
     )
 
 
@@ -224,23 +194,31 @@ def _mend(turn: Turn, code: str) -> Scene:
     )
 
 
-def _report(test: Used, place: str) -> Scene:
+def _show(turn: Turn, place: Place, test: Used) -> Scene:
     if test.result.get("exit_code", 0) != 0 or "FAILED" in test.text:
         return _give_up("The tests still fail, which my script did not foresee.", test)
+    if place.ours:
+        return _report(place, f"-{WRONG}\n+{RIGHT}")
+    shown = turn.done("execute", command=place.diff)
+    if not shown:
+        words = "All three tests pass. This is what has changed:"
+        return _scene(Say(text=words), Use(name="execute", args={"command": place.diff}))
+    diff = str(shown[-1].result.get("output", "")).strip()
+    return _report(place, diff if diff.startswith("diff ") else f"-{WRONG}\n+{RIGHT}")
+
+
+def _report(place: Place, diff: str) -> Scene:
     return say(
         f"""\
 All three tests pass now.
 
 ```diff
- def total(prices, discount_percent=0):
-     amount = sum(prices)
--{WRONG}
-+{RIGHT}
+{diff[:2000]}
 ```
 
 **What was wrong:** the discount was taken off as if it were money. It is a percentage.
 
-**Where:** `{place}/basket.py`
+**Where:** `{place.code}`
 
 Each of my steps was committed before the next one began. So try this again, and in the middle of \
 it close the page, or press Stop and say *continue*, or kill the server and start it again: the \
@@ -271,10 +249,6 @@ def _give_up(what: str, last: Used | None) -> Scene:
 def _fenced(text: str) -> str:
     cut = text.strip()[:600].replace("```", "'''")
     return f"```\n{cut}\n```"
-
-
-def _quoted(path: str) -> str:
-    return "'" + path.replace("'", "'\\''") + "'"
 
 
 def _scene(*beats: Beat) -> Scene:
