@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
@@ -21,6 +20,7 @@ from chatd.agent.listing import list_directory
 from chatd.agent.once import Once
 from chatd.agent.parsing import Fields, as_fields
 from chatd.agent.paths import resolve_path
+from chatd.agent.pools import ready_pool
 from chatd.agent.reading import read_file, read_lines
 from chatd.agent.writing import write_file
 
@@ -38,7 +38,7 @@ class Threads:
     """A few threads for blocking work. A thread that hangs is one less, and says so in time."""
 
     def __init__(self, count: int = THREADS, within_s: float = FILE_WORK_S) -> None:
-        self._executor = ThreadPoolExecutor(count, thread_name_prefix="files")
+        self._executor = ready_pool(count, "files")
         self._within_s = within_s
 
     async def run(self, work: Callable[[], T]) -> T:
