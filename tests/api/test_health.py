@@ -8,7 +8,7 @@ import pytest
 
 from chatd.store.pool import Pool
 from chatd.stream.watch import Watcher
-from tests.support.front import ME, Door, Front, authorized, front_door
+from tests.support.front import ME, Door, Front, authorized, front_door, saying
 from tests.support.listening import event_source
 
 
@@ -27,6 +27,10 @@ async def test_a_server_that_drains_is_alive_and_not_ready(dsn: str) -> None:
         assert (ready.status, ready.json) == (503, {"status": "draining"})
         assert (await front.open_page("/healthz")).status == 200
         assert (await front.ask("GET", "/chats")).status == 200
+        refused = await front.ask("POST", "/chats", saying("hello"))
+        assert refused.code == (503, "going_away")
+        assert refused.headers["retry-after"] == "1"
+        assert "database" not in str(refused.json["message"])
 
 
 async def test_a_server_without_its_database_is_not_ready(front: Front) -> None:

@@ -3,6 +3,8 @@
 import re
 
 import msgspec
+import pytest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from chatd.api.routing import all_routes
 from tests.support.front import Front, Json
@@ -53,3 +55,25 @@ async def test_the_page_for_people_fetches_nothing_from_anywhere(front: Front) -
     assert "/api/v1/chats/{chat_id}/queue/{queue_id}/promote" in text
     assert re.findall(r"(?:src|href)=['\"]?([^'\" >]+)", text) == ["/api/v1/openapi.json"]
     assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+async def test_whoever_opens_the_bare_address_is_shown_the_way(front: Front) -> None:
+    page = await front.open_page("/")
+    assert page.status == 200
+    links = re.findall(r"href='([^']+)'", page.content.decode())
+    assert {"/docs", "/healthz", "/readyz"} <= set(links)
+    for link in links:
+        assert (await front.open_page(link)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/", "text/html; charset=utf-8"),
+        ("/docs", "text/html; charset=utf-8"),
+        ("/metrics", CONTENT_TYPE_LATEST),
+        ("/healthz", "application/json"),
+    ],
+)
+async def test_each_page_names_its_type_once(front: Front, path: str, kind: str) -> None:
+    assert (await front.open_page(path)).headers["content-type"] == kind
