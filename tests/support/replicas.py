@@ -19,7 +19,7 @@ from tests.support.processes import ROOT
 from tests.support.replica_orders import Deed, Done, Order, Seen
 from tests.support.replica_process import Setup
 
-ANSWER_S = 20.0
+ANSWER_S = 60.0
 LONGEST_LINE = 1 << 24
 NOBODYS = ChatId(UUID(int=0))
 MODULE = "tests.support.replica_process"

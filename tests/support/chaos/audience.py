@@ -7,6 +7,7 @@ seen, and must then be where a fresh reader is.
 
 import asyncio
 import random
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 
 from chatd.domain.ids import ChatId
@@ -30,15 +31,17 @@ class Onlooker:
         self.connections = 0
         self._last_id: int | None = None
 
-    async def look(self, replica: ReplicaProcess, until: int | None = None) -> None:
-        """Until this version, or until somebody ends it."""
+    async def look(
+        self, replica: ReplicaProcess, until: Callable[[ClientState], bool] = lambda _: False
+    ) -> None:
+        """Until it sees this, or until somebody ends it."""
         if not self._last_id:
             self.state = ClientState()
         self.connections += 1
         async with aclosing(replica.watch(self.chat_id, self._last_id)) as frames:
             async for frame in frames:
                 self._take(frame)
-                if until is not None and self.state.version >= until:
+                if until(self.state):
                     return
 
     def _take(self, frame: str) -> None:
@@ -83,7 +86,7 @@ class Audience:
             async with turns:
                 meant = await fresh(conn, onlooker.chat_id)
                 async with asyncio.timeout(RETURNS_S):
-                    await onlooker.look(replica, until=meant.version)
+                    await onlooker.look(replica, lambda state: state.version >= meant.version)
                 seen = onlooker.state.settled()
                 assert seen == meant, f"a viewer of {onlooker.chat_id} sees {seen}, not {meant}"
 
