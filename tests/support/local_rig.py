@@ -18,7 +18,7 @@ import pytest
 from msgspec import Struct
 
 from chatd.clock import SystemClock
-from chatd.domain.hands import Output
+from chatd.domain.hands import AgentLost, Output
 from chatd.domain.ids import UserId, WorkspaceId
 from chatd.domain.workspace import (
     AgentSpec,
@@ -126,6 +126,19 @@ class Rig:
             running.agent.id, running.agent.endpoints, within_s=WITHIN_S
         )
 
+    async def reborn(self, running: Running, boot_id: str) -> None:
+        """Wait for another agent than the one of that boot."""
+
+        async def look() -> bool:
+            try:
+                opened = await self.dial(running)
+            except AgentLost:
+                return False
+            await opened.release()
+            return opened.hello.boot_id != boot_id
+
+        await eventually(look, within_s=WITHIN_S)
+
     async def run(self, running: Running, command: str) -> Output:
         """To its end."""
         async with self.dialled(running) as conn, asyncio.timeout(WITHIN_S):
@@ -175,6 +188,11 @@ def data_directory(kits: Path | None = None) -> Generator[Path]:
         yield data
     finally:
         shutil.rmtree(top, ignore_errors=True)
+
+
+def end_all_in(data_dir: Path) -> None:
+    """For fixtures that are shared, and so have no loop."""
+    asyncio.run(Rig(LocalConfig(data_dir=data_dir, host_id=HOST)).end())
 
 
 def shared_kits(factory: pytest.TempPathFactory) -> Path:

@@ -10,15 +10,14 @@ import pytest
 from chatd.domain.hands import AgentLost
 from chatd.domain.workspace import DemoSeed, Limits, TemplateSpec
 from chatd.workspaces.local.backend import LocalConfig
-from tests.support.eventually import eventually
 from tests.support.local_rig import (
     AS_ROOT,
     HOST,
     NO_SANDBOX,
-    WITHIN_S,
     Rig,
     Running,
     data_directory,
+    end_all_in,
     shared_kits,
 )
 
@@ -58,7 +57,7 @@ def started(
 
         mine, other = asyncio.run(start())
         yield config, mine, other
-        asyncio.run(Rig(config).end())
+        end_all_in(data_dir)
 
 
 @pytest.fixture
@@ -191,15 +190,7 @@ async def test_killing_everything_inside_brings_a_new_agent(pair: Pair) -> None:
     with contextlib.suppress(AgentLost):
         await before.conn.start_process("kill -9 -1", key="all")
 
-    async def reborn() -> bool:
-        try:
-            after = await pair.rig.dial(pair.other)
-        except AgentLost:
-            return False
-        await after.release()
-        return after.hello.boot_id != before.hello.boot_id
-
-    await eventually(reborn, within_s=WITHIN_S)
+    await pair.rig.reborn(pair.other, before.hello.boot_id)
     await before.release()
     assert await pair.rig.says(pair.other, "ls kept") == "kept"
     assert (await pair.rig.supervision.running())[pair.other.name].starts > 1

@@ -19,6 +19,7 @@ from chatd.domain.workspace import (
     AgentId,
     AgentRow,
     AgentSpec,
+    EmptySeed,
     Endpoint,
     Observed,
     Problem,
@@ -192,7 +193,10 @@ class LocalBackend:
         )
 
     async def _checked(self, context: BuildContext) -> TemplateSpec:
+        """What a home was once filled from does not matter any more."""
         spec = expand(context.spec, context.params)
+        if await asyncio.to_thread(self._layout.spot(context.workspace.id).home.exists):
+            spec = msgspec.structs.replace(spec, seed=EmptySeed())
         for problem in await self.validate(spec, {}):
             raise BuildFailed(f"The template cannot be used here: {problem.field} {problem.detail}")
         return spec

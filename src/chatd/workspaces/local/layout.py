@@ -88,7 +88,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             path.mkdir(mode=0o700, exist_ok=True)
         # Below a namespace of mounts nobody walks the way from the top; without one they must.
         self.workspaces.chmod(0o711 if passable else 0o700)
-        self.kits.chmod(0o755)
+        if stat.S_IMODE(self.kits.stat().st_mode) != 0o755:
+            self.kits.chmod(0o755)
 
     def socket(self, workspace_id: WorkspaceId) -> Path:
         """A path that the kernel takes: a socket's address has room for little more than 100

@@ -27,6 +27,7 @@ MAX_BACKOFF_S: Final = 30.0
 GROWN_UP_S: Final = 60.0
 """Whoever lived that long died for a reason of its own: the next start does not wait."""
 GRACE_S: Final = 2.0
+ENTER_S: Final = 10.0
 KILL_S: Final = 10.0
 LOOK_S: Final = 0.01
 
@@ -133,13 +134,33 @@ class Sandbox:
         return process
 
     async def _until_end(self, process: "subprocess.Popen[bytes]") -> None:
-        """Ends with the process, or soon after somebody wants it stopped."""
-        async with ended(process.pid, self._wake) as end:
+        """Ends with the process, or soon after somebody wants it stopped; in either case when
+        nobody is left inside."""
+        async with ended(process.pid, self._wake) as end, contextlib.AsyncExitStack() as stack:
+            inside = await self._inside(process, stack)
             await self._wake.wait()
             if not end.is_set():
                 await self._end(process, end)
+            # The outer process does not wait for the first one inside, which goes last of all.
+            await pause(inside, KILL_S)
         if not self.stopping.is_set():
             self._wake.clear()
+
+    async def _inside(
+        self, process: "subprocess.Popen[bytes]", stack: contextlib.AsyncExitStack
+    ) -> asyncio.Event:
+        """The end of the first process in the namespace."""
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + ENTER_S
+        while self.order.namespaced and loop.time() < latest:
+            for pid in living.children_of(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    return await stack.enter_async_context(ended(pid, asyncio.Event()))
+            if await pause(self._wake, LOOK_S):
+                break
+        nothing = asyncio.Event()
+        nothing.set()
+        return nothing
 
     async def _end(self, process: "subprocess.Popen[bytes]", end: asyncio.Event) -> None:
         """First the agent is asked, then the first process of the namespace is killed: when the

@@ -1,0 +1,190 @@
+"""The weaker ways to keep workspaces apart, an ordinary account, and limits over time."""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from chatd.domain.workspace import Limits, TemplateSpec
+from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.local import landlock
+from chatd.workspaces.local.backend import LocalConfig
+from chatd.workspaces.local.levels import Level
+from chatd.workspaces.local.living import birth_of, of_account
+from tests.support.local_rig import (
+    AS_ROOT,
+    HOST,
+    NO_SANDBOX,
+    WITHIN_S,
+    Rig,
+    data_directory,
+    rig_with,
+    shared_kits,
+)
+
+ROOT = Path(__file__).parents[2]
+SITE = Path(pytest.__file__).parents[1]
+MIB = 1024 * 1024
+
+needs_landlock = pytest.mark.skipif(
+    landlock.version() < landlock.LEAST, reason="the kernel has no Landlock, or an old one"
+)
+needs_sandbox = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+needs_root = pytest.mark.skipif(not AS_ROOT, reason="only root can act under another account")
+
+
+@pytest.fixture(scope="module")
+def open_kits() -> Generator[Path]:
+    with data_directory() as kits:
+        kits.parent.chmod(0o711)
+        kits.chmod(0o755)
+        yield kits
+
+
+@pytest.fixture
+def data_dir(open_kits: Path) -> Generator[Path]:
+    """Can be passed by every account: without namespaces there is no other way in."""
+    with data_directory(open_kits) as data_dir:
+        data_dir.chmod(0o711)
+        data_dir.parent.chmod(0o711)
+        yield data_dir
+
+
+@pytest.fixture
+def users_data_dir() -> Generator[Path]:
+    """Of an ordinary account."""
+    with data_directory() as data_dir:
+        data_dir.parent.chmod(0o711)
+        os.chown(data_dir, 65534, 65534)
+        yield data_dir
+
+
+@pytest.fixture
+async def closed_rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Rig]:
+    with data_directory(shared_kits(tmp_path_factory)) as data_dir:
+        config = LocalConfig(data_dir=data_dir, host_id=HOST, disk_interval_s=0.1)
+        async with rig_with(config) as rig:
+            yield rig
+
+
+@needs_landlock
+async def test_without_namespaces_paths_are_still_closed(data_dir: Path) -> None:
+    server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    config = LocalConfig(data_dir=data_dir, host_id=HOST, levels=("landlock+rlimit",))
+    async with rig_with(config) as rig, server:
+        running = await rig.start()
+        other = await rig.start()
+        assert running.agent.isolation == "landlock+rlimit"
+        for path in (Path.home(), rig.home(other), "/tmp", "/etc", data_dir / "ws-supervisor"):
+            output = await rig.run(running, f"ls {path}")
+            assert "Permission denied" in output.output, path
+        assert await rig.says(running, "echo x > x && cat x") == "x"
+        assert "1 passed" in await rig.says(
+            running, "echo 'def test_it(): pass' > test_it.py && python3 -m pytest -q"
+        )
+        if landlock.version() >= 4:
+            connect = f"import socket; socket.create_connection(('127.0.0.1', {port}))"
+            assert "PermissionError" in await rig.says(running, f'python3 -c "{connect}"')
+
+
+@pytest.mark.parametrize("level", ["landlock+rlimit", "none"])
+async def test_without_namespaces_nobody_escapes_the_end(data_dir: Path, level: Level) -> None:
+    if level == "landlock+rlimit" and landlock.version() < landlock.LEAST:
+        pytest.skip("the kernel has no Landlock, or an old one")
+    config = LocalConfig(data_dir=data_dir, host_id=HOST, levels=(level,), allow_unsafe=True)
+    async with rig_with(config) as rig:
+        running = await rig.start()
+        await rig.run(running, "setsid -f sh -c 'echo $$ > pid; exec sleep 1000' >/dev/null 2>&1")
+        escaped = int((rig.home(running) / "pid").read_text())
+        assert birth_of(escaped)
+        await rig.stop(running, build=2)
+        assert birth_of(escaped) is None
+
+
+async def test_no_isolation_is_used_only_if_that_was_said(
+    data_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = LocalConfig(data_dir=data_dir, host_id=HOST, levels=("none",))
+    async with rig_with(config) as rig:
+        with (
+            caplog.at_level(logging.WARNING, "chatd.workspaces"),
+            pytest.raises(BuildFailed, match="none: not allowed by the settings"),
+        ):
+            await rig.start()
+    assert "not possible" in caplog.text
+    assert "start chatd again" in caplog.text
+
+
+@needs_sandbox
+@needs_root
+@pytest.mark.skipif(
+    not os.access("/usr/bin/python3", os.X_OK) or sys.version_info[:2] != (3, 11),
+    reason="the system's Python cannot use the packages of ours",
+)
+async def test_an_ordinary_account_makes_workspaces_too(users_data_dir: Path) -> None:
+    """The server as `nobody`: no accounts to give, the same walls."""
+    for path in (ROOT, SITE):
+        if not await _readable_to_all(path):
+            pytest.skip(f"{path} cannot be read by other accounts")
+    process = await asyncio.create_subprocess_exec(
+        "/usr/bin/python3", "-B", "-m", "tests.support.local_server", users_data_dir,
+        user=65534, group=65534, extra_groups=[], cwd="/",
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}:{SITE}", "PATH": os.defpath},
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    async def ask(line: str) -> str:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{line}\n".encode())
+        async with asyncio.timeout(WITHIN_S):
+            return json.loads(await process.stdout.readline())
+
+    assert await ask(f"start {UUID(int=1)} 1") == "bwrap"
+    assert (await ask("run grep CapEff /proc/self/status")).split() == ["CapEff:", "0" * 16]
+    assert "No such file" in await ask(f"run ls {users_data_dir} 2>&1")
+    assert "1 failed, 2 passed" in await ask("run python3 -m pytest -q")
+    assert "Read-only" in await ask("run touch /usr/x 2>&1")
+    await ask("delete")
+    await ask("end")
+    process.stdin.close()
+    async with asyncio.timeout(WITHIN_S):
+        assert await process.wait() == 0
+
+
+async def _readable_to_all(path: Path) -> bool:
+    look = await asyncio.create_subprocess_exec("ls", path, user=65534, stdout=-3, stderr=-3)
+    return await look.wait() == 0
+
+
+@needs_sandbox
+async def test_whoever_fills_the_disk_is_ended_and_can_clean_up(closed_rig: Rig) -> None:
+    rig = closed_rig
+    running = await rig.start(TemplateSpec(limits=Limits(disk_bytes=4 * MIB)))
+    async with rig.dialled(running) as conn:
+        await conn.start_process("head -c 8M /dev/zero > big; sleep 1000", key="fill")
+    before = await rig.dial(running)
+    await before.release()
+    await rig.reborn(running, before.hello.boot_id)
+    assert "4194304 are allowed" in (await rig.backend.inspect(running.workspace)).detail
+    assert await rig.says(running, "rm big && ls") == ""
+
+
+@needs_sandbox
+@needs_root
+async def test_no_process_of_the_account_is_left_after_a_stop(closed_rig: Rig) -> None:
+    running = await closed_rig.start()
+    await closed_rig.run(running, "for i in 1 2 3; do setsid -f sleep 1000 >/dev/null 2>&1; done")
+    uid = closed_rig.home(running).stat().st_uid
+    assert len(of_account(uid)) >= 5
+    await closed_rig.stop(running, build=2)
+    assert of_account(uid) == set()

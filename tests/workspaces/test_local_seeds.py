@@ -1,0 +1,224 @@
+"""How a workspace gets its first files, and what a template may not ask for."""
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from chatd.domain.workspace import (
+    DirectorySeed,
+    EmptySeed,
+    GitSeed,
+    Mount,
+    Seed,
+    TemplateSpec,
+)
+from chatd.workspaces.backend import BuildCancelled, BuildFailed
+from chatd.workspaces.local.backend import LocalConfig
+from chatd.workspaces.local.expansion import expand
+from tests.support.eventually import eventually
+from tests.support.local_rig import (
+    HOST,
+    NO_SANDBOX,
+    WITHIN_S,
+    Rig,
+    Running,
+    data_directory,
+    end_all_in,
+    shared_kits,
+)
+
+needs_sandbox = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
+    with data_directory(shared_kits(tmp_path_factory)) as data_dir:
+        yield data_dir
+        end_all_in(data_dir)
+
+
+@pytest.fixture
+async def rig(data_dir: Path, tmp_path: Path) -> Rig:
+    """Templates may use what is below `tmp_path / "allowed"`."""
+    (tmp_path / "allowed").mkdir()
+    return Rig(LocalConfig(data_dir=data_dir, host_id=HOST, roots=(tmp_path / "allowed",)))
+
+
+@pytest.fixture
+def project(tmp_path: Path, rig: Rig) -> Path:
+    project = tmp_path / "allowed" / "project"
+    (project / "src").mkdir(parents=True)
+    (project / "src" / "run.sh").write_text("echo it runs\n")
+    (project / "src" / "run.sh").chmod(0o755)
+    (project / "link").symlink_to("/etc/hostname")
+    return project
+
+
+def git(project: Path, *words: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
+    ran = subprocess.run(
+        ["git", *identity, *words], cwd=project, check=True, capture_output=True, text=True
+    )
+    return ran.stdout.strip()
+
+
+@needs_sandbox
+async def test_a_directory_is_copied_with_links_as_links(rig: Rig, project: Path) -> None:
+    spec = TemplateSpec(seed=DirectorySeed(path=str(project)), directory="work/here")
+    running = await rig.start(spec)
+    assert running.agent.directory == "/home/dev/work/here"
+    assert await rig.says(running, "pwd; ./src/run.sh") == "/home/dev/work/here\nit runs"
+    assert await rig.says(running, "readlink link; echo x > src/new && echo mine") == (
+        "/etc/hostname\nmine"
+    )
+    assert not (project / "src" / "new").exists()
+
+
+@needs_sandbox
+async def test_a_repository_of_the_host_is_cloned_inside(rig: Rig, project: Path) -> None:
+    git(project, "init")
+    git(project, "add", "src")
+    git(project, "commit", "-m", "first")
+    first = git(project, "rev-parse", "HEAD")
+    git(project, "commit", "--allow-empty", "-m", "second")
+    spec = TemplateSpec(seed=GitSeed(url="${repository}", ref="${commit}"))
+    context = rig.context(spec, params={"repository": str(project), "commit": first})
+    (agent,) = await rig.backend.start(context)
+    running = Running(workspace=context.workspace, agent=agent)
+    assert await rig.says(running, "git rev-parse HEAD; ls") == f"{first}\nsrc"
+    assert any("Cloning" in line for line in rig.log)
+
+
+@needs_sandbox
+async def test_what_git_says_is_why_the_build_fails(rig: Rig, project: Path) -> None:
+    context = rig.context(TemplateSpec(seed=GitSeed(url=f"file://{project}")))
+    with pytest.raises(BuildFailed, match="Git failed"):
+        await rig.backend.start(context)
+    assert (await rig.backend.inspect(context.workspace)).state == "stopped"
+
+
+@needs_sandbox
+async def test_a_home_that_was_half_filled_is_filled_anew(rig: Rig, project: Path) -> None:
+    """As by a server that died over it. A home that was complete is never touched again."""
+    context = rig.context(TemplateSpec(seed=DirectorySeed(path=str(project))))
+    half = rig.data_dir / "ws" / str(context.workspace.id) / "home.new"
+    half.mkdir(parents=True)
+    (half / "half").write_text("")
+    running = await rig.start(context.spec, again=context.workspace.id)
+    assert await rig.says(running, "ls") == "link\nsrc"
+    await rig.says(running, "rm -r src")
+    await rig.stop(running, build=2)
+    again = await rig.start(context.spec, again=context.workspace.id, build=3)
+    assert await rig.says(again, "ls") == "link"
+
+
+@needs_sandbox
+async def test_the_startup_script_runs_before_the_agent(rig: Rig) -> None:
+    spec = TemplateSpec(startup_script="echo $WHO > who; echo said", env={"WHO": "${name}"})
+    context = rig.context(spec, params={"name": "me"})
+    await rig.backend.start(context)
+    assert (rig.data_dir / "ws" / str(context.workspace.id) / "home" / "who").read_text() == "me\n"
+    assert "startup info said" in rig.log
+    with pytest.raises(BuildFailed, match="exit code 3"):
+        await rig.start(TemplateSpec(startup_script="exit 3"))
+    with pytest.raises(BuildFailed, match="took longer"):
+        await rig.start(TemplateSpec(startup_script="sleep 1000", startup_timeout_s=0.2))
+
+
+@needs_sandbox
+async def test_a_cancelled_build_leaves_off(rig: Rig) -> None:
+    context = rig.context(TemplateSpec(startup_script="touch begun; sleep 1000"))
+    home = rig.data_dir / "ws" / str(context.workspace.id) / "home"
+
+    async def begun() -> bool:
+        return (home / "begun").exists()
+
+    async def cancel() -> None:
+        await eventually(begun, within_s=WITHIN_S)
+        context.cancelled.set()
+
+    async with asyncio.timeout(WITHIN_S), asyncio.TaskGroup() as tasks:
+        tasks.create_task(cancel())
+        with pytest.raises(BuildCancelled):
+            await rig.backend.start(context)
+    assert str(context.workspace.id) not in await rig.supervision.running()
+
+
+@needs_sandbox
+async def test_a_workspace_starts_again_when_its_seed_has_gone(rig: Rig, project: Path) -> None:
+    spec = TemplateSpec(seed=DirectorySeed(path=str(project)))
+    running = await rig.start(spec)
+    await rig.stop(running, build=2)
+    shutil.rmtree(project)
+    again = await rig.start(spec, again=running.workspace.id, build=3)
+    assert await rig.says(again, "ls") == "link\nsrc"
+
+
+@needs_sandbox
+async def test_a_mounted_directory_can_be_read_and_not_written(rig: Rig, project: Path) -> None:
+    mount = Mount(source=str(project), target="/mnt/project")
+    running = await rig.start(TemplateSpec(mounts=(mount,)))
+    assert await rig.says(running, "sh /mnt/project/src/run.sh") == "it runs"
+    assert (await rig.run(running, "touch /mnt/project/x")).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("seed", "field"),
+    [
+        (DirectorySeed(path="/etc"), "seed"),
+        (DirectorySeed(path="{allowed}/../secret"), "seed"),
+        (DirectorySeed(path="{allowed}/way-out"), "seed"),
+        (DirectorySeed(path="{allowed}/missing"), "seed"),
+        (GitSeed(url="/etc"), "seed"),
+        (GitSeed(url="file:///etc"), "seed"),
+        (GitSeed(url="ext::sh -c id"), "seed.url"),
+        (GitSeed(url="ssh://host/repo"), "seed.url"),
+        (GitSeed(url="--upload-pack=id"), "seed.url"),
+    ],
+)
+async def test_a_seed_from_elsewhere_is_a_problem(
+    rig: Rig, tmp_path: Path, seed: Seed, field: str
+) -> None:
+    (tmp_path / "secret").mkdir()
+    allowed = tmp_path / "allowed"
+    (allowed / "way-out").symlink_to(tmp_path / "secret")
+    spec = TemplateSpec(seed=_below(seed, allowed))
+    assert [each.field for each in await rig.backend.validate(spec, {})] == [field]
+
+
+def _below(seed: Seed, allowed: Path) -> Seed:
+    if isinstance(seed, DirectorySeed):
+        return DirectorySeed(path=seed.path.replace("{allowed}", str(allowed)))
+    return seed
+
+
+async def test_what_a_template_may_not_ask_for_is_named(rig: Rig, tmp_path: Path) -> None:
+    allowed = str(tmp_path / "allowed")
+    spec = TemplateSpec(
+        directory="../up",
+        env={"A=B": "x", "C": "\0"},
+        mounts=(
+            Mount(source=allowed, target="/usr/bin"),
+            Mount(source=allowed, target="relative"),
+            Mount(source="/root", target="/mnt/root"),
+        ),
+    )
+    found = await rig.backend.validate(spec, {})
+    assert [each.field for each in found] == ["directory", *["mounts"] * 3, "env", "env"]
+    assert await rig.backend.validate(TemplateSpec(), {}) == ()
+    with pytest.raises(BuildFailed, match="directory must be inside"):
+        await rig.start(spec)
+
+
+def test_parameters_are_put_into_seeds_and_values() -> None:
+    spec = TemplateSpec(
+        seed=GitSeed(url="${url}", ref="v${major}"), env={"A": "${url}/$HOME/${unknown}"}
+    )
+    assert expand(spec, {"url": "u", "major": "2"}) == TemplateSpec(
+        seed=GitSeed(url="u", ref="v2"), env={"A": "u/$HOME/${unknown}"}
+    )
+    assert expand(TemplateSpec(), {"url": "u"}) == TemplateSpec(seed=EmptySeed())
