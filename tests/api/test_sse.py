@@ -120,6 +120,8 @@ async def test_whoever_watches_all_chats_is_told_of_each_that_changes(front: Fro
         created = await source.json()
         assert (created["type"], created["kind"]) == ("chat", "created")
         assert created["chat"] == (await front.ask("GET", f"/chats/{chat_id}")).json
+        await front.ask("PATCH", f"/chats/{chat_id}", {"labels": {"c": "d"}})
+        assert (await source.json())["kind"] == "changed"
         await front.ask("POST", f"/chats/{chat_id}/interrupt")
         assert (await source.json())["kind"] == "changed"
         await front.ask("PATCH", f"/chats/{chat_id}", {"title": "Better"})
