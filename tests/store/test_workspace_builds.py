@@ -183,6 +183,23 @@ async def test_lines_come_back_in_order_and_from_where_one_was(pool: Pool) -> No
     assert [line.output for line in (*page, *rest)] == [f"{n}\ufffd" for n in range(50)]
 
 
+async def test_what_builds_of_long_ago_have_said_is_forgotten(pool: Pool) -> None:
+    await plant(pool)
+    said = [Line(stage="s", level="info", output="hello")]
+    for number in range(1, 23):
+        held = await take(pool)
+        assert held is not None
+        await builds.append(pool, hold(held), said)
+        await builds.finish(pool, hold(held), OK)
+        await builds.insert(pool, new_build(100 + number, after=number, transition="start"))
+    count = "SELECT count(*) FROM workspace_build_logs"
+    assert await pool.fetchval(count) == 20
+    await finish(pool)
+    await builds.insert(pool, new_build(200, after=23, transition="delete"))
+    await finish(pool)
+    assert await pool.fetchval(count) == 0
+
+
 async def test_what_nobody_takes_up_is_ended_with_a_reason(pool: Pool) -> None:
     await plant_template(pool)
     for number in (1, 2, 3):

@@ -1,7 +1,9 @@
 """Deadlines and use: what runs past its time is stopped once, and what is used runs longer."""
 
 import asyncio
+from typing import LiteralString
 
+from chatd.domain.errors import InvariantBroken
 from chatd.domain.workspace import Build
 from chatd.store import builds, workspaces
 from chatd.store.pool import Pool
@@ -111,6 +113,22 @@ async def test_use_that_could_not_be_written_is_written_next_time(
     assert await deadline(pool) <= 100
     await usage.flush()
     assert await deadline(pool) > 3500
+
+
+async def test_use_that_the_database_refuses_is_dropped_and_ends_nothing(
+    pool: Pool, clock: FakeClock
+) -> None:
+    class Refusing(Line):
+        async def execute(self, query: LiteralString, *args: object) -> str:
+            self.sent += 1
+            raise InvariantBroken("no")
+
+    line = Refusing(pool)
+    usage = Usage(line, env_with(clock))
+    usage.used(workspace_id(1))
+    await usage.flush()
+    await usage.flush()
+    assert line.sent == 1
 
 
 async def test_many_replicas_note_the_same_use_at_once(pool: Pool, clock: FakeClock) -> None:

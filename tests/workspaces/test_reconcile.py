@@ -17,6 +17,7 @@ from tests.support.streaming import env_with
 from tests.support.workspaces import (
     HOST,
     agent_id,
+    agent_spec,
     build_id,
     finish,
     new_build,
@@ -198,6 +199,21 @@ async def test_an_agent_that_answers_is_connected_and_one_that_stops_is_not(
     agent, status = await the_agent(pool)
     assert (status, agent.disconnected_at) == ("connected", None)
     assert pinger.news == [agent_id(1)] * 3
+
+
+async def test_an_agent_that_talks_nonsense_silences_nobody_else(
+    pool: Pool, clock: FakeClock
+) -> None:
+    await plant(pool)
+    await finish(pool, builds.Ended(status="succeeded", agents=(agent_spec(1), agent_spec(2))))
+
+    async def ping(agent: AgentRow) -> Pulse:
+        if agent.id == agent_id(2):
+            raise ValueError("nonsense")
+        return Pulse(boot_id="b")
+
+    await Heartbeat(pool, ping, env_with(clock), (HOST,)).look()
+    assert (await the_agent(pool))[1] == "connected"
 
 
 async def test_the_agents_of_a_stopped_workspace_are_not_asked(

@@ -102,7 +102,8 @@ BEAT: Final[LiteralString] = """
     WHERE b.id = ANY (ARRAY(SELECT id FROM mine)) RETURNING b.id, b.status"""
 
 # A deadline is the business of the last build that succeeded: those before it lose theirs, and
-# their agents are no more. Agents are put once, whoever comes again.
+# their agents are no more. Agents are put once, whoever comes again. What builds of long ago have
+# said is forgotten, and all of it when nothing is left to build.
 FINISH: Final = named("""
     WITH ended AS (
         UPDATE workspace_builds b SET
@@ -135,6 +136,10 @@ FINISH: Final = named("""
         UPDATE workspace_agents a SET lifecycle = 'off', disconnected_at = now() FROM done
         WHERE a.workspace_id = done.workspace_id AND a.build_id <> done.id
           AND a.lifecycle <> 'off'),
+    forgotten AS (
+        DELETE FROM workspace_build_logs l USING done, workspace_builds b
+        WHERE b.workspace_id = done.workspace_id AND l.build_id = b.id AND b.build_number
+            <= done.build_number - CASE done.transition WHEN 'delete' THEN 1 ELSE 20 END),
     place AS (
         UPDATE workspaces w SET
             deleted = w.deleted OR done.transition = 'delete',

@@ -18,7 +18,7 @@ LINE_CHARS: Final = 4000
 BATCH: Final = 200
 
 
-class BuildLog:
+class LogBuffer:
     """Satisfies `backend.LogSink`."""
 
     def __init__(self, hold: builds.Hold) -> None:

@@ -27,7 +27,7 @@ from chatd.workspaces.building import Bounds, Building
 ANSWER_S: Final = 5.0
 _TRUSTED: Final = 2 / 3
 _ABANDONED: Final = (
-    "No server took up the build: none that runs can reach the host of the workspace."
+    "No server took up the build: none of those that run can build this workspace where it is."
 )
 
 
@@ -37,7 +37,9 @@ class BuilderConfig(Struct, frozen=True, kw_only=True):
     slots: int = 2
     bounds: Bounds = Bounds()
     lease_s: float = 30
-    struck_s: float = 12
+    struck_s: float | None = None
+    """A shorter silence that is enough if the holder is not among the workers of chats. Only
+    where builders go by the same ids as those."""
     beat_s: float = 4
     poll_s: float = 2
     flush_s: float = 0.3

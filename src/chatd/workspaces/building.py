@@ -16,7 +16,7 @@ from chatd.domain.workspace import AgentSpec, TemplateSpec
 from chatd.store import builds
 from chatd.store.builds import Ended, Hold, Taken
 from chatd.workspaces.backend import Backend, BuildCancelled, BuildContext
-from chatd.workspaces.build_log import BuildLog
+from chatd.workspaces.build_log import LogBuffer
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class Building:
         self.hold = hold
         self.renewed_at = asked_at
         self.lost = asyncio.Event()
-        self.log = BuildLog(hold)
+        self.log = LogBuffer(hold)
         self.context = BuildContext(
             workspace=taken.workspace,
             build=taken.build,

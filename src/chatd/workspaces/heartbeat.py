@@ -1,14 +1,15 @@
 """Asks the agents of this host whether they live, and writes down who has answered.
 
 How an agent is asked is passed in. One that does not answer once is not yet disconnected: that
-takes a silence, and one that has never answered is still on its way.
+takes a silence, and one that has never answered is still on its way. Those that are well are
+asked first: a host full of dead ones must not make the living look dead.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from chatd.domain.hands import AgentLost, AgentRefused
+from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Env
 from chatd.domain.workspace import AgentId, AgentRow, Pulse
 from chatd.domain.workspace_rules import INACTIVE_S
@@ -17,10 +18,10 @@ from chatd.store.conn import Conn
 
 EVERY_S: Final = 10.0
 WITHIN_S: Final = 5.0
-AT_ONCE: Final = 16
+AT_ONCE: Final = 32
 
 Ping = Callable[[AgentRow], Awaitable[Pulse]]
-"""Raises AgentLost or AgentRefused if there is no pulse to speak of."""
+"""Raises if there is no pulse to speak of."""
 
 
 class Heartbeat:
@@ -44,16 +45,21 @@ class Heartbeat:
 
     async def look(self) -> None:
         known = await agents.on_host(self._conn, self._hosts)
+        well = [agent for agent in known if _is_well(agent)]
+        await self._round(well)
+        await self._round([agent for agent in known if not _is_well(agent)])
+
+    async def _round(self, asked: Sequence[AgentRow]) -> None:
         pulses: dict[AgentId, Pulse] = {}
         room = asyncio.Semaphore(AT_ONCE)
         async with asyncio.TaskGroup() as group:
-            for agent in known:
+            for agent in asked:
                 group.create_task(self._ask(agent, room, pulses), name=f"ping {agent.id}")
         if pulses:
             await agents.heard(self._conn, pulses)
-        if silent := [agent.id for agent in known if agent.id not in pulses]:
+        if silent := [agent.id for agent in asked if agent.id not in pulses]:
             await agents.missed(self._conn, silent, silent_s=INACTIVE_S)
-        for agent in known:
+        for agent in asked:
             if (pulse := pulses.get(agent.id)) is not None and _is_news(agent, pulse):
                 self._env.emit("agent_appeared", agent_id=agent.id, lifecycle=pulse.lifecycle)
                 if self._appeared is not None:
@@ -66,8 +72,13 @@ class Heartbeat:
             try:
                 async with asyncio.timeout(WITHIN_S):
                     pulses[agent.id] = await self._ping(agent)
-            except (AgentLost, AgentRefused, TimeoutError):
-                self._env.emit("agent_silent", agent_id=agent.id)
+            except Exception as error:  # noqa: BLE001 - one must not make all others look dead
+                kind = error.code if isinstance(error, ChatdError) else type(error).__name__
+                self._env.emit("agent_silent", agent_id=agent.id, reason=kind)
+
+
+def _is_well(agent: AgentRow) -> bool:
+    return agent.last_connected_at is not None and agent.disconnected_at is None
 
 
 def _is_news(agent: AgentRow, pulse: Pulse) -> bool:

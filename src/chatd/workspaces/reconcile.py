@@ -6,6 +6,7 @@ proves nothing: a sandbox may be between two processes, so it takes two in a row
 cannot tell is left alone.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -19,6 +20,9 @@ from chatd.store.conn import Conn
 from chatd.workspaces.backend import Backend
 
 PAGE: Final = 100
+LOOK_S: Final = 10.0
+REMOVE_S: Final = 60.0
+_FAILURES: Final = (ChatdError, OSError)  # TimeoutError is one of the latter
 
 
 class Reconcile:
@@ -56,9 +60,10 @@ class Reconcile:
     async def _is_down(self, seen: Standing) -> bool:
         assert seen.workspace is not None  # the page is one of workspaces
         try:
-            observed = await self._backend.inspect(seen.workspace)
-        except ChatdError as error:
-            self._env.emit("inspect_failed", error_kind=error.code)
+            async with asyncio.timeout(LOOK_S):
+                observed = await self._backend.inspect(seen.workspace)
+        except _FAILURES as error:
+            self._env.emit("inspect_failed", error_kind=_kind(error))
             return False
         return observed.state in ("stopped", "gone")
 
@@ -79,19 +84,25 @@ class Reconcile:
         self._env.emit("workspace_down", workspace_id=build.workspace_id, build_id=build.id)
 
     async def _look_at_sandboxes(self) -> None:
-        found = await self._backend.workspaces()
+        async with asyncio.timeout(LOOK_S):
+            found = await self._backend.workspaces()
         orphaned: set[WorkspaceId] = set()
         for batch in _batches(found):
             orphaned.update(await workspaces.gone(self._conn, batch, self._hosts))
         for workspace_id in sorted(orphaned & self._orphaned):
             try:
-                await self._backend.remove(workspace_id)
-            except ChatdError as error:
-                self._env.emit("orphan_not_removed", error_kind=error.code)
+                async with asyncio.timeout(REMOVE_S):
+                    await self._backend.remove(workspace_id)
+            except _FAILURES as error:
+                self._env.emit("orphan_not_removed", error_kind=_kind(error))
             else:
                 orphaned.discard(workspace_id)
                 self._env.emit("orphan_removed", workspace_id=workspace_id)
         self._orphaned = orphaned
+
+
+def _kind(error: Exception) -> str:
+    return error.code if isinstance(error, ChatdError) else type(error).__name__
 
 
 def _should_run(seen: Standing) -> Build | None:

@@ -8,7 +8,7 @@ dies is a minute of use.
 import asyncio
 from typing import Final
 
-from chatd.domain.errors import Unavailable
+from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.ports import Env
 from chatd.store import workspaces
@@ -45,8 +45,10 @@ class Usage:
                 async with asyncio.timeout(WITHIN_S):
                     await workspaces.used(self._conn, waiting[:BATCH])
                 del waiting[:BATCH]
-        except (Unavailable, TimeoutError) as error:
-            kind = error.code if isinstance(error, Unavailable) else "timeout"
+        except (ChatdError, TimeoutError) as error:
+            kind = error.code if isinstance(error, ChatdError) else "timeout"
             self._env.emit("usage_not_written", error_kind=kind, count=len(waiting))
+            if isinstance(error, ChatdError) and not isinstance(error, Unavailable):
+                del waiting[:BATCH]  # what is refused now is refused for ever
         finally:
             self._used.update(waiting)
