@@ -2,7 +2,9 @@
 
 Owns what is in .venv and the note of what was put there (.venv/chatd-setup.json), so that a run
 with nothing to do does nothing. Uses the standard library only: it runs before anything is
-installed. It never installs outside .venv, and only packages whose hash is in a lock file.
+installed. It installs into .venv only, and only packages whose hash is in a lock file. The one
+exception is bubblewrap, which keeps workspaces apart and comes from the system's own packages:
+root gets it where there is apt-get, once, unless CHATD_SETUP_SYSTEM=0 says not to.
 """
 
 import argparse
@@ -29,6 +31,8 @@ LOCKS = {
     "dev": ("requirements/dev.txt",),
     "model": ("requirements/model.txt",),
 }
+APT_S = 180.0
+
 # The dev lock holds all of the runtime's; a model comes on top of both.
 HOLDS = {"runtime": ("runtime",), "dev": ("runtime", "dev"), "model": ("runtime", "dev", "model")}
 
@@ -40,9 +44,11 @@ def main() -> None:
     options = parser.parse_args()
     wanted: str = options.wanted
     if options.check:
-        sys.exit(0 if up_to_date(wanted) else 1)
+        sys.exit(0 if up_to_date(wanted) and not wants_bubblewrap() else 1)
     with one_at_a_time():
         make_venv()
+        if wants_bubblewrap():
+            install_bubblewrap()
         if not up_to_date(wanted):
             fill_venv(wanted)
 
@@ -127,6 +133,46 @@ def installers() -> Iterator[list[str]]:
     outer = [sys.executable, "-m", "pip", "--python", str(PYTHON)]
     if succeeds([*outer, "--version"]):
         yield [*outer, *flags]
+
+
+def wants_bubblewrap() -> bool:
+    """Whether it is missing, can be had, and has not been tried before."""
+    return (
+        os.geteuid() == 0
+        and shutil.which("bwrap") is None
+        and shutil.which("apt-get") is not None
+        and os.environ.get("CHATD_SETUP_SYSTEM") != "0"
+        and read_note().get("bubblewrap") != "tried"
+    )
+
+
+def install_bubblewrap() -> None:
+    """Without it everything works, workspaces are just kept apart less well: never a failure."""
+    say("Installing bubblewrap with apt-get: it keeps workspaces apart ...")
+    install = ["install", "--yes", "--no-install-recommends", "bubblewrap"]
+    if not (apt_get(install) or (apt_get(["update"]) and apt_get(install))):
+        say("That did not work. To have it, install the package bubblewrap by hand.")
+    write_note({**read_note(), "bubblewrap": "tried"})
+
+
+def apt_get(words: list[str]) -> bool:
+    patience = ["DPkg::Lock::Timeout=30", "Acquire::Retries=1", "Acquire::http::Timeout=20"]
+    options = [word for each in patience for word in ("-o", each)]
+    command = ["apt-get", "--quiet=2", *options, *words]
+    try:
+        return (
+            subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=APT_S,
+                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            ).returncode
+            == 0
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def installed_part() -> str:
