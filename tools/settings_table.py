@@ -20,6 +20,7 @@ ELSEWHERE = {
     "database.url": "none",
     "providers": "none; see [models.md](models.md)",
     "models": "`demo`; see [models.md](models.md)",
+    "templates": "none",
 }
 
 
@@ -39,8 +40,20 @@ def _default(path: tuple[str, ...]) -> str:
         assert is_section(found)
         section = found
     field = next(f for f in msgspec.structs.fields(section) if f.encode_name == path[-1])
-    value: object = field.default
-    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+    return _shown(field.default)
+
+
+def _shown(value: object) -> str:
+    """As it is written in the file."""
+    match value:
+        case bool():
+            return f"`{str(value).lower()}`"
+        case float():
+            return f"`{value:g}`"
+        case tuple():
+            return "none"
+        case _:
+            return f"`{value}`"
 
 
 def render(document: str) -> str:

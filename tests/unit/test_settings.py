@@ -19,6 +19,7 @@ from chatd.settings.tree import (
     Settings,
     SettingsError,
     Worker,
+    Workspaces,
     redact_url,
 )
 from tools.settings_table import DOCUMENT, END, render
@@ -98,6 +99,11 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_LIMITS_SPEND_PERIOD": "week",
         "CHATD_CHATS_AUTO_ARCHIVE_DAYS": "10",
         "CHATD_CHATS_RETENTION_DAYS": "11",
+        "CHATD_WORKSPACES_ENABLED": "false",
+        "CHATD_WORKSPACES_ALLOW_UNSAFE": "true",
+        "CHATD_WORKSPACES_ROOTS": '["/srv/code"]',
+        "CHATD_WORKSPACES_TTL_S": "12",
+        "CHATD_TEMPLATES": "[]",
         "CHATD_PROVIDERS": '[{"name": "a", "kind": "anthropic"}]',
         "CHATD_MODELS": '[{"name": "m", "provider": "a", "model": "x"}]',
     }
@@ -119,6 +125,9 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             spend_period="week",
         ),
         chats=Chats(auto_archive_days=10, retention_days=11),
+        workspaces=Workspaces(
+            enabled=False, allow_unsafe=True, roots=(Path("/srv/code"),), ttl_s=12
+        ),
         providers=(ProviderEntry(name="a", kind="anthropic"),),
         models=(ModelEntry(name="m", provider="a", model="x"),),
     )
