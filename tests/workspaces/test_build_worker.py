@@ -143,6 +143,26 @@ async def test_a_lost_statement_or_a_lost_answer_does_not_lose_the_build(
     assert len(await agents.of_latest_build(pool, workspace_id(1))) == 1
 
 
+async def test_an_end_that_cannot_be_written_waits_and_nothing_is_done_again(
+    pool: Pool, clock: FakeClock
+) -> None:
+    await plant(pool)
+    backend = FakeBackend()
+    backend.hold = "started"
+    line = Line(pool)
+    async with building(line, clock, backend):
+        async with asyncio.timeout(20):
+            await backend.reached.wait()
+        line.cut = True
+        backend.go.set()
+        await clock.asleep_on("build_finish", within_s=20)
+        line.cut = False
+        clock.advance(1)
+        done = await ended(pool, build_id(1))
+    assert (done.status, done.attempt) == ("succeeded", 1)
+    assert backend.asked.count(("asked", 1)) == 1
+
+
 @pytest.mark.promise("P3")
 async def test_a_worker_that_has_lost_its_build_writes_nothing(
     pool: Pool, clock: FakeClock
