@@ -176,7 +176,7 @@ async def test_without_a_database_leaving_ends_all_the_same(dsn: str, proxy: Pro
             await gate.reached.wait()
             proxy.stall()
             gate.open()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await house.leaves()
                 await house.events.wait("release_failed")
             other.says("written")

@@ -50,7 +50,7 @@ class FakeClock:
             s.due - self._now for s in self._sleepers if s.tag == tag and not s.woken.done()
         )
 
-    async def asleep_on(self, tag: str, *, within_s: float = 5) -> float:
+    async def asleep_on(self, tag: str, *, within_s: float = 30) -> float:
         """Wait until something sleeps under this tag; say how long it means to."""
         async with asyncio.timeout(within_s), self._parked:
             await self._parked.wait_for(lambda: bool(self.sleeping(tag)))

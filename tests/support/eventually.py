@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def eventually(look: Callable[[], Awaitable[T | None]], *, within_s: float = 5) -> T:
+async def eventually(look: Callable[[], Awaitable[T | None]], *, within_s: float = 30) -> T:
     """Look again and again until there is something to see, and return it."""
     async with asyncio.timeout(within_s):
         while True:

@@ -232,7 +232,7 @@ class Client:
 
     async def watch(self, viewer: Viewer, until: Callable[["Client"], bool]) -> None:
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while not until(self):
                     self.take(await viewer.next())
         except TimeoutError:
