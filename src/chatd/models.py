@@ -173,12 +173,15 @@ class Catalogue:
 
     async def run(self) -> None:
         """Others may start with other settings."""
+        failures = 0
         while True:
             await self._env.clock.sleep(READ_S, "models_read")
             try:
                 await self._read()
+                failures = 0
             except ChatdError as error:
-                self._env.emit("models_unread", error_kind=error.code)
+                failures += 1
+                self._env.emit("models_unread", error_kind=error.code, failures=failures)
 
     async def _read(self) -> None:
         if self._pool is not None:

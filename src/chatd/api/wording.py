@@ -42,6 +42,8 @@ def in_words(said: str, kind: object, path: str) -> str:
     """`said` is the complaint without its place; `kind` the type of the whole, `path` the way
     from there to what is wrong."""
     if (found := _BOUND.match(said)) is not None:
+        if (found["how"], found["bound"]) == ("<=", "0"):
+            return "must be 0"
         return f"must be {_BOUNDS[found['how']]} {found['bound']}"
     if (found := _LENGTH.match(said)) is not None:
         if (found["how"], found["bound"]) == (">=", "1"):
