@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from chatd.domain.chat import Chat, Fence
 from chatd.domain.errors import ChatdError
-from chatd.domain.hands import AgentConn
+from chatd.domain.hands import AgentConn, Context
 from chatd.domain.ids import ChatId, ToolCallId, WorkerId, WorkspaceId
 from chatd.domain.ports import Env, ToolContext
 from chatd.domain.workspace import AgentRow, Pulse
@@ -37,6 +37,8 @@ from chatd.workspaces.catalogue import Catalogue
 from chatd.workspaces.client import AgentClient
 from chatd.workspaces.connecting import Means
 from chatd.workspaces.context import Contexts
+from chatd.workspaces.context_watch import EVERY_S as CONTEXTS_S
+from chatd.workspaces.context_watch import ContextWatch
 from chatd.workspaces.dialling import Dials
 from chatd.workspaces.heartbeat import EVERY_S as HEARTBEAT_S
 from chatd.workspaces.heartbeat import Heartbeat
@@ -157,6 +159,13 @@ class Hands:
     async def _open(self, agent: AgentRow) -> Dialled[AgentClient]:
         return await self._transport.open(agent.id, agent.endpoints)
 
+    async def _read_context(self, agent: AgentRow) -> Context:
+        opened = await self._transport.open(agent.id, agent.endpoints, within_s=PING_S)
+        try:
+            return await opened.conn.context()
+        finally:
+            await opened.release()
+
     async def _connect(self, chat: Chat) -> AgentConn:
         context = ToolContext(chat=chat, call_id=ToolCallId("briefing"), fence=Fence.of(chat))
         return await self.reach(context)
@@ -193,6 +202,7 @@ class Hands:
         heartbeat = Heartbeat(self.pool, self.ping, self._env, self._hosts)
         reconcile = Reconcile(self.pool, self.backend, self._env, self._hosts)
         autostop = Autostop(self.pool, self._env)
+        watch = ContextWatch(self.pool, self.contexts, self._read_context, self._env, self._hosts)
 
         async def stop_overdue() -> None:
             if await autostop.look():
@@ -202,6 +212,7 @@ class Hands:
             ("isolation", self._prepare()),
             ("usage", self.usage.run()),
             ("heartbeat", self._every(HEARTBEAT_S, "heartbeat", heartbeat.look)),
+            ("contexts", self._every(CONTEXTS_S, "contexts", watch.look)),
             ("reconcile", self._every(RECONCILE_S, "reconcile", reconcile.look)),
             ("autostop", self._every(AUTOSTOP_S, "autostop", stop_overdue)),
         ]

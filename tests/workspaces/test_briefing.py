@@ -1,0 +1,189 @@
+"""What the model is told of its workspace, and that finding out holds nobody up."""
+
+import asyncio
+from typing import cast
+
+import msgspec
+import pytest
+
+from chatd.clock import SystemClock
+from chatd.domain.chat import Chat, Fence
+from chatd.domain.hands import AgentConn, AgentLost, Context, Resource
+from chatd.domain.ids import ChatId
+from chatd.domain.states import State
+from chatd.domain.workspace import AgentRow, Pulse
+from chatd.store import agents, bindings, builds, chats, context_rows
+from chatd.store.pool import Pool
+from chatd.workspaces.binding_rows import BindingRows
+from chatd.workspaces.briefing import ATTACHED, NONE_FOR_CHILD, NONE_YET, STOPPED, Briefings
+from chatd.workspaces.context import Contexts
+from chatd.workspaces.context_watch import ContextWatch
+from tests.support.factories import CHAT
+from tests.support.seeds import Seed
+from tests.support.store import plant_in
+from tests.support.streaming import env_with
+from tests.support.workspaces import (
+    HOST,
+    agent_id,
+    build_id,
+    finish,
+    new_build,
+    plant_for,
+    plant_template,
+    workspace_id,
+)
+
+
+def says(text: str, version: int = 1) -> Context:
+    file = Resource(
+        kind="instruction_file", source="/home/dev/AGENTS.md", status="ok", content=text
+    )
+    return Context(version=version, hash=text, directory="/home/dev", os="linux", resources=(file,))
+
+
+class Place:
+    """A chat with a workspace that runs. Its agent says what a test has put there."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.env = env_with(SystemClock())
+        self.behind: list[ChatId] = []
+        self.contexts = Contexts(pool, self.env, fell_behind=self.behind.append)
+        self.words = says("Use tabs.")
+        self.asked = 0
+        self.lost = False
+        self.mute = False
+        self.briefings = Briefings(BindingRows(pool), self.contexts, self.connect, self.env)
+
+    async def connect(self, row: Chat) -> AgentConn:
+        del row
+        if self.lost:
+            self.asked += 1
+            raise AgentLost("Nobody answers.")
+        return cast("AgentConn", self)
+
+    async def context(self, *, after: int = 0, wait_s: float = 0) -> Context:
+        del after, wait_s
+        self.asked += 1
+        if self.mute:
+            await asyncio.Event().wait()
+        return self.words
+
+    async def read(self, agent: AgentRow) -> Context:
+        del agent
+        return await self.context()
+
+    async def told(self, **columns: object) -> str:
+        row = await chats.get(self.pool, CHAT)
+        assert row is not None
+        told = await self.briefings.instructions(msgspec.structs.replace(row, **columns))
+        return told.workspace or ""
+
+    async def stop(self) -> None:
+        assert await builds.insert(self.pool, new_build(2)) is not None
+        await finish(self.pool)
+
+
+@pytest.fixture
+async def place(pool: Pool) -> Place:
+    await plant_template(pool)
+    fence = Fence.of(await plant_in(pool, Seed(state=State.R0, calls="local")))
+    await plant_for(pool, CHAT, fence)
+    await finish(pool)
+    await bindings.remember(pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1))
+    return Place(pool)
+
+
+async def test_a_chat_without_a_workspace_is_told_how_to_get_one(place: Place) -> None:
+    assert await place.told(workspace_id=None) == NONE_YET
+    child = {"workspace_id": None, "parent_chat_id": CHAT}
+    assert await place.told(epoch=9, **child) == NONE_FOR_CHILD
+    assert place.asked == 0
+
+
+async def test_the_instructions_of_the_workspace_are_told_once_in_a_turn(place: Place) -> None:
+    first = await place.told()
+    assert first.startswith(ATTACHED)
+    assert "Source: /home/dev/AGENTS.md\nUse tabs." in first
+    assert await place.told() == first
+    assert place.asked == 1
+
+
+async def test_what_is_pinned_stays_until_somebody_wants_it_anew(place: Place) -> None:
+    """The beginning of a prompt that does not change is cheaper."""
+    first = await place.told(epoch=1)
+    place.words = says("Use spaces.", version=2)
+    assert await place.contexts.store(agent_id(1), place.words, initial=False)
+    assert place.behind == [CHAT]
+    assert await place.told(epoch=2) == first
+    await place.contexts.refresh(CHAT, agent_id(1))
+    assert "Use spaces." in await place.told(epoch=3)
+
+
+@pytest.mark.promise("P14")
+async def test_a_stopped_workspace_is_not_dialled_and_keeps_its_instructions(place: Place) -> None:
+    await place.told(epoch=1)
+    await place.stop()
+    told = await place.told(epoch=2)
+    assert told.startswith(STOPPED)
+    assert "Use tabs." in told
+    assert place.asked == 1
+
+
+async def test_a_workspace_that_does_not_answer_is_asked_again_in_the_next_turn(
+    place: Place,
+) -> None:
+    place.lost = True
+    assert await place.told(epoch=1) == ATTACHED
+    assert await place.told(epoch=1) == ATTACHED
+    assert place.asked == 1
+    place.lost = False
+    assert "Use tabs." in await place.told(epoch=2)
+
+
+@pytest.mark.promise("P14")
+async def test_an_agent_that_never_answers_holds_no_turn_up(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chatd.workspaces.briefing.WITHIN_S", 0.1)
+    place.mute = True
+    async with asyncio.timeout(20):
+        assert await place.told() == ATTACHED
+
+
+async def test_a_workspace_that_came_in_the_middle_of_a_turn_is_told_of(place: Place) -> None:
+    """The row that the turn goes by knows nothing of it."""
+    assert await place.told(workspace_id=None) == NONE_YET
+    place.briefings.bound(CHAT)
+    assert "Use tabs." in await place.told(workspace_id=None)
+
+
+async def test_nothing_to_read_leaves_where_commands_run(place: Place) -> None:
+    place.words = msgspec.structs.replace(place.words, resources=())
+    assert await place.told() == f"{ATTACHED} Commands run in /home/dev unless told otherwise."
+
+
+async def test_changes_are_found_by_looking_and_written_once(place: Place, pool: Pool) -> None:
+    await place.told()
+    await agents.heard(pool, {agent_id(1): Pulse(boot_id="first")})
+    watch = ContextWatch(pool, place.contexts, place.read, place.env, [HOST])
+    await watch.look()
+    place.words = says("Use spaces.", version=2)
+    await watch.look()
+    await watch.look()
+    assert place.behind == [CHAT]
+    latest = await context_rows.latest(pool, agent_id(1))
+    assert latest == place.words
+
+
+async def test_an_agent_that_has_started_anew_counts_from_the_beginning(
+    place: Place, pool: Pool
+) -> None:
+    watch = ContextWatch(pool, place.contexts, place.read, place.env, [HOST])
+    place.words = says("Old.", version=7)
+    await agents.heard(pool, {agent_id(1): Pulse(boot_id="first")})
+    await watch.look()
+    place.words = says("New.", version=1)
+    await agents.heard(pool, {agent_id(1): Pulse(boot_id="second")})
+    await watch.look()
+    assert await context_rows.latest(pool, agent_id(1)) == place.words
