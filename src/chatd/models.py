@@ -219,7 +219,10 @@ class Catalogue:
         return found
 
     async def default(self) -> KnownModel | None:
-        return next((known for known in self._known if known.is_default), None)
+        """Everybody's, unless only others have its key: then the first that can be used here."""
+        here = [one for one in self._known if one.config.provider in self._own.providers]
+        usable = [one for one in here if one.enabled] or [one for one in self._known if one.enabled]
+        return next((one for one in usable if one.is_default), usable[0] if usable else None)
 
     async def providers(self) -> Sequence[KnownProvider]:
         return () if self._pool is None else await models.providers(self._pool)

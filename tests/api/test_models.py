@@ -151,6 +151,17 @@ async def test_a_model_whose_provider_is_not_declared_here_says_so(pool: Pool) -
         await elsewhere.choose(small.config.id)
 
 
+async def test_the_default_is_a_model_that_can_be_used_here(pool: Pool) -> None:
+    old, new = catalogue(providers=()), catalogue(BIG)
+    await old.declare(pool)
+    await new.declare(pool)
+    await old.by_name("big")  # has the list read again
+    for where, name in ((old, "demo"), (new, "big")):
+        default = await where.default()
+        assert default is not None
+        assert default.config.name == name
+
+
 # The front door
 
 
