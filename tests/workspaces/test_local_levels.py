@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
@@ -26,11 +27,16 @@ from tests.support.local_rig import (
     data_directory,
     rig_with,
     shared_kits,
+    until_gone,
 )
 
 ROOT = Path(__file__).parents[2]
 SITE = Path(pytest.__file__).parents[1]
 MIB = 1024 * 1024
+ESCAPE = (
+    "setsid -f sh -c 'echo $$ > pid; exec sleep 1000' >/dev/null 2>&1; "
+    "until test -s pid; do sleep 0.02; done; cat pid"
+)
 
 needs_landlock = pytest.mark.skipif(
     landlock.version() < landlock.LEAST, reason="the kernel has no Landlock, or an old one"
@@ -101,11 +107,23 @@ async def test_without_namespaces_nobody_escapes_the_end(data_dir: Path, level: 
     config = LocalConfig(data_dir=data_dir, host_id=HOST, levels=(level,), allow_unsafe=True)
     async with rig_with(config) as rig:
         running = await rig.start()
-        await rig.run(running, "setsid -f sh -c 'echo $$ > pid; exec sleep 1000' >/dev/null 2>&1")
-        escaped = int((rig.home(running) / "pid").read_text())
+        escaped = int(await rig.says(running, ESCAPE))
         assert birth_of(escaped)
         await rig.stop(running, build=2)
         assert birth_of(escaped) is None
+
+
+@needs_landlock
+async def test_without_namespaces_the_next_supervisor_ends_the_orphans(data_dir: Path) -> None:
+    config = LocalConfig(data_dir=data_dir, host_id=HOST, levels=("landlock+rlimit",))
+    async with rig_with(config) as rig:
+        running = await rig.start()
+        orphan = int(await rig.says(running, ESCAPE))
+        os.kill(pid := rig.supervisor(), signal.SIGKILL)
+        await until_gone(pid)
+        assert birth_of(orphan)
+        await rig.supervision.hello()
+        assert birth_of(orphan) is None
 
 
 async def test_no_isolation_is_used_only_if_that_was_said(

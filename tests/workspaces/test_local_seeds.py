@@ -1,6 +1,7 @@
 """How a workspace gets its first files, and what a template may not ask for."""
 
 import asyncio
+import os
 import shutil
 import subprocess
 from collections.abc import Generator
@@ -12,6 +13,7 @@ from chatd.domain.workspace import (
     DirectorySeed,
     EmptySeed,
     GitSeed,
+    Limits,
     Mount,
     Seed,
     TemplateSpec,
@@ -76,6 +78,25 @@ async def test_a_directory_is_copied_with_links_as_links(rig: Rig, project: Path
         "/etc/hostname\nmine"
     )
     assert not (project / "src" / "new").exists()
+
+
+@needs_sandbox
+async def test_a_directory_that_is_too_large_is_not_copied(rig: Rig, project: Path) -> None:
+    (project / "big").write_bytes(b"x" * 100_000)
+    limits = Limits(disk_bytes=50_000)
+    with pytest.raises(BuildFailed, match="larger than the 50000 bytes"):
+        await rig.start(TemplateSpec(seed=DirectorySeed(path=str(project)), limits=limits))
+
+
+@needs_sandbox
+async def test_the_network_is_there_if_the_template_says_so(rig: Rig) -> None:
+    server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    running = await rig.start(TemplateSpec(network="full"))
+    connect = f"import socket; socket.create_connection(('127.0.0.1', {port})); print('yes')"
+    async with server:
+        assert await rig.says(running, f'python3 -c "{connect}"') == "yes"
+    assert await rig.says(running, "stat -c %i /etc/hosts") == str(os.stat("/etc/hosts").st_ino)
 
 
 @needs_sandbox

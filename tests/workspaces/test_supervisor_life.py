@@ -14,7 +14,7 @@ from chatd.domain.ids import WorkspaceId
 from chatd.workspaces.backend import BuildFailed
 from chatd.workspaces.local.backend import LocalConfig
 from chatd.workspaces.local.living import birth_of, children_of
-from chatd.workspaces.local.plan import Order, Plan, encode
+from chatd.workspaces.local.plan import Fence, Order, Plan, decode_order, encode
 from tests.support.eventually import eventually
 from tests.support.local_rig import (
     AS_ROOT,
@@ -209,3 +209,18 @@ async def test_another_account_is_refused_even_if_it_reaches_the_socket(rig: Rig
     async with asyncio.timeout(WITHIN_S):
         said, _ = await asking.communicate()
     assert json.loads(said)["code"] == "forbidden"
+
+
+def test_an_order_of_a_newer_server_is_understood() -> None:
+    """What an older supervisor does not know it does not need."""
+    order = Order(
+        workspace="w",
+        build=1,
+        plan=Plan(argv=["x"], env={}, fence=Fence(readable=["/usr"], writable=[], network=False)),
+        socket="s",
+        log="l",
+        namespaced=True,
+    )
+    fields = json.loads(json.dumps(encode(order)))
+    fields["colour"] = fields["plan"]["colour"] = fields["plan"]["fence"]["colour"] = "blue"
+    assert decode_order(fields) == order

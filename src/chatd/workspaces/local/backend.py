@@ -6,13 +6,16 @@ supervisor and outlive this server; a build that finds its workspace running has
 """
 
 import asyncio
+import contextlib
 import platform
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace import (
@@ -118,7 +121,8 @@ class LocalBackend:
         build = context.build.build_number
         found = await self._supervision.inspect(str(workspace))
         spot = self._layout.spot(workspace)
-        room = await asyncio.to_thread(self._room, level, kit, spec, spot, workspace)
+        with in_words("The workspace cannot be made"):
+            room = await asyncio.to_thread(self._room, level, kit, spec, spot, workspace)
         opening = Opening(
             context=context,
             spec=spec,
@@ -130,8 +134,9 @@ class LocalBackend:
         )
         if found is None or found.build != build:
             await self._supervision.stop(str(workspace), build)
-            await fill_home(opening, trash=self._layout.trash, roots=self._config.roots)
-            await run_startup(opening)
+            with in_words("The workspace cannot be made"):
+                await fill_home(opening, trash=self._layout.trash, roots=self._config.roots)
+                await run_startup(opening)
             await self._launch(opening)
         return [self._agent_spec(context, level, opening.directory)]
 
@@ -147,7 +152,10 @@ class LocalBackend:
     async def inspect(self, workspace: Workspace) -> Observed:
         if workspace.host_id not in (None, self._config.host_id):
             return Observed(state="unknown", detail=f"it is on host {workspace.host_id}")
-        found = await self._supervision.inspect(str(workspace.id))
+        try:
+            found = await self._supervision.inspect(str(workspace.id))
+        except (Unavailable, BuildFailed) as error:
+            return Observed(state="unknown", detail=error.message)
         if found is not None:
             return Observed(state="running", detail=found.detail)
         there = await asyncio.to_thread(self._layout.spot(workspace.id).root.exists)
@@ -233,5 +241,15 @@ class LocalBackend:
     async def _remove_files(self, workspace: WorkspaceId) -> None:
         await asyncio.to_thread(self._layout.make, passable=False)
         spot = self._layout.spot(workspace)
-        await asyncio.to_thread(discard, spot.root, self._layout.trash)
-        await asyncio.to_thread(empty_trash, self._layout.trash)
+        with in_words("The files cannot be removed"):
+            await asyncio.to_thread(discard, spot.root, self._layout.trash)
+            await asyncio.to_thread(empty_trash, self._layout.trash)
+
+
+@contextlib.contextmanager
+def in_words(what: str) -> Generator[None]:
+    """A full disk or a lost permission is for people to put right."""
+    try:
+        yield
+    except (OSError, shutil.Error) as error:
+        raise BuildFailed(f"{what}: {str(error)[:500]}") from error

@@ -40,6 +40,14 @@ def make(name: str, *, memory_bytes: int, processes: int) -> Groups:
     return Groups(paths=tuple(made.values()), memory="memory" in made)
 
 
+def existing(name: str) -> Groups:
+    """What was made for this name before."""
+    parents = (_own_group("memory"), _own_group("pids"))
+    places = [parent / f"{PREFIX}{name}" for parent in parents if parent is not None]
+    places.append(MOUNT / "chatd" / name)
+    return Groups(paths=tuple(place for place in places if place.is_dir()))
+
+
 def members(groups: Groups) -> Iterator[int]:
     for path in groups.paths:
         with contextlib.suppress(OSError):

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, cast
@@ -20,6 +21,7 @@ from chatd.workspaces.local.sandbox import Sandbox
 
 MAX_LINE: Final = 512 * 1024
 MAX_ASKING: Final = 64
+LOCKS: Final = 64
 ASK_S: Final = 10.0
 READY_S: Final = 15.0
 
@@ -43,7 +45,8 @@ class Control:
         self._births = births
         self._say = say
         self._sandboxes: dict[str, Sandbox] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        # Few and shared: a lock per name would be one more thing that only ever grows.
+        self._locks = [asyncio.Lock() for _ in range(LOCKS)]
         self._asking = 0
 
     @property
@@ -109,7 +112,7 @@ class Control:
     async def _start(self, order: Order) -> dict[str, object]:
         if not order.workspace or "/" in order.workspace or order.workspace.startswith("."):
             raise Refused("bad_question", "a workspace has a plain name")
-        async with self._locks.setdefault(order.workspace, asyncio.Lock()):
+        async with self._lock(order.workspace):
             sandbox = self._sandboxes.get(order.workspace)
             if sandbox is not None and sandbox.order.build > order.build:
                 raise Refused("stale", f"build {sandbox.order.build} has taken its place")
@@ -132,14 +135,16 @@ class Control:
         return sandbox
 
     async def _stop(self, workspace: str, build: int) -> dict[str, object]:
-        async with self._locks.setdefault(workspace, asyncio.Lock()):
+        async with self._lock(workspace):
             sandbox = self._sandboxes.get(workspace)
             if sandbox is not None:
                 if sandbox.order.build > build:
                     raise Refused("stale", f"build {sandbox.order.build} has taken its place")
                 await self._end(sandbox)
-        self._locks.pop(workspace, None)
         return {"stopped": sandbox is not None}
+
+    def _lock(self, workspace: str) -> asyncio.Lock:
+        return self._locks[zlib.crc32(workspace.encode()) % LOCKS]
 
     async def _end(self, sandbox: Sandbox) -> None:
         await sandbox.stop()

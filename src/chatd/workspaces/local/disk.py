@@ -27,8 +27,11 @@ async def watch(sandbox: Sandbox) -> None:
         began = loop.time()
         used = await measure(order.disk_paths)
         delay = max(order.disk_interval_s, SHARE * (loop.time() - began))
-        if used is None or used <= order.disk_bytes:
+        if used is None:
+            continue
+        if used <= order.disk_bytes:
             most = order.disk_bytes
+            sandbox.status.detail = ""
         elif used > most:
             most = used
             sandbox.end_processes(

@@ -86,8 +86,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         self.data_dir.mkdir(parents=True, exist_ok=True)
         for path in (self.workspaces, self.trash, self.kits, self.supervisor):
             path.mkdir(mode=0o700, exist_ok=True)
-        # Below a namespace of mounts nobody walks the way from the top; without one they must.
-        self.workspaces.chmod(0o711 if passable else 0o700)
+        if passable:  # Without a namespace of mounts everybody walks the way from the top.
+            self.workspaces.chmod(0o711)
         if stat.S_IMODE(self.kits.stat().st_mode) != 0o755:
             self.kits.chmod(0o755)
 
@@ -118,7 +118,8 @@ def make_spot(spot: Spot, *, uid: int | None, passable: bool) -> None:
     """All but the home itself, which comes to be by being filled."""
     for path in (spot.root, spot.run, spot.log):
         path.mkdir(mode=0o700, exist_ok=True)
-    spot.root.chmod(0o711 if passable else 0o700)
+    if passable:
+        spot.root.chmod(0o711)
     give(spot.run, uid)
     temporary = spot.run / "tmp"
     if passable and not os.path.lexists(temporary):

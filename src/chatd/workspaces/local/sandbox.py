@@ -104,18 +104,17 @@ class Sandbox:
         loop = asyncio.get_running_loop()
         began = loop.time()
         _unlink(self.order.socket)
+        process = None
         try:
             process = self._spawn()
-        except OSError as error:
-            self.status.exit_code = -1
-            self._say(f"workspace {self.order.workspace} cannot be started: {error}")
-            return 0
-        self.status.pid, self.status.state = process.pid, "running"
-        try:
+            self.status.pid, self.status.state = process.pid, "running"
             await self._until_end(process)
+        except OSError as error:  # No memory, no descriptors: it may be better later.
+            self._say(f"workspace {self.order.workspace} cannot be kept: {error}")
         finally:
-            await self._bury(process)
-        self.status.exit_code = process.returncode
+            if process is not None:
+                await self._bury(process)
+        self.status.exit_code = -1 if process is None else process.returncode
         return loop.time() - began
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
@@ -130,7 +129,8 @@ class Sandbox:
         finally:
             os.close(output)
         self.status.starts += 1
-        self._birth_file.write_text(str(living.birth_of(process.pid) or ""))
+        with contextlib.suppress(OSError):  # A full disk: the kernel still ends it with us.
+            self._birth_file.write_text(str(living.birth_of(process.pid) or ""))
         return process
 
     async def _until_end(self, process: "subprocess.Popen[bytes]") -> None:
@@ -179,12 +179,16 @@ class Sandbox:
     async def _bury(self, process: "subprocess.Popen[bytes]") -> None:
         """Without a process namespace others may have outlived the first: they are looked for."""
         kill_group(process)
-        process.wait()
-        latest = asyncio.get_running_loop().time() + KILL_S
-        while (left := self._left()) and asyncio.get_running_loop().time() < latest:
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + KILL_S
+        while loop.time() < latest:
+            left = self._left()
+            if process.poll() is not None and not left:
+                return
             for pid in left:
                 _signal(pid, signal.SIGKILL)
             await pause(self.stopped, LOOK_S)
+        self._say(f"workspace {self.order.workspace}: some processes do not end")
 
     def _left(self) -> set[int]:
         found = set(cgroups.members(self._groups))

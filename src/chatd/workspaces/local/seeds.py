@@ -17,7 +17,7 @@ from typing import Final, assert_never
 import msgspec
 
 from chatd.domain.workspace import DemoSeed, DirectorySeed, EmptySeed, GitSeed, Mount, Seed
-from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.backend import BuildCancelled, BuildFailed
 from chatd.workspaces.local.layout import give
 from chatd.workspaces.local.levels import Level, namespaced
 from chatd.workspaces.local.once import run_once
@@ -154,9 +154,17 @@ def _make_target(seeding: Seeding) -> None:
 
 def _copy(source: Path, seeding: Seeding) -> None:
     """Links stay links, what is neither file nor directory is left out."""
+    room = seeding.room.limits.disk_bytes
+    size = 0
 
     def odd(directory: str, names: list[str]) -> list[str]:
+        nonlocal size
+        if seeding.cancelled.is_set():
+            raise BuildCancelled("The build was cancelled.")
         paths = [Path(directory, name) for name in names]
+        size += sum(each.lstat().st_size for each in paths)
+        if room and size > room:
+            raise BuildFailed(f"{source} is larger than the {room} bytes that are allowed.")
         return [each.name for each in paths if not (each.is_symlink() or _plain(each))]
 
     shutil.copytree(source, seeding.target, symlinks=True, dirs_exist_ok=True, ignore=odd)

@@ -132,7 +132,10 @@ class Supervision:
             writer.close()
         if not answer.endswith(b"\n"):
             raise NotThere
-        return msgspec.json.decode(answer, type=Reply)
+        try:
+            return msgspec.json.decode(answer, type=Reply)
+        except msgspec.DecodeError as error:
+            raise Unavailable(f"The supervisor cannot be understood: {error}") from None
 
     def _connect(self) -> socket.socket:
         """Through the descriptor of the directory: a path may be too long for a socket."""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import resource
 import signal
 import socket
 import sys
@@ -18,7 +19,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
-from chatd.workspaces.local import living
+from chatd.workspaces.local import cgroups, living
 from chatd.workspaces.local.control import MAX_LINE, Control
 from chatd.workspaces.local.waiting import pause
 
@@ -64,6 +65,8 @@ def serve(directory: Path, idle_s: float, ready: int) -> None:
     os.truncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())
     take_output(directory / LOG)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with listening(directory) as listener:
         asyncio.run(Supervisor(directory, idle_s).run(listener, ready))
 
@@ -92,16 +95,15 @@ class Supervisor:
         say("ended")
 
     async def sweep(self) -> None:
-        """End what a killed supervisor has left. The kernel has done it already in all but the
-        smallest gaps."""
+        """End what a killed supervisor has left. With namespaces the kernel has done it already in
+        all but the smallest gaps; without them this is what ends whoever was orphaned."""
+        loop = asyncio.get_running_loop()
         never = asyncio.Event()
-        births = [(file, living.Birth.read(file.read_text())) for file in self._births.iterdir()]
-        for file, birth in births:
-            waited = 0
-            while birth is not None and living.lives(birth) and waited < SWEEP_S * 100:
-                living.kill(birth)
+        for file in list(self._births.iterdir()):
+            latest = loop.time() + SWEEP_S
+            while loop.time() < latest and kill_left(file):
                 await pause(never, 0.01)
-                waited += 1
+            cgroups.remove(cgroups.existing(file.name))
             file.unlink(missing_ok=True)
 
     async def _until_idle(self, control: Control) -> None:
@@ -113,6 +115,17 @@ class Supervisor:
             if control.idle and control.asked == seen and not expected:
                 return
             seen = control.asked
+
+
+def kill_left(file: Path) -> bool:
+    """Whether there was anybody."""
+    birth = living.Birth.read(file.read_text())
+    first = {birth.pid} if birth is not None and living.lives(birth) else set[int]()
+    others = set(cgroups.members(cgroups.existing(file.name))) | living.marked(file.name)
+    for pid in first | others:
+        if (found := living.birth_of(pid)) is not None:
+            living.kill(found)
+    return bool(first | others)
 
 
 @contextlib.contextmanager
