@@ -13,7 +13,7 @@ import pytest
 from chatd.agent import edits
 from chatd.agent.edits import Edit, FileEdits, edit_files
 from chatd.agent.errors import AgentError
-from tests.agent.unprivileged import denied_to_nobody
+from tests.agent.unprivileged import denied_to_nobody, open_ground
 
 
 def change(path: Path | str, *pairs: tuple[str, str]) -> FileEdits:
@@ -156,14 +156,14 @@ def test_mode_and_bytes_that_are_not_utf8_are_kept(tmp_path: Path) -> None:
     diff["diff"].encode("utf-8")
 
 
-def test_a_file_that_may_not_be_written_is_forbidden(tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d").chmod(0o777)
-    (file,) = made(tmp_path / "d", f="a\n")
-    file.chmod(0o644)
-    denied = denied_to_nobody(
-        lambda: edit_files([change(file, ("a", "b"))], include_diff=False), tmp_path
-    )
+def test_a_file_that_may_not_be_written_is_forbidden() -> None:
+    with open_ground() as ground:
+        ground.chmod(0o777)
+        (file,) = made(ground, f="a\n")
+        file.chmod(0o644)
+        denied = denied_to_nobody(
+            lambda: edit_files([change(file, ("a", "b"))], include_diff=False)
+        )
     assert denied is not None
     assert denied.status == 403
 

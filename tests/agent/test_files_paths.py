@@ -1,6 +1,7 @@
 """Resolving paths and listing directories."""
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 from typing import TypedDict
 
@@ -11,7 +12,13 @@ from chatd.agent import listing
 from chatd.agent.errors import AgentError
 from chatd.agent.listing import list_directory
 from chatd.agent.paths import MAX_LINKS, resolve_path
-from tests.agent.unprivileged import denied_to_nobody
+from tests.agent.unprivileged import denied_to_nobody, open_ground
+
+
+@pytest.fixture
+def ground() -> Generator[Path]:
+    with open_ground() as path:
+        yield path
 
 
 def test_links_of_the_existing_part_are_resolved_and_the_tail_is_kept(tmp_path: Path) -> None:
@@ -47,10 +54,10 @@ def test_too_many_links_are_refused(tmp_path: Path) -> None:
         resolve_path(str(tmp_path / str(MAX_LINKS + 1)))
 
 
-def test_a_part_that_may_not_be_entered_is_forbidden(tmp_path: Path) -> None:
-    (tmp_path / "closed").mkdir(mode=0o700)
-    (tmp_path / "closed/link").symlink_to("x")
-    denied = denied_to_nobody(lambda: resolve_path(str(tmp_path / "closed/link/y")), tmp_path)
+def test_a_part_that_may_not_be_entered_is_forbidden(ground: Path) -> None:
+    (ground / "closed").mkdir(mode=0o700)
+    (ground / "closed/link").symlink_to("x")
+    denied = denied_to_nobody(lambda: resolve_path(str(ground / "closed/link/y")))
     assert denied is not None
     assert denied.status == 403
 
@@ -111,10 +118,11 @@ def test_what_cannot_be_listed_is_refused(tmp_path: Path) -> None:
         with pytest.raises(AgentError) as refused:
             list_directory(path, relativity, home=str(tmp_path))
         assert refused.value.status == status
-    (tmp_path / "closed").mkdir(mode=0o700)
-    denied = denied_to_nobody(
-        lambda: list_directory(["closed"], "home", home=str(tmp_path)), tmp_path
-    )
+
+
+def test_a_directory_that_may_not_be_listed_is_forbidden(ground: Path) -> None:
+    (ground / "closed").mkdir(mode=0o700)
+    denied = denied_to_nobody(lambda: list_directory(["closed"], "home", home=str(ground)))
     assert denied is not None
     assert denied.status == 403
 

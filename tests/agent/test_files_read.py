@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,13 @@ import pytest
 from chatd.agent import reading
 from chatd.agent.errors import AgentError
 from chatd.agent.reading import read_file, read_lines
-from tests.agent.unprivileged import Denied, denied_to_nobody
+from tests.agent.unprivileged import Denied, denied_to_nobody, open_ground
+
+
+@pytest.fixture
+def ground() -> Generator[Path]:
+    with open_ground() as path:
+        yield path
 
 
 @pytest.mark.parametrize(
@@ -52,12 +58,12 @@ def test_a_pipe_and_a_socket_are_refused_without_waiting(
 
 @pytest.mark.parametrize("read", [read_file, read_lines])
 def test_a_file_that_may_not_be_read_is_forbidden(
-    tmp_path: Path, read: Callable[[str], object]
+    ground: Path, read: Callable[[str], object]
 ) -> None:
-    secret = tmp_path / "secret"
+    secret = ground / "secret"
     secret.write_text("x")
     secret.chmod(0)
-    assert denied_to_nobody(lambda: read(str(secret)), tmp_path) == Denied(
+    assert denied_to_nobody(lambda: read(str(secret))) == Denied(
         403, f"cannot read {secret}: permission denied"
     )
 

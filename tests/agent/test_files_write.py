@@ -3,13 +3,20 @@
 import errno
 import os
 import stat
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from chatd.agent.errors import AgentError
 from chatd.agent.writing import write_file
-from tests.agent.unprivileged import Denied, denied_to_nobody
+from tests.agent.unprivileged import Denied, denied_to_nobody, open_ground
+
+
+@pytest.fixture
+def ground() -> Generator[Path]:
+    with open_ground() as path:
+        yield path
 
 
 def refusal(path: str | Path, content: bytes = b"new") -> tuple[int, str]:
@@ -91,23 +98,23 @@ def test_paths_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file", "loop", "pipe"]
 
 
-def test_what_may_not_be_written_is_forbidden_and_stays(tmp_path: Path) -> None:
-    locked = tmp_path / "locked"
+def test_what_may_not_be_written_is_forbidden_and_stays(ground: Path) -> None:
+    locked = ground / "locked"
     locked.mkdir()
     (locked / "f").write_bytes(b"old")
     locked.chmod(0o755)
-    read_only = tmp_path / "open"
+    read_only = ground / "open"
     read_only.mkdir()
     read_only.chmod(0o777)
     (read_only / "f").write_bytes(b"old")
     (read_only / "f").chmod(0o444)
     for file in (locked / "f", locked / "new", read_only / "f"):
-        denied = denied_to_nobody(lambda path=file: write_file(str(path), b"new"), tmp_path)
+        denied = denied_to_nobody(lambda path=file: write_file(str(path), b"new"))
         assert denied == Denied(403, f"cannot write {file}: permission denied")
     assert (read_only / "f").read_bytes() == b"old"
     assert names(read_only) == ["f"]
     below = locked / "sub" / "f"
-    denied = denied_to_nobody(lambda: write_file(str(below), b"new"), tmp_path)
+    denied = denied_to_nobody(lambda: write_file(str(below), b"new"))
     assert denied is not None
     assert denied.status == 403
 

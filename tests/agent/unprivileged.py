@@ -3,8 +3,10 @@
 import os
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from chatd.agent.errors import AgentError
@@ -17,11 +19,16 @@ class Denied(NamedTuple):
     message: str
 
 
-def denied_to_nobody(act: Callable[[], object], scratch: Path) -> Denied | None:
-    """What `act` is refused when an account without rights asks. The path to it is opened first."""
-    for directory in (scratch, *scratch.parents):
-        if os.getuid() == 0 and not directory.stat().st_mode & 0o001:
-            directory.chmod(directory.stat().st_mode | 0o011)
+@contextmanager
+def open_ground() -> Generator[Path]:
+    """A directory that anybody can reach. Those of pytest are shut whenever another one starts."""
+    with TemporaryDirectory(prefix="chatd-ground-") as name:
+        os.chmod(name, 0o711)
+        yield Path(name)
+
+
+def denied_to_nobody(act: Callable[[], object]) -> Denied | None:
+    """What `act` is refused when an account without rights asks."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         # Newer Pythons warn of threads. The child only makes system calls and leaves.
