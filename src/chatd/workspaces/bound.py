@@ -106,8 +106,8 @@ class BoundAgent:
         self._agent = agent if remembered else None
         return remembered
 
-    def select(self, workspace_id: WorkspaceId) -> None:
-        """The chat has been given another workspace."""
+    def select(self, workspace_id: WorkspaceId | None) -> None:
+        """The chat has been given another workspace, or none."""
         self._binding = Binding(chat_id=self._chat_id, workspace_id=workspace_id)
         self._agent = None
 

@@ -97,8 +97,8 @@ class TurnConnection(Generic[C]):
                 return conn
         raise being_changed()
 
-    async def select(self, workspace_id: WorkspaceId) -> None:
-        """The chat has been given another workspace."""
+    async def select(self, workspace_id: WorkspaceId | None) -> None:
+        """The chat has been given another workspace, or none."""
         self.bound.select(workspace_id)
         await self.close()
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from chatd.domain.chat import Chat
 from chatd.domain.hands import AgentConn
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.ports import ToolContext
@@ -18,7 +19,10 @@ IDLE_S: Final = 900.0
 
 
 class _Turn(Struct, kw_only=True):
+    """`workspace_id` is what the chat's row said when it was last seen."""
+
     epoch: int
+    workspace_id: WorkspaceId | None
     connection: TurnConnection[AgentClient]
     used_at: float
 
@@ -34,22 +38,36 @@ class Reaching:
         return await (await self.connection(context)).get()
 
     async def connection(self, context: ToolContext) -> TurnConnection[AgentClient]:
-        chat, epoch = context.chat, context.fence.epoch
-        now = self._means.clock.monotonic()
-        turn = self._turns.get(chat.id)
-        if turn is None or turn.epoch != epoch:
-            parents = () if chat.parent_chat_id is None else (chat.parent_chat_id,)
-            on_behalf = OnBehalf(chat_id=chat.id, ancestors=parents, epoch=epoch)
-            fresh = _Turn(
-                epoch=epoch, connection=TurnConnection(self._means, on_behalf), used_at=now
-            )
-            self._turns[chat.id] = fresh
-            if turn is not None:
-                await turn.connection.close()
-            await self._let_go_of_old(now)
-            turn = fresh
-        turn.used_at = now
+        chat = context.chat
+        turn = await self._current(chat, context.fence.epoch)
+        turn.used_at = self._means.clock.monotonic()
+        if turn.workspace_id != chat.workspace_id:
+            # News of the row, which may have reached us by another way already.
+            turn.workspace_id = chat.workspace_id
+            if turn.connection.bound.workspace_id != chat.workspace_id:
+                await turn.connection.select(chat.workspace_id)
         return turn.connection
+
+    async def _current(self, chat: Chat, epoch: int) -> _Turn:
+        await self._let_go_of_idle()
+        while (turn := self._turns.get(chat.id)) is not None and turn.epoch != epoch:
+            if turn.epoch > epoch:
+                # A runner that has lost its chat and does not know yet. The agent will tell it.
+                return self._turn(chat, epoch)
+            await self.end(chat.id)
+        if turn is None:
+            turn = self._turns[chat.id] = self._turn(chat, epoch)
+        return turn
+
+    def _turn(self, chat: Chat, epoch: int) -> _Turn:
+        parents = () if chat.parent_chat_id is None else (chat.parent_chat_id,)
+        on_behalf = OnBehalf(chat_id=chat.id, ancestors=parents, epoch=epoch)
+        return _Turn(
+            epoch=epoch,
+            workspace_id=chat.workspace_id,
+            connection=TurnConnection(self._means, on_behalf),
+            used_at=self._means.clock.monotonic(),
+        )
 
     async def bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
         """The chat has been given another workspace."""
@@ -66,7 +84,8 @@ class Reaching:
             await self.end(chat_id)
         await self._means.dials.close()
 
-    async def _let_go_of_old(self, now: float) -> None:
+    async def _let_go_of_idle(self) -> None:
+        now = self._means.clock.monotonic()
         idle = [chat_id for chat_id, turn in self._turns.items() if now - turn.used_at > IDLE_S]
         for chat_id in idle:
             await self.end(chat_id)
