@@ -28,7 +28,7 @@ from tests.support.crash import mortal_server
 from tests.support.eventually import eventually
 from tests.support.planned import Workshop
 from tests.support.replica_process import Setup
-from tests.support.replicas import Gone, ReplicaProcess, replica_process
+from tests.support.replicas import Gone, ReplicaProcess, replica_process, replicas
 from tests.support.witness import Witness
 
 AT_ONCE = 8
@@ -89,7 +89,8 @@ async def by_pipe(dsn: str, turns: int) -> Told:
         model = await stack.enter_async_context(SteadyModel.running())
         model.answer_s = 0.0
         setup = Setup(dsn=dsn, model_url=model.url, shop=str(path), name="soak", tick_s=1.0)
-        replica = await stack.enter_async_context(replica_process(setup))
+        born_in = await stack.enter_async_context(replicas())
+        replica = await stack.enter_async_context(replica_process(born_in, setup))
         witness = Witness()
 
         async def chat(number: int, turns: int) -> None:

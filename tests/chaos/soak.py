@@ -24,6 +24,7 @@ from tests.support.chaos.moods import MoodyModel, MoodyWorkshop
 from tests.support.chaos.people import People
 from tests.support.crash import MortalServer, mortal_server
 from tests.support.replica_process import Setup
+from tests.support.replicas import replicas as born
 from tests.support.witness import Witness
 
 SETTLES_S = 180.0
@@ -35,12 +36,16 @@ async def soak(dsn: str, chances: Chances, server: MortalServer | None = None) -
     witness = Witness()
     with tempfile.TemporaryDirectory(prefix="chatd-soak-", dir="/tmp") as directory:
         path = Path(directory) / "workshop"
-        async with MoodyModel.running() as model, MoodyWorkshop.running(path) as shop:
+        async with (
+            MoodyModel.running() as model,
+            MoodyWorkshop.running(path) as shop,
+            born() as born_in,
+        ):
             model.dice, shop.dice = random.Random(dice.random()), random.Random(dice.random())
             setup = Setup(
                 dsn=dsn, model_url=model.url, shop=str(path), tick_s=1.0, drain_s=3.0, roots=50
             )
-            replicas = Replicas(setup, random.Random(dice.random()))
+            replicas = Replicas(born_in, setup, random.Random(dice.random()))
             audience = Audience(replicas, random.Random(dice.random()))
             people = People(replicas, witness, audience, random.Random(dice.random()))
             fate = Fate(replicas, chances, random.Random(dice.random()), server)

@@ -9,9 +9,10 @@ from uuid import uuid4
 
 from chatd.domain.ids import ChatId
 from tests.support.house import House, a_house_with
+from tests.support.nursery import Nursery
 from tests.support.planned import PlannedModel, Workshop, remote_tools
 from tests.support.replica_process import DieAt, Setup
-from tests.support.replicas import Gone, ReplicaProcess, replica_process
+from tests.support.replicas import Gone, ReplicaProcess, replica_process, replicas
 from tests.support.witness import Witness
 
 
@@ -22,6 +23,7 @@ class Stage:
         model: PlannedModel,
         shop: Workshop,
         survivor: House,
+        born_in: Nursery,
         victims: AsyncExitStack,
     ) -> None:
         self.dsn = dsn
@@ -29,6 +31,7 @@ class Stage:
         self.shop = shop
         self.survivor = survivor
         self.witness = Witness()
+        self._born_in = born_in
         self._victims = victims
         self._count = 0
 
@@ -46,7 +49,7 @@ class Stage:
             drain_s=drain_s,
             die_at=die_at,
         )
-        return await self._victims.enter_async_context(replica_process(setup))
+        return await self._victims.enter_async_context(replica_process(self._born_in, setup))
 
     async def create(self, at: ReplicaProcess, text: str) -> ChatId:
         """A message to a new chat. If the replica dies of it, nobody knows what became of it."""
@@ -76,6 +79,7 @@ async def a_stage(dsn: str) -> AsyncGenerator[Stage]:
             PlannedModel.running() as model,
             Workshop.running(path) as shop,
             a_house_with(dsn, model, tools=remote_tools(path)) as survivor,
+            replicas() as born_in,
             AsyncExitStack() as victims,
         ):
-            yield Stage(dsn, model, shop, survivor, victims)
+            yield Stage(dsn, model, shop, survivor, born_in, victims)

@@ -25,6 +25,7 @@ from chatd.providers.registry import build
 from chatd.providers.settings import ProviderSettings
 from chatd.replica import Replica, ReplicaConfig
 from chatd.store.conn import ConnectConfig
+from tests.support.nursery import serve
 from tests.support.planned import remote_tools
 from tests.support.replica_orders import FrontDoor, Gallery, Order, change_id, say
 from tests.support.tools import Tools
@@ -145,5 +146,9 @@ async def main(setup: Setup) -> None:
     os._exit(0)
 
 
+def live(asked: bytes) -> None:
+    asyncio.run(main(msgspec.json.decode(asked, type=Setup)))
+
+
 if __name__ == "__main__":
-    asyncio.run(main(msgspec.json.decode(sys.argv[1], type=Setup)))
+    serve(live)

@@ -3,10 +3,8 @@ leave."""
 
 import asyncio
 import signal
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from uuid import UUID
 
 import msgspec
@@ -15,12 +13,11 @@ from chatd.domain.commands import WhenBusy
 from chatd.domain.ids import ChatId
 from tests.support.chaos.remains import Remains
 from tests.support.house import Events
-from tests.support.processes import ROOT
+from tests.support.nursery import Forked, Nursery, nursery
 from tests.support.replica_orders import Deed, Done, Order, Seen
 from tests.support.replica_process import Setup
 
 ANSWER_S = 60.0
-LONGEST_LINE = 1 << 24
 NOBODYS = ChatId(UUID(int=0))
 MODULE = "tests.support.replica_process"
 
@@ -30,7 +27,7 @@ class Gone(Exception):
 
 
 class ReplicaProcess:
-    def __init__(self, process: Process, setup: Setup) -> None:
+    def __init__(self, process: Forked, setup: Setup) -> None:
         self.setup = setup
         self.events = Events()
         self.ready = asyncio.Event()
@@ -84,14 +81,13 @@ class ReplicaProcess:
         return msgspec.structs.replace(Order(id=self._orders, do=do, chat=chat), **fields)
 
     def _tell(self, order: Order) -> None:
-        if not self.alive or self._process.stdin is None:
+        if not self.alive:
             raise Gone
-        self._process.stdin.write(msgspec.json.encode(order) + b"\n")
+        self._process.write(msgspec.json.encode(order) + b"\n")
 
     # What it says
 
     async def listen(self) -> None:
-        assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
             said = msgspec.json.decode(line, type=dict[str, str | int | None])
             if "reply" in said:
@@ -147,19 +143,15 @@ class ReplicaProcess:
             return await self._process.wait()
 
 
+def replicas() -> AbstractAsyncContextManager[Nursery]:
+    """Where replicas come from."""
+    return nursery(MODULE)
+
+
 @asynccontextmanager
-async def replica_process(setup: Setup) -> AsyncGenerator[ReplicaProcess]:
+async def replica_process(born_in: Nursery, setup: Setup) -> AsyncGenerator[ReplicaProcess]:
     """Running and registered, unless it was to die before. Killed in the end."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        MODULE,
-        msgspec.json.encode(setup).decode(),
-        cwd=ROOT,
-        stdin=PIPE,
-        stdout=PIPE,
-        limit=LONGEST_LINE,
-    )
+    process = await born_in.fork(msgspec.json.encode(setup))
     handle = ReplicaProcess(process, setup)
     # Not in a group: it is left by another task than it was entered by.
     listening = asyncio.get_running_loop().create_task(handle.listen(), name=setup.name)

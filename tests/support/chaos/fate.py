@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tests.support.crash import MortalServer
+from tests.support.nursery import Nursery
 from tests.support.proxy import Proxy, proxy_to
 from tests.support.replica_process import DieAt, Setup
 from tests.support.replicas import ReplicaProcess, replica_process
@@ -56,9 +57,10 @@ class Replicas:
     """Those that run now, each with a network of its own to the database. One that has ended is
     replaced, sooner or later."""
 
-    def __init__(self, setup: Setup, dice: random.Random) -> None:
+    def __init__(self, born_in: Nursery, setup: Setup, dice: random.Random) -> None:
         self.now: list[ReplicaProcess] = []
         self.fates: Counter[str] = Counter()
+        self._born_in = born_in
         self._setup = setup
         self._dice = dice
         self._count = 0
@@ -77,7 +79,7 @@ class Replicas:
                 name=f"soak-{self._count}",
                 die_at=due if doomed else None,
             )
-            replica = await home.enter_async_context(replica_process(setup))
+            replica = await home.enter_async_context(replica_process(self._born_in, setup))
         except BaseException:
             await home.aclose()
             raise
