@@ -54,6 +54,15 @@ async def test_closing_kills_whole_groups_and_refuses_new_commands(tmp_path: Pat
         await desk.processes.close()
 
 
+async def test_closing_also_kills_what_commands_have_left_in_the_background(tmp_path: Path) -> None:
+    async with bench(tmp_path) as desk:
+        output = await desk.run("sleep 600 >/dev/null 2>&1 & echo $!")
+        orphan = os.pidfd_open(int(str(output["output"])))
+        await desk.processes.close()
+        assert await asyncio.to_thread(select.select, [orphan], [], [], PATIENCE_S) != ([], [], [])
+        os.close(orphan)
+
+
 async def test_closing_does_not_wait_for_who_has_left_the_group(tmp_path: Path) -> None:
     async with bench(tmp_path) as desk:
         process_id = await desk.start("setsid sh -c 'echo $$; sleep 600' & wait")

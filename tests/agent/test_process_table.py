@@ -9,7 +9,7 @@ from chatd.agent.finished import MAX_AGE_S
 from chatd.agent.processes import Limits
 from tests.agent.command_bench import Bench, Gate, bench
 
-WAITING = "echo ready; sleep 600"
+WAITING = "echo ready; exec sleep 600"
 
 
 async def refusal_of_start(desk: Bench, chat_id: str, key: str = "") -> AgentError:

@@ -63,7 +63,6 @@ class Entry:
     def end(self, exit_code: int, ended_at: float) -> None:
         self.exit_code = exit_code
         self.ended_at = ended_at
-        self.child = None
         wake(self.until_end)
         wake(self.until_news)
 

@@ -24,7 +24,7 @@ from chatd.agent.finished import Finished
 from chatd.agent.jsonlog import Json
 from chatd.agent.once import Once
 from chatd.agent.pools import ready_pool
-from chatd.agent.spawning import Child, Spawned, spawn
+from chatd.agent.spawning import Child, Spawned, signal_orphans, spawn
 
 _T = TypeVar("_T")
 
@@ -66,6 +66,8 @@ class Processes:
         self._now = now
         self._on_end = on_end
         self._entries: dict[str, Entry] = {}
+        # Groups in which somebody outlived the shell. Each has a process, so they are bounded.
+        self._left_behind: list[int] = []
         self._starting: dict[int, Order] = {}
         self._number = 0
         self._tasks: set[asyncio.Task[object]] = set()
@@ -134,7 +136,10 @@ class Processes:
         return [entry.listed() for entry in mine[:MAX_LISTED]]
 
     async def signal(self, process_id: str, name: str, chat_id: str | None = None) -> None:
-        """`terminate` or `kill`, to the command and all that it has started in its group."""
+        """`terminate` or `kill`, to the command and all that it has started in its group.
+
+        That includes what it has left running in the background when it ended.
+        """
         number = SIGNALS.get(name)
         if number is None:
             raise AgentError(400, f"The signal must be one of: {', '.join(SIGNALS)}.")
@@ -145,13 +150,18 @@ class Processes:
             raise AgentError(409, f"The process {process_id} is not running.", code="not_running")
 
     async def close(self) -> None:
-        """Kill all commands, wait for their end, start no more. May be called again."""
+        """Kill all commands, wait for their end, start no more. May be called again.
+
+        Who has left the group of a command is beyond reach: that is up to the sandbox.
+        """
         self._closing = True
         loop = asyncio.get_running_loop()
         until = loop.time() + self._limits.close_s
         for entry in list(self._entries.values()):
             if entry.child is not None:
                 entry.child.kill_now()
+        for group in self._left_behind:
+            signal_orphans(group, signal.SIGKILL)
         while (left := until - loop.time()) > 0:
             running = [entry for entry in self._entries.values() if entry.running]
             if self._tasks:
@@ -212,6 +222,8 @@ class Processes:
 
     def _ended(self, entry: Entry, exit_code: int) -> None:
         entry.end(exit_code, self._now())
+        if entry.child is not None and signal_orphans(entry.child.pid, 0):
+            self._left_behind.append(entry.child.pid)
         self._own(self._save(entry))
         if self._on_end is not None:
             # Not from here: what a listener does wrong is not this command's matter.
@@ -226,6 +238,7 @@ class Processes:
 
     def _forget(self) -> None:
         """Drop from memory what ended long ago, or too many commands ago."""
+        self._left_behind = [group for group in self._left_behind if signal_orphans(group, 0)]
         ended = [entry for entry in self._entries.values() if entry.saved]
         oldest = self._now() - self._limits.ended_s
         excess = len(ended) - self._limits.ended

@@ -109,18 +109,11 @@ class Child:
     def pid(self) -> int:
         return self._popen.pid
 
-    def signal(self, number: signal.Signals) -> bool:
-        """To the whole group. False if there is no one left in it."""
-        if self._ended:
-            return False
-        try:
-            os.killpg(self.pid, number)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            # Nobody in the group may be signalled by us: they have changed their user.
-            return False
-        return True
+    def signal(self, number: int) -> bool:
+        """To the whole group, also to those the shell has left there. False if all are dead."""
+        if not self._ended:
+            return _signal_group(self.pid, number)
+        return _somebody_lives(self.pid) and signal_orphans(self.pid, number)
 
     def kill_now(self) -> None:
         """Kill the group and grant no grace, whatever still holds the pipe."""
@@ -198,6 +191,43 @@ class Child:
         exit_code = -1 if self._exit_code is None else self._exit_code
         _bury(self._popen, exit_code)
         self._on_end(exit_code)
+
+
+def signal_orphans(group: int, number: int) -> bool:
+    """To those whom a buried shell has left in its group; 0 only asks whether there are any.
+
+    While somebody is in the group, its number is given to no new process. So if there is a
+    process of that number, ours are gone and the group is a stranger's.
+    """
+    try:
+        os.kill(group, 0)
+    except ProcessLookupError:
+        return _signal_group(group, number)
+    except PermissionError:
+        pass
+    return False
+
+
+def _signal_group(group: int, number: int) -> bool:
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        # Empty, or all in it have changed their user.
+        return False
+    return True
+
+
+def _somebody_lives(group: int) -> bool:
+    """The dead who wait for a slow first process to bury them are still in the group."""
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+            # The name of the program, in parentheses, may contain anything.
+            state, _, of_group = file.read().rpartition(b")")[2].split()[:3]
+            if int(of_group) == group and state not in b"ZX":
+                return True
+    return False
 
 
 def _exit_code(pid: int) -> int:
