@@ -187,3 +187,10 @@ async def test_an_agent_that_has_started_anew_counts_from_the_beginning(
     await agents.heard(pool, {agent_id(1): Pulse(boot_id="second")})
     await watch.look()
     assert await context_rows.latest(pool, agent_id(1)) == place.words
+
+
+async def test_a_file_that_was_cut_is_said_to_be(place: Place) -> None:
+    (file,) = place.words.resources
+    cut = msgspec.structs.replace(file, status="oversize")
+    place.words = msgspec.structs.replace(place.words, resources=(cut,))
+    assert "Source: /home/dev/AGENTS.md (truncated)\nUse tabs." in await place.told()

@@ -136,7 +136,8 @@ def _files(context: Context) -> list[ContextFile]:
             context_file_content=resource.content,
             context_file_os=context.os,
             context_file_directory=context.directory,
+            context_file_truncated=resource.status == "oversize",
         )
         for resource in context.resources
-        if resource.kind == "instruction_file" and resource.status == "ok"
+        if resource.kind == "instruction_file" and resource.status in ("ok", "oversize")
     ]
