@@ -65,7 +65,7 @@ async def test_closing_also_kills_what_commands_have_left_in_the_background(tmp_
 
 async def test_closing_does_not_wait_for_who_has_left_the_group(tmp_path: Path) -> None:
     async with bench(tmp_path) as desk:
-        process_id = await desk.start("setsid sh -c 'echo $$; sleep 600' & wait")
+        process_id = await desk.start("setsid sh -c 'echo $$; exec sleep 600' & wait")
         escaped = int(str((await desk.news(process_id))["output"]))
         try:
             await desk.processes.close()
