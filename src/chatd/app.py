@@ -23,7 +23,7 @@ from chatd.api.serve import Application, Bound
 from chatd.api.serve import serve as listen
 from chatd.domain.chat import Chat
 from chatd.domain.errors import Unavailable
-from chatd.domain.ids import ChangeId
+from chatd.domain.ids import ChangeId, WorkerId
 from chatd.domain.ports import Clock, Env, Tool
 from chatd.domain.prompt_text import Instructions
 from chatd.engine.budget import SpendLimit
@@ -106,6 +106,7 @@ async def serve(
             surroundings = Env(clock=clock, emit=telemetry, new_id=uuid4, new_change_id=_change_id)
             models = Catalogue(own, surroundings)
             connect = _connect(settings, server.dsn)
+            me = WorkerId(surroundings.new_id())
             hands = None
 
             def announce(chat: Chat, kind: str) -> None:
@@ -113,10 +114,10 @@ async def serve(
 
             if job.works and settings.workspaces.enabled:
                 config = hands_config(settings, env, connect)
-                hands = Hands(config, surroundings, announce=announce)
+                hands = Hands(config, surroundings, me, announce=announce)
             tools = NoTools() if hands is None else hands.tools
             replica_config = _replica_config(settings, connect, job)
-            replica = Replica(replica_config, surroundings, models=models, tools=tools)
+            replica = Replica(replica_config, surroundings, models=models, tools=tools, me=me)
             telemetry.running.set_function(lambda: replica.worker.running)
             async with replica.running(), _running(hands):
                 await models.declare(replica.database.pool)

@@ -59,6 +59,8 @@ log = logging.getLogger(__name__)
 RECONCILE_S: Final = 30.0
 AUTOSTOP_S: Final = 60.0
 PING_S: Final = 5.0
+STRUCK_S: Final = 15.0
+"""Some beats of a builder. One that leaves in good order is struck off while it still builds."""
 POOL: Final = 6
 
 
@@ -97,11 +99,17 @@ def hands_config(settings: Settings, env: Mapping[str, str], connect: ConnectCon
 
 
 class Hands:
-    """Construction starts nothing; `running` does. `announce` is told of chats whose workspace
-    has changed."""
+    """Construction starts nothing; `running` does. `me` is the worker of chats in this process:
+    when it is struck off, others know that its builds have lost their builder, too. `announce` is
+    told of chats whose workspace has changed."""
 
     def __init__(
-        self, config: HandsConfig, env: Env, *, announce: Callable[[Chat, str], None]
+        self,
+        config: HandsConfig,
+        env: Env,
+        me: WorkerId,
+        *,
+        announce: Callable[[Chat, str], None],
     ) -> None:
         self._config = config
         self._env = env
@@ -118,8 +126,8 @@ class Hands:
         self.backend = LocalBackend(
             local, agent=bundle(), dial_key=partial(dial_key, config.secret), clock=env.clock
         )
-        me = WorkerId(env.new_id())
-        self.builder = Builder(me, pool, [self.backend], env, BuilderConfig(hosts=self._hosts))
+        building = BuilderConfig(hosts=self._hosts, struck_s=STRUCK_S)
+        self.builder = Builder(me, pool, [self.backend], env, building)
         self.usage = Usage(pool, env)
         self.contexts = Contexts(pool, env)
         rows = BindingRows(pool)

@@ -74,9 +74,11 @@ class Replica:
         tools: ToolSource,
         budget: Budget | None = None,
         on_statement: StatementHook | None = None,
+        me: WorkerId | None = None,
     ) -> None:
-        """`on_statement` is told of every statement before it is sent, to count them."""
-        self.me = WorkerId(env.new_id())
+        """`on_statement` is told of every statement before it is sent, to count them. `me` is
+        given by whoever does other work under the same name."""
+        self.me = me or WorkerId(env.new_id())
         self.env = env
         self.database = Database(
             PoolConfig(connect=config.connect, max_size=config.pool_size, close_within_s=CLOSE_S),

@@ -226,8 +226,9 @@ class Builder:
     def _doubt(self, asked: Mapping[BuildId, Building]) -> None:
         """Not heard by the database for most of a lease: somebody else will soon be at it."""
         now = self._env.clock.monotonic()
+        silence_s = min(self._config.lease_s, self._config.struck_s or self._config.lease_s)
         for building in asked.values():
-            if now - building.renewed_at >= self._config.lease_s * _TRUSTED:
+            if now - building.renewed_at >= silence_s * _TRUSTED:
                 building.lost.set()
 
     async def _flush(self) -> None:
