@@ -11,6 +11,7 @@ from typing import Final, cast
 from chatd.domain.errors import Unavailable
 
 WITHIN_S: Final = 120.0
+_LAST_WORDS: Final = 300
 
 OnLine = Callable[[bytes], None]
 
@@ -21,6 +22,7 @@ class Line(asyncio.Protocol):
     def __init__(self) -> None:
         self._out: asyncio.WriteTransport | None = None
         self._rest = b""
+        self._last = b""
         self._on_line: OnLine | None = None
         self._answer: asyncio.Future[bytes] | None = None
         self._stream: asyncio.Future[None] | None = None
@@ -30,7 +32,8 @@ class Line(asyncio.Protocol):
         self._out = cast("asyncio.WriteTransport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        lost = Unavailable("The other side hung up.", code="bench_lost")
+        said = f"The other side hung up; its last words: {self._last!r}"
+        lost = Unavailable(said, code="bench_lost")
         for waiting in (self._answer, self._stream):
             if waiting is not None and not waiting.done():
                 waiting.set_exception(exc or lost)
@@ -40,6 +43,7 @@ class Line(asyncio.Protocol):
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
                 self._on_line(line)
+            self._last = data[-_LAST_WORDS:]
             return
         self._rest += data
         head, found, body = self._rest.partition(b"\r\n\r\n")
