@@ -14,6 +14,8 @@ from typing import Final
 
 import msgspec
 
+from chatd.bench.provider import chunk
+
 PACE_S: Final = 0.0008
 _HEAD: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -107,27 +109,19 @@ def _responses(kind: str, said: Sequence[str]) -> Iterator[bytes]:
 
 def _chat(kind: str, said: Sequence[str]) -> Iterator[bytes]:
     if kind == "text":
-        yield _chunk({"role": "assistant", "content": "", "refusal": None})
+        yield chunk({"role": "assistant", "content": "", "refusal": None})
         deltas: list[Fields] = [{"content": piece} for piece in said]
     else:
         function: Fields = {"name": "write_file", "arguments": ""}
         call: Fields = {"index": 0, "id": "call_01", "type": "function", "function": function}
-        yield _chunk({"role": "assistant", "content": None, "tool_calls": [call]})
+        yield chunk({"role": "assistant", "content": None, "tool_calls": [call]})
         deltas = [
             {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in said
         ]
     for delta in deltas:
-        yield _chunk(delta)
-    yield _chunk({}, "stop" if kind == "text" else "tool_calls")
+        yield chunk(delta)
+    yield chunk({}, "stop" if kind == "text" else "tool_calls")
     yield b"data: [DONE]\n\n"
-
-
-def _chunk(delta: Fields, finish: str | None = None) -> bytes:
-    choice: Fields = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-    data: Fields = {"id": "chatcmpl-01", "object": "chat.completion.chunk", "created": 1794780000}
-    data |= {"model": "gpt-4.1", "service_tier": "default", "system_fingerprint": "fp_01"}
-    data |= {"choices": [choice], "obfuscation": "xK9xK9xK9"}
-    return b"data: %b\n\n" % msgspec.json.encode(data)
 
 
 _WIRES: Final[Mapping[str, Callable[[str, Sequence[str]], Iterator[bytes]]]] = {

@@ -172,7 +172,7 @@ async def _idle(port: int, teller: Teller, stage: Stage, seconds: float) -> Line
         "round trips, idle chat, a minute",
         own.total() * 60 / seconds / _IDLE,
         0.0,
-        note=f"{_IDLE} chats; for the whole process: {shared}",
+        note=f"{_IDLE} chats; {named(own, 1) or 'none'}; for the whole process: {shared}",
     )
 
 
