@@ -48,7 +48,7 @@ class BoundedLog:
         if not data:
             self._forget(reader)
             return
-        self._tail.extend(data)
+        self._tail.extend(data[-TAIL_BYTES:])
         with contextlib.suppress(OSError):  # A full disk must not end the supervisor.
             self._write(data)
 

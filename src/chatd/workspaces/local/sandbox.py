@@ -67,8 +67,7 @@ class Sandbox:
                 young = 0 if lived_s > GROWN_UP_S else young + 1
                 if not self.stopping.is_set():
                     self.status.state = "restarting"
-                    delay = min(FIRST_BACKOFF_S * 2 ** (young - 1), MAX_BACKOFF_S) if young else 0
-                    await pause(self.stopping, delay)
+                    await pause(self.stopping, backoff_s(young))
         finally:
             self.status.state = "stopped"
             cgroups.remove(self._groups)
@@ -94,11 +93,12 @@ class Sandbox:
         await self.stopped.wait()
 
     def end_processes(self, why: str) -> None:
-        """All of them, and the agent: it is started again."""
+        """All of them, and the agent: it is started again. Nobody may run just now."""
         self.status.detail = why
         self._say(f"workspace {self.order.workspace}: {why}")
-        for pid in living.children_of(self.status.pid) or [self.status.pid]:
-            _signal(pid, signal.SIGKILL)
+        if self.status.pid:  # To the kernel 0 is ourselves.
+            for pid in living.children_of(self.status.pid) or [self.status.pid]:
+                _signal(pid, signal.SIGKILL)
 
     async def _live_once(self) -> float:
         loop = asyncio.get_running_loop()
@@ -114,6 +114,7 @@ class Sandbox:
         finally:
             if process is not None:
                 await self._bury(process)
+            self.status.pid = 0  # From here on it may be a stranger's.
         self.status.exit_code = -1 if process is None else process.returncode
         return loop.time() - began
 
@@ -196,6 +197,13 @@ class Sandbox:
             uid, mark = self.order.plan.uid, self.order.workspace
             found |= living.of_account(uid) if uid is not None else living.marked(mark)
         return found
+
+
+def backoff_s(young: int) -> float:
+    """Before the next start, when so many in a row have died young. It may go on for days."""
+    if not young:
+        return 0
+    return min(FIRST_BACKOFF_S * 2 ** min(young - 1, 30), MAX_BACKOFF_S)
 
 
 def _unlink(path: str) -> None:
