@@ -5,11 +5,14 @@ the server is upgraded. It also holds the few files of /etc that are made up. Th
 the host's, from /usr: the server's own may live where nobody else can go.
 """
 
+import contextlib
 import hashlib
+import io
 import os
 import secrets
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -23,7 +26,7 @@ PYTHONS: Final = ("/usr/bin/python3", "/usr/local/bin/python3")
 OLDEST: Final = (3, 9)
 OLDEST_FOR_TOOLS: Final = (3, 11)
 PACKAGES: Final = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
-REVISION: Final = "1"
+REVISION: Final = "2"
 ASK_S: Final = 30.0
 COMPILE_S: Final = 120.0
 
@@ -114,7 +117,8 @@ def make_kit(directory: Path, agent: bytes) -> Kit:
 def _fill(fresh: Path, agent: bytes, packages: list[metadata.Distribution], python: Python) -> None:
     for name in ("bin", "lib", "etc"):
         (fresh / name).mkdir(parents=True)
-    (fresh / "agent.pyz").write_bytes(agent)
+    with zipfile.ZipFile(io.BytesIO(agent)) as archive:
+        archive.extractall(fresh / "agent")  # As files it can be compiled once and for all.
     texts = {
         "passwd": PASSWD,
         "group": GROUP,
@@ -131,7 +135,7 @@ def _fill(fresh: Path, agent: bytes, packages: list[metadata.Distribution], pyth
             shutil.copyfile(source, path)
     if packages:
         (fresh / "bin" / "pytest").write_text(PYTEST.format(python=python.path))
-        _compile(fresh / "lib", python)
+    _compile(fresh, python)
     _open_to_all(fresh)
 
 
@@ -151,15 +155,16 @@ def _files(package: metadata.Distribution) -> Iterator[tuple[Path, str]]:
             yield source, str(file)
 
 
-def _compile(lib: Path, python: Python) -> None:
+def _compile(top: Path, python: Python) -> None:
     """Nobody can write here later, so it is done now. If it fails, things are slower."""
     words = ["-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     unused = "lexers/(?!__init__|_mapping|python|diff)", "styles/", "formatters/(?!__init__|term)"
     rarely = f"pygments/({'|'.join(unused)})"
-    subprocess.run(
-        [python.path, *words, "-x", rarely, str(lib)],
-        capture_output=True, check=False, timeout=COMPILE_S, env={},
-    )  # fmt: skip
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(
+            [python.path, *words, "-x", rarely, str(top)],
+            capture_output=True, check=False, timeout=COMPILE_S, env={},
+        )  # fmt: skip
 
 
 def _open_to_all(top: Path) -> None:

@@ -25,7 +25,7 @@ from chatd.workspaces.local.once import run_once
 from chatd.workspaces.local.recipes import Room, plan, view
 
 TRY_S: Final = 20.0
-QUESTION: Final = "true && touch ~/tried && test -r {kit}/agent.pyz"
+QUESTION: Final = "true && touch ~/tried && test -r {kit}/agent/__main__.py"
 
 log: Final = logging.getLogger("chatd.workspaces")
 

@@ -122,6 +122,6 @@ def _agent_plan(opening: Opening, agent: AgentStart) -> Plan:
         "home": seen.home,
         "env": {**environment(level, bare), **room.env},
     }
-    words = [room.kit.python.path, "-I", "-B", f"{seen.kit}/agent.pyz"]
+    words = [room.kit.python.path, "-I", "-B", f"{seen.kit}/agent"]
     words += ["--config-fd", str(CONFIG_FD)]
     return plan(level, bare, words, directory=seen.home, config=json.dumps(config))
