@@ -4,17 +4,22 @@ import asyncio
 import json
 import os
 import signal
+import socket
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from uuid import uuid5
 
 import pytest
 
+from chatd.clock import SystemClock
+from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.workspaces.backend import BuildFailed
 from chatd.workspaces.local.backend import LocalConfig
 from chatd.workspaces.local.living import birth_of, children_of
 from chatd.workspaces.local.plan import Fence, Order, Plan, decode_order, encode
+from chatd.workspaces.local.supervision import Supervision
+from chatd.workspaces.local.supervisor import SOCKET
 from tests.support.eventually import eventually
 from tests.support.local_rig import (
     AS_ROOT,
@@ -224,3 +229,17 @@ def test_an_order_of_a_newer_server_is_understood() -> None:
     fields = json.loads(json.dumps(encode(order)))
     fields["colour"] = fields["plan"]["colour"] = fields["plan"]["fence"]["colour"] = "blue"
     assert decode_order(fields) == order
+
+
+async def test_a_supervisor_that_cannot_be_asked_is_not_taken_for_gone(tmp_path: Path) -> None:
+    """What is believed to be stopped may be removed: a full queue proves nothing."""
+    supervision = Supervision(tmp_path, SystemClock())
+    with socket.socket(socket.AF_UNIX) as deaf, socket.socket(socket.AF_UNIX) as first:
+        deaf.bind(str(tmp_path / SOCKET))
+        deaf.listen(0)
+        first.connect(str(tmp_path / SOCKET))
+        with pytest.raises(Unavailable, match="cannot be asked"):
+            await supervision.inspect("some")
+        with pytest.raises(Unavailable, match="cannot be asked"):
+            await supervision.stop("some", 1)
+    assert await supervision.inspect("some") is None

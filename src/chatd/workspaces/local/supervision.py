@@ -138,19 +138,31 @@ class Supervision:
             raise Unavailable(f"The supervisor cannot be understood: {error}") from None
 
     def _connect(self) -> socket.socket:
-        """Through the descriptor of the directory: a path may be too long for a socket."""
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        """That nobody listens is only what the kernel says in so many words. A full queue, or no
+        descriptor left here, says nothing of who runs."""
         try:
-            inside = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            return self._connected()
+        except (FileNotFoundError, ConnectionError) as error:
+            raise NotThere from error
+        except OSError as error:
+            raise Unavailable(
+                f"The supervisor of local workspaces cannot be asked: {error.strerror}."
+            ) from error
+
+    def _connected(self) -> socket.socket:
+        """Through the descriptor of the directory: a path may be too long for a socket."""
+        inside = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 connection.settimeout(0)
                 connection.connect(f"/proc/self/fd/{inside}/{SOCKET}")
-            finally:
-                os.close(inside)
-        except OSError as error:
-            connection.close()
-            raise NotThere from error
-        return connection
+            except OSError:
+                connection.close()
+                raise
+            return connection
+        finally:
+            os.close(inside)
 
     async def _launch(self) -> None:
         """It leaves us at once, so that it is nobody's child; a second one ends by itself."""
