@@ -60,7 +60,8 @@ MADE_BY: Final[LiteralString] = """
 GET: Final[LiteralString] = "SELECT row_to_json(b) FROM workspace_builds b WHERE b.id = $1"
 
 OF_WORKSPACE: Final[LiteralString] = """
-    SELECT row_to_json(b) AS build FROM workspace_builds b WHERE b.workspace_id = $1
+    SELECT row_to_json(b) AS build FROM workspace_builds b
+    WHERE b.workspace_id = $1 AND b.build_number < $3
     ORDER BY b.build_number DESC LIMIT $2"""
 
 # Those that wait, and those whose holder has not been heard of for the length of a lease. For one
@@ -190,6 +191,9 @@ LOGS: Final[LiteralString] = """
 SAY: Final[LiteralString] = "SELECT pg_notify($1, $2)"
 
 
+_PAST_THE_END: Final = 2**31 - 1
+
+
 class NewBuild(Struct, frozen=True, kw_only=True):
     """`after` is the number of the latest build that was seen when this was decided."""
 
@@ -266,9 +270,17 @@ async def get(conn: Conn, build_id: BuildId) -> Build | None:
     return None if found is None else _BUILD.decode(found)
 
 
-async def of_workspace(conn: Conn, workspace_id: WorkspaceId, *, most: int = 20) -> list[Build]:
-    """The newest first."""
-    rows = await conn.fetch(OF_WORKSPACE, workspace_id, most)
+async def made_by(conn: Conn, key: str) -> Build | None:
+    """The build that this request has made."""
+    found = await conn.fetchval(MADE_BY, key)
+    return None if found is None else _BUILD.decode(found)
+
+
+async def of_workspace(
+    conn: Conn, workspace_id: WorkspaceId, *, most: int = 20, before: int | None = None
+) -> list[Build]:
+    """The newest first, of those whose number is below `before`."""
+    rows = await conn.fetch(OF_WORKSPACE, workspace_id, most, before or _PAST_THE_END)
     return [_BUILD.decode(row["build"]) for row in rows]
 
 

@@ -4,15 +4,15 @@ life. One statement each, but for an amendment, which may take a whole family al
 from collections.abc import Sequence
 from typing import Final, LiteralString
 
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 
 from chatd.domain.amend import Amendment, check_amendment
 from chatd.domain.chat import Chat
-from chatd.domain.errors import InvariantBroken, NotFound
+from chatd.domain.errors import InvalidInput, InvariantBroken, NotFound
 from chatd.domain.family import archive_family, unarchive_family
-from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
+from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId, WorkspaceId
 from chatd.domain.messages import Message, QueuedMessage
-from chatd.store import chats
+from chatd.store import bindings, chats, workspaces
 from chatd.store.conn import Conn, Session
 from chatd.store.pool import Pool
 from chatd.store.rows import (
@@ -55,6 +55,11 @@ AMEND: Final[LiteralString] = """
     UPDATE chats SET title = coalesce($2, title), labels = coalesce($3, labels),
         pin_order = coalesce($4, pin_order)
     WHERE id = $1 RETURNING *"""
+
+LATEST_IN: Final[LiteralString] = """
+    SELECT DISTINCT ON (workspace_id) workspace_id, id FROM chats
+    WHERE owner_id = $1 AND NOT archived AND workspace_id = ANY ($2::uuid[])
+    ORDER BY workspace_id, updated_at DESC, id DESC"""
 
 _PAST_THE_END: Final = 2**63 - 1
 
@@ -131,6 +136,8 @@ async def amend(
         if not moved:
             check_amendment(chat, wanted)
             moved = await _move(session, members, chat, wanted, change_id)
+        if not isinstance(wanted.workspace_id, UnsetType):
+            await _bind(session, chat, wanted.workspace_id)
         labels = None if wanted.labels is None else json_text(wanted.labels)
         title = None if wanted.title is None else plain(wanted.title)
         row = await session.fetchrow(AMEND, chat_id, title, labels, wanted.pin_order)
@@ -161,3 +168,28 @@ async def _move(
             raise InvariantBroken(f"Chat {change.after.id} changed under its lock.")
         moved.append(applied)
     return moved
+
+
+async def _bind(session: Session, chat: Chat, workspace_id: WorkspaceId | None) -> None:
+    """Under the chat's lock, so nobody else gives it another one meanwhile."""
+    if workspace_id is not None:
+        await usable_workspace(session, workspace_id, chat.owner_id)
+    if workspace_id != chat.workspace_id:
+        await bindings.bind(session, chat.id, seen=chat.workspace_id, workspace_id=workspace_id)
+
+
+async def usable_workspace(conn: Conn, workspace_id: WorkspaceId, owner: UserId) -> None:
+    """Raises InvalidInput, in the same words for one of somebody else and one that never was."""
+    found = await workspaces.get(conn, workspace_id)
+    if found is None or found.owner_id != owner:
+        raise InvalidInput("workspace_id", "there is no such workspace")
+    if found.deleted:
+        raise InvalidInput("workspace_id", "the workspace is deleted")
+
+
+async def latest_in(
+    conn: Conn, owner: UserId, which: Sequence[WorkspaceId]
+) -> dict[WorkspaceId, ChatId]:
+    """By workspace, the chat of this owner that moved last there; archived ones do not count."""
+    rows = await conn.fetch(LATEST_IN, owner, list(which))
+    return {row["workspace_id"]: row["id"] for row in rows}

@@ -100,6 +100,10 @@ ON_HOST: Final[LiteralString] = f"""{_STANDING}
     JOIN templates t ON t.id = w.template_id
     WHERE NOT w.deleted AND w.host_id = ANY ($1::text[]) AND t.backend = $2 AND w.id > $3
     ORDER BY w.id LIMIT $4"""
+PAGE: Final[LiteralString] = f"""{_STANDING}
+    WHERE w.owner_id = $1 AND NOT w.deleted
+      AND ($2::timestamptz IS NULL OR (w.created_at, w.id) < ($2, $3::uuid))
+    ORDER BY w.created_at DESC, w.id DESC LIMIT $4"""
 
 # Of those a backend has found, the ones that are no longer anybody's. One being deleted this
 # moment is not among them: its build does that. Nor is one whose row nobody has ever seen.
@@ -191,6 +195,12 @@ async def create(
     return _created(row, again=True)
 
 
+async def made_by(conn: Conn, key: str) -> Created | None:
+    """What this request has made when it was made before, and its first build."""
+    row = await conn.fetchrow(MADE_BY, key)
+    return None if row is None else _created(row, again=True)
+
+
 def _created(row: Row, *, again: bool) -> Created:
     return Created(
         workspace=_WORKSPACE.decode(row["workspace"]),
@@ -222,6 +232,14 @@ async def on_host(
     start = after or UUID(int=0)
     rows = await conn.fetch(ON_HOST, list(hosts), backend, start, most)
     return [_standing(row) for row in rows]
+
+
+async def page(
+    conn: Conn, owner_id: UserId, *, after: Workspace | None, most: int
+) -> list[Standing]:
+    """Those of an owner that are not deleted, the newest first; a page of them."""
+    at, last = (None, None) if after is None else (after.created_at, after.id)
+    return [_standing(row) for row in await conn.fetch(PAGE, owner_id, at, last, most)]
 
 
 def _standing(row: Row) -> Standing:

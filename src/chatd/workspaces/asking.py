@@ -10,12 +10,13 @@ import errno
 import io
 import os
 import stat
-from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Final
 
 import aiohttp
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 from yarl import URL
 
 from chatd.agent.auth import NO_BOOT
@@ -44,6 +45,13 @@ class Answer(Struct, frozen=True, kw_only=True):
     status: int
     boot: str
     body: bytes
+
+
+class _Sealed(Struct, frozen=True):
+    """A line of an answer that goes on."""
+
+    mac: str
+    event: Raw
 
 
 class Line:
@@ -75,13 +83,39 @@ class Line:
                 answer = await self._exchange(session, base, ask, signed)
             self.lost = False
             return answer
-        except TimeoutError:
-            lost = AgentLost("The workspace agent did not answer in time.")
-        except (aiohttp.ClientError, OSError, ValueError, RuntimeError) as error:
-            lost = AgentLost(f"The workspace agent cannot be reached: {_reason(error)}.")
-        except Untrusted as error:
-            lost = AgentLost(f"What answers is not the agent: {error.message}.", code=error.code)
+        except _TROUBLE as error:
+            lost = _lost(error)
         self.lost = True
+        raise lost
+
+    async def lines(
+        self, ask: Ask, *, boot: str, idle_s: float, refuse: Callable[[Answer], object]
+    ) -> AsyncGenerator[bytes]:
+        """An answer that goes on, line by line. `answer_s` bounds its beginning, `max_answer` each
+        line, `idle_s` the silence between two. Any other answer is for `refuse`, which raises.
+        Raises AgentLost."""
+        signed = self._signer.sign(
+            ask.method, ask.target, boot=boot, headers=ask.headers, body=ask.body
+        )
+        try:
+            async with self._session() as (session, base):
+                async with asyncio.timeout(ask.answer_s):
+                    response = await self._begin(session, base, ask, signed)
+                    if response.status != 200:
+                        refuse(await self._whole(response, ask, signed))
+                    boot = self._signer.verify(signed.nonce, 200, response.headers, b"")
+                async with aclosing(_lines(response, ask.max_answer, idle_s)) as lines:
+                    number = 0
+                    async for line in lines:
+                        number += 1
+                        text, mac = _opened(line)
+                        self._signer.verify_line(
+                            signed.nonce, number, boot=boot, text=text, mac=mac
+                        )
+                        yield text
+                return
+        except _TROUBLE as error:
+            lost = _lost(error)
         raise lost
 
     @asynccontextmanager
@@ -108,13 +142,21 @@ class Line:
     async def _exchange(
         self, session: aiohttp.ClientSession, base: str, ask: Ask, signed: Signed
     ) -> Answer:
-        response = await session.request(
+        response = await self._begin(session, base, ask, signed)
+        return await self._whole(response, ask, signed)
+
+    async def _begin(
+        self, session: aiohttp.ClientSession, base: str, ask: Ask, signed: Signed
+    ) -> aiohttp.ClientResponse:
+        return await session.request(
             ask.method,
             URL(base + ask.target, encoded=True),
             data=io.BytesIO(ask.body) if len(ask.body) > _WHOLE_BODY else ask.body or None,
             headers={"Accept-Encoding": "identity", **signed.headers},
             allow_redirects=False,
         )
+
+    async def _whole(self, response: aiohttp.ClientResponse, ask: Ask, signed: Signed) -> Answer:
         try:
             body = await _read(response, ask.max_answer)
         finally:
@@ -148,6 +190,46 @@ async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
         if len(body) > most:
             raise Untrusted(f"the reply is longer than {most} bytes")
     return bytes(body)
+
+
+async def _lines(
+    response: aiohttp.ClientResponse, most: int, idle_s: float
+) -> AsyncGenerator[bytes]:
+    kept = bytearray()
+    while True:
+        async with asyncio.timeout(idle_s):
+            chunk = await response.content.readany()
+        if not chunk:
+            return
+        kept += chunk
+        if b"\n" in chunk:
+            *whole, rest = bytes(kept).split(b"\n")
+            kept = bytearray(rest)
+            for line in whole:
+                yield line
+        if len(kept) > most:
+            raise Untrusted(f"a line is longer than {most} bytes")
+
+
+def _opened(line: bytes) -> tuple[bytes, str]:
+    try:
+        sealed = msgspec.json.decode(line, type=_Sealed)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Untrusted("a line of the reply is not signed") from None
+    return bytes(sealed.event), sealed.mac
+
+
+_TROUBLE: Final = (aiohttp.ClientError, OSError, ValueError, RuntimeError, Untrusted)
+
+
+def _lost(error: Exception) -> AgentLost:
+    match error:
+        case TimeoutError():
+            return AgentLost("The workspace agent did not answer in time.")
+        case Untrusted():
+            return AgentLost(f"What answers is not the agent: {error.message}.", code=error.code)
+        case _:
+            return AgentLost(f"The workspace agent cannot be reached: {_reason(error)}.")
 
 
 def _reason(error: Exception) -> str:

@@ -4,13 +4,15 @@ Owns the words of the agent's API and what its refusals become. An agent that wa
 greeted again and asked once more: what has an effect carries a key, so nothing is done twice.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Final, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import Struct
 
+from chatd.domain.git_changes import GitChanges, Repository
 from chatd.domain.hands import (
     AgentLost,
     AgentRefused,
@@ -36,6 +38,10 @@ SLICE_S: Final = 60.0
 """The agent would wait for up to five minutes; asking more often notices sooner that it is gone."""
 ANSWER_S: Final = 30.0
 GREET_S: Final = 10.0
+MAX_CHANGES: Final = 24 << 20
+"""A diff has three MiB at most, and every byte may need an escape."""
+SILENT_S: Final = 45.0
+"""An agent that watches says every fifteen seconds that it does."""
 
 _LINES: Final = {
     "max_file_size": 1 << 20,
@@ -97,6 +103,12 @@ class _Start(Struct, frozen=True, kw_only=True, omit_defaults=True):
     workdir: str | None = None
     env: Mapping[str, str] = {}
     background: bool = False
+
+
+class _GitEvent(Struct, frozen=True, kw_only=True):
+    type: str
+    scanned_at: str = ""
+    repositories: tuple[Repository, ...] = ()
 
 
 class Boot:
@@ -204,6 +216,19 @@ class AgentClient:
         query = {"after": after, "wait_s": f"{wait_s:.3f}"}
         raw = await self._get("/context", query, wait_s=wait_s, max_answer=MAX_CONTEXT)
         return _decode(raw, Context)
+
+    async def git_changes(self, chat_id: ChatId) -> AsyncGenerator[GitChanges]:
+        """How the repositories stand that this chat has touched, then what changes. The agent ends
+        it after an hour. Raises AgentRefused and AgentLost."""
+        target = _target("/git/watch", {"chat_id": chat_id})
+        ask = Ask(method="GET", target=target, answer_s=ANSWER_S, max_answer=MAX_CHANGES)
+        boot = self._boot.id
+        lines = self._line.lines(ask, boot=boot, idle_s=SILENT_S, refuse=_accepted)
+        async with aclosing(lines):
+            async for line in lines:
+                event = _decode(line, _GitEvent)
+                if event.type == "changes":
+                    yield GitChanges(scanned_at=event.scanned_at, repositories=event.repositories)
 
     async def _get(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from chatd.agent.auth import NO_BOOT, Claim, digest, reply_mac, signed_headers
+from chatd.agent.auth import NO_BOOT, Claim, digest, line_mac, reply_mac, signed_headers
 from chatd.domain.errors import ChatdError
 from chatd.domain.workspace import AgentId
 
@@ -73,3 +73,9 @@ class Signer:
         if not hmac.compare_digest(expected.encode(), given.encode("utf-8", "surrogateescape")):
             raise Untrusted("the reply is not signed with the agent's key")
         return boot
+
+    def verify_line(self, nonce: str, number: int, *, boot: str, text: bytes, mac: str) -> None:
+        """One line of a reply that goes on; they are counted from 1."""
+        expected = line_mac(self._key, nonce=nonce, number=number, boot=boot, text=text)
+        if not hmac.compare_digest(expected.encode(), mac.encode("utf-8", "surrogateescape")):
+            raise Untrusted("a line of the reply is not signed with the agent's key")
