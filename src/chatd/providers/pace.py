@@ -42,22 +42,23 @@ class Beat:
 
 
 class Pace:
-    """Of one stream."""
+    """Of one stream. `busy_s`: a stream that makes us wait longer for its next word is slow."""
 
-    def __init__(self, beat: Beat) -> None:
+    def __init__(self, beat: Beat, *, busy_s: float = BUSY_S) -> None:
         self._beat = beat
+        self._busy_s = busy_s
         self._loop = asyncio.get_running_loop()
-        self._read_at = self._loop.time()
+        self._asked_at = self._loop.time()
         self._in_a_row = 0
 
     async def rest(self) -> None:
         """Before each reading. Returns at once unless the last few came quickly one after the
         other."""
-        if self._in_a_row >= PROMPT_READS:
+        waited_s = self._loop.time() - self._asked_at
+        self._in_a_row = self._in_a_row + 1 if waited_s <= self._busy_s else 0
+        if self._in_a_row > PROMPT_READS:
             await self._beat.next()
-        now = self._loop.time()
-        self._in_a_row = self._in_a_row + 1 if now - self._read_at <= BUSY_S else 0
-        self._read_at = now
+        self._asked_at = self._loop.time()
 
 
 def joined(events: Sequence[ModelEvent]) -> Sequence[ModelEvent]:
