@@ -16,6 +16,9 @@ from chatd.domain.workspace import Limits, TemplateSpec
 from chatd.workspaces.backend import BuildFailed
 from chatd.workspaces.local import landlock
 from chatd.workspaces.local.backend import LocalConfig
+from chatd.workspaces.local.kit import Kit, Python
+from chatd.workspaces.local.ladder import climb
+from chatd.workspaces.local.layout import Layout
 from chatd.workspaces.local.levels import Level
 from chatd.workspaces.local.living import birth_of, of_account
 from tests.support.local_rig import (
@@ -138,6 +141,16 @@ async def test_no_isolation_is_used_only_if_that_was_said(
             await rig.start()
     assert "not possible" in caplog.text
     assert "start chatd again" in caplog.text
+
+
+@needs_landlock
+async def test_landlock_alone_is_not_enough_under_the_servers_own_account(tmp_path: Path) -> None:
+    """It leaves sockets with a path open, and those of the server trust its account."""
+    kit = Kit(path=tmp_path, python=Python(path=sys.executable, version=(3, 11)))
+    layout = Layout(data_dir=tmp_path)
+    found = await climb(layout, kit, None, allow_unsafe=False, levels=("landlock+rlimit", "none"))
+    assert found.level is None
+    assert "not under the server's own account" in found.text
 
 
 @needs_sandbox

@@ -79,6 +79,10 @@ def _excluded(level: Level, numbers: Range | None, *, allow_unsafe: bool) -> str
         return "bubblewrap is not installed"
     if level == "landlock+rlimit" and landlock.version() < landlock.LEAST:
         return "this kernel has no Landlock, or an old one"
+    if level == "landlock+rlimit" and numbers is None and not allow_unsafe:
+        # Landlock does not know of sockets with a path: those of the database and of the
+        # supervisor would open to whoever has the server's own account.
+        return "not under the server's own account, unless the settings allow it"
     if level == "none" and not allow_unsafe:
         return "not allowed by the settings"
     return None

@@ -3,7 +3,8 @@
 What each rung keeps:
   bwrap+uid        own namespaces for files, processes, network and users, and an own account
   bwrap            the same, under the server's account
-  landlock+rlimit  closed paths and no TCP; other processes can be seen, UDP is open
+  landlock+rlimit  closed paths and no TCP; other processes can be seen, UDP and sockets with a
+                   path are open: only with an own account, or for people who want it
   none             nothing but limits: only for people who have said that they want it
 """
 
