@@ -26,7 +26,7 @@ BUSY_CHATS: Final[LiteralString] = """
 class Sent(Struct, kw_only=True):
     """A message of a client. `acked` once somebody has answered that it is taken; `queued` if it
     may still have been waiting then. `refused`: by the only one who was asked. `may_vanish`: a
-    person has taken it out of the queue, or tried to; `replaced`: has put something else there."""
+    person has taken it out of the queue, or tried to, or put something else there."""
 
     chat: ChatId
     text: str
@@ -34,7 +34,6 @@ class Sent(Struct, kw_only=True):
     queued: bool = False
     refused: bool = False
     may_vanish: bool = False
-    replaced: bool = False
 
     def answered(self, state: str | None) -> None:
         self.acked = True
@@ -43,7 +42,7 @@ class Sent(Struct, kw_only=True):
     def check(self, times: int) -> None:
         assert times <= 1, f"doubled: {self}"
         assert times == 1 or self.may_vanish or not self.acked, f"lost: {self}"
-        assert times == 0 or not (self.refused or self.replaced), f"there all the same: {self}"
+        assert times == 0 or not self.refused, f"there all the same: {self}"
 
 
 class Witness:
@@ -52,6 +51,8 @@ class Witness:
         self.stopped: set[ChatId] = set()
         self.hurried: set[ChatId] = set()
         self._by_chat: dict[ChatId, dict[str, Sent]] = {}
+        self._places: dict[tuple[ChatId, int], list[Sent]] = {}
+        self._notes: dict[ChatId, list[str]] = {}
 
     def sends(self, chat: ChatId, text: str) -> Sent:
         sent = Sent(chat=chat, text=text)
@@ -59,8 +60,20 @@ class Witness:
         self._by_chat.setdefault(chat, {})[text] = sent
         return sent
 
-    def named(self, chat: ChatId, text: str) -> Sent:
-        return self._by_chat[chat][text]
+    def waits(self, chat: ChatId, item: int, text: str) -> None:
+        """This message stands at this place of the queue, or is about to."""
+        place, sent = self._places.setdefault((chat, item), []), self._by_chat[chat][text]
+        if sent not in place:
+            place.append(sent)
+
+    def takes_out(self, chat: ChatId, item: int) -> None:
+        """Whatever stands at this place may go."""
+        for sent in self._places[(chat, item)]:
+            sent.may_vanish = True
+
+    def notes(self, chat: ChatId, what: str) -> None:
+        """What was done to a chat, to be told if it comes to a bad end."""
+        self._notes.setdefault(chat, []).append(what)
 
     def stops(self, chat: ChatId) -> None:
         """A person has asked for it: not every message need have a whole answer now."""
@@ -97,13 +110,25 @@ class Witness:
             error = found.chat.last_error
             if crashed and error is not None and error.kind == "crashed":
                 continue
-            assert found.chat.state == "W", f"{chat_id} ended in {error}"
-            self._answers(chat_id, found)
+            try:
+                assert found.chat.state == "W", f"{chat_id} ended in {error}"
+                self._answers(chat_id, found)
+            except AssertionError as broken:
+                self._tell(broken, chat_id)
+                raise
 
     def _messages(self, everything: Mapping[ChatId, Stored]) -> None:
         for sent in self.sent:
             found = everything.get(sent.chat)
-            sent.check(0 if found is None else said(found).count(sent.text))
+            try:
+                sent.check(0 if found is None else said(found).count(sent.text))
+            except AssertionError as error:
+                self._tell(error, sent.chat)
+                raise
+
+    def _tell(self, error: AssertionError, chat: ChatId) -> None:
+        for note in self._notes.get(chat, ()):
+            error.add_note(note)
 
     def _answers(self, chat_id: ChatId, found: Stored) -> None:
         answers = [_text(row) for row in found.messages if _is_answer(row)]

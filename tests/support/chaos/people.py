@@ -125,6 +125,7 @@ class People:
             return
         item = self._dice.choice(queue)
         words = "".join(part.text for part in item.content if isinstance(part, Text))
+        self._witness.waits(chat, item.id, words)
         match deed:
             case "promote":
                 self._witness.hurries(chat)
@@ -132,22 +133,22 @@ class People:
             case "move":
                 await self._once("move_queued", chat, target=item.id)
             case "delete":
-                self._witness.named(chat, words).may_vanish = True
-                if await self._once("delete_queued", chat, target=item.id) is None:
-                    self._unsure.add((chat, item.id))
+                self._witness.takes_out(chat, item.id)
+                await self._once("delete_queued", chat, target=item.id)
             case _:
-                await self._edit_queued(chat, item.id, self._witness.named(chat, words))
+                await self._edit_queued(chat, item.id)
 
-    async def _edit_queued(self, chat: ChatId, item: int, old: Sent) -> None:
-        """An earlier change of it, of which nobody knows, may come later than this one."""
+    async def _edit_queued(self, chat: ChatId, item: int) -> None:
+        """What stands there by then may be more than they have seen: so may what they have
+        changed before, if that comes late."""
+        self._witness.takes_out(chat, item)
         sent = self._witness.sends(chat, self._words())
-        old.may_vanish = True
         sent.may_vanish = (chat, item) in self._unsure
+        self._witness.waits(chat, item, sent.text)
         done = await self._once("edit_queued", chat, target=item, text=sent.text)
         if done is None:
             self._unsure.add((chat, item))
         elif done.error is None:
-            old.replaced = (chat, item) not in self._unsure
             sent.answered(done.state)
 
     async def _stop(self, chat: ChatId) -> None:
@@ -155,11 +156,13 @@ class People:
         await self._once("interrupt", chat)
 
     async def _once(self, do: Deed, chat: ChatId, **fields: object) -> Done | None:
-        """None if nobody knows what became of it."""
+        """None if nobody knows what became of it: it may still come."""
         with suppress(Gone, TimeoutError):
             done = await self._ask(do, chat, **fields)
             if done.error is not None:
                 self.refusals[done.error] += 1
+                if _passes(done):
+                    return None
             return done
         return None
 
@@ -167,8 +170,15 @@ class People:
         replica = self._replicas.any()
         if replica is None:
             raise Gone
-        async with asyncio.timeout(ANSWER_S):
-            return await replica.order(do, chat, **fields)
+        said = f"{do} {fields} at {replica.setup.name}"
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                done = await replica.order(do, chat, **fields)
+        except BaseException as error:
+            self._witness.notes(chat, f"{said}: {error!r}")
+            raise
+        self._witness.notes(chat, f"{said}: {done.error or done.state}")
+        return done
 
     def _words(self) -> str:
         self._names += 1
