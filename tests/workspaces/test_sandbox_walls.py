@@ -115,6 +115,7 @@ async def test_only_home_and_scratch_can_be_written(pair: Pair) -> None:
     )
 
 
+@pytest.mark.promise("P13")
 async def test_no_process_inherits_anything_of_the_server(pair: Pair) -> None:
     names = await pair.says("cat /proc/self/environ | tr '\\0' '\\n' | cut -d= -f1")
     assert set(names.split()) <= {
