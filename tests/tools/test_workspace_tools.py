@@ -44,7 +44,7 @@ async def test_a_call_that_is_run_again_makes_no_second_workspace(pool: Pool) ->
     async with a_site(pool) as site:
         first = await site.create("the-call")
         again = await site.create("the-call")
-        assert again["workspace_id"] == first["workspace_id"]
+        assert again == first
         assert len(await workspaces.of_owner(pool, OWNER)) == 1
         assert sum(site.backend.made.values()) == 1
 

@@ -74,7 +74,10 @@ class Making:
             told = Outcome(template_id=str(offer.template.id))
             return _refused(told, problems)
         new = self._new(context, wish, offer, given.values)
-        made = await self._insert(context, new, offer.template)
+        return await self.made(context, await self._insert(context, new, offer.template))
+
+    async def made(self, context: ToolContext, made: Created) -> Outcome:
+        """To the end of a workspace's first build."""
         self._wake()
         await self._bound(context.chat.id, made.workspace.id)
         told = Outcome(

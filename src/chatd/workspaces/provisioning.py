@@ -52,6 +52,9 @@ class Provisioning:
         return await self._catalogue.read(template_id)
 
     async def create(self, context: ToolContext, wish: Wish) -> Outcome:
+        if (made := await workspaces.made_by(self._conn, wish.key)) is not None:
+            # Whoever ran this call before is gone: what it has made is this call's answer.
+            return await self._making.made(context, made)
         offer = await self._catalogue.usable(wish.template_id)
         for _ in range(TRIES):
             seen = await self._standing(context.chat)
