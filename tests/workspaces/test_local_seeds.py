@@ -211,6 +211,29 @@ async def test_a_seed_from_elsewhere_is_a_problem(
     assert [each.field for each in await rig.backend.validate(spec, {})] == [field]
 
 
+async def test_the_servers_own_files_are_never_shown(data_dir: Path) -> None:
+    """However wide the roots are: the secret of all agents is there."""
+    backend = Rig(LocalConfig(data_dir=data_dir, host_id=HOST, roots=(data_dir.parent,))).backend
+    (data_dir / "inside").mkdir()
+    (data_dir.parent / "beside").mkdir()
+    for path in (data_dir, data_dir / "inside", data_dir.parent):
+        seeds = (DirectorySeed(path=str(path)), GitSeed(url=f"file://{path}"))
+        specs = [TemplateSpec(seed=seed) for seed in seeds]
+        specs.append(TemplateSpec(mounts=(Mount(source=str(path), target="/mnt/own"),)))
+        for spec in specs:
+            (problem,) = await backend.validate(spec, {})
+            assert "chatd's own files" in problem.detail
+    beside = TemplateSpec(seed=DirectorySeed(path=str(data_dir.parent / "beside")))
+    assert await backend.validate(beside, {}) == ()
+
+
+async def test_a_host_that_cannot_be_prepared_says_so_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    rig = Rig(LocalConfig(data_dir=tmp_path / "file" / "data", host_id=HOST))
+    with pytest.raises(BuildFailed, match=r"This host cannot make workspaces: .*Not a directory"):
+        await rig.backend.prepare()
+
+
 def _below(seed: Seed, allowed: Path) -> Seed:
     if isinstance(seed, DirectorySeed):
         return DirectorySeed(path=seed.path.replace("{allowed}", str(allowed)))

@@ -46,6 +46,7 @@ from chatd.workspaces.local.opening import (
 )
 from chatd.workspaces.local.recipes import Room, view
 from chatd.workspaces.local.removal import discard, empty_trash
+from chatd.workspaces.local.seeds import Grounds
 from chatd.workspaces.local.supervision import Supervision
 
 AGENT: Final = "main"
@@ -80,6 +81,7 @@ class LocalBackend:
         self._agent = agent
         self._dial_key = dial_key
         self._layout = Layout(data_dir=config.data_dir)
+        self._grounds = Grounds(roots=config.roots, closed=config.data_dir)
         self._supervision = Supervision(
             self._layout.supervisor, clock, idle_s=config.supervisor_idle_s
         )
@@ -95,24 +97,28 @@ class LocalBackend:
         """Try what this host can do and say so aloud. Called at start, else by the first build."""
         async with self._preparing:
             if self._prepared is None:
-                await asyncio.to_thread(self._layout.make, passable=False)
-                kit = await asyncio.to_thread(make_kit, self._layout.kits, self._agent)
-                isolation = await ladder.climb(
-                    self._layout,
-                    kit,
-                    self._numbers,
-                    allow_unsafe=self._config.allow_unsafe,
-                    levels=self._config.levels,
-                )
-                if isolation.level is not None and not namespaced(isolation.level):
-                    await asyncio.to_thread(self._layout.make, passable=True)
-                ladder.announce(isolation)
-                self._prepared = (isolation, kit)
+                with in_words("This host cannot make workspaces"):
+                    self._prepared = await self._try_host()
+                ladder.announce(self._prepared[0])
             return self._prepared[0]
+
+    async def _try_host(self) -> tuple[Isolation, Kit]:
+        await asyncio.to_thread(self._layout.make, passable=False)
+        kit = await asyncio.to_thread(make_kit, self._layout.kits, self._agent)
+        isolation = await ladder.climb(
+            self._layout,
+            kit,
+            self._numbers,
+            allow_unsafe=self._config.allow_unsafe,
+            levels=self._config.levels,
+        )
+        if isolation.level is not None and not namespaced(isolation.level):
+            await asyncio.to_thread(self._layout.make, passable=True)
+        return isolation, kit
 
     async def validate(self, spec: TemplateSpec, params: Mapping[str, str]) -> Sequence[Problem]:
         expanded = expand(spec, params)
-        return await asyncio.to_thread(lambda: tuple(checks.problems(expanded, self._config.roots)))
+        return await asyncio.to_thread(lambda: tuple(checks.problems(expanded, self._grounds)))
 
     async def start(self, context: BuildContext) -> Sequence[AgentSpec]:
         level, kit = await self._ready()
@@ -135,7 +141,7 @@ class LocalBackend:
         if found is None or found.build != build:
             await self._supervision.stop(str(workspace), build)
             with in_words("The workspace cannot be made"):
-                await fill_home(opening, trash=self._layout.trash, roots=self._config.roots)
+                await fill_home(opening, trash=self._layout.trash, grounds=self._grounds)
                 await run_startup(opening)
             await self._launch(opening)
         return [self._agent_spec(context, level, opening.directory)]

@@ -1,32 +1,32 @@
 """What is wrong with a template for the local backend, said before anything is made."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Final
 
 from chatd.domain.workspace import DirectorySeed, GitSeed, Mount, Problem, TemplateSpec
 from chatd.workspaces.backend import BuildFailed
-from chatd.workspaces.local.seeds import allowed, local_path, wrong_url
+from chatd.workspaces.local.seeds import Grounds, allowed, local_path, wrong_url
 
 MAX_ENV_BYTES: Final = 32 * 1024
 MAX_MOUNTS: Final = 32
 OURS: Final = ("/home/dev", "/run/chatd", "/opt/chatd", "/proc", "/dev", "/tmp", "/usr", "/etc")
 
 
-def problems(spec: TemplateSpec, roots: tuple[Path, ...]) -> Iterator[Problem]:
+def problems(spec: TemplateSpec, grounds: Grounds) -> Iterator[Problem]:
     """Of a template whose parameters have been put in."""
-    yield from _of_seed(spec, roots)
+    yield from _of_seed(spec, grounds)
     place = PurePosixPath(spec.directory)
     if place.is_absolute() or ".." in place.parts:
         yield Problem(field="directory", detail="must be inside the home directory")
     if len(spec.mounts) > MAX_MOUNTS:
         yield Problem(field="mounts", detail=f"at most {MAX_MOUNTS}")
     for mount in spec.mounts[:MAX_MOUNTS]:
-        yield from _of_mount(mount, roots)
+        yield from _of_mount(mount, grounds)
     yield from _of_env(spec.env)
 
 
-def _of_seed(spec: TemplateSpec, roots: tuple[Path, ...]) -> Iterator[Problem]:
+def _of_seed(spec: TemplateSpec, grounds: Grounds) -> Iterator[Problem]:
     seed, path = spec.seed, None
     if isinstance(seed, DirectorySeed):
         path = seed.path
@@ -35,21 +35,21 @@ def _of_seed(spec: TemplateSpec, roots: tuple[Path, ...]) -> Iterator[Problem]:
             yield Problem(field="seed.url", detail=wrong)
         path = local_path(seed.url)
     if path is not None:
-        yield from _of_path("seed", path, roots)
+        yield from _of_path("seed", path, grounds)
 
 
-def _of_mount(mount: Mount, roots: tuple[Path, ...]) -> Iterator[Problem]:
+def _of_mount(mount: Mount, grounds: Grounds) -> Iterator[Problem]:
     target = PurePosixPath(mount.target)
     if not target.is_absolute() or ".." in target.parts or target == PurePosixPath("/"):
         yield Problem(field="mounts", detail=f"{mount.target!r} is not an absolute path")
     elif any(target.is_relative_to(each) for each in OURS):
         yield Problem(field="mounts", detail=f"{mount.target} is used by the workspace itself")
-    yield from _of_path("mounts", mount.source, roots)
+    yield from _of_path("mounts", mount.source, grounds)
 
 
-def _of_path(field: str, path: str, roots: tuple[Path, ...]) -> Iterator[Problem]:
+def _of_path(field: str, path: str, grounds: Grounds) -> Iterator[Problem]:
     try:
-        allowed(path, roots)
+        allowed(path, grounds)
     except BuildFailed as error:
         yield Problem(field=field, detail=error.message)
 

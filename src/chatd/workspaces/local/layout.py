@@ -4,6 +4,7 @@
 it does not. What is in `home` and `run` is hostile: nothing here follows a link in them.
 """
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -109,8 +110,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
             raise BuildFailed(f"{directory} is in the way: remove it.")
         link = directory / "w"
-        if not link.is_symlink():
-            link.symlink_to(self.workspaces)
+        with contextlib.suppress(FileExistsError):  # Others of this host may make it just now.
+            if not link.is_symlink():
+                link.symlink_to(self.workspaces)
         return link
 
 

@@ -18,7 +18,7 @@ from chatd.workspaces.local.once import run_once
 from chatd.workspaces.local.plan import CONFIG_FD, Order, Plan
 from chatd.workspaces.local.recipes import Room, environment, plan, view
 from chatd.workspaces.local.removal import discard
-from chatd.workspaces.local.seeds import Seeding, fill
+from chatd.workspaces.local.seeds import Grounds, Seeding, fill
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
         return f"AgentStart(id={self.id})"
 
 
-async def fill_home(opening: Opening, *, trash: Path, roots: tuple[Path, ...]) -> None:
+async def fill_home(opening: Opening, *, trash: Path, grounds: Grounds) -> None:
     """The home gets its name when it is complete: one that has it is never filled again."""
     spot, context = opening.spot, opening.context
     if await asyncio.to_thread(spot.home.exists):
@@ -57,7 +57,7 @@ async def fill_home(opening: Opening, *, trash: Path, roots: tuple[Path, ...]) -
             room=msgspec.structs.replace(opening.room, home=spot.fresh, mounts=()),
             seed=opening.spec.seed,
             directory=opening.spec.directory,
-            roots=roots,
+            grounds=grounds,
             log=spot.log / "seed.log",
             cancelled=context.cancelled,
             say=lambda text: context.log("files", text),

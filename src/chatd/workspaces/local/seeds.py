@@ -34,6 +34,14 @@ COMMIT: Final = (
 )
 
 
+class Grounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the host templates may use: what is below the roots, and never `closed`, which is
+    where chatd keeps its own secrets."""
+
+    roots: tuple[Path, ...]
+    closed: Path
+
+
 class Seeding(msgspec.Struct, frozen=True, kw_only=True):
     """`room.home` is the home to be filled; `directory` is where in it, relative."""
 
@@ -41,7 +49,7 @@ class Seeding(msgspec.Struct, frozen=True, kw_only=True):
     room: Room
     seed: Seed
     directory: str
-    roots: tuple[Path, ...]
+    grounds: Grounds
     log: Path
     cancelled: asyncio.Event
     say: Callable[[str], None]
@@ -58,7 +66,7 @@ async def fill(seeding: Seeding) -> None:
         case EmptySeed():
             pass
         case DirectorySeed():
-            source = allowed(seed.path, seeding.roots)
+            source = allowed(seed.path, seeding.grounds)
             seeding.say(f"Copying {source}")
             await asyncio.to_thread(_copy, source, seeding)
         case GitSeed():
@@ -71,10 +79,16 @@ async def fill(seeding: Seeding) -> None:
             assert_never(seed)
 
 
-def allowed(path: str, roots: tuple[Path, ...]) -> Path:
-    """The directory that is really meant, if it is below one of the roots."""
-    real = Path(path).resolve()
-    if not any(real.is_relative_to(root.resolve()) for root in roots):
+def allowed(path: str, grounds: Grounds) -> Path:
+    """The directory that is really meant, if it may be used."""
+    try:
+        real = Path(path).resolve()
+    except ValueError:
+        raise BuildFailed(f"{path!r} is not a path.") from None
+    closed = grounds.closed.resolve()
+    if real.is_relative_to(closed) or closed.is_relative_to(real):
+        raise BuildFailed(f"{path} holds chatd's own files: choose another directory.")
+    if not any(real.is_relative_to(root.resolve()) for root in grounds.roots):
         raise BuildFailed(
             f"{path} is not below a directory that workspaces may be made from. "
             "Whoever runs chatd can allow it in the settings."
@@ -107,7 +121,7 @@ async def _clone(seed: GitSeed, seeding: Seeding) -> None:
     if path is None:
         await _git(seeding, _clone_words(seed.url, seed.ref), network=True)
         return
-    source = allowed(path, seeding.roots)
+    source = allowed(path, seeding.grounds)
     inside = INSIDE if namespaced(seeding.level) else str(source)
     room = msgspec.structs.replace(seeding.room, mounts=(Mount(source=str(source), target=INSIDE),))
     there = msgspec.structs.replace(seeding, room=room)
