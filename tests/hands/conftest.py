@@ -1,0 +1,35 @@
+"""Ground for servers that have hands: a data directory that is closed to everybody else."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from chatd.domain.workspace import TemplateSpec
+from chatd.workspaces.templates import TemplateFile
+from tests.hands.servers import ObedientModel, Site
+from tests.support.local_rig import data_directory, shared_kits
+
+SLOW = "echo begun >> builds; while [ ! -e go ]; do sleep 0.05; done"
+TEMPLATES = (
+    TemplateFile(name="plain"),
+    TemplateFile(name="slow", spec=TemplateSpec(startup_script=SLOW)),
+)
+
+
+@pytest.fixture
+async def model() -> AsyncGenerator[ObedientModel]:
+    async with ObedientModel.running() as model:
+        yield model
+
+
+@pytest.fixture
+async def site(
+    dsn: str, model: ObedientModel, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncGenerator[Site]:
+    with data_directory(shared_kits(tmp_path_factory)) as data_dir:
+        site = Site(data_dir, dsn, *TEMPLATES)
+        site.configure(model)
+        try:
+            yield site
+        finally:
+            await site.end()

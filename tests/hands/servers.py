@@ -1,0 +1,320 @@
+"""`chatd serve` as a process that has hands, and a model that does as the prompt says.
+
+Everything is real but the model: workspaces, agents and commands. What is left at the end of a
+test is ended with the supervisor of its data directory.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import msgspec
+from aiohttp import ClientSession
+from msgspec import Struct
+
+from chatd.workspaces.local.backend import LocalConfig
+from chatd.workspaces.templates import TemplateFile, rows_of
+from tests.support.eventually import eventually
+from tests.support.local_rig import HOST, Rig
+from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
+from tests.support.providers.server import Recorded, Reply, Step
+
+CHATD = Path(sys.executable).with_name("chatd")
+LAST_LINE = "Ctrl-C stops."
+WITHIN_S = 120.0
+"""Nobody is ever this late, but for a machine that has a lot else to do."""
+
+Json = dict[str, Any]
+Call = tuple[str, Json]
+
+
+class Script(Struct, frozen=True):
+    """What a person says to this model: the calls that it shall make, one after the other."""
+
+    name: str
+    calls: tuple[tuple[str, Json], ...] = ()
+
+
+class _Message(Struct, frozen=True):
+    role: str
+    content: object = None
+
+
+class _Body(Struct, frozen=True):
+    messages: tuple[_Message, ...]
+
+
+class ObedientModel(FakeCompatible):
+    """Which call is next is read from the conversation, so that nothing is forgotten when a
+    server dies."""
+
+    def answer(self, request: Recorded) -> Reply:
+        if (refusal := self.refuse(request)) is not None:
+            return refusal
+        messages = msgspec.json.decode(request.body, type=_Body).messages
+        said = [at for at, message in enumerate(messages) if message.role == "user"]
+        script = _script(messages[said[-1]].content)
+        if script is None:
+            return Reply(steps=(chunk(content="A title"), chunk(finish="stop"), DONE))
+        done = sum(message.role == "tool" for message in messages[said[-1] :])
+        return Reply(steps=_steps(script, done))
+
+
+def _script(content: object) -> Script | None:
+    parts = cast("list[Json]", content) if isinstance(content, list) else [{"text": content}]
+    for part in parts:
+        try:
+            return msgspec.json.decode(str(part.get("text")), type=Script)
+        except msgspec.DecodeError:
+            continue
+    return None
+
+
+def _steps(script: Script, done: int) -> tuple[Step, ...]:
+    if done >= len(script.calls):
+        return (chunk(content="done"), chunk(finish="stop"), DONE)
+    name, args = script.calls[done]
+    function = {"name": name, "arguments": json.dumps(args)}
+    call_id = f"{script.name}-{done}"
+    call = {"index": 0, "id": call_id, "type": "function", "function": function}
+    return (chunk(tool_calls=[call]), chunk(finish="tool_calls"), DONE)
+
+
+class Site:
+    """A data directory, a database, and the settings of servers on them."""
+
+    def __init__(self, data_dir: Path, dsn: str, *templates: TemplateFile) -> None:
+        self.data_dir = data_dir
+        self.dsn = dsn
+        self._templates = {file.name: file for file in templates}
+        self._settings = data_dir.parent / "chatd.toml"
+
+    def template_id(self, name: str) -> str:
+        file = self._templates[name]
+        return str(rows_of(file, "settings").template.id)
+
+    def create(self, template: str) -> Call:
+        return ("create_workspace", {"template_id": self.template_id(template)})
+
+    def configure(self, model: ObedientModel) -> None:
+        """Told to a file, as an operator would."""
+        lines = [
+            "[[providers]]",
+            'name = "obedient"',
+            'kind = "openai-compat"',
+            f'base_url = "{model.url}/v1"',
+            "[[models]]",
+            'name = "obedient"',
+            'provider = "obedient"',
+            'model = "obedient-1"',
+            "default = true",
+            "[[models]]",
+            'name = "quick-demo"',
+            'provider = "demo"',
+            'model = "demo"',
+            "options = { tokens_per_second = 0 }",
+        ]
+        for file in self._templates.values():
+            lines += ["[[templates]]", f'name = "{file.name}"', "[templates.spec]"]
+            lines.append(f"startup_script = {json.dumps(file.spec.startup_script)}")
+        self._settings.write_text("\n".join(lines) + "\n")
+
+    @asynccontextmanager
+    async def server(self, **env: str) -> AsyncGenerator["Server"]:
+        """Ready. Killed at the end, if it has not ended by then."""
+        at = ("--port", "0", "--data-dir", self.data_dir, "--database-url", self.dsn)
+        with (self.data_dir.parent / "log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                CHATD,
+                *map(str, ("serve", "--config", self._settings, *at)),
+                env={"HOME": "/nonexistent", "PATH": os.defpath, **env},
+                stdout=PIPE,
+                stderr=log,
+            )
+        server = Server(process, self, env.get("CHATD_ADMIN_TOKEN"))
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                await server.ready()
+            yield server
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+            await server.close()
+
+    def log(self) -> str:
+        return (self.data_dir.parent / "log").read_text()
+
+    async def end(self) -> None:
+        await Rig(LocalConfig(data_dir=self.data_dir, host_id=HOST)).end()
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """A workspace. `inside` is its home as commands see it, `root` is where it is on the host."""
+
+    inside: str
+    root: Path
+
+    @staticmethod
+    def of(site: Site, made: Json) -> "Place":
+        """As it was told to the chat that made it."""
+        assert made["created"], made
+        return Place(inside=made["directory"], root=site.data_dir / "ws" / made["workspace_id"])
+
+    @property
+    def home(self) -> Path:
+        return self.root / "home"
+
+    @property
+    def socket(self) -> Path:
+        return self.root / "run" / "agent.sock"
+
+
+class Server:
+    def __init__(self, process: Process, site: Site, token: str | None) -> None:
+        self.process = process
+        self.url = ""
+        self._site = site
+        self._token = token
+        self._client: ClientSession | None = None
+
+    async def ready(self) -> None:
+        assert self.process.stdout is not None
+        lines: list[str] = []
+        while not lines or lines[-1] != LAST_LINE:
+            line = await self.process.stdout.readline()
+            assert line, f"it ended after {lines}"
+            lines.append(line.decode().removesuffix("\n"))
+        api = next(word for line in lines for word in line.split() if word.startswith("http"))
+        self.url = api.removesuffix("/api/v1,")
+        token = self._token or (self._site.data_dir / "admin-token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        self._client = ClientSession(self.url, headers=headers)
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def kill(self) -> None:
+        """Without a word."""
+        self.process.send_signal(signal.SIGKILL)
+        await self.process.wait()
+
+    async def ask(self, method: Literal["GET", "POST"], path: str, body: object = None) -> Json:
+        assert self._client is not None
+        async with self._client.request(method, f"/api/v1{path}", json=body) as answer:
+            assert answer.status < 300, (answer.status, await answer.text())
+            return await answer.json()
+
+    async def begin(self, name: str, *calls: Call) -> str:
+        """A chat that is to make these calls; its id."""
+        said = {**saying(_text(name, *calls)), "model": "obedient"}
+        return (await self.ask("POST", "/chats", said))["id"]
+
+    async def go_on(self, chat: str, name: str, *calls: Call) -> None:
+        said = {**saying(_text(name, *calls)), "model": "obedient"}
+        await self.ask("POST", f"/chats/{chat}/messages", said)
+
+    async def rests(self, chat: str) -> list[Json]:
+        """Until nothing goes on in it. What its calls have been answered, oldest first."""
+
+        async def look() -> bool:
+            row = await self.ask("GET", f"/chats/{chat}")
+            assert row["status"] != "error", row
+            return row["status"] == "waiting"
+
+        await eventually(look, within_s=WITHIN_S)
+        return await self.results(chat)
+
+    async def hands(self, chat: str) -> "Place":
+        """Of a chat whose first call made a workspace."""
+        return Place.of(self._site, (await self.rests(chat))[0])
+
+    async def results(self, chat: str) -> list[Json]:
+        parts = await self.parts(chat)
+        return [part["result"] for part in parts if part["type"] == "tool-result"]
+
+    async def parts(self, chat: str) -> list[Json]:
+        page = await self.ask("GET", f"/chats/{chat}/messages?limit=200")
+        messages = sorted(page["messages"], key=lambda message: message["id"])
+        return [part for message in messages for part in message["content"]]
+
+
+def saying(words: str) -> Json:
+    return {"content": [{"type": "text", "text": words}]}
+
+
+def _text(name: str, *calls: Call) -> str:
+    return msgspec.json.encode(Script(name, calls)).decode()
+
+
+class Wiretap:
+    """Sits on the socket of an agent and holds back the reply to one kind of request. Everything
+    else goes through."""
+
+    def __init__(self, socket: Path, target: bytes) -> None:
+        self._socket = socket
+        self._behind = socket.with_suffix(".real")
+        self._target = target
+        self.replied = asyncio.Event()
+        """The agent has done it and said so."""
+        self._open = asyncio.Event()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncGenerator["Wiretap"]:
+        self._socket.rename(self._behind)
+        server = await asyncio.start_unix_server(self._connected, self._socket)
+        self._socket.chmod(0o666)
+        try:
+            yield self
+        finally:
+            server.close()
+            self._behind.rename(self._socket)
+            self._open.set()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection is one request."""
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            from_agent, to_agent = await asyncio.open_unix_connection(self._behind)
+            to_agent.write(head)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pump(reader, to_agent))
+                held = self._target in head.partition(b"\r\n")[0]
+                group.create_task(self._answer(from_agent, writer, held=held))
+        except (OSError, EOFError):
+            pass
+        finally:
+            writer.close()
+
+    async def _answer(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, held: bool
+    ) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                if held:
+                    self.replied.set()
+                    await self._open.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until whoever asks has left."""
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+def execute(command: str, timeout: str = "60s") -> Call:
+    return ("execute", {"command": command, "timeout": timeout})

@@ -1,0 +1,81 @@
+"""The demo on a fresh data directory: a real bug, really mended, in a workspace with real walls."""
+
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.hands import probe
+from tests.hands.servers import Json, Place, Server, Site, execute, saying
+from tests.support.local_rig import NO_SANDBOX
+
+pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+
+CANARY = "a-secret-of-the-server-that-nobody-else-knows"
+RIGHT = "    return amount * (100 - discount_percent) / 100"
+DIFF = f"-    return amount - discount_percent\n+{RIGHT}\n"
+
+
+@pytest.mark.promise("P13")
+@pytest.mark.promise("P16")
+async def test_the_demo_mends_its_bug_and_cannot_look_over_the_wall(site: Site) -> None:
+    """Takes seconds: a server is started, and pytest runs twice in the workspace."""
+    async with site.server(CHATD_ADMIN_TOKEN=CANARY) as server:
+        said = {**saying("please fix the failing test"), "model": "quick-demo"}
+        chat = (await server.ask("POST", "/chats", said))["id"]
+        other = await server.begin("other", site.create("plain"), execute("echo mine > secret"))
+        results = await server.rests(chat)
+        assert_mended(results, (await server.parts(chat))[-1]["text"])
+        made = next(result for result in results if result.get("created"))
+        mine = Place.of(site, made)
+        assert RIGHT in (mine.home / "demo" / "basket.py").read_text().splitlines()
+        await server.rests(other)
+        wanted = attempts(site, server, Place.of(site, (await server.results(other))[0]))
+        assert set((await on_the_host(wanted)).values()) == {True}
+        shutil.copy(Path(probe.__file__), mine.home / "demo" / "probe.py")
+        await server.go_on(chat, "probe", execute(f"python3 probe.py {shlex.quote(wanted)}"))
+        got = (await server.rests(chat))[-1]
+        assert got["success"], got
+        assert set(json.loads(got["output"]).values()) == {False}, got["output"]
+
+
+def assert_mended(results: list[Json], last_words: str) -> None:
+    tests = [each["output"] for each in results if " passed" in str(each.get("output"))]
+    assert len(tests) == 2
+    assert "1 failed, 2 passed" in tests[0]
+    assert "3 passed" in tests[1]
+    assert "diff --git a/basket.py b/basket.py" in last_words
+    assert DIFF in last_words
+
+
+def attempts(site: Site, server: Server, other: Place) -> str:
+    """All that is somebody else's: of the host, the server and another workspace."""
+    data, home = site.data_dir, Path(os.path.expanduser("~"))
+    wanted: Json = {
+        "files": [str(other.home / "secret"), str(data / "secret"), __file__],
+        "directories": [str(data), str(other.home), *([str(home)] if has_files(home) else [])],
+        "ports": [urlsplit(server.url).port],
+        "sockets": [str(other.socket)],
+        "canary": CANARY,
+    }
+    return json.dumps(wanted)
+
+
+def has_files(directory: Path) -> bool:
+    return directory.is_dir() and any(directory.iterdir())
+
+
+async def on_the_host(wanted: str) -> dict[str, bool]:
+    """The same program succeeds where there are no walls."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, probe.__file__, wanted, stdout=PIPE
+    )
+    out, _ = await process.communicate()
+    return json.loads(out)

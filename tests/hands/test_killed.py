@@ -1,0 +1,113 @@
+"""A server is killed while chats act: what was begun is done once, and told by another."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from chatd.store.pool import Pool
+from tests.hands.servers import WITHIN_S, Json, Site, Wiretap, execute
+from tests.support.eventually import eventually
+from tests.support.local_rig import NO_SANDBOX
+from tests.support.workspaces import age_builds
+
+pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+
+LINES = 12
+COUNT = f"for i in $(seq {LINES}); do echo line $i | tee -a lines; sleep 0.25; done"
+COUNTED = "".join(f"line {number}\n" for number in range(1, LINES + 1))
+WRITTEN, CHANGED = "written\n", "changed by somebody since\n"
+
+
+def has(path: Path, text: str) -> bool:
+    return path.exists() and text in path.read_text()
+
+
+async def holds(path: Path, text: str) -> None:
+    """Until a file of the host is there and has this in it."""
+
+    async def look() -> bool:
+        return has(path, text)
+
+    await eventually(look, within_s=WITHIN_S)
+
+
+async def in_mid_build(site: Site) -> Path:
+    """The home of the one workspace whose start-up script waits."""
+
+    async def look() -> Path | None:
+        found = list(site.data_dir.glob("ws/*/home/builds"))
+        return found[0].parent if found else None
+
+    return await eventually(look, within_s=WITHIN_S)
+
+
+@pytest.mark.promise("P7")
+async def test_what_a_killed_server_had_begun_is_done_once_and_told_by_another(
+    site: Site, pool: Pool
+) -> None:
+    """Takes seconds: servers are started, and a command runs for a while."""
+    async with AsyncExitStack() as stack:
+        victim = await stack.enter_async_context(site.server())
+        plain = [await victim.begin(name, site.create("plain")) for name in "abc"]
+        counting, writing, editing = plain
+        places = [await victim.hands(chat) for chat in plain]
+        building = await victim.begin("build", site.create("slow"), execute("cat builds"))
+        fresh = await in_mid_build(site)
+        # Not before: it would have built some of them itself.
+        heir = await stack.enter_async_context(site.server())
+        async with (
+            Wiretap(places[1].socket, b"/write-file").listening() as write,
+            Wiretap(places[2].socket, b"/edit-files").listening() as edit,
+        ):
+            path = f"{places[1].inside}/file"
+            await victim.go_on(counting, "count", execute(COUNT), execute("cat lines"))
+            await victim.go_on(writing, "write", ("write_file", {"path": path, "content": WRITTEN}))
+            await victim.go_on(editing, "edit", *edited(f"{places[2].inside}/file"))
+            async with asyncio.timeout(WITHIN_S):
+                await write.replied.wait()
+                await edit.replied.wait()
+            await holds(places[0].home / "lines", "line 2\n")
+            await victim.kill()
+        (places[1].home / "file").write_text(CHANGED)
+        (fresh / "go").touch()
+        await age_builds(pool, 20)  # its worker is dead, so nobody could object
+        assert_counted((await heir.rests(counting))[1:])
+        assert (await heir.rests(writing))[1:] == [{"ok": True}]
+        assert (places[1].home / "file").read_text() == CHANGED
+        assert_edited((await heir.rests(editing))[1:], places[2].home / "file")
+        await assert_built(await heir.rests(building), pool)
+
+
+def edited(path: str) -> tuple[tuple[str, Json], ...]:
+    """What is put in can be found again: a second time it would be put in twice."""
+    edits = [{"old_text": "x", "new_text": "xx"}]
+    return (
+        ("write_file", {"path": path, "content": "x\n"}),
+        ("edit_files", {"files": [{"path": path, "edits": edits}]}),
+    )
+
+
+def assert_counted(results: list[Json]) -> None:
+    told, file = results
+    assert (told["success"], told["output"]) == (True, COUNTED)
+    assert file["output"] == COUNTED
+
+
+def assert_edited(results: list[Json], file: Path) -> None:
+    assert results[1]["ok"]
+    assert "-x\n+xx\n" in results[1]["files"][0]["diff"]
+    assert file.read_text() == "xx\n"
+
+
+async def assert_built(results: list[Json], pool: Pool) -> None:
+    """Begun twice in the same place; one workspace came of it."""
+    made, builds = results
+    assert (made["created"], builds["output"]) == (True, "begun\nbegun\n")
+    rows = await pool.fetch(
+        """SELECT attempt FROM workspace_builds
+           JOIN workspaces w ON w.id = workspace_id JOIN templates t ON t.id = template_id
+           WHERE t.name = 'slow'"""
+    )
+    assert [row["attempt"] for row in rows] == [2]

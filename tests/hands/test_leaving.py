@@ -1,0 +1,65 @@
+"""A turn is stopped, or its server is sent away, while a command runs: the command goes on."""
+
+import asyncio
+import signal
+
+import pytest
+
+from tests.hands.servers import WITHIN_S, Json, Server, Site, execute
+from tests.hands.test_killed import COUNT, COUNTED, holds
+from tests.support.local_rig import NO_SANDBOX
+
+pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+
+ENDLESS = "echo begun | tee begun; exec sleep 1000"
+
+
+@pytest.mark.promise("P7")
+async def test_a_stop_and_a_leave_lose_nothing_of_what_runs(site: Site) -> None:
+    """Takes seconds: the server that is sent away waits for its step for a second, less than the
+    command takes, and another one goes on with it."""
+    async with site.server(CHATD_WORKER_DRAIN_S="1") as leaving:
+        counting = await leaving.begin("a", site.create("plain"))
+        stopped = await leaving.begin("b", site.create("plain"))
+        home = (await leaving.hands(counting)).home
+        await assert_stop_says_what_runs(leaving, stopped)
+        await leaving.go_on(counting, "count", execute(COUNT), execute("cat lines"))
+        await holds(home / "lines", "line 2\n")
+        leaving.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(WITHIN_S):
+            assert await leaving.process.wait() == 0
+    async with site.server() as next_one:
+        told, file = (await next_one.rests(counting))[1:]
+        assert (told["success"], told["output"], file["output"]) == (True, COUNTED, COUNTED)
+        await assert_can_be_looked_after(next_one, stopped)
+
+
+async def assert_stop_says_what_runs(server: Server, chat: str) -> None:
+    home = (await server.hands(chat)).home
+    await server.go_on(chat, "endless", execute(ENDLESS, timeout="1h"))
+    await holds(home / "begun", "begun")
+    await server.ask("POST", f"/chats/{chat}/interrupt")
+    told = (await server.rests(chat))[1]
+    assert_still_runs(told)
+
+
+def assert_still_runs(told: Json) -> None:
+    assert (told["running"], told["success"]) == (True, False)
+    assert "still running" in told["note"]
+    assert told["background_process_id"]
+
+
+async def assert_can_be_looked_after(server: Server, chat: str) -> None:
+    """By the next turn, on another server."""
+    process = (await server.results(chat))[1]["background_process_id"]
+    await server.go_on(
+        chat,
+        "after",
+        ("process_output", {"process_id": process}),
+        ("process_signal", {"process_id": process, "signal": "kill"}),
+        ("process_list", {}),
+    )
+    output, killed, listed = (await server.rests(chat))[2:]
+    assert (output["running"], output["output"]) == (True, "begun\n")
+    assert killed["success"], killed
+    assert [each["running"] for each in listed["processes"] if each["id"] == process] == [False]
