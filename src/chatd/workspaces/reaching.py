@@ -15,7 +15,9 @@ from chatd.domain.ports import ToolContext
 from chatd.workspaces.client import AgentClient, OnBehalf
 from chatd.workspaces.connecting import Means, TurnConnection
 
-IDLE_S: Final = 900.0
+IDLE_S: Final = 2 * 3600.0
+"""Longer than any call takes: one that waits does not say that it still uses its turn. It costs
+little, because a turn holds no open connection between two questions."""
 
 
 class _Turn(Struct, kw_only=True):
