@@ -1,6 +1,7 @@
 """The build worker: a build that was asked for comes to an end, whoever dies on the way."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -449,3 +450,38 @@ async def test_a_backend_that_cannot_be_stopped_does_not_hold_up_the_row(
         done = await ended(pool, build_id(1))
         backend.go.set()
     assert (done.status, done.error_code) == ("failed", "build_timeout")
+
+
+class Threaded(FakeBackend):
+    """Does its work in a thread, which a cancelled task leaves behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+        self.told = threading.Event()
+        self.end = threading.Event()
+
+    async def start(self, context: BuildContext) -> Sequence[AgentSpec]:
+        await asyncio.to_thread(self._work, context)
+        return ()
+
+    def _work(self, context: BuildContext) -> None:
+        self.begun.set()
+        while not self.told.wait(0.01) and not self.end.is_set():
+            if context.cancelled.is_set():
+                self.told.set()
+
+
+async def test_a_thread_of_a_build_that_is_cut_off_is_told_to_leave_off(
+    pool: Pool, clock: FakeClock
+) -> None:
+    """Else it would go on beside whoever takes the build up next."""
+    await plant(pool)
+    backend = Threaded()
+    async with building(pool, clock, backend, bounds=Bounds(limit_s=60)):
+        await asyncio.to_thread(backend.begun.wait, 20)
+        await pass_time(clock, "build_limit")
+        await ended(pool, build_id(1))
+    told = await asyncio.to_thread(backend.told.wait, 20)
+    backend.end.set()
+    assert told

@@ -99,7 +99,7 @@ class Building:
             for guard in (late, stop, lost):
                 guard.cancel()
             if not work.done():
-                work.cancel()
+                self._cut_off(work)
             work.add_done_callback(_heard_out)
 
     async def _ask(self) -> Sequence[AgentSpec]:
@@ -117,10 +117,15 @@ class Building:
         await self._env.clock.sleep(grace_s, "build_grace")
 
     async def _end(self, work: asyncio.Task[Sequence[AgentSpec]], bounds: Bounds) -> None:
-        work.cancel()
+        self._cut_off(work)
         await asyncio.wait({work}, timeout=bounds.end_within_s)
         if not work.done():
             self._env.emit("task_left_behind", task=work.get_name())
+
+    def _cut_off(self, work: asyncio.Task[Sequence[AgentSpec]]) -> None:
+        """A cancelled task leaves its threads behind: those are told by the event."""
+        self.context.cancelled.set()
+        work.cancel()
 
     def _judged(self, work: asyncio.Task[Sequence[AgentSpec]]) -> Ended:
         if work.cancelled():

@@ -42,10 +42,14 @@ async def run_once(
                 in_time = await _until(done, cancelled or asyncio.Event(), within_s)
             finally:
                 end_inside(process)
-                await pause(done, KILL_S)
+                if not await pause(done, KILL_S):
+                    kill_group(process)
+                    await pause(done, KILL_S)
     finally:
+        # One that even now does not end, because a disk does not answer, is left to itself: to
+        # wait for it here would hold up the whole server.
         kill_group(process)
-        process.wait()
+        process.poll()
         output.close()
     if cancelled is not None and cancelled.is_set():
         raise BuildCancelled("The build was cancelled.")
