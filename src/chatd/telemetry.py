@@ -15,7 +15,22 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 log: Final = logging.getLogger("chatd")
 
 _LEVELS: Final[Mapping[str, int]] = {
+    "agent_appeared": logging.INFO,
+    "agent_disconnected": logging.WARNING,
+    # At every look, until it counts as gone; agent_disconnected says that once.
+    "agent_silent": logging.DEBUG,
+    "build_abandoned": logging.WARNING,
+    "build_crashed": logging.ERROR,
+    "build_ended": logging.INFO,
+    "build_lost": logging.WARNING,
+    # Again and again while the database is away; tick_failed says it once.
+    "build_not_written": logging.DEBUG,
+    "build_unstorable": logging.ERROR,
+    "builder_failed": logging.ERROR,
+    "builder_waits": logging.DEBUG,
     "commit_delayed": logging.WARNING,
+    # Of an agent that does not answer, at every look.
+    "context_not_read": logging.DEBUG,
     "drain_started": logging.INFO,
     "drained": logging.INFO,
     # One for every chat that is watched; tick_failed says it once.
@@ -23,6 +38,7 @@ _LEVELS: Final[Mapping[str, int]] = {
     "journal_refused": logging.ERROR,
     "lease_lost": logging.WARNING,
     "model_failed": logging.WARNING,
+    "orphan_removed": logging.INFO,
     "release_failed": logging.WARNING,
     "runner_crashed": logging.ERROR,
     "runner_failed": logging.ERROR,
@@ -35,17 +51,34 @@ _LEVELS: Final[Mapping[str, int]] = {
     "watch_unreadable": logging.ERROR,
     "worker_failed": logging.ERROR,
     "workers_reaped": logging.INFO,
+    "workspace_down": logging.WARNING,
+    "workspace_overdue": logging.INFO,
 }
 # What an operator should know without looking the event up.
 _WORDS: Final[Mapping[str, str]] = {
+    "agent_appeared": "a workspace's agent answers",
+    "agent_disconnected": "a workspace's agent does not answer any more; its chats wait or fail",
+    "briefing_failed": "a chat goes on without the instructions of its workspace",
+    "build_abandoned": "no server could do a build: is the host of its workspace down?",
+    "build_crashed": "a bug in a backend; the build has failed",
+    "build_ended": "a workspace was started, stopped or deleted, or could not be",
+    "build_lost": "the database was away for too long; a build is begun again",
+    "build_unstorable": "a bug in a backend; the build has failed",
+    "builder_failed": "a bug in the build worker; it goes on",
     "chats_removed": "removed chats that were archived long ago",
     "commit_delayed": "the database is slow or away; a step waits to be written",
+    "context_refused": "a workspace's instructions cannot be kept; chats go by the last good ones",
     "drain_started": "stopping: waiting for the steps under way",
     "drained": "stopped: chats that were not done are left to other replicas",
     "lease_lost": "the database was away for too long; other replicas take the chats over",
+    "orphan_not_removed": "files of a deleted workspace cannot be removed; tried again",
+    "orphan_removed": "removed the files of a workspace that was deleted",
     "taken_over": "took over a chat whose replica has died",
+    "template_skipped": "a template has a name that another has; it is left out",
     "tick_failed": "the database does not answer; chats wait",
     "workers_reaped": "a replica has died or was cut off; its chats are handed on",
+    "workspace_down": "a workspace that should run does not; it is shown as stopped",
+    "workspace_overdue": "a workspace was not used for long and is being stopped",
 }
 _USUAL: Final = logging.DEBUG
 # Leaving is worth a line only if there was something to leave.

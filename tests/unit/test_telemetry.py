@@ -45,6 +45,13 @@ def test_an_event_is_counted_with_its_failure_and_its_time(
         ("tail_failed", {"error_kind": "database_down", "failures": 2}, "DEBUG"),
         ("workers_reaped", {"workers": 1, "chats": 3}, "INFO"),
         ("taken_over", {"epoch": 2}, "INFO"),
+        ("workspace_down", {"workspace_id": 1}, "WARNING"),
+        ("agent_disconnected", {"agent_id": 1}, "WARNING"),
+        ("agent_silent", {"agent_id": 1, "reason": "agent_lost"}, "DEBUG"),
+        ("build_ended", {"build_id": 1, "status": "failed"}, "INFO"),
+        ("build_crashed", {"error": ValueError("oh")}, "ERROR"),
+        ("builder_failed", {"error": ValueError("oh")}, "ERROR"),
+        ("builder_waits", {"error_kind": "database_down"}, "DEBUG"),
         ("anything_else", {}, "DEBUG"),
         ("anything_else", {"error_kind": "X"}, "WARNING"),
         ("anything_else", {"error": ValueError("oh")}, "WARNING"),
@@ -69,6 +76,23 @@ def test_a_bug_is_logged_with_its_traceback_and_other_failures_without(
     emit("runner_crashed", error=ValueError("oh"))
     emit("tool_failed", error=ValueError("oh"))
     assert [record.exc_info is not None for record in caplog.records] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "agent_disconnected",
+        "build_abandoned",
+        "build_crashed",
+        "builder_failed",
+        "context_refused",
+        "orphan_not_removed",
+        "workspace_down",
+        "workspace_overdue",
+    ],
+)
+def test_what_happens_to_workspaces_is_told_in_words(event: str) -> None:
+    assert Line(event=event, fields={}).words
 
 
 def test_an_operator_is_told_in_words_what_a_takeover_is() -> None:

@@ -13,7 +13,7 @@ from chatd.workspaces.heartbeat import Heartbeat
 from chatd.workspaces.reconcile import Reconcile
 from tests.support.builders import FakeBackend
 from tests.support.clock import FakeClock
-from tests.support.streaming import env_with
+from tests.support.streaming import Emitted, env_with
 from tests.support.workspaces import (
     HOST,
     agent_id,
@@ -145,7 +145,7 @@ async def test_other_hosts_are_not_looked_at(pool: Pool, clock: FakeClock) -> No
 class Pinger:
     def __init__(self) -> None:
         self.pulses: dict[AgentId, Pulse] = {}
-        self.news: list[AgentId] = []
+        self.emitted = Emitted()
 
     async def __call__(self, agent: AgentRow) -> Pulse:
         if agent.id not in self.pulses:
@@ -153,10 +153,10 @@ class Pinger:
         return self.pulses[agent.id]
 
     def beat(self, pool: Pool, clock: FakeClock) -> Heartbeat:
-        def appeared(agent: AgentRow) -> None:
-            self.news.append(agent.id)
+        return Heartbeat(pool, self, env_with(clock, self.emitted), (HOST,))
 
-        return Heartbeat(pool, self, env_with(clock), (HOST,), appeared=appeared)
+    def told(self, event: str) -> int:
+        return self.emitted.counts[event]
 
 
 async def the_agent(pool: Pool) -> tuple[AgentRow, str]:
@@ -182,23 +182,26 @@ async def test_an_agent_that_answers_is_connected_and_one_that_stops_is_not(
     agent, status = await the_agent(pool)
     assert (status, agent.lifecycle, agent.boot_id) == ("connected", "ready", "b1")
     assert agent.expanded_directory == "/home/me"
-    assert pinger.news == [agent_id(1)] * 2
+    assert pinger.told("agent_appeared") == 2
     pinger.pulses.clear()
     await beat.look()
     assert (await the_agent(pool))[1] == "connected"
+    assert pinger.told("agent_disconnected") == 0
     await pool.execute(
         """UPDATE workspace_agents SET first_connected_at = now() - interval '2 minutes',
                last_connected_at = now() - interval '31 s'"""
     )
     await beat.look()
+    await beat.look()
     agent, status = await the_agent(pool)
     assert status == "disconnected"
+    assert pinger.told("agent_disconnected") == 1
     assert agent.disconnected_at is not None
     pinger.pulses[agent_id(1)] = Pulse(boot_id="b2")
     await beat.look()
     agent, status = await the_agent(pool)
     assert (status, agent.disconnected_at) == ("connected", None)
-    assert pinger.news == [agent_id(1)] * 3
+    assert pinger.told("agent_appeared") == 3
 
 
 async def test_an_agent_that_talks_nonsense_silences_nobody_else(

@@ -52,7 +52,7 @@ MISSED: Final[LiteralString] = """
         SELECT x.id FROM workspace_agents x WHERE x.id = ANY ($1::uuid[])
           AND x.last_connected_at < now() - $2::float8 * interval '1 s'
           AND x.disconnected_at IS NULL AND x.lifecycle <> 'off'
-        ORDER BY x.id FOR NO KEY UPDATE))"""
+        ORDER BY x.id FOR NO KEY UPDATE)) RETURNING a.id"""
 
 GONE: Final[LiteralString] = """
     UPDATE workspace_agents a SET disconnected_at = now(), lifecycle = 'off'
@@ -97,9 +97,10 @@ async def heard(conn: Conn, pulses: Mapping[AgentId, Pulse]) -> None:
     await conn.execute(HEARD, json_text(said))
 
 
-async def missed(conn: Conn, which: Iterable[AgentId], *, silent_s: float) -> None:
-    """They did not answer. One that never has is still on its way."""
-    await conn.execute(MISSED, list(which), silent_s)
+async def missed(conn: Conn, which: Iterable[AgentId], *, silent_s: float) -> list[AgentId]:
+    """They did not answer. One that never has is still on its way. Those that count as gone from
+    now on."""
+    return [row["id"] for row in await conn.fetch(MISSED, list(which), silent_s)]
 
 
 async def gone(conn: Conn, which: Iterable[AgentId]) -> None:

@@ -25,23 +25,13 @@ Ping = Callable[[AgentRow], Awaitable[Pulse]]
 
 
 class Heartbeat:
-    """`look` is done every ten seconds. `appeared` is told of agents that were not there, or not
-    ready, the last time."""
+    """`look` is done every ten seconds."""
 
-    def __init__(
-        self,
-        conn: Conn,
-        ping: Ping,
-        env: Env,
-        hosts: Sequence[str],
-        *,
-        appeared: Callable[[AgentRow], None] | None = None,
-    ) -> None:
+    def __init__(self, conn: Conn, ping: Ping, env: Env, hosts: Sequence[str]) -> None:
         self._conn = conn
         self._ping = ping
         self._env = env
         self._hosts = hosts
-        self._appeared = appeared
 
     async def look(self) -> None:
         known = await agents.on_host(self._conn, self._hosts)
@@ -58,12 +48,11 @@ class Heartbeat:
         if pulses:
             await agents.heard(self._conn, pulses)
         if silent := [agent.id for agent in asked if agent.id not in pulses]:
-            await agents.missed(self._conn, silent, silent_s=INACTIVE_S)
+            for agent_id in await agents.missed(self._conn, silent, silent_s=INACTIVE_S):
+                self._env.emit("agent_disconnected", agent_id=agent_id)
         for agent in asked:
             if (pulse := pulses.get(agent.id)) is not None and _is_news(agent, pulse):
                 self._env.emit("agent_appeared", agent_id=agent.id, lifecycle=pulse.lifecycle)
-                if self._appeared is not None:
-                    self._appeared(agent)
 
     async def _ask(
         self, agent: AgentRow, room: asyncio.Semaphore, pulses: dict[AgentId, Pulse]
