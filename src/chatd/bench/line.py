@@ -40,6 +40,9 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._on_line is not None:
+            if data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 200"):
+                said = data.decode(errors="replace")
+                self.fail(Unavailable(said, code="bench_refused"))
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
                 self._on_line(line)
