@@ -30,7 +30,7 @@ from chatd.engine.budget import SpendLimit
 from chatd.engine.keeping import KeepingConfig
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
-from chatd.hands import Hands, hands_config
+from chatd.hands import Hands, Rooms, hands_config
 from chatd.models import Catalogue, directory
 from chatd.pg.config import Config
 from chatd.pg.errors import PgError
@@ -112,17 +112,22 @@ async def serve(
             def announce(chat: Chat, kind: str) -> None:
                 replica.announce(chat, kind)
 
-            if job.works and settings.workspaces.enabled:
-                config = hands_config(settings, env, connect)
+            enabled = settings.workspaces.enabled and (job.works or job.answers == "api")
+            config = hands_config(settings, env, connect) if enabled else None
+            if config is not None and job.works:
                 hands = Hands(config, surroundings, me, announce=announce)
             tools = NoTools() if hands is None else hands.tools
             replica_config = _replica_config(settings, connect, job)
             replica = Replica(replica_config, surroundings, models=models, tools=tools, me=me)
+            pool = replica.database.pool
+            rooms = None if config is None else Rooms(config, surroundings, pool, hands)
             telemetry.running.set_function(lambda: replica.worker.running)
             async with replica.running(), _running(hands):
-                await models.declare(replica.database.pool)
+                await models.declare(pool)
                 reading = group.create_task(models.run(), name="models")
-                house = House(replica=replica, models=models, registry=registry, stop=stop)
+                house = House(
+                    replica=replica, models=models, registry=registry, stop=stop, rooms=rooms
+                )
                 await _open(settings, env, job, house, told=told, migrated=tuple(migrated))
                 reading.cancel()
             watch.cancel()
@@ -137,6 +142,7 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     models: Catalogue
     registry: CollectorRegistry
     stop: asyncio.Event
+    rooms: Rooms | None
 
 
 async def _open(
@@ -270,6 +276,7 @@ def _doors(house: House, token: str) -> Doors:
         registry=house.registry,
         draining=house.stop.is_set,
         known=replica.feeds.known,
+        rooms=house.rooms,
     )
 
 

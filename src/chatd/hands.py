@@ -7,8 +7,8 @@ own to the database: a tool that waits for one never holds up a commit.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,15 +17,17 @@ import msgspec
 from msgspec import Struct
 
 from chatd.domain.chat import Chat, Fence
-from chatd.domain.errors import ChatdError
-from chatd.domain.hands import AgentConn, Context
+from chatd.domain.errors import ChatdError, Conflict
+from chatd.domain.git_changes import GitChanges
+from chatd.domain.hands import AgentConn, AgentLost, Context
 from chatd.domain.ids import ChatId, ToolCallId, WorkerId, WorkspaceId
 from chatd.domain.ports import Env, ToolContext
-from chatd.domain.workspace import AgentRow, Pulse
+from chatd.domain.workspace import AgentRow, Problem, Pulse, Template, TemplateSpec
+from chatd.domain.workspace_rules import AgentUnclear, NoAgent
 from chatd.engine.contain import contained
 from chatd.settings.tree import Settings, SettingsError
 from chatd.store import chats
-from chatd.store.conn import ConnectConfig
+from chatd.store.conn import Conn, ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.tools.source import ChatTools
 from chatd.workspaces.autostop import Autostop
@@ -59,6 +61,7 @@ log = logging.getLogger(__name__)
 RECONCILE_S: Final = 30.0
 AUTOSTOP_S: Final = 60.0
 PING_S: Final = 5.0
+DIAL_S: Final = 30.0
 STRUCK_S: Final = 15.0
 """Some beats of a builder. One that leaves in good order is struck off while it still builds."""
 POOL: Final = 6
@@ -185,6 +188,14 @@ class Hands:
         if row is not None:
             self._announce(row, "workspace")
 
+    async def rebound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
+        """A person has given the chat another workspace, or none; the rows say so already."""
+        if workspace_id is None:
+            await self.reaching.end(chat_id)
+        else:
+            await self.reaching.bound(chat_id, workspace_id)
+        self.briefings.bound(chat_id)
+
     @asynccontextmanager
     async def running(self) -> AsyncGenerator["Hands"]:
         """Templates are there when this begins. Leaving lets builds end or hands them on; what
@@ -249,3 +260,56 @@ class Hands:
             await self._env.clock.sleep(seconds, name)
             if await contained(look(), failed):
                 said.clear()
+
+
+class Rooms:
+    """Satisfies `api.doors.Rooms`. Needs no builder: what is asked for is found by those who have
+    one, and an agent is dialled if it is on this host. `hands` are there if chats run here."""
+
+    def __init__(self, config: HandsConfig, env: Env, conn: Conn, hands: Hands | None) -> None:
+        self.host_id = config.host_id
+        self.ttl_s = config.ttl_s
+        self._env = env
+        self._hands = hands
+        self._rows = BindingRows(conn)
+        self._transport = Transport(secret=config.secret, host_id=config.host_id, clock=env.clock)
+
+    def wake(self) -> None:
+        if self._hands is not None:
+            self._hands.builder.wake()
+
+    async def problems(
+        self, template: Template, spec: TemplateSpec, values: Mapping[str, str]
+    ) -> Sequence[Problem]:
+        """Without a builder there is nobody to ask: then it is the build that says so."""
+        if self._hands is None or self._hands.backend.kind != template.backend:
+            return ()
+        return await self._hands.backend.validate(spec, values)
+
+    async def bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
+        if self._hands is not None:
+            await self._hands.rebound(chat_id, workspace_id)
+
+    @asynccontextmanager
+    async def git(self, chat: Chat) -> AsyncGenerator[AsyncGenerator[GitChanges]]:
+        try:
+            async with asyncio.timeout(DIAL_S):
+                agent = await self._agent(chat)
+                opened = await self._transport.open(agent.id, agent.endpoints)
+        except TimeoutError:
+            raise AgentLost("The workspace agent did not answer in time.") from None
+        try:
+            async with aclosing(opened.conn.git_changes(chat.id)) as changes:
+                yield changes
+        finally:
+            await opened.release()
+
+    async def _agent(self, chat: Chat) -> AgentRow:
+        if chat.workspace_id is None:
+            raise Conflict("The chat has no workspace.", code="no_workspace")
+        try:
+            return (await self._rows.latest_agent(chat.workspace_id)).agent
+        except NoAgent:
+            raise Conflict("The chat's workspace does not run.", code="no_agent") from None
+        except AgentUnclear as error:
+            raise Conflict(error.message, code=error.code) from None

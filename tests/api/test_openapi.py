@@ -25,6 +25,7 @@ async def test_every_route_is_described_and_so_is_every_stream(front: Front) -> 
     routes = {(route.method, f"/api/v1{route.path}") for route in all_routes(front.doors)}
     streams = {
         ("GET", "/api/v1/chats/{chat_id}/events"),
+        ("GET", "/api/v1/chats/{chat_id}/git"),
         ("GET", "/api/v1/events"),
         ("GET", "/api/v1/ws"),
     }

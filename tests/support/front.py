@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from chatd.api.auth import Tokens
 from chatd.api.build import Api, build
-from chatd.api.doors import Doors, Limits
+from chatd.api.doors import Doors, Limits, Rooms
 from chatd.api.serve import Bound, serve
 from chatd.clock import SystemClock
 from chatd.domain.change import Change
@@ -30,6 +30,7 @@ from chatd.domain.model import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock
 from chatd.store import chats
 from chatd.store.models import KnownModel, KnownProvider
+from chatd.store.pool import Pool
 from chatd.store.transact import Operation
 from tests.support.factories import OWNER
 from tests.support.streaming import A, Network, StreamReplica, env_with, replica_on
@@ -234,6 +235,7 @@ class Door(Struct, frozen=True, kw_only=True):
     models: tuple[ModelConfig, ...] = (FAST, CLEVER)
     draining: Callable[[], bool] = lambda: False
     known: Callable[[ChatId], Chat | None] = lambda _chat_id: None
+    rooms: Callable[[Pool], Rooms | None] = lambda _pool: None
 
 
 def doors_of(replica: StreamReplica, wanted: Door, clock: Clock) -> Doors:
@@ -255,6 +257,7 @@ def doors_of(replica: StreamReplica, wanted: Door, clock: Clock) -> Doors:
         registry=CollectorRegistry(),
         draining=wanted.draining,
         known=wanted.known,
+        rooms=wanted.rooms(replica.pool),
         limits=wanted.limits,
     )
 

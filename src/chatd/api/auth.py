@@ -2,7 +2,7 @@
 
 There is one person so far, the administrator, whose token is given by the settings or made on
 the first start and kept in the data directory. Owns that file. What a caller may do with a chat
-is said by `own`, and nowhere else.
+or a workspace is said by `own` and `own_workspace`, and nowhere else.
 """
 
 import hashlib
@@ -21,6 +21,7 @@ from chatd.api.errors import Unauthorized
 from chatd.domain.chat import Chat
 from chatd.domain.errors import ChatdError, NotFound
 from chatd.domain.ids import UserId
+from chatd.domain.workspace_rules import Standing
 
 ADMIN: Final = UserId(UUID("c4a7d000-0000-4000-8000-000000000001"))
 FILE: Final = "admin-token"
@@ -64,6 +65,13 @@ def own(caller: Caller, chat: Chat | None) -> Chat:
     if chat is None or chat.owner_id != caller.user_id:
         raise NotFound("There is no such chat.")
     return chat
+
+
+def own_workspace(caller: Caller, seen: Standing | None) -> Standing:
+    """The same for a workspace."""
+    if seen is None or seen.workspace is None or seen.workspace.owner_id != caller.user_id:
+        raise NotFound("There is no such workspace.")
+    return seen
 
 
 def admin_token(given: str | None, data_dir: Path) -> str:

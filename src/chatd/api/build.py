@@ -5,23 +5,29 @@ counted of all of them, and the headers that every answer has.
 """
 
 from typing import Final
+from uuid import UUID
 
 from chatd.api.asgi import Message, Receive, Scope, Send, header, respond
 from chatd.api.auth import Caller
 from chatd.api.doors import Doors
 from chatd.api.errors import ErrorBody, Refusal
 from chatd.api.events import Events
+from chatd.api.following import Followed
 from chatd.api.health import Health
 from chatd.api.metrics import Metrics
 from chatd.api.openapi import PREFIX
-from chatd.api.reading import read_uuid
+from chatd.api.reading import read_query, read_uuid
 from chatd.api.routing import answer_to, reply_of, router
 from chatd.api.socket import Sockets
 from chatd.api.streams import Streams
-from chatd.domain.errors import ChatdError, NotFound
+from chatd.api.workspace_wire import LogsQuery
+from chatd.domain.errors import ChatdError, InvalidInput, NotFound
 from chatd.domain.ids import ChatId
+from chatd.domain.workspace import BuildId
 
 CHAT_EVENTS: Final = f"{PREFIX}/chats/{{chat_id}}/events"
+CHAT_GIT: Final = f"{PREFIX}/chats/{{chat_id}}/git"
+BUILD_LOGS: Final = f"{PREFIX}/builds/{{build_id}}/logs"
 ALL_EVENTS: Final = f"{PREFIX}/events"
 SOCKET: Final = f"{PREFIX}/ws"
 
@@ -50,6 +56,7 @@ class Api:
         self._metrics = Metrics(doors.registry)
         self._streams = Streams(doors.env.clock, doors.limits, self._metrics)
         self._events = Events(doors, self._streams)
+        self._followed = Followed(doors, self._streams)
         self._sockets = Sockets(doors, self._streams)
         self._router = router(doors)
 
@@ -69,7 +76,7 @@ class Api:
         observed = _Observed(send)
         clock = self._doors.env.clock
         began = clock.monotonic()
-        stream = _stream_of(scope["path"])
+        stream = _stream_of(scope)
         try:
             if stream is None:
                 await self._router(scope, receive, observed)
@@ -86,16 +93,25 @@ class Api:
             if scope["method"] != "GET":
                 await respond(send, reply_of(_ONLY_GET))
                 return
-            caller = self._caller(scope)
-            if to == ALL_EVENTS:
-                await self._events.of_user(receive, send, caller=caller)
-                return
-            chat_id = ChatId(read_uuid("chat_id", scope["path"].split("/")[4]))
-            await self._events.of_chat(scope, receive, send, caller=caller, chat_id=chat_id)
+            await self._stream(scope, receive, send, to)
         except Exception as error:
             if send.status:
                 raise
             await respond(send, answer_to(error))
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send, to: str) -> None:
+        caller = self._caller(scope)
+        if to == ALL_EVENTS:
+            await self._events.of_user(receive, send, caller=caller)
+        elif to == BUILD_LOGS:
+            build = BuildId(_id(scope, "build_id"))
+            await self._followed.build(scope, receive, send, caller=caller, build_id=build)
+        elif to == CHAT_GIT:
+            chat = ChatId(_id(scope, "chat_id"))
+            await self._followed.git(receive, send, caller=caller, chat_id=chat)
+        else:
+            chat = ChatId(_id(scope, "chat_id"))
+            await self._events.of_chat(scope, receive, send, caller=caller, chat_id=chat)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         observed = _Observed(send)
@@ -133,12 +149,36 @@ class HealthOnly:
         await respond(_Observed(send), answer)
 
 
-def _stream_of(path: str) -> str | None:
+def _stream_of(scope: Scope) -> str | None:
+    path: str = scope["path"]
     if path == ALL_EVENTS:
         return ALL_EVENTS
     pieces = path.split("/")
-    is_chat = len(pieces) == 6 and path.startswith(f"{PREFIX}/chats/") and pieces[5] == "events"
-    return CHAT_EVENTS if is_chat else None
+    if len(pieces) != 6 or not path.startswith(PREFIX):
+        return None
+    match pieces[3], pieces[5]:
+        case "chats", "events":
+            return CHAT_EVENTS
+        case "chats", "git":
+            return CHAT_GIT
+        case "builds", "logs" if scope["method"] == "GET" and _wants_stream(scope):
+            return BUILD_LOGS
+        case _:
+            return None
+
+
+def _wants_stream(scope: Scope) -> bool:
+    """A query that is wrong is left to the route, which says so."""
+    if "text/event-stream" in (header(scope, b"accept") or ""):
+        return True
+    try:
+        return read_query(LogsQuery, scope["query_string"]).follow
+    except InvalidInput:
+        return False
+
+
+def _id(scope: Scope, name: str) -> UUID:
+    return read_uuid(name, scope["path"].split("/")[4])
 
 
 class _Observed:

@@ -17,7 +17,8 @@ from chatd.api import checks
 from chatd.api.auth import Caller
 from chatd.api.reading import Receive, read_body, read_json, read_number, read_query, read_uuid
 from chatd.domain.change import Request
-from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, RequestId
+from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, RequestId, WorkspaceId
+from chatd.domain.workspace import BuildId, TemplateId
 
 S = TypeVar("S", bound=Struct)
 B_co = TypeVar("B_co", bound=Struct, covariant=True)
@@ -78,6 +79,18 @@ class Call:
     def model_id(self) -> ModelConfigId:
         return ModelConfigId(read_uuid("model_id", self._path["model_id"]))
 
+    @cached_property
+    def template_id(self) -> TemplateId:
+        return TemplateId(read_uuid("template_id", self._path["template_id"]))
+
+    @cached_property
+    def workspace_id(self) -> WorkspaceId:
+        return WorkspaceId(read_uuid("workspace_id", self._path["workspace_id"]))
+
+    @cached_property
+    def build_id(self) -> BuildId:
+        return BuildId(read_uuid("build_id", self._path["build_id"]))
+
     def query(self, kind: type[S]) -> S:
         return read_query(kind, self._query)
 
@@ -98,6 +111,14 @@ class Call:
             op=op,
             fingerprint=sha256(_ENCODER.encode(body)).hexdigest(),
         )
+
+    def made_by(self, what: str) -> str | None:
+        """The idempotency key, if there is one, for rows that remember who asked for them."""
+        key = self.headers.get(KEY_HEADER)
+        if key is None:
+            return None
+        name = f"{self.caller.user_id}:{what}:{checks.idempotency_key(key)}"
+        return f"api:{uuid5(_KEYS, name)}"
 
 
 class Takes(Generic[B_co]):
@@ -122,9 +143,9 @@ Handle = Callable[[Call], Awaitable[Reply]]
 class Route(Struct, frozen=True, kw_only=True):
     """`gives` has the type of each good answer by its status, None if that has no body;
     `refuses` the statuses that this route may answer beside the usual ones. What `starts_work`
-    is refused by a server that stops."""
+    is refused by a server that stops. `streams`: it can be had as an event stream too."""
 
-    method: Literal["GET", "POST", "PATCH", "DELETE"]
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
     name: str
     summary: str
@@ -135,3 +156,4 @@ class Route(Struct, frozen=True, kw_only=True):
     refuses: tuple[int, ...] = ()
     keyed: bool = False
     starts_work: bool = False
+    streams: bool = False

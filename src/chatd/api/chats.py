@@ -1,9 +1,10 @@
-"""Chats: create, list, look at, change, and stop."""
+"""Chats: create, list, change, and stop. Looking at one is in `bindings`."""
 
 from typing import Final
 
+from msgspec import UNSET, UnsetType
+
 from chatd.api import checks
-from chatd.api.auth import own
 from chatd.api.call import NOTHING, Call, Reply, Route, Takes, reply
 from chatd.api.doors import Doors
 from chatd.api.listing import listed
@@ -20,7 +21,7 @@ from chatd.domain.parts import Text
 from chatd.domain.public_chat import PublicChat, public_chat
 from chatd.domain.titles import fallback_title, title_input
 from chatd.domain.user_moves import create, interrupt, request_compaction
-from chatd.store import chats, front
+from chatd.store import front
 
 _CREATE: Final = Takes(CreateBody)
 _PATCH: Final = Takes(PatchBody)
@@ -54,18 +55,10 @@ class ChatRoutes:
                 gives={200: list[ListedChat]},
             ),
             Route(
-                method="GET",
-                path="/chats/{chat_id}",
-                name="get_chat",
-                summary="One chat",
-                handle=self.get,
-                gives={200: PublicChat},
-            ),
-            Route(
                 method="PATCH",
                 path="/chats/{chat_id}",
                 name="amend_chat",
-                summary="Change title, labels or pin, archive or bring back; all or nothing",
+                summary="Change title, labels, pin, workspace or archive; all or nothing",
                 handle=self.amend,
                 takes=_PATCH,
                 gives={204: None},
@@ -110,7 +103,13 @@ class ChatRoutes:
         return reply(public_chat(chat), 201, headers)
 
     async def _command(self, call: Call, body: CreateBody) -> CreateChat:
-        checks.no_workspace(body.workspace_id)
+        workspace_id = checks.workspace_id(body.workspace_id)
+        if workspace_id is not None:
+            pool, owner = self._doors.pool, call.caller.user_id
+            await persist(
+                self._doors.env.clock,
+                lambda: front.usable_workspace(pool, workspace_id, owner),
+            )
         checks.no_mcp_servers(body.mcp_server_ids)
         content = checks.content(body.content)
         model = await chosen_or_default(self._doors.models, body)
@@ -130,6 +129,7 @@ class ChatRoutes:
             model_config_id=model,
             reasoning_effort=body.reasoning_effort,
             labels=checks.labels(body.labels),
+            workspace_id=workspace_id,
             mode=checks.mode(body.mode),
             client_tools=checks.client_tools(body.client_tools),
         )
@@ -141,12 +141,6 @@ class ChatRoutes:
         )
         return reply(found)
 
-    async def get(self, call: Call) -> Reply:
-        found = await persist(
-            self._doors.env.clock, lambda: chats.get(self._doors.pool, call.chat_id)
-        )
-        return reply(public_chat(own(call.caller, found)))
-
     async def amend(self, call: Call) -> Reply:
         doors, body = self._doors, await call.body(_PATCH)
         wanted = _amendment(body)
@@ -157,6 +151,10 @@ class ChatRoutes:
         )
         for applied in amended.moved:
             doors.tell(applied)
+        if wanted.workspace_id is not UNSET:
+            if doors.rooms is not None:
+                await doors.rooms.bound(amended.chat.id, amended.chat.workspace_id)
+            doors.announce(amended.chat, "workspace")
         if wanted.title is not None:
             doors.announce(amended.chat, "title")
         elif wanted.labels is not None or wanted.pin_order is not None:
@@ -197,4 +195,7 @@ def _amendment(body: PatchBody) -> Amendment:
         labels=checks.labels(body.labels) if isinstance(body.labels, dict) else None,
         pin_order=body.pin_order if isinstance(body.pin_order, int) else None,
         archived=body.archived if isinstance(body.archived, bool) else None,
+        workspace_id=UNSET
+        if isinstance(body.workspace_id, UnsetType)
+        else checks.workspace_id(body.workspace_id),
     )

@@ -21,7 +21,7 @@ from chatd.api.wire import (
 )
 from chatd.domain.commands import ClientResult
 from chatd.domain.errors import InvalidInput
-from chatd.domain.ids import ToolCallId
+from chatd.domain.ids import ToolCallId, WorkspaceId
 from chatd.domain.model import ToolSpec
 from chatd.domain.parts import FileReference, Json, Part, Text, checked_json
 
@@ -163,9 +163,15 @@ def no_mcp_servers(ids: Sequence[UUID] | None) -> None:
         raise InvalidInput("mcp_server_ids", f"there are no such servers: {missing}")
 
 
-def no_workspace(workspace: UUID | None) -> None:
-    if workspace is not None:
-        raise InvalidInput("workspace_id", "there is no such workspace")
+def workspace_id(wanted: UUID | None) -> WorkspaceId | None:
+    """Zeros stand for none, for clients that cannot send null."""
+    return WorkspaceId(wanted) if wanted is not None and wanted.int else None
+
+
+def parameters(given: Mapping[str, str]) -> Mapping[str, str]:
+    for name in given:
+        _storable("parameters", name)
+    return given
 
 
 def idempotency_key(value: str) -> str:

@@ -1,7 +1,7 @@
 """What the front door opens onto: the rest of the house, as far as the routes need it."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
 from msgspec import Struct
@@ -9,8 +9,10 @@ from prometheus_client import CollectorRegistry
 
 from chatd.api.auth import Tokens
 from chatd.domain.chat import Chat
-from chatd.domain.ids import ChatId, ModelConfigId, WorkerId
+from chatd.domain.git_changes import GitChanges
+from chatd.domain.ids import ChatId, ModelConfigId, WorkerId, WorkspaceId
 from chatd.domain.ports import Env
+from chatd.domain.workspace import Problem, Template, TemplateSpec
 from chatd.store.models import KnownModel, KnownProvider
 from chatd.store.pool import Pool
 from chatd.store.transact import Tell, Transactor
@@ -41,6 +43,39 @@ class Announce(Protocol):
     def __call__(self, chat: Chat, kind: str) -> None: ...
 
 
+class Rooms(Protocol):
+    """Workspaces, as far as a process needs more of them than their rows. One that builds none
+    has it too: others find what is asked for."""
+
+    @property
+    def host_id(self) -> str:
+        """Where workspaces made here are built."""
+        ...
+
+    @property
+    def ttl_s(self) -> str | None:
+        """The operator's word on how long one may run unused."""
+        ...
+
+    def wake(self) -> None:
+        """There may be something to build."""
+        ...
+
+    async def problems(
+        self, template: Template, spec: TemplateSpec, values: Mapping[str, str]
+    ) -> Sequence[Problem]:
+        """What would make a start with these fail for sure, as far as this process can tell."""
+        ...
+
+    async def bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
+        """The chat has another workspace, or other instructions, than those in memory here."""
+        ...
+
+    def git(self, chat: Chat) -> AbstractAsyncContextManager[AsyncGenerator[GitChanges]]:
+        """What changes in its repositories. Raises Conflict and AgentLost within half a minute."""
+        ...
+
+
 class Limits(Struct, frozen=True, kw_only=True):
     """Streams are SSE connections and sockets alike."""
 
@@ -56,7 +91,8 @@ def _unknown(_chat_id: ChatId) -> Chat | None:
 
 class Doors(Struct, frozen=True, kw_only=True):
     """`tell` is the transactor's own: an amendment writes rows by its side. `known` is a row as
-    this replica saw it last, which may spare a read."""
+    this replica saw it last, which may spare a read. Without `rooms` workspaces are switched
+    off."""
 
     pool: Pool
     transactor: Transactor
@@ -71,4 +107,5 @@ class Doors(Struct, frozen=True, kw_only=True):
     registry: CollectorRegistry
     draining: Callable[[], bool]
     known: Callable[[ChatId], Chat | None] = _unknown
+    rooms: Rooms | None = None
     limits: Limits = Limits()

@@ -4,7 +4,7 @@ Owns which error of ours is which status. `code` in the body is for machines and
 its meaning; what a database or an exception says of itself stays here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -21,6 +21,7 @@ from chatd.domain.errors import (
     RequestError,
     Unavailable,
 )
+from chatd.domain.hands import AgentLost, AgentRefused
 
 
 class Validation(Struct, frozen=True, kw_only=True):
@@ -45,6 +46,16 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 class Unauthorized(RequestError):
     code = "unauthorized"
+
+
+class Invalid(RequestError):
+    """Several things are wrong at once."""
+
+    code = "invalid_input"
+
+    def __init__(self, message: str, validations: Sequence[Validation]) -> None:
+        super().__init__(message)
+        self.validations = tuple(validations)
 
 
 class TooLarge(RequestError):
@@ -86,6 +97,8 @@ _STATUS: Final[tuple[tuple[type[ChatdError], int], ...]] = (
     (TooLarge, 413),
     (QueueFull, 429),
     (TooManyStreams, 429),
+    (AgentLost, 409),
+    (AgentRefused, 409),
     (RequestError, 400),
     (Unavailable, 503),
     (Draining, 503),
@@ -119,6 +132,8 @@ def _body_of(error: Exception, status: int) -> ErrorBody:
         case InvalidInput():
             invalid = Validation(field=error.field, detail=error.detail)
             return ErrorBody(code=error.code, message=error.message, validations=(invalid,))
+        case Invalid():
+            return ErrorBody(code=error.code, message=error.message, validations=error.validations)
         case Unavailable():
             # Its own words may tell where the database is, and how we get there.
             text = "The database cannot be reached just now. Nothing was lost; try again."

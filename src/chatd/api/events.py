@@ -29,7 +29,7 @@ HEADERS: Final = {
 }
 GREETING: Final = b"retry: 1000\n\n"
 
-Next = Callable[[], Awaitable[Frame]]
+Next = Callable[[], Awaitable[bytes]]
 
 
 class Events:
@@ -40,7 +40,8 @@ class Events:
     async def of_chat(
         self, scope: Scope, receive: Receive, send: Send, *, caller: Caller, chat_id: ChatId
     ) -> None:
-        after = _after(scope)
+        query = read_query(AfterQuery, scope["query_string"])
+        after = last_event_id(scope, query.after)
         clock, feeds = self._doors.env.clock, self._doors.feeds
         own(caller, await persist(clock, lambda: chats.get(self._doors.pool, chat_id)))
         async with AsyncExitStack() as held:
@@ -48,20 +49,29 @@ class Events:
             viewer = await persist(
                 clock, lambda: held.enter_async_context(feeds.view(chat_id, after))
             )
-            await _serve(stream, receive, viewer.next)
+            await serve_events(stream, receive, _written(viewer.next))
 
     async def of_user(self, receive: Receive, send: Send, *, caller: Caller) -> None:
         with (
             self._streams.open(caller, "sse", send) as stream,
             self._doors.watches.watch(caller.user_id) as watcher,
         ):
-            await _serve(stream, receive, watcher.next)
+            await serve_events(stream, receive, _written(watcher.next))
 
 
-async def _serve(stream: Stream, receive: Receive, next_frame: Next) -> None:
+def _written(next_frame: Callable[[], Awaitable[Frame]]) -> Next:
+    async def written() -> bytes:
+        return sse(await next_frame())
+
+    return written
+
+
+async def serve_events(stream: Stream, receive: Receive, next_piece: Next) -> None:
+    """Until either side leaves or somebody ends the stream."""
+
     async def pump() -> None:
         while True:
-            await stream.write(body(sse(await next_frame()), more=True))
+            await stream.write(body(await next_piece(), more=True))
 
     async def listen() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -79,12 +89,11 @@ def _farewell(why: End) -> bytes:
     return b"event: end\ndata: " + said + b"\n\n"
 
 
-def _after(scope: Scope) -> int | None:
+def last_event_id(scope: Scope, otherwise: int | None) -> int | None:
     """A browser that reconnects keeps the query and adds the header: the header is newer."""
-    query = read_query(AfterQuery, scope["query_string"])
     last = header(scope, b"last-event-id")
     if last is None or last == "":
-        return query.after
+        return otherwise
     if not (last.isascii() and last.isdecimal()) or len(last) > 19 or int(last) > MAX_INT64:
         raise InvalidInput("Last-Event-ID", "must be a version, as the stream has told it")
     return int(last)

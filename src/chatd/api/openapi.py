@@ -11,6 +11,7 @@ from chatd.api.call import KEY_HEADER, Route
 from chatd.api.errors import ErrorBody
 from chatd.api.wire import AfterQuery
 from chatd.domain.events import Event
+from chatd.domain.git_changes import GitChanges
 from chatd.domain.public_chat import WatchEvent, WatchReady
 
 PREFIX: Final = "/api/v1"
@@ -27,7 +28,7 @@ _MEANING: Final[Mapping[int, str]] = {
     401: "No token, or one that is not valid",
     404: "There is no such thing, or it is somebody else's",
     408: "The body did not arrive in time",
-    409: "The chat is in a state in which this cannot be done",
+    409: "It is in a state in which this cannot be done",
     413: "The body is too large",
     429: "Too much at once",
     503: "The database cannot be reached just now",
@@ -95,6 +96,9 @@ def _responses(route: Route, shapes: _Shapes) -> Json:
         str(status): _answer(status, None if kind is None else shapes.of(kind))
         for status, kind in route.gives.items()
     }
+    if route.streams:
+        content = cast("Json", cast("Json", answers["200"])["content"])
+        content["text/event-stream"] = {"schema": {"type": "string"}}
     refusals = {*_USUAL, *route.refuses}
     if "{" in route.path:
         refusals.add(404)
@@ -120,12 +124,14 @@ def _parameters(route: Route, shapes: _Shapes) -> list[Json]:
     found = [_parameter("path", name, _ID if name in _UUIDS else _NUMBER) for name in names]
     if route.query is not None:
         found += _query(route.query, shapes)
+    if route.streams:
+        found.append(_parameter("header", "Last-Event-ID", _NUMBER))
     if route.keyed:
         found.append(_parameter("header", KEY_HEADER.title(), _KEY))
     return found
 
 
-_UUIDS: Final = frozenset({"chat_id", "model_id"})
+_UUIDS: Final = frozenset({"chat_id", "model_id", "template_id", "workspace_id", "build_id"})
 _ID: Final[Json] = {"type": "string", "format": "uuid"}
 _NUMBER: Final[Json] = {"type": "integer", "minimum": 1, "maximum": 2**63 - 1}
 _KEY: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 255}
@@ -151,6 +157,15 @@ def _streams(shapes: _Shapes) -> dict[str, Json]:
     return {
         f"{PREFIX}/chats/{{chat_id}}/events": {
             "get": _stream("chat_events", "Follow a chat", chat, shapes.of(Event), error)
+        },
+        f"{PREFIX}/chats/{{chat_id}}/git": {
+            "get": _stream(
+                "chat_git",
+                "Follow what changes in the chat's repositories",
+                chat[:1],
+                shapes.of(GitChanges),
+                error,
+            )
         },
         f"{PREFIX}/events": {
             "get": _stream(
@@ -186,6 +201,6 @@ def _stream(name: str, summary: str, parameters: list[Json], events: Json, error
                 "content": {"text/event-stream": {"schema": {"type": "string"}}},
                 "x-events": events,
             },
-            **{str(status): _answer(status, error) for status in (400, 401, 404, 429, 503)},
+            **{str(status): _answer(status, error) for status in (400, 401, 404, 409, 429, 503)},
         },
     }

@@ -17,6 +17,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.plugins import PluginProtocol
 
 from chatd.api.asgi import App
+from chatd.api.bindings import BindingRoutes
+from chatd.api.builds import BuildRoutes
 from chatd.api.call import Call, Reply, Route
 from chatd.api.chats import ChatRoutes
 from chatd.api.docs import docs_page, signpost
@@ -27,6 +29,8 @@ from chatd.api.messages import MessageRoutes
 from chatd.api.models import ModelRoutes
 from chatd.api.openapi import PREFIX, describe
 from chatd.api.queue import QueueRoutes
+from chatd.api.templates import TemplateRoutes
+from chatd.api.workspaces import WorkspaceRoutes
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +46,10 @@ def all_routes(doors: Doors) -> tuple[Route, ...]:
         *ChatRoutes(doors).routes(),
         *MessageRoutes(doors).routes(),
         *QueueRoutes(doors).routes(),
+        *BindingRoutes(doors).routes(),
+        *TemplateRoutes(doors).routes(),
+        *WorkspaceRoutes(doors).routes(),
+        *BuildRoutes(doors).routes(),
     )
 
 

@@ -19,6 +19,7 @@ from chatd.api.doors import Limits
 from chatd.api.errors import GOING, Draining, TooManyStreams
 from chatd.api.metrics import Metrics
 from chatd.domain.errors import ChatdError, NotFound, Unavailable
+from chatd.domain.hands import AgentLost, AgentRefused
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock
 from chatd.stream.chain import Lagged
@@ -59,6 +60,8 @@ def end_of(error: ChatdError) -> End:
             return TOO_SLOW
         case NotFound():
             return _NOT_FOUND
+        case AgentLost() | AgentRefused():
+            return End(code=error.code, message=error.message, close_code=1013)
         case Unavailable():
             text = "The database cannot be reached just now; connect again."
             return End(code=error.code, message=text, close_code=1013)

@@ -98,12 +98,14 @@ class EditBody(ModelWish, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class PatchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`labels` replaces all labels. A `pin_order` of 0 unpins."""
+    """`labels` replaces all labels. A `pin_order` of 0 unpins. A `workspace_id` of null, or of
+    zeros, takes the chat out of its workspace."""
 
     title: Words | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     pin_order: Annotated[int, Meta(ge=0, le=MAX_INT32)] | UnsetType = UNSET
     labels: dict[str, str] | UnsetType = UNSET
+    workspace_id: UUID | UnsetType | None = UNSET
 
 
 class MoveBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,109 @@
+"""Event streams of workspaces: what a build says, and what changes in a chat's repositories.
+
+Everything that can be refused is refused before the stream begins, as any other request.
+"""
+
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import msgspec
+
+from chatd.api.asgi import Receive, Scope, Send, body
+from chatd.api.auth import Caller, own
+from chatd.api.building import rooms_of
+from chatd.api.builds import log_lines, own_build
+from chatd.api.doors import Doors
+from chatd.api.events import last_event_id, serve_events
+from chatd.api.persist import persist
+from chatd.api.reading import read_query
+from chatd.api.streams import End, Stream, Streams
+from chatd.api.workspace_shapes import build_reply, log_line
+from chatd.api.workspace_wire import LogsQuery
+from chatd.domain.git_changes import GitChanges
+from chatd.domain.ids import ChatId
+from chatd.domain.workspace import Build, BuildId
+from chatd.store import chats
+
+LOOK_S: Final = 0.5
+FOLLOW_S: Final = 3600.0
+"""Longer than any build may take; whoever still wants to know asks again."""
+PAGE: Final = 500
+
+BUILD_ENDED: Final = End(code="build_ended", message="The build has ended.", close_code=1000)
+OVER: Final = End(
+    code="over", message="That was long enough; connect again to go on.", close_code=1012
+)
+
+
+class Followed:
+    def __init__(self, doors: Doors, streams: Streams) -> None:
+        self._doors = doors
+        self._streams = streams
+
+    async def build(
+        self, scope: Scope, receive: Receive, send: Send, *, caller: Caller, build_id: BuildId
+    ) -> None:
+        query = read_query(LogsQuery, scope["query_string"])
+        after = last_event_id(scope, query.after) or 0
+        build = await own_build(self._doors, caller, build_id)
+        with self._streams.open(caller, "sse", send) as stream:
+            following = _Following(self._doors, caller, stream, build, after)
+            await serve_events(stream, receive, following.next)
+
+    async def git(self, receive: Receive, send: Send, *, caller: Caller, chat_id: ChatId) -> None:
+        doors = self._doors
+        chat = own(caller, await persist(doors.env.clock, lambda: chats.get(doors.pool, chat_id)))
+        rooms = rooms_of(doors)
+        with self._streams.open(caller, "sse", send) as stream:
+            async with rooms.git(chat) as changes:
+                await serve_events(stream, receive, lambda: _change(stream, changes))
+
+
+class _Following:
+    """Looks again and again: what others have written is not told to us."""
+
+    def __init__(
+        self, doors: Doors, caller: Caller, stream: Stream, build: Build, after: int
+    ) -> None:
+        self._doors = doors
+        self._caller = caller
+        self._stream = stream
+        self._build = build
+        self._after = after
+        self._until = doors.env.clock.monotonic() + FOLLOW_S
+        self._said: deque[bytes] = deque()
+
+    async def next(self) -> bytes:
+        while not self._said:
+            # In this order: once it has ended, all it has said is there.
+            ended = not self._build.active
+            await self._read()
+            if self._said:
+                break
+            if ended:
+                await self._end()
+            await self._doors.env.clock.sleep(LOOK_S, "build_logs")
+            if self._doors.env.clock.monotonic() > self._until:
+                self._stream.end(OVER)
+            self._build = await own_build(self._doors, self._caller, self._build.id)
+        return self._said.popleft()
+
+    async def _read(self) -> None:
+        for line in await log_lines(self._doors, self._build.id, self._after, PAGE):
+            self._after = line.id
+            data = msgspec.json.encode(log_line(line))
+            self._said.append(b"data: " + data + b"\nid: %d\n\n" % line.id)
+
+    async def _end(self) -> None:
+        """How it ended is named, so that it is not taken for a line."""
+        data = msgspec.json.encode(build_reply(self._build))
+        await self._stream.write(body(b"event: build\ndata: " + data + b"\n\n", more=True))
+        self._stream.end(BUILD_ENDED)
+
+
+async def _change(stream: Stream, changes: AsyncGenerator[GitChanges]) -> bytes:
+    async for change in changes:
+        return b"data: " + msgspec.json.encode(change) + b"\n\n"
+    stream.end(OVER)
+    return b""
