@@ -15,7 +15,7 @@ from msgspec import Struct
 from chatd.domain.chat import Chat
 from chatd.domain.errors import ChatdError
 from chatd.domain.hands import AgentConn, Context
-from chatd.domain.ids import ChatId
+from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.parts import ContextFile
 from chatd.domain.ports import Env
 from chatd.domain.prompt_text import Instructions, context_block
@@ -97,14 +97,23 @@ class Briefings:
         if binding is None or binding.workspace_id is None:
             return NONE_YET if chat.parent_chat_id is None else NONE_FOR_CHILD
         try:
-            agent = (await self._bindings.latest_agent(binding.workspace_id)).agent
+            agent_id = await self._agent(binding.workspace_id, binding.agent_id)
         except (NoAgent, AgentUnclear):
             return _joined(STOPPED, await self._contexts.pinned(chat.id, None))
-        pinned = await self._contexts.pinned(chat.id, agent.id)
-        if pinned is None or pinned.agent_id != agent.id:
-            await self._pull(chat, agent.id)
-            pinned = await self._contexts.pinned(chat.id, agent.id)
+        pinned = await self._contexts.pinned(chat.id, agent_id)
+        if pinned is None or pinned.agent_id != agent_id:
+            await self._pull(chat, agent_id)
+            pinned = await self._contexts.pinned(chat.id, agent_id)
         return _joined(ATTACHED, pinned)
+
+    async def _agent(self, workspace_id: WorkspaceId, bound: AgentId | None) -> AgentId:
+        """A turn like the one before it asks for the row of the bound agent only. The build that
+        ends an agent says so there; the latest build is looked for when it does."""
+        seen = None if bound is None else await self._bindings.agent(bound)
+        agent = None if seen is None else seen.agent
+        if agent is not None and agent.workspace_id == workspace_id and agent.lifecycle != "off":
+            return agent.id
+        return (await self._bindings.latest_agent(workspace_id)).agent.id
 
     async def _pull(self, chat: Chat, agent_id: AgentId) -> None:
         try:

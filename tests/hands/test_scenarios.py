@@ -1,0 +1,209 @@
+"""What becomes of a chat's hands when its workspace runs, is stopped, is rebuilt: whole turns,
+with the dials and the questions that they cost."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from chatd.domain.ids import ChatId, WorkspaceId
+from chatd.domain.workspace import AgentId
+from chatd.domain.workspace_context import Binding
+from chatd.store import agents, bindings
+from chatd.store.pool import Pool
+from chatd.workspaces.briefing import ATTACHED, NONE_YET, STOPPED
+from tests.hands.chats import DELAY_S, Counts, Room, a_room
+from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
+from tests.support.providers.server import Gate
+from tests.support.workspaces import TEMPLATE
+
+CREATE = ("create_workspace", json.dumps({"template_id": str(TEMPLATE)}))
+READ = ("read_file", json.dumps({"path": "/x"}))
+STOP, START = ("stop_workspace", "{}"), ("start_workspace", "{}")
+TOLD = "Use tabs."
+
+
+async def turn(
+    room: Room, chat_id: ChatId | None, *calls: tuple[str, str], **fields: Any
+) -> ChatId:
+    """One turn that makes these calls, to its end."""
+    house = room.house
+    number = len(house.api.requests)
+    for at, (name, args) in enumerate(calls):
+        house.calls((f"c{number}-{at}", name, args))
+    house.says("ok")
+    if chat_id is None:
+        chat_id = await house.create("go", **fields)
+    else:
+        await house.send(chat_id, "go on")
+    assert (await house.until(chat_id, "W", "E")).state == "W"
+    return chat_id
+
+
+async def result(room: Room, chat_id: ChatId) -> str:
+    """Of the last call, as the model was told."""
+    lines = await room.house.transcript(chat_id)
+    return next(line for line in reversed(lines) if line.startswith("tool: "))
+
+
+def prompt(room: Room, which: int = -1) -> str:
+    """What the model was told in one of its calls, all of it."""
+    assert isinstance(room.house.api, FakeCompatible)
+    return room.house.api.requests[which].body.decode()
+
+
+def offered(room: Room) -> set[str]:
+    tools: Any = room.house.api.requests[-1].json["tools"]
+    return {tool["function"]["name"] for tool in tools}
+
+
+async def bound(pool: Pool, chat_id: ChatId) -> Binding:
+    found = await bindings.get(pool, chat_id)
+    assert found is not None
+    return found
+
+
+async def agent_of(pool: Pool, chat_id: ChatId) -> AgentId:
+    found = (await bound(pool, chat_id)).agent_id
+    assert found is not None
+    return found
+
+
+async def workspace_of(pool: Pool, chat_id: ChatId) -> WorkspaceId:
+    found = (await bound(pool, chat_id)).workspace_id
+    assert found is not None
+    return found
+
+
+async def test_a_later_turn_in_a_running_workspace_asks_for_its_agent_only(
+    dsn: str, pool: Pool
+) -> None:
+    async with a_room(dsn, pool) as room:
+        chat_id = await turn(room, None, CREATE, READ)
+        before = room.stand.counts()
+        await turn(room, chat_id)
+        assert room.stand.since(before) == Counts(dials=0, latest=0, agent=1)
+        assert TOLD in prompt(room)
+        before = room.stand.counts()
+        await turn(room, chat_id, READ)
+        assert room.stand.since(before) == Counts(dials=1, latest=0, agent=2)
+        assert "result(" in await result(room, chat_id)
+
+
+@pytest.mark.promise("P14")
+async def test_a_stopped_workspace_costs_one_dial_and_the_model_may_start_it(
+    dsn: str, pool: Pool
+) -> None:
+    async with a_room(dsn, pool, delay_s=DELAY_S) as room:
+        chat_id = await turn(room, None, CREATE, READ, STOP)
+        agent_id = await agent_of(pool, chat_id)
+        room.stand.exchange.deaf.add(agent_id)
+        before = room.stand.counts()
+        await turn(room, chat_id, READ)
+        assert room.stand.since(before).dials == 1
+        assert "error(" in await result(room, chat_id)
+        assert "start_workspace" in await result(room, chat_id)
+        assert "start_workspace" in offered(room)
+        assert STOPPED in prompt(room)
+
+
+async def test_a_new_chat_in_a_running_workspace_is_bound_and_told(dsn: str, pool: Pool) -> None:
+    async with a_room(dsn, pool) as room:
+        first = await turn(room, None, CREATE, READ)
+        before = room.stand.counts()
+        workspace_id = await workspace_of(pool, first)
+        chat_id = await turn(room, None, workspace_id=workspace_id)
+        assert TOLD in prompt(room)
+        assert room.stand.since(before).dials == 1
+        assert await bound(pool, chat_id) == replace(await bound(pool, first), chat_id=chat_id)
+        room.stand.exchange.words = "Not asked for again."
+        await turn(room, chat_id)
+        assert TOLD in prompt(room)
+
+
+@pytest.mark.promise("P14")
+async def test_a_new_chat_in_a_stopped_workspace_dials_nobody_until_it_is_started(
+    dsn: str, pool: Pool
+) -> None:
+    """Nothing is kept of a look that never was, so what the workspace says is told as soon as it
+    runs again."""
+    async with a_room(dsn, pool) as room:
+        first = await turn(room, None, CREATE, STOP)
+        before = room.stand.counts()
+        workspace_id = await workspace_of(pool, first)
+        chat_id = await turn(room, None, workspace_id=workspace_id)
+        assert room.stand.since(before).dials == 0
+        assert STOPPED in prompt(room)
+        assert TOLD not in prompt(room)
+        assert {"execute", "read_file", "start_workspace"} <= offered(room)
+        assert (await bound(pool, chat_id)).agent_id is None
+        await turn(room, chat_id, START, READ)
+        assert TOLD in prompt(room)
+        assert ATTACHED in prompt(room)
+        agent_id = await agent_of(pool, chat_id)
+        assert str(agent_id) in await result(room, chat_id)
+
+
+async def test_a_workspace_that_was_built_anew_is_found_and_remembered(
+    dsn: str, pool: Pool
+) -> None:
+    async with a_room(dsn, pool) as room:
+        owner = await turn(room, None, CREATE, READ)
+        workspace_id = await workspace_of(pool, owner)
+        chat_id = await turn(room, None, READ, workspace_id=workspace_id)
+        stale = await agent_of(pool, chat_id)
+        room.stand.exchange.words = "Use spaces."
+        await turn(room, owner, STOP, START)
+        [current] = await agents.of_latest_build(pool, workspace_id)
+        assert current.id != stale
+        room.stand.exchange.dead.add(stale)
+        await turn(room, chat_id, READ)
+        assert str(current.id) in await result(room, chat_id)
+        assert await agent_of(pool, chat_id) == current.id
+        assert "Use spaces." in prompt(room)
+        before = room.stand.counts()
+        await turn(room, chat_id, READ)
+        assert room.stand.since(before) == Counts(dials=1, latest=0, agent=2)
+
+
+@pytest.mark.promise("P14")
+async def test_a_dial_that_cannot_be_checked_is_waited_for(dsn: str, pool: Pool) -> None:
+    async with a_room(dsn, pool, delay_s=DELAY_S) as room:
+        chat_id = await turn(room, None, CREATE, READ)
+        room.stand.rows.failed.clear()
+        room.stand.rows.broken.add("latest")
+        room.stand.exchange.hold = room.stand.rows.failed.wait()
+        before = room.stand.counts()
+        await turn(room, chat_id, READ)
+        assert room.stand.since(before).dials == 1
+        assert "result(" in await result(room, chat_id)
+
+
+async def test_a_workspace_made_in_mid_turn_is_bound_when_it_is_first_used(
+    dsn: str, pool: Pool
+) -> None:
+    async with a_room(dsn, pool) as room:
+        gate = Gate()
+        room.house.calls(("c1", *CREATE))
+        read = {"index": 0, "id": "c2", "type": "function"}
+        call = {**read, "function": {"name": READ[0], "arguments": READ[1]}}
+        room.house.api.script(gate, chunk(tool_calls=[call]), chunk(finish="tool_calls"), DONE)
+        room.house.says("ok")
+        chat_id = await room.house.create("go")
+        await gate.reached.wait()
+        assert NONE_YET in prompt(room, 0)
+        assert TOLD in prompt(room, 1)
+        gate.open()
+        assert (await room.house.until(chat_id, "W", "E")).state == "W"
+        agent_id = await agent_of(pool, chat_id)
+        assert str(agent_id) in await result(room, chat_id)
+
+
+async def test_a_subagent_has_no_say_in_workspaces(dsn: str, pool: Pool) -> None:
+    async with a_room(dsn, pool) as room:
+        parent = await turn(room, None)
+        assert "create_workspace" in offered(room)
+        await turn(room, None, parent_chat_id=parent, root_chat_id=parent)
+        assert "read_file" in offered(room)
+        assert not {name for name in offered(room) if "workspace" in name or "template" in name}
