@@ -9,6 +9,7 @@ import pytest
 
 from chatd.domain.chat import Fence
 from chatd.domain.errors import ChatdError, StaleFence
+from chatd.domain.ids import UserId
 from chatd.domain.states import State
 from chatd.domain.workspace import DemoSeed, Limits, Option, Parameter, TemplateId, TemplateSpec
 from chatd.domain.workspace_rules import bumped_deadline
@@ -34,6 +35,7 @@ from tests.support.workspaces import (
 )
 
 KEY = "chat:7:call-1"
+STRANGER = UserId(UUID(int=404))
 
 
 async def count(pool: Pool, table: str) -> int:
@@ -197,7 +199,8 @@ async def test_a_worker_that_lost_its_chat_makes_no_workspace(pool: Pool) -> Non
 
 async def test_a_chat_changes_its_workspace_only_from_the_one_that_was_seen(pool: Pool) -> None:
     await plant_in(pool, Seed(state=State.W))
-    one, two = workspace_id(1), workspace_id(2)
+    one, two = (await plant(pool, 1)).id, workspace_id(2)
+    await workspaces.create(pool, new_workspace(2))
     assert await bindings.bind(pool, CHAT, seen=None, workspace_id=one, build_id=build_id(1))
     assert not await bindings.bind(pool, CHAT, seen=None, workspace_id=two)
     assert await bindings.remember(pool, CHAT, one, build_id=build_id(1), agent_id=agent_id(1))
@@ -210,6 +213,19 @@ async def test_a_chat_changes_its_workspace_only_from_the_one_that_was_seen(pool
     bound = await bindings.get(pool, CHAT)
     assert bound is not None
     assert (bound.workspace_id, bound.build_id) == (None, None)
+
+
+@pytest.mark.promise("P12")
+async def test_another_owners_workspace_is_no_workspace_whatever_the_row_says(pool: Pool) -> None:
+    await plant_in(pool, Seed(state=State.W))
+    theirs = (await plant(pool, 1, owner_id=STRANGER)).id
+    assert await bindings.bind(pool, CHAT, seen=None, workspace_id=theirs)
+    bound = await bindings.get(pool, CHAT)
+    assert bound is not None
+    assert (bound.workspace_id, bound.build_id, bound.agent_id) == (None, None, None)
+    assert not await bindings.remember(
+        pool, CHAT, theirs, build_id=build_id(1), agent_id=agent_id(1)
+    )
 
 
 # Use

@@ -6,13 +6,13 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.ids import WorkspaceId
+from chatd.domain.ids import UserId, WorkspaceId
 from chatd.domain.workspace import BuildId, Lifecycle, Parameter, VersionId
-from chatd.store import builds, chats, templates, workspaces
+from chatd.store import bindings, builds, chats, templates, workspaces
 from chatd.store.pool import Pool
 from chatd.workspaces.backend import BuildFailed
 from tests.support.factories import CHAT, OWNER
-from tests.support.workspaces import TEMPLATE, template, version
+from tests.support.workspaces import TEMPLATE, new_workspace, template, version
 from tests.tools.site import BRIEF, a_site
 
 OTHER = VersionId(UUID(int=0x7E2))
@@ -272,3 +272,17 @@ async def test_the_workspace_is_given_the_templates_time_to_live(pool: Pool) -> 
         await site.create()
         (made,) = await workspaces.of_owner(pool, OWNER)
         assert made.ttl_s == 900
+
+
+@pytest.mark.promise("P12")
+async def test_another_owners_workspace_is_neither_started_nor_stopped_nor_named(
+    pool: Pool,
+) -> None:
+    async with a_site(pool) as site:
+        theirs = await workspaces.create(pool, new_workspace(7, owner_id=UserId(UUID(int=404))))
+        await bindings.bind(pool, CHAT, seen=None, workspace_id=theirs.workspace.id)
+        for tool in ("start_workspace", "stop_workspace"):
+            told = await site.told(tool)
+            assert "This chat has no workspace" in told["error"]
+            assert theirs.workspace.name not in str(told)
+        assert (await site.create())["workspace_id"] != str(theirs.workspace.id)

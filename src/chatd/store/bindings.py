@@ -1,7 +1,8 @@
 """Which workspace a chat works in, and what it remembers of whom to talk to there.
 
 The workspace is a column of the chat and has no version, like its title; build and agent are a
-cache beside it, and count only while they belong to that workspace.
+cache beside it, and count only while they belong to that workspace. Another owner's workspace is
+none, whatever the column says.
 """
 
 from typing import Final, LiteralString
@@ -12,9 +13,10 @@ from chatd.domain.workspace_context import Binding
 from chatd.store.conn import Conn
 
 GET: Final[LiteralString] = """
-    SELECT c.id AS chat_id, c.workspace_id, b.build_id, b.agent_id
+    SELECT c.id AS chat_id, w.id AS workspace_id, b.build_id, b.agent_id
     FROM chats c
-    LEFT JOIN chat_bindings b ON b.chat_id = c.id AND b.workspace_id = c.workspace_id
+    LEFT JOIN workspaces w ON w.id = c.workspace_id AND w.owner_id = c.owner_id
+    LEFT JOIN chat_bindings b ON b.chat_id = c.id AND b.workspace_id = w.id
     WHERE c.id = $1"""
 
 # Compared with the workspace that was seen. A pinned context stays until another is pinned.
@@ -32,18 +34,13 @@ BIND: Final[LiteralString] = """
 
 REMEMBER: Final[LiteralString] = """
     INSERT INTO chat_bindings (chat_id, workspace_id, build_id, agent_id)
-    SELECT id, workspace_id, $3, $4 FROM chats WHERE id = $1 AND workspace_id = $2
+    SELECT c.id, w.id, $3, $4
+    FROM chats c JOIN workspaces w ON w.id = c.workspace_id AND w.owner_id = c.owner_id
+    WHERE c.id = $1 AND w.id = $2
     ON CONFLICT (chat_id) DO UPDATE SET
         workspace_id = excluded.workspace_id, build_id = excluded.build_id,
         agent_id = excluded.agent_id, bound_at = now()
     RETURNING true"""
-
-INHERIT: Final[LiteralString] = """
-    INSERT INTO chat_bindings (chat_id, workspace_id, build_id, agent_id)
-    SELECT c.id, p.workspace_id, p.build_id, p.agent_id
-    FROM chats c JOIN chat_bindings p ON p.chat_id = c.parent_chat_id
-    WHERE c.id = $1 AND c.workspace_id = p.workspace_id
-    ON CONFLICT (chat_id) DO NOTHING"""
 
 
 async def get(conn: Conn, chat_id: ChatId) -> Binding | None:
@@ -75,8 +72,3 @@ async def remember(
 ) -> bool:
     """Whom to talk to next time. False if the chat has another workspace by now."""
     return bool(await conn.fetchval(REMEMBER, chat_id, workspace_id, build_id, agent_id))
-
-
-async def inherit(conn: Conn, child: ChatId) -> None:
-    """What the parent remembers, for a child in the same workspace."""
-    await conn.execute(INHERIT, child)

@@ -118,7 +118,10 @@ class Provisioning:
         found = None
         if row is not None and row.workspace_id is not None:
             found = await workspaces.standing(self._conn, row.workspace_id)
-        return Standing(now=chat.updated_at) if found is None else found
+        # Nobody's tools reach into another's workspace, however it came to stand in the row.
+        if found is None or found.workspace is None or found.workspace.owner_id != chat.owner_id:
+            return Standing(now=chat.updated_at)
+        return found
 
 
 def _busy() -> ToolError:
