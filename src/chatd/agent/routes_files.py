@@ -42,14 +42,26 @@ class Threads:
         self._within_s = within_s
 
     async def run(self, work: Callable[[], T]) -> T:
-        future = asyncio.get_running_loop().run_in_executor(self._executor, work)
+        begun = self._executor.submit(work)
+        future = asyncio.wrap_future(begun)
         done, _ = await asyncio.wait({future}, timeout=self._within_s)
-        if not done:
-            future.cancel()
+        if done:
+            return future.result()
+        # One that has not begun can still be called off, and then nothing was done. With any
+        # other the thread goes on, whether or not somebody still waits.
+        if begun.cancel():
             raise AgentError(
-                504, "the workspace's disk has not answered in time", code="disk_timeout"
+                503,
+                "The workspace's disk is busy. Nothing was done; try again later.",
+                code="disk_busy",
             )
-        return future.result()
+        future.cancel()
+        raise AgentError(
+            504,
+            "The workspace's disk has not answered in time. What was asked for may still happen: "
+            "look at the files before you repeat it.",
+            code="disk_timeout",
+        )
 
     def close(self) -> None:
         self._executor.shutdown(wait=False)
