@@ -131,11 +131,11 @@ class Hands:
         )
         building = BuilderConfig(hosts=self._hosts, struck_s=STRUCK_S)
         self.builder = Builder(me, pool, [self.backend], env, building)
-        self.usage = Usage(pool, env)
         self.contexts = Contexts(pool, env)
         rows = BindingRows(pool)
         means = Means(bindings=rows, dials=Dials(), open=self._open, clock=env.clock)
         self.reaching: Reaching = Reaching(means)
+        self.usage = Usage(pool, env, in_use=self.reaching.in_use)
         self.briefings = Briefings(rows, self.contexts, self._connect, env)
         making = Making(
             pool,

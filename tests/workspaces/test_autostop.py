@@ -100,6 +100,19 @@ async def test_use_is_written_once_a_minute_and_lets_it_run_longer(
     assert await pool.fetchval(fresh)
 
 
+async def test_a_call_that_still_waits_is_a_use(pool: Pool, clock: FakeClock) -> None:
+    """A command may take longer than a workspace may go unused."""
+    await plant(pool, ttl_s=100)
+    await finish(pool)
+    usage = Usage(pool, env_with(clock), in_use=lambda: [workspace_id(1)])
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(usage.run())
+        await clock.pass_over("usage_flush")
+        await clock.asleep_on("usage_flush", within_s=20)
+        task.cancel()
+    assert 3500 < await deadline(pool) <= 3600
+
+
 async def test_use_that_could_not_be_written_is_written_next_time(
     pool: Pool, clock: FakeClock
 ) -> None:

@@ -1,5 +1,6 @@
 """The hands of chats: real agents behind rows that a test writes."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from chatd.workspaces.reaching import IDLE_S, Reaching
 from chatd.workspaces.transport import Dialled
 from tests.support import factories
 from tests.support.clock import FakeClock
+from tests.support.eventually import eventually
 from tests.workspaces.agents import AGENT, AgentProcess, new_chat_id, transport
 from tests.workspaces.binding_tables import NOW, Tables
 
@@ -139,3 +141,19 @@ async def test_a_call_that_waits_for_an_hour_keeps_its_connection(stage: Stage) 
     stage.tables.row = Binding(chat_id=other.id, workspace_id=HERE)
     await stage.reach(chat=other)
     assert stage.released == []
+
+
+async def test_a_workspace_is_in_use_for_as_long_as_a_call_waits(stage: Stage) -> None:
+    conn = await stage.reach()
+    assert stage.reaching.in_use() == set()
+    started = await conn.start_process("until test -e go; do sleep 0.02; done", key="wait")
+
+    async def used() -> bool:
+        return stage.reaching.in_use() == {HERE}
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        waiting = group.create_task(conn.output(started.id, wait_s=30))
+        await eventually(used)
+        await conn.signal(started.id, "kill")
+        assert not (await waiting).running
+    assert stage.reaching.in_use() == set()

@@ -39,6 +39,7 @@ class Wire:
     def __init__(self, row: AgentRow) -> None:
         self.row = row
         self.lost = False
+        self.asking = False
         self.on_behalf: list[OnBehalf] = []
 
     def on_behalf_of(self, on_behalf: OnBehalf) -> AgentConn:

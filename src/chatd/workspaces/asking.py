@@ -67,6 +67,11 @@ class Line:
         self._asking: set[aiohttp.ClientSession] = set()
         self._closed = False
 
+    @property
+    def asking(self) -> bool:
+        """Somebody waits for an answer."""
+        return bool(self._asking)
+
     async def close(self) -> None:
         self._closed = True
         for session in list(self._asking):

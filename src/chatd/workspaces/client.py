@@ -150,6 +150,11 @@ class AgentClient:
         """The agent has left a question without an answer, and nothing has been heard since."""
         return self._line.lost
 
+    @property
+    def asking(self) -> bool:
+        """Somebody waits for an answer of the agent."""
+        return self._line.asking
+
     def on_behalf_of(self, on_behalf: OnBehalf) -> "AgentClient":
         return AgentClient(self._line, self.agent_id, self._boot, self._clock, on_behalf)
 

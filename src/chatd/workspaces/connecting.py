@@ -38,10 +38,12 @@ _MOST_DOUBTED: Final = 4
 
 
 class Conn(Protocol):
-    """What a dial leads to. `lost`: the last question had no answer."""
+    """What a dial leads to. `lost`: the last question had no answer; `asking`: somebody waits."""
 
     @property
     def lost(self) -> bool: ...
+    @property
+    def asking(self) -> bool: ...
 
     def on_behalf_of(self, on_behalf: OnBehalf) -> AgentConn: ...
 
@@ -86,6 +88,12 @@ class TurnConnection(Generic[C]):
         self._doubted: list[Dialled[C]] = []
         self._used_at = 0.0
         self.bound = BoundAgent(means.bindings, on_behalf.chat_id, binding)
+
+    @property
+    def in_use(self) -> WorkspaceId | None:
+        """The workspace in which a call of this turn waits just now."""
+        kept = self._kept
+        return kept.workspace_id if kept is not None and kept.dialled.conn.asking else None
 
     async def get(self) -> AgentConn:
         """Raises NoHands if there is nothing to connect to, AgentLost if it cannot be reached."""

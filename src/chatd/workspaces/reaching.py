@@ -71,6 +71,11 @@ class Reaching:
             used_at=self._means.clock.monotonic(),
         )
 
+    def in_use(self) -> set[WorkspaceId]:
+        """Where a call waits just now."""
+        found = {turn.connection.in_use for turn in self._turns.values()}
+        return {workspace_id for workspace_id in found if workspace_id is not None}
+
     async def bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
         """The chat has been given another workspace."""
         if (turn := self._turns.get(chat_id)) is not None:

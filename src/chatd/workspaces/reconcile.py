@@ -80,8 +80,8 @@ class Reconcile:
             reason="autostop",
             made_by=f"reconcile:{build.id}",
         )
-        await builds.insert(self._conn, new)
-        self._env.emit("workspace_down", workspace_id=build.workspace_id, build_id=build.id)
+        if await builds.insert(self._conn, new) is not None:
+            self._env.emit("workspace_down", workspace_id=build.workspace_id, build_id=build.id)
 
     async def _look_at_sandboxes(self) -> None:
         async with asyncio.timeout(LOOK_S):

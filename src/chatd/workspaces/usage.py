@@ -1,11 +1,13 @@
 """Who uses a workspace says so here; the rows hear of it once a minute.
 
-Owns the set of workspaces used since the last time. Saying it costs nothing and never fails. A
+Owns the set of workspaces used since the last time; who still waits for an answer is asked then.
+Saying it costs nothing and never fails. A
 flush that fails puts them back, so that the next one tells; what a process takes with it when it
 dies is a minute of use.
 """
 
 import asyncio
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from chatd.domain.errors import ChatdError, Unavailable
@@ -20,12 +22,20 @@ MOST: Final = 10_000
 BATCH: Final = 500
 
 
-class Usage:
-    """`run` flushes until it is cancelled."""
+def _nobody() -> Iterable[WorkspaceId]:
+    return ()
 
-    def __init__(self, conn: Conn, env: Env) -> None:
+
+class Usage:
+    """`run` flushes until it is cancelled. `in_use` names those in which a call waits just now:
+    a command of an hour is one use that lasts an hour."""
+
+    def __init__(
+        self, conn: Conn, env: Env, *, in_use: Callable[[], Iterable[WorkspaceId]] = _nobody
+    ) -> None:
         self._conn = conn
         self._env = env
+        self._in_use = in_use
         self._used: set[WorkspaceId] = set()
 
     def used(self, workspace_id: WorkspaceId) -> None:
@@ -35,6 +45,8 @@ class Usage:
     async def run(self) -> None:
         while True:
             await self._env.clock.sleep(EVERY_S, "usage_flush")
+            for workspace_id in self._in_use():
+                self.used(workspace_id)
             await self.flush()
 
     async def flush(self) -> None:
