@@ -1,9 +1,8 @@
 """Who uses a workspace says so here; the rows hear of it once a minute.
 
 Owns the set of workspaces used since the last time; who still waits for an answer is asked then.
-Saying it costs nothing and never fails. A
-flush that fails puts them back, so that the next one tells; what a process takes with it when it
-dies is a minute of use.
+Saying it costs nothing and never fails. A flush that fails puts them back, so that the next one
+tells; what a process takes with it when it dies is a minute of use.
 """
 
 import asyncio
