@@ -5,17 +5,20 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
+
 from chatd.clock import SystemClock
 from chatd.domain.chat import Chat
 from chatd.domain.git_changes import GitChanges
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.workspace import Problem, Template, TemplateSpec
 from chatd.hands import HandsConfig, Rooms
+from chatd.store import builds
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool
 from tests.support.front import Answer, Door, Front, Json, front_door
 from tests.support.streaming import env_with
-from tests.support.workspaces import plant_template
+from tests.support.workspaces import agent_spec, hold, plant_template, wanted
 from tests.workspaces.agents import SECRET
 
 HERE = "here"
@@ -72,9 +75,22 @@ class House:
         return await self.ask("POST", path, {"transition": transition, **fields})
 
 
-def id_of(made: object) -> UUID:
-    assert isinstance(made, dict)
+def id_of(made: Json) -> UUID:
     return UUID(str(made["id"]))
+
+
+def first_build(made: Json) -> Json:
+    return msgspec.convert(made["latest_build"], Json)
+
+
+async def end_build(house: House, **agent: object) -> None:
+    """Play the builder: the one build that waits ends well, with an agent if it is a start."""
+    [taken] = await builds.take(house.pool, wanted(hosts=(HERE,)))
+    starts = taken.build.transition == "start"
+    columns: Json = {"isolation": "bwrap", "directory": "~/x", **agent}
+    made = (agent_spec(taken.build.build_number, **columns),)
+    ended = builds.Ended(status="succeeded", agents=made if starts else ())
+    assert await builds.finish(house.pool, hold(taken.build), ended) is not None
 
 
 @asynccontextmanager
