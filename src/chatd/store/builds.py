@@ -29,9 +29,6 @@ from chatd.store.conn import Conn
 from chatd.store.rows import json_text, plain
 from chatd.store.statement import named
 
-CHANNEL: Final = "chatd_builds"
-"""Hints: the id of a build that has moved or said something."""
-
 _WORKSPACE: Final = msgspec.json.Decoder(Workspace)
 _BUILD: Final = msgspec.json.Decoder(Build)
 _SPEC: Final = msgspec.json.Decoder(TemplateSpec)
@@ -187,8 +184,6 @@ APPEND: Final[LiteralString] = """
 LOGS: Final[LiteralString] = """
     SELECT id, build_id, at, stage, level, output FROM workspace_build_logs
     WHERE build_id = $1 AND id > $2 ORDER BY id LIMIT $3"""
-
-SAY: Final[LiteralString] = "SELECT pg_notify($1, $2)"
 
 
 _PAST_THE_END: Final = 2**31 - 1
@@ -371,8 +366,3 @@ async def logs(
     conn: Conn, build_id: BuildId, *, after: int = 0, most: int = 1000
 ) -> list[BuildLog]:
     return [BuildLog(**dict(row)) for row in await conn.fetch(LOGS, build_id, after, most)]
-
-
-async def say(conn: Conn, build_id: BuildId) -> None:
-    """A hint for all replicas. Lossy, like all hints: a poll covers what is not heard."""
-    await conn.execute(SAY, CHANNEL, str(build_id))

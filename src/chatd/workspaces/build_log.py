@@ -41,14 +41,11 @@ class LogBuffer:
                 level, cut = "warning", "There is more, and it is not kept."
             self._waiting.append(builds.Line(stage=stage[:100], level=level, output=cut))
 
-    async def flush(self, conn: Conn) -> bool:
-        """True if something was written. What fails to be written stays."""
-        wrote = False
+    async def flush(self, conn: Conn) -> None:
+        """What fails to be written stays."""
         async with self._writing:
             while self._waiting:
                 batch = [self._waiting[at] for at in range(min(BATCH, len(self._waiting)))]
                 await builds.append(conn, self._hold, batch)
                 for _ in batch:
                     self._waiting.popleft()
-                wrote = True
-        return wrote

@@ -48,13 +48,9 @@ class BuilderConfig(Struct, frozen=True, kw_only=True):
     drain_s: float = 20
 
 
-def _to_nobody(build: Build) -> None:
-    del build
-
-
 class Builder:
     """`run` works until `close` is called, or until it is cancelled: then it writes nothing more
-    and its leases run out. `changed` is told of builds that were taken up or have ended."""
+    and its leases run out."""
 
     def __init__(
         self,
@@ -63,15 +59,12 @@ class Builder:
         backends: Sequence[Backend],
         env: Env,
         config: BuilderConfig,
-        *,
-        changed: Callable[[Build], None] = _to_nobody,
     ) -> None:
         self._me = me
         self._conn = conn
         self._backends: Mapping[str, Backend] = {backend.kind: backend for backend in backends}
         self._env = env
         self._config = config
-        self._changed = changed
         self._pause = Pause(env.clock)
         self._ticks = Ticks(interval_s=config.poll_s)
         self._running: dict[BuildId, Building] = {}
@@ -151,7 +144,6 @@ class Builder:
         task = group.create_task(self._one(building), name=f"building {build.id}")
         self._tasks[build.id] = task
         task.add_done_callback(lambda task: self._left(building, task))
-        self._changed(build)
 
     def _left(self, building: Building, task: asyncio.Task[bool]) -> None:
         del self._running[building.hold.id], self._tasks[building.hold.id]
@@ -173,11 +165,9 @@ class Builder:
         if ended is None:
             self._env.emit("build_lost", build_id=building.hold.id)
             return
-        await self._contained("log", lambda: self._write_log(building))
+        await self._contained("log", lambda: building.log.flush(self._conn))
         if (done := await self._finish(building, ended)) is not None:
             self._env.emit("build_ended", build_id=done.id, status=done.status)
-            self._changed(done)
-        await self._contained("hint", lambda: builds.say(self._conn, building.hold.id))
 
     async def _finish(self, building: Building, ended: Ended) -> Build | None:
         """Until it is written, or no longer ours to write. One that was written by a try whose
@@ -196,10 +186,6 @@ class Builder:
                 text = "The backend has answered with what cannot be stored."
                 ended = Ended(status="failed", error=text, error_code="internal")
         return None
-
-    async def _write_log(self, building: Building) -> None:
-        if await building.log.flush(self._conn):
-            await builds.say(self._conn, building.hold.id)
 
     # Now and then
 
@@ -233,7 +219,7 @@ class Builder:
 
     async def _flush(self) -> None:
         for building in tuple(self._running.values()):
-            await self._write_log(building)
+            await building.log.flush(self._conn)
 
     async def _reap(self) -> None:
         if may_reap(self._ticks, self._env.clock.monotonic()) != "leases":
@@ -241,7 +227,6 @@ class Builder:
         ended = await builds.reap(self._conn, after_s=self._config.reap_after_s, error=_ABANDONED)
         for build in ended:
             self._env.emit("build_abandoned", build_id=build.id)
-            self._changed(build)
 
     async def _again_and_again(
         self, work: Callable[[], Awaitable[None]], every_s: float, name: str
