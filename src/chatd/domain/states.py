@@ -173,13 +173,22 @@ _LETTERS: Final[Mapping[tuple[Status, bool, bool], str]] = {
 }
 
 
+# Looked up in every commit, so made once.
+_STATES: Final[Mapping[tuple[Status, bool, bool, bool], State]] = {
+    (status, archived, owned, queued): State("W" if letters == "W" else f"{letters}{queued:d}")
+    for (status, archived, owned), letters in _LETTERS.items()
+    for queued in (False, True)
+    if not (letters == "W" and queued)
+}
+
+
 def classify(status: Status, *, queued: bool, archived: bool, owned: bool) -> State:
-    letters = _LETTERS.get((status, archived, owned))
-    if letters is None or (letters == "W" and queued):
+    state = _STATES.get((status, archived, owned, queued))
+    if state is None:
         raise InvariantBroken(
             f"No chat is {status} with {queued=}, {archived=}, {owned=}.",
         )
-    return State.W if letters == "W" else State(f"{letters}{queued:d}")
+    return state
 
 
 def public_status(status: Status, *, archived: bool, owned: bool) -> PublicStatus:
