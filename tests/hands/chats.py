@@ -142,7 +142,9 @@ class Counts(Struct, frozen=True, kw_only=True):
 class Stand:
     """A replica whose chats have hands. Satisfies `domain.hands.Hands`."""
 
-    def __init__(self, pool: Pool, builder: Builder, backend: FakeBackend, delay_s: float) -> None:
+    def __init__(
+        self, pool: Pool, builder: Builder, backend: FakeBackend, *, delay_s: float, dial_s: float
+    ) -> None:
         env = env_with(SystemClock())
         self.exchange = Exchange()
         self.rows = CountedRows(BindingRows(pool))
@@ -152,6 +154,7 @@ class Stand:
             open=self.exchange.open,
             clock=env.clock,
             delay_s=delay_s,
+            dial_s=dial_s,
         )
         self.reaching = Reaching(means)
         self.briefings = Briefings(self.rows, Contexts(pool, env), self._connect, env)
@@ -198,12 +201,14 @@ class Room(Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def a_room(dsn: str, pool: Pool, *, delay_s: float = PATIENT_S) -> AsyncGenerator[Room]:
+async def a_room(
+    dsn: str, pool: Pool, *, delay_s: float = PATIENT_S, dial_s: float = PATIENT_S
+) -> AsyncGenerator[Room]:
     """In the end every connection that was dialled has been let go."""
     await plant_template(pool)
     backend = FakeBackend()
     async with building(pool, SystemClock(), backend) as builder:
-        stand = Stand(pool, builder, backend, delay_s)
+        stand = Stand(pool, builder, backend, delay_s=delay_s, dial_s=dial_s)
         async with a_house(dsn, source=stand.tools) as house:
             yield Room(house=house, stand=stand)
         await stand.reaching.close()

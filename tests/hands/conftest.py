@@ -4,14 +4,19 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from chatd.domain.workspace import TemplateSpec
+from chatd.domain.workspace import Limits, TemplateSpec
 from chatd.workspaces.templates import TemplateFile
 from tests.hands.servers import ObedientModel, Site
 from tests.support.local_rig import data_directory, shared_kits
 
+MIB = 1024 * 1024
 SLOW = "echo begun >> builds; while [ ! -e go ]; do sleep 0.05; done"
 TEMPLATES = (
     TemplateFile(name="plain"),
+    TemplateFile(
+        name="small",
+        spec=TemplateSpec(limits=Limits(memory_bytes=128 * MIB, processes=48, file_bytes=8 * MIB)),
+    ),
     TemplateFile(name="slow", spec=TemplateSpec(startup_script=SLOW)),
 )
 

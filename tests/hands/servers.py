@@ -124,6 +124,9 @@ class Site:
         for file in self._templates.values():
             lines += ["[[templates]]", f'name = "{file.name}"', "[templates.spec]"]
             lines.append(f"startup_script = {json.dumps(file.spec.startup_script)}")
+            lines.append("[templates.spec.limits]")
+            limits = msgspec.structs.asdict(file.spec.limits)
+            lines += [f"{name} = {value}" for name, value in limits.items()]
         self._settings.write_text("\n".join(lines) + "\n")
 
     @asynccontextmanager
@@ -221,6 +224,12 @@ class Server:
     async def go_on(self, chat: str, name: str, *calls: Call) -> None:
         said = {**saying(_text(name, *calls)), "model": "obedient"}
         await self.ask("POST", f"/chats/{chat}/messages", said)
+
+    async def called(self, chat: str, name: str, *calls: Call) -> list[Json]:
+        """What these calls are answered, when all of them are."""
+        before = len(await self.results(chat))
+        await self.go_on(chat, name, *calls)
+        return (await self.rests(chat))[before:]
 
     async def rests(self, chat: str) -> list[Json]:
         """Until nothing goes on in it. What its calls have been answered, oldest first."""

@@ -207,3 +207,20 @@ async def test_a_subagent_has_no_say_in_workspaces(dsn: str, pool: Pool) -> None
         await turn(room, None, parent_chat_id=parent, root_chat_id=parent)
         assert "read_file" in offered(room)
         assert not {name for name in offered(room) if "workspace" in name or "template" in name}
+
+
+@pytest.mark.promise("P14")
+async def test_an_agent_that_never_answers_holds_up_nobody_else(dsn: str, pool: Pool) -> None:
+    async with a_room(dsn, pool, delay_s=DELAY_S, dial_s=3) as room:
+        mute, other = await turn(room, None, CREATE, READ), await turn(room, None, CREATE, READ)
+        agent_id = await agent_of(pool, mute)
+        room.stand.exchange.deaf.add(agent_id)
+        room.house.calls(("mute", *READ))
+        await room.house.send(mute, "go on")
+        await room.house.events.wait("tool_started", chat_id=mute, tool_call_id="mute")
+        await turn(room, other, READ)
+        assert "result(" in await result(room, other)
+        assert (await room.house.chat(mute)).state != "W"
+        room.house.says("ok")
+        await room.house.until(mute, "W")
+        assert "it may work next time" in await result(room, mute)

@@ -1,0 +1,109 @@
+"""A workspace that wants no good, and a second chat on the same server that does not notice."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.hands.servers import Call, Json, Place, Server, Site, execute
+from tests.support.local_rig import NO_SANDBOX
+
+pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+
+PRINTER = "yes this does not end"
+BOMB = "b() { b | b & }; b; sleep 1000"
+TEN_GIGABYTES = "head -c 10G /dev/zero > big; wc -c < big; rm big"
+LINKS = "ln -s /etc/shadow shadow; ln -s /root root; cat shadow root/.bashrc"
+FILE_LIMIT = str(8 * 1024 * 1024)
+REDIRECT = (
+    b"HTTP/1.1 307 Elsewhere\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n"
+    b"Connection: close\r\n\r\n"
+)
+
+
+def behind(command: str) -> Call:
+    return ("execute", {"command": command, "run_in_background": True})
+
+
+@contextmanager
+def set_aside(socket: Path) -> Generator[None]:
+    aside = socket.with_suffix(".aside")
+    socket.rename(aside)
+    try:
+        yield
+    finally:
+        aside.rename(socket)
+
+
+@asynccontextmanager
+async def in_its_place(socket: Path, other: Path | None) -> AsyncGenerator[list[bytes]]:
+    """Instead of the agent somebody else listens there: one who sends everybody away or, if there
+    is another agent, that one. Who was asked for what."""
+    asked: list[bytes] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, EOFError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            asked.append(head)
+            writer.write(REDIRECT if other is None else await answer_of(other, head))
+            await writer.drain()
+        writer.close()
+
+    with set_aside(socket):
+        server = await asyncio.start_unix_server(connected, socket)
+        try:
+            yield asked
+        finally:
+            server.close()
+
+
+async def answer_of(socket: Path, head: bytes) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(socket)
+    writer.write(head)
+    answer = await reader.read(65536)
+    writer.close()
+    return answer
+
+
+async def assert_alive(server: Server, chat: str, name: str) -> None:
+    [told] = await server.called(chat, name, execute("echo alive"))
+    assert told["output"] == "alive\n", told
+
+
+async def test_a_hostile_workspace_is_bounded_refused_and_nobody_elses_trouble(site: Site) -> None:
+    """Takes seconds: a server is started."""
+    async with site.server() as server:
+        hostile = await server.begin("hostile", site.create("small"))
+        good = await server.begin("good", site.create("plain"))
+        theirs, ours = await server.hands(hostile), await server.hands(good)
+        assert_bounded(await server.called(hostile, "large", execute(TEN_GIGABYTES)))
+        assert_kept_in(await server.called(hostile, "links", execute(LINKS)))
+        await assert_impostors_refused(server, hostile, theirs, ours)
+        await assert_alive(server, good, "after")
+        for told in await server.called(hostile, "loose", behind(PRINTER), behind(BOMB)):
+            assert told["background_process_id"], told
+        await assert_alive(server, good, "meanwhile")
+        [stopped] = await server.called(hostile, "enough", ("stop_workspace", {}))
+        assert stopped["stopped"], stopped
+        await assert_alive(server, good, "in the end")
+
+
+def assert_bounded(results: list[Json]) -> None:
+    assert FILE_LIMIT in results[0]["output"], results
+
+
+def assert_kept_in(results: list[Json]) -> None:
+    assert results[0]["success"] is False, results
+    assert results[0]["output"].count("No such file or directory") == 2, results
+
+
+async def assert_impostors_refused(server: Server, chat: str, theirs: Place, ours: Place) -> None:
+    for name, other in (("redirect", None), ("key", ours.socket)):
+        async with in_its_place(theirs.socket, other) as asked:
+            [told] = await server.called(chat, name, execute("touch done"))
+        assert asked
+        assert "not the agent" in str(told), told
+        assert not (theirs.home / "done").exists()
+        assert not (ours.home / "done").exists()
