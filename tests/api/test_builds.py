@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from chatd.store import builds
-from chatd.store.builds import Line
+from chatd.store import build_logs, builds
+from chatd.store.build_logs import Line
 from tests.api.rooms import HERE, House, end_build, first_build
 from tests.support.front import Json
 from tests.support.listening import event_source
@@ -19,7 +19,7 @@ async def take(house: House) -> builds.Hold:
 
 async def say(house: House, held: builds.Hold, *words: str) -> None:
     lines = [Line(stage="seed", level="info", output=text) for text in words]
-    await builds.append(house.pool, held, lines)
+    await build_logs.append(house.pool, held, lines)
 
 
 async def test_a_workspace_is_stopped_started_and_deleted_by_builds(house: House) -> None:

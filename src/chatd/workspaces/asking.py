@@ -106,18 +106,18 @@ class Line:
             async with self._session() as (session, base):
                 async with asyncio.timeout(ask.answer_s):
                     response = await self._begin(session, base, ask, signed)
-                    if response.status != 200:
-                        refuse(await self._whole(response, ask, signed))
+                try:
+                    async with asyncio.timeout(ask.answer_s):
+                        if response.status != 200:
+                            refuse(await self._whole(response, ask, signed))
                     boot = self._signer.verify(signed.nonce, 200, response.headers, b"")
-                async with aclosing(_lines(response, ask.max_answer, idle_s)) as lines:
-                    number = 0
-                    async for line in lines:
-                        number += 1
-                        text, mac = _opened(line)
-                        self._signer.verify_line(
-                            signed.nonce, number, boot=boot, text=text, mac=mac
-                        )
-                        yield text
+                    async with aclosing(_lines(response, ask.max_answer, idle_s)) as lines:
+                        number = 0
+                        async for line in lines:
+                            number += 1
+                            yield self._line(line, signed.nonce, number, boot)
+                finally:
+                    response.close()
                 return
         except _TROUBLE as error:
             lost = _lost(error)
@@ -149,6 +149,15 @@ class Line:
     ) -> Answer:
         response = await self._begin(session, base, ask, signed)
         return await self._whole(response, ask, signed)
+
+    def _line(self, line: bytes, nonce: str, number: int, boot: str) -> bytes:
+        try:
+            sealed = msgspec.json.decode(line, type=_Sealed)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise Untrusted("a line of the reply is not signed") from None
+        text = bytes(sealed.event)
+        self._signer.verify_line(nonce, number, boot=boot, text=text, mac=sealed.mac)
+        return text
 
     async def _begin(
         self, session: aiohttp.ClientSession, base: str, ask: Ask, signed: Signed
@@ -214,14 +223,6 @@ async def _lines(
                 yield line
         if len(kept) > most:
             raise Untrusted(f"a line is longer than {most} bytes")
-
-
-def _opened(line: bytes) -> tuple[bytes, str]:
-    try:
-        sealed = msgspec.json.decode(line, type=_Sealed)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Untrusted("a line of the reply is not signed") from None
-    return bytes(sealed.event), sealed.mac
 
 
 _TROUBLE: Final = (aiohttp.ClientError, OSError, ValueError, RuntimeError, Untrusted)

@@ -1,0 +1,67 @@
+"""The API asked by a program that knows nothing of it but its own description.
+
+The program runs as a process of its own, so that nothing of it comes into the tests. Streams are
+left out: they do not end.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from chatd.clock import SystemClock
+from chatd.domain.states import State
+from tests.api.rooms import HERE, House, a_house
+from tests.support.builders import FakeBackend, building
+from tests.support.front import ME
+from tests.support.seeds import Seed
+from tests.support.store import chat_id, plant_in
+
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,"
+    "response_headers_conformance,response_schema_conformance,unsupported_method,ignored_auth"
+)
+STATES = (State.W, State.R1, State.A0, State.E1, State.XW0)
+
+
+class Effort(Struct, frozen=True, kw_only=True):
+    cases: int
+    phases: str = "coverage,fuzzing"
+    seed: int = 1
+    arguments: tuple[str, ...] = ()
+
+
+@asynccontextmanager
+async def a_busy_house(dsn: str) -> AsyncGenerator[House]:
+    """Chats in several states, and a builder: what is asked for happens."""
+    async with a_house(dsn) as house:
+        for number, state in enumerate(STATES, 1):
+            await plant_in(house.pool, Seed(state=state, chat_id=chat_id(number)))
+        async with building(house.pool, SystemClock(), FakeBackend(), hosts=(HERE,)):
+            yield house
+
+
+async def ask_everything(house: House, effort: Effort, where: Path) -> tuple[int, str]:
+    """The exit code and what was printed."""
+    at = f"http://127.0.0.1:{house.front.port}"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "schemathesis.cli", "run", f"{at}/api/v1/openapi.json"),
+        *("--url", at, "--header", f"Authorization: Bearer {ME}"),
+        *("--checks", CHECKS, "--phases", effort.phases, "--exclude-tag", "events"),
+        *("--max-examples", str(effort.cases), "--seed", str(effort.seed)),
+        *("--request-timeout", "30", "--no-color", "--suppress-health-check", "all"),
+        *effort.arguments,
+        cwd=where,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return process.returncode or 0, said.decode()
