@@ -22,7 +22,7 @@ from chatd.domain.git_changes import GitChanges
 from chatd.domain.hands import AgentConn, AgentLost, Context
 from chatd.domain.ids import ChatId, ToolCallId, WorkerId, WorkspaceId
 from chatd.domain.ports import Env, ToolContext
-from chatd.domain.workspace import AgentRow, Problem, Pulse, Template, TemplateSpec
+from chatd.domain.workspace import AgentRow, Problem, Template, TemplateSpec
 from chatd.domain.workspace_rules import AgentUnclear, NoAgent
 from chatd.engine.contain import contained
 from chatd.settings.tree import Settings, SettingsError
@@ -36,7 +36,6 @@ from chatd.workspaces.briefing import Briefings
 from chatd.workspaces.builder import Builder, BuilderConfig
 from chatd.workspaces.bundle import bundle
 from chatd.workspaces.catalogue import Catalogue
-from chatd.workspaces.client import AgentClient
 from chatd.workspaces.connecting import Means
 from chatd.workspaces.context import Contexts
 from chatd.workspaces.context_watch import EVERY_S as CONTEXTS_S
@@ -52,7 +51,7 @@ from chatd.workspaces.reaching import Reaching
 from chatd.workspaces.reconcile import Reconcile
 from chatd.workspaces.signing import dial_key
 from chatd.workspaces.templates import TemplateFile, put_templates
-from chatd.workspaces.transport import Dialled, Transport
+from chatd.workspaces.transport import Transport
 from chatd.workspaces.usage import Usage
 from chatd.workspaces.waiting import Waiting, Waits
 
@@ -60,7 +59,7 @@ log = logging.getLogger(__name__)
 
 RECONCILE_S: Final = 30.0
 AUTOSTOP_S: Final = 60.0
-PING_S: Final = 5.0
+READ_S: Final = 5.0
 DIAL_S: Final = 30.0
 STRUCK_S: Final = 15.0
 """Some beats of a builder. One that leaves in good order is struck off while it still builds."""
@@ -133,13 +132,15 @@ class Hands:
         self.builder = Builder(me, pool, [self.backend], env, building)
         self.contexts = Contexts(pool, env)
         rows = BindingRows(pool)
-        means = Means(bindings=rows, dials=Dials(), open=self._open, clock=env.clock)
+        means = Means(
+            bindings=rows, dials=Dials(), open=self._transport.open_agent, clock=env.clock
+        )
         self.reaching: Reaching = Reaching(means)
         self.usage = Usage(pool, env, in_use=self.reaching.in_use)
         self.briefings = Briefings(rows, self.contexts, self._connect, env)
         making = Making(
             pool,
-            Waiting(pool, self.ping, env.clock, config.waits),
+            Waiting(pool, self._transport.ping, env.clock, config.waits),
             {self.backend.kind: self.backend},
             env,
             MakingConfig(host_id=config.host_id, ttl_s=config.ttl_s),
@@ -157,21 +158,8 @@ class Hands:
             self.usage.used(turn.bound.workspace_id)
         return conn
 
-    async def ping(self, agent: AgentRow) -> Pulse:
-        opened = await self._transport.open(agent.id, agent.endpoints, within_s=PING_S)
-        await opened.release()
-        hello = opened.hello
-        return Pulse(
-            boot_id=hello.boot_id,
-            lifecycle="ready" if hello.ready else "starting",
-            directory=hello.directory,
-        )
-
-    async def _open(self, agent: AgentRow) -> Dialled[AgentClient]:
-        return await self._transport.open(agent.id, agent.endpoints)
-
     async def _read_context(self, agent: AgentRow) -> Context:
-        opened = await self._transport.open(agent.id, agent.endpoints, within_s=PING_S)
+        opened = await self._transport.open(agent.id, agent.endpoints, within_s=READ_S)
         try:
             return await opened.conn.context()
         finally:
@@ -218,7 +206,7 @@ class Hands:
             await self.pool.close()
 
     def _services(self) -> list[tuple[str, Coroutine[None, None, None]]]:
-        heartbeat = Heartbeat(self.pool, self.ping, self._env, self._hosts)
+        heartbeat = Heartbeat(self.pool, self._transport.ping, self._env, self._hosts)
         reconcile = Reconcile(self.pool, self.backend, self._env, self._hosts)
         autostop = Autostop(self.pool, self._env)
         watch = ContextWatch(self.pool, self.contexts, self._read_context, self._env, self._hosts)

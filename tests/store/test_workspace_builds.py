@@ -8,8 +8,9 @@ import pytest
 
 from chatd.domain.ids import WorkerId
 from chatd.domain.workspace import Build, BuildId
-from chatd.store import builds, workspaces
-from chatd.store.builds import Ended, Hold, Line, NewBuild
+from chatd.store import build_logs, builds, workspaces
+from chatd.store.build_logs import Line
+from chatd.store.builds import Ended, Hold, NewBuild
 from chatd.store.pool import Pool
 from tests.support.factories import OTHER_WORKER, WORKER
 from tests.support.workspaces import (
@@ -142,10 +143,10 @@ async def test_whoever_has_lost_a_build_writes_nothing(pool: Pool) -> None:
     assert (
         await builds.finish(pool, mine, Ended(status="succeeded", agents=(agent_spec(),))) is None
     )
-    await builds.append(pool, mine, [Line(stage="s", level="info", output="late")])
+    await build_logs.append(pool, mine, [Line(stage="s", level="info", output="late")])
     await builds.release(pool, mine)
     assert await builds.get(pool, held.id) == taken
-    assert await builds.logs(pool, held.id) == []
+    assert await build_logs.logs(pool, held.id) == []
     assert await pool.fetchval("SELECT count(*) FROM workspace_agents") == 0
 
 
@@ -176,10 +177,10 @@ async def test_lines_come_back_in_order_and_from_where_one_was(pool: Pool) -> No
     held = await take(pool)
     assert held is not None
     lines = [Line(stage="seed", level="info", output=f"{n}\0") for n in range(50)]
-    await builds.append(pool, hold(held), lines[:30])
-    await builds.append(pool, hold(held), lines[30:])
-    page = await builds.logs(pool, held.id, most=40)
-    rest = await builds.logs(pool, held.id, after=page[-1].id)
+    await build_logs.append(pool, hold(held), lines[:30])
+    await build_logs.append(pool, hold(held), lines[30:])
+    page = await build_logs.logs(pool, held.id, most=40)
+    rest = await build_logs.logs(pool, held.id, after=page[-1].id)
     assert [line.output for line in (*page, *rest)] == [f"{n}\ufffd" for n in range(50)]
 
 
@@ -189,7 +190,7 @@ async def test_what_builds_of_long_ago_have_said_is_forgotten(pool: Pool) -> Non
     for number in range(1, 23):
         held = await take(pool)
         assert held is not None
-        await builds.append(pool, hold(held), said)
+        await build_logs.append(pool, hold(held), said)
         await builds.finish(pool, hold(held), OK)
         await builds.insert(pool, new_build(100 + number, after=number, transition="start"))
     count = "SELECT count(*) FROM workspace_build_logs"

@@ -8,7 +8,7 @@ import pytest
 
 from chatd.domain.errors import ChatdError
 from chatd.domain.workspace import AgentSpec, Build
-from chatd.store import agents, builds, workspaces
+from chatd.store import agents, build_logs, builds, workspaces
 from chatd.store.pool import Pool
 from chatd.workspaces.backend import BuildContext, BuildFailed
 from chatd.workspaces.building import Bounds
@@ -34,7 +34,7 @@ async def pass_time(clock: FakeClock, tag: str) -> None:
 
 
 async def all_that_is_said(pool: Pool) -> list[str]:
-    return [line.output for line in await builds.logs(pool, build_id(1))]
+    return [line.output for line in await build_logs.logs(pool, build_id(1))]
 
 
 async def test_a_build_is_taken_up_done_and_written(pool: Pool, clock: FakeClock) -> None:
@@ -408,7 +408,7 @@ async def test_too_much_output_is_cut_and_said_to_be(pool: Pool, clock: FakeCloc
     backend.says = ["y" * 9000, *["\n".join(["x" * 300] * 1000)] * 6]
     async with building(pool, clock, backend):
         await ended(pool, build_id(1))
-    said = await builds.logs(pool, build_id(1), most=10_000)
+    said = await build_logs.logs(pool, build_id(1), most=10_000)
     assert len(said) < 4000
     assert len(said[1].output) < 4010
     assert said[-1].output == "There is more, and it is not kept."

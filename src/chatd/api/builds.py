@@ -13,7 +13,7 @@ from chatd.api.workspace_shapes import build_reply, log_line
 from chatd.api.workspace_wire import BuildReply, BuildsQuery, LogPage, LogsQuery, NewBuildBody
 from chatd.domain.errors import Conflict, NotFound
 from chatd.domain.workspace import Build, BuildId, BuildLog
-from chatd.store import builds, workspaces
+from chatd.store import build_logs, builds, workspaces
 
 _BUILD: Final = Takes(NewBuildBody)
 
@@ -141,5 +141,5 @@ async def own_build(doors: Doors, caller: Caller, build_id: BuildId) -> Build:
 
 async def log_lines(doors: Doors, build_id: BuildId, after: int, most: int) -> Sequence[BuildLog]:
     return await persist(
-        doors.env.clock, lambda: builds.logs(doors.pool, build_id, after=after, most=most)
+        doors.env.clock, lambda: build_logs.logs(doors.pool, build_id, after=after, most=most)
     )

@@ -16,10 +16,8 @@ from chatd.domain.workspace import (
     AgentSpec,
     Build,
     BuildId,
-    BuildLog,
     BuildReason,
     BuildStatus,
-    LogLevel,
     TemplateSpec,
     Transition,
     VersionId,
@@ -171,20 +169,6 @@ REAP: Final[LiteralString] = """
         completed_at = now(), worker_id = NULL, heartbeat_at = NULL
     WHERE b.id = ANY (ARRAY(SELECT id FROM stuck)) RETURNING row_to_json(b) AS build"""
 
-APPEND: Final[LiteralString] = """
-    WITH mine AS MATERIALIZED (
-        SELECT id FROM workspace_builds
-        WHERE id = $1 AND worker_id = $2 AND attempt = $3)
-    INSERT INTO workspace_build_logs (build_id, stage, level, output)
-    SELECT mine.id, l.stage, l.level, l.output
-    FROM mine, unnest($4::text[], $5::text[], $6::text[])
-        WITH ORDINALITY AS l (stage, level, output, place)
-    ORDER BY l.place"""
-
-LOGS: Final[LiteralString] = """
-    SELECT id, build_id, at, stage, level, output FROM workspace_build_logs
-    WHERE build_id = $1 AND id > $2 ORDER BY id LIMIT $3"""
-
 
 _PAST_THE_END: Final = 2**31 - 1
 
@@ -241,12 +225,6 @@ class Ended(Struct, frozen=True, kw_only=True):
     error: str = ""
     error_code: str = ""
     agents: tuple[AgentSpec, ...] = ()
-
-
-class Line(Struct, frozen=True, kw_only=True):
-    stage: str
-    level: LogLevel
-    output: str
 
 
 async def insert(conn: Conn, new: NewBuild) -> Build | None:
@@ -348,21 +326,3 @@ async def reap(conn: Conn, *, after_s: float, error: str, most: int = 100) -> li
     """End those that nobody has taken up, or gone on with, for so long."""
     rows = await conn.fetch(REAP, after_s, error, most)
     return [_BUILD.decode(row["build"]) for row in rows]
-
-
-async def append(conn: Conn, hold: Hold, lines: Sequence[Line]) -> None:
-    await conn.execute(
-        APPEND,
-        hold.id,
-        hold.worker_id,
-        hold.attempt,
-        [plain(line.stage) for line in lines],
-        [line.level for line in lines],
-        [plain(line.output) for line in lines],
-    )
-
-
-async def logs(
-    conn: Conn, build_id: BuildId, *, after: int = 0, most: int = 1000
-) -> list[BuildLog]:
-    return [BuildLog(**dict(row)) for row in await conn.fetch(LOGS, build_id, after, most)]

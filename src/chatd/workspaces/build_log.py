@@ -9,7 +9,7 @@ from collections import deque
 from typing import Final
 
 from chatd.domain.workspace import LogLevel
-from chatd.store import builds
+from chatd.store import build_logs, builds
 from chatd.store.conn import Conn
 
 MOST_LINES: Final = 5000
@@ -23,7 +23,7 @@ class LogBuffer:
 
     def __init__(self, hold: builds.Hold) -> None:
         self._hold = hold
-        self._waiting: deque[builds.Line] = deque()
+        self._waiting: deque[build_logs.Line] = deque()
         self._writing = asyncio.Lock()
         self._lines = 0
         self._bytes = 0
@@ -39,13 +39,13 @@ class LogBuffer:
             self._full = self._lines > MOST_LINES or self._bytes > MOST_BYTES
             if self._full:
                 level, cut = "warning", "There is more, and it is not kept."
-            self._waiting.append(builds.Line(stage=stage[:100], level=level, output=cut))
+            self._waiting.append(build_logs.Line(stage=stage[:100], level=level, output=cut))
 
     async def flush(self, conn: Conn) -> None:
         """What fails to be written stays."""
         async with self._writing:
             while self._waiting:
                 batch = [self._waiting[at] for at in range(min(BATCH, len(self._waiting)))]
-                await builds.append(conn, self._hold, batch)
+                await build_logs.append(conn, self._hold, batch)
                 for _ in batch:
                     self._waiting.popleft()
