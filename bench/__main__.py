@@ -12,7 +12,7 @@ from typing import Final
 
 import uvloop
 
-from bench import plans, starts, streams, trips
+from bench import hands, plans, starts, streams, trips
 from chatd.bench import commits, run
 from chatd.bench.report import Line, missed, table
 
@@ -34,6 +34,7 @@ BENCHES: Final[Mapping[str, Callable[..., Awaitable[list[Line]]]]] = {
     "plans": plans.measure,
     "starts": starts.measure,
     "streams": streams.measure,
+    "hands": hands.measure,
     "server": _server,
 }
 
