@@ -6,6 +6,7 @@ Owns that order and nothing else; what a command prints and how it ends is the c
 import asyncio
 import logging
 import secrets
+import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Literal
@@ -19,8 +20,8 @@ from chatd.api.auth import FILE as TOKEN_FILE
 from chatd.api.build import HealthOnly, build
 from chatd.api.doors import Doors
 from chatd.api.health import Health
-from chatd.api.serve import Application, Bound
-from chatd.api.serve import serve as listen
+from chatd.api.serve import Application, Bound, bind
+from chatd.api.serve import serve_on as listen
 from chatd.domain.chat import Chat
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChangeId, WorkerId
@@ -98,7 +99,11 @@ async def serve(
     """Run until `stop` is set. Everything that was started is stopped again, whatever happens."""
     own = directory(settings, env, clock)
     try:
-        async with database(settings, env) as server, asyncio.TaskGroup() as group:
+        async with (
+            _port(settings, job) as port,
+            database(settings, env) as server,
+            asyncio.TaskGroup() as group,
+        ):
             migrated = await migrate.up(server.dsn)
             watch = group.create_task(_keep_up(server, clock), name="database watch")
             registry = CollectorRegistry()
@@ -126,7 +131,12 @@ async def serve(
                 await models.declare(pool)
                 reading = group.create_task(models.run(), name="models")
                 house = House(
-                    replica=replica, models=models, registry=registry, stop=stop, rooms=rooms
+                    replica=replica,
+                    models=models,
+                    registry=registry,
+                    stop=stop,
+                    rooms=rooms,
+                    port=port,
                 )
                 await _open(settings, env, job, house, told=told, migrated=tuple(migrated))
                 reading.cancel()
@@ -143,6 +153,7 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     registry: CollectorRegistry
     stop: asyncio.Event
     rooms: Rooms | None
+    port: socket.socket | None
 
 
 async def _open(
@@ -170,15 +181,14 @@ async def _open(
             )
         )
 
-    if job.answers == "nothing":
+    if house.port is None:
         ready(None)
         await _leave(house, told)
         return
     app = _front(settings, env, job, house)
     shut = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        at = settings.server
-        group.create_task(listen(app, at.host, at.port, ready, shut), name="listen")
+        group.create_task(listen(app, house.port, ready, shut), name="listen")
         group.create_task(_leave(house, told, app), name="leave").add_done_callback(
             lambda _done: shut.set()
         )
@@ -208,6 +218,17 @@ def _connect(settings: Settings, dsn: str) -> ConnectConfig:
         statement_timeout_s=settings.database.statement_timeout_s,
         lock_timeout_s=settings.database.lock_timeout_s,
     )
+
+
+@asynccontextmanager
+async def _port(settings: Settings, job: Job) -> AsyncGenerator[socket.socket | None]:
+    """First of all: a server that cannot have its port must not take chats that it leaves a
+    moment later, again and again if it is started again and again."""
+    if job.answers == "nothing":
+        yield None
+        return
+    with await bind(settings.server.host, settings.server.port) as port:
+        yield port
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
@@ -118,6 +119,18 @@ async def test_a_fresh_server_answers_with_the_demo_model_and_leaves_nothing_run
         assert await stopped(process, signal.SIGINT) == (0, b"Stopped.\n")
     assert told_of(again)[1] == "  database  embedded PostgreSQL, up to date"
     assert not pid_file(data_dir).exists()
+
+
+async def test_a_server_whose_port_is_taken_says_so_and_has_begun_nothing(tmp_path: Path) -> None:
+    """Had it begun, it would have taken chats and left them without a word."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        at = ("--port", port, "--data-dir", tmp_path / "data")
+        async with asyncio.timeout(100), chatd("serve", *at) as process:
+            out, err = await process.communicate()
+    assert (process.returncode, out) == (1, b"")
+    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use" in err.decode()
+    assert not (tmp_path / "data" / "pg").exists()
 
 
 async def test_one_process_serves_and_another_one_works(dsn: str, tmp_path: Path) -> None:

@@ -70,7 +70,18 @@ async def serve(
 ) -> None:
     """Until `stop` is set; cancelled, it cuts everything off at once. Port 0 takes any, and
     `on_bound` is told which. Raises CannotListen."""
-    listening = await _listen(host, port)
+    await serve_on(app, await bind(host, port), on_bound, stop, patience=patience)
+
+
+async def serve_on(
+    app: Application,
+    listening: socket.socket,
+    on_bound: Callable[[Bound], None],
+    stop: asyncio.Event,
+    *,
+    patience: Patience = DEFAULT,
+) -> None:
+    """The same on a port that was bound before; it is closed at the end."""
     server = _Server(app, lambda: on_bound(_bound(listening)), stop, patience)
     try:
         await server.serve(sockets=[listening])
@@ -167,7 +178,8 @@ def _config(app: Application, patience: Patience) -> uvicorn.Config:
     )
 
 
-async def _listen(host: str, port: int) -> socket.socket:
+async def bind(host: str, port: int) -> socket.socket:
+    """Nobody is answered on it yet, and nobody else can have it. Raises CannotListen."""
     try:
         if not 0 <= port <= MAX_PORT:
             raise OSError(errno.EINVAL, "there is no such port")
