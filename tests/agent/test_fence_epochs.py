@@ -58,6 +58,19 @@ async def test_a_higher_epoch_counts_even_if_the_disk_does_not_take_it(tmp_path:
     assert (await refusal_of(fence, "chat", 1)).code == "stale_epoch"
 
 
+async def test_an_epoch_that_the_disk_did_not_take_is_not_let_in_until_it_does(
+    tmp_path: Path,
+) -> None:
+    """Else a restart would let those before it back in."""
+    fence = Fence(str(tmp_path))
+    (tmp_path / "fence.jsonl").mkdir()
+    for _ in range(2):
+        assert (await refusal_of(fence, "chat", 2)).code == "not_noted"
+    (tmp_path / "fence.jsonl").rmdir()
+    await fence.check("chat", 2)
+    assert (await refusal_of(Fence(str(tmp_path)), "chat", 1)).code == "stale_epoch"
+
+
 async def test_only_so_many_chats_are_kept_in_memory_and_on_disk(tmp_path: Path) -> None:
     fence = Fence(str(tmp_path), max_chats=4)
     for number in range(40):

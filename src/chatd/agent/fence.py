@@ -21,6 +21,8 @@ class Fence:
         self._max_chats = max_chats
         self._log = JsonLog(os.path.join(run_dir, "fence.jsonl"))
         self._highest: dict[str, int] = {}
+        # Those whose number the disk did not take. Whoever comes next for the chat tries again.
+        self._unwritten: set[str] = set()
         for record in self._log.load():
             chat_id, epoch = record.get("chat"), record.get("epoch")
             if isinstance(chat_id, str) and isinstance(epoch, int):
@@ -38,10 +40,11 @@ class Fence:
             raise AgentError(
                 409, "Another worker has taken over this chat since.", code="stale_epoch"
             )
-        if epoch == highest:
+        if epoch == highest and chat_id not in self._unwritten:
             return
         # In memory first: from here on nobody with less comes in, whatever the disk does.
         self._raise(chat_id, epoch)
+        self._unwritten.add(chat_id)
         try:
             if self._log.lines > 3 * self._max_chats:
                 await self._log.rewrite(
@@ -54,6 +57,8 @@ class Fence:
                 f"Nothing was done: the workspace cannot note the request on its disk ({error}).",
                 code="not_noted",
             ) from error
+        if self._highest.get(chat_id) == epoch:
+            self._unwritten.discard(chat_id)
 
     def close(self) -> None:
         self._log.close()
@@ -63,4 +68,6 @@ class Fence:
         self._highest.pop(chat_id, None)
         self._highest[chat_id] = epoch
         if len(self._highest) > self._max_chats:
-            del self._highest[next(iter(self._highest))]
+            forgotten = next(iter(self._highest))
+            del self._highest[forgotten]
+            self._unwritten.discard(forgotten)
