@@ -11,14 +11,15 @@ from tests.support.local_rig import NO_SANDBOX
 
 pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
 
+SECRET = "a secret that two servers share"
 ENDLESS = "echo begun | tee begun; exec sleep 1000"
 
 
 @pytest.mark.promise("P7")
 async def test_a_stop_and_a_leave_lose_nothing_of_what_runs(site: Site) -> None:
     """Takes seconds: the server that is sent away waits for its step for a second, less than the
-    command takes, and another one goes on with it."""
-    async with site.server(CHATD_WORKER_DRAIN_S="1") as leaving:
+    command takes, and another one goes on with it. They share a secret that is in no file."""
+    async with site.server(CHATD_WORKER_DRAIN_S="1", CHATD_SECRET=SECRET) as leaving:
         counting = await leaving.begin("a", site.create("plain"))
         stopped = await leaving.begin("b", site.create("plain"))
         home = (await leaving.hands(counting)).home
@@ -28,10 +29,11 @@ async def test_a_stop_and_a_leave_lose_nothing_of_what_runs(site: Site) -> None:
         leaving.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(WITHIN_S):
             assert await leaving.process.wait() == 0
-    async with site.server() as next_one:
+    async with site.server(CHATD_SECRET=SECRET) as next_one:
         told, file = (await next_one.rests(counting))[1:]
         assert (told["success"], told["output"], file["output"]) == (True, COUNTED, COUNTED)
         await assert_can_be_looked_after(next_one, stopped)
+    assert not (site.data_dir / "secret").exists()
 
 
 async def assert_stop_says_what_runs(server: Server, chat: str) -> None:

@@ -17,7 +17,7 @@ from chatd.settings.keys import PREFIX, Key, fields, is_section, keys
 from chatd.settings.tree import Settings, SettingsError
 
 # Read by the command line itself before there are settings.
-NOT_KEYS: Final = frozenset({"CHATD_CONFIG", "CHATD_ADMIN_TOKEN"})
+NOT_KEYS: Final = frozenset({"CHATD_CONFIG", "CHATD_ADMIN_TOKEN", "CHATD_SECRET"})
 # Kubernetes tells every container about a service called "chatd" in variables of these shapes.
 SERVICE_LINK: Final = re.compile(
     r"CHATD(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)"
