@@ -1,0 +1,31 @@
+"""What the page on workspaces shows can be written into a file of settings."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from chatd.domain.workspace import GitSeed, Limits, TemplateSpec
+from chatd.settings.load import ConfigFile, load
+from chatd.workspaces.templates import TemplateFile
+
+PAGE = Path(__file__).parents[2] / "docs" / "workspaces.md"
+
+
+def test_the_example_of_a_template_is_one() -> None:
+    text = PAGE.read_text()
+    [example] = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert tomllib.loads(example)
+    file = ConfigFile(path=Path("/etc/chatd.toml"), text=example)
+    settings = load(file, {}, {}, data_dir=Path("/nonexistent"))
+    [template] = msgspec.convert(settings.templates, tuple[TemplateFile, ...])
+    assert isinstance(template.spec.seed, GitSeed)
+    assert [parameter.name for parameter in template.parameters] == ["branch"]
+
+
+def test_the_limits_on_the_page_are_all_there_are() -> None:
+    table = PAGE.read_text().partition("## Limits")[2].partition("## ")[0]
+    named = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert sorted(named) == sorted(Limits.__struct_fields__)
+    assert Limits() == TemplateSpec().limits
