@@ -16,7 +16,7 @@ SETUP = $(BIN)/python tools/environment.py --check $@ 2>/dev/null && exit 0; \
 	then exec "$$python" tools/environment.py $@; fi; done; \
 	echo "error: no Python 3.11 or newer found (PYTHON=/path/to/python names one)" >&2; exit 1
 
-.PHONY: help serve test chaos rolling soak test-model fmt bench docs lock clean runtime dev model
+.PHONY: help serve test fuzz chaos rolling soak test-model fmt bench docs lock clean runtime dev model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ test: dev ## every check and every test, as CI runs them (ARGS="-k name" goes to
 
 test-model: model ## the wires of three vendors against a small real model (fetches 200 MB once)
 	@exec $(BIN)/python -m pytest -m real_model -p no:randomly $(ARGS) tests/real
+
+fuzz: dev ## ask the API all that its description allows and forbids (ARGS="--cases 200 --seed 7")
+	@exec $(BIN)/python -m tests.api.fuzz $(ARGS)
 
 fmt: dev ## format the code and fix what can be fixed
 	@$(BIN)/ruff check --quiet --fix-only .

@@ -10,15 +10,17 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from chatd.clock import SystemClock
 from chatd.domain.states import State
-from tests.api.rooms import HERE, House, a_house
+from tests.api.rooms import HERE, House, a_house, first_build
 from tests.support.builders import FakeBackend, building
-from tests.support.front import ME
+from tests.support.front import FAST, ME
 from tests.support.seeds import Seed
 from tests.support.store import chat_id, plant_in
+from tests.support.workspaces import TEMPLATE
 
 CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,"
@@ -44,8 +46,38 @@ async def a_busy_house(dsn: str) -> AsyncGenerator[House]:
             yield house
 
 
-async def ask_everything(house: House, effort: Effort, where: Path) -> tuple[int, str]:
-    """The exit code and what was printed."""
+async def known_ids(house: House) -> dict[str, list[object]]:
+    """By the parameters of paths: what is there to be asked for."""
+    made = [await house.make() for _ in range(3)]
+    builds = [first_build(one)["id"] for one in made]
+    return {
+        "chat_id": [str(chat_id(number)) for number in range(1, len(STATES) + 1)],
+        "workspace_id": [one["id"] for one in made],
+        "build_id": builds,
+        "template_id": [str(TEMPLATE)],
+        "model_id": [str(FAST.id)],
+        "message_id": [1, 2, 3],
+        "queue_id": [1, 2, 3],
+    }
+
+
+def settings(known: dict[str, list[object]]) -> str:
+    """Most of the time it is one of those that is asked for, in a way that the program reads."""
+    values = "".join(
+        f"[dictionaries.{name}]\nvalues = {msgspec.json.encode(ids).decode()}\n"
+        for name, ids in known.items()
+    )
+    bound = "".join(
+        f'"path.{name}" = {{ dictionary = "{name}", probability = 0.7 }}\n' for name in known
+    )
+    return f"{values}[parameters]\n{bound}"
+
+
+async def ask_everything(
+    house: House, effort: Effort, where: Path, *, aloud: bool = False
+) -> tuple[int, str]:
+    """The exit code and, unless it is said `aloud`, what was printed."""
+    (where / "schemathesis.toml").write_text(settings(await known_ids(house)))
     at = f"http://127.0.0.1:{house.front.port}"
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{at}/api/v1/openapi.json"),
@@ -55,8 +87,8 @@ async def ask_everything(house: House, effort: Effort, where: Path) -> tuple[int
         *("--request-timeout", "30", "--no-color", "--suppress-health-check", "all"),
         *effort.arguments,
         cwd=where,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+        stdout=None if aloud else asyncio.subprocess.PIPE,
+        stderr=None if aloud else asyncio.subprocess.STDOUT,
     )
     try:
         said, _ = await process.communicate()
@@ -64,4 +96,4 @@ async def ask_everything(house: House, effort: Effort, where: Path) -> tuple[int
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return process.returncode or 0, said.decode()
+    return process.returncode or 0, (said or b"").decode()
