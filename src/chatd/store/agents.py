@@ -25,25 +25,32 @@ OF_LATEST: Final[LiteralString] = """
     JOIN workspace_agents a ON a.build_id = b.id
     WHERE w.id = $1 AND NOT w.deleted ORDER BY a.id"""
 
+# From the host to its workspaces to their agents: joined, all agents there ever were would be
+# walked through in the order of their ids.
 ON_HOST: Final[LiteralString] = """
     SELECT row_to_json(a) AS agent FROM workspace_agents a
-    JOIN workspaces w ON w.id = a.workspace_id
-    WHERE w.host_id = ANY ($1::text[]) AND NOT w.deleted AND a.lifecycle <> 'off'
+    WHERE a.workspace_id = ANY (ARRAY(
+        SELECT id FROM workspaces WHERE host_id = ANY ($1::text[]) AND NOT deleted))
+      AND a.lifecycle <> 'off'
     ORDER BY a.id LIMIT $2"""
 
-# Locked in the order of ids, as all who touch many. One that is off stays off.
+# Locked in the order of ids, as all who touch many. One that is off stays off. That the ids are few
+# is said to the planner by arrays: it takes a list in JSON for long enough to scan for.
 HEARD: Final[LiteralString] = """
-    WITH said AS MATERIALIZED (
+    WITH pulses AS MATERIALIZED (
+        SELECT * FROM json_to_recordset($1)
+            AS p (id uuid, boot_id text, lifecycle text, directory text)),
+    said AS MATERIALIZED (
         SELECT a.id, p.boot_id, p.lifecycle, p.directory
-        FROM json_to_recordset($1) AS p (id uuid, boot_id text, lifecycle text, directory text)
-        JOIN workspace_agents a ON a.id = p.id
-        WHERE a.lifecycle <> 'off' ORDER BY a.id FOR NO KEY UPDATE OF a)
+        FROM pulses p JOIN workspace_agents a ON a.id = p.id
+        WHERE a.id = ANY (ARRAY(SELECT id FROM pulses)) AND a.lifecycle <> 'off'
+        ORDER BY a.id FOR NO KEY UPDATE OF a)
     UPDATE workspace_agents a SET
         first_connected_at = coalesce(a.first_connected_at, now()), last_connected_at = now(),
         disconnected_at = NULL, boot_id = said.boot_id, lifecycle = said.lifecycle,
         expanded_directory = CASE said.directory WHEN '' THEN a.expanded_directory
                                                  ELSE said.directory END
-    FROM said WHERE a.id = said.id"""
+    FROM said WHERE a.id = ANY (ARRAY(SELECT id FROM said)) AND a.id = said.id"""
 
 # Somebody else may have heard of it in the meantime: then it was this replica that was deaf.
 MISSED: Final[LiteralString] = """
