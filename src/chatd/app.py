@@ -95,8 +95,9 @@ async def serve(
     stop: asyncio.Event,
     told: Told,
     job: Job = EVERYTHING,
-) -> None:
-    """Run until `stop` is set. Everything that was started is stopped again, whatever happens."""
+) -> int:
+    """Run until `stop` is set. Everything that was started is stopped again, whatever happens, but
+    for workspaces: how many of them go on is what is returned."""
     own = directory(settings, env, clock)
     try:
         async with (
@@ -141,6 +142,7 @@ async def serve(
                 await _open(settings, env, job, house, told=told, migrated=tuple(migrated))
                 reading.cancel()
             watch.cancel()
+        return 0 if hands is None else await hands.left_running()
     finally:
         await own.close()
 

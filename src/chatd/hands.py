@@ -61,6 +61,7 @@ RECONCILE_S: Final = 30.0
 AUTOSTOP_S: Final = 60.0
 READ_S: Final = 5.0
 DIAL_S: Final = 30.0
+LAST_LOOK_S: Final = 1.0
 STRUCK_S: Final = 15.0
 """Some beats of a builder. One that leaves in good order is struck off while it still builds."""
 POOL: Final = 6
@@ -204,6 +205,14 @@ class Hands:
             await self.reaching.close()
             await self.usage.flush()
             await self.pool.close()
+
+    async def left_running(self) -> int:
+        """How many workspaces go on when this process has left; 0 also if nobody says."""
+        try:
+            async with asyncio.timeout(LAST_LOOK_S):
+                return await self.backend.running()
+        except (ChatdError, TimeoutError):
+            return 0
 
     def _services(self) -> list[tuple[str, Coroutine[None, None, None]]]:
         heartbeat = Heartbeat(self.pool, self._transport.ping, self._env, self._hosts)

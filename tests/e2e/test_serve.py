@@ -33,6 +33,7 @@ from chatd.settings.tree import (
 from chatd.store import migrate
 from tests.support.clock import FakeClock
 from tests.support.database import scratch_space
+from tests.support.eventually import eventually
 
 CHATD = Path(sys.executable).with_name("chatd")
 LAST_LINE = "Ctrl-C stops."
@@ -131,6 +132,30 @@ async def test_a_server_whose_port_is_taken_says_so_and_has_begun_nothing(tmp_pa
     assert (process.returncode, out) == (1, b"")
     assert f"cannot listen on 127.0.0.1, port {port}: Address already in use" in err.decode()
     assert not (tmp_path / "data" / "pg").exists()
+
+
+async def test_a_server_that_stops_says_how_many_workspaces_go_on_and_how_to_end_them(
+    dsn: str, data_dir: Path
+) -> None:
+    """Takes seconds: a workspace is made."""
+    at = ("--port", "0", "--data-dir", data_dir, "--database-url", dsn)
+    unsafe = {"CHATD_WORKSPACES_ALLOW_UNSAFE": "true"}
+    async with asyncio.timeout(100), chatd("serve", *at, **unsafe) as process:
+        url = await address(process)
+        async with client_of(url, (data_dir / "admin-token").read_text().strip()) as client:
+            await workspace_made(client)
+        process.send_signal(signal.SIGTERM)
+        out, err = await process.communicate()
+    command = f"kill $(cat {data_dir}/ws-supervisor/lock)"
+    ending = await asyncio.create_subprocess_shell(command)
+    assert await ending.wait() == 0
+
+    async def ended() -> bool:
+        return not (data_dir / "ws-supervisor" / "socket").exists()
+
+    await eventually(ended)
+    said = "1 workspace goes on running for the next start; this ends it"
+    assert out.decode() == f"Stopped. {said}: {command}\n", err
 
 
 async def test_one_process_serves_and_another_one_works(dsn: str, tmp_path: Path) -> None:
@@ -248,6 +273,20 @@ async def begun(client: ClientSession, words: str) -> str:
         assert created.status == 201
         chat: dict[str, str] = await created.json()
         return chat["id"]
+
+
+async def workspace_made(client: ClientSession) -> None:
+    new = {"template": "scratch", "name": "left"}
+    async with client.post("/api/v1/workspaces", json=new) as made:
+        workspace: dict[str, dict[str, str]] = await made.json()
+
+    async def status() -> bool:
+        async with client.get(f"/api/v1/builds/{workspace['latest_build']['id']}") as asked:
+            build: dict[str, str] = await asked.json()
+        assert build["status"] in {"pending", "running", "succeeded"}, build
+        return build["status"] == "succeeded"
+
+    await eventually(status, within_s=60)
 
 
 async def status_of(client: ClientSession, chat: str) -> str:

@@ -1,7 +1,9 @@
 """`chatd serve` and `chatd worker`."""
 
 import os
+import shlex
 from importlib import metadata
+from pathlib import Path
 
 from chatd import app
 from chatd.cli.run import Stop
@@ -30,13 +32,14 @@ async def serve(settings: Settings, stop: Stop, job: app.Job) -> None:
             chats = "1 chat is" if running == 1 else f"{running} chats are"
             _say(
                 f"Stopping: {chats} in mid-answer and may take {settings.worker.drain_s:g} s to"
-                " finish the step. Ctrl-C again ends at once; others then take over."
+                " finish the step. Ctrl-C again ends at once; what was under way then goes on in"
+                " another replica, or at the next start."
             )
 
     told = app.Told(ready=ready, stopping=stopping)
     clock = SystemClock()
-    await app.serve(settings, os.environ, clock=clock, stop=stop.asked, told=told, job=job)
-    _say("Stopped.")
+    left = await app.serve(settings, os.environ, clock=clock, stop=stop.asked, told=told, job=job)
+    _say("Stopped." if left == 0 else f"Stopped. {_left(left, settings.data_dir)}")
 
 
 def _where(settings: Settings) -> str:
@@ -49,6 +52,14 @@ def _schema(what: app.Ready) -> str:
     if count == 0:
         return "up to date"
     return f"{count} {'migration' if count == 1 else 'migrations'} applied"
+
+
+def _left(count: int, data_dir: Path) -> str:
+    """So that nobody finds processes later and wonders."""
+    go_on = "1 workspace goes on" if count == 1 else f"{count} workspaces go on"
+    ends = "it" if count == 1 else "them"
+    lock = shlex.quote(str(data_dir / "ws-supervisor" / "lock"))
+    return f"{go_on} running for the next start; this ends {ends}: kill $(cat {lock})"
 
 
 def _say(line: str) -> None:

@@ -174,6 +174,10 @@ class LocalBackend:
     async def workspaces(self) -> Sequence[WorkspaceId]:
         return await asyncio.to_thread(self._layout.present)
 
+    async def running(self) -> int:
+        """How many sandboxes there are, whoever has started them."""
+        return len(await self._supervision.running())
+
     async def remove(self, workspace_id: WorkspaceId) -> None:
         found = await self._supervision.inspect(str(workspace_id))
         if found is not None:
