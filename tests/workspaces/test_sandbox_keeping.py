@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from chatd.workspaces.local.plan import Order, Plan
@@ -54,3 +56,13 @@ async def test_a_process_that_has_ended_is_not_signalled_again(tmp_path: Path) -
         await eventually(between_two_lives, within_s=WITHIN_S)
         assert kept.status.pid == 0
         await kept.stop()
+
+
+def test_whoever_keeps_sandboxes_goes_on_when_there_is_no_room_to_say_so() -> None:
+    program = "from chatd.workspaces.local.supervisor import say; say('x'); say('y'); print('on')"
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE, stderr=full, check=True, timeout=WITHIN_S,
+        )  # fmt: skip
+    assert ended.stdout == b"on\n"

@@ -62,8 +62,9 @@ def serve(directory: Path, idle_s: float, ready: int) -> None:
     except BlockingIOError:
         os.write(ready, BUSY)
         return
-    os.truncate(lock, 0)
-    os.write(lock, f"{os.getpid()}\n".encode())
+    with contextlib.suppress(OSError):  # Only people read it. On a full disk we are needed most.
+        os.truncate(lock, 0)
+        os.write(lock, f"{os.getpid()}\n".encode())
     take_output(directory / LOG)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -162,9 +163,10 @@ def take_output(path: Path) -> None:
 
 
 def say(text: str) -> None:
+    """If there is room: a full disk must not end whoever keeps the sandboxes."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    sys.stderr.write(f"{now} {text}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        os.write(2, f"{now} {text}\n".encode())
 
 
 if __name__ == "__main__":
