@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 import aiohttp
 import msgspec
@@ -28,6 +28,9 @@ MAX_JSON: Final = 4 << 20
 _HEADER_LIMIT: Final = 8 * 1024
 # What is larger goes out piece by piece, so that the loop is free in between.
 _WHOLE_BODY: Final = 512 * 1024
+
+
+Bytes = TypeVar("Bytes", bytes, bytearray)
 
 
 class Ask(Struct, frozen=True, kw_only=True):
@@ -220,9 +223,14 @@ async def _lines(
             *whole, rest = bytes(kept).split(b"\n")
             kept = bytearray(rest)
             for line in whole:
-                yield line
-        if len(kept) > most:
-            raise Untrusted(f"a line is longer than {most} bytes")
+                yield _bounded(line, most)
+        _bounded(kept, most)
+
+
+def _bounded(line: Bytes, most: int) -> Bytes:
+    if len(line) > most:
+        raise Untrusted(f"a line is longer than {most} bytes")
+    return line
 
 
 _TROUBLE: Final = (aiohttp.ClientError, OSError, ValueError, RuntimeError, Untrusted)
