@@ -23,7 +23,8 @@ def server_secret(given: str | None, data_dir: Path) -> bytes:
     """As given, which several hosts need; else as kept."""
     text = _kept(data_dir / SECRET) if given is None else given.strip()
     if len(text) < _LEAST:
-        raise ChatdError(f"the secret is too short: at least {_LEAST} characters", code="settings")
+        name = data_dir / SECRET if given is None else "CHATD_SECRET"
+        raise ChatdError(f"{name} is too short: at least {_LEAST} characters", code="settings")
     return text.encode()
 
 
