@@ -4,8 +4,13 @@ import asyncio
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from chatd.workspaces.local import disk
+from chatd.workspaces.local.living import birth_of
 from chatd.workspaces.local.plan import Order, Plan
 from chatd.workspaces.local.sandbox import MAX_BACKOFF_S, Sandbox, backoff_s
 from tests.support.eventually import eventually
@@ -66,3 +71,30 @@ def test_whoever_keeps_sandboxes_goes_on_when_there_is_no_room_to_say_so() -> No
             stdout=subprocess.PIPE, stderr=full, check=True, timeout=WITHIN_S,
         )  # fmt: skip
     assert ended.stdout == b"on\n"
+
+
+async def test_a_stop_does_not_wait_for_a_look_at_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "du"
+    slow.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/looking\nexec sleep 1000\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    kept = Sandbox(
+        replace(order(tmp_path, "/bin/true"), disk_bytes=1, disk_interval_s=0.01),
+        births=tmp_path,
+        say=lambda _text: None,
+    )
+
+    async def looking() -> int:
+        text = (tmp_path / "looking").read_text() if (tmp_path / "looking").exists() else ""
+        return int(text) if text.endswith("\n") else 0
+
+    async def ended() -> bool:
+        return birth_of(du) is None
+
+    async with asyncio.timeout(WITHIN_S), asyncio.TaskGroup() as group:
+        group.create_task(disk.watch(kept))
+        du = await eventually(looking, within_s=WITHIN_S)
+        kept.stopping.set()
+    await eventually(ended, within_s=WITHIN_S)

@@ -7,7 +7,7 @@ that files can still be removed. Standard library only.
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Final
 
 from chatd.workspaces.local.sandbox import Sandbox
@@ -25,7 +25,7 @@ async def watch(sandbox: Sandbox) -> None:
     delay = order.disk_interval_s
     while not await pause(sandbox.stopping, delay):
         began = loop.time()
-        used = await measure(order.disk_paths)
+        used = await _unless_stopped(sandbox, measure(order.disk_paths))
         delay = max(order.disk_interval_s, SHARE * (loop.time() - began))
         if used is None:
             continue
@@ -38,6 +38,21 @@ async def watch(sandbox: Sandbox) -> None:
                 f"the files take {used} bytes and {order.disk_bytes} are allowed: "
                 "everything that ran was ended; remove files before going on"
             )
+
+
+async def _unless_stopped(
+    sandbox: Sandbox, measuring: Coroutine[None, None, int | None]
+) -> int | None:
+    """A large home takes a while to look through; whoever stops it does not wait for that."""
+    loop = asyncio.get_running_loop()
+    look = loop.create_task(measuring)
+    stopping = loop.create_task(sandbox.stopping.wait())
+    try:
+        await asyncio.wait({look, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return look.result() if look.done() else None
+    finally:
+        look.cancel()
+        stopping.cancel()
 
 
 async def measure(paths: Sequence[str]) -> int | None:
