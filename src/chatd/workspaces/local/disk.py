@@ -7,13 +7,14 @@ that files can still be removed. Standard library only.
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from chatd.workspaces.local.sandbox import Sandbox
 from chatd.workspaces.local.waiting import pause
 
 PATIENCE_S: Final = 120.0
+KILL_S: Final = 5.0
 SHARE: Final = 20
 """A look that takes a second is repeated after twenty at the earliest."""
 
@@ -25,7 +26,7 @@ async def watch(sandbox: Sandbox) -> None:
     delay = order.disk_interval_s
     while not await pause(sandbox.stopping, delay):
         began = loop.time()
-        used = await _unless_stopped(sandbox, measure(order.disk_paths))
+        used = await measure(order.disk_paths, sandbox.stopping)
         delay = max(order.disk_interval_s, SHARE * (loop.time() - began))
         if used is None:
             continue
@@ -40,23 +41,9 @@ async def watch(sandbox: Sandbox) -> None:
             )
 
 
-async def _unless_stopped(
-    sandbox: Sandbox, measuring: Coroutine[None, None, int | None]
-) -> int | None:
-    """A large home takes a while to look through; whoever stops it does not wait for that."""
-    loop = asyncio.get_running_loop()
-    look = loop.create_task(measuring)
-    stopping = loop.create_task(sandbox.stopping.wait())
-    try:
-        await asyncio.wait({look, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        return look.result() if look.done() else None
-    finally:
-        look.cancel()
-        stopping.cancel()
-
-
-async def measure(paths: Sequence[str]) -> int | None:
-    """Bytes on disk; None if that cannot be told. Links are not followed, nor other disks."""
+async def measure(paths: Sequence[str], stopping: asyncio.Event) -> int | None:
+    """Bytes on disk; None if that cannot be told, or nobody wants to know any more. Links are not
+    followed, nor other disks."""
     try:
         process = await asyncio.create_subprocess_exec(
             "nice", "du", "-skxc", "--", *paths,
@@ -66,15 +53,23 @@ async def measure(paths: Sequence[str]) -> int | None:
         )  # fmt: skip
     except OSError:
         return None
+    loop = asyncio.get_running_loop()
+    answer = loop.create_task(process.communicate())
+    stopped = loop.create_task(stopping.wait())
     try:
-        async with asyncio.timeout(PATIENCE_S):
-            output, _ = await process.communicate()
-    except TimeoutError:
-        return None
+        await asyncio.wait(
+            {answer, stopped}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED
+        )
     finally:
-        if process.returncode is None:
+        stopped.cancel()
+        if not answer.done():
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+            await asyncio.wait({answer}, timeout=KILL_S)
+    return _total(answer.result()[0]) if answer.done() and not stopping.is_set() else None
+
+
+def _total(output: bytes) -> int | None:
     lines = output.split(b"\n")
     total = lines[-2].split(b"\t")[0] if len(lines) > 1 else b""
     return int(total) * 1024 if total.isdigit() else None
