@@ -14,7 +14,7 @@ from chatd.domain.chat import Chat, Fence
 from chatd.domain.errors import Unavailable
 from chatd.domain.hands import AgentConn, AgentLost, Context, Lines, Resource
 from chatd.domain.ids import ChatId, ToolCallId, WorkspaceId
-from chatd.domain.ports import ToolContext
+from chatd.domain.ports import Clock, ToolContext
 from chatd.domain.workspace import AgentId, AgentRow, Pulse
 from chatd.domain.workspace_context import Binding
 from chatd.store.pool import Pool
@@ -143,7 +143,7 @@ class Stand:
     """A replica whose chats have hands. Satisfies `domain.hands.Hands`."""
 
     def __init__(
-        self, pool: Pool, builder: Builder, backend: FakeBackend, *, delay_s: float, dial_s: float
+        self, pool: Pool, builder: Builder, backend: FakeBackend, *, delay_s: float, clock: Clock
     ) -> None:
         env = env_with(SystemClock())
         self.exchange = Exchange()
@@ -152,9 +152,8 @@ class Stand:
             bindings=self.rows,
             dials=Dials(),
             open=self.exchange.open,
-            clock=env.clock,
+            clock=clock,
             delay_s=delay_s,
-            dial_s=dial_s,
         )
         self.reaching = Reaching(means)
         self.briefings = Briefings(self.rows, Contexts(pool, env), self._connect, env)
@@ -202,13 +201,14 @@ class Room(Struct, frozen=True, kw_only=True):
 
 @asynccontextmanager
 async def a_room(
-    dsn: str, pool: Pool, *, delay_s: float = PATIENT_S, dial_s: float = PATIENT_S
+    dsn: str, pool: Pool, *, delay_s: float = PATIENT_S, clock: Clock | None = None
 ) -> AsyncGenerator[Room]:
-    """In the end every connection that was dialled has been let go."""
+    """In the end every connection that was dialled has been let go. `clock` is that of dials
+    only; everybody else has a real one."""
     await plant_template(pool)
     backend = FakeBackend()
     async with building(pool, SystemClock(), backend) as builder:
-        stand = Stand(pool, builder, backend, delay_s=delay_s, dial_s=dial_s)
+        stand = Stand(pool, builder, backend, delay_s=delay_s, clock=clock or SystemClock())
         async with a_house(dsn, source=stand.tools) as house:
             yield Room(house=house, stand=stand)
         await stand.reaching.close()

@@ -54,14 +54,16 @@ def assert_still_runs(told: Json) -> None:
 async def assert_can_be_looked_after(server: Server, chat: str) -> None:
     """By the next turn, on another server."""
     process = (await server.results(chat))[1]["background_process_id"]
-    await server.go_on(
+    about = {"process_id": process}
+    output, killed, ended, listed = await server.called(
         chat,
         "after",
-        ("process_output", {"process_id": process}),
-        ("process_signal", {"process_id": process, "signal": "kill"}),
+        ("process_output", {**about, "wait_timeout": "0s"}),
+        ("process_signal", {**about, "signal": "kill"}),
+        ("process_output", {**about, "wait_timeout": "1m"}),
         ("process_list", {}),
     )
-    output, killed, listed = (await server.rests(chat))[2:]
     assert (output["running"], output["output"]) == (True, "begun\n")
     assert killed["success"], killed
+    assert not ended.get("running"), ended
     assert [each["running"] for each in listed["processes"] if each["id"] == process] == [False]

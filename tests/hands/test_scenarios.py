@@ -13,7 +13,9 @@ from chatd.domain.workspace_context import Binding
 from chatd.store import agents, bindings
 from chatd.store.pool import Pool
 from chatd.workspaces.briefing import ATTACHED, NONE_YET, STOPPED
+from chatd.workspaces.connecting import DIAL_S
 from tests.hands.chats import DELAY_S, Counts, Room, a_room
+from tests.support.clock import FakeClock
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
 from tests.support.workspaces import TEMPLATE
@@ -210,17 +212,21 @@ async def test_a_subagent_has_no_say_in_workspaces(dsn: str, pool: Pool) -> None
 
 
 @pytest.mark.promise("P14")
-async def test_an_agent_that_never_answers_holds_up_nobody_else(dsn: str, pool: Pool) -> None:
-    async with a_room(dsn, pool, delay_s=DELAY_S, dial_s=3) as room:
+async def test_an_agent_that_never_answers_holds_up_nobody_else(
+    dsn: str, pool: Pool, clock: FakeClock
+) -> None:
+    async with a_room(dsn, pool, clock=clock) as room:
         mute, other = await turn(room, None, CREATE, READ), await turn(room, None, CREATE, READ)
         agent_id = await agent_of(pool, mute)
         room.stand.exchange.deaf.add(agent_id)
         room.house.calls(("mute", *READ))
         await room.house.send(mute, "go on")
         await room.house.events.wait("tool_started", chat_id=mute, tool_call_id="mute")
+        await clock.asleep_on("dial_budget")
         await turn(room, other, READ)
         assert "result(" in await result(room, other)
         assert (await room.house.chat(mute)).state != "W"
         room.house.says("ok")
+        clock.advance(DIAL_S)
         await room.house.until(mute, "W")
         assert "it may work next time" in await result(room, mute)
