@@ -29,6 +29,7 @@ from chatd.domain.workspace import (
     VersionId,
 )
 
+Name = Annotated[str, Meta(max_length=32, pattern=r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$")]
 Values = Annotated[dict[str, str], Meta(max_length=100)]
 
 # Bodies and queries
@@ -39,7 +40,7 @@ class NewWorkspaceBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     template: str | None = None
     template_id: UUID | None = None
-    name: str | None = None
+    name: Name | None = None
     parameters: Values = {}
 
 
