@@ -1,0 +1,28 @@
+"""What takes too long for every day: `.venv/bin/python -m pytest tests/hands/longer.py`."""
+
+import pytest
+
+from tests.hands.servers import Site, execute
+from tests.hands.test_killed import holds
+from tests.support.local_rig import NO_SANDBOX
+
+pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+
+COUNT = "for i in $(seq 20); do echo line $i | tee -a lines; sleep 1; done"
+COUNTED = "".join(f"line {number}\n" for number in range(1, 21))
+
+
+async def test_a_command_of_twenty_seconds_outlives_two_servers(site: Site) -> None:
+    """Each is killed, and nobody is there until the next one is started."""
+    async with site.server() as first:
+        chat = await first.begin("count", site.create("plain"))
+        home = (await first.hands(chat)).home
+        await first.go_on(chat, "count", execute(COUNT), execute("cat lines"))
+        await holds(home / "lines", "line 3\n")
+        await first.kill()
+    async with site.server() as second:
+        await holds(home / "lines", "line 12\n")
+        await second.kill()
+    async with site.server() as third:
+        told, file = (await third.rests(chat))[1:]
+        assert (told["success"], told["output"], file["output"]) == (True, COUNTED, COUNTED)
