@@ -31,6 +31,7 @@ _LEVELS: Final[Mapping[str, int]] = {
     "commit_delayed": logging.WARNING,
     # Of an agent that does not answer, at every look.
     "context_not_read": logging.DEBUG,
+    "database_back": logging.INFO,
     "drain_started": logging.INFO,
     "drained": logging.INFO,
     # One for every chat that is watched; tick_failed says it once.
@@ -68,6 +69,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "chats_removed": "removed chats that were archived long ago",
     "commit_delayed": "the database is slow or away; a step waits to be written",
     "context_refused": "a workspace's instructions cannot be kept; chats go by the last good ones",
+    "database_back": "the database answers again",
     "drain_started": "stopping: waiting for the steps under way",
     "drained": "stopped: chats that were not done are left to other replicas",
     "lease_lost": "the database was away for too long; other replicas take the chats over",

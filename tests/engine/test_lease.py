@@ -123,3 +123,22 @@ async def test_a_tick_that_is_not_answered_is_given_up_and_another_one_made(
 
         await eventually(renewed)
         proxy.cut()
+
+
+async def test_failing_ticks_are_counted_and_their_end_is_told(
+    dsn: str, clock: FakeClock, proxy: Proxy
+) -> None:
+    """An operator reads of the first and of the end; the others would fill the log."""
+    async with (
+        FakeCompatible.running() as api,
+        a_house_with(proxy.dsn, api, clock=clock) as house,
+        wound(clock),
+    ):
+        proxy.refuse(new=True)
+        proxy.cut()
+        await house.events.wait("tick_failed", failures=2)
+        proxy.refuse(new=False)
+        back = await house.events.wait("database_back")
+        failures = [said["failures"] for name, said in house.events.seen if name == "tick_failed"]
+        assert failures == list(range(1, len(failures) + 1))
+        assert back == {"failed_ticks": len(failures)}

@@ -36,6 +36,8 @@ def test_an_event_is_counted_with_its_failure_and_its_time(
     [
         ("runner_failed", {"error_kind": "X"}, "ERROR"),
         ("tick_failed", {"error_kind": "database_down"}, "WARNING"),
+        ("tick_failed", {"error_kind": "database_down", "failures": 2}, "DEBUG"),
+        ("database_back", {"failed_ticks": 7}, "INFO"),
         ("drain_started", {"running": 2}, "INFO"),
         ("drain_started", {"running": 0}, "DEBUG"),
         ("drained", {"released": 0}, "DEBUG"),

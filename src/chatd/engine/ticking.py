@@ -46,6 +46,7 @@ class Ticking:
         self._running = running
         self._heard = heard
         self._ticks = Ticks(interval_s=every_s)
+        self._failures = 0
         self.draining = False
 
     async def run(self) -> None:
@@ -57,8 +58,13 @@ class Ticking:
                     await self._tick()
             except (Unavailable, TimeoutError) as error:
                 self._ticks = self._ticks.failed()
+                self._failures += 1
                 kind = error.code if isinstance(error, Unavailable) else "timeout"
-                self._env.emit("tick_failed", error_kind=kind)
+                self._env.emit("tick_failed", error_kind=kind, failures=self._failures)
+            else:
+                if self._failures:
+                    self._env.emit("database_back", failed_ticks=self._failures)
+                self._failures = 0
             await self._env.clock.sleep(self._pause(), "tick")
 
     def _pause(self) -> float:

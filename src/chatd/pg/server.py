@@ -6,6 +6,7 @@ them restarts it when it has died.
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import Mapping
 from typing import Final, Protocol
@@ -19,6 +20,8 @@ from chatd.pg.locks import GateBusy, Membership, gate
 from chatd.pg.log import bound_log
 from chatd.pg.places import Layout, address, choose_data_dir, choose_socket_dir
 from chatd.pg.postmaster import Site, StillRecovering, bring_up, is_up, stop_server
+
+log: Final = logging.getLogger(__name__)
 
 LEAVE_WAIT_S: Final = 20.0
 
@@ -83,6 +86,7 @@ class Embedded:
                 # Never initdb here: a cluster that has vanished is a loss that must be seen.
                 cluster.require(self._site.layout.cluster)
                 await bring_up(self._site)
+            log.warning("the embedded database had gone and is up again")
 
     async def close(self) -> None:
         async with self._turn:
