@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -191,19 +192,22 @@ async def seen(emitted: Emitted, event: str) -> bool:
     return emitted.counts[event] > 0
 
 
+@pytest.mark.parametrize(("struck_s", "beats"), [(None, 6), (15, 3)])
 async def test_a_worker_the_database_does_not_hear_gives_its_build_up(
-    pool: Pool, clock: FakeClock
+    pool: Pool, clock: FakeClock, struck_s: float | None, beats: int
 ) -> None:
+    """Before anybody else may take it."""
     await plant(pool)
     backend = FakeBackend()
     backend.hold = "asked"
     emitted = Emitted()
     line = Line(pool)
-    async with building(line, clock, backend, emitted=emitted, flush_s=1e6, reap_every_s=1e6):
+    late: dict[str, Any] = {"flush_s": 1e6, "reap_every_s": 1e6, "struck_s": struck_s}
+    async with building(line, clock, backend, emitted=emitted, **late):
         async with asyncio.timeout(20):
             await backend.reached.wait()
         line.cut = True
-        for _ in range(6):
+        for _ in range(beats):
             await pass_time(clock, "build_beat")
         await eventually(lambda: seen(emitted, "build_lost"), within_s=20)
 
