@@ -13,10 +13,11 @@ from chatd.api.wire import (
     SendBody,
     ToolResultsBody,
 )
+from chatd.api.workspace_wire import NewWorkspaceBody
 from chatd.domain.errors import InvalidInput
 
 CREATE, SEND, PATCH = Takes(CreateBody), Takes(SendBody), Takes(PatchBody)
-MOVE, RESULTS = Takes(MoveBody), Takes(ToolResultsBody)
+MOVE, RESULTS, WORKSPACE = Takes(MoveBody), Takes(ToolResultsBody), Takes(NewWorkspaceBody)
 HELLO = '"content": [{"type": "text", "text": "hi"}]'
 
 BODIES = [
@@ -62,6 +63,11 @@ BODIES = [
     (PATCH, '{"pin_order": 1.5}', "pin_order: must be a whole number"),
     (PATCH, '{"pin_order": -1}', "pin_order: must be at least 0"),
     (MOVE, '{"before": "x"}', "before: must be a whole number or null"),
+    (
+        WORKSPACE,
+        '{"template": "scratch", "name": "a--b"}',
+        "name: must have letters and digits, with single - between them",
+    ),
     (RESULTS, '{"results": [{"tool_call_id": 1}]}', "results[0].tool_call_id: must be text"),
 ]
 

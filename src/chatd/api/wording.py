@@ -26,6 +26,7 @@ _PATTERNS: Final[Mapping[str, str]] = {
     r"^[a-z][a-z0-9_-]{0,31}$": (
         "must have 1 to 32 small letters, digits, _ or -, and begin with a letter"
     ),
+    r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$": "must have letters and digits, with single - between them",
 }
 _TYPE: Final = re.compile(r"Expected `(?P<kinds>[^`]+)`(?:, got `(?P<got>[^`]+)`)?$")
 _BOUND: Final = re.compile(r"Expected `(?:int|float)[^`]*` (?P<how><=|>=|<|>) (?P<bound>\S+)$")

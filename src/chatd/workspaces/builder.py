@@ -167,7 +167,13 @@ class Builder:
             return
         await self._contained("log", lambda: building.log.flush(self._conn))
         if (done := await self._finish(building, ended)) is not None:
-            self._env.emit("build_ended", build_id=done.id, status=done.status)
+            self._env.emit(
+                "build_ended",
+                workspace_id=done.workspace_id,
+                build_id=done.id,
+                transition=done.transition,
+                status=done.status,
+            )
 
     async def _finish(self, building: Building, ended: Ended) -> Build | None:
         """Until it is written, or no longer ours to write. One that was written by a try whose
