@@ -151,7 +151,7 @@ async def test_a_server_that_stops_says_how_many_workspaces_go_on_and_how_to_end
     assert await ending.wait() == 0
 
     async def ended() -> bool:
-        return not (data_dir / "ws-supervisor" / "socket").exists()
+        return (data_dir / "ws-supervisor" / "lock").read_text() == ""
 
     await eventually(ended)
     said = "1 workspace goes on running for the next start; this ends it"

@@ -70,6 +70,8 @@ def serve(directory: Path, idle_s: float, ready: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with listening(directory) as listener:
         asyncio.run(Supervisor(directory, idle_s).run(listener, ready))
+    with contextlib.suppress(OSError):  # Or people would later kill whoever has the number then.
+        os.truncate(lock, 0)
 
 
 class Supervisor:
