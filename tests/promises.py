@@ -51,7 +51,6 @@ PROMISES = (
         id="P7",
         text="A command runs once: a new worker takes up the command that still runs, and a tool"
         " whose outcome cannot be known says so.",
-        so_far="a tool whose outcome cannot be known says so; there are no workspaces yet",
     ),
     Promise(
         id="P8",
@@ -80,12 +79,11 @@ PROMISES = (
     Promise(
         id="P13",
         text="Secrets stay in: no key appears in an answer, log, trace, environment or workspace.",
-        so_far="keys of providers; there are no workspaces yet",
+        so_far="keys of providers and of agents; there are no users with secrets of their own yet",
     ),
     Promise(
         id="P14",
         text="A dead workspace never hangs a chat: every step before the model call is bounded.",
-        so_far="looking up tools is bounded; there are no workspaces yet",
     ),
     Promise(
         id="P15",
