@@ -47,9 +47,13 @@ class TemplateFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     parameters: tuple[Parameter, ...] = ()
 
 
+_WORKDAY_S: Final = 8 * 3600
+"""Nobody is asked about a workspace of these, so one that is forgotten stops by itself."""
+
 BUILT_IN: Final = (
     TemplateFile(
         name="scratch",
+        default_ttl_s=_WORKDAY_S,
         display_name="Scratch",
         description="An empty directory, or a clone of a repository. Commands have no network.",
         readme="An empty home directory with the tools of the host. Give `repository` to begin "
@@ -78,6 +82,7 @@ BUILT_IN: Final = (
     ),
     TemplateFile(
         name="demo",
+        default_ttl_s=_WORKDAY_S,
         display_name="Demo",
         description="A small Python repository with a failing test, to try things out.",
         readme="A few files of Python and a test that fails. Ask for it to be mended.",
