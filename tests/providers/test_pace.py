@@ -6,7 +6,7 @@ import pytest
 
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model import CallDelta, ModelEvent, TextDelta, TextEnd, TextStart
-from chatd.providers.pace import PROMPT_READS, Beat, Pace, joined
+from chatd.providers.pace import CROWD, PROMPT_READS, Beat, Pace, joined
 
 NEVER_S = 3600.0
 
@@ -70,3 +70,13 @@ async def test_one_beat_is_for_all_who_wait_and_for_nobody_who_has_left() -> Non
     assert [task.done() for task in waiting] == [True, True, True]
     async with asyncio.timeout(10):
         await beat.next()
+
+
+async def test_a_beat_that_many_share_is_longer() -> None:
+    beat = Beat(every_s=0.001, crowded_s=NEVER_S)
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(beat.next() for _ in range(CROWD)))
+        late = asyncio.get_running_loop().create_task(beat.next())
+        await Beat(every_s=0.01).next()
+    assert not late.done()
+    late.cancel()

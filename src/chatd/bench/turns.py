@@ -19,7 +19,17 @@ from chatd.bench.script import MARK, Wish
 from chatd.bench.sides import Chatd, events_head, send
 from chatd.bench.stage import Stage
 from chatd.bench.wire import Tap, tapped
-from chatd.store import journal, listen, publish, usage, watched, workers
+from chatd.store import (
+    agents,
+    builds,
+    journal,
+    listen,
+    models,
+    publish,
+    usage,
+    watched,
+    workers,
+)
 
 TURN: Final = 3.0
 TOOLS: Final = 2.0
@@ -34,6 +44,10 @@ SHARED: Final[Mapping[str, str]] = {
     watched.VERSIONS: "poll",
     watched.RECENT: "poll",
     usage.ROLL_UP: "books",
+    builds.TAKE: "builds",
+    agents.ON_HOST: "agents",
+    models.MODELS: "models",
+    models.PROVIDERS: "models",
 }
 _CALLS: Final = 10
 _IDLE: Final = 50
