@@ -15,9 +15,10 @@ from chatd.domain.model import CallDelta, ModelEvent, TextDelta
 
 BEAT_S: Final = 0.03
 """Not shorter than viewers' parts are coalesced for: one reading is then one part."""
-CROWDED_S: Final = 0.05
-"""The beat when many streams share it: a wake-up costs the same however little there is to read."""
-CROWD: Final = 32
+LONGEST_S: Final = 0.1
+READINGS: Final = 1600
+"""In a second, of all streams together: a wake-up costs the same however little there is to read,
+so the beat grows with those who share it."""
 BUSY_S: Final = 0.05
 PROMPT_READS: Final = 8
 
@@ -25,23 +26,22 @@ PROMPT_READS: Final = 8
 class Beat:
     """The timer. It runs only while somebody waits for it."""
 
-    def __init__(self, every_s: float = BEAT_S, *, crowded_s: float = CROWDED_S) -> None:
-        self._every_s = every_s
-        self._crowded_s = crowded_s
-        self._crowded = False
+    def __init__(self, every_s: float = BEAT_S) -> None:
+        self._least_s = every_s
+        self.every_s = every_s
         self._waiting: list[asyncio.Future[None]] = []
 
     async def next(self) -> None:
         loop = asyncio.get_running_loop()
         if not self._waiting:
-            loop.call_later(self._crowded_s if self._crowded else self._every_s, self._ring)
+            loop.call_later(self.every_s, self._ring)
         waiter = loop.create_future()
         self._waiting.append(waiter)
         await waiter
 
     def _ring(self) -> None:
         waiting, self._waiting = self._waiting, []
-        self._crowded = len(waiting) >= CROWD
+        self.every_s = max(self._least_s, min(len(waiting) / READINGS, LONGEST_S))
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
