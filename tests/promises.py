@@ -74,7 +74,7 @@ PROMISES = (
     Promise(
         id="P12",
         text="Nobody sees another's chat: what you may not read is not found, everywhere.",
-        so_far="the API and its streams; there are no files and no tools yet",
+        so_far="the API, its streams and the tools; there are no files of chats yet",
     ),
     Promise(
         id="P13",
