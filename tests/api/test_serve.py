@@ -27,13 +27,13 @@ class Raw:
 
     async def good(self) -> None:
         self._writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await self._reader.readuntil(b'{"status":"ok"}')
 
     async def hung_up_on(self) -> None:
         self._writer.write(b"GET /healthz HT")
         with suppress(ConnectionError):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 assert await self._reader.read() == b""
 
     async def close(self) -> None:

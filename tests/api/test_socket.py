@@ -233,7 +233,7 @@ async def test_a_page_that_goes_leaves_nothing_behind(front: Front) -> None:
     async with page(front) as mine:
         await mine.subscribe(topic(chat_id))
         assert front.replica.feeds.watched == 1
-    async with page(front) as mine, asyncio.timeout(5):
+    async with page(front) as mine, asyncio.timeout(30):
         while front.replica.feeds.watched:
             await mine.tell(type="ping")
             await mine.next()

@@ -233,7 +233,7 @@ async def test_a_child_created_just_before_its_root_is_archived_goes_along(
     pool: Pool, transactor: Transactor
 ) -> None:
     await open_chat(pool, 1)
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         async with pool.transaction() as spawning:
             assert await apply(spawning, child_of(2, parent=1), ChangeId(1)) is not None
             shelving = group.create_task(transactor.run_family(ROOT, shelve, ChangeId(2)))
@@ -247,7 +247,7 @@ async def test_a_child_created_just_after_its_root_is_archived_is_refused(
     pool: Pool, transactor: Transactor
 ) -> None:
     await open_chat(pool, 1)
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         async with pool.transaction() as shelving:
             for change in shelve(await chats.lock_family(shelving, ROOT)):
                 assert await apply(shelving, change, ChangeId(2)) is not None

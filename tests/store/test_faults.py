@@ -29,7 +29,7 @@ async def near(empty_dsn: str) -> AsyncGenerator[Session]:
     session = await connect(ConnectConfig(dsn=empty_dsn))
     await session.execute(LEDGER)
     yield session
-    await session.close(within_s=5)
+    await session.close(within_s=30)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_a_statement_on_a_session_known_to_be_lost_was_never_sent(
     gone = asyncio.Event()
     far.on_lost(gone.set)
     line.cut()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await gone.wait()
     error = await fault(far.execute(ENTER))
     assert isinstance(error, Unavailable)

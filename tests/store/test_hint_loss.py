@@ -35,12 +35,12 @@ class Ear:
         self.dirty.put_nowait(None)
 
     async def is_told_that_all_is_dirty(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await self.dirty.get()
 
     async def hears_of(self, version: int) -> None:
         """Sooner or later, perhaps after hints of older ones."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while (await self.hints.get()).snapshot_version < version:
                 pass
 

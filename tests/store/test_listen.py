@@ -45,11 +45,11 @@ class Ear:
 
     async def hears(self) -> int:
         """The version of the next hint."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return (await self.hints.get()).snapshot_version
 
     async def told_dirty(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await self.dirty.get()
 
 

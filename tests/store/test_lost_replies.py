@@ -60,7 +60,7 @@ class Line:
         self._at = (query, how)
 
     async def has_failed(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await self._there.wait()
 
 

@@ -120,7 +120,7 @@ def test_a_checkout_with_other_line_ends_is_the_same_migration(tmp_path: Path) -
 async def onlooker(empty_dsn: str) -> AsyncGenerator[Session]:
     session = await connect(ConnectConfig(dsn=empty_dsn, application_name="onlooker"))
     yield session
-    await session.close(within_s=5)
+    await session.close(within_s=30)
 
 
 @asynccontextmanager

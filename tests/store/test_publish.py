@@ -38,7 +38,7 @@ class Audience:
         self._heard.put_nowait((heard.chat_id.int, heard.snapshot_version, heard.kind))
 
     async def next(self, count: int) -> list[Said]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return [await self._heard.get() for _ in range(count)]
 
 
@@ -48,7 +48,7 @@ async def audience(dsn: str) -> AsyncGenerator[Audience]:
     audience = Audience(session)
     await session.listen("chatd", audience.hear)
     yield audience
-    await session.close(within_s=5)
+    await session.close(within_s=30)
 
 
 def publisher_on(dsn: str, clock: FakeClock, **wishes: float) -> Publisher:

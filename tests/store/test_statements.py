@@ -63,7 +63,7 @@ async def test_every_statement_can_be_prepared(dsn: str) -> None:
     async with session_to(dsn) as session:
         for number, (name, statement) in enumerate(STATEMENTS.items()):
             try:
-                await session.script(f"PREPARE it_{number} AS {statement}", within_s=5)
+                await session.script(f"PREPARE it_{number} AS {statement}", within_s=30)
             except ChatdError as error:
                 refused[name] = error.message
     assert refused == {}

@@ -81,7 +81,7 @@ async def test_no_time_of_a_workers_own_clock_reaches_the_database(dsn: str) -> 
     """So that no skew between hosts can make anybody look dead."""
     async with session_to(dsn) as session:
         for name in ("ACQUIRE", "RELEASE", "TICK", "STRIKE"):
-            await session.script(f"PREPARE {name} AS {vars(workers)[name]}", within_s=5)
+            await session.script(f"PREPARE {name} AS {vars(workers)[name]}", within_s=30)
         types = await session.fetchval(
             "SELECT array_agg(t::text) FROM pg_prepared_statements, unnest(parameter_types) t"
         )

@@ -90,7 +90,7 @@ async def test_a_start_waits_for_whoever_is_taking_the_chat_away(pool: Pool) -> 
         with pytest.raises(StaleFence):
             await tool_runs.start(pool, CHAT, CALL, Fence.of(chat))
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group, pool.transaction() as session:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group, pool.transaction() as session:
         await write(session, send_message(chat, rollback, OTHER_WORKER))
         group.create_task(start())
         await eventually(lambda: somebody_waits(pool))

@@ -149,7 +149,7 @@ async def test_a_roll_up_never_goes_back(pool: Pool) -> None:
 async def test_two_roll_ups_at_once_count_once(pool: Pool) -> None:
     for ago_s in (5000, 4000, 3000):
         await spend(pool, 100, ago_s=ago_s)
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group, pool.transaction() as first:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group, pool.transaction() as first:
         await usage.roll_up(first)
         group.create_task(usage.roll_up(pool))
         await eventually(lambda: somebody_waits(pool))

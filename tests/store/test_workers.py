@@ -162,7 +162,7 @@ async def test_releasing_and_archiving_a_family_at_once_do_not_wait_for_each_oth
         async with pool.transaction() as session:
             await chats.lock_family(session, chat_id(5))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         for _ in range(20):
             await asyncio.gather(lock_family(), workers.release(pool, WORKER), lock_family())
             await workers.acquire(pool, WORKER, roots=9, children=9)

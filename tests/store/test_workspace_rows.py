@@ -306,7 +306,7 @@ async def test_an_impossible_build_cannot_be_written(pool: Pool, constraint: str
     await plant(pool)
     async with pool.transaction() as session:
         with pytest.raises(ChatdError, match=constraint):
-            await session.script(f"UPDATE workspace_builds SET {WRONG[constraint]}", within_s=5)
+            await session.script(f"UPDATE workspace_builds SET {WRONG[constraint]}", within_s=30)
         await session.execute("ROLLBACK")
         await session.execute("BEGIN")
 

@@ -254,7 +254,7 @@ async def test_many_chats_are_asked_after_in_one_statement(dsn: str, clock: Fake
         last = flush(1, 1, b"{}", episode=Episode.of(running_chat(31)))
         await journal.append(pool, [last])
         sent.clear()
-        async with running(tail), asyncio.timeout(5):
+        async with running(tail), asyncio.timeout(30):
             await woken.wait()
         assert sent == [journal.TAIL]
 
@@ -307,7 +307,7 @@ async def test_a_database_that_is_away_makes_previews_late_and_no_more(
         await journal.append(pool, [flush(1, 2, b"{}\n{}")])
         proxy.refuse(new=False)
         await clock.pass_over("tail_retry")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await woken.wait()
         followed = tail.find(running_chat().id)
         assert followed is not None

@@ -218,7 +218,7 @@ async def test_after_a_hole_the_preview_stops_and_the_message_comes_all_the_same
         await far.watch(viewer, shows("seen"))
         lost = journal.Flush(episode=Episode.of(chat), first_seq=3, last_seq=3, parts=b"{}")
         await journal.append(house.pool, [lost])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while (followed := house.there.tail.find(chat.id)) and not followed.broken:
                 await house.pool.fetchval("SELECT pg_sleep(0.005)")
         recorder.add("assistant", [text(" unseen")])

@@ -26,7 +26,7 @@ _EVENT = msgspec.json.Decoder(WatchEvent | WatchReady)
 
 
 async def told(watcher: Watcher) -> WatchEvent | WatchReady:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         (event,) = (await watcher.next()).events
     return _EVENT.decode(event)
 

@@ -144,7 +144,7 @@ class TestServer:
                 row["datname"] for row in await session.fetch("SELECT datname FROM pg_database")
             }
         finally:
-            await session.close(within_s=5)
+            await session.close(within_s=30)
 
 
 class Clone:
@@ -162,7 +162,7 @@ class Clone:
 
     def drop(self) -> None:
         if self._session is not None:
-            self._server.run(self._session.close(within_s=5))
+            self._server.run(self._session.close(within_s=30))
         self._server.drop(self._name)
 
     async def _clean(self, patience_s: float) -> list[str]:
@@ -223,7 +223,7 @@ async def _once(dsn: str, sql: str) -> None:
     try:
         await session.script(sql, within_s=30)
     finally:
-        await session.close(within_s=5)
+        await session.close(within_s=30)
 
 
 def _link(dsn: str) -> ConnectConfig:

@@ -182,7 +182,7 @@ class Front:
             data = io.BytesIO(body if isinstance(body, bytes) else msgspec.json.encode(body))
         sent = authorized(token) | dict(headers or {})
         async with (
-            asyncio.timeout(10),
+            asyncio.timeout(30),
             self.http.request(method, f"/api/v1{path}", data=data, headers=sent) as response,
         ):
             content = await response.read()
@@ -191,7 +191,7 @@ class Front:
 
     async def open_page(self, path: str) -> Answer:
         """Outside of the API."""
-        async with asyncio.timeout(10), self.http.get(path) as response:
+        async with asyncio.timeout(30), self.http.get(path) as response:
             found = {name.lower(): value for name, value in response.headers.items()}
             content = await response.read()
             return Answer(status=response.status, headers=found, content=content)

@@ -124,7 +124,7 @@ async def session_to(dsn: str) -> AsyncGenerator[Session]:
     try:
         yield session
     finally:
-        await session.close(within_s=5)
+        await session.close(within_s=30)
 
 
 @asynccontextmanager

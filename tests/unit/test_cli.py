@@ -141,7 +141,7 @@ async def test_the_first_signal_asks_and_the_second_breaks_off() -> None:
         stop.started()
         return stop
 
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         serving = group.create_task(asyncio.Event().wait())
         stop = stop_in(serving)
         stop.on_signal()
@@ -151,7 +151,7 @@ async def test_the_first_signal_asks_and_the_second_breaks_off() -> None:
 
 
 async def test_a_signal_before_the_start_is_done_breaks_it_off() -> None:
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         starting = group.create_task(asyncio.Event().wait())
         Stop(starting).on_signal()
         assert starting.cancelling() == 1

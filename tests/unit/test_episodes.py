@@ -49,7 +49,7 @@ class Stage:
 
     async def wakes(self) -> int:
         """How many parts there were when the viewer was woken next."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await self.woken.get()
 
     def tape(self) -> Tape:
