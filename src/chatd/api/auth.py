@@ -7,7 +7,6 @@ or a workspace is said by `own` and `own_workspace`, and nowhere else.
 
 import hashlib
 import hmac
-import os
 import secrets
 import string
 from collections.abc import Mapping
@@ -22,12 +21,12 @@ from chatd.domain.chat import Chat
 from chatd.domain.errors import ChatdError, NotFound
 from chatd.domain.ids import UserId
 from chatd.domain.workspace_rules import Standing
+from chatd.kept import MOST, kept_line
 
 ADMIN: Final = UserId(UUID("c4a7d000-0000-4000-8000-000000000001"))
 FILE: Final = "admin-token"
 
 _BEARER: Final = "bearer "
-_LONGEST: Final = 4096
 _TOKEN_LETTERS: Final = frozenset(string.ascii_letters + string.digits + string.punctuation)
 
 
@@ -81,44 +80,14 @@ def admin_token(given: str | None, data_dir: Path) -> str:
         return _checked(given, "The administrator's token")
     path = data_dir / FILE
     try:
-        if not path.exists():
-            _keep(path, secrets.token_urlsafe(32))
-        with path.open("rb") as file:
-            text = file.read(_LONGEST).decode(errors="replace").strip()
+        text = kept_line(path, lambda: secrets.token_urlsafe(32))
     except OSError as error:
         raise ChatdError(f"cannot keep the token in {path}: {error.strerror}") from error
     return _checked(text, str(path))
 
 
-def _keep(path: Path, token: str) -> None:
-    """Whole or not at all, for our eyes only, and never over one that is there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{FILE}.{secrets.token_hex(8)}")
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(f"{token}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(new, path)
-        except FileExistsError:
-            return
-        _sync(path.parent)
-    finally:
-        new.unlink(missing_ok=True)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _checked(token: str, what: str) -> str:
     """One that no header could carry would lock everybody out."""
-    if not token or len(token) >= _LONGEST or not _TOKEN_LETTERS.issuperset(token):
+    if not token or len(token) >= MOST or not _TOKEN_LETTERS.issuperset(token):
         raise ChatdError(f"{what} must be plain letters, digits and punctuation, and not empty.")
     return token
