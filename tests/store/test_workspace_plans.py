@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from chatd.store import agents, bindings, builds, context_rows, overdue, workspaces
+from chatd.store import agents, bindings, builds, overdue, workspaces
 from chatd.store.conn import Session
 from tests.support.factories import CHAT, WORKER
 from tests.support.plans import plan_of, rows_read
@@ -65,7 +65,6 @@ async def test_nothing_asked_of_one_workspace_or_host_scans_them_all(dsn: str) -
         "missed": agents.MISSED,
         "on host": agents.ON_HOST,
         "remember": bindings.REMEMBER,
-        "behind": context_rows.BEHIND,
         "overdue": overdue.FIND,
     }
     async with session_to(dsn) as session:

@@ -9,7 +9,6 @@ import pytest
 from chatd.clock import SystemClock
 from chatd.domain.chat import Chat, Fence
 from chatd.domain.hands import AgentConn, AgentLost, Context, Resource
-from chatd.domain.ids import ChatId
 from chatd.domain.states import State
 from chatd.domain.workspace import AgentRow, Pulse
 from chatd.store import agents, bindings, builds, chats, context_rows
@@ -21,7 +20,7 @@ from chatd.workspaces.context_watch import ContextWatch
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed
 from tests.support.store import plant_in
-from tests.support.streaming import env_with
+from tests.support.streaming import Emitted, env_with
 from tests.support.workspaces import (
     HOST,
     agent_id,
@@ -46,9 +45,9 @@ class Place:
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self.env = env_with(SystemClock())
-        self.behind: list[ChatId] = []
-        self.contexts = Contexts(pool, self.env, fell_behind=self.behind.append)
+        self.emitted = Emitted()
+        self.env = env_with(SystemClock(), self.emitted)
+        self.contexts = Contexts(pool, self.env)
         self.words = says("Use tabs.")
         self.asked = 0
         self.lost = False
@@ -114,8 +113,10 @@ async def test_what_is_pinned_stays_until_somebody_wants_it_anew(place: Place) -
     first = await place.told(epoch=1)
     place.words = says("Use spaces.", version=2)
     assert await place.contexts.store(agent_id(1), place.words, initial=False)
-    assert place.behind == [CHAT]
     assert await place.told(epoch=2) == first
+    pinned = await context_rows.pinned(place.pool, CHAT)
+    assert pinned is not None
+    assert pinned.dirty
     await place.contexts.refresh(CHAT, agent_id(1))
     assert "Use spaces." in await place.told(epoch=3)
 
@@ -163,17 +164,19 @@ async def test_nothing_to_read_leaves_where_commands_run(place: Place) -> None:
     assert await place.told() == f"{ATTACHED} Commands run in /home/dev unless told otherwise."
 
 
-async def test_changes_are_found_by_looking_and_written_once(place: Place, pool: Pool) -> None:
+async def test_changes_are_found_by_looking_and_offered_once(place: Place, pool: Pool) -> None:
     await place.told()
     await agents.heard(pool, {agent_id(1): Pulse(boot_id="first")})
     watch = ContextWatch(pool, place.contexts, place.read, place.env, [HOST])
     await watch.look()
-    place.words = says("Use spaces.", version=2)
+    place.words = good = says("Use spaces.", version=2)
+    await watch.look()
+    assert await context_rows.latest(pool, agent_id(1)) == good
+    place.words = says("x" * 300_000, version=3)
     await watch.look()
     await watch.look()
-    assert place.behind == [CHAT]
-    latest = await context_rows.latest(pool, agent_id(1))
-    assert latest == place.words
+    assert place.emitted.counts["context_refused"] == 1
+    assert await context_rows.latest(pool, agent_id(1)) == good
 
 
 async def test_an_agent_that_has_started_anew_counts_from_the_beginning(

@@ -6,7 +6,6 @@ import asyncio
 import msgspec
 
 from chatd.domain.hands import Context, Resource
-from chatd.domain.ids import ChatId
 from chatd.domain.states import State
 from chatd.domain.workspace_parameters import resolve_parameters
 from chatd.store import bindings, builds, context_rows, templates
@@ -122,24 +121,21 @@ async def test_a_chat_goes_by_what_it_has_pinned_until_it_pins_anew(
     pool: Pool, clock: FakeClock
 ) -> None:
     await a_chat_in_a_workspace(pool)
-    behind: list[ChatId] = []
-    contexts = Contexts(pool, env_with(clock), fell_behind=behind.append)
+    contexts = Contexts(pool, env_with(clock))
     assert await contexts.pinned(CHAT, agent_id(1)) is None
     first = context(1, "a", "b", "half \ud800")
     assert await contexts.store(agent_id(1), first, initial=True)
     pinned = await contexts.pinned(CHAT, agent_id(1))
     assert pinned is not None
     assert [r.content for r in pinned.context.resources] == ["a", "b", "half \ufffd"]
-    assert (pinned.dirty, behind) == (False, [])
+    assert not pinned.dirty
     second = context(2, "a2")
     assert await contexts.store(agent_id(1), second, initial=False)
     kept = await contexts.pinned(CHAT, agent_id(1))
     assert kept == msgspec.structs.replace(pinned, dirty=True)
-    assert behind == [CHAT]
     renewed = await contexts.refresh(CHAT, agent_id(1))
     assert renewed is not None
     assert (renewed.context, renewed.dirty) == (second, False)
-    assert await context_rows.behind(pool, agent_id(1)) == []
 
 
 async def test_an_older_word_does_not_replace_a_newer_one(pool: Pool, clock: FakeClock) -> None:

@@ -83,11 +83,6 @@ LATEST: Final[LiteralString] = f"""
          FROM agent_context_resources r WHERE r.agent_id = s.agent_id) AS resources
     FROM agent_context_snapshots s WHERE s.agent_id = $1"""
 
-BEHIND: Final[LiteralString] = """
-    SELECT b.chat_id FROM chat_bindings b
-    JOIN agent_context_snapshots s ON s.agent_id = b.agent_id
-    WHERE b.agent_id = $1 AND b.context_hash <> s.hash ORDER BY b.chat_id LIMIT $2"""
-
 
 async def put(conn: Conn, agent_id: AgentId, context: Context, *, initial: bool) -> bool:
     """Its latest word. `initial`: the agent has begun to count anew. False if a newer one is
@@ -150,8 +145,3 @@ def _context(row: Row) -> Context:
         os=row["os"],
         resources=_RESOURCES.decode(row["resources"]),
     )
-
-
-async def behind(conn: Conn, agent_id: AgentId, *, most: int = 1000) -> list[ChatId]:
-    """Chats of this agent that go by something else than it has said last."""
-    return [row["chat_id"] for row in await conn.fetch(BEHIND, agent_id, most)]

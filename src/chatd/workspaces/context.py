@@ -1,11 +1,10 @@
 """Brings what an agent says of its workspace into the rows, and pins it to chats.
 
 The agent is asked, not believed: what is too big is refused whole and the last good word stays.
-A chat goes by what it has pinned; a newer word makes it fall behind, and that is told.
+A chat goes by what it has pinned; whoever reads that is told whether there is a newer word.
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from chatd.domain.errors import InvalidInput
@@ -20,19 +19,10 @@ from chatd.store.conn import Conn
 WITHIN_S: Final = 5.0
 
 
-def _to_nobody(chat_id: ChatId) -> None:
-    del chat_id
-
-
 class Contexts:
-    """`fell_behind` is told of chats whose pinned context is no longer what the agent says."""
-
-    def __init__(
-        self, conn: Conn, env: Env, *, fell_behind: Callable[[ChatId], None] = _to_nobody
-    ) -> None:
+    def __init__(self, conn: Conn, env: Env) -> None:
         self._conn = conn
         self._env = env
-        self._fell_behind = fell_behind
 
     async def store(self, agent_id: AgentId, context: Context, *, initial: bool) -> bool:
         """False if it was refused: too big, or older than what is there."""
@@ -41,11 +31,7 @@ class Contexts:
         except InvalidInput as error:
             self._env.emit("context_refused", agent_id=agent_id, error_kind=error.code)
             return False
-        if not await context_rows.put(self._conn, agent_id, context, initial=initial):
-            return False
-        for chat_id in await context_rows.behind(self._conn, agent_id):
-            self._fell_behind(chat_id)
-        return True
+        return await context_rows.put(self._conn, agent_id, context, initial=initial)
 
     async def pull(self, agent_id: AgentId, conn: AgentConn, *, initial: bool = False) -> bool:
         """Ask the agent for what it has to say now. `initial`: it has started anew, and counts

@@ -60,8 +60,9 @@ class ContextWatch:
                     return
                 # A new life of the agent counts from the beginning.
                 initial = before is None or before[0] != agent.boot_id
-                if await self._contexts.store(agent.id, context, initial=initial):
-                    self._seen[agent.id] = (agent.boot_id, context.version)
+                await self._contexts.store(agent.id, context, initial=initial)
+                # What was refused, or is there from another replica, is not offered again.
+                self._seen[agent.id] = (agent.boot_id, context.version)
             except (ChatdError, TimeoutError) as error:
                 kind = error.code if isinstance(error, ChatdError) else "timeout"
                 self._env.emit("context_not_read", agent_id=agent.id, error_kind=kind)
