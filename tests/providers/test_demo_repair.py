@@ -7,6 +7,7 @@ import asyncio
 from pathlib import Path
 
 import msgspec
+import pytest
 from msgspec import Raw
 
 from chatd.domain.model import (
@@ -34,10 +35,11 @@ async def story(
     workshop: Workshop,
     tools: tuple[ToolSpec, ...] = ALL_TOOLS,
     told: tuple[PromptMessage, ...] = (),
+    asked_for: str = "Please fix the failing test",
 ) -> list[PromptMessage]:
     """The conversation, until the model calls no more tools. Every step is played by a new
     provider: nothing may be remembered but what is in the request."""
-    messages = told or (message("user", "Please fix the failing test"),)
+    messages = told or (message("user", asked_for),)
     for _ in range(STEPS):
         provider = DemoProvider(ProviderSettings(kind="demo"), FakeClock())
         request = ModelRequest(model="demo", messages=messages, tools=tools, options=UNPACED)
@@ -89,6 +91,39 @@ async def test_without_a_workspace_one_is_made(tmp_path: Path) -> None:
     messages = await story(workshop)
     assert "All three tests pass now." in last_words(messages)
     assert workshop.calls[:4] == ["execute", "list_templates", "create_workspace", "execute"]
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "shown"), [("run a command", "Linux"), ("list the files", "hello.txt")]
+)
+async def test_a_command_without_a_workspace_makes_one_first(
+    tmp_path: Path, asked_for: str, shown: str
+) -> None:
+    (tmp_path / "hello.txt").touch()
+    workshop = Workshop(tmp_path, exists=False)
+    words = last_words(await story(workshop, asked_for=asked_for))
+    assert words.startswith("Done. The tool `execute` answered:")
+    assert shown in words
+    assert workshop.calls == ["execute", "list_templates", "create_workspace", "execute"]
+
+
+async def test_a_stopped_workspace_is_started(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, stopped=True)
+    words = last_words(await story(workshop, asked_for="list files"))
+    assert words.startswith("Done.")
+    assert workshop.calls == ["execute", "start_workspace", "execute"]
+
+
+@pytest.mark.parametrize("name", ["execute", "list_templates", "create_workspace"])
+async def test_a_command_that_finds_no_workspace_says_what_the_tool_said(
+    tmp_path: Path, name: str
+) -> None:
+    """Each tool is tried twice: somebody may have stopped the first call."""
+    workshop = Workshop(tmp_path, exists=name == "execute", broken=frozenset({name}))
+    words = last_words(await story(workshop, asked_for="run a command"))
+    assert words.startswith("I have no workspace that I can run commands in.")
+    assert f"{name} is broken" in words
+    assert workshop.calls.count(name) == 2
 
 
 async def test_an_edit_that_fails_is_made_good_by_writing_the_file(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ _SCHEMAS = {
     "edit_files": {"files": {"type": "array", "description": "path, edits: old_text, new_text"}},
     "list_templates": dict[str, object](),
     "create_workspace": {"template_id": {"type": "string"}, "name": {"type": "string"}},
+    "start_workspace": dict[str, object](),
 }
 
 Object = dict[str, object]
@@ -38,11 +39,20 @@ class Refused(Exception):
 
 
 class Workshop:
-    """`exists` says whether there is a workspace yet. `broken` tools always fail."""
+    """`exists` says whether there is a workspace yet, `stopped` that it does not run. `broken`
+    tools always fail."""
 
-    def __init__(self, place: Path, *, exists: bool = True, broken: frozenset[str] = frozenset()):
+    def __init__(
+        self,
+        place: Path,
+        *,
+        exists: bool = True,
+        stopped: bool = False,
+        broken: frozenset[str] = frozenset(),
+    ) -> None:
         self.place = place
         self.exists = exists
+        self.stopped = stopped
         self.broken = broken
         self.calls: list[str] = []
 
@@ -65,6 +75,11 @@ class Workshop:
                     raise Refused("template not found")
                 self.exists = True
                 return {"created": True, "workspace_name": str(args["name"])}
+            case "start_workspace":
+                self.stopped = False
+                return {"started": True}
+            case _ if self.stopped:
+                raise Refused("The workspace has no running agent. Start it with start_workspace.")
             case _ if not self.exists:
                 raise Refused("The chat has no workspace. Use create_workspace first.")
             case "execute":

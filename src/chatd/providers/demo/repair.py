@@ -6,11 +6,9 @@ so far; a step that failed is tried once more, then the model says what went wro
 
 from typing import Final
 
-import msgspec
-from msgspec import Struct
-
 from chatd.providers.demo.beats import Beat, Say, Scene, Think, Use, say
 from chatd.providers.demo.project import CODE, FIXED, RIGHT, TEST, WRONG, Place
+from chatd.providers.demo.room import give_up, run
 from chatd.providers.demo.turn import Turn, Used
 
 LOOK: Final = "pwd && ls -1 | head -n 20; python3 --version"
@@ -18,86 +16,32 @@ NEEDED: Final = ("execute", "read_file", "write_file", "edit_files")
 MAX_CALLS: Final = 30
 
 
-class _Template(Struct, frozen=True):
-    id: str
-    name: str = ""
-
-
-class _Templates(Struct, frozen=True):
-    templates: tuple[_Template, ...] = ()
-    recommended_template_id: str | None = None
-
-
 def repair(turn: Turn) -> Scene:
     missing = [name for name in NEEDED if not turn.has(name)]
     if missing:
         return _no_tools(missing)
     if len(turn.used) > MAX_CALLS:
-        return _give_up("I have used many tools and am not there yet.", None)
+        return give_up("I have used many tools and am not there yet.", None)
+    words = "A test is to be fixed. I'll look around in the workspace first."
+    if (scene := run(turn, LOOK, words)) is not None:
+        return scene
     found = _place(turn)
-    return _find_workspace(turn) if found is None else _work(turn, found)
+    if found is None:
+        return give_up("I do not understand what I see in this workspace.", turn.used[-1])
+    return _work(turn, found)
 
 
 def _place(turn: Turn) -> Place | None:
     """From what the look around has printed: first where commands run, then what is there."""
     for used in turn.done("execute", command=LOOK):
         lines = str(used.result.get("output", "")).strip().splitlines()
-        if used.is_error or not lines or not lines[0].startswith("/"):
+        if used.failed or not lines or not lines[0].startswith("/"):
             continue
         home = lines[0].strip().rstrip("/")
         if {"basket.py", "test_basket.py"} <= set(lines[1:]):
             return Place(path=home, ours=False)
         return Place(path=f"{home}/chatd-demo", ours=True)
     return None
-
-
-# A place to work
-
-
-def _find_workspace(turn: Turn) -> Scene:
-    looks = turn.done("execute", command=LOOK)
-    if not looks:
-        return _scene(
-            Think(text="A test is to be fixed. First I need to see where I am.\n"),
-            Say(text="I'll look around in the workspace first."),
-            Use(name="execute", args={"command": LOOK}),
-        )
-    made = turn.done("create_workspace")
-    if made and not made[-1].failed and len(looks) < 2:
-        return _scene(
-            Say(text="The workspace is there. Let me look again."),
-            Use(name="execute", args={"command": LOOK}),
-        )
-    if made or not turn.has("list_templates", "create_workspace"):
-        return _give_up("I have no workspace that I can run commands in.", turn.used[-1])
-    return _make_workspace(turn)
-
-
-def _make_workspace(turn: Turn) -> Scene:
-    listed = turn.done("list_templates")
-    if not listed:
-        return _scene(
-            Think(text="There is no workspace yet. I can make one from a template.\n"),
-            Say(text="There is no workspace yet. I'll see which templates there are."),
-            Use(name="list_templates", args={}),
-        )
-    template = _first_template(listed[-1])
-    if template is None:
-        return _give_up("There is no template that I could make a workspace from.", listed[-1])
-    return _scene(
-        Say(text="I'll make a workspace from the one with the demo. This can take a moment."),
-        Use(name="create_workspace", args={"template_id": template, "name": "demo"}),
-    )
-
-
-def _first_template(listed: Used) -> str | None:
-    try:
-        found = msgspec.json.decode(listed.text, type=_Templates)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-    demo = next((each.id for each in found.templates if each.name == "demo"), None)
-    first = found.templates[0].id if found.templates else None
-    return demo or found.recommended_template_id or first
 
 
 # The work itself
@@ -113,7 +57,7 @@ def _work(turn: Turn, place: Place) -> Scene:
     if not _settled(tests, 1):
         return _enough(tests, 2) or _test(place.command, "Now the tests.")
     if "No module named" in tests[0].text or "not found" in tests[0].text:
-        return _give_up("There is nothing in this workspace to run the tests with.", tests[0])
+        return give_up("There is nothing in this workspace to run the tests with.", tests[0])
     read = turn.done("read_file", path=place.code) + turn.done("read_file", path=place.test)
     if not _settled(read, 2):
         return _enough(read, 4) or _read(place)
@@ -130,7 +74,7 @@ def _settled(calls: list[Used], wanted: int) -> bool:
 
 def _enough(calls: list[Used], most: int) -> Scene | None:
     """None as long as another try makes sense."""
-    return _give_up("That did not work.", calls[-1]) if len(calls) >= most else None
+    return give_up("That did not work.", calls[-1]) if len(calls) >= most else None
 
 
 def _test(command: str, words: str) -> Scene:
@@ -196,7 +140,7 @@ def _mend(turn: Turn, code: str) -> Scene:
 
 def _show(turn: Turn, place: Place, test: Used) -> Scene:
     if test.result.get("exit_code", 0) != 0 or "FAILED" in test.text:
-        return _give_up("The tests still fail, which my script did not foresee.", test)
+        return give_up("The tests still fail, which my script did not foresee.", test)
     if place.ours:
         return _report(place, f"-{WRONG}\n+{RIGHT}")
     shown = turn.done("execute", command=place.diff)
@@ -221,7 +165,7 @@ All three tests pass now.
 **Where:** `{place.code}`
 
 Each of my steps was committed before the next one began. So try this again, and in the middle of \
-it close the page, or press Stop and say *continue*, or kill the server and start it again: the \
+it stop following, or interrupt me and say *continue*, or kill the server and start it again: the \
 work goes on where it was.
 """
     )
@@ -234,21 +178,10 @@ def _no_tools(missing: list[str]) -> Scene:
     names = ", ".join(f"`{name}`" for name in missing)
     return say(
         f"I would look around in a workspace, write a small project with a bug, run its tests and"
-        f" fix it. But this chat does not offer me what I need for that: {names}.\n\nGive the chat"
-        " a workspace and ask me again."
+        f" fix it. But this chat does not offer me what I need for that: {names}.\n\nThat comes"
+        " with workspaces, which this server may have switched off: see `workspaces.enabled` among its"
+        " settings."
     )
-
-
-def _give_up(what: str, last: Used | None) -> Scene:
-    told = (
-        "" if last is None else f"\n\nThe last tool, `{last.name}`, said:\n\n{_fenced(last.text)}"
-    )
-    return say(f"{what}{told}\n\nI stop here. Ask me again once that is mended.")
-
-
-def _fenced(text: str) -> str:
-    cut = text.strip()[:600].replace("```", "'''")
-    return f"```\n{cut}\n```"
 
 
 def _scene(*beats: Beat) -> Scene:

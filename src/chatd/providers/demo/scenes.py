@@ -11,6 +11,7 @@ from chatd.providers.demo import words
 from chatd.providers.demo.beats import Break, Cite, Refuse, Say, Scene, Think, Use, say
 from chatd.providers.demo.foreign import call, foreign, mentioned
 from chatd.providers.demo.repair import repair
+from chatd.providers.demo.room import run
 from chatd.providers.demo.turn import Turn, Used, prompts, read_turn
 
 SLOW: Final = 0.1
@@ -85,24 +86,22 @@ def _refusal(_turn: Turn) -> Scene:
 
 
 def _tool(turn: Turn) -> Scene:
+    if turn.has("execute"):
+        return _command(turn, "date && uname -sr && pwd", "I'll run a command in the workspace.")
     if turn.used:
         return _shown(turn.used[-1])
-    if turn.has("execute"):
-        command = "date && uname -sr && pwd"
-        return Scene(
-            beats=(
-                Say(text="I'll run a command in the workspace."),
-                Use(name="execute", args={"command": command}),
-            )
-        )
     if others := foreign(turn):
         return call(others[0], turn)
     if turn.has("list_templates"):
         return _templates(turn)
     return say(
-        "This chat offers me no tool that I know how to use. Tools come with a workspace: create"
-        " one, or ask me in a chat that has one."
+        "This chat offers me no tool that I know how to use. Most come with workspaces, which this"
+        " server may have switched off: see `workspaces.enabled` among its settings."
     )
+
+
+def _command(turn: Turn, command: str, words: str) -> Scene:
+    return run(turn, command, words) or _shown(turn.used[-1])
 
 
 def _listing(turn: Turn) -> Scene:
@@ -110,16 +109,9 @@ def _listing(turn: Turn) -> Scene:
         return _templates(turn)
     if not _says(turn, "files?|director(?:y|ies)|folders?|workspace"):
         return say(words.ITEMS)
-    if turn.used:
-        return _shown(turn.used[-1])
     if not turn.has("execute"):
         return _tool(turn)
-    return Scene(
-        beats=(
-            Say(text="I'll list what is in the workspace."),
-            Use(name="execute", args={"command": "pwd && ls -la | head -n 50"}),
-        )
-    )
+    return _command(turn, "pwd && ls -la | head -n 50", "I'll list what is in the workspace.")
 
 
 def _templates(turn: Turn) -> Scene:
@@ -183,7 +175,7 @@ def _long(chance: random.Random) -> Scene:
         f"## {number}. {chapter.replace(chr(10), chr(10) * 2, 1)}"
         for number, chapter in enumerate(chapters * 3, 1)
     )
-    return say(f"This will be long. Press Stop whenever you like.\n\n{told}\n\nThat was long.")
+    return say(f"This will be long. Interrupt me whenever you like.\n\n{told}\n\nThat was long.")
 
 
 def _plain(turn: Turn) -> Scene:

@@ -20,14 +20,17 @@ Here is what you can try with me:
 | `a long answer` | talk until you stop me |
 | `slow` or `fast` | change my pace |
 | `an error` | fail twice, so that you see chatd try again |
-| `fix the failing test` | work like an agent, in a chat that has tools |
+| `run a command` or `list files` | use a tool, in a workspace of this chat |
+| `fix the failing test` | work like an agent: find a bug, mend it, run the tests |
 
 And here is what you can do to *me*, while I speak:
 
 - **Stop following** and come back: the answer went on without you.
-- **Interrupt me**: what I had said so far is kept.
-- **Send another message**: it waits its turn, or joins in, as you choose.
+- **Interrupt me** (`POST .../interrupt`): what I had said so far is kept.
+- **Send another message**: it waits its turn, joins in, or interrupts, by its `busy_behavior`.
 - **Kill the server** with `kill -9` and start it again: the chat goes on where it was.
+
+The README has a line of curl for each of these.
 
 When you have seen enough, add a real model: declare it and its provider in `chatd.toml`, as \
 docs/models.md shows, and start chatd again.
@@ -48,8 +51,7 @@ The person wants to see me think. Let me do it properly.
 
 First, what is asked: an answer with some reasoning before it. Second, what I know: I am a demo \
 model, so whatever I conclude was written down beforehand. Third, what would still be useful: to \
-show that reasoning arrives as a part of its own, can be folded away, and is kept apart from the \
-answer.
+show that reasoning arrives as a part of its own and is kept apart from the answer.
 
 A small puzzle will do. Three boxes are labelled "apples", "pears" and "mixed", and every label is \
 wrong. Which box do I open to find out all three? If I take a fruit from the box labelled "mixed", \
@@ -99,13 +101,13 @@ MARKDOWN: Final = """\
 | domain | decides | in pure functions |
 | store | remembers | in PostgreSQL |
 | engine | works | in workers that may die |
-| page | shows | in your browser |
+| stream | tells viewers what changed | on every replica |
 
 ## A list
 
 1. Send a message.
-2. Watch the answer.
-   - Reload in the middle.
+2. Follow the answer.
+   - Leave in the middle and come back.
    - Nothing is lost.
 3. Send the next one.
 
@@ -128,11 +130,11 @@ ITEMS: Final = """\
 Things to try in the first five minutes:
 
 1. Ask me to **fix the failing test** and watch the tool calls.
-2. Reload the page while I am speaking.
+2. Leave while I am speaking, and come back with the last `id:` that you saw.
 3. Send a second message while I am busy with the first.
-4. Press Stop, then say **continue**.
+4. Interrupt me, then say **continue**.
 5. Ask for **an error** and see how chatd waits and tries again.
-6. Open the same chat in two windows.
+6. Follow the same chat from two terminals.
 7. Edit your first message: the chat goes on from there.
 """
 
