@@ -179,7 +179,7 @@ def _no_tools(missing: list[str]) -> Scene:
     return say(
         f"I would look around in a workspace, write a small project with a bug, run its tests and"
         f" fix it. But this chat does not offer me what I need for that: {names}.\n\nThat comes"
-        " with workspaces, which this server may have switched off: see `workspaces.enabled` among its"
+        " with workspaces, which this server may have switched off: see `workspaces.enabled` in its"
         " settings."
     )
 
