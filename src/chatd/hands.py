@@ -40,7 +40,7 @@ from chatd.workspaces.connecting import Means
 from chatd.workspaces.context import Contexts
 from chatd.workspaces.context_watch import EVERY_S as CONTEXTS_S
 from chatd.workspaces.context_watch import ContextWatch
-from chatd.workspaces.dialling import Dials
+from chatd.workspaces.dials import Dials
 from chatd.workspaces.heartbeat import EVERY_S as HEARTBEAT_S
 from chatd.workspaces.heartbeat import Heartbeat
 from chatd.workspaces.identity import host_id, server_secret

@@ -27,7 +27,7 @@ from chatd.workspaces.catalogue import Catalogue
 from chatd.workspaces.client import AgentClient, OnBehalf
 from chatd.workspaces.connecting import Means
 from chatd.workspaces.context import Contexts
-from chatd.workspaces.dialling import Dials
+from chatd.workspaces.dials import Dials
 from chatd.workspaces.making import Making, MakingConfig
 from chatd.workspaces.provisioning import Provisioning
 from chatd.workspaces.reaching import Reaching

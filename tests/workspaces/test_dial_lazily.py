@@ -10,7 +10,8 @@ from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.hands import AgentLost
 from chatd.domain.workspace import AgentId
 from chatd.domain.workspace_rules import NoAgent
-from chatd.workspaces.dialling import DELAY_S, Dialler, Dials, Reached, Stop
+from chatd.workspaces.dialling import DELAY_S, Dialler, Reached
+from chatd.workspaces.dials import Dials, Stop
 from chatd.workspaces.transport import Dialled
 from tests.support.clock import FakeClock
 

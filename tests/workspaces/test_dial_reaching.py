@@ -16,7 +16,7 @@ from chatd.domain.workspace_context import Binding
 from chatd.tools.execute import MAX_S, RESCUE_S
 from chatd.workspaces.client import AgentClient
 from chatd.workspaces.connecting import Means
-from chatd.workspaces.dialling import Dials
+from chatd.workspaces.dials import Dials
 from chatd.workspaces.reaching import IDLE_S, Reaching
 from chatd.workspaces.transport import Dialled
 from tests.support import factories

@@ -15,7 +15,7 @@ from chatd.domain.workspace_context import Binding
 from chatd.workspaces.bound import Seen
 from chatd.workspaces.client import OnBehalf
 from chatd.workspaces.connecting import DIAL_S, Means, TurnConnection, classify
-from chatd.workspaces.dialling import Dials
+from chatd.workspaces.dials import Dials
 from chatd.workspaces.transport import Dialled
 from tests.support.clock import FakeClock
 from tests.workspaces.binding_tables import (

@@ -28,7 +28,8 @@ from chatd.workspaces.bound import (
     no_hands,
 )
 from chatd.workspaces.client import OnBehalf
-from chatd.workspaces.dialling import DELAY_S, Dialler, Dials, Reached, Stop
+from chatd.workspaces.dialling import DELAY_S, Dialler, Reached
+from chatd.workspaces.dials import Dials, Stop
 from chatd.workspaces.transport import Dialled
 
 DIAL_S: Final = 30.0
