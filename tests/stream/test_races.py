@@ -6,6 +6,7 @@ arrives.
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -220,6 +221,40 @@ async def test_a_viewer_ahead_of_its_feed_is_told_nothing_twice(slow: Slow) -> N
         await second.watch(two, at(3))
     assert messages_in(third) == [1, 2, 3]
     assert second.state == third.state == await fresh(slow.pool, CHAT)
+
+
+async def test_of_two_first_viewers_the_one_whose_answer_was_held_back_catches_up(
+    slow: Slow,
+) -> None:
+    """It is not the feed's past that the other one has seen: no group leads there."""
+    first, second = Client(CHAT), Client(CHAT)
+    slow.hold()
+    async with asyncio.TaskGroup() as group:
+        seeing = group.create_task(first.see(slow.replica.feeds, at(2)))
+        await slow.answer_is_held_back()
+        await slow.change(finishes("meanwhile"))
+        async with second.connected(slow.replica.feeds) as viewer:
+            await second.watch(viewer, at(2))
+            slow.proxy.resume()
+            await seeing
+    assert first.state == second.state == await fresh(slow.pool, CHAT)
+
+
+async def test_a_read_under_way_when_the_last_viewer_leaves_follows_nothing(slow: Slow) -> None:
+    client, replica = Client(CHAT), slow.replica
+    async with client.connected(replica.feeds) as viewer:
+        await client.watch(viewer, at(1))
+        slow.hold()
+        replica.feeds.hinted(Hint.of((await slow.change(says("two"))).chat))
+        await slow.answer_is_held_back()
+    assert replica.tail.find(CHAT) is None
+    async with AsyncExitStack() as others:
+        for _ in range(3):
+            await others.enter_async_context(replica.pool.transaction())
+        slow.proxy.resume()
+        # The pool has four: there is one for this only when that read has ended.
+        await chats.get(replica.pool, CHAT)
+    assert replica.tail.find(CHAT) is None
 
 
 async def test_a_database_that_is_away_is_waited_for(slow: Slow, clock: FakeClock) -> None:

@@ -87,12 +87,22 @@ class Feed:
         """What brings a viewer from this version (0: nothing yet) to now. It must hold its
         place in the chain before: what comes in between is then behind that place."""
         known = self.chat
-        snapshot = await self._read(version)
-        if needs_full(version, snapshot):
-            snapshot = await self._read(0)
+        snapshot = await self._whole(version)
+        if known is None and self._is_behind(snapshot.chat):
+            # Another one has come meanwhile and brought a newer row, with which the chain began:
+            # no group leads there.
+            known = self.chat
+            snapshot = await self._whole(version)
         self._met(known, snapshot.chat)
         seen = Seen(version=version) if version else None
         return group_of(version, snapshot.chat, diff(seen, snapshot))
+
+    async def _whole(self, version: int) -> Snapshot:
+        snapshot = await self._read(version)
+        return await self._read(0) if needs_full(version, snapshot) else snapshot
+
+    def _is_behind(self, found: Chat) -> bool:
+        return self.chat is not None and found.snapshot_version < self.chat.snapshot_version
 
     def _met(self, known: Chat | None, found: Chat) -> None:
         if self.chat is None:
@@ -208,7 +218,10 @@ class Feed:
 
     def _show(self, chat: Chat) -> None:
         self.chat = chat
-        self._live.aim(chat, self.parts_came)
+        # A read may end after the last viewer has gone. Nobody would ever end what it began, and
+        # there may be another feed of this chat by now.
+        if self.ears:
+            self._live.aim(chat, self.parts_came)
 
     def _wake(self) -> None:
         for ear in tuple(self.ears):
