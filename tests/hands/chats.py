@@ -19,12 +19,13 @@ from chatd.domain.workspace import AgentId, AgentRow, Pulse
 from chatd.domain.workspace_context import Binding
 from chatd.store.pool import Pool
 from chatd.tools.source import ChatTools
+from chatd.workspaces.agent_wire import OnBehalf
 from chatd.workspaces.binding_rows import BindingRows
 from chatd.workspaces.bound import Seen
 from chatd.workspaces.briefing import Briefings
 from chatd.workspaces.builder import Builder
 from chatd.workspaces.catalogue import Catalogue
-from chatd.workspaces.client import AgentClient, OnBehalf
+from chatd.workspaces.client import AgentClient
 from chatd.workspaces.connecting import Means
 from chatd.workspaces.context import Contexts
 from chatd.workspaces.dials import Dials

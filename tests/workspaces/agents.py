@@ -14,8 +14,9 @@ from chatd.clock import SystemClock
 from chatd.domain.hands import AgentLost
 from chatd.domain.ids import ChatId
 from chatd.domain.workspace import AgentId, Endpoint
+from chatd.workspaces.agent_wire import OnBehalf
 from chatd.workspaces.bundle import build_bundle
-from chatd.workspaces.client import AgentClient, OnBehalf
+from chatd.workspaces.client import AgentClient
 from chatd.workspaces.signing import dial_key
 from chatd.workspaces.transport import Opened, Transport
 from tests.support.eventually import eventually

@@ -12,8 +12,8 @@ from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.hands import AgentConn, AgentLost, NoHands
 from chatd.domain.workspace import AgentId, AgentRow
 from chatd.domain.workspace_context import Binding
+from chatd.workspaces.agent_wire import OnBehalf
 from chatd.workspaces.bound import Seen
-from chatd.workspaces.client import OnBehalf
 from chatd.workspaces.connecting import DIAL_S, Means, TurnConnection, classify
 from chatd.workspaces.dials import Dials
 from chatd.workspaces.transport import Dialled

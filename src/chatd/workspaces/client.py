@@ -1,18 +1,17 @@
 """A workspace agent as the rest of the house sees it: `domain.hands.AgentConn`, over signed HTTP.
 
-Owns the words of the agent's API and what its refusals become. An agent that was restarted is
-greeted again and asked once more: what has an effect carries a key, so nothing is done twice.
+An agent that was restarted is greeted again and asked once more: what has an effect carries a
+key, so nothing is done twice. The words of its API are in `agent_wire`.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import quote, urlencode
 
 import msgspec
-from msgspec import Struct
 
-from chatd.domain.git_changes import GitChanges, Repository
+from chatd.domain.git_changes import GitChanges
 from chatd.domain.hands import (
     AgentLost,
     AgentRefused,
@@ -28,7 +27,18 @@ from chatd.domain.hands import (
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace import AgentId
-from chatd.workspaces.asking import MAX_JSON, Answer, Ask, Line
+from chatd.workspaces.agent_wire import (
+    Diffs,
+    Edits,
+    GitEvent,
+    Hello,
+    OnBehalf,
+    Processes,
+    Start,
+    accepted,
+    decode,
+)
+from chatd.workspaces.asking import MAX_JSON, Ask, Line
 
 API: Final = "/api/v0"
 MAX_FILE: Final = 10 << 20
@@ -50,66 +60,6 @@ _LINES: Final = {
     "max_response_bytes": 32 * 1024,
 }
 
-T = TypeVar("T")
-
-
-class Hello(Struct, frozen=True, kw_only=True):
-    """What an agent says of itself when it is greeted."""
-
-    agent_id: str
-    boot_id: str
-    version: str = ""
-    started_at: int = 0
-    ready: bool = False
-    directory: str = ""
-
-
-class OnBehalf(Struct, frozen=True, kw_only=True):
-    """The chat for which an agent is asked. The epoch says which owner of the chat asks: a later
-    one shuts out those before it."""
-
-    chat_id: ChatId
-    ancestors: tuple[ChatId, ...] = ()
-    epoch: int = 0
-
-    def headers(self) -> dict[str, str]:
-        headers = {"Chatd-Chat-Id": str(self.chat_id), "Chatd-Epoch": str(self.epoch)}
-        if self.ancestors:
-            names = [str(chat_id) for chat_id in self.ancestors]
-            headers["Chatd-Ancestor-Chat-Ids"] = msgspec.json.encode(names).decode()
-        return headers
-
-
-class _Failure(Struct, frozen=True, kw_only=True):
-    message: str = ""
-    code: str | None = None
-
-
-class _Diffs(Struct, frozen=True, kw_only=True):
-    files: tuple[FileDiff, ...] = ()
-
-
-class _Processes(Struct, frozen=True, kw_only=True):
-    processes: tuple[Process, ...] = ()
-
-
-class _Edits(Struct, frozen=True, kw_only=True):
-    files: tuple[FileEdits, ...]
-    include_diff: bool = True
-
-
-class _Start(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    command: str
-    workdir: str | None = None
-    env: Mapping[str, str] = {}
-    background: bool = False
-
-
-class _GitEvent(Struct, frozen=True, kw_only=True):
-    type: str
-    scanned_at: str = ""
-    repositories: tuple[Repository, ...] = ()
-
 
 class Boot:
     """Which life of the agent is spoken to. Shared by everyone on one line, so that only the
@@ -122,7 +72,7 @@ class Boot:
 async def greet(line: Line, agent_id: AgentId, *, within_s: float = GREET_S) -> Hello:
     """Dialling: a proof, in both directions, that this is the agent that is meant."""
     answer = await line.ask(Ask(method="GET", target="/healthz", answer_s=within_s))
-    hello = _decode(_accepted(answer), Hello)
+    hello = decode(accepted(answer), Hello)
     if hello.agent_id != str(agent_id) or hello.boot_id != answer.boot:
         raise AgentLost("Another agent answers here.", code="agent_untrusted")
     return hello
@@ -160,7 +110,7 @@ class AgentClient:
 
     async def read_lines(self, path: str, *, offset: int = 1, limit: int = 2000) -> Lines:
         query = {"path": path, "offset": offset, "limit": limit, **_LINES}
-        return _decode(await self._get("/read-file-lines", query), Lines)
+        return decode(await self._get("/read-file-lines", query), Lines)
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int = 0) -> bytes:
         """A file that is too large to be held is refused, never cut."""
@@ -181,8 +131,8 @@ class AgentClient:
         await self._post("/write-file", content, query={"path": path}, key=key)
 
     async def edit_files(self, files: Sequence[FileEdits], *, key: str) -> tuple[FileDiff, ...]:
-        body = msgspec.json.encode(_Edits(files=tuple(files)))
-        return _decode(await self._post("/edit-files", body, key=key), _Diffs).files
+        body = msgspec.json.encode(Edits(files=tuple(files)))
+        return decode(await self._post("/edit-files", body, key=key), Diffs).files
 
     async def start_process(
         self,
@@ -193,9 +143,9 @@ class AgentClient:
         env: Mapping[str, str] | None = None,
         background: bool = False,
     ) -> Started:
-        start = _Start(command=command, workdir=workdir, env=env or {}, background=background)
+        start = Start(command=command, workdir=workdir, env=env or {}, background=background)
         body = msgspec.json.encode(start)
-        return _decode(await self._post("/processes/start", body, key=key), Started)
+        return decode(await self._post("/processes/start", body, key=key), Started)
 
     async def output(self, process_id: str, *, wait_s: float = 0, after: int = 0) -> Output:
         """Waits for the end of the process, or for `wait_s`, whichever comes first."""
@@ -204,12 +154,12 @@ class AgentClient:
         while True:
             left = min(max(until - self._clock.monotonic(), 0), SLICE_S)
             raw = await self._get(target, {"wait_s": f"{left:.3f}", "after": after}, wait_s=left)
-            output = _decode(raw, Output)
+            output = decode(raw, Output)
             if not output.running or self._clock.monotonic() >= until:
                 return output
 
     async def processes(self) -> tuple[Process, ...]:
-        return _decode(await self._get("/processes/list"), _Processes).processes
+        return decode(await self._get("/processes/list"), Processes).processes
 
     async def signal(self, process_id: str, signal: Signal) -> None:
         body = msgspec.json.encode({"signal": signal})
@@ -220,7 +170,7 @@ class AgentClient:
         wait_s = min(wait_s, SLICE_S)
         query = {"after": after, "wait_s": f"{wait_s:.3f}"}
         raw = await self._get("/context", query, wait_s=wait_s, max_answer=MAX_CONTEXT)
-        return _decode(raw, Context)
+        return decode(raw, Context)
 
     async def git_changes(self, chat_id: ChatId) -> AsyncGenerator[GitChanges]:
         """How the repositories stand that this chat has touched, then what changes. The agent ends
@@ -228,10 +178,10 @@ class AgentClient:
         target = _target("/git/watch", {"chat_id": chat_id})
         ask = Ask(method="GET", target=target, answer_s=ANSWER_S, max_answer=MAX_CHANGES)
         boot = self._boot.id
-        lines = self._line.lines(ask, boot=boot, idle_s=SILENT_S, refuse=_accepted)
+        lines = self._line.lines(ask, boot=boot, idle_s=SILENT_S, refuse=accepted)
         async with aclosing(lines):
             async for line in lines:
-                event = _decode(line, _GitEvent)
+                event = decode(line, GitEvent)
                 if event.type == "changes":
                     yield GitChanges(scanned_at=event.scanned_at, repositories=event.repositories)
 
@@ -276,7 +226,7 @@ class AgentClient:
             answer = await self._line.ask(ask, boot=self._boot.id)
             if answer.boot != self._boot.id:
                 raise AgentLost("The workspace agent is restarted again and again.")
-        return _accepted(answer)
+        return accepted(answer)
 
 
 def _target(path: str, query: Mapping[str, object] | None) -> str:
@@ -286,22 +236,3 @@ def _target(path: str, query: Mapping[str, object] | None) -> str:
 
 def _segment(text: str) -> str:
     return quote(text, safe="")
-
-
-def _accepted(answer: Answer) -> bytes:
-    if answer.status == 200:
-        return answer.body
-    try:
-        failure = msgspec.json.decode(answer.body, type=_Failure)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        failure = _Failure()
-    message = failure.message or f"the workspace agent has refused with status {answer.status}"
-    raise AgentRefused(message, status=answer.status, code=failure.code)
-
-
-def _decode(raw: bytes, type_: type[T]) -> T:
-    try:
-        return msgspec.json.decode(raw, type=type_)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    raise AgentLost("The workspace agent gives answers that cannot be read.")

@@ -19,6 +19,7 @@ from chatd.domain.ports import Clock
 from chatd.domain.workspace import AgentId, AgentRow
 from chatd.domain.workspace_context import Binding
 from chatd.domain.workspace_rules import LOST_S, AgentUnclear, NoAgent, agent_status
+from chatd.workspaces.agent_wire import OnBehalf
 from chatd.workspaces.bound import (
     ATTEMPTS,
     Bindings,
@@ -27,7 +28,6 @@ from chatd.workspaces.bound import (
     being_changed,
     no_hands,
 )
-from chatd.workspaces.client import OnBehalf
 from chatd.workspaces.dialling import DELAY_S, Dialler, Reached
 from chatd.workspaces.dials import Dials, Stop
 from chatd.workspaces.transport import Dialled

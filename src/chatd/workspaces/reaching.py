@@ -12,7 +12,8 @@ from chatd.domain.chat import Chat
 from chatd.domain.hands import AgentConn
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.ports import ToolContext
-from chatd.workspaces.client import AgentClient, OnBehalf
+from chatd.workspaces.agent_wire import OnBehalf
+from chatd.workspaces.client import AgentClient
 from chatd.workspaces.connecting import Means, TurnConnection
 
 IDLE_S: Final = 2 * 3600.0

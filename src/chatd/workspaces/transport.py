@@ -12,8 +12,9 @@ from msgspec import Struct
 from chatd.domain.hands import AgentLost, AgentRefused
 from chatd.domain.ports import Clock
 from chatd.domain.workspace import AgentId, AgentRow, Endpoint, Lifecycle, Pulse
+from chatd.workspaces.agent_wire import Hello
 from chatd.workspaces.asking import Line
-from chatd.workspaces.client import AgentClient, Boot, Hello, greet
+from chatd.workspaces.client import AgentClient, Boot, greet
 from chatd.workspaces.signing import Signer, dial_key
 
 OPEN_S: Final = 25.0
