@@ -74,6 +74,19 @@ def judged(message: str = "", **facts: object) -> tuple[str, bool]:
         ("malformed configuration", ("config", False)),
         ("malformed config", ("config", False)),
         ("cannot resolve AWS credentials", ("config", False)),
+        ("status 404", ("config", False)),
+        ("The model `llama9` does not exist.", ("config", False)),
+        ('model "llama9" not found, try pulling it first', ("config", False)),
+        ("foo/bar is not a valid model ID", ("config", False)),
+        ("The provided model identifier is invalid.", ("config", False)),
+        ("Invocation of this model with on-demand throughput is not possible", ("config", False)),
+        ("gemma:2b does not support tools", ("config", False)),
+        ("API version not supported", ("config", False)),
+        ("Output blocked by content filtering policy", ("content_filter", False)),
+        ('Your input was flagged for "violence".', ("content_filter", False)),
+        ("the prompt triggered the content management policy", ("content_filter", False)),
+        ("You have reached your specified API usage limits.", ("usage_limit", False)),
+        ("status 530", ("timeout", True)),
         ("status 500", ("generic", True)),
         ("internal server error", ("generic", True)),
         ("server error", ("generic", True)),
@@ -134,6 +147,10 @@ def test_a_body_that_is_too_large_to_be_read_counts_as_too_long() -> None:
         ("AI budget used up", 403, "usage_limit"),
         ("provider_disabled", 503, "provider_disabled"),
         ("overloaded", 401, "overloaded"),
+        ("Your input was flagged for moderation", 403, "content_filter"),
+        ("Your input was flagged for moderation", 401, "auth"),
+        ("model x not found", 429, "config"),
+        ("API usage limits reached", 429, "rate_limit"),
     ],
 )
 def test_where_two_rules_match_the_more_telling_one_wins(
@@ -244,6 +261,15 @@ def test_a_provider_that_is_hinted_later_renames_the_message_and_keeps_the_wait(
         ("not_found_error", 404, ("config", False)),
         ("config", 200, ("config", False)),
         ("DEADLINE_EXCEEDED", 504, ("timeout", True)),
+        ("UNAVAILABLE", 503, ("timeout", True)),
+        ("UNAVAILABLE", None, ("timeout", True)),
+        ("CANCELLED", 499, ("timeout", True)),
+        ("DeploymentNotFound", 404, ("config", False)),
+        ("content_filter", 400, ("content_filter", False)),
+        ("content_policy_violation", 400, ("content_filter", False)),
+        ("invalid_prompt", None, ("content_filter", False)),
+        ("tool_use_failed", 400, ("generic", True)),
+        ("ModelErrorException", 424, ("generic", True)),
     ],
 )
 def test_a_precise_word_of_the_vendor_counts_before_the_rules_and_a_vague_one_after(
@@ -255,6 +281,11 @@ def test_a_precise_word_of_the_vendor_counts_before_the_rules_and_a_vague_one_af
 def test_an_overflow_counts_more_than_the_word_for_a_rate_limit() -> None:
     found = judged("Request too large for gpt-4o", type="rate_limit_exceeded", status_code=429)
     assert found == ("context_overflow", False)
+
+
+def test_a_model_that_is_overloaded_is_not_told_as_one_that_cannot_be_reached() -> None:
+    found = judged("The model is overloaded.", type="UNAVAILABLE", status_code=503)
+    assert found == ("overloaded", True)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ def quoted(message: str = "request failed", **facts: object) -> str | None:
         ('{"error":"plain"}', "plain"),
         ('{"error":{"message":"  "},"message":"outer"}', "outer"),
         ('{"error":["odd"],"message":"outer"}', "outer"),
+        ('{"detail":"Not Found"}', "Not Found"),
+        ('{"message":"outer","detail":"more"}', "outer"),
+        ('{"detail":[{"msg":"field required"}]}', "request failed"),
         ('{"error":{"code":1}}', "request failed"),
         ("first line\nsecond line", "first line"),
         ("\n\n  first line  \n", "first line"),
@@ -88,6 +91,8 @@ def test_a_quote_is_bounded() -> None:
         ("key AIzaSyA1234567890abcdef", "key [key]"),
         ("id AKIAIOSFODNN7EXAMPLE", "id [key]"),
         ("Authorization: Bearer abc.def-123", "Authorization: [key]"),
+        ("host:h\nx-amz-security-token:IQoJ/b3+J==\n", "host:h\nx-amz-security-token:[key]\n"),
+        (r"host:h\nx-amz-security-token:IQoJ\nb", r"host:h\nx-amz-security-token:[key]\nb"),
         ("task-force and sk-1 stay", "task-force and sk-1 stay"),
     ],
 )

@@ -23,7 +23,7 @@ _PRECISE: Final[Mapping[str, _Outcome]] = {
     "rate_limit_error": ("rate_limit", True),
     "rate_limit_exceeded": ("rate_limit", True),
     "resource_exhausted": ("rate_limit", True),
-    "unavailable": ("timeout", True),
+    "cancelled": ("timeout", True),
     "deadline_exceeded": ("timeout", True),
     "timeout_error": ("timeout", True),
     "authentication_error": ("auth", False),
@@ -37,21 +37,27 @@ _PRECISE: Final[Mapping[str, _Outcome]] = {
     "exceed_context_size_error": ("context_overflow", False),
     "request_too_large": ("context_overflow", False),
     "model_not_found": ("config", False),
+    "deploymentnotfound": ("config", False),
     "not_found_error": ("config", False),
     "not_found": ("config", False),
     "config": ("config", False),
     "missing_key": ("missing_key", False),
     "provider_disabled": ("provider_disabled", False),
+    "content_filter": ("content_filter", False),
+    "content_policy_violation": ("content_filter", False),
+    "invalid_prompt": ("content_filter", False),
     "api_key_invalid": ("auth", False),
     "api_key_service_blocked": ("auth", False),
     "malformed_function_call": ("generic", True),
     "malformed_response": ("generic", True),
+    "tool_use_failed": ("generic", True),
     "throttlingexception": ("rate_limit", True),
     "modelnotreadyexception": ("overloaded", True),
     "modeltimeoutexception": ("timeout", True),
     "serviceunavailableexception": ("timeout", True),
     "internalserverexception": ("generic", True),
     "modelstreamerrorexception": ("generic", True),
+    "modelerrorexception": ("generic", True),
     "accessdeniedexception": ("auth", False),
     "unrecognizedclientexception": ("auth", False),
     "expiredtokenexception": ("auth", False),
@@ -71,13 +77,18 @@ _OVERFLOW: Final = re.compile(
 )
 _CONFIG: Final = re.compile(
     r"invalid model|model not found|model_not_found|unsupported model|malformed config"
-    r"|resolve aws credentials"
+    r"|resolve aws credentials|not a valid model|model identifier is invalid"
+    r"|\bmodel \S{1,200} (?:does not exist|not found)|on-demand throughput"
+    r"|does not support tools|api version not supported"
+)
+_FILTERED: Final = re.compile(
+    r"blocked by content filter|(?:input|prompt) was flagged|content management policy"
 )
 _BUDGET: Final = re.compile(
     r"insufficient_quota|budget (?:has been |was |is )?exceeded|exceeded (?:\w+ ){0,3}budget"
     r"|\bai budget"
 )
-_QUOTA: Final = re.compile(r"quota|billing|payment required|credit balance")
+_QUOTA: Final = re.compile(r"quota|billing|payment required|credit balance|usage limit")
 _AUTH: Final = re.compile(r"authentication|unauthorized|invalid api key|invalid_api_key")
 _RATE: Final = re.compile(r"rate[ _-]limit|too many requests")
 _TIMEOUT: Final = re.compile(
@@ -134,6 +145,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     (lambda f: f.status == 402 or (f.status != 429 and f.says(_QUOTA)), "usage_limit", False),
     (lambda f: f.status == 401 or f.says(_AUTH), "auth", False),
     (lambda f: f.status == 413 or f.says(_OVERFLOW), "context_overflow", False),
+    (lambda f: f.status in (400, 403, None) and f.says(_FILTERED), "content_filter", False),
     (lambda f: (f.status == 403 or "forbidden" in f.text) and not f.misconfigured, "auth", False),
     (
         lambda f: (f.status == 429 or f.says(_RATE)) and not f.misconfigured,
@@ -143,15 +155,16 @@ _RULES: Final[tuple[_Rule, ...]] = (
     (lambda f: "provider_disabled" in f.text, "provider_disabled", False),
     (lambda f: "deadline exceeded" in f.text and not f.misconfigured, "timeout", False),
     (
-        # 520 to 524 are what a proxy in between says of an origin it cannot reach.
+        # 520 to 530 are what a proxy in between says of an origin it cannot reach.
         lambda f: (
-            (f.status in (408, 502, 503, 504, *range(520, 525)) or f.cut_off)
+            (f.status in (408, 502, 503, 504, *range(520, 531)) or f.cut_off)
             and not f.misconfigured
         ),
         "timeout",
         True,
     ),
-    (lambda f: f.says(_CONFIG), "config", False),
+    # What is asked is not there: a model, a deployment, or the path of the base URL.
+    (lambda f: f.status == 404 or f.says(_CONFIG), "config", False),
     (lambda f: f.status == 500 or f.says(_SERVER), "generic", True),
 )
 

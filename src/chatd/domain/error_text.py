@@ -65,7 +65,7 @@ def quotable(fault: ProviderFault) -> str | None:
 
 
 def body_detail(body: str | None) -> str | None:
-    """`error.message`, else `message`, else the first line of plain text; never HTML."""
+    """`error.message`, else `message` or `detail`, else the first line of plain text; no HTML."""
     if body is None or not (text := _joined(body).strip()):
         return None
     if (found := _json_message(text)) is not None:
@@ -103,11 +103,9 @@ def _json_message(text: str) -> str | None:
 
 
 def _message_in(parsed: object) -> str | None:
-    for holder in (_field(parsed, "error"), parsed):
-        message = holder if isinstance(holder, str) else _field(holder, "message")
-        if isinstance(message, str) and message.strip():
-            return message
-    return None
+    error = _field(parsed, "error")
+    said = (error, _field(error, "message"), _field(parsed, "message"), _field(parsed, "detail"))
+    return next((text for text in said if isinstance(text, str) and text.strip()), None)
 
 
 def _field(value: object, name: str) -> object:
@@ -118,6 +116,8 @@ _URL: Final = re.compile(r"(https?://)(?:[^/\s@\"']*@)?([^\s?#\"']*)(?:[?#][^\s\
 _KEY: Final = re.compile(
     r"\b(?:sk|pk|rk|key|gsk|xai|AIza)[-_][A-Za-z0-9_\-*.]{6,}|\bAIza[A-Za-z0-9_\-]{10,}"
     r"|\bAKIA[A-Z0-9]{12,}|\b[Bb]earer +[A-Za-z0-9_\-.~+/=]{6,}"
+    # AWS repeats the headers that it has found signed wrongly.
+    r"|(?<=x-amz-security-token:)[^\s\\\"']+"
 )
 
 
