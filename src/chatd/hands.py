@@ -26,6 +26,7 @@ from chatd.domain.workspace import AgentRow, Problem, Template, TemplateSpec
 from chatd.domain.workspace_rules import AgentUnclear, NoAgent
 from chatd.engine.contain import contained
 from chatd.settings.tree import Settings, SettingsError
+from chatd.settings.wording import refused_entry
 from chatd.store import chats
 from chatd.store.conn import Conn, ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
@@ -88,7 +89,8 @@ def hands_config(settings: Settings, env: Mapping[str, str], connect: ConnectCon
     try:
         templates = msgspec.convert(settings.templates, tuple[TemplateFile, ...])
     except msgspec.ValidationError as error:
-        raise SettingsError(f"templates: {error}") from error
+        said = refused_entry(tuple[TemplateFile, ...], list(settings.templates), error)
+        raise SettingsError(f"templates{said}") from error
     return HandsConfig(
         connect=connect,
         data_dir=settings.data_dir,

@@ -22,6 +22,7 @@ from chatd.providers.directory import GONE, Directory, misfit
 from chatd.providers.secret import Secret
 from chatd.providers.settings import KEY_VARIABLES, Kind, ProviderSettings
 from chatd.settings.tree import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
+from chatd.settings.wording import nearest, shown
 from chatd.store import models
 from chatd.store.models import Declaration, DeclaredProvider, KnownModel, KnownProvider
 from chatd.store.pool import Pool
@@ -45,7 +46,9 @@ def directory(settings: Settings, env: Mapping[str, str], clock: Clock) -> Direc
     providers.setdefault("demo", ProviderSettings(kind="demo", name="demo"))
     for entry in settings.models:
         if entry.provider not in providers:
-            raise SettingsError(f"models: {entry.name}: there is no provider {entry.provider!r}")
+            hint = nearest(entry.provider, providers) or f"; there are {', '.join(providers)}"
+            text = f"there is no provider {shown(entry.provider)}{hint}"
+            raise SettingsError(f"models {shown(entry.name)}: {text}")
     named = {entry.name: entry for entry in (*settings.models, DEMO)}
     chosen = sorted(named.values(), key=lambda entry: not entry.default)
     return Directory([_model(entry) for entry in chosen], providers, clock)
@@ -86,15 +89,17 @@ def _check_names(section: str, names: list[str]) -> None:
     for name in names:
         if not name.isprintable() or len(name) > _LONGEST_NAME:
             text = f"a name has 1 to {_LONGEST_NAME} printable characters"
-            raise SettingsError(f"{section}: {name[:40]!r}: {text}")
+            raise SettingsError(f"{section} {shown(name)}: {text}")
         if names.count(name) > 1:
-            raise SettingsError(f"{section}: {name}: there are two of that name")
+            raise SettingsError(f"{section} {shown(name)}: there are two of that name")
 
 
 def _provider(entry: ProviderEntry, env: Mapping[str, str]) -> ProviderSettings:
     if entry.kind not in get_args(Kind):
         known = ", ".join(sorted(get_args(Kind)))
-        raise SettingsError(f"providers: {entry.name}: kind must be one of {known}")
+        hint = nearest(entry.kind, get_args(Kind))
+        text = f"kind: expected one of {known}, got {shown(entry.kind)}{hint}"
+        raise SettingsError(f"providers {shown(entry.name)}: {text}")
     kind = cast("Kind", entry.kind)
     variable = entry.api_key_env or KEY_VARIABLES.get(kind, "")
     key = entry.api_key or env.get(variable)
@@ -130,7 +135,8 @@ def _effort(name: str, effort: str) -> EffortRange:
         return msgspec.convert({"default": effort, "max": "max"}, EffortRange)
     except msgspec.ValidationError:
         known = ", ".join(SCALE)
-        raise SettingsError(f"models: {name}: reasoning_effort must be one of {known}") from None
+        text = f"reasoning_effort: expected one of {known}, got {shown(effort)}"
+        raise SettingsError(f"models {shown(name)}: {text}") from None
 
 
 def _prices(entry: PriceEntry) -> Prices:

@@ -12,6 +12,7 @@ from chatd.settings.tree import ModelEntry, PriceEntry, ProviderEntry, Settings,
 
 HERE = Path("/nowhere")
 HOUSE = ProviderEntry(name="house", kind="openai-compat", base_url="http://127.0.0.1:1/v1")
+NO_HOME = 'models "m": there is no provider "home"; there are house, demo'
 
 
 async def test_without_settings_the_demo_model_answers() -> None:
@@ -92,16 +93,16 @@ def test_a_name_is_one_line_that_is_used_once(names: tuple[str, ...], said: str)
 @pytest.mark.parametrize(
     ("provider", "entry", "said"),
     [
-        (HOUSE, ModelEntry(name="m", provider="home", model="x"), "there is no provider 'home'"),
+        (HOUSE, ModelEntry(name="m", provider="home", model="x"), NO_HOME),
         (
             ProviderEntry(name="p", kind="openay"),
             ModelEntry(name="m", provider="p", model="x"),
-            "kind must be one of",
+            'kind: expected one of anthropic, .*, got "openay"; did you mean openai?',
         ),
         (
             HOUSE,
             ModelEntry(name="m", provider="house", model="x", reasoning_effort="huge"),
-            "reasoning_effort must be one of",
+            'reasoning_effort: expected one of none, .*, got "huge"',
         ),
     ],
 )

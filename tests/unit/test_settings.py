@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from chatd.hands import hands_config
 from chatd.settings.files import default_data_dir, read_config
 from chatd.settings.keys import keys
 from chatd.settings.load import ConfigFile, load
@@ -22,11 +23,14 @@ from chatd.settings.tree import (
     Workspaces,
     redact_url,
 )
+from chatd.store.conn import ConnectConfig
 from tools.settings_table import DOCUMENT, END, render
 
 HOME = Path("/home/ada")
 DATA = HOME / "data"
 FILE = Path("/etc/chatd/chatd.toml")
+POOL_SIZE = "expected a whole number from 2 to 500"
+TIME = "expected a number above 0 and up to 3600"
 
 
 def loaded(
@@ -160,19 +164,46 @@ def test_a_key_is_not_shown_with_its_provider() -> None:
 @pytest.mark.parametrize(
     ("toml", "said"),
     [
-        ("[[models]]\nname = 'm'\nprovider = 'p'", "models: object missing required field model"),
+        ("[[models]]\nname = 'm'\nprovider = 'p'", ' "m": model is missing'),
+        ("[[models]]\nmodel = 'x'\nprovider = 'p'", ", number 1: name is missing"),
         (
-            "[[providers]]\nname = 'p'\nkind = 'x'\nkey = 'sk-1'",
-            "providers: object contains unknown field key",
+            "[[providers]]\nname = 'p'\nkind = 'x'\napikey = 'sk-1'",
+            ' "p": unknown key apikey; did you mean api_key?',
         ),
-        ("providers = 1", "providers: expected array"),
+        (
+            "[[providers]]\nname = 'p'\nkind = 'x'\nzebra = 'sk-1'",
+            ' "p": unknown key zebra; there are name, kind, base_url, api_key, api_key_env',
+        ),
+        (
+            "[[models]]\nname = 'm'\nprovider = 'p'\nmodel = 'x'\nprices = { inputs = 1 }",
+            ' "m": prices: unknown key inputs; did you mean input?',
+        ),
+        (
+            "[[models]]\nname = 'm'\nprovider = 'p'\nmodel = 'x'\ncontext_limit = '9'",
+            ' "m": context_limit: expected a whole number, got a text',
+        ),
+        ("[[providers]]\nname = ''\nkind = 'x'", ": name: expected a text that is not empty"),
+        ("providers = ['sk-1']", ", number 1: expected a table, got a text"),
+        ("providers = 'sk-1'", ": expected a list, got a text"),
+        ("[workspaces]\nroots = ['/srv', '']", "roots, number 2: expected a path"),
     ],
 )
 def test_a_bad_table_is_refused_without_showing_it(toml: str, said: str) -> None:
     with pytest.raises(SettingsError) as refused:
         loaded(toml)
-    assert said in refused.value.message
+    assert refused.value.message.startswith(f"{FILE}: ")
+    assert refused.value.message.endswith(said)
     assert "sk-1" not in refused.value.message
+
+
+def test_a_bad_template_is_refused_by_its_name(tmp_path: Path) -> None:
+    templates: tuple[dict[str, object], ...] = ({"name": "t", "spec": {}, "descripton": ""},)
+    settings = Settings(data_dir=tmp_path, templates=templates)
+    with pytest.raises(SettingsError) as refused:
+        hands_config(settings, {}, ConnectConfig(dsn=""))
+    assert refused.value.message == (
+        'templates "t": unknown key descripton; did you mean description?'
+    )
 
 
 def test_the_environment_beats_the_file_and_a_flag_beats_both() -> None:
@@ -194,18 +225,34 @@ def test_no_two_keys_share_a_name_and_each_says_what_it_is_for() -> None:
     [
         ("[database]\nulr = 'x'", "unknown key database.ulr; did you mean database.url?"),
         ("url = 'x'", "unknown key url; did you mean database.url?"),
-        ("zebra = 1", "unknown key zebra"),
-        ("[zebra]\nurl = 1", "unknown key zebra"),
-        ("database = 1", "database: expected a table, [database]"),
-        ("[data_dir]\nx = 1", "data_dir: expected a path"),
-        ("data_dir = ''", "data_dir: expected a path"),
-        ("data_dir = 3", "data_dir: expected a path"),
-        ("[database]\npool_size = '3'", "database.pool_size: expected int, got str"),
-        ("[database]\npool_size = true", "database.pool_size: expected int, got bool"),
-        ("[database]\npool_size = 1", "database.pool_size: expected int >= 2"),
-        ("[database]\nlock_timeout_s = 0", "database.lock_timeout_s: expected float > 0.0"),
-        ("[database]\nlock_timeout_s = nan", "database.lock_timeout_s: expected float > 0.0"),
-        ("[log]\nlevel = 'loud'", "log.level: expected one of debug, info, warning, error"),
+        ("zebra = 1", "unknown key zebra; there are data_dir, database, log, server"),
+        ("[zebra]\nurl = 1", "unknown key zebra; there are data_dir, database, log, server"),
+        ("[log]\nzebra = 1", "unknown key log.zebra; [log] has level, format"),
+        ("database = 1", "database: expected a table, [database], got 1"),
+        ("[data_dir]\nx = 1", "data_dir: expected a path, got a table"),
+        ("data_dir = ''", "data_dir: expected a path, got nothing"),
+        ("data_dir = 3", "data_dir: expected a path, got 3"),
+        (
+            "[database]\npool_size = '3'",
+            f'database.pool_size: {POOL_SIZE}, got "3"; leave out the quotes',
+        ),
+        ("[database]\npool_size = true", f"database.pool_size: {POOL_SIZE}, got true"),
+        ("[database]\npool_size = 1", f"database.pool_size: {POOL_SIZE}, got 1"),
+        ("[database]\nlock_timeout_s = 0", f"database.lock_timeout_s: {TIME}, got 0"),
+        ("[database]\nlock_timeout_s = nan", f"database.lock_timeout_s: {TIME}, got nan"),
+        (
+            "[log]\nlevel = 'loud'",
+            'log.level: expected one of debug, info, warning, error, got "loud"',
+        ),
+        (
+            "[log]\nlevel = ['x']",
+            "log.level: expected one of debug, info, warning, error, got a list",
+        ),
+        (
+            "[workspaces]\nenabled = 'true'",
+            'workspaces.enabled: expected true or false, got "true"; leave out the quotes',
+        ),
+        ("[server]\nhost = ''", "server.host: expected a text that is not empty, got nothing"),
         ("[database", "not valid TOML: Expected ']' at the end of a table declaration"),
     ],
 )
@@ -218,14 +265,20 @@ def test_a_bad_file_is_refused_by_file_and_key(toml: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
-        ("CHATD_DATABASE_POOL_SIZE", "many", "CHATD_DATABASE_POOL_SIZE: expected int, got str"),
-        ("CHATD_LOG_FORMAT", "xml", "CHATD_LOG_FORMAT: expected one of text, json"),
+        ("CHATD_DATABASE_POOL_SIZE", "many", f'CHATD_DATABASE_POOL_SIZE: {POOL_SIZE}, got "many"'),
+        ("CHATD_LOG_FORMAT", "xml", 'CHATD_LOG_FORMAT: expected one of text, json, got "xml"'),
         (
             "CHATD_DATABSE_URL",
             "x",
             "unknown environment variable CHATD_DATABSE_URL; did you mean CHATD_DATABASE_URL?",
         ),
-        ("CHATD_ZEBRA", "x", "unknown environment variable CHATD_ZEBRA"),
+        (
+            "CHATD_ZEBRA",
+            "x",
+            "unknown environment variable CHATD_ZEBRA; unset it, or see docs/operating.md",
+        ),
+        ("CHATD_PROVIDERS", "sk-1", "CHATD_PROVIDERS: expected a list as JSON, in square brackets"),
+        ("CHATD_MODELS", "{}", "CHATD_MODELS: expected a list as JSON, in square brackets"),
     ],
 )
 def test_a_bad_variable_is_refused_by_name(variable: str, value: str, message: str) -> None:
@@ -234,11 +287,14 @@ def test_a_bad_variable_is_refused_by_name(variable: str, value: str, message: s
 
 def test_a_bad_flag_is_refused_by_name() -> None:
     assert refusal(flags={"log.level": "loud"}).startswith("--log-level: expected one of")
+    assert refusal(flags={"server.port": "\nlong" * 20}) == (
+        f'--port: expected a whole number from 0 to 65535, got "{"?long" * 12}…"'
+    )
 
 
 def test_a_bad_value_is_refused_even_when_a_later_source_overrides_it() -> None:
     said = refusal("[database]\npool_size = 0", flags={"database.pool_size": "5"})
-    assert said == f"{FILE}: database.pool_size: expected int >= 2"
+    assert said == f"{FILE}: database.pool_size: {POOL_SIZE}, got 0"
 
 
 def test_a_refused_address_is_not_shown_because_it_may_hold_a_password() -> None:

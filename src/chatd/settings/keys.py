@@ -43,7 +43,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expected(self) -> str | None:
-        """What a person should have written, where the type says it less well."""
+        """What a person should write, where the rest of its line does not say it."""
         base = get_args(self.type)[0] if self._metas() else self.type
         if get_origin(base) is Literal:
             return f"one of {', '.join(get_args(base))}"

@@ -4,7 +4,6 @@ Owns precedence (file, then environment, then flags), the names a key has in eac
 refusals. Pure: it is handed what was read (see files.py) and reads nothing itself.
 """
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ import msgspec
 
 from chatd.settings.keys import PREFIX, Key, fields, is_section, keys
 from chatd.settings.tree import Settings, SettingsError
+from chatd.settings.wording import allowed, nearest, refused_entry, shown
 
 # Read by the command line itself before there are settings.
 NOT_KEYS: Final = frozenset({"CHATD_CONFIG", "CHATD_ADMIN_TOKEN", "CHATD_SECRET"})
@@ -75,13 +75,15 @@ def _walk(
         name = ".".join(path)
         field = fields(section).get(key)
         if field is None:
-            raise SettingsError(f"{file.path}: unknown key {name}{_suggest(name, keys())}")
+            hint = _suggest(name, keys()) or _those_of(section, at)
+            raise SettingsError(f"{file.path}: unknown key {name}{hint}")
         if not is_section(field):
             yield name, value
         elif isinstance(value, dict):
             yield from _walk(file, msgspec.convert(value, dict[str, object]), field, path)
         else:
-            raise SettingsError(f"{file.path}: {name}: expected a table, [{name}]")
+            given = shown(value)
+            raise SettingsError(f"{file.path}: {name}: expected a table, [{name}], got {given}")
 
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, object]:
@@ -94,7 +96,7 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, object]:
         if key is None:
             if SERVICE_LINK.fullmatch(variable):
                 continue
-            hint = _suggest(variable, variables)
+            hint = _suggest(variable, variables) or "; unset it, or see docs/operating.md"
             raise SettingsError(f"unknown environment variable {variable}{hint}")
         # Set but empty is how compose files and shells spell "not set".
         if env[variable]:
@@ -107,9 +109,9 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, object]:
 def _listed(text: str, variable: str) -> object:
     """What is a list of tables in a file is a JSON array in a variable."""
     try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        raise SettingsError(f"{variable}: expected a JSON array of objects") from None
+        return msgspec.json.decode(text, type=list[object])
+    except msgspec.MsgspecError:
+        raise SettingsError(f"{variable}: expected a list as JSON, in square brackets") from None
 
 
 def _from_flags(flags: Mapping[str, str | None]) -> dict[str, object]:
@@ -125,18 +127,37 @@ def _convert(key: Key, value: object, where: str, *, strict: bool) -> object:
     try:
         return msgspec.convert(value, key.type, strict=strict, dec_hook=_to_path)
     except msgspec.ValidationError as error:
-        # The value itself is not shown: it may be a secret, and the reader can see it there.
-        said = str(error).replace("`", "")
-        said = f"expected {key.expected}" if key.expected else said[0].lower() + said[1:]
-        raise SettingsError(f"{where}: {said}") from None
+        raise SettingsError(f"{where}{_refused(key, value, error)}") from None
+
+
+def _refused(key: Key, value: object, error: msgspec.ValidationError) -> str:
+    if key.is_list:
+        return refused_entry(key.type, value, error)
+    # An address may hold a password, and whoever wrote it can see it there.
+    given = "" if key.name == "database.url" else f", got {shown(value)}"
+    return f": expected {allowed(key.type)}{given}{_unquote(key, value)}"
+
+
+def _unquote(key: Key, value: object) -> str:
+    """The commonest slip in a file: a number or a truth value as a text."""
+    try:
+        taken = msgspec.convert(value, key.type, strict=False, dec_hook=_to_path)
+    except msgspec.ValidationError:
+        return ""
+    return "; leave out the quotes" if isinstance(value, str) and taken != value else ""
 
 
 def _suggest(unknown: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(unknown, known, n=1, cutoff=0.7)
-    if not close:
-        last = unknown.rpartition(".")[2]
-        close = [name for name in known if name.rpartition(".")[2] == last]
-    return f"; did you mean {close[0]}?" if close else ""
+    if hint := nearest(unknown, known):
+        return hint
+    last = unknown.rpartition(".")[2]
+    same = [name for name in known if name.rpartition(".")[2] == last]
+    return f"; did you mean {same[0]}?" if same else ""
+
+
+def _those_of(section: type[msgspec.Struct], at: tuple[str, ...]) -> str:
+    names = ", ".join(fields(section))
+    return f"; [{'.'.join(at)}] has {names}" if at else f"; there are {names}"
 
 
 def _nest(
