@@ -68,7 +68,8 @@ ACQUIRE_CAPPED: Final[LiteralString] = """
                                        FROM busy WHERE NOT is_root), 0))
         FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE chats c SET
-        worker_id = $1, epoch = c.epoch + 1, attempt = c.attempt + 1, runnable_at = NULL,
+        worker_id = $1, epoch = c.epoch + 1, runnable_at = NULL,
+        attempt = c.attempt + (c.status = 'running')::int,
         retry_state = NULL,
         retry_version = CASE WHEN c.retry_state IS NULL THEN c.retry_version
                              ELSE c.snapshot_version + 1 END,
