@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from typing import Final
 
 import pytest
 
@@ -35,6 +36,15 @@ class Raw:
         with suppress(ConnectionError):
             async with asyncio.timeout(30):
                 assert await self._reader.read() == b""
+
+    async def is_hung_up_on_after(self, said: bytes) -> None:
+        """Whatever it is told first: what is still on its way can sweep a refusal away."""
+        with suppress(ConnectionError):
+            async with asyncio.timeout(30):
+                self._writer.write(said)
+                await self._writer.drain()
+                while await self._reader.read(1024):
+                    pass
 
     async def close(self) -> None:
         self._writer.close()
@@ -80,6 +90,29 @@ async def test_a_stop_ends_streams_and_lets_requests_under_way_finish(
     assert watcher.end == "going_away"
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", bound.result().port)
+
+
+_GET: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+ENDLESS: Final = {
+    "many fields": _GET + b"a: b\r\n" * 100_000,
+    "a long field": _GET + b"a: " + b"b" * 600_000,
+    "a long path": b"GET /" + b"a" * 600_000,
+    "many fields after the body": _GET
+    + b"Transfer-Encoding: chunked\r\n\r\n0\r\n"
+    + b"a: b\r\n" * 100_000,
+}
+
+
+@pytest.mark.promise("P15")
+async def test_a_head_without_end_is_not_kept(front: Front) -> None:
+    at = Bound(host="127.0.0.1", port=front.port)
+    for said in ENDLESS.values():
+        raw = await Raw.to(at)
+        await raw.is_hung_up_on_after(said)
+        await raw.close()
+    polite = await Raw.to(at)
+    await polite.good()
+    await polite.close()
 
 
 async def test_whoever_never_ends_a_request_is_hung_up_on(front: Front) -> None:

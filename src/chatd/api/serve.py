@@ -23,8 +23,16 @@ PING_S: Final = 15.0
 PONG_WITHIN_S: Final = 10.0
 IDLE_S: Final = 75
 MAX_SOCKET_MESSAGE: Final = 64 * 1024
+MAX_HEAD: Final = 64 * 1024
 DEAD_AFTER_MS: Final = 30_000
 MAX_PORT: Final = 65_535
+
+
+_TOO_LARGE: Final = b'{"code":"too_large","message":"The head of the request is too large."}'
+_HEAD_TOO_LARGE: Final = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(_TOO_LARGE), _TOO_LARGE)
+)
 
 
 class Application(Protocol):
@@ -88,6 +96,34 @@ async def serve_on(
     finally:
         server.cut_off()
         listening.close()
+
+
+class _Connection(HttpToolsProtocol):
+    """Bounds what uvicorn keeps without a bound: the head of a request, and what may follow its
+    body. All that was heard since the last piece of a body counts, to about a read's length."""
+
+    _heard = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._heard += len(data)
+        super().data_received(data)
+        if self._heard <= MAX_HEAD or self.transport.is_closing():
+            return
+        if not self.cycle or self.cycle.response_complete:
+            self.transport.write(_HEAD_TOO_LARGE)
+        self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        self._heard = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._heard = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._heard = 0
+        super().on_message_complete()
 
 
 class _Server(uvicorn.Server):
@@ -158,7 +194,7 @@ def _is_between_requests(connection: HttpToolsProtocol) -> bool:
 def _config(app: Application, patience: Patience) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=_Connection,
         ws="websockets-sansio",
         loop="none",
         lifespan="off",
