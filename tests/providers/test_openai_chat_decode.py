@@ -271,6 +271,13 @@ def test_the_last_chunk_with_counts_is_kept_though_others_follow() -> None:
     assert end.usage == Usage(input_tokens=3, output_tokens=4, total_tokens=7)
 
 
+def test_counts_within_a_choice_are_counted() -> None:
+    data = b'data: {"choices":[{"finish_reason":"stop","usage":{"prompt_tokens":5}}]}\n\n'
+    end = read_whole(decoder, chunk(content="Hi") + data + DONE)[-1]
+    assert isinstance(end, Finished)
+    assert end.usage.input_tokens == 5
+
+
 def test_deepseek_has_a_word_of_its_own_for_the_cache() -> None:
     counted = b'data: {"usage":{"prompt_tokens":9,"prompt_cache_hit_tokens":4}}\n\n'
     end = read_whole(decoder, chunk("stop", content="Hi") + counted + DONE)[-1]
@@ -291,6 +298,20 @@ def test_calls_without_ids_get_some_that_no_other_step_has() -> None:
         "tool-call-0",
         "tool-call-1",
     ]
+
+
+def test_calls_of_one_number_without_ids_are_told_apart_by_their_names() -> None:
+    begun = [
+        {"index": 0, "id": "", "function": {"name": name, "arguments": said}}
+        for name, said in (("read_file", '{"a":'), ("read_file", "{}}"), ("show_time", "{}"))
+    ]
+    data = b"".join(chunk(tool_calls=[piece]) for piece in begun) + chunk("tool_calls") + DONE
+    calls = [event for event in read_whole(decoder, data) if isinstance(event, CallDone)]
+    assert [(done.name, done.input) for done in calls] == [
+        ("read_file", '{"a":{}}'),
+        ("show.time", "{}"),
+    ]
+    assert len({done.id for done in calls}) == 2
 
 
 def test_a_call_without_arguments_has_an_empty_object_of_them() -> None:
@@ -429,13 +450,26 @@ def test_failures_are_facts_that_can_be_judged(name: str, kind: str, *, retryabl
     [
         (b'{"error":"boom"}', "boom", None),
         (b'{"error":{"message":"slow down","code":429}}', "slow down", 429),
-        (b'{"object":"error","message":"out of memory","code":500}', "out of memory", None),
+        (b'{"error":{"message":"slow down","code":"429"}}', "slow down", 429),
+        (b'{"object":"error","message":"out of memory","code":500}', "out of memory", 500),
+        (b'{"object":"error","message":{"detail":"no"},"code":true}', '{"detail":"no"}', None),
+        (b'{"error":{"message":["one","two"],"type":7}}', '["one","two"]', None),
+        (b'{"error":["boom"]}', '["boom"]', None),
+        (b'{"error":true}', "the server reported an error", None),
         (b'{"error":{}}', "the server reported an error", None),
+        (b'{"choices":[{"error":{"code":502,"message":"gone"}}]}', "gone", 502),
     ],
 )
 def test_errors_come_in_many_forms(data: bytes, message: str, status: int | None) -> None:
     fault = failed(b"data: " + data + b"\n\n")
     assert (fault.message, fault.status_code) == (message, status)
+
+
+@pytest.mark.parametrize("nothing", [b"null", b"false", b'""'])
+def test_an_error_of_nothing_is_none(nothing: bytes) -> None:
+    said = b'data: {"error":%s,"choices":[{"delta":{"content":"Hi"},"error":%s}]}\n\n'
+    events = read_whole(decoder, said % (nothing, nothing) + chunk("stop") + DONE)
+    assert answer_of(events).content == (Text(text="Hi"),)
 
 
 def test_an_event_called_error_is_one() -> None:

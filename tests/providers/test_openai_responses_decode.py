@@ -343,6 +343,21 @@ def test_failures_are_facts_that_can_be_judged(name: str, kind: str, *, retryabl
     assert (told.kind, told.retryable) == (kind, retryable)
 
 
+@pytest.mark.parametrize(
+    ("data", "message", "retryable"),
+    [
+        (b'{"type":"response.failed","response":{}}', "the response failed", True),
+        (b'{"type":"response.failed","response":{"error":"boom"}}', "boom", False),
+        (b'{"type":"error","code":"503","message":"busy"}', "busy", True),
+        (b'{"type":"error","error":{"message":{"a":1},"code":500}}', '{"a":1}', True),
+        (b'{"type":"error","error":["a"]}', '["a"]', False),
+    ],
+)
+def test_errors_come_in_many_forms(data: bytes, message: str, *, retryable: bool) -> None:
+    fault = failed(b"data: " + data + b"\n\n")
+    assert (fault.message, classify(fault).retryable) == (message, retryable)
+
+
 def test_what_was_said_before_a_failure_still_comes() -> None:
     assert read("error")[:2] == [TextStart(id="0.0"), TextDelta(id="0.0", delta="Half of")]
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 import msgspec
 from msgspec import UNSET
 
-from chatd.domain.heal import heal_bytes, heal_json, heal_raw
+from chatd.domain.heal import heal_bytes, heal_json, heal_raw, parse
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model import CallDelta, CallDone, CallStart, ModelEvent
 from chatd.domain.parts import Json
@@ -26,6 +26,21 @@ class _Call:
         self.name = ""
         self.pieces: list[str] = []
         self.extra: Json = UNSET
+
+
+def _is_another(call: _Call, delta: wire.ToolCall) -> bool:
+    """Told by its id; without one, by a name that comes when there is nothing left to say."""
+    if delta.id and call.wire_id:
+        return delta.id != call.wire_id
+    function = delta.function
+    begins = function is not None and function.name and function.arguments
+    return bool(begins) and bool(call.name) and _is_whole(call.pieces)
+
+
+def _is_whole(pieces: list[str]) -> bool:
+    if not pieces or not pieces[-1].rstrip().endswith("}"):
+        return False
+    return isinstance(parse("".join(pieces)), dict)
 
 
 class Calls:
@@ -92,8 +107,7 @@ class Calls:
             call = None
         else:
             call = self._calls[-1] if self._calls else None
-        another = call is not None and delta.id and call.wire_id and delta.id != call.wire_id
-        return None if another else call
+        return None if call is not None and _is_another(call, delta) else call
 
     def _begin(self, delta: wire.ToolCall) -> _Call:
         number = len(self._calls) if delta.index is None else delta.index

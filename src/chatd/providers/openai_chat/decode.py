@@ -12,9 +12,10 @@ from chatd.providers.faults import garbled, incomplete
 from chatd.providers.openai_chat import wire
 from chatd.providers.openai_chat.answer import Answer
 from chatd.providers.openai_chat.finish import (
-    error_fault,
+    chunk_fault,
     failed_finish,
     finish_reason,
+    said_fault,
     usage_of,
 )
 from chatd.providers.openai_chat.wire import Chunk
@@ -22,6 +23,7 @@ from chatd.providers.reading import UNREADABLE, read
 from chatd.providers.sse import EventTooLong, SseParser
 
 _DONE: Final = b"[DONE]"
+_NO_ERROR: Final = (None, False, "")
 
 
 class Decoder:
@@ -66,9 +68,8 @@ class Decoder:
             return
         try:
             chunk = read(wire.CHUNK, data)
-            if chunk.error is not None or chunk.object == "error" or name == b"error":
-                error = chunk.error or wire.Error(message=chunk.message)
-                self._fail(error_fault(error, data))
+            if chunk.error not in _NO_ERROR or chunk.object == "error" or name == b"error":
+                self._fail(chunk_fault(chunk, data))
             else:
                 self._chunk(chunk, data)
         except UNREADABLE:
@@ -83,9 +84,11 @@ class Decoder:
         for choice in chunk.choices or ():
             if choice.index != 0:
                 continue
-            if choice.error is not None:
-                self._fail(error_fault(choice.error, data))
+            if choice.error not in _NO_ERROR:
+                self._fail(said_fault(choice.error, data))
                 return
+            if choice.usage is not None:
+                self._usage = choice.usage
             if choice.delta is not None:
                 self._answer.add(choice.delta)
             if choice.finish_reason:

@@ -5,6 +5,7 @@ from typing import Final
 from chatd.domain.messages import Usage
 from chatd.domain.model import FinishReason, ProviderFault
 from chatd.providers.openai_chat import wire
+from chatd.providers.openai_errors import Error, error_fault, error_of
 
 _REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",
@@ -62,13 +63,13 @@ def _count(value: int | None) -> int:
     return max(0, value or 0)
 
 
-def error_fault(error: wire.Error | str, data: bytes) -> ProviderFault:
-    if isinstance(error, str):
-        error = wire.Error(message=error)
-    code = error.code
-    return ProviderFault(
-        message=error.message or "the server reported an error",
-        status_code=code if isinstance(code, int) and 400 <= code < 600 else None,
-        type=code if isinstance(code, str) and code else error.type,
-        body=data[:2000].decode("utf-8", "replace"),
-    )
+def chunk_fault(chunk: wire.Chunk, data: bytes) -> ProviderFault:
+    """Of a chunk that is an error, if only by the name of its event."""
+    if chunk.error:
+        return said_fault(chunk.error, data)
+    return said_fault(Error(message=chunk.message, type=chunk.type, code=chunk.code), data)
+
+
+def said_fault(said: object, data: bytes) -> ProviderFault:
+    error = said if isinstance(said, Error) else error_of(said)
+    return error_fault(error, data, otherwise="the server reported an error")

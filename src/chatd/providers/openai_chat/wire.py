@@ -12,6 +12,9 @@ from msgspec import UNSET, Raw, Struct
 from chatd.domain.parts import Json
 from chatd.providers.reading import UNREADABLE
 
+# One of the fields below is called `object`.
+Anything = object
+
 
 class Function(Struct, frozen=True):
     """Arguments are text in pieces; a few servers send the object itself."""
@@ -75,21 +78,6 @@ class Delta(Struct, frozen=True):
     extra_content: ExtraContent | None = None
 
 
-class Error(Struct, frozen=True):
-    """`code` is a word or a status."""
-
-    message: str | None = None
-    type: str | None = None
-    code: str | int | None = None
-
-
-class Choice(Struct, frozen=True):
-    index: int = 0
-    delta: Delta | None = None
-    finish_reason: str | None = None
-    error: Error | str | None = None
-
-
 class PromptDetails(Struct, frozen=True):
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
@@ -108,13 +96,27 @@ class Usage(Struct, frozen=True):
     prompt_cache_hit_tokens: int | None = None
 
 
+class Choice(Struct, frozen=True):
+    """Moonshot puts the counts here."""
+
+    index: int = 0
+    delta: Delta | None = None
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    error: Anything = None
+
+
 class Chunk(Struct, frozen=True):
+    """An error stands under its own name, or is all that there is."""
+
     id: str | None = None
     choices: tuple[Choice, ...] | None = None
     usage: Usage | None = None
-    error: Error | str | None = None
+    error: Anything = None
     object: str | None = None
-    message: str | None = None
+    message: Anything = None
+    type: Anything = None
+    code: Anything = None
 
 
 CHUNK: Final = msgspec.json.Decoder(Chunk)

@@ -10,7 +10,7 @@ from typing import Final
 from chatd.domain.model import Failed, ModelEvent, ProviderFault
 from chatd.providers.faults import garbled, incomplete
 from chatd.providers.openai_responses import wire
-from chatd.providers.openai_responses.finish import error_fault, failed_fault, finished
+from chatd.providers.openai_responses.finish import event_fault, failed_fault, finished
 from chatd.providers.openai_responses.items import Items
 from chatd.providers.reading import UNREADABLE, read
 from chatd.providers.schema import ToolNames
@@ -94,7 +94,7 @@ class Decoder:
             case b"response.failed":
                 self._fail(failed_fault(read(wire.RESPONSE_EVENT, data).response))
             case b"error":
-                self._fail(error_fault(read(wire.ERROR_EVENT, data), data))
+                self._fail(event_fault(read(wire.ERROR_EVENT, data), data))
             case _:
                 pass
 

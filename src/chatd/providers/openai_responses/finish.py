@@ -1,9 +1,14 @@
 """How a response ends, and how it fails: the vendor's words into ours."""
 
+from typing import Final
+
 from chatd.domain.messages import Usage
 from chatd.domain.model import Finished, FinishReason, ProviderFault
+from chatd.providers.openai_errors import Error, error_fault, error_of
 from chatd.providers.openai_responses import wire
 from chatd.providers.openai_responses.items import Items
+
+_FAILED: Final = "the response failed"
 
 
 def finished(response: wire.Response, items: Items) -> Finished:
@@ -50,19 +55,11 @@ def _count(value: int | None) -> int:
 
 
 def failed_fault(response: wire.Response) -> ProviderFault:
-    return _fault(response.error or wire.Error())
+    """A failure without a word about it was nothing that we did."""
+    error = error_of(response.error) if response.error else Error(type="server_error")
+    return error_fault(error, otherwise=_FAILED)
 
 
-def error_fault(event: wire.ErrorEvent, data: bytes) -> ProviderFault:
-    error = event.error or wire.Error(message=event.message, code=event.code)
-    return _fault(error, data)
-
-
-def _fault(error: wire.Error, data: bytes | None = None) -> ProviderFault:
-    code = error.code
-    return ProviderFault(
-        message=error.message or "the response failed",
-        status_code=code if isinstance(code, int) and 400 <= code < 600 else None,
-        type=code if isinstance(code, str) and code else error.type,
-        body=None if data is None else data[:2000].decode("utf-8", "replace"),
-    )
+def event_fault(event: wire.ErrorEvent, data: bytes) -> ProviderFault:
+    error = error_of(event.error) if event.error else Error(message=event.message, code=event.code)
+    return error_fault(error, data, otherwise=_FAILED)

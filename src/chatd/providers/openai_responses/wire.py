@@ -100,14 +100,6 @@ class Usage(Struct, frozen=True):
     output_tokens_details: OutputDetails | None = None
 
 
-class Error(Struct, frozen=True):
-    """`code` is a word, or from some gateways a status."""
-
-    message: str | None = None
-    code: str | int | None = None
-    type: str | None = None
-
-
 class Incomplete(Struct, frozen=True):
     reason: str | None = None
 
@@ -115,7 +107,7 @@ class Incomplete(Struct, frozen=True):
 class Response(Struct, frozen=True):
     id: str | None = None
     status: str | None = None
-    error: Error | None = None
+    error: object = None
     incomplete_details: Incomplete | None = None
     usage: Usage | None = None
 
@@ -127,9 +119,9 @@ class ResponseEvent(Struct, frozen=True):
 class ErrorEvent(Struct, frozen=True):
     """The API describes one form and also sends the other, with an object inside."""
 
-    message: str | None = None
-    code: str | int | None = None
-    error: Error | None = None
+    message: object = None
+    code: object = None
+    error: object = None
 
 
 HEAD: Final = msgspec.json.Decoder(Head)
