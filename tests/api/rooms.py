@@ -13,7 +13,7 @@ from chatd.domain.git_changes import GitChanges
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.workspace import Problem, Template, TemplateSpec
 from chatd.hands import HandsConfig, Rooms
-from chatd.store import builds
+from chatd.store import held_builds
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool
 from tests.support.front import Answer, Door, Front, Json, front_door
@@ -85,12 +85,12 @@ def first_build(made: Json) -> Json:
 
 async def end_build(house: House, **agent: object) -> None:
     """Play the builder: the one build that waits ends well, with an agent if it is a start."""
-    [taken] = await builds.take(house.pool, wanted(hosts=(HERE,)))
+    [taken] = await held_builds.take(house.pool, wanted(hosts=(HERE,)))
     starts = taken.build.transition == "start"
     columns: Json = {"isolation": "bwrap", "directory": "~/x", **agent}
     made = (agent_spec(taken.build.build_number, **columns),)
-    ended = builds.Ended(status="succeeded", agents=made if starts else ())
-    assert await builds.finish(house.pool, hold(taken.build), ended) is not None
+    ended = held_builds.Ended(status="succeeded", agents=made if starts else ())
+    assert await held_builds.finish(house.pool, hold(taken.build), ended) is not None
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from chatd.store import build_logs, builds
+from chatd.store import build_logs, held_builds
 from chatd.store.build_logs import Line
 from tests.api.rooms import HERE, House, end_build, first_build
 from tests.support.front import Json
@@ -12,12 +12,12 @@ from tests.support.listening import event_source
 from tests.support.workspaces import hold, wanted
 
 
-async def take(house: House) -> builds.Hold:
-    [taken] = await builds.take(house.pool, wanted(hosts=(HERE,)))
+async def take(house: House) -> held_builds.Hold:
+    [taken] = await held_builds.take(house.pool, wanted(hosts=(HERE,)))
     return hold(taken.build)
 
 
-async def say(house: House, held: builds.Hold, *words: str) -> None:
+async def say(house: House, held: held_builds.Hold, *words: str) -> None:
     lines = [Line(stage="seed", level="info", output=text) for text in words]
     await build_logs.append(house.pool, held, lines)
 
@@ -116,7 +116,7 @@ async def test_a_build_that_waits_is_cancelled_at_once_and_one_that_runs_a_littl
     for _ in range(2):
         asked = await house.ask("POST", f"/builds/{second}/cancel")
         assert (asked.status, asked.json["status"]) == (200, "canceling")
-    await builds.finish(house.pool, held, builds.Ended(status="canceled"))
+    await held_builds.finish(house.pool, held, held_builds.Ended(status="canceled"))
     third = (await house.build(made, "start")).json["id"]
     await end_build(house)
     assert (await house.ask("POST", f"/builds/{third}/cancel")).code == (409, "build_ended")
@@ -130,7 +130,7 @@ async def test_what_a_build_has_said_comes_in_pages(house: House) -> None:
     assert (page["has_more"], page["ended"]) == (True, False)
     rest = await house.ask("GET", f"/builds/{build}/logs?after={page['next_after']}")
     assert [one["output"] for one in rest.at("logs")] == ["three"]
-    await builds.finish(house.pool, held, builds.Ended(status="failed", error="no"))
+    await held_builds.finish(house.pool, held, held_builds.Ended(status="failed", error="no"))
     last = (await house.ask("GET", f"/builds/{build}/logs?after={rest.json['next_after']}")).json
     assert last == {
         "logs": [],
@@ -154,7 +154,9 @@ async def test_a_build_is_followed_to_its_end_and_resumed_anywhere(house: House)
         await say(house, held, "three")
         assert (await source.json())["output"] == "three"
         await say(house, held, "four")
-        await builds.finish(house.pool, held, builds.Ended(status="failed", error="broken"))
+        await held_builds.finish(
+            house.pool, held, held_builds.Ended(status="failed", error="broken")
+        )
         assert (await source.json())["output"] == "four"
         ended = await source.event()
         assert ended is not None

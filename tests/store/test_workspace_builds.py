@@ -8,9 +8,10 @@ import pytest
 
 from chatd.domain.ids import WorkerId
 from chatd.domain.workspace import Build, BuildId
-from chatd.store import build_logs, builds, workspaces
+from chatd.store import build_logs, builds, held_builds, workspaces
 from chatd.store.build_logs import Line
-from chatd.store.builds import Ended, Hold, NewBuild
+from chatd.store.builds import NewBuild
+from chatd.store.held_builds import Ended, Hold
 from chatd.store.pool import Pool
 from tests.support.factories import OTHER_WORKER, WORKER
 from tests.support.workspaces import (
@@ -31,7 +32,7 @@ OK = Ended(status="succeeded")
 
 
 async def take(pool: Pool, worker: WorkerId = WORKER, **columns: object) -> Build | None:
-    taken = await builds.take(pool, wanted(worker_id=worker, **columns))
+    taken = await held_builds.take(pool, wanted(worker_id=worker, **columns))
     assert len(taken) <= 1
     return taken[0].build if taken else None
 
@@ -73,11 +74,11 @@ async def test_each_build_is_taken_by_one_worker(pool: Pool) -> None:
         await workspaces.create(pool, new_workspace(number))
     crowd = [WorkerId(UUID(int=0xF0 + n)) for n in range(6)]
     batches = await asyncio.gather(
-        *(builds.take(pool, wanted(worker_id=worker, most=3)) for worker in crowd)
+        *(held_builds.take(pool, wanted(worker_id=worker, most=3)) for worker in crowd)
     )
     taken = [t.build.id for batch in batches for t in batch]
     assert len(taken) == len(set(taken))
-    while more := await builds.take(pool, wanted(worker_id=crowd[0], most=5, running=taken)):
+    while more := await held_builds.take(pool, wanted(worker_id=crowd[0], most=5, running=taken)):
         taken += [t.build.id for t in more]
     assert len(set(taken)) == 12
 
@@ -126,8 +127,8 @@ async def test_a_worker_takes_again_what_it_does_not_know_it_holds(pool: Pool) -
     again = await take(pool, lease_s=None, struck_s=None)
     assert again is not None
     assert again.attempt == 2
-    assert await builds.finish(pool, hold(held), OK) is None
-    assert await builds.finish(pool, hold(again), OK) is not None
+    assert await held_builds.finish(pool, hold(held), OK) is None
+    assert await held_builds.finish(pool, hold(again), OK) is not None
 
 
 @pytest.mark.promise("P3")
@@ -139,12 +140,13 @@ async def test_whoever_has_lost_a_build_writes_nothing(pool: Pool) -> None:
     taken = await take(pool, OTHER_WORKER)
     assert taken is not None
     mine = hold(held)
-    assert await builds.beat(pool, WORKER, [mine]) == {}
+    assert await held_builds.beat(pool, WORKER, [mine]) == {}
     assert (
-        await builds.finish(pool, mine, Ended(status="succeeded", agents=(agent_spec(),))) is None
+        await held_builds.finish(pool, mine, Ended(status="succeeded", agents=(agent_spec(),)))
+        is None
     )
     await build_logs.append(pool, mine, [Line(stage="s", level="info", output="late")])
-    await builds.release(pool, mine)
+    await held_builds.release(pool, mine)
     assert await builds.get(pool, held.id) == taken
     assert await build_logs.logs(pool, held.id) == []
     assert await pool.fetchval("SELECT count(*) FROM workspace_agents") == 0
@@ -155,8 +157,8 @@ async def test_an_end_written_twice_is_written_once(pool: Pool) -> None:
     held = await take(pool)
     assert held is not None
     ended = Ended(status="succeeded", agents=(agent_spec(1), agent_spec(2, parent_id=None)))
-    done = await builds.finish(pool, hold(held), ended)
-    assert await builds.finish(pool, hold(held), ended) is None
+    done = await held_builds.finish(pool, hold(held), ended)
+    assert await held_builds.finish(pool, hold(held), ended) is None
     assert await builds.get(pool, held.id) == done
     assert await pool.fetchval("SELECT count(*) FROM workspace_agents") == 2
 
@@ -191,7 +193,7 @@ async def test_what_builds_of_long_ago_have_said_is_forgotten(pool: Pool) -> Non
         held = await take(pool)
         assert held is not None
         await build_logs.append(pool, hold(held), said)
-        await builds.finish(pool, hold(held), OK)
+        await held_builds.finish(pool, hold(held), OK)
         await builds.insert(pool, new_build(100 + number, after=number, transition="start"))
     count = "SELECT count(*) FROM workspace_build_logs"
     assert await pool.fetchval(count) == 20
@@ -205,11 +207,11 @@ async def test_what_nobody_takes_up_is_ended_with_a_reason(pool: Pool) -> None:
     await plant_template(pool)
     for number in (1, 2, 3):
         await workspaces.create(pool, new_workspace(number))
-    taken = await builds.take(pool, wanted(most=2))
+    taken = await held_builds.take(pool, wanted(most=2))
     await builds.cancel(pool, taken[1].build.id)
-    assert await builds.reap(pool, after_s=100, error="nobody came") == []
+    assert await held_builds.reap(pool, after_s=100, error="nobody came") == []
     await age_builds(pool, 101)
-    ended = await builds.reap(pool, after_s=100, error="nobody came")
+    ended = await held_builds.reap(pool, after_s=100, error="nobody came")
     assert sorted((b.status, b.error) for b in ended) == [
         ("canceled", ""),
         ("failed", "nobody came"),
@@ -252,20 +254,20 @@ class Walk:
     async def take(self) -> None:
         worker = self._random.choice((WORKER, OTHER_WORKER))
         mine = [h.id for h in self._holds if h.worker_id == worker]
-        for taken in await builds.take(self._pool, wanted(worker_id=worker, running=mine)):
+        for taken in await held_builds.take(self._pool, wanted(worker_id=worker, running=mine)):
             self._stale |= {(h.id, h.attempt) for h in self._holds if h.id == taken.build.id}
             self._holds.append(hold(taken.build))
 
     async def beat(self) -> None:
         for one in self._holds:
-            await builds.beat(self._pool, one.worker_id, [one])
+            await held_builds.beat(self._pool, one.worker_id, [one])
 
     async def end(self) -> None:
         if not self._holds:
             return
         one = self._holds.pop(self._random.randrange(len(self._holds)))
         outcomes = (OK, Ended(status="failed", error="x"), Ended(status="canceled"))
-        done = await builds.finish(self._pool, one, self._random.choice(outcomes))
+        done = await held_builds.finish(self._pool, one, self._random.choice(outcomes))
         assert done is None or (one.id, one.attempt) not in self._stale, "a stale worker wrote"
 
     async def cancel(self) -> None:
@@ -274,7 +276,7 @@ class Walk:
 
     async def leave(self) -> None:
         if self._holds:
-            await builds.release(self._pool, self._holds.pop())
+            await held_builds.release(self._pool, self._holds.pop())
 
     async def wait(self) -> None:
         await age_builds(self._pool, self._random.choice((5, 31)))
@@ -287,8 +289,8 @@ class Walk:
     async def come_to_rest(self) -> None:
         """Whatever has happened: one worker and some time end it."""
         await age_builds(self._pool, 31)
-        for taken in await builds.take(self._pool, wanted(worker_id=WorkerId(UUID(int=0xEE)))):
-            assert await builds.finish(self._pool, hold(taken.build), OK) is not None
+        for taken in await held_builds.take(self._pool, wanted(worker_id=WorkerId(UUID(int=0xEE)))):
+            assert await held_builds.finish(self._pool, hold(taken.build), OK) is not None
         assert not (await builds.of_workspace(self._pool, workspace_id(1)))[0].active
 
 

@@ -8,7 +8,7 @@ import pytest
 from chatd.domain.chat import Fence
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.states import State
-from chatd.store import bindings, builds
+from chatd.store import bindings, held_builds
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed
@@ -144,7 +144,7 @@ async def test_an_impossible_workspace_build_or_agent_is_refused(pool: Pool) -> 
     await finish(pool)
     await bindings.remember(pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1))
     await plant(pool, 2)
-    await builds.take(pool, wanted())
+    await held_builds.take(pool, wanted())
     await plant(pool, 3)
     for name, statement in IMPOSSIBLE:
         with pytest.raises(InvariantBroken, match=f'"{name}"'):

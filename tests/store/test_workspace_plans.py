@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from chatd.store import agents, bindings, builds, overdue, workspaces
+from chatd.store import agents, bindings, builds, held_builds, overdue, workspaces
 from chatd.store.conn import Session
 from tests.support.factories import CHAT, WORKER
 from tests.support.plans import plan_of, rows_read
@@ -43,8 +43,8 @@ async def test_what_is_asked_all_the_time_reads_no_more_than_it_returns(dsn: str
         await big_yard(session)
         hosts, backends = f"{{{HOST}}}", "{fake}"
         take = (WORKER, hosts, backends, 30, 2, "{}", 15)
-        assert await rows_read(session, builds.TAKE, *take) <= 12
-        assert await rows_read(session, builds.REAP, 1800, "late", 100) <= 4
+        assert await rows_read(session, held_builds.TAKE, *take) <= 12
+        assert await rows_read(session, held_builds.REAP, 1800, "late", 100) <= 4
         assert await rows_read(session, agents.ON_HOST, hosts, 1000) <= 4
         page = (hosts, "fake", UUID(int=0), 100)
         assert await rows_read(session, workspaces.ON_HOST, *page) <= 6
@@ -56,10 +56,10 @@ async def test_what_is_asked_all_the_time_reads_no_more_than_it_returns(dsn: str
 
 async def test_nothing_asked_of_one_workspace_or_host_scans_them_all(dsn: str) -> None:
     statements = {
-        "beat": builds.BEAT,
-        "finish": builds.FINISH.text,
+        "beat": held_builds.BEAT,
+        "finish": held_builds.FINISH.text,
         "insert": builds.INSERT.text,
-        "take": builds.TAKE,
+        "take": held_builds.TAKE,
         "used": workspaces.USED,
         "heard": agents.HEARD,
         "missed": agents.MISSED,

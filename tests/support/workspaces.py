@@ -21,7 +21,7 @@ from chatd.domain.workspace import (
     VersionId,
     Workspace,
 )
-from chatd.store import builds, templates, workspaces
+from chatd.store import builds, held_builds, templates, workspaces
 from chatd.store.conn import Conn
 from tests.support.factories import AT, OWNER, WORKER
 
@@ -155,24 +155,28 @@ async def plant_for(
     return await workspaces.create(conn, new, chat_id=chat_id, fence=fence)
 
 
-def wanted(**columns: object) -> builds.Wanted:
-    row = builds.Wanted(worker_id=WORKER, hosts=(HOST,), backends=(BACKEND,), lease_s=30, most=10)
+def wanted(**columns: object) -> held_builds.Wanted:
+    row = held_builds.Wanted(
+        worker_id=WORKER, hosts=(HOST,), backends=(BACKEND,), lease_s=30, most=10
+    )
     return msgspec.structs.replace(row, **columns)
 
 
-def hold(taken: Build) -> builds.Hold:
+def hold(taken: Build) -> held_builds.Hold:
     assert taken.worker_id is not None
-    return builds.Hold(id=taken.id, worker_id=taken.worker_id, attempt=taken.attempt)
+    return held_builds.Hold(id=taken.id, worker_id=taken.worker_id, attempt=taken.attempt)
 
 
-async def finish(conn: Conn, ended: builds.Ended | None = None, worker: WorkerId = WORKER) -> Build:
+async def finish(
+    conn: Conn, ended: held_builds.Ended | None = None, worker: WorkerId = WORKER
+) -> Build:
     """Take the one build there is and end it; unless told, well and with one agent."""
-    [taken] = await builds.take(conn, wanted(worker_id=worker))
+    [taken] = await held_builds.take(conn, wanted(worker_id=worker))
     if ended is None:
         agents = (agent_spec(taken.build.build_number),)
         starts = taken.build.transition == "start"
-        ended = builds.Ended(status="succeeded", agents=agents if starts else ())
-    done = await builds.finish(conn, hold(taken.build), ended)
+        ended = held_builds.Ended(status="succeeded", agents=agents if starts else ())
+    done = await held_builds.finish(conn, hold(taken.build), ended)
     assert done is not None
     return done
 

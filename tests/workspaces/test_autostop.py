@@ -5,7 +5,7 @@ from typing import LiteralString
 
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.workspace import Build
-from chatd.store import builds, workspaces
+from chatd.store import builds, held_builds, workspaces
 from chatd.store.pool import Pool
 from chatd.workspaces.autostop import Autostop
 from chatd.workspaces.usage import Usage
@@ -64,7 +64,7 @@ async def test_a_stop_that_failed_is_tried_again_later(pool: Pool, clock: FakeCl
     await finish(pool)
     await age_builds(pool, 101)
     assert await autostop(pool, clock).look() == 1
-    await finish(pool, builds.Ended(status="failed", error="no"))
+    await finish(pool, held_builds.Ended(status="failed", error="no"))
     assert await autostop(pool, clock).look() == 0
     await age_builds(pool, 601)
     assert await autostop(pool, clock).look() == 1

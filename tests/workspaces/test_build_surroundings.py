@@ -8,7 +8,7 @@ import msgspec
 from chatd.domain.hands import Context, Resource
 from chatd.domain.states import State
 from chatd.domain.workspace_parameters import resolve_parameters
-from chatd.store import bindings, builds, context_rows, templates
+from chatd.store import bindings, context_rows, held_builds, templates
 from chatd.store.pool import Pool
 from chatd.workspaces.context import Contexts
 from chatd.workspaces.templates import BUILT_IN, TemplateFile, put_templates, rows_of
@@ -110,7 +110,7 @@ def context(version: int, *texts: str, **columns: object) -> Context:
 
 async def a_chat_in_a_workspace(pool: Pool) -> None:
     await plant(pool)
-    both = builds.Ended(status="succeeded", agents=(agent_spec(1), agent_spec(2)))
+    both = held_builds.Ended(status="succeeded", agents=(agent_spec(1), agent_spec(2)))
     await finish(pool, both)
     await plant_in(pool, Seed(state=State.W))
     await bindings.bind(pool, CHAT, seen=None, workspace_id=workspace_id(1))

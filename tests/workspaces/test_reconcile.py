@@ -6,7 +6,7 @@ import pytest
 from chatd.domain.hands import AgentLost
 from chatd.domain.workspace import AgentId, AgentRow, Build, Observed, Pulse
 from chatd.domain.workspace_rules import agent_status
-from chatd.store import agents, builds, workspaces
+from chatd.store import agents, builds, held_builds, workspaces
 from chatd.store.pool import Pool
 from chatd.workspaces.backend import BuildFailed
 from chatd.workspaces.heartbeat import Heartbeat
@@ -208,7 +208,7 @@ async def test_an_agent_that_talks_nonsense_silences_nobody_else(
     pool: Pool, clock: FakeClock
 ) -> None:
     await plant(pool)
-    await finish(pool, builds.Ended(status="succeeded", agents=(agent_spec(1), agent_spec(2))))
+    await finish(pool, held_builds.Ended(status="succeeded", agents=(agent_spec(1), agent_spec(2))))
 
     async def ping(agent: AgentRow) -> Pulse:
         if agent.id == agent_id(2):

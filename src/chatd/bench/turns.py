@@ -21,7 +21,7 @@ from chatd.bench.stage import Stage
 from chatd.bench.wire import Tap, tapped
 from chatd.store import (
     agents,
-    builds,
+    held_builds,
     journal,
     listen,
     models,
@@ -44,7 +44,7 @@ SHARED: Final[Mapping[str, str]] = {
     watched.VERSIONS: "poll",
     watched.RECENT: "poll",
     usage.ROLL_UP: "books",
-    builds.TAKE: "builds",
+    held_builds.TAKE: "builds",
     agents.ON_HOST: "agents",
     models.MODELS: "models",
     models.PROVIDERS: "models",

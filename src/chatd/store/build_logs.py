@@ -6,8 +6,8 @@ from typing import Final, LiteralString
 from msgspec import Struct
 
 from chatd.domain.workspace import BuildId, BuildLog, LogLevel
-from chatd.store.builds import Hold
 from chatd.store.conn import Conn
+from chatd.store.held_builds import Hold
 from chatd.store.rows import plain
 
 APPEND: Final[LiteralString] = """

@@ -9,7 +9,7 @@ from collections import deque
 from typing import Final
 
 from chatd.domain.workspace import LogLevel
-from chatd.store import build_logs, builds
+from chatd.store import build_logs, held_builds
 from chatd.store.conn import Conn
 
 MOST_LINES: Final = 5000
@@ -21,7 +21,7 @@ BATCH: Final = 200
 class LogBuffer:
     """Satisfies `backend.LogSink`."""
 
-    def __init__(self, hold: builds.Hold) -> None:
+    def __init__(self, hold: held_builds.Hold) -> None:
         self._hold = hold
         self._waiting: deque[build_logs.Line] = deque()
         self._writing = asyncio.Lock()

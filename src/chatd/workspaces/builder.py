@@ -18,9 +18,9 @@ from chatd.domain.lease import Ticks, may_reap
 from chatd.domain.ports import Env
 from chatd.domain.workspace import Build, BuildId
 from chatd.parts.pause import Pause
-from chatd.store import builds
-from chatd.store.builds import Ended, Hold, Taken, Wanted
+from chatd.store import held_builds
 from chatd.store.conn import Conn
+from chatd.store.held_builds import Ended, Hold, Taken, Wanted
 from chatd.workspaces.backend import Backend
 from chatd.workspaces.building import Bounds, Building
 
@@ -120,7 +120,7 @@ class Builder:
         )
         try:
             async with asyncio.timeout(ANSWER_S):
-                found = await builds.take(self._conn, wanted)
+                found = await held_builds.take(self._conn, wanted)
         except (Unavailable, TimeoutError):
             self._ticks = self._ticks.failed()
             raise
@@ -180,7 +180,7 @@ class Builder:
         answer got lost is no longer ours either."""
         while not building.lost.is_set():
             try:
-                return await builds.finish(self._conn, building.hold, ended)
+                return await held_builds.finish(self._conn, building.hold, ended)
             except Unavailable as error:
                 self._env.emit("build_not_written", error_kind=error.code)
                 await self._env.clock.sleep(1, "build_finish")
@@ -203,7 +203,7 @@ class Builder:
         try:
             async with asyncio.timeout(ANSWER_S):
                 holds = [building.hold for building in asked.values()]
-                mine = await builds.beat(self._conn, self._me, holds)
+                mine = await held_builds.beat(self._conn, self._me, holds)
         except (Unavailable, TimeoutError):
             self._doubt(asked)
             raise
@@ -230,7 +230,9 @@ class Builder:
     async def _reap(self) -> None:
         if may_reap(self._ticks, self._env.clock.monotonic()) != "leases":
             return
-        ended = await builds.reap(self._conn, after_s=self._config.reap_after_s, error=_ABANDONED)
+        ended = await held_builds.reap(
+            self._conn, after_s=self._config.reap_after_s, error=_ABANDONED
+        )
         for build in ended:
             self._env.emit("build_abandoned", build_id=build.id)
 
@@ -278,4 +280,4 @@ class Builder:
             if not building.at_work:
                 with suppress(ChatdError, TimeoutError):
                     async with asyncio.timeout(ANSWER_S):
-                        await builds.release(self._conn, building.hold)
+                        await held_builds.release(self._conn, building.hold)

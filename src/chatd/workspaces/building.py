@@ -13,8 +13,7 @@ from msgspec import Struct
 from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Env
 from chatd.domain.workspace import AgentSpec, TemplateSpec
-from chatd.store import builds
-from chatd.store.builds import Ended, Hold, Taken
+from chatd.store.held_builds import Ended, Hold, Taken
 from chatd.workspaces.backend import Backend, BuildCancelled, BuildContext
 from chatd.workspaces.build_log import LogBuffer
 
@@ -147,7 +146,7 @@ class Building:
 _BROKEN_OFF: Final = "The backend broke off the build and did not say why."
 
 
-def _late(bounds: Bounds) -> builds.Ended:
+def _late(bounds: Bounds) -> Ended:
     text = f"The build did not end within {bounds.limit_s:g} s and was broken off."
     return Ended(status="failed", error=text, error_code="build_timeout")
 
