@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Mapping
 from datetime import UTC, datetime
@@ -156,6 +157,14 @@ class Rig:
     def supervisor(self) -> int:
         return int((self.data_dir / "ws-supervisor" / "lock").read_text())
 
+    async def kill_supervisor(self) -> None:
+        """With the process above it, which would start another."""
+        pid = self.supervisor()
+        keeper = parent_of(pid)
+        for each in (keeper, pid):
+            os.kill(each, signal.SIGKILL)
+        await until_gone(keeper, pid)
+
     async def end(self) -> None:
         """The supervisor and all it owns."""
         try:
@@ -167,6 +176,10 @@ class Rig:
 
     def _note(self, stage: str, level: LogLevel, text: str) -> None:
         self.log.append(f"{stage} {level} {text}")
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 async def until_gone(*pids: int) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
@@ -30,7 +29,6 @@ from tests.support.local_rig import (
     data_directory,
     rig_with,
     shared_kits,
-    until_gone,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -122,8 +120,7 @@ async def test_without_namespaces_the_next_supervisor_ends_the_orphans(data_dir:
     async with rig_with(config) as rig:
         running = await rig.start()
         orphan = int(await rig.says(running, ESCAPE))
-        os.kill(pid := rig.supervisor(), signal.SIGKILL)
-        await until_gone(pid)
+        await rig.kill_supervisor()
         assert birth_of(orphan)
         await rig.supervision.hello()
         assert birth_of(orphan) is None

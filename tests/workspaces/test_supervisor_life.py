@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 from collections.abc import AsyncGenerator
@@ -16,8 +17,10 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.workspaces.backend import BuildFailed
 from chatd.workspaces.local.backend import LocalConfig
+from chatd.workspaces.local.keeper import keep
 from chatd.workspaces.local.living import birth_of, children_of
 from chatd.workspaces.local.plan import Fence, Order, Plan, decode_order, encode
+from chatd.workspaces.local.remembering import Memory
 from chatd.workspaces.local.supervision import Supervision
 from chatd.workspaces.local.supervisor import SOCKET
 from tests.support.eventually import eventually
@@ -30,6 +33,7 @@ from tests.support.local_rig import (
     Rig,
     Running,
     data_directory,
+    parent_of,
     rig_with,
     shared_kits,
     until_gone,
@@ -39,7 +43,8 @@ from tests.support.processes import running as server_process
 pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
 
 SERVER = "tests.support.local_server"
-WORKSPACE = WorkspaceId(uuid5(NOBODY, "kept"))
+WORKSPACE = WorkspaceId(uuid5(NOBODY, f"kept for {os.getpid()}"))
+"""Of this process alone: control groups are named by it, and belong to the whole host."""
 
 
 @pytest.fixture
@@ -82,25 +87,82 @@ async def test_a_killed_server_leaves_its_workspaces_running(rig: Rig) -> None:
     assert (await rig.backend.inspect(found.workspace)).state == "running"
 
 
-async def test_nothing_survives_a_killed_supervisor_and_the_next_starts_clean(rig: Rig) -> None:
+async def test_a_killed_supervisor_is_followed_by_another_with_the_same_workspaces(
+    rig: Rig,
+) -> None:
+    """At once and by nobody's doing; only when all who keep them are gone, they are stopped."""
     started = await rig.start()
     await begin_sleeping(rig, started)
     everyone = await everyone_in(rig, started)
     assert len(everyone) > 4
-    os.kill(rig.supervisor(), signal.SIGKILL)
+    opened = await rig.dial(started)
+    await opened.release()
+    keeper = parent_of(first := rig.supervisor())
+    os.kill(first, signal.SIGKILL)
+    assert (await rig.backend.inspect(started.workspace)).state == "running"
+    await until_gone(*everyone)
+    await rig.reborn(started, opened.hello.boot_id)
+    assert await rig.says(started, "ls begun") == "begun"
+    assert parent_of(rig.supervisor()) == keeper != first
+    everyone = await everyone_in(rig, started)
+    await rig.kill_supervisor()
     await until_gone(*everyone)
     assert (await rig.backend.inspect(started.workspace)).state == "stopped"
+    assert (rig.data_dir / "ws-supervisor" / "lock").read_text() == ""
     again = await rig.start(again=started.workspace.id, build=2)
     assert await rig.says(again, "ls begun; ls /proc | grep -c '^[0-9]'") != ""
-    assert (await rig.backend.inspect(started.workspace)).state == "running"
+    await rig.stop(again, build=3)
+    os.kill(rig.supervisor(), signal.SIGKILL)
+    assert await rig.supervision.running() == {}
+
+
+def test_whoever_keeps_the_supervisor_starts_another_until_it_is_told_to_end() -> None:
+    reader, writer = os.pipe()
+    ready = os.dup(writer)
+
+    def live(first: int | None) -> None:
+        os.write(writer, b"again" if first is None else b"first")
+        if first is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()
+
+    if (keeper := os.fork()) == 0:
+        keep(live, ready, again=lambda how: how == "ended with -9")
+        os._exit(0)
+    assert os.read(reader, 5) == b"first"
+    assert os.read(reader, 5) == b"again"
+    os.kill(keeper, signal.SIGTERM)
+    assert os.waitpid(keeper, 0)[1] == 0
+    for descriptor in (reader, writer, ready):
+        os.close(descriptor)
+
+
+def test_what_is_remembered_is_whole_or_nothing() -> None:
+    memory = Memory()
+    assert (memory.begun, memory.read()) == (False, [])
+    for lines in ([], [b"a", b"b" * 100_000], [b"c"], []):
+        memory.write(lines)
+        assert (memory.begun, memory.read()) == (True, lines)
+
+
+def test_what_cannot_be_remembered_is_forgotten() -> None:
+    """In a process that may not write so much."""
+    memory = Memory()
+    memory.write([b"a"])
+    if (child := os.fork()) == 0:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+        memory.write([b"b" * 100])
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (memory.begun, memory.read()) == (True, [])
 
 
 async def test_a_sandbox_that_a_killed_supervisor_lost_is_ended_by_the_next(rig: Rig) -> None:
     """A gap that only a kill between two system calls can open; here it is held open."""
     await rig.supervision.hello()
     orphan = await asyncio.create_subprocess_exec("sleep", "1000")
-    os.kill(pid := rig.supervisor(), signal.SIGKILL)
-    await until_gone(pid)
+    await rig.kill_supervisor()
     births = rig.data_dir / "ws-supervisor" / "births"
     (births / "lost").write_text(str(birth_of(orphan.pid)))
     (births / "long-gone").write_text(f"{os.getpid()} 1")

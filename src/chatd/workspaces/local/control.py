@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from chatd.workspaces.local import disk
-from chatd.workspaces.local.plan import PROTOCOL, Order, decode_order
+from chatd.workspaces.local.plan import PROTOCOL, Order, decode_order, encode
+from chatd.workspaces.local.remembering import Memory
 from chatd.workspaces.local.sandbox import Sandbox
 
 MAX_LINE: Final = 512 * 1024
@@ -36,12 +37,19 @@ class Refused(Exception):
 
 class Control:
     def __init__(
-        self, tasks: asyncio.TaskGroup, *, births: Path, say: Callable[[str], None]
+        self,
+        tasks: asyncio.TaskGroup,
+        memory: Memory,
+        *,
+        births: Path,
+        say: Callable[[str], None],
     ) -> None:
         self.closing = asyncio.Event()
         self.asked = 0
         """How many questions there were, for whoever wants to know whether it is quiet."""
         self._tasks = tasks
+        self._memory = memory
+        self._remembered: dict[str, bytes] = {}
         self._births = births
         self._say = say
         self._sandboxes: dict[str, Sandbox] = {}
@@ -68,8 +76,18 @@ class Control:
             self._asking -= 1
             writer.close()
 
+    def resume(self) -> None:
+        """Keep what the one before us kept, if it was killed."""
+        for line in self._memory.read():
+            order = decode_order(json.loads(line))
+            self._remembered[order.workspace] = line
+            self._open(order)
+        self._remember()
+
     async def close(self) -> None:
         self.closing.set()
+        self._remembered.clear()
+        self._remember()
         for sandbox in list(self._sandboxes.values()):
             await sandbox.stop()
 
@@ -123,6 +141,8 @@ class Control:
                 raise Refused("closing", "the supervisor ends")
             if sandbox is None:
                 sandbox = self._open(order)
+                self._remembered[order.workspace] = json.dumps(encode(order)).encode()
+                self._remember()
         ready = await sandbox.started(READY_S)
         return {"ready": ready, "log": sandbox.log.tail(), **_told(sandbox)}
 
@@ -147,8 +167,14 @@ class Control:
         return self._locks[zlib.crc32(workspace.encode()) % LOCKS]
 
     async def _end(self, sandbox: Sandbox) -> None:
+        """Forgotten first: if we are killed in the middle, it shall not come back."""
+        self._remembered.pop(sandbox.order.workspace, None)
+        self._remember()
         await sandbox.stop()
         self._sandboxes.pop(sandbox.order.workspace, None)
+
+    def _remember(self) -> None:
+        self._memory.write(self._remembered.values())
 
 
 def _told(sandbox: Sandbox) -> dict[str, object]:

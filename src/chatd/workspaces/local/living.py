@@ -7,6 +7,7 @@ process for ever. Standard library only.
 import contextlib
 import os
 import signal
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,11 +72,11 @@ def of_account(uid: int) -> set[int]:
     return {pid for pid in _all() if _owner(pid) == uid and birth_of(pid)}
 
 
-def marked(mark: str) -> set[int]:
-    """Whoever carries the name of a workspace in its environment. One that hides it is not found:
-    without a namespace and an account of its own there is no better way."""
-    sign = f"CHATD_WORKSPACE_ID={mark}".encode()
-    return {pid for pid in _all() if sign in _environment(pid) and birth_of(pid)}
+def marked(marks: AbstractSet[str]) -> set[int]:
+    """Whoever carries the name of one of these workspaces in its environment. One that hides it is
+    not found: without a namespace and an account of its own there is no better way."""
+    signs = {f"CHATD_WORKSPACE_ID={mark}".encode() for mark in marks}
+    return {pid for pid in _all() if not signs.isdisjoint(_environment(pid)) and birth_of(pid)}
 
 
 def _all() -> list[int]:

@@ -195,7 +195,7 @@ class Sandbox:
         found = set(cgroups.members(self._groups))
         if not self.order.namespaced:
             uid, mark = self.order.plan.uid, self.order.workspace
-            found |= living.of_account(uid) if uid is not None else living.marked(mark)
+            found |= living.of_account(uid) if uid is not None else living.marked({mark})
         return found
 
 

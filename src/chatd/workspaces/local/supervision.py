@@ -5,6 +5,7 @@ or rather the next one is. A supervisor of another version is used if it speaks 
 """
 
 import asyncio
+import fcntl
 import json
 import os
 import socket
@@ -19,7 +20,7 @@ from chatd.domain.ports import Clock
 from chatd.workspaces.backend import BuildFailed
 from chatd.workspaces.local.plan import PROTOCOL, Order, encode
 from chatd.workspaces.local.spawning import environment, python
-from chatd.workspaces.local.supervisor import IDLE_S, LOG, SOCKET
+from chatd.workspaces.local.supervisor import IDLE_S, LOCK, LOG, SOCKET
 
 MODULE: Final = "chatd.workspaces.local.supervisor"
 ANSWER_S: Final = 60.0
@@ -106,10 +107,31 @@ class Supervision:
         raise Unavailable("The supervisor of local workspaces does not start." + self._why())
 
     async def _ask_if_there(self, question: dict[str, object]) -> Reply | None:
+        """Nobody is there only if nobody holds the lock either: a supervisor that was killed is
+        followed by another, with all that it kept."""
+        for number in range(TRIES):
+            try:
+                return await self._once(question)
+            except NotThere:
+                if self._abandoned():
+                    return None
+            await self._clock.sleep(FIRST_PAUSE_S * 2**number, "supervisor")
+        raise Unavailable("The supervisor of local workspaces does not answer.")
+
+    def _abandoned(self) -> bool:
+        """Then the number that was left in the file may be a stranger's by now: it is removed."""
         try:
-            return await self._once(question)
-        except NotThere:
-            return None
+            lock = os.open(self._directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            os.truncate(lock, 0)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(lock)
+        return True
 
     async def _once(self, question: dict[str, object]) -> Reply:
         line = json.dumps({"protocol": PROTOCOL, **question}).encode() + b"\n"

@@ -2,7 +2,8 @@
 
 Apart from the server, so that commands go on while the server is restarted, killed or upgraded.
 One per data directory: it holds a lock that the kernel drops when it dies. Sandboxes die with it;
-what might have escaped a killed one is ended by the next. When nobody needs it, it leaves.
+what might have escaped a killed one is ended by the next, which its keeper starts at once and which
+begins with the same sandboxes. When nobody needs it, it leaves.
 """
 
 import argparse
@@ -15,12 +16,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Final
 
 from chatd.workspaces.local import cgroups, living
 from chatd.workspaces.local.control import MAX_LINE, Control
+from chatd.workspaces.local.keeper import keep
+from chatd.workspaces.local.remembering import Memory
 from chatd.workspaces.local.waiting import pause
 
 LOCK: Final = "lock"
@@ -62,34 +65,53 @@ def serve(directory: Path, idle_s: float, ready: int) -> None:
     except BlockingIOError:
         os.write(ready, BUSY)
         return
-    with contextlib.suppress(OSError):  # Only people read it. On a full disk we are needed most.
-        os.truncate(lock, 0)
-        os.write(lock, f"{os.getpid()}\n".encode())
     take_output(directory / LOG)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with listening(directory) as listener:
-        asyncio.run(Supervisor(directory, idle_s).run(listener, ready))
-    with contextlib.suppress(OSError):  # Or people would later kill whoever has the number then.
+    memory = Memory()
+
+    def live(ready: int | None) -> None:
+        note(lock, f"{os.getpid()}\n")
+        with listening(directory) as listener:
+            asyncio.run(Supervisor(directory, idle_s, memory).run(listener, ready))
+        note(lock, "")
+
+    def again(how: str) -> bool:
+        """Not for one that never began: somebody waits for that, and would ask again."""
+        note(lock, "")
+        say(f"supervisor {how}")
+        return memory.begun
+
+    keep(live, ready, again=again)
+
+
+def note(lock: int, text: str) -> None:
+    """Who runs, for people: without a number that may be somebody else's by now. On a full disk
+    we are needed most, so that it cannot be written does not matter."""
+    with contextlib.suppress(OSError):
         os.truncate(lock, 0)
+        os.pwrite(lock, text.encode(), 0)
 
 
 class Supervisor:
-    def __init__(self, directory: Path, idle_s: float) -> None:
+    def __init__(self, directory: Path, idle_s: float, memory: Memory) -> None:
         self._births = directory / BIRTHS
         self._idle_s = idle_s
+        self._memory = memory
 
-    async def run(self, listener: socket.socket, ready: int) -> None:
+    async def run(self, listener: socket.socket, ready: int | None) -> None:
         self._births.mkdir(mode=0o700, exist_ok=True)
         await self.sweep()
         async with asyncio.TaskGroup() as tasks:
-            control = Control(tasks, births=self._births, say=say)
+            control = Control(tasks, self._memory, births=self._births, say=say)
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, control.closing.set)
+            control.resume()  # Before anybody can ask, and be told that nothing runs.
             server = await asyncio.start_unix_server(control.answer, sock=listener, limit=MAX_LINE)
-            os.write(ready, READY)
-            os.close(ready)
+            if ready is not None:
+                os.write(ready, READY)
+                os.close(ready)
             say(f"ready, process {os.getpid()}")
             await self._until_idle(control)
             control.closing.set()  # Whoever comes now is told to start another.
@@ -102,10 +124,11 @@ class Supervisor:
         all but the smallest gaps; without them this is what ends whoever was orphaned."""
         loop = asyncio.get_running_loop()
         never = asyncio.Event()
-        for file in list(self._births.iterdir()):
-            latest = loop.time() + SWEEP_S
-            while loop.time() < latest and kill_left(file):
-                await pause(never, 0.01)
+        files = list(self._births.iterdir())
+        latest = loop.time() + SWEEP_S
+        while loop.time() < latest and kill_left(files):
+            await pause(never, 0.01)
+        for file in files:
             cgroups.remove(cgroups.existing(file.name))
             file.unlink(missing_ok=True)
 
@@ -120,15 +143,18 @@ class Supervisor:
             seen = control.asked
 
 
-def kill_left(file: Path) -> bool:
+def kill_left(files: Sequence[Path]) -> bool:
     """Whether there was anybody."""
-    birth = living.Birth.read(file.read_text())
-    first = {birth.pid} if birth is not None and living.lives(birth) else set[int]()
-    others = set(cgroups.members(cgroups.existing(file.name))) | living.marked(file.name)
-    for pid in first | others:
+    left = living.marked({file.name for file in files}) if files else set[int]()
+    for file in files:
+        birth = living.Birth.read(file.read_text())
+        if birth is not None and living.lives(birth):
+            left.add(birth.pid)
+        left.update(cgroups.members(cgroups.existing(file.name)))
+    for pid in left:
         if (found := living.birth_of(pid)) is not None:
             living.kill(found)
-    return bool(first | others)
+    return bool(left)
 
 
 @contextlib.contextmanager
