@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from chatd.api.asgi import Message, Scope
 from chatd.api.doors import Limits
 from chatd.domain.ids import ChatId
 from chatd.domain.states import State
@@ -116,6 +117,30 @@ async def test_after_unsubscribing_nothing_of_the_topic_comes(front: Front) -> N
         assert await mine.next() == {"type": "pong"}
         await mine.subscribe(topic(chat_id), after=1)
         assert (await mine.until("version"))["version"] == 2
+
+
+async def test_a_topic_that_is_let_go_before_it_has_begun_can_be_had_again(front: Front) -> None:
+    """All of it comes in one piece, so that nothing happens between two of the wishes."""
+    wishes = ("subscribe", "unsubscribe", "subscribe", "unsubscribe")
+    said: asyncio.Queue[Message] = asyncio.Queue()
+    said.put_nowait({"type": "websocket.connect"})
+    for wish in wishes:
+        text = msgspec.json.encode({"type": wish, "topic": "chats"}).decode()
+        said.put_nowait({"type": "websocket.receive", "text": text})
+    said.put_nowait({"type": "websocket.disconnect", "code": 1000})
+    heard: list[Json] = []
+
+    async def send(message: Message) -> None:
+        if message["type"] == "websocket.send":
+            heard.extend(msgspec.json.decode(message["text"], type=list[Json]))
+
+    token = (b"authorization", f"Bearer {ME}".encode())
+    scope: Scope = {"type": "websocket", "path": SOCKET, "headers": [token]}
+    async with asyncio.timeout(30):
+        await front.api(scope, said.get, send)
+    assert [event for event in heard if event["type"] != "subscribed"] == [
+        {"type": "unsubscribed", "topic": "chats"}
+    ] * 2
 
 
 async def test_all_my_chats_are_a_topic_too(front: Front) -> None:

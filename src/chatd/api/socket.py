@@ -145,6 +145,8 @@ class _Socket:
             return
         task.cancel()
         await asyncio.wait((task,))
+        # One that has not begun yet when it is cancelled does not get to do this itself.
+        self._topics.pop(topic, None)
         await self._say(Unsubscribed(topic=topic))
 
     async def _follow(self, said: Subscribe) -> None:
