@@ -23,7 +23,7 @@ from chatd.api.health import Health
 from chatd.api.serve import Application, Bound, bind
 from chatd.api.serve import serve_on as listen
 from chatd.domain.chat import Chat
-from chatd.domain.errors import Unavailable
+from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ChangeId, WorkerId
 from chatd.domain.ports import Clock, Env, Tool
 from chatd.domain.prompt_text import Instructions
@@ -37,7 +37,7 @@ from chatd.pg.config import Config
 from chatd.pg.errors import PgError
 from chatd.pg.server import Server, start
 from chatd.replica import Replica, ReplicaConfig
-from chatd.settings.tree import Settings
+from chatd.settings.tree import Settings, SettingsError
 from chatd.store import migrate
 from chatd.store.conn import ConnectConfig
 from chatd.store.workers import Caps
@@ -98,6 +98,7 @@ async def serve(
 ) -> int:
     """Run until `stop` is set. Everything that was started is stopped again, whatever happens, but
     for workspaces: how many of them go on is what is returned."""
+    token = _given_token(env, settings)
     own = directory(settings, env, clock)
     try:
         async with (
@@ -138,8 +139,9 @@ async def serve(
                     stop=stop,
                     rooms=rooms,
                     port=port,
+                    token=token,
                 )
-                await _open(settings, env, job, house, told=told, migrated=tuple(migrated))
+                await _open(settings, job, house, told=told, migrated=tuple(migrated))
                 reading.cancel()
             watch.cancel()
         return 0 if hands is None else await hands.left_running()
@@ -156,11 +158,11 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     stop: asyncio.Event
     rooms: Rooms | None
     port: socket.socket | None
+    token: str | None
 
 
 async def _open(
     settings: Settings,
-    env: Mapping[str, str],
     job: Job,
     house: House,
     *,
@@ -171,7 +173,7 @@ async def _open(
     long: whoever asks there is told that this replica goes away."""
     default = await house.models.default()
     named = "none" if default is None else default.config.name
-    given = "CHATD_ADMIN_TOKEN" in env or job.answers != "api"
+    given = house.token is not None or job.answers != "api"
 
     def ready(where: Bound | None) -> None:
         told.ready(
@@ -187,7 +189,7 @@ async def _open(
         ready(None)
         await _leave(house, told)
         return
-    app = _front(settings, env, job, house)
+    app = _front(settings, job, house)
     shut = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(listen(app, house.port, ready, shut), name="listen")
@@ -206,12 +208,20 @@ async def _leave(house: House, told: Told, app: Application | None = None) -> No
         group.create_task(house.replica.drain(), name="drain")
 
 
-def _front(settings: Settings, env: Mapping[str, str], job: Job, house: House) -> Application:
+def _front(settings: Settings, job: Job, house: House) -> Application:
     pool, stop = house.replica.database.pool, house.stop
     if job.answers == "health":
         return HealthOnly(Health(pool, house.registry, stop.is_set))
-    token = admin_token(env.get("CHATD_ADMIN_TOKEN"), settings.data_dir)
-    return build(_doors(house, token))
+    return build(_doors(house, admin_token(house.token, settings.data_dir)))
+
+
+def _given_token(env: Mapping[str, str], settings: Settings) -> str | None:
+    """Judged before anything has begun. Set but empty counts as not set, as for every key."""
+    given = env.get("CHATD_ADMIN_TOKEN") or None
+    try:
+        return given and admin_token(given, settings.data_dir)
+    except ChatdError as error:
+        raise SettingsError(error.message) from None
 
 
 def _connect(settings: Settings, dsn: str) -> ConnectConfig:

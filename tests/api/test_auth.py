@@ -31,13 +31,25 @@ def test_processes_that_start_at_once_agree_on_one_token(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
-@pytest.mark.parametrize("content", ["", "\n", "two words", "ümlaut", "x" * 5000, "a\0b"])
-def test_a_token_that_no_header_could_carry_is_refused(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "\n", "x", "fifteen-letters"),
+        *("two words of some length", "ümlauts-of-some-length", "x" * 5000, "null\0null-null-null"),
+    ],
+)
+def test_a_token_that_is_short_or_that_no_header_could_carry_is_refused(
+    tmp_path: Path, content: str
+) -> None:
     (tmp_path / FILE).write_text(content)
-    with pytest.raises(ChatdError, match=FILE):
+    with pytest.raises(ChatdError, match=rf"{FILE} must have 16 to 4095 .* Remove the file"):
         admin_token(None, tmp_path)
-    with pytest.raises(ChatdError):
+    with pytest.raises(ChatdError, match=r"CHATD_ADMIN_TOKEN must have 16 to 4095 .* Unset it"):
         admin_token(content, tmp_path)
+
+
+def test_sixteen_letters_make_a_token(tmp_path: Path) -> None:
+    assert admin_token("sixteen-letters!", tmp_path) == "sixteen-letters!"
 
 
 def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from tests.support.eventually import eventually
 
 CHATD = Path(sys.executable).with_name("chatd")
 LAST_LINE = "Ctrl-C stops."
+TOKEN = "a-token-of-the-tests"
 
 
 @pytest.fixture
@@ -193,13 +194,13 @@ async def test_while_it_drains_the_port_stays_open_and_nothing_new_is_begun(
     running: list[int] = []
     settings = plain_settings(dsn, tmp_path)
     told = app.Told(ready=ready.set_result, stopping=running.append)
-    env = {"CHATD_ADMIN_TOKEN": "secret"}
+    env = {"CHATD_ADMIN_TOKEN": TOKEN}
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         serving = group.create_task(
             app.serve(settings, env, clock=SystemClock(), stop=stop, told=told)
         )
         url = (await ready).url or ""
-        async with client_of(url, "secret") as client:
+        async with client_of(url, TOKEN) as client:
             chat = await begun(client, "slow: a story")
             async with client.get(f"/api/v1/chats/{chat}/events") as stream:
                 await until_event(stream.content, b"message_part")
@@ -232,10 +233,10 @@ async def test_limits_of_the_settings_hold(dsn: str, tmp_path: Path) -> None:
     limits = Limits(running_per_user=1, spend_micros=1, spend_period="day")
     settings = replace(plain_settings(dsn, tmp_path), limits=limits, models=(dear,))
     told = app.Told(ready=ready.set_result)
-    env = {"CHATD_ADMIN_TOKEN": "secret"}
+    env = {"CHATD_ADMIN_TOKEN": TOKEN}
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(app.serve(settings, env, clock=SystemClock(), stop=stop, told=told))
-        async with client_of((await ready).url or "", "secret") as client:
+        async with client_of((await ready).url or "", TOKEN) as client:
             first = await begun(client, "slow: a story")
             async with client.get(f"/api/v1/chats/{first}/events") as stream:
                 await until_event(stream.content, b"message_part")

@@ -113,6 +113,15 @@ def test_refused_settings_end_with_two_and_one_line(chatd: Chatd, command: list[
     )
 
 
+def test_a_short_token_ends_with_two_before_anything_has_begun(
+    chatd: Chatd, tmp_path: Path
+) -> None:
+    ended = chatd("serve", "--port", "0", CHATD_ADMIN_TOKEN="x")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("chatd: CHATD_ADMIN_TOKEN must have 16 to 4095 characters")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_file_in_the_working_directory_is_read(chatd: Chatd, tmp_path: Path) -> None:
     (tmp_path / "chatd.toml").write_text("[database]\npool_size = 0\n")
     ended = chatd("serve")

@@ -27,6 +27,8 @@ ADMIN: Final = UserId(UUID("c4a7d000-0000-4000-8000-000000000001"))
 FILE: Final = "admin-token"
 
 _BEARER: Final = "bearer "
+_SHORTEST: Final = 16
+"""Whoever can guess it can run commands here."""
 _TOKEN_LETTERS: Final = frozenset(string.ascii_letters + string.digits + string.punctuation)
 
 
@@ -77,17 +79,21 @@ def admin_token(given: str | None, data_dir: Path) -> str:
     """The administrator's token: as given, else as kept in the data directory, where it is made
     if need be. Several processes that start at once agree on one."""
     if given is not None:
-        return _checked(given, "The administrator's token")
+        return _checked(given, "CHATD_ADMIN_TOKEN", "Unset it, and one is made.")
     path = data_dir / FILE
     try:
         text = kept_line(path, lambda: secrets.token_urlsafe(32))
     except OSError as error:
         raise ChatdError(f"cannot keep the token in {path}: {error.strerror}") from error
-    return _checked(text, str(path))
+    return _checked(text, str(path), "Remove the file, and one is made.")
 
 
-def _checked(token: str, what: str) -> str:
-    """One that no header could carry would lock everybody out."""
-    if not token or len(token) >= MOST or not _TOKEN_LETTERS.issuperset(token):
-        raise ChatdError(f"{what} must be plain letters, digits and punctuation, and not empty.")
+def _checked(token: str, what: str, remedy: str) -> str:
+    """One that no header could carry would lock everybody out, a short one let everybody in."""
+    fits = _SHORTEST <= len(token) < MOST and _TOKEN_LETTERS.issuperset(token)
+    if not fits:
+        letters = "letters, digits and punctuation, without spaces"
+        raise ChatdError(
+            f"{what} must have {_SHORTEST} to {MOST - 1} characters: {letters}. {remedy}"
+        )
     return token

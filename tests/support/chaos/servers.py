@@ -27,7 +27,7 @@ from tests.support.processes import ROOT
 STARTS_S: Final = 60.0
 LEAVES_S: Final = 60.0
 ANSWER_S: Final = 10.0
-TOKEN: Final = "rolling-token"
+TOKEN: Final = "a-token-of-rolling-servers"
 AUTH: Final = {"Authorization": f"Bearer {TOKEN}"}
 AGAIN: Final = frozenset({502, 503, 504})
 
