@@ -15,7 +15,7 @@ import pytest
 from msgspec import Struct
 from typer.testing import CliRunner
 
-from chatd.cli.logs import JsonFormatter, is_news
+from chatd.cli.logs import JsonFormatter, TextFormatter, is_news
 from chatd.cli.main import app
 from chatd.cli.run import Stop
 from chatd.telemetry import Line
@@ -178,6 +178,12 @@ def test_a_json_log_line_is_one_object_on_one_line() -> None:
         "logger": "chatd.app",
         "event": "gone: a\nb",
     }
+
+
+def test_a_line_of_text_says_when_and_in_which_time_zone() -> None:
+    record = logging.LogRecord("chatd.app", logging.WARNING, "", 0, "gone: %s", ("x",), None)
+    record.created, record.msecs = 0.5, 500.0
+    assert TextFormatter().format(record) == "1970-01-01T00:00:00.500Z WARNING chatd.app: gone: x"
 
 
 def test_an_event_is_fields_in_json_and_words_in_text() -> None:

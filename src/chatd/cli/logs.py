@@ -3,10 +3,22 @@
 import json
 import logging
 import sys
+import time
 from datetime import UTC, datetime
 
 from chatd.settings.tree import Log
 from chatd.telemetry import Line
+
+
+class TextFormatter(logging.Formatter):
+    """In UTC, and it says so: whoever lays the logs of two hosts side by side need not guess."""
+
+    converter = time.gmtime
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 class JsonFormatter(logging.Formatter):
@@ -36,7 +48,6 @@ def is_news(record: logging.LogRecord) -> bool:
 def configure(log: Log) -> None:
     """To standard error: standard output is for what a command was asked to say."""
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonFormatter() if log.format == "json" else text)
+    handler.setFormatter(JsonFormatter() if log.format == "json" else TextFormatter())
     handler.addFilter(is_news)
     logging.basicConfig(level=log.level.upper(), handlers=[handler], force=True)
