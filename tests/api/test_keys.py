@@ -67,7 +67,7 @@ async def test_a_message_that_is_sent_twice_under_one_key_is_there_once(front: F
 
 
 async def test_a_repeated_message_that_has_gone_on_is_still_known(front: Front) -> None:
-    await plant_in(front.replica.pool, Seed(state=State.P0))
+    await plant_in(front.replica.pool, Seed(state=State.P0, begun=False))
     await keyed(front, SEND, "later", "k")
     await front.ask("POST", f"/chats/{CHAT}/queue/1/promote")
     again = await keyed(front, SEND, "later", "k")

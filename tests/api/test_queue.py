@@ -40,7 +40,7 @@ async def test_a_message_can_be_put_ahead_of_another_or_last(front: Front) -> No
 
 
 async def test_a_promoted_message_of_a_chat_that_nobody_works_on_is_sent_now(front: Front) -> None:
-    await plant_in(front.replica.pool, Seed(state=State.P1, plain=2))
+    await plant_in(front.replica.pool, Seed(state=State.P1, plain=2, begun=False))
     promoted = await front.ask("POST", f"{QUEUE}/2/promote")
     assert (promoted.status, promoted.json["queued"]) == (200, False)
     page = await front.ask("GET", f"/chats/{CHAT}/messages")

@@ -19,6 +19,7 @@ from tests.support.house import House, a_house, a_house_with
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.proxy import Proxy
+from tests.support.store import age
 from tests.support.tools import GatedTool
 
 HASTY = WorkerConfig(tick_s=0.2, drain_s=0.1)
@@ -126,6 +127,51 @@ async def test_a_stop_keeps_what_was_shown_however_many_die_of_it(dsn: str, prox
             chat = await lives.rests(chat_id)
         assert chat.state == "W"
         assert await looks_on.transcript(chat_id) == ["user: go", "assistant: half an ans"]
+
+
+@pytest.mark.promise("P4")
+async def test_a_stop_between_two_workers_keeps_what_the_first_had_shown(
+    dsn: str, proxy: Proxy
+) -> None:
+    """The chat is pending: its worker is known to be dead, and nobody has taken it yet. Whatever
+    takes the turn's place waits until what was shown of it is saved."""
+    async with (
+        FakeCompatible.running() as api,
+        a_house_with(dsn, api, worker=NO_ROOM) as looks_on,
+    ):
+        async with a_house_with(proxy.dsn, api, worker=HASTY) as dies:
+            stopped, replaced, promoted = [await half_said(dies, looks_on) for _ in range(3)]
+            cut_off(proxy)
+            for chat_id in (stopped, replaced, promoted):
+                await bury_the_owner(looks_on, chat_id)
+                assert (await looks_on.chat(chat_id)).public_status == "pending"
+            await looks_on.interrupt(stopped)
+            await looks_on.send(replaced, "next", "interrupt")
+            await looks_on.send(promoted, "next")
+            await looks_on.promote(promoted, 1)
+            # However long the next replica takes to get up on this machine.
+            await age(looks_on.pool, (stopped, replaced, promoted), seconds=-600)
+        async with a_house_with(dsn, api) as lives:
+            lives.says("to it")
+            lives.says("to it")
+            for chat_id in (stopped, replaced, promoted):
+                assert (await lives.rests(chat_id)).state == "W"
+        kept = ["user: go", "assistant: half an ans"]
+        assert await looks_on.transcript(stopped) == kept
+        for chat_id in (replaced, promoted):
+            said = await looks_on.transcript(chat_id)
+            assert said == [*kept, "user: next", "assistant: to it"]
+
+
+async def half_said(house: House, others: House) -> ChatId:
+    """A chat whose answer is not finished, and is known to others as far as it goes."""
+    gate = Gate()
+    house.says("half an ans", gate)
+    chat_id = await house.create("go")
+    await gate.reached.wait()
+    episode = Episode.of(await others.chat(chat_id))
+    await eventually(lambda: is_journaled(others.pool, episode))
+    return chat_id
 
 
 async def bury_the_owner(house: House, chat_id: ChatId) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.domain.errors import ChatBusy, ChatdError, NotFound, StaleFence, TransitionNotAllowed
 from chatd.domain.ids import WorkerId
@@ -17,6 +18,7 @@ from tests.support.factories import OTHER_WORKER
 from tests.support.seeds import OpenCalls, Seed
 
 _NEED_OWNER = frozenset({Move.RELEASE, Move.REAP, Move.FINISH_INTERRUPT})
+_STOPPING = frozenset({Move.INTERRUPT, Move.SEND_INTERRUPT, Move.PROMOTE_QUEUED})
 _NAME_AN_ITEM = frozenset({Move.EDIT_QUEUED, Move.MOVE_QUEUED, Move.PROMOTE_QUEUED})
 
 
@@ -43,7 +45,13 @@ def _seeds(state: State, move: Move) -> Iterator[Seed]:
     for (plain, steer), calls, owned, orphans in product(
         queues, _calls(state, move), _owned(state, move), _orphans(state, move)
     ):
-        yield Seed(state=state, plain=plain, steer=steer, calls=calls, owned=owned, orphans=orphans)
+        seed = Seed(
+            state=state, plain=plain, steer=steer, calls=calls, owned=owned, orphans=orphans
+        )
+        yield seed
+        # Where nobody has come yet, a message that steers waits for results only.
+        if move in _STOPPING and state[0] == "P" and (calls == "local" or not steer):
+            yield replace(seed, begun=False)
 
 
 def _calls(state: State, move: Move) -> tuple[OpenCalls | None, ...]:

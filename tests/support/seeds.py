@@ -46,13 +46,15 @@ FAILED = ChatError(message="The model's API refused the request.", kind="auth")
 
 class Seed(Struct, frozen=True, kw_only=True):
     """Which chat is wanted. `plain` and `steer` are lengths of the queue; by default a state
-    whose name ends in 1 has one plain message waiting."""
+    whose name ends in 1 has one plain message waiting. `begun`: a chat that has no owner (P) had
+    one, who was at the next step; else nobody has come yet."""
 
     state: State
     plain: int | None = None
     steer: int = 0
     calls: OpenCalls | None = None
     owned: bool = True
+    begun: bool = True
     orphans: int = 0
     retry: bool = False
     compaction: bool = False
@@ -102,10 +104,11 @@ def plant(seed: Seed) -> Seeded:
     """An answered question, then the state that is asked for."""
     road = _Road(_begin(seed))
     road.go(finish_turn(road.chat, step(road.chat, draft("assistant", text("One.")))))
+    free = seed.worker if seed.begun else None
     if seed.compaction:
-        road.go(request_compaction(road.chat, RequestCompaction(compactable=True), seed.worker))
+        road.go(request_compaction(road.chat, RequestCompaction(compactable=True), free))
     elif _needs_turn(seed):
-        road.go(send_message(road.chat, SendMessage(prompt=prompt("second")), seed.worker))
+        road.go(send_message(road.chat, SendMessage(prompt=prompt("second")), free))
     if road.chat.status == "running":
         _work(road, seed)
     _LAST[seed.state](road, seed)
@@ -138,8 +141,10 @@ def _begin(seed: Seed) -> Change:
 def _work(road: _Road, seed: Seed) -> None:
     if seed.open_calls != "none":
         name = CLIENT_TOOL if seed.open_calls == "client" else "execute"
+        if not seed.begun:
+            road.go(acquire(road.chat, seed.worker))
         calls = draft("assistant", text("Let me see."), call("c1", name), call("c2", name))
-        road.go(commit_step(road.chat, step(road.chat, calls)))
+        road.go(commit_step(road.chat, step(road.chat, calls, keep_owner=seed.begun)))
     for _ in range(seed.orphans):
         road.go(reap(road.chat, seed.worker))
         road.go(acquire(road.chat, seed.worker))
@@ -158,7 +163,8 @@ def _stay(road: _Road, seed: Seed) -> None:
 
 
 def _let_go(road: _Road, seed: Seed) -> None:
-    road.go(release(road.chat, seed.worker, road.chat.epoch))
+    if seed.begun:
+        road.go(release(road.chat, seed.worker, road.chat.epoch))
 
 
 def _stop(road: _Road, seed: Seed) -> None:

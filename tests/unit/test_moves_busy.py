@@ -5,12 +5,14 @@ import pytest
 from chatd.domain.chat import MAX_QUEUED
 from chatd.domain.commands import SendMessage, WhenBusy
 from chatd.domain.errors import ChatBusy, QueueFull
+from chatd.domain.ids import WorkerId
 from chatd.domain.states import State
 from chatd.domain.user_moves import send_message
 from tests.support.factories import OTHER_WORKER, WORKER, prompt
 from tests.support.seeds import seed_state
 from tests.support.story import tell, waiting, write
 
+CALLS = {"P1": "local", "A1": "client"}
 BUSY_STATES = ["P0", "P1", "R0", "R1", "I0", "I1", "A0", "A1"]
 
 
@@ -58,14 +60,20 @@ def test_the_queue_refuses_the_twenty_first() -> None:
 # The way of interrupt
 
 
-@pytest.mark.parametrize("state", ["R0", "R1"])
-def test_an_interrupting_message_stops_the_turn_and_waits_for_the_partial(state: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "saver"),
+    [("R0", WORKER), ("R1", WORKER), ("P0", OTHER_WORKER), ("P1", OTHER_WORKER)],
+)
+def test_an_interrupting_message_stops_the_turn_and_waits_for_the_partial(
+    state: str, saver: WorkerId
+) -> None:
+    """Also if the worker is gone that was at it: then somebody else saves what it has shown."""
     seeded = seed_state(State(state))
     rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), OTHER_WORKER))
     assert rows.chat.state is State.I1
     assert waiting(rows.queue)[-1] == "new"
     assert rows.messages == list(seeded.history)
-    assert (rows.chat.worker_id, rows.chat.epoch) == (WORKER, seeded.chat.epoch)
+    assert (rows.chat.worker_id, rows.chat.attempt) == (saver, seeded.chat.attempt)
 
 
 @pytest.mark.parametrize("state", ["I0", "I1"])
@@ -77,7 +85,7 @@ def test_an_interrupting_message_joins_an_interrupt_under_way(state: str) -> Non
 
 @pytest.mark.parametrize("state", ["P0", "A0"])
 def test_where_nothing_runs_an_interrupting_message_is_sent_at_once(state: str) -> None:
-    seeded = seed_state(State(state))
+    seeded = seed_state(State(state), begun=state != "P0")
     rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), OTHER_WORKER))
     assert tell(rows.messages)[-1] == "user: new"
     assert rows.chat.state is State.R0
@@ -86,7 +94,7 @@ def test_where_nothing_runs_an_interrupting_message_is_sent_at_once(state: str) 
 
 @pytest.mark.parametrize("state", ["P1", "A1"])
 def test_where_others_wait_an_interrupting_message_lets_the_head_go_first(state: str) -> None:
-    seeded = seed_state(State(state), plain=1, steer=1)
+    seeded = seed_state(State(state), plain=1, steer=1, begun=state != "P1", calls=CALLS[state])
     rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), None))
     assert tell(rows.messages)[-1] == "user: steer 0"
     assert waiting(rows.queue) == ["plain 0", "new"]

@@ -7,7 +7,7 @@ import pytest
 from chatd.domain.chat import Chat
 from chatd.domain.commands import EditMessage, Failure, RequestCompaction
 from chatd.domain.errors import InvalidInput, NotFound, NothingToCompact, TransitionNotAllowed
-from chatd.domain.ids import ModelConfigId
+from chatd.domain.ids import ModelConfigId, WorkerId
 from chatd.domain.messages import Message
 from chatd.domain.queue_moves import promote_queued
 from chatd.domain.states import BUSY, State
@@ -119,6 +119,22 @@ def test_an_archived_chat_says_so_before_it_looks_for_the_message() -> None:
 # Stopping
 
 
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize("free", [OTHER_WORKER, None])
+@pytest.mark.parametrize("calls", ["none", "local"])
+@pytest.mark.parametrize("state", ["P0", "P1"])
+def test_a_stop_after_a_worker_was_lost_leaves_time_to_save_what_it_has_shown(
+    state: str, calls: str, free: WorkerId | None
+) -> None:
+    """By whoever takes the chat, which is no new attempt: the old one's parts are looked for."""
+    seeded = seed_state(State(state), calls=calls)
+    rows = write(seeded, interrupt(seeded.chat, free))
+    assert rows.chat.status == "interrupting"
+    assert (rows.chat.worker_id, rows.chat.attempt) == (free, seeded.chat.attempt)
+    assert rows.messages == list(seeded.history)
+    assert rows.queue == list(seeded.queue)
+
+
 @pytest.mark.parametrize("state", ["R0", "R1"])
 def test_a_stop_leaves_the_owner_time_to_save_what_was_said(state: str) -> None:
     seeded = seed_state(State(state), calls="local")
@@ -131,7 +147,7 @@ def test_a_stop_leaves_the_owner_time_to_save_what_was_said(state: str) -> None:
 
 @pytest.mark.parametrize(("state", "calls"), [("P0", "local"), ("A0", "client"), ("E0", "local")])
 def test_a_stop_where_nothing_runs_answers_what_is_open(state: str, calls: str) -> None:
-    seeded = seed_state(State(state), calls=calls)
+    seeded = seed_state(State(state), calls=calls, begun=state != "P0")
     rows = write(seeded, interrupt(seeded.chat, OTHER_WORKER))
     assert rows.chat.state is State.W
     assert tell(rows.messages)[-2:] == ["tool: c1 failed", "tool: c2 failed"]
@@ -139,7 +155,7 @@ def test_a_stop_where_nothing_runs_answers_what_is_open(state: str, calls: str) 
 
 
 def test_a_stop_before_any_worker_came_leaves_the_message_unanswered() -> None:
-    seeded = seed_state(State.P0)
+    seeded = seed_state(State.P0, begun=False)
     rows = write(seeded, interrupt(seeded.chat, OTHER_WORKER))
     assert rows.chat.state is State.W
     assert rows.messages == list(seeded.history)
@@ -147,7 +163,7 @@ def test_a_stop_before_any_worker_came_leaves_the_message_unanswered() -> None:
 
 @pytest.mark.parametrize("state", ["P1", "A1"])
 def test_a_stop_where_others_wait_lets_the_head_go_next(state: str) -> None:
-    seeded = seed_state(State(state), plain=2)
+    seeded = seed_state(State(state), plain=2, begun=state != "P1")
     rows = write(seeded, interrupt(seeded.chat, OTHER_WORKER))
     assert tell(rows.messages)[-1] == "user: plain 0"
     assert waiting(rows.queue) == ["plain 1"]
@@ -220,7 +236,7 @@ def test_the_mark_goes_with_the_turn() -> None:
     for change in (
         finish_turn(chat, step(chat)),
         fail_turn(chat, failure),
-        interrupt(release(chat, WORKER, chat.epoch).after, None),
+        interrupt(seed_state(State.P0, compaction=True, begun=False).chat, None),
     ):
         assert change is not None
         assert not change.after.compaction_requested
@@ -232,7 +248,7 @@ def test_the_mark_goes_when_the_queue_s_head_begins_a_turn() -> None:
 
 
 def test_the_mark_goes_when_a_message_is_let_through() -> None:
-    seeded = seed_state(State.P1, compaction=True)
+    seeded = seed_state(State.P1, compaction=True, begun=False)
     assert seeded.chat.compaction_requested
     promoted = promote_queued(seeded.chat, seeded.queue, seeded.queue[0].id, None)
     assert not promoted.after.compaction_requested

@@ -15,7 +15,7 @@ from chatd.domain.errors import (
     QueuedMessageGone,
     TransitionNotAllowed,
 )
-from chatd.domain.ids import ModelConfigId, QueueId, UserId
+from chatd.domain.ids import ModelConfigId, QueueId, UserId, WorkerId
 from chatd.domain.messages import QueuedMessage
 from chatd.domain.queue_moves import delete_queued, edit_queued, move_queued, promote_queued
 from chatd.domain.states import State
@@ -129,7 +129,7 @@ def test_moving_ahead_of_a_message_that_has_left_is_refused() -> None:
 
 @pytest.mark.parametrize("state", ["E1", "P1", "A1"])
 def test_a_message_is_let_through_at_once_where_nothing_runs(state: str) -> None:
-    seeded = seed_state(State(state), plain=3)
+    seeded = seed_state(State(state), plain=3, begun=state != "P1")
     rows = write(seeded, promote_queued(seeded.chat, seeded.queue, QueueId(2), OTHER_WORKER))
     assert tell(rows.messages)[-1] == "user: plain 1"
     assert waiting(rows.queue) == ["plain 0", "plain 2"]
@@ -148,21 +148,23 @@ def test_letting_a_message_through_answers_open_calls_first(calls: str) -> None:
 
 
 def test_whatever_steers_goes_along_with_a_promoted_message() -> None:
-    seeded = seed_state(State.P1, plain=2, steer=2)
+    seeded = seed_state(State.E1, plain=2, steer=2)
     rows = write(seeded, promote_queued(seeded.chat, seeded.queue, QueueId(2), None))
     assert tell(rows.messages)[-3:] == ["user: plain 1", "user: steer 0", "user: steer 1"]
     assert waiting(rows.queue) == ["plain 0"]
 
 
 @pytest.mark.promise("P4", "P9")
-@pytest.mark.parametrize("state", ["R1", "I1"])
-def test_promoting_into_a_running_turn_stops_it_and_waits_at_the_head(state: str) -> None:
+@pytest.mark.parametrize(("state", "saver"), [("R1", WORKER), ("I1", WORKER), ("P1", OTHER_WORKER)])
+def test_promoting_into_a_running_turn_stops_it_and_waits_at_the_head(
+    state: str, saver: WorkerId
+) -> None:
     seeded = seed_state(State(state), plain=3, steer=1)
     promoted = promote_queued(seeded.chat, seeded.queue, QueueId(3), OTHER_WORKER)
     rows = write(seeded, promoted)
     assert waiting(rows.queue) == ["! plain 2", "! steer 0", "plain 0", "plain 1"]
     assert rows.chat.state is State.I1
-    assert rows.chat.worker_id == WORKER
+    assert rows.chat.worker_id == saver
     saved = step(rows.chat, draft("assistant", text("Once upon")))
     after = write(seeded, promoted, finish_interrupt(rows.chat, saved))
     assert tell(after.messages)[-3:] == ["assistant: Once upon", "user: plain 2", "user: steer 0"]

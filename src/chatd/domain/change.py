@@ -217,8 +217,11 @@ class Change(Struct, frozen=True, kw_only=True):
             return self._set(status="running")._owned_by(None)
         return self._set(status="running", attempt=self.after.attempt + 1)
 
-    def interrupting(self) -> Self:
-        return self._set(status="interrupting").touched()
+    def interrupting(self, free: WorkerId | None) -> Self:
+        """What was said is for the owner to save; if there is none any more, for whoever takes
+        the chat, which is `free` if it has a slot."""
+        changed = self._set(status="interrupting").touched()
+        return changed if changed.after.worker_id is not None else changed._owned_by(free)
 
     def rest(self) -> Self:
         return self._stopped("waiting", None)

@@ -107,6 +107,12 @@ class Chat(Struct, frozen=True, kw_only=True):
         return public_status(self.status, archived=self.archived, owned=self.worker_id is not None)
 
     @property
+    def under_way(self) -> bool:
+        """A worker is at the next step, or was until it died or left. What it has shown must be
+        saved before anything else may take the step's place."""
+        return self.status == "running" and self.attempt > 0
+
+    @property
     def is_root(self) -> bool:
         return self.parent_chat_id is None
 

@@ -70,7 +70,8 @@ def _index(
 def promote_queued(
     chat: Chat, queue: Sequence[QueuedMessage], item_id: QueueId, free: WorkerId | None
 ) -> Change:
-    """P1|E1|A1 -> R|P with it in history. R1|I1 -> I1: the partial answer is saved first."""
+    """P1|E1|A1 -> R|P with it in history. R1|I1, P1 with a step under way -> I1: the partial
+    answer is saved first."""
     found = next((item for item in queue if item.id == item_id), None)
     if found is None and chat.state not in ARCHIVED:
         raise NotFound("There is no such queued message.")
@@ -78,11 +79,11 @@ def promote_queued(
     assert found is not None  # the table lists no state with an empty queue
     steering = [item for item in in_order(queue) if item.steer and item.id != item_id]
     change = Change.of(chat)
-    if state in (State.R1, State.I1):
+    if chat.under_way or state is State.I1:
         first = min(item.position for item in queue) - 1
         place = Placed(id=item_id, position=first, steer=True)
         change = change.placed((place,), steering=len(steering) + 1).touched()
-        return change.interrupting() if state is State.R1 else change
+        return change.interrupting(free) if chat.under_way else change
     joining = (item_id, *(item.id for item in steering))
     return change.promote_named(joining, steering=0).run(free)
 

@@ -100,10 +100,9 @@ def _send_after_error(change: Change, command: SendMessage, free: WorkerId | Non
 
 
 def _send_interrupt(change: Change, prompt: Prompt, free: WorkerId | None) -> Change:
-    state = change.after.state
-    if state in (State.R0, State.R1):
-        return _enqueue(change, prompt).interrupting()
-    if state in (State.I0, State.I1):
+    if change.after.under_way:
+        return _enqueue(change, prompt).interrupting(free)
+    if change.after.state in (State.I0, State.I1):
         return _enqueue(change, prompt)
     if change.after.queue_len == 0:
         return change.begin_turn(prompt).run(free)
@@ -146,12 +145,13 @@ def edit_message(chat: Chat, command: EditMessage, free: WorkerId | None) -> Cha
 
 
 def interrupt(chat: Chat, free: WorkerId | None) -> Change | None:
-    """R -> I. P0|A0|E0 -> W. P1|A1 -> R|P with the head promoted. W|E1|I: nothing to do."""
+    """R, P with a step under way -> I. P0|A0|E0 -> W. P1|A1 -> R|P with the head promoted.
+    W|E1|I: nothing to do."""
     state = require(chat, Move.INTERRUPT)
     change = Change.of(chat)
+    if chat.under_way:
+        return change.interrupting(free)
     match state:
-        case State.R0 | State.R1:
-            return change.interrupting()
         case State.P0 | State.A0 | State.E0:
             return change.answer_open_calls().rest()
         case State.P1 | State.A1:
