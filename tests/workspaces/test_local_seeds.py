@@ -139,10 +139,16 @@ async def test_a_home_that_was_half_filled_is_filled_anew(rig: Rig, project: Pat
 
 @needs_sandbox
 async def test_the_startup_script_runs_before_the_agent(rig: Rig) -> None:
-    spec = TemplateSpec(startup_script="echo $WHO > who; echo said", env={"WHO": "${name}"})
-    context = rig.context(spec, params={"name": "me"})
+    """The environment of the template is for it, not for all who can list processes."""
+    script = 'echo $WHO ${#LONG} "<$NONE>" > who; cat /proc/1/cmdline > seen; echo said'
+    env = {"WHO": "${name}", "LONG": "\u00e4" * 20_000, "NONE": ""}
+    context = rig.context(TemplateSpec(startup_script=script, env=env), params={"name": "me"})
     await rig.backend.start(context)
-    assert (rig.data_dir / "ws" / str(context.workspace.id) / "home" / "who").read_text() == "me\n"
+    home = rig.data_dir / "ws" / str(context.workspace.id) / "home"
+    assert (home / "who").read_text() in ("me 20000 <>\n", "me 40000 <>\n")
+    words = (home / "seen").read_text().split("\0")
+    assert "--setenv" in words
+    assert "me" not in words
     assert "startup info said" in rig.log
     with pytest.raises(BuildFailed, match="exit code 3"):
         await rig.start(TemplateSpec(startup_script="exit 3"))

@@ -31,9 +31,15 @@ def find_bubblewrap() -> str | None:
 
 
 def bubblewrap(
-    shown: Sequence[Shown], env: Mapping[str, str], directory: str, *, network: bool
+    shown: Sequence[Shown],
+    env: Mapping[str, str],
+    directory: str,
+    *,
+    network: bool,
+    more: int | None = None,
 ) -> list[str]:
-    """All but the command, which comes after."""
+    """All but the command, which comes after. These words can be read by everybody on the host;
+    `more` is a descriptor with words for nobody's eyes."""
     words = [find_bubblewrap() or BWRAP[0], "--unshare-all"]
     if network:
         words.append("--share-net")
@@ -50,9 +56,19 @@ def bubblewrap(
     for each in shown:
         words += ["--bind" if each.writable else "--ro-bind", str(each.source), each.target]
     words += ["--remount-ro", "/"]
-    for name, value in env.items():
-        words += ["--setenv", name, value]
+    words += _setting(env)
+    if more is not None:
+        words += ["--args", str(more)]
     return [*words, "--chdir", directory, "--"]
+
+
+def unseen(env: Mapping[str, str]) -> str:
+    """The text for such a descriptor."""
+    return "".join(f"{word}\0" for word in _setting(env))
+
+
+def _setting(env: Mapping[str, str]) -> list[str]:
+    return [word for name, value in env.items() for word in ("--setenv", name, value)]
 
 
 def _system() -> list[str]:

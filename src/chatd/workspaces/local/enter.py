@@ -7,6 +7,7 @@ was asked for. Standard library only.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import resource
@@ -20,6 +21,8 @@ from chatd.workspaces.local.plan import CONFIG_FD, Plan, decode_plan
 
 FAILED: Final = 126
 STAGE_SIZE: Final = "64k"
+PIPE_BYTES: Final = 65_536
+"""What every pipe holds; most can be made larger."""
 
 LIMITS: Final = {
     "nproc": resource.RLIMIT_NPROC,
@@ -92,6 +95,9 @@ def hand_over_config(text: str) -> None:
     """In a pipe: once read it is gone, so nobody finds it in /proc later."""
     data = text.encode()
     reader, writer = os.pipe()
+    if len(data) > PIPE_BYTES:
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, len(data))
     os.set_blocking(writer, False)
     if os.write(writer, data) != len(data):
         raise ValueError("the configuration is too long for a pipe")

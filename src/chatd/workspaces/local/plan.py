@@ -13,7 +13,7 @@ from typing import Any, Final
 
 PROTOCOL: Final = 1
 CONFIG_FD: Final = 3
-"""Where the agent finds its configuration."""
+"""Where the agent finds its configuration, and bubblewrap what is not for everybody's eyes."""
 
 
 @dataclass(frozen=True)

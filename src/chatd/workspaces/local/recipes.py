@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 
 from chatd.domain.workspace import Limits, Mount
-from chatd.workspaces.local.bubblewrap import Shown, bubblewrap
+from chatd.workspaces.local.bubblewrap import Shown, bubblewrap, unseen
 from chatd.workspaces.local.kit import Kit
 from chatd.workspaces.local.levels import Level, namespaced
-from chatd.workspaces.local.plan import Fence, Plan
+from chatd.workspaces.local.plan import CONFIG_FD, Fence, Plan
 
 HOME: Final = "/home/dev"
 RUN: Final = "/run/chatd"
@@ -133,15 +133,19 @@ def _in_namespaces(
         ]
     kit = sources[2].source
     files = [*_made_up(kit, room), *_of_host(network=room.network), *sources]
-    env = environment(level, room)
+    # The template's part may hold secrets; an agent finds it in its configuration.
+    assert not (room.env and config)
+    env = environment(level, msgspec.structs.replace(room, env={}))
+    more = CONFIG_FD if room.env else None
+    words = bubblewrap(files, env, directory, network=room.network, more=more)
     return Plan(
-        argv=bubblewrap(files, env, directory, network=room.network) + list(argv),
+        argv=words + list(argv),
         env={"PATH": PATH},
         uid=room.uid if level == "bwrap+uid" else None,
         stage=stage,
         binds=binds,
         limits=_limits(room.limits),
-        config=config,
+        config=config or unseen(room.env),
     )
 
 
