@@ -52,6 +52,7 @@ class Witness:
         self.hurried: set[ChatId] = set()
         self._by_chat: dict[ChatId, dict[str, Sent]] = {}
         self._places: dict[tuple[ChatId, int], list[Sent]] = {}
+        self._unsure: set[tuple[ChatId, int]] = set()
         self._notes: dict[ChatId, list[str]] = {}
 
     def sends(self, chat: ChatId, text: str) -> Sent:
@@ -65,11 +66,18 @@ class Witness:
         place, sent = self._places.setdefault((chat, item), []), self._by_chat[chat][text]
         if sent not in place:
             place.append(sent)
+        if (chat, item) in self._unsure:
+            sent.may_vanish = True
 
     def takes_out(self, chat: ChatId, item: int) -> None:
         """Whatever stands at this place may go."""
         for sent in self._places[(chat, item)]:
             sent.may_vanish = True
+
+    def unsure(self, chat: ChatId, item: int) -> None:
+        """Nobody knows what became of a change at this place, by which something was taken out:
+        it may still come, and take out what was put there since."""
+        self._unsure.add((chat, item))
 
     def notes(self, chat: ChatId, what: str) -> None:
         """What was done to a chat, to be told if it comes to a bad end."""

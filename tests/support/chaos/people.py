@@ -47,7 +47,6 @@ class People:
         self._audience = audience
         self._dice = dice
         self._names = 0
-        self._unsure: set[tuple[ChatId, int]] = set()
         self.deeds: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
 
@@ -134,20 +133,19 @@ class People:
                 await self._once("move_queued", chat, target=item.id)
             case "delete":
                 self._witness.takes_out(chat, item.id)
-                await self._once("delete_queued", chat, target=item.id)
+                if await self._once("delete_queued", chat, target=item.id) is None:
+                    self._witness.unsure(chat, item.id)
             case _:
                 await self._edit_queued(chat, item.id)
 
     async def _edit_queued(self, chat: ChatId, item: int) -> None:
-        """What stands there by then may be more than they have seen: so may what they have
-        changed before, if that comes late."""
+        """What stands there by then may be more than they have seen."""
         self._witness.takes_out(chat, item)
         sent = self._witness.sends(chat, self._words())
-        sent.may_vanish = (chat, item) in self._unsure
         self._witness.waits(chat, item, sent.text)
         done = await self._once("edit_queued", chat, target=item, text=sent.text)
         if done is None:
-            self._unsure.add((chat, item))
+            self._witness.unsure(chat, item)
         elif done.error is None:
             sent.answered(done.state)
 
