@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from chatd.store import agents, bindings, builds, held_builds, overdue, workspaces
+from chatd.store import agents, bindings, builds, held_builds, made_by, overdue, workspaces
 from chatd.store.conn import Session
 from tests.support.factories import CHAT, WORKER
 from tests.support.plans import plan_of, rows_read
@@ -66,6 +66,8 @@ async def test_nothing_asked_of_one_workspace_or_host_scans_them_all(dsn: str) -
         "on host": agents.ON_HOST,
         "remember": bindings.REMEMBER,
         "overdue": overdue.FIND,
+        "forget who asked for workspaces": made_by.FORGET_WORKSPACES,
+        "forget who asked for builds": made_by.FORGET_BUILDS,
     }
     async with session_to(dsn) as session:
         await session.execute("BEGIN")

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from chatd.domain.ports import Env
 from chatd.engine.contain import contained
-from chatd.store import requests, usage
+from chatd.store import made_by, requests, usage
 from chatd.store.conn import Conn
 
 MOST_AT_ONCE: Final = 32
@@ -80,9 +80,10 @@ def housekeeping(conn: Conn) -> tuple[Chore, ...]:
     """What every replica does; the statements see to it that they do not do it twice."""
 
     async def forget_requests() -> None:
-        for _ in range(_MOST_BATCHES):
-            if await requests.forget_old(conn, most=_BATCH) < _BATCH:
-                return
+        for forget_old in (requests.forget_old, made_by.forget_old):
+            for _ in range(_MOST_BATCHES):
+                if await forget_old(conn, most=_BATCH) < _BATCH:
+                    break
 
     async def roll_up_usage() -> None:
         for _ in range(_MOST_BATCHES):

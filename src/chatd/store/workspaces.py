@@ -190,8 +190,9 @@ async def create(
         raise StaleFence(f"Chat {chat_id} has moved on.")
     if row["workspace"] is not None:
         return _created(row, again=False)
-    row = await conn.fetchrow(MADE_BY, new.made_by)
-    assert row is not None  # that is what it has just met
+    if (row := await conn.fetchrow(MADE_BY, new.made_by)) is None:
+        # What it has just met is a day old, and was forgotten this very moment.
+        return await create(conn, new, chat_id=chat_id, fence=fence)
     return _created(row, again=True)
 
 

@@ -1,0 +1,60 @@
+"""How long a request is known again by its key."""
+
+from datetime import timedelta
+
+from chatd.engine.chores import housekeeping
+from chatd.store import builds, made_by, workspaces
+from chatd.store.conn import Conn
+from chatd.store.pool import Pool
+from chatd.store.requests import KEPT
+from tests.support.workspaces import (
+    build_id,
+    finish,
+    new_build,
+    new_workspace,
+    plant_template,
+    workspace_id,
+)
+
+
+async def age(conn: Conn, by: timedelta) -> None:
+    await conn.execute("UPDATE workspaces SET created_at = created_at - $1::interval", by)
+    await conn.execute("UPDATE workspace_builds SET created_at = created_at - $1::interval", by)
+
+
+async def keep_house(pool: Pool) -> None:
+    [chore] = [chore for chore in housekeeping(pool) if chore.name == "forget_requests"]
+    await chore.work()
+
+
+async def test_a_key_stands_for_what_it_made_for_a_day_and_then_for_something_new(
+    pool: Pool,
+) -> None:
+    await plant_template(pool)
+    await workspaces.create(pool, new_workspace(1, made_by="w"))
+    await finish(pool)
+    assert await builds.insert(pool, new_build(11, made_by="b")) is not None
+    await finish(pool)
+    await age(pool, KEPT - timedelta(minutes=30))
+    await keep_house(pool)
+    again = await workspaces.create(pool, new_workspace(2, made_by="w"))
+    assert (again.workspace.id, again.again) == (workspace_id(1), True)
+    repeated = await builds.insert(pool, new_build(12, after=2, made_by="b"))
+    assert repeated is not None
+    assert repeated.id == build_id(11)
+
+    await age(pool, timedelta(minutes=30))
+    await keep_house(pool)
+    anew = await workspaces.create(pool, new_workspace(2, made_by="w"))
+    assert (anew.workspace.id, anew.again) == (workspace_id(2), False)
+    another = await builds.insert(pool, new_build(12, after=2, transition="start", made_by="b"))
+    assert another is not None
+    assert another.id == build_id(12)
+
+
+async def test_old_keys_are_forgotten_in_batches(pool: Pool) -> None:
+    await plant_template(pool)
+    for number in range(1, 6):
+        await workspaces.create(pool, new_workspace(number, made_by=f"{number}"))
+    await age(pool, KEPT)
+    assert [await made_by.forget_old(pool, most=3) for _ in range(3)] == [3, 2, 0]
