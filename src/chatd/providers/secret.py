@@ -44,6 +44,8 @@ def redacted(text: str, secrets: Iterable[Secret]) -> str:
     """`text` without any of the secrets, and without what looks like somebody's."""
     for secret in secrets:
         value = secret.reveal().strip()
-        if len(value) >= _SHORTEST:
-            text = text.replace(value, "[key]")
+        # A header has the word of a scheme before its key, which is then repeated without it.
+        for shown in (value, *value.split()):
+            if len(shown) >= _SHORTEST:
+                text = text.replace(shown, "[key]")
     return redact_urls(text)

@@ -71,6 +71,9 @@ _REASONS: Final[dict[str, FinishReason]] = {
 }
 
 
+_MAX_UNKNOWN: Final = 20
+
+
 class Framing(Protocol):
     """What the events come in: server-sent events, or those of AWS. Raises BrokenFraming."""
 
@@ -181,7 +184,8 @@ class Decoder:
         except (*UNREADABLE, ValueError):
             return [*events, *self._failed(garbled(bytes(raw)))]
         if block is None:
-            self._unknown.append(kind)
+            if len(self._unknown) < _MAX_UNKNOWN:
+                self._unknown.append(kind)
             return events
         self._open[index] = block
         return [*events, *block.start()]
@@ -231,7 +235,7 @@ class Decoder:
         if stop.stop_details is not None and stop.stop_details.category is not None:
             said["category"] = stop.stop_details.category
         if self._unknown:
-            said["unknown_blocks"] = self._unknown[:20]
+            said["unknown_blocks"] = self._unknown
         return Raw(msgspec.json.encode({"anthropic": said}))
 
 

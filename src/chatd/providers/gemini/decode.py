@@ -291,7 +291,8 @@ class Decoder:
             return self._finished("tool-calls", None)
         why = finish.explanation(word, last.finish_message, last.safety_ratings)
         reason = finish.finish_reason(word, called=self._local_calls > 0)
-        if reason in ("error", "other") and not self._spoke:
+        is_slip = finish.is_slip(word) and not self._local_calls
+        if is_slip or (reason in ("error", "other") and not self._spoke):
             return finish.broken_answer(word, why)
         return self._finished(reason, why)
 

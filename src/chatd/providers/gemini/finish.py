@@ -41,6 +41,8 @@ _REASONS: Final[dict[str, FinishReason]] = {
     "TOO_MANY_TOOL_CALLS": "error",
 }
 
+_SLIPS: Final = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL"})
+
 _WHY: Final[dict[str, str]] = {
     "SAFETY": "The answer was stopped by a safety filter",
     "RECITATION": "The answer was stopped because it repeats a known source",
@@ -84,6 +86,12 @@ def _with_categories(why: str, ratings: Iterable[SafetyRating] | None) -> str:
     ]
     why = why.strip().rstrip(".")
     return f"{why} ({', '.join(names)})." if names else f"{why}."
+
+
+def is_slip(word: str) -> bool:
+    """The model was about to call a tool and bungled it. What it said before is no answer, and
+    asked again it mostly does better."""
+    return word.upper() in _SLIPS
 
 
 def broken_answer(word: str, why: str | None) -> Failed:
