@@ -219,7 +219,7 @@ class Hands:
     def _services(self) -> list[tuple[str, Coroutine[None, None, None]]]:
         heartbeat = Heartbeat(self.pool, self._transport.ping, self._env, self._hosts)
         reconcile = Reconcile(self.pool, self.backend, self._env, self._hosts)
-        autostop = Autostop(self.pool, self._env)
+        autostop = Autostop(self.pool, self._env, tell_use=self.usage.tell)
         watch = ContextWatch(self.pool, self.contexts, self._read_context, self._env, self._hosts)
 
         async def stop_overdue() -> None:

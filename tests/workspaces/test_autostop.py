@@ -4,6 +4,7 @@ import asyncio
 from typing import LiteralString
 
 from chatd.domain.errors import InvariantBroken
+from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace import Build
 from chatd.store import builds, held_builds, workspaces
 from chatd.store.pool import Pool
@@ -23,8 +24,9 @@ from tests.support.workspaces import (
 )
 
 
-def autostop(pool: Pool, clock: FakeClock) -> Autostop:
-    return Autostop(pool, env_with(clock))
+def autostop(pool: Pool, clock: FakeClock, *in_use: WorkspaceId) -> Autostop:
+    usage = Usage(pool, env_with(clock), in_use=lambda: in_use)
+    return Autostop(pool, env_with(clock), tell_use=usage.tell)
 
 
 async def latest(pool: Pool) -> Build:
@@ -50,6 +52,19 @@ async def test_a_workspace_past_its_deadline_is_stopped_once(pool: Pool, clock: 
     await finish(pool)
     assert await autostop(pool, clock).look() == 0
     assert len(await builds.of_workspace(pool, workspace_id(1))) == 2
+
+
+async def test_a_workspace_in_which_a_command_runs_is_not_stopped(
+    pool: Pool, clock: FakeClock
+) -> None:
+    """Nor is one that was used after the last minute in which the rows were told."""
+    await plant(pool, ttl_s=100)
+    await finish(pool)
+    await age_builds(pool, 101)
+    assert await autostop(pool, clock, workspace_id(1)).look() == 0
+    assert await deadline(pool) > 3500
+    await age_builds(pool, 3601)
+    assert await autostop(pool, clock).look() == 1
 
 
 async def test_a_workspace_without_a_ttl_runs_on(pool: Pool, clock: FakeClock) -> None:

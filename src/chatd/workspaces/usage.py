@@ -1,4 +1,4 @@
-"""Who uses a workspace says so here; the rows hear of it once a minute.
+"""Who uses a workspace says so here; the rows hear of it once a minute, and before any is stopped.
 
 Owns the set of workspaces used since the last time; who still waits for an answer is asked then.
 Saying it costs nothing and never fails. A flush that fails puts them back, so that the next one
@@ -44,9 +44,13 @@ class Usage:
     async def run(self) -> None:
         while True:
             await self._env.clock.sleep(EVERY_S, "usage_flush")
-            for workspace_id in self._in_use():
-                self.used(workspace_id)
-            await self.flush()
+            await self.tell()
+
+    async def tell(self) -> None:
+        """Have the rows hear of it now, also of those in which a call waits."""
+        for workspace_id in self._in_use():
+            self.used(workspace_id)
+        await self.flush()
 
     async def flush(self) -> None:
         taken, self._used = self._used, set()
