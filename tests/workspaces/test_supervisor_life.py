@@ -176,7 +176,10 @@ async def test_stopping_ends_everything_and_keeps_the_files(rig: Rig) -> None:
     started = await rig.start()
     await begin_sleeping(rig, started)
     everyone = await everyone_in(rig, started)
+    kits = [path.name for path in (rig.data_dir / "ws-toolbox").iterdir() if path.is_dir()]
+    assert await rig.supervision.mentioned([*kits, "another"]) == set(kits) != set()
     await rig.stop(started, build=2)
+    assert await rig.supervision.mentioned(kits) == set()
     assert [pid for pid in everyone if birth_of(pid)] == []
     assert (rig.home(started) / "begun").exists()
     await rig.stop(started, build=2)

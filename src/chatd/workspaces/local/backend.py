@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from chatd.domain.errors import Unavailable
+from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace import (
@@ -36,6 +36,7 @@ from chatd.workspaces.local.kit import Kit, make_kit
 from chatd.workspaces.local.ladder import Isolation
 from chatd.workspaces.local.layout import Layout, Spot, make_spot
 from chatd.workspaces.local.levels import LADDER, Level, namespaced
+from chatd.workspaces.local.old_kits import Hold, remove_unused
 from chatd.workspaces.local.opening import (
     AgentStart,
     Opening,
@@ -87,6 +88,7 @@ class LocalBackend:
         )
         self._numbers = ladder.numbers_for(config.data_dir)
         self._prepared: tuple[Isolation, Kit] | None = None
+        self._hold: Hold | None = None
         self._preparing = asyncio.Lock()
 
     @property
@@ -104,7 +106,9 @@ class LocalBackend:
 
     async def _try_host(self) -> tuple[Isolation, Kit]:
         await asyncio.to_thread(self._layout.make, passable=False)
-        kit = await asyncio.to_thread(make_kit, self._layout.kits, self._agent)
+        kit, self._hold = await asyncio.to_thread(make_kit, self._layout.kits, self._agent)
+        with contextlib.suppress(ChatdError, OSError):  # Nobody needs that done now.
+            await remove_unused(self._layout.kits, kit.path.name, self._supervision.mentioned)
         isolation = await ladder.climb(
             self._layout,
             kit,

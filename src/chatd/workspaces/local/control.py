@@ -121,6 +121,10 @@ class Control:
                 return await self._start(decode_order(question["order"]))
             case "stop":
                 return await self._stop(str(question["workspace"]), int(question["build"]))
+            case "mentioned":
+                kept = b"\n".join(self._remembered.values())
+                words = [str(word) for word in question["words"]]
+                return {"words": [word for word in words if word.encode() in kept]}
             case "shutdown":
                 self.closing.set()
                 return {}

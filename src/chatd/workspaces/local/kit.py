@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import io
 import os
-import secrets
 import shutil
 import subprocess
 import zipfile
@@ -21,6 +20,7 @@ from typing import Final
 import msgspec
 
 from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.local.old_kits import Hold, hold, scratch
 
 PYTHONS: Final = ("/usr/bin/python3", "/usr/local/bin/python3")
 OLDEST: Final = (3, 9)
@@ -94,24 +94,28 @@ def find_python() -> Python:
     )
 
 
-def make_kit(directory: Path, agent: bytes) -> Kit:
-    """The one for this agent and these packages. Safe to be called by several at once."""
+def make_kit(directory: Path, agent: bytes) -> tuple[Kit, Hold]:
+    """The one for this agent and these packages, which nobody removes while it is held. Safe to
+    be called by several at once."""
     python = find_python()
     packages = _packages() if python.version >= OLDEST_FOR_TOOLS else []
     names = [f"{each.name}=={each.version}" for each in packages]
     content = "\0".join([REVISION, python.path, str(python.version), *names]).encode()
     target = directory / hashlib.sha256(content + agent).hexdigest()[:16]
+    held = hold(directory, target.name)
+    assert held is not None  # Only who wants it alone may be refused.
     if not target.is_dir():
-        fresh = directory / f".new-{secrets.token_hex(8)}"
+        fresh = scratch(directory, target.name)
         try:
             _fill(fresh, agent, packages, python)
             fresh.rename(target)
         except OSError:
             if not target.is_dir():  # Else somebody was quicker, with the same.
+                held.close()
                 raise
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-    return Kit(path=target, python=python)
+    return Kit(path=target, python=python), held
 
 
 def _fill(fresh: Path, agent: bytes, packages: list[metadata.Distribution], python: Python) -> None:

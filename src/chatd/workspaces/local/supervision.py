@@ -10,6 +10,8 @@ import json
 import os
 import socket
 import subprocess
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +58,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     detail: str = ""
     workspaces: dict[str, Told] | int = 0
+    words: tuple[str, ...] = ()
 
 
 class NotThere(Exception):
@@ -86,6 +89,14 @@ class Supervision:
         reply = await self._ask_if_there({"op": "list"})
         found = _good(reply).workspaces if reply is not None else {}
         return found if isinstance(found, dict) else {}
+
+    async def mentioned(self, words: Sequence[str]) -> AbstractSet[str] | None:
+        """Which of these are in what is kept running. None if the supervisor does not know the
+        question."""
+        reply = await self._ask_if_there({"op": "mentioned", "words": list(words)})
+        if reply is None:
+            return set()
+        return set(reply.words) if reply.ok else None
 
     async def hello(self) -> Reply:
         """Starts one if there is none."""
