@@ -20,7 +20,7 @@ from chatd.api.auth import FILE as TOKEN_FILE
 from chatd.api.build import HealthOnly, build
 from chatd.api.doors import Doors
 from chatd.api.health import Health
-from chatd.api.serve import Application, Bound, bind
+from chatd.api.serve import Application, Bound, CannotListen, bind
 from chatd.api.serve import serve_on as listen
 from chatd.domain.chat import Chat
 from chatd.domain.errors import ChatdError, Unavailable
@@ -37,9 +37,10 @@ from chatd.pg.config import Config
 from chatd.pg.errors import PgError
 from chatd.pg.server import Server, start
 from chatd.replica import Replica, ReplicaConfig
-from chatd.settings.tree import Settings, SettingsError
+from chatd.settings.tree import Settings, SettingsError, redact_url
 from chatd.store import migrate
 from chatd.store.conn import ConnectConfig
+from chatd.store.greet import greet
 from chatd.store.workers import Caps
 from chatd.telemetry import Telemetry
 
@@ -239,7 +240,12 @@ async def _port(settings: Settings, job: Job) -> AsyncGenerator[socket.socket | 
     if job.answers == "nothing":
         yield None
         return
-    with await bind(settings.server.host, settings.server.port) as port:
+    try:
+        port = await bind(settings.server.host, settings.server.port)
+    except CannotListen as error:
+        text = f"{error.message}. Does chatd run already? --host and --port choose another place"
+        raise CannotListen(f"{text}; port 0 is any that is free.") from error
+    with port:
         yield port
 
 
@@ -322,9 +328,20 @@ async def database(settings: Settings, env: Mapping[str, str]) -> AsyncGenerator
     except PgError as error:
         raise Unavailable(str(error), code="database_down") from error
     try:
+        if settings.database.url is not None:
+            await _greeted(settings.database.url)
         yield server
     finally:
         await server.close()
+
+
+async def _greeted(url: str) -> None:
+    """Nobody should have to guess which database it was that could not be used."""
+    try:
+        await greet(ConnectConfig(dsn=url))
+    except ChatdError as error:
+        text = f"{error.message} It was looked for at {redact_url(url)}"
+        raise ChatdError(text, code=error.code) from error
 
 
 async def _keep_up(server: Server, clock: Clock) -> None:

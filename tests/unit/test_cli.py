@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 from chatd.cli.logs import JsonFormatter, TextFormatter, is_news
 from chatd.cli.main import app
 from chatd.cli.run import Stop
+from chatd.domain.errors import Unavailable
+from chatd.store.greet import require
 from chatd.telemetry import Line
 
 CHATD = Path(sys.executable).with_name("chatd")
@@ -70,6 +72,8 @@ def test_a_server_without_its_database_ends_with_one_line(tmp_path: Path) -> Non
 
 def assert_no_database(stdout: str, stderr: str) -> None:
     assert stderr.startswith("chatd: The database cannot be reached")
+    assert "Does PostgreSQL run there" in stderr
+    assert stderr.endswith("at postgresql://ada:***@127.0.0.1:1/chatd\n")
     assert stderr.count("\n") == 1
     assert "hunter2" not in stderr + stdout
 
@@ -143,6 +147,23 @@ def test_a_database_out_of_reach_ends_with_one_and_one_line(chatd: Chatd, comman
     ended = chatd("migrate", command, "--database-url", NOWHERE)
     assert ended.returncode == 1
     assert_no_database(ended.stdout, ended.stderr)
+
+
+def test_an_address_that_cannot_be_read_ends_with_one_line_without_its_password(
+    chatd: Chatd,
+) -> None:
+    ended = chatd("migrate", "check", "--database-url", "postgresql://ada:hun:ter2@db:port/chatd")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("chatd: The address of the database cannot be read. Is its port")
+    assert ended.stderr.endswith("at postgresql://ada:***@db:port/chatd\n")
+
+
+@pytest.mark.parametrize(("version", "said"), [(140011, "is PostgreSQL 14;"), (90624, "9;")])
+def test_an_old_database_is_refused_by_its_version(version: int, said: str) -> None:
+    with pytest.raises(Unavailable, match=f"{said}.* chatd needs 15 or newer"):
+        require(version)
+    require(150000)
+    require(180001)
 
 
 async def test_the_first_signal_asks_and_the_second_breaks_off() -> None:
