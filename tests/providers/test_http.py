@@ -406,6 +406,26 @@ async def test_json_where_a_stream_should_be_is_told(fake: FakeServer) -> None:
     assert (fault.type, classify(fault).error.detail) == ("not_found_error", "model not found")
 
 
+@pytest.mark.parametrize(
+    ("body", "status", "retryable"),
+    [
+        ({"error": {"message": "Provider returned error", "code": 502}}, 502, True),
+        ({"error": {"message": "slow", "code": "429"}}, 429, True),
+        ({"error": {"message": "slow", "status": 429}}, 429, True),
+        ({"error": "busy", "code": 503}, 503, True),
+        ({"error": {"message": "no", "code": 400}}, 400, False),
+        ({"error": {"message": "odd", "code": True}}, 200, False),
+        ({"error": {"message": "odd", "code": 7}}, 200, False),
+    ],
+)
+async def test_the_status_within_a_good_reply_counts(
+    fake: FakeServer, body: object, status: int, *, retryable: bool
+) -> None:
+    fake.reply(200, body)
+    fault = await failure(fake.url)
+    assert (fault.status_code, classify(fault).retryable) == (status, retryable)
+
+
 async def test_a_stream_under_a_wrong_name_is_read_all_the_same(
     fake: FakeServer, http: Http
 ) -> None:

@@ -43,6 +43,26 @@ def error_word(body: bytes, headers: Mapping[str, str]) -> str | None:
     return next((word for word in words if isinstance(word, str) and word), None)
 
 
+def told_status(body: bytes) -> int | None:
+    """The status that an error tells of itself, whatever the reply's own is."""
+    try:
+        reply = _REPLY.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    error = reply.error if isinstance(reply.error, _Error) else _Error()
+    codes = (error.code, error.status, reply.code)
+    return next((status for code in codes if (status := as_status(code)) is not None), None)
+
+
+def as_status(code: object) -> int | None:
+    """A code that is the status of an error, also as text."""
+    if isinstance(code, str) and len(code) == 3 and code.isdecimal():
+        code = int(code)
+    if isinstance(code, bool) or not isinstance(code, int):
+        return None
+    return code if 400 <= code < 600 else None
+
+
 def host_of(url: str) -> str:
     try:
         return urlsplit(url).hostname or "the host"

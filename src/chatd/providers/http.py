@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 
 from chatd.domain.model import Failed, ModelEvent, ProviderFailed, ProviderFault
 from chatd.domain.retry import retry_after_s
-from chatd.providers.faults import error_word, host_of, transport_fault
+from chatd.providers.faults import error_word, host_of, told_status, transport_fault
 from chatd.providers.pace import Beat, Pace, joined
 from chatd.providers.secret import Secret, redacted
 
@@ -225,10 +225,12 @@ def _reply_fault(response: aiohttp.ClientResponse, body: bytes) -> ProviderFault
     text = body.decode("utf-8", "replace")
     is_page = text.lstrip()[:1] == "<"
     word = None if is_page else error_word(body, headers)
-    message = f"status {response.status}"
+    # Gateways put errors of others into good replies, with the status inside.
+    told = told_status(body) if response.status == 200 else None
+    message = f"status {told or response.status}"
     if is_page:
         message += ", with a web page where an API should be"
-    if response.status == 200:
+    if response.status == 200 and told is None:
         # Whatever answers like that will do so again.
         message = "the reply is a web page" if is_page else "the reply is not a stream"
         message += ": check the base URL"
@@ -238,7 +240,7 @@ def _reply_fault(response: aiohttp.ClientResponse, body: bytes) -> ProviderFault
         word = word or "config"
     return ProviderFault(
         message=message,
-        status_code=response.status,
+        status_code=told or response.status,
         type=word,
         body=text or None,
         retry_after_s=retry_after_s(headers),

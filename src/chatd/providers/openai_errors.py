@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from chatd.domain.model import ProviderFault
+from chatd.providers.faults import as_status
 
 _MAX_BODY: Final = 2000
 _MAX_MESSAGE: Final = 500
@@ -30,7 +31,7 @@ def error_of(said: object) -> Error:
 
 def error_fault(error: Error, data: bytes | None = None, *, otherwise: str) -> ProviderFault:
     """`otherwise` is told of an error that says nothing of itself."""
-    status = _status(error.code)
+    status = as_status(error.code)
     words = (None if status is not None else error.code, error.type)
     return ProviderFault(
         message=_text(error.message) or otherwise,
@@ -38,14 +39,6 @@ def error_fault(error: Error, data: bytes | None = None, *, otherwise: str) -> P
         type=next((word for word in words if isinstance(word, str) and word), None),
         body=None if data is None else data[:_MAX_BODY].decode("utf-8", "replace"),
     )
-
-
-def _status(code: object) -> int | None:
-    """A code that is a status, also as text."""
-    if isinstance(code, str) and len(code) == 3 and code.isdecimal():
-        code = int(code)
-    is_status = isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600
-    return code if is_status and isinstance(code, int) else None
 
 
 def _text(message: object) -> str:
