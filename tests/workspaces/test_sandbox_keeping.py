@@ -73,6 +73,26 @@ def test_whoever_keeps_sandboxes_goes_on_when_there_is_no_room_to_say_so() -> No
     assert ended.stdout == b"on\n"
 
 
+async def test_files_are_counted_as_well_as_their_bytes(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "large").write_bytes(b"x" * 100_000)
+    for number in range(20):
+        (tmp_path / "below" / f"empty{number}").touch()
+    used = await disk.measure([str(tmp_path)], asyncio.Event())
+    assert used is not None
+    assert used.bytes >= 100_000
+    assert used.files == 23
+
+
+def test_a_disk_has_room_for_many_files_and_not_for_any_number() -> None:
+    assert disk.allowed(disk.BYTES_PER_FILE) == disk.Use(disk.BYTES_PER_FILE, disk.LEAST_FILES)
+    limit = disk.allowed(1024**3)
+    assert limit.files == 262_144
+    assert disk.Use(1024**3, 262_144).within(limit)
+    assert not disk.Use(1024**3 + 1, 1).within(limit)
+    assert not disk.Use(0, 262_145).within(limit)
+
+
 async def test_a_stop_does_not_wait_for_a_look_at_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
