@@ -388,6 +388,19 @@ def told(start: object, later: object) -> Usage:
     return last.usage
 
 
+def test_counts_that_are_told_again_are_not_added_up() -> None:
+    read = {"input_tokens": 9, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20}
+    thought = {"output_tokens": 5, "output_tokens_details": {"thinking_tokens": 3}}
+    assert told({**read, **thought}, {**read, **thought}) == Usage(
+        input_tokens=9,
+        cache_read_tokens=100,
+        cache_creation_tokens=20,
+        output_tokens=5,
+        reasoning_tokens=3,
+        total_tokens=134,
+    )
+
+
 def test_nothing_told_is_nothing_counted() -> None:
     assert told(None, None) == Usage()
     assert told({}, {"output_tokens_details": {}, "iterations": []}) == Usage()
