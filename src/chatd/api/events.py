@@ -18,7 +18,6 @@ from chatd.api.streams import End, Stream, Streams
 from chatd.api.wire import MAX_INT64, AfterQuery
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId
-from chatd.store import chats
 from chatd.stream.frames import PING, Frame, sse
 
 HEADERS: Final = {
@@ -43,12 +42,13 @@ class Events:
         query = read_query(AfterQuery, scope["query_string"])
         after = last_event_id(scope, query.after)
         clock, feeds = self._doors.env.clock, self._doors.feeds
-        own(caller, await persist(clock, lambda: chats.get(self._doors.pool, chat_id)))
         async with AsyncExitStack() as held:
             stream = held.enter_context(self._streams.open(caller, "sse", send))
             viewer = await persist(
                 clock, lambda: held.enter_async_context(feeds.view(chat_id, after))
             )
+            # Only now, so that a crowd costs no more reads than what it has come for.
+            own(caller, feeds.known(chat_id))
             await serve_events(stream, receive, _written(viewer.next))
 
     async def of_user(self, receive: Receive, send: Send, *, caller: Caller) -> None:

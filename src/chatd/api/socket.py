@@ -23,7 +23,6 @@ from chatd.api.streams import Stream, Streams, end_of
 from chatd.api.wire import Version
 from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId
-from chatd.store import chats
 from chatd.stream.chain import Lagged
 from chatd.stream.frames import Frame, array
 
@@ -175,14 +174,15 @@ class _Socket:
             raise
 
     async def _open(self, held: AsyncExitStack, said: Subscribe) -> Next:
-        doors, clock = self._doors, self._doors.env.clock
+        doors, feeds = self._doors, self._doors.feeds
         if said.topic == CHATS:
             return held.enter_context(doors.watches.watch(self._caller.user_id)).next
         chat_id = _chat_in(said.topic)
-        own(self._caller, await persist(clock, lambda: chats.get(doors.pool, chat_id)))
         viewer = await persist(
-            clock, lambda: held.enter_async_context(doors.feeds.view(chat_id, said.after))
+            doors.env.clock, lambda: held.enter_async_context(feeds.view(chat_id, said.after))
         )
+        # Only now, so that a crowd costs no more reads than what it has come for.
+        own(self._caller, feeds.known(chat_id))
         return viewer.next
 
     async def _end(self, topic: str, error: ChatdError) -> None:

@@ -7,6 +7,7 @@ told and in which order; who reads when is up to `feeds`.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import msgspec
@@ -23,6 +24,7 @@ from chatd.store.conn import Conn
 from chatd.store.transact import Applied
 from chatd.stream.chain import Chain
 from chatd.stream.live import Live, is_live
+from chatd.stream.sharing import Shared
 
 
 class Group(Struct, frozen=True, kw_only=True):
@@ -64,10 +66,15 @@ class Ear(Protocol):
 
 
 class Feed:
-    """`ask(feed)` has its `catch_up` called before long."""
+    """`ask(feed)` has its `catch_up` called before long. Whoever joins reads inside of `line`."""
 
     def __init__(
-        self, chat_id: ChatId, conn: Conn, live: Live, ask: Callable[["Feed"], None]
+        self,
+        chat_id: ChatId,
+        conn: Conn,
+        live: Live,
+        ask: Callable[["Feed"], None],
+        line: AbstractAsyncContextManager[object],
     ) -> None:
         self.chat_id = chat_id
         self.chat: Chat | None = None
@@ -77,6 +84,8 @@ class Feed:
         self._conn = conn
         self._live = live
         self._ask = ask
+        self._line = line
+        self._joining: dict[int, Shared[Group]] = {}
         self._wanted = 0
         self._must_look = False
         self._heard_early = False
@@ -85,14 +94,26 @@ class Feed:
 
     async def join(self, version: int) -> Group:
         """What brings a viewer from this version (0: nothing yet) to now. It must hold its
-        place in the chain before: what comes in between is then behind that place."""
-        known = self.chat
-        snapshot = await self._whole(version)
-        if known is None and self._is_behind(snapshot.chat):
-            # Another one has come meanwhile and brought a newer row, with which the chain began:
-            # no group leads there.
+        place in the chain before: what comes in between is then behind that place. Those who
+        come together from the same version share it, encoded once."""
+        shared = self._joining.get(version)
+        if shared is None:
+            shared = self._joining[version] = Shared(lambda: self._lead_from(version))
+        try:
+            return await shared.get()
+        finally:
+            if not shared.wanted:
+                self._joining.pop(version, None)
+
+    async def _lead_from(self, version: int) -> Group:
+        async with self._line:
             known = self.chat
             snapshot = await self._whole(version)
+            if known is None and self._is_behind(snapshot.chat):
+                # Another one has come meanwhile and brought a newer row, with which the chain
+                # began: no group leads there.
+                known = self.chat
+                snapshot = await self._whole(version)
         self._met(known, snapshot.chat)
         seen = Seen(version=version) if version else None
         return group_of(version, snapshot.chat, diff(seen, snapshot))

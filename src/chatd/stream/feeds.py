@@ -30,12 +30,18 @@ from chatd.stream.viewer import Viewer
 
 
 class FeedsConfig(Struct, frozen=True, kw_only=True):
+    """`joining`: newcomers who read at once, so that a crowd of them leaves sessions to those who
+    write. The others wait in line, but no longer than `join_within_s`."""
+
     poll_s: float = 10
     readers: int = 4
+    joining: int = 4
+    join_within_s: float = 30
     backoff: Backoff = Backoff(first_s=0.1, most_s=2.0)
 
 
 DEFAULTS: Final = FeedsConfig()
+BUSY: Final = "database_busy"
 
 
 class Feeds:
@@ -62,6 +68,7 @@ class Feeds:
         self._some_ask = asyncio.Event()
         self._some_feeds = asyncio.Event()
         self._pause = Pause(env.clock)
+        self._line = asyncio.Semaphore(config.joining)
 
     @property
     def watched(self) -> int:
@@ -82,12 +89,33 @@ class Feeds:
         viewer = Viewer(feed, self._live, self._env.clock, after)
         feed.ears.add(viewer)
         try:
-            await viewer.join()
+            await self._join(viewer)
             yield viewer
         finally:
             feed.ears.discard(viewer)
             if not feed.ears:
                 self._drop(feed)
+
+    async def _join(self, viewer: Viewer) -> None:
+        """Where sessions are short, a newcomer rather waits than is refused."""
+        failures = 0
+        try:
+            async with asyncio.timeout(self._config.join_within_s):
+                while not await self._joined(viewer):
+                    failures += 1
+                    delay = self._config.backoff.delay(failures, self._draw)
+                    await self._env.clock.sleep(delay, "join_retry")
+        except TimeoutError:
+            raise Unavailable("Too many viewers have come at once.", code=BUSY) from None
+
+    async def _joined(self, viewer: Viewer) -> bool:
+        try:
+            await viewer.join()
+        except Unavailable as error:
+            if error.code != BUSY:
+                raise
+            return False
+        return True
 
     # For whoever has news
 
@@ -114,7 +142,7 @@ class Feeds:
                 group.create_task(self._read(), name=f"feeds_read_{number}")
 
     def _new(self, chat_id: ChatId) -> Feed:
-        feed = Feed(chat_id, self._conn, self._live, self._ask)
+        feed = Feed(chat_id, self._conn, self._live, self._ask, self._line)
         self._feeds[chat_id] = feed
         self._live.watch(chat_id, feed.parts_came)
         self._some_feeds.set()

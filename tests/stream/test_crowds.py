@@ -1,0 +1,178 @@
+"""Many who come at once: they share what is read, and leave sessions to those who write."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from chatd.domain.errors import Unavailable
+from chatd.store import chats, front
+from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Pool, PoolConfig
+from chatd.stream.feeds import Feeds, FeedsConfig
+from chatd.stream.sharing import Shared
+from tests.stream.conftest import House
+from tests.support.clock import FakeClock
+from tests.support.eventually import eventually
+from tests.support.store import somebody_waits
+from tests.support.streaming import Client, at, env_with
+from tests.support.viewer import fresh
+
+
+class Reads:
+    """Reads that end when the test says so, each with its number."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self._ends: list[asyncio.Future[None]] = []
+
+    async def __call__(self) -> int:
+        self.begun += 1
+        number = self.begun
+        self._ends.append(asyncio.get_running_loop().create_future())
+        await self._ends[-1]
+        return number
+
+    async def under_way(self, number: int) -> None:
+        async def look() -> bool:
+            return self.begun == number
+
+        await eventually(look)
+
+    def end(self, error: Exception | None = None) -> None:
+        if error is None:
+            self._ends[-1].set_result(None)
+        else:
+            self._ends[-1].set_exception(error)
+
+
+async def wants(
+    shared: Shared[int], group: asyncio.TaskGroup, many: int
+) -> list[asyncio.Task[int]]:
+    before = shared.wanted
+    tasks = [group.create_task(shared.get()) for _ in range(many)]
+
+    async def look() -> bool:
+        return shared.wanted == before + many
+
+    await eventually(look)
+    return tasks
+
+
+async def test_those_who_come_while_a_read_is_under_way_share_the_next() -> None:
+    reads = Reads()
+    shared = Shared(reads)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        (first,) = await wants(shared, group, 1)
+        await reads.under_way(1)
+        crowd = await wants(shared, group, 50)
+        reads.end()
+        assert await first == 1
+        await reads.under_way(2)
+        late = await wants(shared, group, 2)
+        reads.end()
+        assert {await one for one in crowd} == {2}
+        await reads.under_way(3)
+        reads.end()
+        assert {await one for one in late} == {3}
+    assert shared.wanted == 0
+
+
+async def test_if_the_one_who_reads_gives_up_the_next_one_reads() -> None:
+    reads = Reads()
+    shared = Shared(reads)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        (first,) = await wants(shared, group, 1)
+        await reads.under_way(1)
+        others = await wants(shared, group, 3)
+        first.cancel()
+        await reads.under_way(2)
+        reads.end()
+        assert {await one for one in others} == {2}
+
+
+async def test_a_read_that_fails_fails_for_all_who_share_it_and_not_for_the_next() -> None:
+    reads = Reads()
+    shared = Shared(reads)
+
+    async def refused() -> None:
+        with pytest.raises(Unavailable):
+            await shared.get()
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        (first,) = await wants(shared, group, 1)
+        await reads.under_way(1)
+        for _ in range(5):
+            group.create_task(refused())
+        reads.end()
+        await first
+        await reads.under_way(2)
+        reads.end(Unavailable("away"))
+
+        async def look() -> bool:
+            return shared.wanted == 0
+
+        await eventually(look)
+        (again,) = await wants(shared, group, 1)
+        await reads.under_way(3)
+        reads.end()
+        assert await again == 3
+
+
+async def test_nobody_waits_for_long_for_the_read_of_another() -> None:
+    reads = Reads()
+    shared = Shared(reads, patience_s=0)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        (stuck,) = await wants(shared, group, 1)
+        await reads.under_way(1)
+        (other,) = await wants(shared, group, 1)
+        await reads.under_way(2)
+        reads.end()
+        assert await other == 2
+        stuck.cancel()
+    assert shared.wanted == 0
+
+
+@pytest.mark.promise("P8")
+async def test_a_crowd_that_comes_to_one_chat_costs_two_reads(house: House) -> None:
+    chat = await house.here.create()
+    house.sent_there.clear()
+    clients = [Client(chat.id) for _ in range(40)]
+    async with asyncio.TaskGroup() as group:
+        for client in clients:
+            group.create_task(client.see(house.there.feeds, at(1)))
+    assert house.sent_there.count(chats.WHOLE) <= 2
+    expected = await fresh(house.pool, chat.id)
+    assert all(client.state == expected for client in clients)
+    assert house.there.feeds.watched == 0
+
+
+async def test_a_crowd_leaves_room_for_those_who_write(
+    house: House, dsn: str, clock: FakeClock
+) -> None:
+    """What it wants to read is locked, so that all of it stands in line."""
+    many = [await house.here.create(number) for number in range(1, 9)]
+    connect = ConnectConfig(dsn=dsn, lock_timeout_s=30, statement_timeout_s=30)
+    small = Pool(PoolConfig(connect=connect, max_size=3))
+    feeds = Feeds(small, env_with(clock), house.there.live, FeedsConfig(joining=2))
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(small.close)
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        async with house.pool.transaction() as holder:
+            await holder.execute("LOCK TABLE chat_messages IN ACCESS EXCLUSIVE MODE")
+            for chat in many:
+                group.create_task(Client(chat.id).see(feeds, at(1)))
+            await eventually(lambda: somebody_waits(house.pool))
+            await front.alive(small)
+            assert small.waiting == 0
+
+
+async def test_whoever_waits_in_line_for_too_long_is_told_so(
+    house: House, clock: FakeClock
+) -> None:
+    chat = await house.here.create()
+    config = FeedsConfig(joining=0, join_within_s=0.01)
+    feeds = Feeds(house.pool, env_with(clock), house.there.live, config)
+    with pytest.raises(Unavailable) as refused:
+        await Client(chat.id).see(feeds, at(1))
+    assert (refused.value.code, feeds.watched) == ("database_busy", 0)
