@@ -232,3 +232,22 @@ async def test_a_process_nobody_knows_is_said_to_be_unknown(bench: Workbench, na
 async def test_a_signal_has_one_of_two_names(bench: Workbench) -> None:
     output = await Desk(bench).use("process_signal", process_id="x", signal="hup")
     assert output.text == 'signal must be "terminate" or "kill", not \'hup\'.'
+
+
+@pytest.mark.parametrize(
+    "call", ["two\nlines", "x" * 3000, "ümlaut \u2028", "\x00", "half \ud800", "a\r\nB: c", " "]
+)
+async def test_a_call_is_run_once_whatever_a_model_calls_it(bench: Workbench, call: str) -> None:
+    """Ids come from providers, and not all of them keep to letters."""
+    desk, place = Desk(bench), bench.path("count")
+    for _ in range(2):
+        told = await desk.told("execute", call, command=f"echo once >> {place}")
+        assert told["success"] is True
+    assert await bench.conn.read_file(place) == b"once\n"
+
+
+async def test_calls_are_told_apart_by_every_letter_of_their_names(bench: Workbench) -> None:
+    desk = Desk(bench)
+    for number, call in enumerate(("a", "a ", " a", "a\t", "a\n")):
+        told = await desk.told("execute", call, command=f"echo {number}")
+        assert told["output"] == f"{number}\n"

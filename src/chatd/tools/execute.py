@@ -9,12 +9,13 @@ from typing import Final
 
 import msgspec
 
+from chatd.domain.call_key import call_key
 from chatd.domain.hands import AgentConn, AgentLost, AgentRefused, Hands, Output
 from chatd.domain.ports import Clock, ToolContext
 from chatd.domain.tool_output import ToolOutput
 from chatd.tools.arguments import Arguments
 from chatd.tools.commands import ENVIRONMENT, Told, advice, finished, still_running, wanted
-from chatd.tools.tool import WorkspaceTool, answer, key_of, spec
+from chatd.tools.tool import WorkspaceTool, answer, spec
 
 DEFAULT_S: Final = 10.0
 MAX_S: Final = 3600.0
@@ -34,7 +35,7 @@ def execute(hands: Hands, clock: Clock) -> WorkspaceTool:
         try:
             started = await conn.start_process(
                 want.command,
-                key=key_of(context),
+                key=call_key(context),
                 workdir=workdir,
                 env={**ENVIRONMENT, "CHATD_CHAT_ID": str(context.chat.id)},
                 background=want.background,

@@ -2,11 +2,12 @@
 
 from typing import Final
 
+from chatd.domain.call_key import call_key
 from chatd.domain.hands import Edit, FileEdits, Hands
 from chatd.domain.ports import ToolContext
 from chatd.domain.tool_output import ToolOutput
 from chatd.tools.arguments import Arguments
-from chatd.tools.tool import WorkspaceTool, answer, key_of, spec
+from chatd.tools.tool import WorkspaceTool, answer, spec
 
 WHERE: Final = "give the absolute path of a file, such as /home/user/project/main.py."
 MAX_LINES: Final = 2000
@@ -53,7 +54,7 @@ def _write_file(hands: Hands) -> WorkspaceTool:
                 "content", f"is too long: at most {MAX_CONTENT} bytes. Write it in parts."
             )
         conn = await hands.reach(context)
-        await conn.write_file(path.strip(), data, key=key_of(context))
+        await conn.write_file(path.strip(), data, key=call_key(context))
         return answer({"ok": True})
 
     return WorkspaceTool(
@@ -73,7 +74,7 @@ def _edit_files(hands: Hands) -> WorkspaceTool:
         listed = args.items("files", why="each with a path and edits.")
         files = [_file_edits(file) for file in listed]
         conn = await hands.reach(context)
-        diffs = await conn.edit_files(files, key=key_of(context))
+        diffs = await conn.edit_files(files, key=call_key(context))
         return answer({"ok": True, "files": diffs})
 
     edit = {

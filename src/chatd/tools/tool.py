@@ -65,11 +65,5 @@ def spec(name: str, description: str, /, **properties: Mapping[str, object]) -> 
     )
 
 
-def key_of(context: ToolContext) -> str:
-    """Names a call's effect for ever. After an edit a model may use a call's id again, so the
-    history at which it was called is part of the name."""
-    return f"{context.chat.id}:{context.fence.history_version}:{context.call_id}"
-
-
 def answer(value: object) -> ToolOutput:
     return ToolOutput(text=msgspec.json.encode(value).decode())

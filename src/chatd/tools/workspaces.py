@@ -4,12 +4,13 @@ works where its parent does."""
 from typing import Final
 from uuid import UUID
 
+from chatd.domain.call_key import call_key
 from chatd.domain.ports import ToolContext
 from chatd.domain.provisioning import Provisioner, Wish
 from chatd.domain.tool_output import ToolOutput
 from chatd.domain.workspace import TemplateId
 from chatd.tools.arguments import Arguments
-from chatd.tools.tool import WorkspaceTool, answer, key_of, spec
+from chatd.tools.tool import WorkspaceTool, answer, spec
 
 BUILD_S: Final = 25 * 60.0
 """A build, its agent and its start-up scripts each have a limit of their own, which is less."""
@@ -73,7 +74,7 @@ def _create_workspace(provisioner: Provisioner) -> WorkspaceTool:
             template_id=_template_id(args),
             name=(args.optional_text("name") or "").strip(),
             parameters=args.texts("parameters"),
-            key=key_of(context),
+            key=call_key(context),
         )
         return answer(await provisioner.create(context, wish))
 

@@ -6,6 +6,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chatd.domain.call_key import call_key
 from chatd.domain.chat import Chat
 from chatd.domain.errors import ToolError
 from chatd.domain.ids import ChatId, WorkspaceId
@@ -179,7 +180,7 @@ class Making:
             version_id=version,
             initiator_id=context.chat.owner_id,
             reason="tool",
-            made_by=f"{context.chat.id}:{context.fence.history_version}:{context.call_id}:{after}",
+            made_by=f"{call_key(context)}:{after}",
         )
 
     async def _problems(self, offer: Offer, values: Mapping[str, str]) -> Sequence[Problem]:
