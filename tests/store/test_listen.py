@@ -162,6 +162,28 @@ async def test_a_session_that_answers_but_hears_nothing_is_dropped_after_a_ping(
         await it.told_dirty()
 
 
+async def test_a_server_that_refuses_a_ping_costs_a_session_and_not_the_process(
+    dsn: str, pool: Pool, clock: FakeClock
+) -> None:
+    """As it does while its queue of notifications is full."""
+    await pool.execute("CREATE SCHEMA refusing")
+    await pool.execute(
+        """CREATE FUNCTION refusing.pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS
+           $$ BEGIN RAISE program_limit_exceeded; END $$"""
+    )
+    try:
+        joined = "&" if "?" in dsn else "?"
+        async with ear(f"{dsn}{joined}search_path=refusing,pg_catalog,public", clock) as it:
+            await it.told_dirty()
+            await clock.pass_over("listen_ping")
+            await clock.pass_over("listen_reconnect")
+            await it.told_dirty()
+            await say(pool, 1)
+            assert await it.hears() == 1
+    finally:
+        await pool.execute("DROP SCHEMA refusing CASCADE")
+
+
 async def test_a_database_that_stays_away_is_asked_less_and_less_but_every_second(
     proxy: Proxy, pool: Pool, clock: FakeClock
 ) -> None:

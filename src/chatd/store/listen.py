@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from chatd.domain.errors import Unavailable
+from chatd.domain.errors import ChatdError
 from chatd.domain.hint import Hint, decode
 from chatd.domain.ports import Clock
 from chatd.store.backoff import Backoff
@@ -67,8 +67,8 @@ class Listener:
             began = self._clock.monotonic()
             try:
                 session = await self._open()
-            except Unavailable:
-                pass
+            except ChatdError:
+                pass  # away, or with an objection of its own: either way nobody listens here
             else:
                 await self._stay(session)
             # One that is lost as soon as it is open is no better than none.
@@ -115,7 +115,7 @@ class Listener:
                 async with asyncio.timeout(self._config.pong_within_s):
                     await session.fetchval(PING, CHANNEL, self._awaited)
                     await self._answered.wait()
-            except (TimeoutError, Unavailable):
+            except (TimeoutError, ChatdError):
                 session.terminate()
                 return
 
