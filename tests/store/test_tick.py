@@ -123,6 +123,9 @@ BOUNDS = {"silent_s": 100.0, "overdue_s": 100.0}
         (True, 1050, set[Scope]()),  # late, but not by enough
         (True, 1150, {"leases"}),  # stopped, or cut off
         (False, 1150, {"locks", "leases"}),
+        (False, -50, set[Scope]()),
+        (False, -150, {"locks", "leases"}),  # gone, and then the database's clock went back
+        (True, -150, set[Scope]()),
     ],
 )
 @pytest.mark.parametrize("scope", ["none", "locks", "leases"])

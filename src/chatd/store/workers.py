@@ -93,7 +93,8 @@ RELEASE: Final[LiteralString] = """
 # Renew, and report what the worker must know. An advisory lock with a one-part key shows up
 # in pg_locks with its upper half as classid and its lower half as objid. An owner without a
 # row (struck off, while a slow statement of its own took one more chat) is as dead as one
-# whose lease ran out. "Is there one" asks for the first by the index's order: for EXISTS alone
+# whose lease ran out. A renewal far ahead is as old as one far behind: the clock has gone back,
+# and whoever lives renews by the new time. "Is there one" asks for the first by the index's order: for EXISTS alone
 # the planner may think that a scan will soon meet one.
 TICK: Final[LiteralString] = """
     WITH renewed AS (
@@ -110,7 +111,7 @@ TICK: Final[LiteralString] = """
     dead AS MATERIALIZED (
         SELECT w.worker_id FROM chat_workers w
         WHERE w.worker_id <> $1
-          AND (($5 <> 'none' AND w.renewed_at < now() - $6::float8 * interval '1 s'
+          AND (($5 <> 'none' AND abs(extract(epoch FROM now() - w.renewed_at)) > $6::float8
                 AND w.lock_key NOT IN (SELECT lock_key FROM held))
                OR ($5 = 'leases' AND w.lease_until < now() - $7::float8 * interval '1 s'))
         UNION ALL
