@@ -94,8 +94,8 @@ RELEASE: Final[LiteralString] = """
 # in pg_locks with its upper half as classid and its lower half as objid. An owner without a
 # row (struck off, while a slow statement of its own took one more chat) is as dead as one
 # whose lease ran out. A renewal far ahead is as old as one far behind: the clock has gone back,
-# and whoever lives renews by the new time. "Is there one" asks for the first by the index's order: for EXISTS alone
-# the planner may think that a scan will soon meet one.
+# and whoever lives renews by the new time. "Is there one" asks for the first by the index's
+# order: for EXISTS alone the planner may think that a scan will soon meet one.
 TICK: Final[LiteralString] = """
     WITH renewed AS (
         INSERT INTO chat_workers AS w (worker_id, lock_key, lease_until, draining)
