@@ -1,9 +1,9 @@
 """What the loop must do, rule by rule, and the tests that hold it to that.
 
 Each rule has a short name, and the tests that would fail without it as `file::test`, the file
-within `tests/unit` and without `test_` and `.py`. Rules that only a server can show are in
-`ELSEWHERE`, with the room whose tests must show them. `test_catalogue_loop` checks that every
-test named here exists.
+without `test_` and `.py` and within `tests/unit`, unless another room is named before it. Rules
+that only a server can show are in `ELSEWHERE`, with the room whose tests must show them.
+`test_catalogue_loop` checks that every test named here exists.
 """
 
 from collections.abc import Mapping
@@ -471,6 +471,121 @@ QUICK: Final[Rules] = {
     ),
 }
 
+PROVIDERS: Final[Rules] = {
+    "Anthropic: users and results in a row are one message, nothing empty is sent": (
+        "providers/anthropic_encode::test_users_and_results_in_a_row_are_one_message_with_the_results_first",
+        "providers/anthropic_encode::test_messages_without_anything_to_see_are_dropped_and_their_neighbours_joined",
+        "providers/anthropic_encode::test_systems_that_lead_stand_apart_and_later_ones_are_left_out",
+    ),
+    "Anthropic: thoughts go back signed or not at all, calls with an object": (
+        "providers/anthropic_encode::test_thoughts_without_a_signature_or_of_others_stay_here",
+        "providers/anthropic_encode::test_thoughts_go_back_exactly_as_they_came",
+        "providers/anthropic_encode::test_a_call_keeps_its_place_even_if_its_input_is_no_object",
+    ),
+    "Anthropic: counts told in instalments are neither lost nor added up": (
+        "providers/anthropic_decode::test_tokens_told_in_instalments_are_neither_lost_nor_counted_twice",
+        "providers/anthropic_decode::test_a_later_telling_of_nothing_does_not_erase_what_was_told",
+        "providers/anthropic_decode::test_counts_that_are_told_again_are_not_added_up",
+    ),
+    "Anthropic: why it stopped and that it stopped": (
+        "providers/anthropic_decode::test_the_reason_for_stopping_is_told",
+        "providers/anthropic_decode::test_a_filter_on_the_way_counts_as_one",
+        "providers/anthropic_decode::test_both_the_reason_and_the_end_are_needed",
+    ),
+    "Anthropic: documents with a title, betas, no temperature for thinkers": (
+        "providers/anthropic_encode::test_files_take_the_form_the_api_has_for_them",
+        "providers/anthropic_encode::test_a_million_tokens_of_context_must_be_asked_for",
+        "providers/anthropic_encode::test_a_model_that_thinks_takes_no_temperature",
+    ),
+    "Bedrock: signed, framed, its own words for failures, the machine's keys": (
+        "providers/bedrock::test_requests_are_signed_as_aws_signs_them",
+        "providers/bedrock::test_every_damaged_bit_is_noticed",
+        "providers/bedrock::test_an_exception_in_the_middle_is_told_under_its_name",
+        "providers/bedrock::test_the_machines_own_credentials_are_used",
+        "providers/bedrock::test_a_region_is_needed",
+    ),
+    "Responses: developers, sealed reasoning, everything sent each time": (
+        "providers/openai_responses_encode::test_a_model_that_reasons_hears_a_developer_and_is_not_told_a_temperature",
+        "providers/openai_responses_encode::test_items_that_lost_their_reasoning_lose_their_ids_and_searches_go",
+        "providers/openai_responses_encode::test_nothing_is_left_to_the_apis_memory",
+        "providers/openai_client::test_seals_of_another_account_are_not_sent",
+    ),
+    "Responses: a call is what the answer ends with, failures are told apart": (
+        "providers/openai_responses_decode::test_ends_are_told_apart",
+        "providers/openai_responses_decode::test_failures_are_facts_that_can_be_judged",
+        "providers/openai_responses_decode::test_errors_come_in_many_forms",
+        "providers/openai_responses_decode::test_a_stream_that_stops_before_its_last_event_is_incomplete",
+    ),
+    "Completions: what models that reason are not told": (
+        "providers/openai_chat_encode::test_a_model_that_reasons_is_told_a_limit_by_another_name_and_no_temperature",
+        "providers/openai_chat_encode::test_texts_are_joined_and_instructions_are_one",
+    ),
+    "Completions: calls without ids, numbers or arguments; counts anywhere": (
+        "providers/openai_chat_decode::test_calls_without_ids_get_some_that_no_other_step_has",
+        "providers/openai_chat_decode::test_calls_of_one_number_without_ids_are_told_apart_by_their_names",
+        "providers/openai_chat_decode::test_a_call_without_arguments_has_an_empty_object_of_them",
+        "providers/openai_chat_decode::test_the_last_chunk_with_counts_is_kept_though_others_follow",
+        "providers/openai_chat_decode::test_counts_within_a_choice_are_counted",
+    ),
+    "Completions: errors in the middle, and one demanded tool": (
+        "providers/openai_chat_decode::test_errors_come_in_many_forms",
+        "providers/openai_chat_encode::test_a_tool_may_be_demanded_even_of_servers_that_know_no_names",
+    ),
+    "Google: all leading instructions, signatures in their places, answers without an end": (
+        "providers/gemini_encode::test_all_leading_system_messages_are_joined",
+        "providers/gemini_encode::test_signatures_go_back_byte_for_byte_where_they_came",
+        "providers/gemini_decode::test_calls_are_an_answer_even_without_a_reason_to_finish",
+        "providers/gemini_client::test_an_answer_without_an_end_is_raised",
+        "providers/gemini_decode::test_words_before_a_call_that_was_garbled_are_not_taken_for_an_answer",
+    ),
+    "Google behind a compatible endpoint": (
+        "providers/openai_chat_encode::test_google_is_told_how_to_think_in_its_own_words",
+        "providers/openai_chat_encode::test_calls_of_the_current_turn_that_nobody_signed_get_googles_word_for_that",
+        "providers/openai_chat_decode::test_only_google_has_thoughts_in_its_text",
+    ),
+    "efforts are fitted to the model; what is configured in so many words wins": (
+        "effort::test_a_wish_is_kept_within_what_is_configured",
+        "effort::test_a_model_without_a_range_is_not_asked_to_think",
+        "providers/anthropic_encode::test_a_model_is_asked_to_think_in_the_way_it_understands",
+        "providers/openai_models::test_an_effort_is_fitted_to_what_a_model_takes",
+        "providers/gemini_config::test_an_effort_becomes_what_the_model_understands",
+        "providers/gemini_config::test_what_is_configured_wins_over_an_effort",
+    ),
+    "a model goes by the name it is configured under, on a wire that is chosen once": (
+        "providers/anthropic_encode::test_the_model_is_named_as_it_is_configured",
+        "providers/openai_client::test_the_wire_is_chosen_once",
+        "providers/openai_models::test_what_is_configured_counts_more_than_a_name",
+    ),
+    "a missing or impossible key is told before anything is sent": (
+        "providers/registry::test_a_missing_key_is_told_with_what_to_set",
+        "providers/registry::test_a_key_that_cannot_be_one_is_told_but_not_shown",
+        "providers/gemini_client::test_without_a_key_nothing_is_built",
+    ),
+    "headers are merged, and keys stay in them": (
+        "providers/registry::test_headers_are_merged_whatever_their_case",
+        "providers/http::test_a_key_that_a_server_repeats_is_taken_out",
+        "providers/http::test_the_key_in_a_header_is_taken_out_without_the_word_before_it",
+        "providers/http::test_a_redirect_is_not_followed",
+    ),
+    "cache marks on the last system message and the last two messages": (
+        "providers/anthropic_encode::test_the_last_system_block_and_the_last_two_messages_are_kept_for_next_time",
+        "providers/anthropic_encode::test_the_mark_never_falls_on_a_thought",
+    ),
+    "the category of a refusal goes into its explanation": (
+        "providers/anthropic_decode::test_a_refusal_is_explained",
+        "providers/anthropic_decode::test_a_refusal_without_words_is_explained_by_its_category",
+    ),
+    "files are shown or spoken of": (
+        "providers/files::test_a_file_is_shown_or_spoken_of",
+        "providers/files::test_what_is_too_large_is_spoken_of",
+    ),
+    "schemas and names are put right in one place": (
+        "providers/schema::test_whatever_comes_is_a_schema_of_an_object",
+        "providers/schema::test_what_vendors_refuse_is_put_right_at_any_depth",
+        "providers/schema::test_a_name_that_does_not_fit_is_changed_and_found_again",
+    ),
+}
+
 COST: Final[Rules] = {
     "every category, free and unpriced": ("cost::test_tokens_times_prices_make_micros",),
     "rounded up once, exactly": (
@@ -491,13 +606,11 @@ CATALOGUE: Final[Mapping[str, Rules]] = {
     "commit": COMMIT,
     "guard": GUARD,
     "quick generation": QUICK,
+    "providers": PROVIDERS,
     "cost": COST,
 }
 
 ELSEWHERE: Final[Mapping[str, str]] = {
-    "cache marks on the last system message and the last two messages": "providers",
-    "properties of a schema that are null": "providers",
-    "the category of a refusal goes into its explanation": "providers",
     "only active tools are sent": "engine",
     "a failed commit ends the step": "engine",
     "an interrupt during tools keeps what was said and done": "engine",

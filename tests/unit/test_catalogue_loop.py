@@ -13,8 +13,11 @@ HERE = Path(__file__).parent
 
 @cache
 def names_in(name: str) -> frozenset[str]:
-    tree = ast.parse((HERE / f"test_{name}.py").read_text())
-    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+    room, _, file = name.rpartition("/")
+    place = HERE.parent / room if room else HERE
+    tree = ast.parse((place / f"test_{file}.py").read_text())
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(node.name for node in tree.body if isinstance(node, functions))
 
 
 @pytest.mark.parametrize("group", CATALOGUE)
