@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from chatd.agent import context
-from chatd.agent.context import Context, Places, Resource, fingerprint, resolve
+from chatd.agent.context import Context, Resource, resolve
+from chatd.agent.context_places import Places, fingerprint
 from chatd.domain import hands
 from chatd.domain.workspace_context import check_context
 

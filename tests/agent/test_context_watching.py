@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from chatd.agent.context import Places
+from chatd.agent.context_places import Places
 from chatd.agent.errors import AgentError
 from chatd.agent.watching import DEBOUNCE_S, MAX_DEBOUNCES, POLL_S, Watcher
 from tests.support.clock import FakeClock

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from chatd.agent.connection import Limits
 from chatd.agent.errors import AgentError
-from chatd.agent.http import Exchange, Limits, Reply, Server, error_reply, json_reply
+from chatd.agent.http import Exchange, Server
 from chatd.agent.parsing import Head
+from chatd.agent.replies import Reply, error_reply, json_reply
 from tests.support.eventually import eventually
 
 WAIT_S = 30.0

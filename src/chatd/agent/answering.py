@@ -14,8 +14,9 @@ from typing import cast
 
 from chatd.agent.auth import Claim, Gate, digest
 from chatd.agent.errors import AgentError
-from chatd.agent.http import Exchange, Reply, error_reply, report_bug
+from chatd.agent.http import Exchange, report_bug
 from chatd.agent.parsing import Fields, Head, parse_json
+from chatd.agent.replies import Reply, error_reply
 
 MAX_JSON = 4 << 20
 MAX_ANCESTORS = 64

@@ -1,6 +1,6 @@
 """What the workspace has to say to a model: instruction files, skills, and that MCP is set up.
 
-Looks in a few fixed places and never further down. Owns what counts and how much; that something
+Owns what counts and how much of it is told. Where to look is in `context_places`; that something
 has changed is noticed in `watching`, and cleaning the texts is left to the server.
 """
 
@@ -12,22 +12,17 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
 
+from chatd.agent.context_places import Candidate, Places, candidates, within
 from chatd.agent.context_skills import BadSkill, parse_skill
 from chatd.agent.errors import AgentError
 from chatd.agent.paths import open_regular, printable, read_at_most
-
-INSTRUCTIONS = ("AGENTS.md", "CLAUDE.md", ".cursorrules")
-MCP_CONFIG = ".mcp.json"
-SKILL_PLACES = ("skills", ".agents/skills", ".claude/skills", ".codex/skills")
 
 MAX_BYTES = 64 << 10
 MAX_TOTAL = 2 << 20
 MAX_ITEMS = 500
 MAX_SOURCE = 1024
 MAX_ERROR = 4096
-_MAX_ENTRIES = 2000
 
 
 @dataclass(frozen=True)
@@ -58,43 +53,6 @@ class Context:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where to look. `sources` are directories or files that a person has added."""
-
-    home: str
-    directory: str
-    sources: tuple[str, ...] = ()
-
-    @property
-    def working(self) -> str:
-        """Where commands run that are not told otherwise: at home until the directory is there."""
-        return self.directory if os.path.isdir(self.directory) else self.home
-
-    def roots(self) -> list[str]:
-        fixed = [
-            self.working,
-            os.path.join(self.home, ".chatd"),
-            os.path.join(self.home, ".chatd/skills"),
-            os.path.join(self.home, ".claude/plugins/cache"),
-        ]
-        allowed = [each for each in self.sources if self.allows(each)]
-        return list(dict.fromkeys(os.path.normpath(each) for each in (*fixed, *allowed)))
-
-    def allows(self, source: str) -> bool:
-        """A source counts by its name, but where it leads must be the user's own ground."""
-        real = os.path.realpath(source)
-        return os.path.isabs(source) and any(
-            _within(real, os.path.realpath(ground)) for ground in (self.home, self.working)
-        )
-
-
-class Candidate(NamedTuple):
-    kind: str
-    path: str
-    root: str
-
-
 def resolve(places: Places, *, version: int) -> Context:
     """Reads everything. Blocks on the disk, for a bounded number of bounded files."""
     resources = tuple(_bounded(_resources(places)))
@@ -107,20 +65,6 @@ def resolve(places: Places, *, version: int) -> Context:
     )
 
 
-def fingerprint(places: Places) -> tuple[tuple[object, ...], ...]:
-    """Differs whenever `resolve` might. Looks at names and times only."""
-    seen: list[tuple[object, ...]] = []
-    for candidate in candidates(places):
-        try:
-            info = os.stat(candidate.path)
-        except OSError as error:
-            seen.append((candidate, error.errno))
-            continue
-        times = (info.st_mtime_ns, info.st_ctime_ns)
-        seen.append((candidate, info.st_dev, info.st_ino, info.st_size, info.st_mode, times))
-    return tuple(seen)
-
-
 def aggregate_hash(resources: Sequence[Resource]) -> str:
     """Of what a model is told. How MCP is set up is not, so it does not count."""
     told = [
@@ -129,35 +73,6 @@ def aggregate_hash(resources: Sequence[Resource]) -> str:
         if not each.kind.startswith("mcp_")
     ]
     return hashlib.sha256(json.dumps(told).encode("ascii")).hexdigest()
-
-
-def candidates(places: Places) -> Iterator[Candidate]:
-    for root in places.roots():
-        if os.path.isfile(root):
-            yield Candidate("instruction_file", root, os.path.dirname(root))
-            continue
-        for name in INSTRUCTIONS:
-            yield Candidate("instruction_file", os.path.join(root, name), root)
-        yield Candidate("mcp_config", os.path.join(root, MCP_CONFIG), root)
-        holders = [os.path.join(root, place) for place in SKILL_PLACES]
-        if os.path.basename(root) == "skills":
-            holders.append(root)
-        for holder in holders:
-            for name in _names(holder):
-                yield Candidate("skill", os.path.join(holder, name, "SKILL.md"), root)
-
-
-def _names(directory: str) -> list[str]:
-    names: list[str] = []
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if len(names) == _MAX_ENTRIES:
-                    break
-                names.append(entry.name)
-    except OSError:
-        return []
-    return sorted(names)
 
 
 def _resources(places: Places) -> Iterator[Resource]:
@@ -182,7 +97,7 @@ def _resources(places: Places) -> Iterator[Resource]:
 
 
 def _resource(candidate: Candidate) -> Resource:
-    if not _within(os.path.realpath(candidate.path), os.path.realpath(candidate.root)):
+    if not within(os.path.realpath(candidate.path), os.path.realpath(candidate.root)):
         reason = f"it is a link that leads out of {candidate.root}"
         return _problem(candidate, "excluded", reason)
     try:
@@ -275,7 +190,3 @@ def _shown(path: str) -> str:
 
 def _cut(text: str, limit: int) -> str:
     return text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
-
-
-def _within(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip("/") + "/")

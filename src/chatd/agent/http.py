@@ -1,61 +1,22 @@
 """An HTTP/1.1 server for one careful client, by hand on asyncio's streams.
 
-Owns connections: how many, how long each may take to ask and to take its answer, and how they
-end. Requests on one connection are answered one after the other, in the order they came. Knows
-neither routes nor keys: whoever answers is handed in, and judges a request by its head before
-any of its body is read.
+Owns connections: how many, who gives way when there are too many, and how they end. Requests on
+one connection are answered one after the other, in the order they came. Knows neither routes nor
+keys: whoever answers is handed in, and judges a request by its head before any of its body is read.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import traceback
-from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from http import HTTPStatus
-from typing import Protocol, TypeVar
+from typing import Protocol
 
+from chatd.agent.connection import Connection, Leave, Limits
 from chatd.agent.errors import AgentError
-from chatd.agent.parsing import Head, parse_head
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Seconds and bytes. `idle_s` is for a kept connection between two requests, unless its
-    place is needed before."""
-
-    head_bytes: int = 32 * 1024
-    head_s: float = 20
-    body_s: float = 20
-    write_s: float = 20
-    idle_s: float = 120
-    close_s: float = 2
-    connections: int = 128
-
-
-@dataclass(frozen=True)
-class Reply:
-    """`lines` follow the body, for as long as they come and the client stays."""
-
-    status: int
-    body: bytes = b""
-    content_type: str = "application/json"
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    lines: AsyncGenerator[bytes, None] | None = None
-
-
-def json_reply(value: object, status: int = 200) -> Reply:
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    return Reply(status, text.encode("utf-8", "replace"))
-
-
-def error_reply(error: AgentError) -> Reply:
-    return json_reply(error.body(), error.status)
+from chatd.agent.parsing import Head
+from chatd.agent.replies import Reply, error_reply
 
 
 class Exchange(Protocol):
@@ -104,10 +65,6 @@ class _Link(asyncio.StreamReaderProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone.set()
         super().connection_lost(exc)
-
-
-class _Leave(Exception):
-    """This connection is over: nothing more is to be read from it or said on it."""
 
 
 class Server:
@@ -170,7 +127,7 @@ class Server:
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gone: asyncio.Event
     ) -> None:
-        connection = _Connection(reader, writer, gone, self._limits)
+        connection = Connection(reader, writer, gone, self._limits)
         try:
             if len(self._tasks) > self._limits.connections and not self._make_room():
                 busy = AgentError(503, "the agent has too many connections", code="busy")
@@ -179,7 +136,7 @@ class Server:
                 while await self._exchange(connection):
                     pass
             await connection.close()
-        except (_Leave, OSError, EOFError):
+        except (Leave, OSError, EOFError):
             pass
         except Exception:  # noqa: BLE001 - one connection that breaks is only one
             report_bug("a connection")
@@ -195,7 +152,7 @@ class Server:
             return True
         return False
 
-    async def _next_head(self, connection: _Connection) -> Head:
+    async def _next_head(self, connection: Connection) -> Head:
         task = asyncio.current_task()
         assert task is not None
         self._idle[task] = None
@@ -205,7 +162,7 @@ class Server:
             self._idle.pop(task, None)
         return await connection.head()
 
-    async def _exchange(self, connection: _Connection) -> bool:
+    async def _exchange(self, connection: Connection) -> bool:
         """One request and its reply. Whether another may follow."""
         try:
             head = await self._next_head(connection)
@@ -226,7 +183,7 @@ class Server:
         await connection.send(reply, keep_alive=keep_alive)
         return keep_alive
 
-    async def _act(self, connection: _Connection, exchange: Exchange, body: bytes) -> Reply:
+    async def _act(self, connection: Connection, exchange: Exchange, body: bytes) -> Reply:
         if exchange.waits:
             return await connection.unless_gone(exchange.run(body))
         task = asyncio.current_task()
@@ -236,120 +193,6 @@ class Server:
             return await exchange.run(body)
         finally:
             self._acting.discard(task)
-
-
-class _Connection:
-    """Reading and writing with an end to everything."""
-
-    def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        gone: asyncio.Event,
-        limits: Limits,
-    ) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._gone = gone
-        self._limits = limits
-        self._first = b""
-
-    async def begun(self) -> None:
-        """Raises _Leave if the client has nothing more to ask."""
-        self._first = await _within(self._limits.idle_s, self._reader.read(1))
-        if not self._first:
-            raise _Leave
-
-    async def head(self) -> Head:
-        try:
-            rest = await _within(self._limits.head_s, self._reader.readuntil(b"\r\n\r\n"))
-        except asyncio.LimitOverrunError:
-            raise AgentError(431, "the request's headers are too large") from None
-        return parse_head(self._first + rest)
-
-    async def body(self, head: Head) -> bytes:
-        if not head.length:
-            return b""
-        if head.expects_continue:
-            self._writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        return await _within(self._limits.body_s, self._reader.readexactly(head.length))
-
-    async def unless_gone(self, work: Awaitable[T]) -> T:
-        task = asyncio.ensure_future(work)
-        gone = asyncio.ensure_future(self._gone.wait())
-        try:
-            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
-        if task.cancelled():
-            raise _Leave
-        return task.result()
-
-    async def send(self, reply: Reply, *, keep_alive: bool) -> None:
-        length = f"Content-Length: {len(reply.body)}"
-        connection = f"Connection: {'keep-alive' if keep_alive else 'close'}"
-        await self._write(_head(reply, length, connection) + reply.body)
-
-    async def stream(self, reply: Reply, lines: AsyncGenerator[bytes, None]) -> None:
-        """A piece for each line. A client that takes none for long is left."""
-        try:
-            await self._write(_head(reply, "Transfer-Encoding: chunked", "Connection: close"))
-            while (line := await self.unless_gone(_next(lines))) is not None:
-                await self._write(b"%x\r\n%b\r\n" % (len(line), line))
-            await self._write(b"0\r\n\r\n")
-        finally:
-            await lines.aclose()
-
-    async def _write(self, data: bytes) -> None:
-        self._writer.write(data)
-        await _within(self._limits.write_s, self._writer.drain())
-
-    async def close(self) -> None:
-        """Say that nothing follows, and read a little of what still comes: closing on unread
-        bytes would take the reply back."""
-        if self._writer.can_write_eof():
-            self._writer.write_eof()
-        await _within(self._limits.close_s, self._drained())
-
-    def abort(self) -> None:
-        self._writer.transport.abort()
-
-    async def _drained(self) -> None:
-        for _ in range(1024):
-            if not await self._reader.read(64 * 1024):
-                return
-
-
-def _head(reply: Reply, *framing: str) -> bytes:
-    lines = [
-        f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}",
-        f"Content-Type: {reply.content_type}",
-        *framing,
-        *(f"{name}: {value}" for name, value in reply.headers.items()),
-    ]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1")
-
-
-async def _next(lines: AsyncGenerator[bytes, None]) -> bytes | None:
-    async for line in lines:
-        return line
-    return None
-
-
-async def _within(seconds: float, work: Awaitable[T]) -> T:
-    """Raises _Leave if it takes longer: a client that is too slow is one that has left."""
-    task = asyncio.ensure_future(work)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-    finally:
-        # Does nothing to one that is done.
-        task.cancel()
-    if not done:
-        raise _Leave
-    return task.result()
 
 
 def report_bug(where: str) -> None:

@@ -20,16 +20,17 @@ from typing import NoReturn
 from chatd.agent.answering import Desk, Request, Route
 from chatd.agent.auth import Gate
 from chatd.agent.config import BadConfig, Config, load
-from chatd.agent.context import Places
+from chatd.agent.context_places import Places
 from chatd.agent.environment import Surroundings
 from chatd.agent.fence import Fence
 from chatd.agent.finished import Finished
 from chatd.agent.git_paths import PathStore
 from chatd.agent.git_run import Git
-from chatd.agent.http import Reply, Server, json_reply, say
+from chatd.agent.http import Server, say
 from chatd.agent.once import Once
 from chatd.agent.processes import Processes
 from chatd.agent.reaping import leave_init_behind
+from chatd.agent.replies import Reply, json_reply
 from chatd.agent.routes_context import ContextRoutes
 from chatd.agent.routes_files import FileRoutes, Threads
 from chatd.agent.routes_git import GitRoutes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chatd.agent.answering import Request, Route
-from chatd.agent.http import Reply, json_reply
+from chatd.agent.replies import Reply, json_reply
 from chatd.agent.watching import Watcher
 
 MAX_WAIT_S = 300.0

@@ -15,13 +15,13 @@ from chatd.agent.answering import Caller, Request, Route
 from chatd.agent.edits import Edit, FileEdits, edit_files
 from chatd.agent.errors import AgentError
 from chatd.agent.fence import Fence
-from chatd.agent.http import Reply, json_reply
 from chatd.agent.listing import list_directory
 from chatd.agent.once import Once
 from chatd.agent.parsing import Fields, as_fields
 from chatd.agent.paths import resolve_path
 from chatd.agent.pools import ready_pool
 from chatd.agent.reading import read_file, read_lines
+from chatd.agent.replies import Reply, json_reply
 from chatd.agent.writing import write_file
 
 API = "/api/v0"

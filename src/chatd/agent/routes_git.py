@@ -18,7 +18,7 @@ from chatd.agent.errors import AgentError
 from chatd.agent.git import GitWatch
 from chatd.agent.git_paths import PathStore
 from chatd.agent.git_run import Git
-from chatd.agent.http import Reply, json_reply
+from chatd.agent.replies import Reply, json_reply
 from chatd.agent.routes_files import Threads
 
 API = "/api/v0/git"

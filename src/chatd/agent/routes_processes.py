@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from chatd.agent.answering import Request, Route
 from chatd.agent.fence import Fence
-from chatd.agent.http import Reply, json_reply
 from chatd.agent.processes import MAX_WAIT_S, Processes
+from chatd.agent.replies import Reply, json_reply
 
 API = "/api/v0/processes"
 

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from chatd.agent.context import Context, Places, fingerprint, resolve
+from chatd.agent.context import Context, resolve
+from chatd.agent.context_places import Places, fingerprint
 from chatd.agent.errors import AgentError
 
 POLL_S = 2.0
