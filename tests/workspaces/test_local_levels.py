@@ -203,7 +203,8 @@ async def test_whoever_fills_the_disk_is_ended_and_can_clean_up(closed_rig: Rig)
     before = await rig.dial(running)
     await before.release()
     await rig.reborn(running, before.hello.boot_id)
-    assert "4194304 bytes in 10000 files are allowed" in (await rig.backend.inspect(running.workspace)).detail
+    told = (await rig.backend.inspect(running.workspace)).detail
+    assert "and 4194304 bytes in 10000 files are allowed" in told
     assert await rig.says(running, "rm big && ls") == ""
 
 
