@@ -1,5 +1,6 @@
 """Chats whose worker died, chats that kill their workers, and chats that nobody knows of."""
 
+import asyncio
 from uuid import UUID
 
 import pytest
@@ -7,14 +8,22 @@ import pytest
 from chatd.domain import user_moves
 from chatd.domain.chat import MAX_ORPHANED
 from chatd.domain.ids import ChatId, WorkerId
+from chatd.domain.ports import Env
 from chatd.engine.slots import SlotsConfig
+from chatd.engine.sweeping import Sweeper
 from chatd.engine.worker import WorkerConfig
-from chatd.store import workers
+from chatd.store import chats, workers
+from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Pool, PoolConfig
+from chatd.store.transact import Transactor
+from chatd.store.workers import Heard
 from tests.support.clock import FakeClock
-from tests.support.house import House, a_house, a_house_with, wound
+from tests.support.factories import AT, WORKER
+from tests.support.house import Events, House, a_house, a_house_with, change_id, wound
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
-from tests.support.store import session_to, write
+from tests.support.store import Told, open_chat, session_to, write
+from tests.support.stored import stored
 
 NO_ROOM = WorkerConfig(tick_s=0.2, slots=SlotsConfig(roots=0))
 
@@ -82,6 +91,45 @@ async def test_many_orphans_do_not_cost_the_living_their_lease(dsn: str, clock: 
                 await house.until(chat_id, "E0")
             ticks = [name for name, _ in house.events.seen if name == "tick_failed"]
             assert ticks == []
+
+
+@pytest.mark.promise("P2")
+async def test_a_chat_that_somebody_holds_on_to_does_not_keep_other_orphans_waiting(
+    dsn: str, clock: FakeClock
+) -> None:
+    """Of two orphans the first that is come to is locked, for as long as it likes."""
+    connect = ConnectConfig(dsn=dsn, lock_timeout_s=0.05)
+    pool, events = Pool(PoolConfig(connect=connect)), Events()
+    env = Env(clock=clock, emit=events, new_id=lambda: WORKER, new_change_id=change_id)
+    sweeper = Sweeper(pool, Transactor(pool, Told()), WorkerId(UUID(int=0)), env)
+    held, other = [await open_chat(pool, number, free=WORKER) for number in (1, 2)]
+    heard = Heard(
+        dead=frozenset({WORKER}),
+        orphaned=(held.id, other.id),
+        expired=(),
+        unknown=(),
+        lost=(),
+        runnable=False,
+        at=AT,
+    )
+    sweeping = asyncio.get_running_loop().create_task(sweeper.run())
+    try:
+        async with session_to(dsn) as somebody, somebody.transaction():
+            await chats.lock(somebody, held.id)
+            sweeper.found(heard)
+            await events.wait("sweep_failed")
+            sweeper.found(heard)
+            await events.wait("swept", chat_id=other.id)
+            assert await states(pool) == {held.id: "R0", other.id: "P0"}
+        sweeper.found(heard)
+        await events.wait("swept", chat_id=held.id)
+    finally:
+        sweeping.cancel()
+        await pool.close()
+
+
+async def states(pool: Pool) -> dict[ChatId, str]:
+    return {chat_id: found.chat.state for chat_id, found in (await stored(pool)).items()}
 
 
 async def test_a_stop_that_a_dead_worker_owed_is_carried_out(dsn: str, clock: FakeClock) -> None:

@@ -29,6 +29,7 @@ class Sweeper:
         self._me = me
         self._env = env
         self._found: workers.Heard | None = None
+        self._held_up: set[ChatId] = set()
         self._some = asyncio.Event()
 
     def found(self, heard: workers.Heard) -> None:
@@ -50,6 +51,7 @@ class Sweeper:
                 self._env.emit("sweep_failed", error_kind=error.code)
 
     async def _sweep_all(self, heard: workers.Heard) -> None:
+        self._held_up.intersection_update((*heard.expired, *heard.orphaned))
         for chat_id in self._shuffled(heard.expired):
             await self._sweep(chat_id, lambda chat: _expire(chat, heard.at))
         for chat_id in self._shuffled(heard.orphaned):
@@ -60,11 +62,15 @@ class Sweeper:
 
     def _shuffled(self, chat_ids: Iterable[ChatId]) -> list[ChatId]:
         """In an order of our own: replicas that begin at different ends get in each other's
-        way less."""
-        return sorted(chat_ids, key=lambda chat_id: chat_id.int ^ self._me.int)
+        way less. Those at which an earlier round came to its end are the last."""
+        return sorted(
+            chat_ids, key=lambda chat_id: (chat_id in self._held_up, chat_id.int ^ self._me.int)
+        )
 
     async def _sweep(self, chat_id: ChatId, decide: Callable[[Chat], Change]) -> None:
-        """One that cannot be swept must not keep the others waiting."""
+        """One that cannot be swept must not keep the others waiting: not now, and not by being
+        the first again, as long as somebody else holds its row."""
+        self._held_up.add(chat_id)
         operation = Operation(
             chat_id=chat_id,
             change_id=self._env.new_change_id(),
@@ -73,13 +79,14 @@ class Sweeper:
         try:
             outcome = await self._transactor.run(operation)
         except (StaleFence, NotFound):
-            return
+            pass
         except Unavailable:
             raise
         except ChatdError as error:
             self._env.emit("sweep_failed", chat_id=chat_id, error_kind=error.code, error=error)
         else:
             self._env.emit("swept", chat_id=chat_id, to_state=str(outcome.chat.state))
+        self._held_up.discard(chat_id)
 
 
 def _reap(chat: Chat, dead: frozenset[WorkerId]) -> Change:
