@@ -109,6 +109,7 @@ class Replica:
         if budget is None and config.spend is not None:
             budget = OwnersBudget(pool, env.clock, config.spend)
         purse = Purse(budget or Unlimited(), env)
+        self.budget = None if budget is None else purse
         naming = Naming(pool, env, self.chores, purse, announce=self.announce)
         committer = Committer(self.transactor, env)
         means = Means(

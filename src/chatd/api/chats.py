@@ -12,6 +12,7 @@ from chatd.api.models import chosen_or_default
 from chatd.api.moves import Move, make
 from chatd.api.persist import persist
 from chatd.api.sent import REPLAYED
+from chatd.api.spending import may_create
 from chatd.api.wire import CreateBody, ListedChat, ListQuery, PatchBody
 from chatd.domain.amend import Amendment
 from chatd.domain.commands import CreateChat, RequestCompaction
@@ -91,6 +92,8 @@ class ChatRoutes:
         request = call.request("create", user, body)
         command = await self._command(call, body)
         change_id = doors.env.new_change_id()
+        if doors.budget is not None:
+            await may_create(doors, create(command, None).after, request)
         with doors.offer(root=True) as free:
             change = create(command, free)
             applied = await persist(

@@ -11,7 +11,7 @@ from chatd.api.auth import Tokens
 from chatd.domain.chat import Chat
 from chatd.domain.git_changes import GitChanges
 from chatd.domain.ids import ChatId, ModelConfigId, WorkerId, WorkspaceId
-from chatd.domain.ports import Env
+from chatd.domain.ports import Budget, Env
 from chatd.domain.workspace import Problem, Template, TemplateSpec
 from chatd.store.models import KnownModel, KnownProvider
 from chatd.store.pool import Pool
@@ -92,7 +92,8 @@ def _unknown(_chat_id: ChatId) -> Chat | None:
 class Doors(Struct, frozen=True, kw_only=True):
     """`tell` is the transactor's own: an amendment writes rows by its side. `known` is a row as
     this replica saw it last, which may spare a read. Without `rooms` workspaces are switched
-    off."""
+    off, and without a `budget` nobody's spending is limited; its check must neither raise nor take
+    long."""
 
     pool: Pool
     transactor: Transactor
@@ -108,4 +109,5 @@ class Doors(Struct, frozen=True, kw_only=True):
     draining: Callable[[], bool]
     known: Callable[[ChatId], Chat | None] = _unknown
     rooms: Rooms | None = None
+    budget: Budget | None = None
     limits: Limits = Limits()

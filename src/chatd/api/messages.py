@@ -10,6 +10,7 @@ from chatd.api.models import chosen
 from chatd.api.moves import Move, make
 from chatd.api.persist import persist
 from chatd.api.sent import REPLAYED, appended, recorded, sent
+from chatd.api.spending import if_paid_for
 from chatd.api.wire import (
     EditBody,
     MessagePage,
@@ -107,7 +108,12 @@ class MessageRoutes:
             Move(
                 caller=call.caller,
                 chat_id=call.chat_id,
-                decide=lambda loaded, free: send_message(loaded.chat, command, free),
+                decide=await if_paid_for(
+                    self._doors,
+                    call.caller,
+                    call.chat_id,
+                    lambda loaded, free: send_message(loaded.chat, command, free),
+                ),
                 request=request,
             ),
         )
@@ -123,8 +129,13 @@ class MessageRoutes:
             Move(
                 caller=call.caller,
                 chat_id=call.chat_id,
-                decide=lambda loaded, free: edit_message(
-                    loaded.chat, EditMessage(target=loaded.target, prompt=prompt), free
+                decide=await if_paid_for(
+                    self._doors,
+                    call.caller,
+                    call.chat_id,
+                    lambda loaded, free: edit_message(
+                        loaded.chat, EditMessage(target=loaded.target, prompt=prompt), free
+                    ),
                 ),
                 message_id=call.message_id,
             ),
