@@ -23,7 +23,8 @@ from chatd.domain.model import (
     TextEnd,
 )
 from chatd.domain.parts import Part, Reasoning, Source, Text, ToolCall, ToolResult
-from chatd.providers.gemini.decode import MAX_SOURCES, Decoder
+from chatd.providers.gemini.answer import MAX_SOURCES
+from chatd.providers.gemini.decode import Decoder
 from chatd.providers.gemini.wire import Mark, SignedSpan, as_metadata, mark_of
 from chatd.providers.schema import ToolNames
 from tests.support.providers.gemini import STREAMS, event, stream
