@@ -26,7 +26,6 @@ from chatd.providers.reading import UNREADABLE, read
 from chatd.providers.schema import ToolNames
 from chatd.providers.sse import EventTooLong, SseParser
 
-
 _MAX_BODY: Final = 4096
 
 
