@@ -7,6 +7,9 @@ ARGS ?=
 # node comes with a locked package; the machine's own may be too old for pyright.
 export PYRIGHT_PYTHON_GLOBAL_NODE := 0
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# Some machines say never to keep what was compiled. Here hundreds of processes would each compile
+# all of it again; .venv, src and tests keep it, and make clean removes it.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The quick way out is that there is nothing to do. Else the first Python that really runs (a pyenv
 # shim may exist and refuse) and is new enough does it; PYTHON=/path/to/python chooses another.
@@ -15,6 +18,17 @@ SETUP = $(BIN)/python tools/environment.py --check $@ 2>/dev/null && exit 0; \
 	if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
 	then exec "$$python" tools/environment.py $@; fi; done; \
 	echo "error: no Python 3.11 or newer found (PYTHON=/path/to/python names one)" >&2; exit 1
+
+# All of them, whichever fail. The types take longest and one core, so the rest runs beside them;
+# what they print waits until it is their turn. Collecting the tests leaves them compiled, once,
+# for the processes that then run them; whether they can be collected, those will say.
+CHECKS = types=$$(mktemp) || exit 1; trap 'rm -f "$$types"' EXIT; failed=0; \
+	$(BIN)/pyright --warnings >"$$types" 2>&1 & typing=$$!; \
+	$(BIN)/ruff format --quiet --check . || { echo "Run make fmt."; failed=1; }; \
+	$(BIN)/ruff check --quiet . || failed=1; \
+	$(BIN)/lint-imports --no-logo || failed=1; \
+	$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true; \
+	wait $$typing || failed=1; cat "$$types"; exit $$failed
 
 .PHONY: help serve test fuzz chaos rolling soak test-model fmt bench docs lock clean runtime dev model
 
@@ -25,10 +39,7 @@ serve: runtime ## set up what is needed and start the server (ARGS="--data-dir D
 	@exec $(BIN)/chatd serve $(ARGS)
 
 test: dev ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
-	@$(BIN)/ruff format --quiet --check . || { echo "Run make fmt."; exit 1; }
-	@$(BIN)/ruff check --quiet .
-	@$(BIN)/pyright --warnings
-	@$(BIN)/lint-imports --no-logo
+	@$(CHECKS)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 test-model: model ## the wires of three vendors against a small real model (fetches 200 MB once)

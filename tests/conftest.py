@@ -1,6 +1,13 @@
-"""Fixtures for everybody: a clean database, a pool on it, a clock that stands still."""
+"""Fixtures for everybody: a clean database, a pool on it, a clock that stands still.
 
+Also what all tests share before they start: in which order they come, and what of the memory is
+theirs to tidy.
+"""
+
+import gc
 from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -9,6 +16,42 @@ from chatd.store.pool import Pool, PoolConfig
 from tests.support.clock import FakeClock
 from tests.support.database import Clone, OwnServer, TestServer, own_server_in, scratch_space
 from tests.support.proxy import Proxy, proxy_to
+
+# Files with tests of many seconds. They come before all others: whatever comes last is waited for
+# by everybody. An order by chance within them and after them is kept.
+LONGEST: Final = (
+    "store/test_concurrency.py",
+    "hands/test_killed.py",
+    "chaos/test_rolling.py",
+    "e2e/test_serve.py",
+    "api/test_described.py",
+    "hands/test_leaving.py",
+    "hands/test_demo.py",
+    "hands/test_hostile.py",
+    "chaos/test_takeover.py",
+    "chaos/test_accidents.py",
+    "bench/test_bench.py",
+    "store/test_outages.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """After the shuffling: the longest first."""
+    here = Path(__file__).parent
+    rank = {here / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing of what is imported now ever goes, so looking for garbage in it is for nothing."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """Every promise has a test or a reason why not; every marked test names a promise there is."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,20 +32,34 @@ def _named(expression: ast.expr) -> Iterator[str]:
                 yield str(argument.value)
 
 
-def _all_marked() -> dict[str, list[str]]:
+@pytest.fixture(scope="module")
+def held() -> dict[str, list[str]]:
+    """The tests of each promise. Only files that speak of one are worth the reading."""
     tests: dict[str, list[str]] = {}
     for path in sorted(TESTS.rglob("test_*.py")):
-        for promise, name in marked(path.read_text()):
+        source = path.read_text()
+        for promise, name in marked(source) if "mark.promise" in source else ():
             tests.setdefault(promise, []).append(f"{path.relative_to(TESTS)}::{name}")
     return tests
 
 
-HELD = _all_marked()
+@pytest.fixture(scope="module")
+def defined() -> Callable[[str], set[str]]:
+    """The tests in a file, which is read once however many lines name it."""
+
+    @cache
+    def functions(path: str) -> set[str]:
+        body = ast.parse((TESTS / path).read_text()).body
+        return {
+            item.name for item in body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+
+    return functions
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.id)
-def test_a_promise_has_a_test_or_says_why_not(promise: Promise) -> None:
-    tests = HELD.get(promise.id, [])
+def test_a_promise_has_a_test_or_says_why_not(promise: Promise, held: dict[str, list[str]]) -> None:
+    tests = held.get(promise.id, [])
     if promise.not_yet:
         assert not tests, f"{promise.id} has tests: it is no longer true that {promise.not_yet}"
         assert promise.so_far is None
@@ -52,8 +67,8 @@ def test_a_promise_has_a_test_or_says_why_not(promise: Promise) -> None:
         assert tests, f"no test holds {promise.id}"
 
 
-def test_no_test_holds_a_promise_that_was_never_made() -> None:
-    assert set(HELD) <= {promise.id for promise in PROMISES}
+def test_no_test_holds_a_promise_that_was_never_made(held: dict[str, list[str]]) -> None:
+    assert set(held) <= {promise.id for promise in PROMISES}
 
 
 def test_the_promises_are_numbered() -> None:
@@ -86,17 +101,13 @@ def test_three(): ...
 
 
 @pytest.mark.parametrize("line", CATALOGUE, ids=lambda line: line.id)
-def test_a_line_of_the_catalogue_names_tests_that_exist(line: Line) -> None:
+def test_a_line_of_the_catalogue_names_tests_that_exist(
+    line: Line, defined: Callable[[str], set[str]]
+) -> None:
     assert line.tests or line.missing
     for node in line.tests:
         path, _, name = node.partition("::")
-        tree = ast.parse((TESTS / path).read_text())
-        defined = {
-            item.name
-            for item in tree.body
-            if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
-        }
-        assert name in defined, f"{line.id}: there is no {node}"
+        assert name in defined(path), f"{line.id}: there is no {node}"
 
 
 def test_the_lines_of_the_catalogue_have_names_of_their_own() -> None:
