@@ -15,6 +15,7 @@ from tests.support.house import Events, House, a_house, change_id
 from tests.support.store import session_to
 from tests.support.tools import GatedTool
 
+OVERFLOW = {"error": {"message": "Too long.", "code": "context_length_exceeded"}}
 TOO_MUCH = ChatError(kind="usage_limit", message="Enough.")
 
 
@@ -64,6 +65,20 @@ async def test_a_summary_is_a_call_like_any_other(dsn: str) -> None:
         await house.compact(chat_id)
         assert (await house.rests(chat_id, epoch=3)).last_error == TOO_MUCH
         assert len(house.api.requests) == 1
+
+
+@pytest.mark.promise("P11")
+async def test_each_try_at_a_summary_is_a_call_like_any_other(dsn: str) -> None:
+    """The model finds the chat too long, and the first summary of it too."""
+    async with a_house(dsn, budget=Counted(3)) as house:
+        house.says("hello " * 500)
+        chat_id = await house.create("hi " * 500)
+        await house.rests(chat_id, epoch=1)
+        house.api.reply(400, OVERFLOW)
+        house.api.reply(400, OVERFLOW)
+        await house.send(chat_id, "go on")
+        assert (await house.rests(chat_id, epoch=3)).last_error == TOO_MUCH
+        assert len(house.api.requests) == 3
 
 
 async def test_a_limit_that_cannot_be_looked_up_stops_nobody(dsn: str) -> None:

@@ -55,7 +55,7 @@ class Asking(Struct, frozen=True, kw_only=True):
             return await self.committer.fail(job, refusal)
         fence = Fence.of(job.chat)
         try:
-            summary = await self.summarizing.summarize(job, setting, action)
+            summary = await self.summarizing.summarize(job, setting, action, self.purse)
         except CallFailed as failed:
             return await self._no_summary(job, failed)
         step = Step(

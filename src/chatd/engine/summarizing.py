@@ -11,7 +11,7 @@ from chatd.domain.chat import Episode
 from chatd.domain.compaction import compactable, effective_threshold, measure
 from chatd.domain.condense import condensed
 from chatd.domain.decide import Compact
-from chatd.domain.failures import for_provider, known_failure
+from chatd.domain.failures import Classified, for_provider, known_failure
 from chatd.domain.messages import Draft, Message, UsageEntry
 from chatd.domain.model import ModelRequest
 from chatd.domain.ports import Env
@@ -27,10 +27,11 @@ from chatd.domain.summary import (
     summary_text,
 )
 from chatd.engine.answering import request_for
+from chatd.engine.budget import Purse
 from chatd.engine.job import Job
 from chatd.engine.listening import CallFailed, Listener
 from chatd.engine.setting import Setting
-from chatd.parts.episodes import Episodes, Recorder
+from chatd.parts.episodes import Episodes
 
 MOST_HALVINGS: Final = 5
 
@@ -87,14 +88,18 @@ class Summarizing:
     def possible(self, history: Sequence[Message]) -> bool:
         return compactable(history)
 
-    async def summarize(self, job: Job, setting: Setting, action: Compact | None) -> Summary:
-        """`action` is None if the model itself has said that the prompt is too long. Raises
-        CallFailed."""
+    async def summarize(
+        self, job: Job, setting: Setting, action: Compact | None, purse: Purse
+    ) -> Summary:
+        """`action` is None if the model itself has said that the prompt is too long. `purse` is
+        asked before every call but the first. Raises CallFailed."""
         plan = self._plan(job.work.history, setting, action)
         recorder = self._episodes.open(Episode.of(job.chat))
         recorder.add("assistant", (summary_call(plan),))
         try:
-            return await self._fitting(job, setting, plan, recorder, refused=action is None)
+            text, writing = await self._fitting(job, setting, purse, refused=action is None)
+            recorder.add("tool", (summary_result(plan, text),))
+            return writing.rows(plan, text)
         except CallFailed as failed:
             recorder.add("tool", (summary_failed(plan, failed.message),))
             raise
@@ -111,8 +116,8 @@ class Summarizing:
         )
 
     async def _fitting(
-        self, job: Job, setting: Setting, plan: Plan, recorder: Recorder, *, refused: bool
-    ) -> Summary:
+        self, job: Job, setting: Setting, purse: Purse, *, refused: bool
+    ) -> tuple[str, _Writing]:
         """Of the whole, unless the model has `refused` that already; else of ever less of it."""
         request = request_for(job.chat, job.work.history, setting)
         halvings, spent = int(refused), tuple[UsageEntry, ...]()
@@ -120,15 +125,15 @@ class Summarizing:
             writing = _Writing(setting, self._env, spent)
             job.hears(writing)
             try:
-                text = await writing.write(summary_request(_shorter(request, halvings)))
+                return await writing.write(summary_request(_shorter(request, halvings))), writing
             except CallFailed as failed:
-                job.forget()
                 if failed.classified.kind != "context_overflow" or halvings == MOST_HALVINGS:
+                    job.forget()
                     raise
                 halvings, spent = halvings + 1, failed.paid
-            else:
-                recorder.add("tool", (summary_result(plan, text),))
-                return writing.rows(plan, text)
+            if (refusal := await purse.check(job.chat)) is not None:
+                job.forget()
+                raise CallFailed(Classified(kind="usage_limit", error=refusal), spent)
 
 
 def _shorter(request: ModelRequest, halvings: int) -> ModelRequest:
