@@ -6,6 +6,7 @@ from msgspec import UNSET, Struct
 from chatd.domain.errors import InvalidInput
 from chatd.domain.model import ModelRequest, NamedTool
 from chatd.providers.anthropic import prompt, thinking
+from chatd.providers.anthropic.blocks import Wording
 from chatd.providers.anthropic.models import TOOLSET, Claude, Platform, facts
 from chatd.providers.anthropic.request import (
     Body,
@@ -45,7 +46,7 @@ def encode(request: ModelRequest, platform: Platform = "anthropic") -> Encoded:
     computer = claude.computer(platform)
     messages = prompt.wire_messages(
         request.messages,
-        prompt.Wording(
+        Wording(
             names=names,
             thoughts=options.send_reasoning and not plan.off,
             toolset=request.computer is not None and computer.type == TOOLSET,
