@@ -48,14 +48,14 @@ async def test_who_cannot_be_followed_says_why_before_the_stream_begins(house: H
     chat_id = await house.front.create()
     path = f"/chats/{chat_id}/git"
     assert (await house.ask("GET", path, token=STRANGER)).code == (404, "not_found")
-    assert (await house.ask("GET", path)).code == (409, "no_workspace")
+    assert (await house.ask("GET", path)).code == (400, "no_workspace")
     assert (await house.ask("POST", path)).code == (405, "method_not_allowed")
     made = await house.make()
     await house.ask("PATCH", f"/chats/{chat_id}", {"workspace_id": made["id"]})
-    assert (await house.ask("GET", path)).code == (409, "no_agent")
+    assert (await house.ask("GET", path)).code == (400, "no_agent")
     nowhere = Endpoint(kind="unix", path="/nonexistent/agent.sock", host_id="here")
     await end_build(house, endpoints=(nowhere,))
-    assert (await house.ask("GET", path)).code == (409, "agent_lost")
+    assert (await house.ask("GET", path)).code == (400, "agent_lost")
 
 
 async def test_an_agent_of_another_host_is_said_to_be_elsewhere(house: House) -> None:
@@ -63,7 +63,7 @@ async def test_an_agent_of_another_host_is_said_to_be_elsewhere(house: House) ->
     chat_id = await house.front.create(workspace_id=made["id"])
     there = Endpoint(kind="unix", path="/run/agent.sock", host_id="there")
     await end_build(house, endpoints=(there,))
-    assert (await house.ask("GET", f"/chats/{chat_id}/git")).code == (409, "agent_elsewhere")
+    assert (await house.ask("GET", f"/chats/{chat_id}/git")).code == (400, "agent_elsewhere")
 
 
 async def test_where_workspaces_are_off_nothing_is_followed(front: Front) -> None:

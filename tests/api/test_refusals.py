@@ -99,6 +99,8 @@ async def test_what_is_nowhere_is_refused_in_the_same_shape(front: Front) -> Non
     stream = await front.ask("POST", f"/chats/{CHAT}/events")
     assert stream.code == (405, "method_not_allowed")
     assert stream.headers["allow"] == "GET"
+    beside = await front.ask("POST", f"x/chats/{CHAT}/events")
+    assert beside.code == (404, "not_found"), "/api/v1x is none of ours"
 
 
 async def test_ids_that_are_none_are_refused(front: Front) -> None:

@@ -154,7 +154,7 @@ def _stream_of(scope: Scope) -> str | None:
     if path == ALL_EVENTS:
         return ALL_EVENTS
     pieces = path.split("/")
-    if len(pieces) != 6 or not path.startswith(PREFIX):
+    if len(pieces) != 6 or not path.startswith(f"{PREFIX}/"):
         return None
     match pieces[3], pieces[5]:
         case "chats", "events":

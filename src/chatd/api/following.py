@@ -5,6 +5,7 @@ Everything that can be refused is refused before the stream begins, as any other
 
 from collections import deque
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 from typing import Final
 
 import msgspec
@@ -20,7 +21,9 @@ from chatd.api.reading import read_query
 from chatd.api.streams import End, Stream, Streams
 from chatd.api.workspace_shapes import build_reply, log_line
 from chatd.api.workspace_wire import LogsQuery
+from chatd.domain.errors import Conflict, RequestError
 from chatd.domain.git_changes import GitChanges
+from chatd.domain.hands import AgentLost, AgentRefused
 from chatd.domain.ids import ChatId
 from chatd.domain.workspace import Build, BuildId
 from chatd.store import chats
@@ -55,9 +58,14 @@ class Followed:
         doors = self._doors
         chat = own(caller, await persist(doors.env.clock, lambda: chats.get(doors.pool, chat_id)))
         rooms = rooms_of(doors)
-        with self._streams.open(caller, "sse", send) as stream:
-            async with rooms.git(chat) as changes:
-                await serve_events(stream, receive, lambda: _change(stream, changes))
+        async with AsyncExitStack() as held:
+            stream = held.enter_context(self._streams.open(caller, "sse", send))
+            try:
+                changes = await held.enter_async_context(rooms.git(chat))
+            except (Conflict, AgentLost, AgentRefused) as error:
+                # Not a state of the chat that stands in the way: there is nothing to follow.
+                raise RequestError(error.message, code=error.code) from error
+            await serve_events(stream, receive, lambda: _change(stream, changes))
 
 
 class _Following:
