@@ -24,7 +24,7 @@ from chatd.workspaces.builder import Builder
 from chatd.workspaces.catalogue import Catalogue
 from chatd.workspaces.making import Making, MakingConfig
 from chatd.workspaces.provisioning import Provisioning
-from chatd.workspaces.waiting import Waiting, Waits
+from chatd.workspaces.waiting import Ping, Waiting, Waits
 from tests.support.builders import FakeBackend, building
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed
@@ -42,12 +42,14 @@ class Agents:
     def __init__(self) -> None:
         self.lifecycles: list[Lifecycle] = ["ready"]
         self.silent = False
+        self.instead: Ping | None = None
         self.unheard = 0
         self.asked = 0
 
     async def ping(self, agent: AgentRow) -> Pulse:
-        del agent
         self.asked += 1
+        if self.instead is not None:
+            return await self.instead(agent)
         if self.silent or self.asked <= self.unheard:
             raise AgentLost("Nobody answers.")
         first = self.lifecycles[0]

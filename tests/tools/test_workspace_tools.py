@@ -5,12 +5,15 @@ from typing import LiteralString
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
+from chatd.clock import SystemClock
 from chatd.domain.ids import UserId, WorkspaceId
-from chatd.domain.workspace import BuildId, Lifecycle, Parameter, VersionId
+from chatd.domain.workspace import BuildId, Endpoint, Lifecycle, Parameter, VersionId
 from chatd.store import bindings, builds, chats, templates, workspaces
 from chatd.store.pool import Pool
 from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.transport import Transport
 from tests.support.factories import CHAT, OWNER
 from tests.support.workspaces import TEMPLATE, new_workspace, template, version
 from tests.tools.site import BRIEF, a_site
@@ -138,6 +141,8 @@ async def test_a_build_that_does_not_end_is_left_to_itself(pool: Pool) -> None:
         told = await site.create()
         assert "start_workspace later" in told["error"]
         assert told["build_id"]
+        stopped = await site.told("stop_workspace")
+        assert "Call stop_workspace later to wait for it." in stopped["error"]
         site.backend.go.set()
 
 
@@ -149,6 +154,19 @@ async def test_an_agent_that_never_comes_is_no_failure(pool: Pool) -> None:
         assert told["created"] is True
         assert told["agent_status"] == "not_ready"
         assert told["agent_error"] == "Nobody answers."
+        assert "if that fails, call stop_workspace, then start_workspace" in told["message"]
+
+
+async def test_an_agent_on_another_host_is_not_waited_for(pool: Pool) -> None:
+    """The site would wait for half a minute."""
+    async with asyncio.timeout(20), a_site(pool) as site:
+        here = Transport(secret=b"secret", host_id="here", clock=SystemClock())
+        there = (Endpoint(kind="unix", path="/nowhere", host_id="there"),)
+        site.agents.instead = lambda agent: here.ping(replace(agent, endpoints=there))
+        told = await site.create()
+        assert (told["created"], told["agent_status"]) == (True, "not_ready")
+        assert told["agent_error"].startswith("The workspace is on another host")
+        assert "message" not in told
 
 
 async def test_an_agent_that_comes_late_is_waited_for(pool: Pool) -> None:
@@ -178,6 +196,7 @@ async def test_scripts_that_end_badly_are_told_and_no_failure(
         told = await site.create()
         assert told["created"] is True
         assert told["startup_scripts"] == told_of
+        assert "something that it sets up may be missing" in told["message"]
         assert told["lifecycle_state"] == lifecycle
 
 

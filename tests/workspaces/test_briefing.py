@@ -10,11 +10,19 @@ from chatd.clock import SystemClock
 from chatd.domain.chat import Chat, Fence
 from chatd.domain.hands import AgentConn, AgentLost, Context, Resource
 from chatd.domain.states import State
-from chatd.domain.workspace import AgentRow, Pulse
+from chatd.domain.workspace import AgentRow, Pulse, Transition
 from chatd.store import agents, bindings, builds, chats, context_rows
 from chatd.store.pool import Pool
 from chatd.workspaces.binding_rows import BindingRows
-from chatd.workspaces.briefing import ATTACHED, NONE_FOR_CHILD, NONE_YET, STOPPED, Briefings
+from chatd.workspaces.briefing import (
+    ATTACHED,
+    DELETED,
+    NONE_FOR_CHILD,
+    NONE_YET,
+    STOPPED,
+    STOPPED_FOR_CHILD,
+    Briefings,
+)
 from chatd.workspaces.context import Contexts
 from chatd.workspaces.context_watch import ContextWatch
 from tests.support.factories import CHAT
@@ -78,8 +86,9 @@ class Place:
         told = await self.briefings.instructions(msgspec.structs.replace(row, **columns))
         return told.workspace or ""
 
-    async def stop(self) -> None:
-        assert await builds.insert(self.pool, new_build(2)) is not None
+    async def stop(self, transition: Transition = "stop") -> None:
+        new = new_build(2, transition=transition)
+        assert await builds.insert(self.pool, new) is not None
         await finish(self.pool)
 
 
@@ -128,6 +137,16 @@ async def test_a_stopped_workspace_is_not_dialled_and_keeps_its_instructions(pla
     told = await place.told(epoch=2)
     assert told.startswith(STOPPED)
     assert "Use tabs." in told
+    child = await place.told(epoch=3, parent_chat_id=CHAT)
+    assert child.startswith(STOPPED_FOR_CHILD)
+    assert place.asked == 1
+
+
+async def test_a_deleted_workspace_is_not_said_to_be_stopped(place: Place) -> None:
+    await place.told(epoch=1)
+    await place.stop("delete")
+    assert await place.told(epoch=2) == DELETED
+    assert await place.told(epoch=3, parent_chat_id=CHAT) == NONE_FOR_CHILD
     assert place.asked == 1
 
 

@@ -102,7 +102,8 @@ def _process_signal(hands: Hands) -> WorkspaceTool:
             await conn.signal(process, signal)
         except AgentRefused as error:
             return answer({"success": False, "error": error.message})
-        return answer({"success": True, "message": f"{signal} was sent to {process}."})
+        text = f"{signal} was sent to {process}. process_output tells whether it has ended."
+        return answer({"success": True, "message": text})
 
     return WorkspaceTool(
         act=act,

@@ -6,7 +6,7 @@ from chatd.domain.workspace_context import Binding
 from chatd.domain.workspace_rules import NoAgent, choose_agent
 from chatd.store import agents, bindings, workspaces
 from chatd.store.conn import Conn
-from chatd.workspaces.bound import Seen
+from chatd.workspaces.bound import WORKSPACE_DELETED, Seen
 
 
 class BindingRows:
@@ -25,7 +25,8 @@ class BindingRows:
     async def latest_agent(self, workspace_id: WorkspaceId) -> Seen:
         standing = await workspaces.standing(self._conn, workspace_id)
         if standing is None or standing.workspace is None or standing.workspace.deleted:
-            raise NoAgent("The chat's workspace is deleted. Create one with create_workspace.")
+            text = "The chat's workspace is deleted. Call list_templates, then create_workspace."
+            raise NoAgent(text, code=WORKSPACE_DELETED)
         return Seen(agent=choose_agent(standing.agents), now=standing.now)
 
     async def remember(self, binding: Binding) -> bool:

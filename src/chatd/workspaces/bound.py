@@ -18,6 +18,8 @@ from chatd.domain.workspace import AgentId, AgentRow
 from chatd.domain.workspace_context import Binding
 from chatd.domain.workspace_rules import AgentUnclear, NoAgent
 
+WORKSPACE_DELETED: Final = "workspace_deleted"
+"""The code of a NoAgent that no start will help."""
 ATTEMPTS: Final = 2
 """How often a workspace may change under somebody's hands before that is said."""
 
@@ -121,7 +123,7 @@ class BoundAgent:
         if self.workspace_id is None:
             self._binding = await self._bindings.binding(self._chat_id)
         if self.workspace_id is None:
-            raise NoHands("This chat has no workspace. Create one with create_workspace.")
+            raise NoHands("This chat has no workspace. Call list_templates, then create_workspace.")
         return self.workspace_id
 
     async def _remembered(self, workspace_id: WorkspaceId) -> AgentRow | None:
@@ -145,8 +147,10 @@ class BoundAgent:
         return agent if await self.bind(workspace_id, agent) else None
 
 
-def no_hands(error: ChatdError) -> NoHands:
-    return NoHands(error.message, code=error.code)
+def no_hands(error: NoAgent | AgentUnclear) -> NoHands:
+    """Which agent is meant is for a person to say."""
+    ask = " Tell the user." if isinstance(error, AgentUnclear) else ""
+    return NoHands(f"{error.message}{ask}", code=error.code)
 
 
 def being_changed() -> NoHands:

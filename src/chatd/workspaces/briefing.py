@@ -22,7 +22,7 @@ from chatd.domain.prompt_text import Instructions, context_block
 from chatd.domain.workspace import AgentId
 from chatd.domain.workspace_context import Pinned
 from chatd.domain.workspace_rules import AgentUnclear, NoAgent
-from chatd.workspaces.bound import Bindings
+from chatd.workspaces.bound import WORKSPACE_DELETED, Bindings
 from chatd.workspaces.context import Contexts
 
 _T = TypeVar("_T")
@@ -41,6 +41,13 @@ ATTACHED: Final = (
 STOPPED: Final = (
     "This chat's workspace is stopped. Start it with start_workspace before you use files or"
     " commands."
+)
+STOPPED_FOR_CHILD: Final = (
+    "This chat's workspace is stopped: files and commands cannot be used until somebody starts it."
+)
+DELETED: Final = (
+    "This chat's workspace was deleted, and its files with it. Files and commands need another"
+    " one: call list_templates, then create_workspace, when the task calls for it."
 )
 
 
@@ -94,12 +101,19 @@ class Briefings:
 
     async def _text(self, chat: Chat) -> str:
         binding = await self._bindings.binding(chat.id)
+        is_root = chat.parent_chat_id is None
         if binding is None or binding.workspace_id is None:
-            return NONE_YET if chat.parent_chat_id is None else NONE_FOR_CHILD
+            return NONE_YET if is_root else NONE_FOR_CHILD
         try:
             agent_id = await self._agent(binding.workspace_id, binding.agent_id)
-        except (NoAgent, AgentUnclear):
-            return _joined(STOPPED, await self._contexts.pinned(chat.id, None))
+        except NoAgent as error:
+            if error.code == WORKSPACE_DELETED:
+                return DELETED if is_root else NONE_FOR_CHILD
+            stopped = STOPPED if is_root else STOPPED_FOR_CHILD
+            return _joined(stopped, await self._contexts.pinned(chat.id, None))
+        except AgentUnclear:
+            # It runs; whoever uses it is told what to do about that.
+            return _joined(ATTACHED, await self._contexts.pinned(chat.id, None))
         pinned = await self._contexts.pinned(chat.id, agent_id)
         if pinned is None or pinned.agent_id != agent_id:
             await self._pull(chat, agent_id)

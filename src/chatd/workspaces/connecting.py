@@ -30,7 +30,7 @@ from chatd.workspaces.bound import (
 )
 from chatd.workspaces.dialling import DELAY_S, Dialler, Reached
 from chatd.workspaces.dials import Dials, Stop
-from chatd.workspaces.transport import Dialled
+from chatd.workspaces.transport import ELSEWHERE, Dialled
 
 DIAL_S: Final = 30.0
 LOOK_AGAIN_S: Final = 30.0
@@ -191,8 +191,10 @@ class TurnConnection(Generic[C]):
         except DialTimedOut:
             self.bound.forget()
             raise await self._classified(agent.workspace_id) from None
-        except AgentLost:
+        except AgentLost as error:
             self.bound.forget()
+            if error.code == ELSEWHERE:
+                raise NoHands(f"{error.message} {_FAR}", code=error.code) from error
             raise
         return reached, rows[reached.agent_id]
 
@@ -231,6 +233,10 @@ class TurnConnection(Generic[C]):
 
 
 _AGAIN: Final = "Call stop_workspace, then start_workspace."
+_FAR: Final = (
+    "Trying again does not help: tell the user. If that host is gone for good, create_workspace"
+    " makes a new workspace here."
+)
 
 
 def classify(seen: Seen) -> ChatdError:

@@ -33,8 +33,7 @@ from chatd.workspaces.backend import Backend
 from chatd.workspaces.catalogue import Offer
 from chatd.workspaces.waiting import BuildLate, Waiting
 
-GOES_ON: Final = "The build goes on; call start_workspace later to wait for it."
-LOGS: Final = "The build's log says more."
+LOGS: Final = "The build's log, which the user can read, says more."
 TO_CREATE: Final = "Call list_templates, then create_workspace."
 
 
@@ -128,20 +127,25 @@ class Making:
             return None
         self._wake()
         told = replace(told_of(seen), stopped=True)
-        failed = await self.ended(build.id, told)
+        failed = await self.ended(build.id, told, "stop_workspace")
         return failed or replace(told, build_id=str(build.id))
 
-    async def ended(self, build_id: BuildId, told: Outcome) -> Outcome | None:
-        """Wait for this build. None if it has ended well, else what to tell."""
+    async def ended(
+        self, build_id: BuildId, told: Outcome, tool: str = "start_workspace"
+    ) -> Outcome | None:
+        """Wait for this build. None if it has ended well, else what to tell. `tool` is the one
+        that waits for it, or tries again."""
         told = replace(told, build_id=str(build_id))
         try:
             build = await self._waiting.build(build_id)
         except BuildLate as error:
-            return _failure(told, f"{error.message} {GOES_ON}", code=error.code)
+            text = f"{error.message} Call {tool} later to wait for it."
+            return _failure(told, text, code=error.code)
         if build.status == "succeeded":
             return None
         said = build.error or ("It was cancelled." if build.status == "canceled" else "It failed.")
-        return _failure(told, f"The build has failed: {said} {LOGS}", code=build.error_code)
+        text = f"The build has failed: {said} {LOGS} Call {tool} to try again."
+        return _failure(told, text, code=build.error_code)
 
     async def ready(self, chat: Chat, told: Outcome, step: AwaitAgent | Unclear) -> Outcome:
         """Wait for the agent of a workspace that runs."""

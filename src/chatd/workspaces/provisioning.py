@@ -101,7 +101,7 @@ class Provisioning:
                     return none_there(deleted=deleted)
                 case AwaitBuild(build_id=build_id):
                     # However it ends: what the rows say afterwards counts.
-                    late = await self._making.ended(build_id, told)
+                    late = await self._making.ended(build_id, told, "stop_workspace")
                     if late is not None and late.error_code == "build_late":
                         return late
                 case IsStopped():

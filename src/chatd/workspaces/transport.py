@@ -20,6 +20,7 @@ from chatd.workspaces.signing import Signer, dial_key
 OPEN_S: Final = 25.0
 """For all ways together: less than whoever dials is willing to wait."""
 PING_S: Final = 5.0
+ELSEWHERE: Final = "agent_elsewhere"
 
 C = TypeVar("C")
 
@@ -58,7 +59,10 @@ class Transport:
                 lost = lost or error
         if lost is not None:
             raise lost
-        raise AgentLost("This host knows no way to the workspace agent.", code="agent_elsewhere")
+        if endpoints:
+            text = "The workspace is on another host, and this server has no way to it."
+            raise AgentLost(text, code=ELSEWHERE)
+        raise AgentLost("Nobody knows a way to the workspace agent.")
 
     async def open_agent(self, agent: AgentRow) -> Opened:
         return await self.open(agent.id, agent.endpoints)

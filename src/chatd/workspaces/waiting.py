@@ -16,6 +16,7 @@ from chatd.domain.provisioning import Outcome
 from chatd.domain.workspace import AgentRow, Build, BuildId, Pulse
 from chatd.store import builds
 from chatd.store.conn import Conn
+from chatd.workspaces.transport import ELSEWHERE
 
 Ping = Callable[[AgentRow], Awaitable[Pulse]]
 
@@ -24,6 +25,14 @@ LOOK_S: Final = 2.0
 BUILD_S: Final = 600.0
 AGENT_S: Final = 120.0
 SCRIPTS_S: Final = 600.0
+NOT_READY: Final = (
+    "The workspace has started, but cannot be used yet. Try a command in a moment; if that fails,"
+    " call stop_workspace, then start_workspace."
+)
+UNSURE: Final = (
+    "The workspace can be used, but its start-up script did not come to a good end: something that"
+    " it sets up may be missing."
+)
 
 
 class BuildLate(ChatdError):
@@ -79,28 +88,30 @@ class Waiting:
 
     async def agent(self, agent: AgentRow, told: Outcome) -> Outcome:
         """What is told, with what there is to say of the agent. Its troubles are no failure."""
-        pulse, trouble = await self._pulse(agent)
-        if pulse is None:
-            return replace(told, agent_status="not_ready", agent_error=trouble)
-        return await self._scripts(agent, pulse, told)
+        pulse = await self._pulse(agent)
+        if isinstance(pulse, Pulse):
+            return await self._scripts(agent, pulse, told)
+        told = replace(told, agent_status="not_ready", agent_error=pulse.message)
+        return told if pulse.code == ELSEWHERE else _with(told, NOT_READY)
 
-    async def _pulse(self, agent: AgentRow) -> tuple[Pulse | None, str]:
+    async def _pulse(self, agent: AgentRow) -> Pulse | AgentLost | AgentRefused:
         patience = Patience(self._clock, self._waits.agent_s, "agent")
         while True:
             try:
-                return await self._ping(agent), ""
+                return await self._ping(agent)
             except (AgentLost, AgentRefused) as error:
-                trouble = error.message
-            if not await patience.more():
-                return None, trouble
+                trouble = error
+            # Where the workspace is will not change by waiting.
+            if trouble.code == ELSEWHERE or not await patience.more():
+                return trouble
 
     async def _scripts(self, agent: AgentRow, pulse: Pulse, told: Outcome) -> Outcome:
         patience = Patience(self._clock, self._waits.scripts_s, "scripts")
         while pulse.lifecycle in ("created", "starting"):
             if not await patience.more():
-                return replace(
-                    told, startup_scripts="startup_scripts_timeout", lifecycle_state=pulse.lifecycle
-                )
+                scripts = "startup_scripts_timeout"
+                told = replace(told, startup_scripts=scripts, lifecycle_state=pulse.lifecycle)
+                return _with(told, UNSURE)
             try:
                 pulse = await self._ping(agent)
             except (AgentLost, AgentRefused):
@@ -114,9 +125,14 @@ class Waiting:
                 scripts = "startup_scripts_timeout"
             case _:
                 scripts = "startup_scripts_unknown"
-        return replace(
+        told = replace(
             told,
             startup_scripts=scripts,
             lifecycle_state=pulse.lifecycle,
             directory=pulse.directory,
         )
+        return _with(told, UNSURE)
+
+
+def _with(told: Outcome, advice: str) -> Outcome:
+    return replace(told, message=f"{told.message} {advice}".strip())
