@@ -181,6 +181,19 @@ async def assert_health_only(client: ClientSession, url: str) -> None:
     for path, status in (("/healthz", 200), ("/readyz", 200), ("/metrics", 200), ("/api/v1", 404)):
         async with client.get(f"{url}{path}") as asked:
             assert asked.status == status, path
+    async with client.get(f"{url}/metrics") as asked:
+        shown = await asked.text()
+    named = {line.split()[0] for line in shown.splitlines()}
+    assert {
+        "chatd_running_chats",
+        'chatd_slots{kind="chats"}',
+        "chatd_tick_age_seconds",
+        "chatd_database_connections",
+        "chatd_database_connections_limit",
+        "chatd_database_waiting",
+        'chatd_chats{state="pending"}',
+        "chatd_oldest_pending_seconds",
+    } <= named
     async with client.post(f"{url}/healthz") as asked:
         assert (asked.status, asked.headers["allow"]) == (405, "GET")
 
@@ -245,9 +258,9 @@ async def test_limits_of_the_settings_hold(dsn: str, tmp_path: Path) -> None:
             async with client.post(f"/api/v1/chats/{first}/interrupt") as interrupted:
                 assert interrupted.status == 200
             assert await answered(client, second)
-            third = await begun(client, "fast: hello")
-            async with client.get(f"/api/v1/chats/{third}/events") as stream:
-                await until_event(stream.content, b"usage_limit")
+            async with client.post("/api/v1/chats", json=saying("fast: hello")) as refused:
+                assert refused.status == 409
+                assert (await refused.json())["code"] == "usage_limit_exceeded"
         stop.set()
 
 
