@@ -17,7 +17,7 @@ from msgspec import Raw
 from chatd.domain.classify import classify
 from chatd.domain.model import Failed, Finished, ModelEvent, ModelRequest, ProviderFailed
 from chatd.providers.anthropic.decode import Decoder
-from chatd.providers.bedrock.client import BedrockProvider, default_url
+from chatd.providers.bedrock.client import BedrockProvider, default_url, region_of
 from chatd.providers.bedrock.eventstream import EventStream
 from chatd.providers.bedrock.sigv4 import Scope, signature_headers
 from chatd.providers.http import Decoder as AnyDecoder
@@ -414,6 +414,26 @@ async def test_a_region_is_needed() -> None:
         kind, words = refused(aws=CREDENTIALS, region=region)
         assert kind == "config"
         assert "region" in words
+
+
+@pytest.mark.parametrize(
+    ("host", "region"),
+    [
+        ("bedrock-runtime.us-east-1.amazonaws.com", "us-east-1"),
+        ("bedrock-runtime-fips.us-gov-west-1.amazonaws.com", "us-gov-west-1"),
+        ("bedrock-runtime.cn-north-1.amazonaws.com.cn", "cn-north-1"),
+        ("vpce-0a1b.bedrock-runtime.eu-west-1.vpce.amazonaws.com", "eu-west-1"),
+    ],
+)
+def test_an_address_of_aws_says_which_region_it_is_of(host: str, region: str) -> None:
+    there = ProviderSettings(kind="bedrock", base_url=f"https://{host}/")
+    assert region_of(there) == region
+    assert region_of(msgspec.structs.replace(there, region="us-west-2")) == "us-west-2"
+
+
+def test_another_address_says_nothing_of_a_region() -> None:
+    kind, words = refused(aws=CREDENTIALS, region=None, base_url="https://gateway.example.com")
+    assert (kind, "base_url" in words) == ("config", True)
 
 
 class BotoCoreError(Exception):

@@ -5,7 +5,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from chatd.domain.errors import InvalidInput
 from chatd.domain.model import ModelEvent, ModelRequest
@@ -29,6 +29,7 @@ from chatd.providers.settings import (
 )
 
 _SERVICE: Final = "bedrock"
+_HOST: Final = re.compile(r"\bbedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.(?:vpce\.)?amazonaws\.com")
 
 
 class BedrockProvider:
@@ -37,7 +38,7 @@ class BedrockProvider:
     def __init__(self, settings: ProviderSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._region = _region(settings)
+        self._region = region_of(settings)
         self._base = base_url(settings, default_url(self._region))
         self._bearer = require_key(settings) if settings.api_key is not None else None
         self._ambient = None
@@ -92,11 +93,15 @@ class BedrockProvider:
         return self._settings.aws
 
 
-def _region(settings: ProviderSettings) -> str:
-    region = (settings.region or "").strip()
+def region_of(settings: ProviderSettings) -> str:
+    """As configured, else the one that AWS's own addresses have in them."""
+    named = _HOST.search(urlsplit(settings.base_url or "").hostname or "")
+    region = (settings.region or "").strip() or (named[1] if named else "")
     if not re.fullmatch(r"[a-z0-9-]+", region):
         raise misconfigured(
-            settings, f"provider {settings.label} needs an AWS region, such as us-east-1"
+            settings,
+            f"provider {settings.label} needs an AWS region: set its base_url to that of the"
+            f" region, such as {default_url('us-east-1')}",
         )
     return region
 
