@@ -318,6 +318,16 @@ async def test_a_server_that_does_not_speak_http_is_told() -> None:
     assert not classify(fault).retryable
 
 
+async def test_a_proxy_of_the_surroundings_is_not_used(
+    fake: FakeServer, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    fake.script(b"one ", b"end")
+    assert (await ask(http, fake.url))[-1] == END
+
+
 async def test_a_proxy_that_is_not_there_is_told(fake: FakeServer) -> None:
     secret = "http://me:pass-word-123@127.0.0.1:1"
     config = HttpConfig(proxy=Secret(secret))
