@@ -5,6 +5,7 @@ Owns that order and nothing else; what a command prints and how it ends is the c
 
 import asyncio
 import logging
+import math
 import secrets
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -42,7 +43,7 @@ from chatd.store import migrate
 from chatd.store.conn import ConnectConfig
 from chatd.store.greet import greet
 from chatd.store.workers import Caps
-from chatd.telemetry import Telemetry
+from chatd.telemetry import Gauges, Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -129,10 +130,13 @@ async def serve(
             replica = Replica(replica_config, surroundings, models=models, tools=tools, me=me)
             pool = replica.database.pool
             rooms = None if config is None else Rooms(config, surroundings, pool, hands)
-            telemetry.running.set_function(lambda: replica.worker.running)
+            gauges = _gauges(registry, settings, replica)
             async with replica.running(), _running(hands):
                 await models.declare(pool)
-                reading = group.create_task(models.run(), name="models")
+                readers = [
+                    group.create_task(models.run(), name="models"),
+                    group.create_task(gauges.watch(pool, surroundings), name="backlog"),
+                ]
                 house = House(
                     replica=replica,
                     models=models,
@@ -143,11 +147,30 @@ async def serve(
                     token=token,
                 )
                 await _open(settings, job, house, told=told, migrated=tuple(migrated))
-                reading.cancel()
+                for reader in readers:
+                    reader.cancel()
             watch.cancel()
         return 0 if hands is None else await hands.left_running()
     finally:
         await own.close()
+
+
+def _gauges(registry: CollectorRegistry, settings: Settings, replica: Replica) -> Gauges:
+    gauges, pool = Gauges(registry), replica.database.pool
+
+    def tick_age() -> float:
+        """Not a number without a worker, and before it has begun."""
+        age = replica.lease.age_s
+        return math.nan if age is None else age
+
+    gauges.running.set_function(lambda: replica.worker.running)
+    gauges.slots.labels("chats").set(settings.worker.slots)
+    gauges.slots.labels("subagents").set(settings.worker.child_slots)
+    gauges.tick_age.set_function(tick_age)
+    gauges.connections.set_function(lambda: pool.size)
+    gauges.connections_limit.set(settings.database.pool_size)
+    gauges.connections_waiting.set_function(lambda: pool.waiting)
+    return gauges
 
 
 class House(msgspec.Struct, frozen=True, kw_only=True):

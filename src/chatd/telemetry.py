@@ -1,4 +1,5 @@
-"""What happened, told to the operator: a log line and a count for every event.
+"""What happened and how things stand, told to the operator: a log line and a count for every event,
+and gauges for what is looked at.
 
 Owns the names of metrics and the level of each event. INFO: a state changed;
 WARNING: we try again; ERROR: a human must look. Never content, arguments or
@@ -6,11 +7,17 @@ headers: events carry ids and numbers only.
 """
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from chatd.domain.errors import ChatdError
+from chatd.domain.ports import Env
+from chatd.store import backlog
+from chatd.store.conn import Conn
 
 log: Final = logging.getLogger("chatd")
 
@@ -28,6 +35,8 @@ _LEVELS: Final[Mapping[str, int]] = {
     "build_unstorable": logging.ERROR,
     "builder_failed": logging.ERROR,
     "builder_waits": logging.DEBUG,
+    # While the database is away; tick_failed says it once.
+    "backlog_unread": logging.DEBUG,
     "commit_delayed": logging.WARNING,
     # Of an agent that does not answer, at every look.
     "context_not_read": logging.DEBUG,
@@ -83,6 +92,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "workspace_overdue": "a workspace was not used for long and is being stopped",
 }
 _USUAL: Final = logging.DEBUG
+LOOK_S: Final = 10.0
 # Leaving is worth a line only if there was something to leave.
 _IF_ANY: Final = frozenset({"drain_started", "drained"})
 
@@ -117,12 +127,19 @@ class Telemetry:
             registry=registry,
             buckets=(0.005, 0.02, 0.1, 0.5, 2, 10, 60, 300),
         )
-        self.running = Gauge("chatd_running_chats", "Chats that run here.", registry=registry)
+        self._model_failures = Counter(
+            "chatd_model_failures",
+            "Model calls that failed, by provider and kind.",
+            ["provider", "kind"],
+            registry=registry,
+        )
 
     def __call__(self, event: str, **fields: object) -> None:
         self._events.labels(event).inc()
         if isinstance(kind := fields.get("error_kind"), str):
             self._errors.labels(event, kind).inc()
+            if event == "model_failed":
+                self._model_failures.labels(str(fields.get("provider", "")), kind).inc()
         if isinstance(took := fields.get("duration_ms"), int | float):
             self._durations.labels(event).observe(took / 1000)
         # A failure that nobody has thought about must not pass in silence.
@@ -141,3 +158,44 @@ class Telemetry:
         cause = error if isinstance(error, BaseException) and level >= logging.ERROR else None
         said = {name: value for name, value in fields.items() if name != "error"}
         log.log(level, Line(event=event, fields=said), exc_info=cause)
+
+
+class Gauges:
+    """How things stand here, asked whenever somebody looks; and on all replicas, as last read."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, words: str, *labels: str) -> Gauge:
+            return Gauge(f"chatd_{name}", words, labels, registry=registry)
+
+        self.running = gauge("running_chats", "Chats that run here.")
+        self.slots = gauge("slots", "Chats that may run here at once.", "kind")
+        self.tick_age = gauge(
+            "tick_age_seconds", "Since the database last renewed this worker's lease."
+        )
+        self.connections = gauge("database_connections", "Connections of the pool that are open.")
+        self.connections_limit = gauge("database_connections_limit", "As many may be open.")
+        self.connections_waiting = gauge("database_waiting", "Statements that wait for one.")
+        self._chats = gauge("chats", "Chats under way on all replicas, by state.", "state")
+        self._oldest = gauge(
+            "oldest_pending_seconds", "How long a chat has waited for a worker, on all replicas."
+        )
+        self._show(None)
+
+    async def watch(self, conn: Conn, env: Env) -> None:
+        """For ever. What cannot be read is not a number: an old one would look like a good one."""
+        failures = 0
+        while True:
+            try:
+                self._show(await backlog.read(conn))
+                failures = 0
+            except ChatdError as error:
+                self._show(None)
+                failures += 1
+                env.emit("backlog_unread", error_kind=error.code, failures=failures)
+            await env.clock.sleep(LOOK_S, "backlog")
+
+    def _show(self, found: backlog.Backlog | None) -> None:
+        for state in ("pending", "running", "interrupting"):
+            count: int | float = math.nan if found is None else getattr(found, state)
+            self._chats.labels(state).set(count)
+        self._oldest.set(math.nan if found is None else found.oldest_pending_s)

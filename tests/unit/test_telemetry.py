@@ -22,11 +22,13 @@ def emit(registry: CollectorRegistry, caplog: pytest.LogCaptureFixture) -> Telem
 def test_an_event_is_counted_with_its_failure_and_its_time(
     emit: Telemetry, registry: CollectorRegistry
 ) -> None:
-    emit("model_failed", error_kind="overloaded")
+    emit("model_failed", error_kind="overloaded", provider="house")
     emit("tool_finished", tool="echo", duration_ms=20)
     assert registry.get_sample_value("chatd_events_total", {"event": "model_failed"}) == 1
     failure = {"event": "model_failed", "kind": "overloaded"}
     assert registry.get_sample_value("chatd_errors_total", failure) == 1
+    of_whom = {"provider": "house", "kind": "overloaded"}
+    assert registry.get_sample_value("chatd_model_failures_total", of_whom) == 1
     took = {"event": "tool_finished"}
     assert registry.get_sample_value("chatd_duration_seconds_sum", took) == 0.02
 

@@ -23,6 +23,13 @@ class Lease:
             return "no_new_work"
         return lease_health(self._renewed_at, self._clock.monotonic())
 
+    @property
+    def age_s(self) -> float | None:
+        """How long ago it was renewed, for whoever watches over this process. None: never."""
+        if self._renewed_at is None:
+            return None
+        return self._clock.monotonic() - self._renewed_at
+
     def renew(self, asked_at: float) -> None:
         """From when the database was asked: when it has answered we only learn later."""
         self._renewed_at = asked_at
