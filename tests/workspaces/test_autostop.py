@@ -86,6 +86,21 @@ async def test_a_stop_that_failed_is_tried_again_later(pool: Pool, clock: FakeCl
     assert (await latest(pool)).build_number == 3
 
 
+async def test_a_stop_that_fails_and_fails_is_tried_less_and_less(
+    pool: Pool, clock: FakeClock
+) -> None:
+    """A host that is lost takes up no build: its workspaces would be stopped in vain for ever."""
+    await plant(pool, ttl_s=100)
+    await finish(pool)
+    day, asked = 24 * 3600, 0
+    for _ in range(200):
+        await age_builds(pool, day / 10)
+        if await autostop(pool, clock).look():
+            asked += 1
+            await finish(pool, held_builds.Ended(status="failed", error="nobody came"))
+    assert 5 < asked < 30
+
+
 async def test_a_build_under_way_is_not_disturbed(pool: Pool, clock: FakeClock) -> None:
     await plant(pool, ttl_s=100)
     await finish(pool)

@@ -10,14 +10,16 @@ from chatd.store import builds
 from chatd.store.conn import Conn
 
 # Deadlines are on builds that have succeeded and were followed by none that has. A stop that
-# failed leaves the deadline where it is, and is asked for again after a while.
+# failed leaves the deadline where it is, and is asked for again after a while: the longer it has
+# been of no use, the longer a while. Nobody will ever stop what was on a host that is lost.
 FIND: Final[LiteralString] = """
     SELECT w.id AS workspace_id, w.owner_id, w.latest_build, b.id AS build_id,
         b.template_version_id AS version_id
     FROM workspace_builds b JOIN workspaces w ON w.id = b.workspace_id
     JOIN workspace_builds l ON l.workspace_id = w.id AND l.build_number = w.latest_build
     WHERE b.deadline < now() AND NOT w.deleted AND l.completed_at IS NOT NULL
-      AND (l.id = b.id OR l.completed_at < now() - $1::float8 * interval '1 s')
+      AND (l.id = b.id OR l.completed_at
+           < now() - greatest($1::float8 * interval '1 s', (now() - b.deadline) / 4))
     ORDER BY b.deadline, b.id LIMIT $2"""
 
 

@@ -9,7 +9,7 @@ from chatd.store import overdue
 from chatd.store.conn import Conn
 
 RETRY_S: Final = 600.0
-"""A stop that has failed is tried again after this long, not at every look."""
+"""A stop that has failed is tried again after this long, not at every look, and then less often."""
 MOST: Final = 50
 
 
