@@ -107,6 +107,9 @@ class Stage:
     async def only_one_left(self) -> bool | None:
         return self.server.connections == 1 or None
 
+    async def all_there(self) -> bool | None:
+        return self.server.connections == 4 or None
+
     async def all_busy(self) -> bool | None:
         return (self.server.connections == 4 and not self.server.idle) or None
 
@@ -237,13 +240,13 @@ async def test_there_are_never_too_many_connections(staging: Staging) -> None:
     async with staging(PATIENT) as stage:
         busy = [await stage.connect() for _ in range(4)]
         for client in busy:
-            client.writer.write(b"GET /a HT")
+            client.writer.write(b"GET /a HTTP/1.1\r\nContent-Length: 2\r\n\r\nx")
         await eventually(stage.all_busy, within_s=WAIT_S)
         fifth = await stage.connect()
         assert (await fifth.reply()).startswith("503")
         assert await fifth.ended() == b""
         for client in busy:
-            assert (await client.ask("TP/1.1\r\n\r\n")).startswith("200")
+            assert (await client.ask("y")).startswith("200")
 
 
 async def test_who_asks_for_nothing_gives_way_to_who_comes(staging: Staging) -> None:
@@ -257,6 +260,17 @@ async def test_who_asks_for_nothing_gives_way_to_who_comes(staging: Staging) -> 
         assert await first.ended() == b""
         for client in others:
             assert (await client.ask(GET.format("a"))).startswith("200")
+
+
+@pytest.mark.parametrize("begun", [b"GET /a HT", GET.format("never").encode()])
+async def test_who_asks_in_vain_keeps_nobody_out(staging: Staging, begun: bytes) -> None:
+    """Half a question, or one that is refused by somebody who then does not hang up."""
+    async with staging(Limits(head_bytes=2048, connections=4, head_s=WAIT_S, close_s=WAIT_S)) as at:
+        hostile = [await at.connect() for _ in range(4)]
+        for client in hostile:
+            client.writer.write(begun)
+        await eventually(at.all_there, within_s=WAIT_S)
+        assert (await (await at.connect()).ask(GET.format("a"))).startswith("200")
 
 
 async def test_who_only_waits_is_not_served_after_leaving(staging: Staging) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from chatd.agent.connection import Connection, Leave, Limits
@@ -75,7 +76,7 @@ class Server:
         self._limits = limits or Limits()
         self._tasks: set[asyncio.Task[None]] = set()
         self._acting: set[asyncio.Task[None]] = set()
-        # Those that have asked nothing yet, or nothing more; the one that waits longest is first.
+        # Those that have not asked yet, or nothing more; the one that waits longest is first.
         self._idle: dict[asyncio.Task[None], None] = {}
         self._listening: asyncio.AbstractServer | None = None
         self._closing = False
@@ -135,7 +136,8 @@ class Server:
             else:
                 while await self._exchange(connection):
                     pass
-            await connection.close()
+            with self._giving_way():
+                await connection.close()
         except (Leave, OSError, EOFError):
             pass
         except Exception:  # noqa: BLE001 - one connection that breaks is only one
@@ -144,23 +146,28 @@ class Server:
             connection.abort()
 
     def _make_room(self) -> bool:
-        """Somebody in the workspace may open connections only to keep others out: who has asked
-        for nothing gives way to who comes."""
+        """Somebody in the workspace may open connections only to keep others out: who has not
+        shown yet that it may ask, or has no more to ask, gives way to who comes."""
         for task in self._idle:
             del self._idle[task]
             task.cancel()
             return True
         return False
 
-    async def _next_head(self, connection: Connection) -> Head:
+    @contextmanager
+    def _giving_way(self) -> Generator[None]:
         task = asyncio.current_task()
         assert task is not None
         self._idle[task] = None
         try:
-            await connection.begun()
+            yield
         finally:
             self._idle.pop(task, None)
-        return await connection.head()
+
+    async def _next_head(self, connection: Connection) -> Head:
+        with self._giving_way():
+            await connection.begun()
+            return await connection.head()
 
     async def _exchange(self, connection: Connection) -> bool:
         """One request and its reply. Whether another may follow."""
