@@ -141,3 +141,18 @@ def test_the_memory_of_nonces_is_bounded_and_refuses_rather_than_forgets() -> No
     assert error.value.status == 503
     watch.time += 2 * SKEW_S + 1
     door.admit(claim(nonce=3, at=int(watch.time)))
+
+
+def test_a_clock_that_was_set_back_does_not_fill_the_memory_of_nonces() -> None:
+    watch = Watch()
+    door = gate(watch, max_nonces=2)
+    said = claim(nonce=1)
+    door.admit(said)
+    watch.time -= 24 * 3600
+    for nonce in range(2, 10):
+        door.admit(claim(nonce=nonce, at=int(watch.time)))
+        watch.time += 2 * SKEW_S + 1
+    watch.time = NOW
+    with pytest.raises(AgentError) as error:
+        door.admit(said)
+    assert error.value.code == "replayed"

@@ -143,5 +143,8 @@ class Gate:
         if claim.nonce in self._seen:
             raise AgentError(401, "this request has been seen before", code="replayed")
         if len(self._seen) >= self._max_nonces:
+            # If the clock was set back, some in front stay for long and hide those behind them.
+            self._seen = OrderedDict(each for each in self._seen.items() if each[1] >= now)
+        if len(self._seen) >= self._max_nonces:
             raise AgentError(503, "too many requests in two minutes", code="busy")
         self._seen[claim.nonce] = now + 2 * SKEW_S
