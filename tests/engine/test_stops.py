@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.house import House, a_house, a_house_with
 from tests.support.providers.openai_chat import FakeCompatible
@@ -80,15 +81,18 @@ async def nobody(house: House) -> bool:
     return len(house.replica.left) == 0
 
 
-async def test_a_stop_that_nobody_carries_out_ends_by_its_deadline(dsn: str) -> None:
-    """The owner stands still; another replica's tick ends the stop for it."""
+async def test_a_stop_that_nobody_carries_out_ends_by_its_deadline(
+    dsn: str, clock: FakeClock
+) -> None:
+    """The owner has not heard of it; the next tick ends the stop for it."""
     gate = Gate()
-    async with FakeCompatible.running() as api, a_house_with(dsn, api) as house:
+    async with a_house(dsn, clock=clock) as house:
         house.says("so far", gate)
         chat_id = await house.create("go")
         await gate.reached.wait()
         await freeze(house, chat_id)
         await age(house.pool, [chat_id], seconds=11)
+        await clock.pass_over("tick")
         chat = await house.until(chat_id, "W")
         assert chat.worker_id is None
         assert await house.transcript(chat_id) == ["user: go"]
@@ -96,6 +100,23 @@ async def test_a_stop_that_nobody_carries_out_ends_by_its_deadline(dsn: str) -> 
         gate.open()
         await house.rests(chat_id)
         assert await house.transcript(chat_id) == ["user: go"]
+
+
+@pytest.mark.promise("P11")
+async def test_a_call_that_fails_as_it_is_stopped_is_paid_for_by_the_stop(
+    dsn: str, clock: FakeClock
+) -> None:
+    """The stop is in the row before the failure can be. Time stands still: no tick tells of it."""
+    gate = Gate()
+    async with a_house(dsn, clock=clock) as house:
+        house.breaks_off("half an ans", gate)
+        chat_id = await house.create("go")
+        await gate.reached.wait()
+        await freeze(house, chat_id)
+        gate.open()
+        assert (await house.rests(chat_id)).state == "W"
+        assert await house.transcript(chat_id) == ["user: go"]
+        assert await house.booked() == [("turn", False, 0)]
 
 
 async def freeze(house: House, chat_id: object) -> None:

@@ -83,7 +83,7 @@ class Answering:
         if listened.too_long:
             raise TooLong
         if listened.failure is not None:
-            job.forget()
+            job.owes(hearing.paid())
             named = for_provider(listened.failure, setting.config.provider)
             raise CallFailed(named, hearing.paid())
         done = Call(
@@ -105,8 +105,8 @@ def _kept(job: Job, answer: Answer, call: Call) -> Answered:
         case Nothing():
             return Answered(messages=(), usage=(usage_entry("turn", call, answer.usage),))
         case Refused() as refused:
-            job.forget()
             paid = (usage_entry("turn", call, answer.usage, ok=False),)
+            job.owes(paid)
             raise CallFailed(refused.failure, paid)
 
 

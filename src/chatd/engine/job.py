@@ -7,6 +7,8 @@ whatever a task does after its end touches neither the row nor the runner that g
 import asyncio
 from typing import Protocol
 
+from msgspec import Struct
+
 from chatd.domain.chat import Chat
 from chatd.domain.errors import StaleFence
 from chatd.domain.ids import WorkerId
@@ -22,6 +24,19 @@ class Heard(Protocol):
 
     def so_far(self, at: str) -> tuple[Draft, ...]: ...
     def paid(self) -> tuple[UsageEntry, ...]: ...
+
+
+class Bill(Struct, frozen=True, kw_only=True):
+    """Satisfies `Heard`: of a call that has failed nothing is kept but what it cost."""
+
+    usage: tuple[UsageEntry, ...]
+
+    def so_far(self, at: str) -> tuple[Draft, ...]:
+        del at
+        return ()
+
+    def paid(self) -> tuple[UsageEntry, ...]:
+        return self.usage
 
 
 class Job:
@@ -51,8 +66,13 @@ class Job:
         """From now on this is what a stop would keep."""
         self._heard = (self.chat.history_version, heard)
 
+    def owes(self, usage: tuple[UsageEntry, ...]) -> None:
+        """What was heard is for nobody; it is to be paid for all the same, if only by the stop
+        that comes before our own commit."""
+        self.hears(Bill(usage=usage))
+
     def forget(self) -> None:
-        """It is in history now, or nowhere."""
+        """It is in history and in the books now."""
         self._heard = self.before = None
 
     def heard_of(self, history_version: int) -> Heard | None:

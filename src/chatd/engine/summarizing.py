@@ -127,12 +127,11 @@ class Summarizing:
             try:
                 return await writing.write(summary_request(_shorter(request, halvings))), writing
             except CallFailed as failed:
+                job.owes(failed.paid)
                 if failed.classified.kind != "context_overflow" or halvings == MOST_HALVINGS:
-                    job.forget()
                     raise
                 halvings, spent = halvings + 1, failed.paid
             if (refusal := await purse.check(job.chat)) is not None:
-                job.forget()
                 raise CallFailed(Classified(kind="usage_limit", error=refusal), spent)
 
 
