@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chatd.agent.errors import AgentError
-from chatd.agent.once import MAX_AGE_S, MAX_RESULT_BYTES, Once
+from chatd.agent.once import MAX_RESULT_BYTES, Once
 
 Json = dict[str, object]
 PATIENCE_S = 30
@@ -216,16 +216,15 @@ async def test_only_so_many_keys_are_kept_in_memory_and_on_disk(tmp_path: Path) 
     await once.close()
 
 
-async def test_a_key_is_forgotten_after_a_week(tmp_path: Path) -> None:
+async def test_a_clock_that_is_put_right_makes_nothing_happen_twice(tmp_path: Path) -> None:
     time = [1_000.0]
     once = Once(str(tmp_path), now=lambda: time[0])
-    await once.perform("old", "test", Effect({"n": 1}))
-    time[0] += MAX_AGE_S
-    assert await once.perform("old", "test", never) == {"n": 1}
-    time[0] += 1
-    await once.perform("new", "test", Effect())
-    again = Effect({"n": 2})
-    assert await once.perform("old", "test", again) == {"n": 2}
+    await once.perform("early", "test", Effect({"n": 1}))
+    time[0] = 1_800_000_000.0
+    await once.perform("late", "test", Effect({"n": 2}))
+    for asked in (once, Once(str(tmp_path), now=lambda: time[0])):
+        assert await asked.perform("early", "test", never) == {"n": 1}
+        assert await asked.perform("late", "test", never) == {"n": 2}
     await once.close()
 
 
