@@ -63,6 +63,17 @@ async def test_a_process_that_has_ended_is_not_signalled_again(tmp_path: Path) -
         await kept.stop()
 
 
+async def test_a_disk_that_is_gone_ends_nobody(tmp_path: Path) -> None:
+    (tmp_path / "births").touch()
+    kept = Sandbox(
+        order(tmp_path, "/bin/sleep", "1000"), births=tmp_path / "births", say=lambda _text: None
+    )
+    async with asyncio.timeout(WITHIN_S), asyncio.TaskGroup() as group:
+        group.create_task(kept.keep())
+        await kept.stop()
+    assert kept.status.state == "stopped"
+
+
 def test_whoever_keeps_sandboxes_goes_on_when_there_is_no_room_to_say_so() -> None:
     program = "from chatd.workspaces.local.supervisor import say; say('x'); say('y'); print('on')"
     with Path("/dev/full").open("wb") as full:

@@ -72,7 +72,8 @@ class Sandbox:
             self.status.state = "stopped"
             cgroups.remove(self._groups)
             self.log.close()
-            self._birth_file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # A disk that is gone must not end the others.
+                self._birth_file.unlink()
             self.stopped.set()
 
     async def started(self, within_s: float) -> bool:
