@@ -199,6 +199,14 @@ def test_an_error_that_is_not_modelled_is_told_as_well() -> None:
     (failed,) = read_whole(new_decoder, frame(headers, b""))
     assert isinstance(failed, Failed)
     assert (failed.fault.type, failed.fault.message) == ("InternalFailure", "Sorry")
+    assert classify(failed.fault).retryable
+
+
+def test_an_exception_without_words_is_told_by_its_name() -> None:
+    headers = {":message-type": "exception", ":exception-type": "throttlingException"}
+    (failed,) = read_whole(new_decoder, frame(headers, b""))
+    assert isinstance(failed, Failed)
+    assert (failed.fault.type, classify(failed.fault).kind) == ("throttlingException", "rate_limit")
 
 
 def test_every_damaged_bit_is_noticed() -> None:

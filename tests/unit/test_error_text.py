@@ -21,6 +21,7 @@ def quoted(message: str = "request failed", **facts: object) -> str | None:
         ('{"error":{"message":"  "},"message":"outer"}', "outer"),
         ('{"error":["odd"],"message":"outer"}', "outer"),
         ('{"detail":"Not Found"}', "Not Found"),
+        ('{"Message":"not authorized to perform"}', "not authorized to perform"),
         ('{"message":"outer","detail":"more"}', "outer"),
         ('{"detail":[{"msg":"field required"}]}', "request failed"),
         ('{"error":{"code":1}}', "request failed"),

@@ -56,6 +56,8 @@ _PRECISE: Final[Mapping[str, _Outcome]] = {
     "unexpected_tool_call": ("generic", True),
     "tool_use_failed": ("generic", True),
     "throttlingexception": ("rate_limit", True),
+    "throttling": ("rate_limit", True),
+    "internalfailure": ("generic", True),
     "modelnotreadyexception": ("overloaded", True),
     "modeltimeoutexception": ("timeout", True),
     "serviceunavailableexception": ("timeout", True),

@@ -104,7 +104,9 @@ def _json_message(text: str) -> str | None:
 
 def _message_in(parsed: object) -> str | None:
     error = _field(parsed, "error")
-    said = (error, _field(error, "message"), _field(parsed, "message"), _field(parsed, "detail"))
+    # AWS writes either case, and servers made with FastAPI have a word of their own.
+    others = (_field(parsed, name) for name in ("message", "Message", "detail"))
+    said = (error, _field(error, "message"), *others)
     return next((text for text in said if isinstance(text, str) and text.strip()), None)
 
 

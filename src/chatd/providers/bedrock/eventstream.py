@@ -102,7 +102,8 @@ def _meaning(headers: Mapping[str, str], payload: bytes) -> Event | None:
             return b"", b64decode(_CHUNK.decode(payload).bytes, validate=True)
         case "exception":
             name = headers.get(":exception-type", "exception")
-            return _error(name, _EXCEPTION.decode(payload).message)
+            said = _EXCEPTION.decode(payload or b"{}")
+            return _error(name, said.message)
         case "error":
             return _error(headers.get(":error-code", "error"), headers.get(":error-message", ""))
         case _:
