@@ -14,8 +14,9 @@ from chatd.clock import SystemClock
 from chatd.domain.hands import AgentLost, AgentRefused
 from chatd.domain.workspace import Endpoint
 from chatd.workspaces.asking import Line
-from chatd.workspaces.client import AgentClient, Boot, greet
+from chatd.workspaces.client import HASTE_S, AgentClient, Boot, greet
 from chatd.workspaces.signing import Signer, dial_key
+from tests.support.clock import FakeClock
 from tests.workspaces.agents import AGENT, SECRET, transport
 
 KEY = dial_key(SECRET, AGENT)
@@ -253,6 +254,29 @@ async def test_an_agent_that_reboots_all_the_time_is_asked_only_once_more(tmp_pa
         with pytest.raises(AgentLost):
             await conn.processes()
     assert asked == 3
+
+
+async def test_an_agent_that_does_not_wait_is_not_asked_all_the_time(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """Asked to wait for the end of a command it says at once, each time, that it still runs."""
+    asked = 0
+
+    async def hasty(client: Impostor) -> None:
+        nonlocal asked
+        asked += 1
+        body = {"output": "", "running": True, "exit_code": None, "cursor": 0}
+        await client.send(client.reply(msgspec.json.encode(body)))
+
+    async with pretending(tmp_path, hasty) as line, asyncio.timeout(WAIT_S):
+        client = AgentClient(line, AGENT, Boot("b"), clock)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(client.output("p", wait_s=3 * HASTE_S))
+            for times in (1, 2, 3):
+                assert await clock.pass_over("agent_haste") == HASTE_S
+                assert asked == times
+        assert waiting.result().running
+    assert asked == 4
 
 
 async def test_a_caller_who_leaves_closes_the_connection_at_once(tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ MAX_CONTEXT: Final = 16 << 20
 """An agent has two MiB of it at most, and every byte may need an escape."""
 SLICE_S: Final = 60.0
 """The agent would wait for up to five minutes; asking more often notices sooner that it is gone."""
+HASTE_S: Final = 0.5
+"""One that does not wait, as it was asked to, is not asked more often than this."""
 ANSWER_S: Final = 30.0
 GREET_S: Final = 10.0
 MAX_CHANGES: Final = 24 << 20
@@ -152,11 +154,16 @@ class AgentClient:
         until = self._clock.monotonic() + wait_s
         target = f"/processes/{_segment(process_id)}/output"
         while True:
-            left = min(max(until - self._clock.monotonic(), 0), SLICE_S)
+            asked_at = self._clock.monotonic()
+            left = min(max(until - asked_at, 0), SLICE_S)
             raw = await self._get(target, {"wait_s": f"{left:.3f}", "after": after}, wait_s=left)
             output = decode(raw, Output)
-            if not output.running or self._clock.monotonic() >= until:
+            now = self._clock.monotonic()
+            if not output.running or now >= until:
                 return output
+            if now < asked_at + HASTE_S:
+                pause_s = min(asked_at + HASTE_S, until) - now
+                await self._clock.sleep(pause_s, "agent_haste")
 
     async def processes(self) -> tuple[Process, ...]:
         return decode(await self._get("/processes/list"), Processes).processes
