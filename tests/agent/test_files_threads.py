@@ -1,7 +1,9 @@
 """What is said of file work that takes too long."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from contextlib import suppress
 
 import pytest
@@ -45,6 +47,28 @@ async def test_work_that_has_not_begun_never_happens_and_may_be_tried_again() ->
                 with suppress(AgentError):
                     await threads.run(last.set)
         assert not happened.is_set()
+    finally:
+        go.set()
+        threads.close()
+
+
+async def test_what_was_called_off_is_not_kept_while_the_disk_does_not_answer() -> None:
+    class Content:
+        def write(self) -> None:
+            raise AssertionError
+
+    threads = Threads(1, 0.05)
+    go = threading.Event()
+    content = Content()
+    kept = weakref.ref(content)
+    try:
+        with pytest.raises(AgentError, match="may still happen"):
+            await threads.run(lambda: go.wait(30))
+        with pytest.raises(AgentError, match="Nothing was done"):
+            await threads.run(content.write)
+        del content
+        gc.collect()
+        assert kept() is None
     finally:
         go.set()
         threads.close()

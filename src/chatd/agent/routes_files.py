@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from chatd.agent.answering import Caller, Request, Route
 from chatd.agent.edits import Edit, FileEdits, edit_files
@@ -42,7 +42,8 @@ class Threads:
         self._within_s = within_s
 
     async def run(self, work: Callable[[], T]) -> T:
-        begun = self._executor.submit(work)
+        held = _Work(work)
+        begun = self._executor.submit(held)
         future = asyncio.wrap_future(begun)
         done, _ = await asyncio.wait({future}, timeout=self._within_s)
         if done:
@@ -50,6 +51,7 @@ class Threads:
         # One that has not begun can still be called off, and then nothing was done. With any
         # other the thread goes on, whether or not somebody still waits.
         if begun.cancel():
+            held.drop()
             raise AgentError(
                 503,
                 "The workspace's disk is busy. Nothing was done; try again later.",
@@ -65,6 +67,23 @@ class Threads:
 
     def close(self) -> None:
         self._executor.shutdown(wait=False)
+
+
+class _Work(Generic[T]):
+    """What a thread is to do. A pool keeps even what was called off until a thread is free, and
+    with a disk that never answers that is for ever: so it must not hold on to a file's content."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work: Callable[[], T] | None = work
+
+    def __call__(self) -> T:
+        work = self._work
+        assert work is not None
+        self.drop()
+        return work()
+
+    def drop(self) -> None:
+        self._work = None
 
 
 class FileRoutes:
