@@ -24,7 +24,7 @@ MAX_LINE: Final = 512 * 1024
 MAX_ASKING: Final = 64
 LOCKS: Final = 64
 ASK_S: Final = 10.0
-READY_S: Final = 15.0
+READY_S: Final = 30.0
 
 
 class Refused(Exception):
