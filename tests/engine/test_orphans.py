@@ -158,9 +158,10 @@ async def test_a_chat_that_is_ours_by_the_row_and_known_to_nobody_is_not_stuck(d
 
 
 async def test_a_runner_that_crashes_again_and_again_ends_in_an_error(dsn: str) -> None:
-    """Even saying what went wrong fails: nothing can be written but that it has crashed."""
+    """Even saying what went wrong fails: nothing can be written but that it has crashed. Where
+    it can be said, it is, and what it has cost too."""
     async with a_house(dsn) as house:
-        for _ in range(MAX_ORPHANED + 1):
+        for _ in range(MAX_ORPHANED + 2):
             house.says("unwritable")
         await house.pool.execute(
             """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -168,13 +169,15 @@ async def test_a_runner_that_crashes_again_and_again_ends_in_an_error(dsn: str) 
         )
         try:
             await house.pool.execute(
+                """CREATE TRIGGER refuse_too BEFORE INSERT ON chat_messages FOR EACH ROW
+                   WHEN (NEW.role = 'assistant') EXECUTE FUNCTION refuse()"""
+            )
+            first = await house.rests(await house.create("hi"))
+            assert (first.state, await house.booked()) == ("E0", [("turn", False, 0)])
+            await house.pool.execute(
                 """CREATE TRIGGER refuse BEFORE UPDATE ON chats FOR EACH ROW
                    WHEN (NEW.last_error->>'kind' <> 'crashed')
                    EXECUTE FUNCTION refuse()"""
-            )
-            await house.pool.execute(
-                """CREATE TRIGGER refuse_too BEFORE INSERT ON chat_messages FOR EACH ROW
-                   WHEN (NEW.role = 'assistant') EXECUTE FUNCTION refuse()"""
             )
             chat_id = await house.create("hi")
             chat = await house.until(chat_id, "E0")
@@ -182,7 +185,7 @@ async def test_a_runner_that_crashes_again_and_again_ends_in_an_error(dsn: str) 
             await house.pool.execute("DROP FUNCTION refuse CASCADE")
         assert chat.last_error is not None
         assert chat.last_error.kind == "crashed"
-        assert len(house.api.requests) == MAX_ORPHANED + 1
+        assert len(house.api.requests) == MAX_ORPHANED + 2
 
 
 @pytest.mark.promise("P3")

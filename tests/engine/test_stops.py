@@ -103,6 +103,26 @@ async def test_a_stop_that_nobody_carries_out_ends_by_its_deadline(
 
 
 @pytest.mark.promise("P11")
+async def test_an_answer_that_is_dropped_is_paid_for_all_the_same(dsn: str) -> None:
+    """Else whoever changes what he said in time would pay for nothing."""
+    gate = Gate()
+    async with a_house(dsn) as house:
+        house.says("dropped", gate)
+        chat_id = await house.create("old")
+        await house.shown(chat_id, "dropped")
+        house.says("dropped too", gate)
+        await house.edit(chat_id, "new")
+        await house.rests(chat_id, epoch=1)
+        await house.shown(chat_id, "dropped too")
+        house.says("kept")
+        await house.send(chat_id, "newest", "rollback")
+        await house.rests(chat_id, epoch=2)
+        await house.until(chat_id, "W")
+        paid = [("turn", False, 0), ("turn", False, 0), ("turn", True, 0)]
+        assert sorted(await house.booked()) == paid
+
+
+@pytest.mark.promise("P11")
 async def test_a_call_that_fails_as_it_is_stopped_is_paid_for_by_the_stop(
     dsn: str, clock: FakeClock
 ) -> None:

@@ -24,9 +24,9 @@ from chatd.domain.decide import (
     RunTools,
     next_action,
 )
-from chatd.domain.errors import Unavailable
+from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.failures import ModelFailed
-from chatd.domain.messages import Draft
+from chatd.domain.messages import Draft, UsageEntry
 from chatd.domain.model import ProviderFailed
 from chatd.domain.partial import LivePart, partial
 from chatd.domain.ports import Env, Models, ToolSource
@@ -38,7 +38,7 @@ from chatd.engine.run_tools import ToolRun, Workshop
 from chatd.engine.setting import Setting, setting_for
 from chatd.parts.episodes import Episodes
 from chatd.parts.replay import live_parts, read_episode
-from chatd.store import chats
+from chatd.store import chats, usage
 from chatd.store.transact import Applied
 
 READ_RETRY_S: Final = 0.5
@@ -93,13 +93,15 @@ class Acts:
         await self.generate(job)
 
     async def fail(self, job: Job, error: ChatError) -> None:
-        """A turn that was being stopped anyway has no use for an error: what was said may be
-        the cause, so it ends without."""
+        """A turn that was being stopped anyway has no use for an error. What was said may be
+        the cause, and so may what it cost: it ends without."""
+        owed = job.owed()
         if job.chat.status == "running":
             await self._means.committer.fail(job, error)
-            return
-        step = Step(fence=Fence.of(job.chat), keep_owner=False)
-        await self._commit(job, lambda row: worker_moves.finish_interrupt(row, step))
+        else:
+            step = Step(fence=Fence.of(job.chat), keep_owner=False)
+            await self._commit(job, lambda row: worker_moves.finish_interrupt(row, step))
+        await self._book(job.chat, owed)
 
     async def read(self, job: Job) -> Chat | None:
         while True:
@@ -107,6 +109,17 @@ class Acts:
                 return await chats.get(self._conn, job.chat.id)
             except Unavailable:
                 await self._env.clock.sleep(READ_RETRY_S, "read_retry")
+
+    async def book(self, job: Job) -> None:
+        await self._book(job.chat, job.owed())
+
+    async def _book(self, chat: Chat, owed: tuple[UsageEntry, ...]) -> None:
+        """Beside the row, which is not ours any more. Nobody waits for books that do not open."""
+        for entry in owed:
+            try:
+                await usage.book(self._conn, chat, entry)
+            except ChatdError as error:
+                self._env.emit("not_booked", chat_id=chat.id, error_kind=error.code)
 
     async def _let_go(self, job: Job) -> None:
         me, epoch = job.me, job.chat.epoch

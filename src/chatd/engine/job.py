@@ -71,6 +71,11 @@ class Job:
         that comes before our own commit."""
         self.hears(Bill(usage=usage))
 
+    def owed(self) -> tuple[UsageEntry, ...]:
+        """What no commit has paid for."""
+        heard = self.before if self._heard is None else self._heard[1]
+        return () if heard is None else heard.paid()
+
     def forget(self) -> None:
         """It is in history and in the books now."""
         self._heard = self.before = None

@@ -28,6 +28,7 @@ class Actions(Protocol):
     async def interrupt(self, job: Job) -> None: ...
     async def fail(self, job: Job, error: ChatError) -> None: ...
     async def read(self, job: Job) -> Chat | None: ...
+    async def book(self, job: Job) -> None: ...
 
 
 class Runner:
@@ -65,6 +66,9 @@ class Runner:
             reaction = react(None, self.work.chat, self._me)
             while isinstance(reaction, Restart):
                 reaction = await self._carry_out(self._next_job(reaction), reaction.task)
+            if self._job is not None:
+                # Whoever has taken the step's place does not know what it cost.
+                await self._actions.book(self._job)
         finally:
             self._env.emit("runner_left", chat_id=self.work.chat.id, epoch=self.epoch)
 
