@@ -13,8 +13,9 @@ from chatd.agent.auth import reply_mac
 from chatd.clock import SystemClock
 from chatd.domain.hands import AgentLost, AgentRefused
 from chatd.domain.workspace import Endpoint
+from chatd.workspaces.agent_wire import MAX_WORDS
 from chatd.workspaces.asking import Line
-from chatd.workspaces.client import HASTE_S, AgentClient, Boot, greet
+from chatd.workspaces.client import HASTE_S, MAX_HELLO, AgentClient, Boot, greet
 from chatd.workspaces.signing import Signer, dial_key
 from tests.support.clock import FakeClock
 from tests.workspaces.agents import AGENT, SECRET, transport
@@ -238,6 +239,35 @@ async def test_a_refusal_without_words_is_still_a_refusal(tmp_path: Path, body: 
             await conn.processes()
     assert refused.value.status == 500
     assert "500" in refused.value.message
+
+
+async def test_a_refusal_is_cut_and_counted_under_a_name_that_is_known(tmp_path: Path) -> None:
+    """Its code becomes the name of a counter, and its words are read by a model."""
+    words = iter([("x" * 100_000, "made-up-" * 1000), ("no", "busy"), ("no", None)])
+
+    async def refuse(client: Impostor) -> None:
+        message, code = next(words)
+        body = msgspec.json.encode({"message": message, "code": code})
+        await client.send(client.reply(body, status=400))
+
+    async with pretending(tmp_path, refuse) as line:
+        conn = AgentClient(line, AGENT, Boot("b"), SystemClock())
+        told: list[tuple[int, str]] = []
+        for _ in range(3):
+            with pytest.raises(AgentRefused) as refused:
+                await conn.processes()
+            told.append((len(refused.value.message), refused.value.code))
+    assert told == [(MAX_WORDS + len(" [cut]"), "agent_refused"), (2, "busy"), (2, "agent_refused")]
+
+
+async def test_an_agent_that_has_much_to_say_of_itself_is_none(tmp_path: Path) -> None:
+    """It is written into a row every ten seconds."""
+
+    async def boast(client: Impostor) -> None:
+        hello = {"agent_id": str(AGENT), "boot_id": "b", "directory": "x" * MAX_HELLO}
+        await client.send(client.reply(msgspec.json.encode(hello)))
+
+    assert (await lost_to(tmp_path, boast)).code == "agent_untrusted"
 
 
 async def test_an_agent_that_reboots_all_the_time_is_asked_only_once_more(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ Pure: asking is the client's business.
 """
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +15,36 @@ from chatd.domain.ids import ChatId
 from chatd.workspaces.asking import Answer
 
 T = TypeVar("T")
+
+MAX_WORDS: Final = 16 * 1024
+"""Of a refusal, which is read by a model."""
+CODES: Final = frozenset(
+    {
+        "agent_rebooted",
+        "bad_mac",
+        "bug",
+        "busy",
+        "clock_skew",
+        "context_not_ready",
+        "disk_busy",
+        "disk_timeout",
+        "key_reused",
+        "no_resources",
+        "no_route",
+        "no_shell",
+        "no_such_workdir",
+        "not_noted",
+        "not_running",
+        "outcome_unknown",
+        "replayed",
+        "result_not_kept",
+        "stale_epoch",
+        "too_many_processes",
+        "unsigned",
+        "wrong_agent",
+    }
+)
+"""Failures are counted by their codes: whoever is in a workspace must not make up new ones."""
 
 
 class Hello(Struct, frozen=True, kw_only=True):
@@ -83,7 +113,10 @@ def accepted(answer: Answer) -> bytes:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         failure = Failure()
     message = failure.message or f"the workspace agent has refused with status {answer.status}"
-    raise AgentRefused(message, status=answer.status, code=failure.code)
+    if len(message) > MAX_WORDS:
+        message = f"{message[:MAX_WORDS]} [cut]"
+    code = failure.code if failure.code in CODES else None
+    raise AgentRefused(message, status=answer.status, code=code)
 
 
 def decode(raw: bytes, type_: type[T]) -> T:

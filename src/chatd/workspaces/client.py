@@ -42,6 +42,7 @@ from chatd.workspaces.asking import MAX_JSON, Ask, Line
 
 API: Final = "/api/v0"
 MAX_FILE: Final = 10 << 20
+MAX_HELLO: Final = 16 << 10
 MAX_CONTEXT: Final = 16 << 20
 """An agent has two MiB of it at most, and every byte may need an escape."""
 SLICE_S: Final = 60.0
@@ -73,7 +74,8 @@ class Boot:
 
 async def greet(line: Line, agent_id: AgentId, *, within_s: float = GREET_S) -> Hello:
     """Dialling: a proof, in both directions, that this is the agent that is meant."""
-    answer = await line.ask(Ask(method="GET", target="/healthz", answer_s=within_s))
+    ask = Ask(method="GET", target="/healthz", answer_s=within_s, max_answer=MAX_HELLO)
+    answer = await line.ask(ask)
     hello = decode(accepted(answer), Hello)
     if hello.agent_id != str(agent_id) or hello.boot_id != answer.boot:
         raise AgentLost("Another agent answers here.", code="agent_untrusted")
