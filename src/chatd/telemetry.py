@@ -81,15 +81,23 @@ _WORDS: Final[Mapping[str, str]] = {
     "database_back": "the database answers again",
     "drain_started": "stopping: waiting for the steps under way",
     "drained": "stopped: chats that were not done are left to other replicas",
+    "journal_behind": "the database is slow or away; viewers elsewhere see live text late",
     "lease_lost": "the database was away for too long; other replicas take the chats over",
     "orphan_not_removed": "files of a deleted workspace cannot be removed; tried again",
     "orphan_removed": "removed the files of a workspace that was deleted",
+    "release_failed": "the database was away at the end; other replicas see that this one is gone",
     "taken_over": "took over a chat whose replica has died",
     "template_skipped": "a template has a name that another has; it is left out",
     "tick_failed": "the database does not answer; chats wait",
     "workers_reaped": "a replica has died or was cut off; its chats are handed on",
     "workspace_down": "a workspace that should run does not; it is shown as stopped",
     "workspace_overdue": "a workspace was not used for long and is being stopped",
+}
+# Whatever failed by it: what is wrong with the database, where that is known.
+_CAUSES: Final[Mapping[str, str]] = {
+    "database_full": "the database has no room left on its disk; free some, and chats go on",
+    "database_read_only": "the database is a standby; database.url must name the primary",
+    "database_refused": "the database refuses this server; were its user or its rights changed?",
 }
 _USUAL: Final = logging.DEBUG
 LOOK_S: Final = 10.0
@@ -105,7 +113,8 @@ class Line(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str | None:
-        return _WORDS.get(self.event)
+        cause = _CAUSES.get(str(self.fields.get("error_kind")))
+        return cause or _WORDS.get(self.event)
 
     def __str__(self) -> str:
         said = [self.event, *(f"{name}={value}" for name, value in self.fields.items())]

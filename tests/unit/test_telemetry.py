@@ -105,3 +105,11 @@ def test_an_operator_is_told_in_words_what_a_takeover_is() -> None:
         "workers_reaped workers=1 chats=3"
         " (a replica has died or was cut off; its chats are handed on)"
     )
+
+
+def test_a_full_disk_is_named_whatever_failed_by_it() -> None:
+    for event in ("commit_delayed", "tick_failed", "anything"):
+        line = Line(event=event, fields={"error_kind": "database_full"})
+        assert "no room left on its disk" in str(line)
+    away = Line(event="commit_delayed", fields={"error_kind": "database_down"})
+    assert "slow or away" in str(away)

@@ -69,11 +69,15 @@ class Committer:
             known=chat,
         )
         wait_s = FIRST_WAIT_S
+        failures = 0
         while True:
             try:
                 outcome = await self._transactor.run(operation)
             except Unavailable as error:
-                self._env.emit("commit_delayed", chat_id=chat.id, error_kind=error.code)
+                failures += 1
+                self._env.emit(
+                    "commit_delayed", chat_id=chat.id, error_kind=error.code, failures=failures
+                )
                 await self._env.clock.sleep(wait_s, "commit_retry")
                 wait_s = min(wait_s * 2, LONGEST_WAIT_S)
             else:
