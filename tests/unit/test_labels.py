@@ -100,6 +100,7 @@ def test_the_requests_show_the_title_and_what_was_said() -> None:
         assert isinstance(said, PromptText)
         assert said.text == "<chat>\nTitle: Login\n\nAll tests pass.\n</chat>"
         assert (request.temperature, request.max_output_tokens) == (0.0, 256)
+        assert request.reasoning_effort == "none"
 
 
 def test_the_last_answer_is_shown_up_to_a_limit() -> None:

@@ -154,6 +154,7 @@ def test_the_request_asks_for_a_short_name_and_not_for_an_answer() -> None:
         assert asked_for in instruction
     assert said == "<chat>\nWhy is the sky blue?\n</chat>"
     assert (request.max_output_tokens, request.temperature) == (256, 0.0)
+    assert request.reasoning_effort == "none"
     assert request.output_schema is SCHEMA
     assert parse(SCHEMA) == {
         "type": "object",
@@ -176,6 +177,8 @@ def test_a_chat_that_is_named_again_is_shown_as_an_excerpt() -> None:
     [
         (ProviderFault(message="'temperature' is not supported", status_code=400), "yes"),
         (ProviderFault(message="status 400", status_code=400, body="Temperature: bad"), "yes"),
+        (ProviderFault(message="Reasoning is mandatory for this model", status_code=400), "yes"),
+        (ProviderFault(message="status 422", status_code=422, body="reasoning_effort"), "yes"),
         (ProviderFault(message="bad schema", status_code=400), "no"),
         (ProviderFault(message="temperature", status_code=500), "no"),
         (ProviderFault(message="temperature"), "no"),
@@ -190,7 +193,7 @@ def test_a_model_that_refuses_a_temperature_is_asked_without(
         assert retried is None
         return
     assert retried is not None
-    assert retried.temperature is None
+    assert (retried.temperature, retried.reasoning_effort) == (None, None)
     assert without_temperature(retried, fault) is None
 
 

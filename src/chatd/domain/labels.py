@@ -71,6 +71,7 @@ def _request(model: str, instruction: str, field: str, chat: str) -> ModelReques
         ),
         max_output_tokens=MAX_OUTPUT_TOKENS,
         temperature=0.0,
+        reasoning_effort="none",
         output_schema=Raw(msgspec.json.encode(schema)),
     )
 

@@ -4,6 +4,7 @@ Owns the words and the judgement. Does not own the call, and never touches histo
 written beside it, and only if nobody has changed it meanwhile.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
@@ -24,6 +25,8 @@ MAX_OUTPUT_TOKENS: Final = 256
 QUOTES: Final = "\"'`\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb"
 _FALLBACK_WORDS: Final = 6
 _MAX_INPUT: Final = 4000
+
+_REFUSED: Final = re.compile(r"temperature|reasoning|thinking|effort")
 
 INSTRUCTION: Final = """\
 Name the chat that begins with the message below. Give a title of 2 to 8 words, in the language \
@@ -121,18 +124,20 @@ def _request(model: str, instruction: str, said: str) -> ModelRequest:
         ),
         max_output_tokens=MAX_OUTPUT_TOKENS,
         temperature=0.0,
+        # Thoughts count as output, and would leave nothing of it for a title.
+        reasoning_effort="none",
         output_schema=SCHEMA,
     )
 
 
 def without_temperature(request: ModelRequest, fault: ProviderFault) -> ModelRequest | None:
-    """The request again for a model that refuses to be told a temperature. None: something
-    else was wrong with it."""
+    """The request again for a model that refuses to be told a temperature, or how hard to
+    think. None: something else was wrong with it."""
     text = f"{fault.message} {fault.body or ''}".lower()
-    refused = fault.status_code == 400 and "temperature" in text
-    if not refused or request.temperature is None:
+    refused = fault.status_code in (400, 422) and _REFUSED.search(text) is not None
+    if not refused or (request.temperature is None and request.reasoning_effort is None):
         return None
-    return msgspec.structs.replace(request, temperature=None)
+    return msgspec.structs.replace(request, temperature=None, reasoning_effort=None)
 
 
 def read_title(text: str) -> str | None:
