@@ -59,7 +59,7 @@ def test_the_command_is_installed_and_prints_the_version() -> None:
 
 def test_a_server_without_its_database_ends_with_one_line(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [CHATD, "serve", "--database-url", NOWHERE, "--data-dir", str(tmp_path)],
+        [CHATD, "serve", "--port", "0", "--database-url", NOWHERE, "--data-dir", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=50,
