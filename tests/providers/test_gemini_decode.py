@@ -254,6 +254,26 @@ def test_why_an_answer_ended(name: str, reason: str, why: str | None) -> None:
     assert (finished(name).reason, finished(name).explanation) == (reason, why)
 
 
+def test_a_later_telling_does_not_erase_what_it_leaves_out() -> None:
+    told = (
+        {"promptTokenCount": 9, "cachedContentTokenCount": 4, "thoughtsTokenCount": 3},
+        {"promptTokenCount": 9, "candidatesTokenCount": 2, "toolUsePromptTokenCount": 1},
+        {"totalTokenCount": 15},
+    )
+    data = b"".join(event({"usageMetadata": counts}) for counts in told)
+    last = event({"candidates": [{"content": {"parts": [{"text": "a"}]}, "finishReason": "STOP"}]})
+    end = read_whole(new_decoder, data + last)[-1]
+    assert isinstance(end, Finished)
+    assert end.usage == Usage(
+        input_tokens=6,
+        output_tokens=5,
+        total_tokens=15,
+        reasoning_tokens=3,
+        cache_read_tokens=4,
+        context_tokens=9,
+    )
+
+
 def test_a_refused_prompt_is_still_paid_for() -> None:
     assert finished("blocked").usage == Usage(input_tokens=31, total_tokens=31)
 

@@ -1,6 +1,7 @@
 """The pipe between a decoder and a socket, over real sockets."""
 
 import asyncio
+import pickle
 import traceback
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -492,6 +493,8 @@ def test_a_secret_says_nothing_of_itself() -> None:
     assert secret == Secret(KEY)
     assert secret != Secret("other")
     assert not Secret("")
+    with pytest.raises(TypeError):
+        pickle.dumps(secret)
 
 
 @pytest.mark.promise("P13")
