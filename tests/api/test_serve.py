@@ -6,11 +6,12 @@ from typing import Final
 
 import pytest
 
+from chatd.api.doors import Limits
 from chatd.api.serve import Bound, CannotListen, Patience, serve
 from chatd.store import chats
 from chatd.store.pool import Pool
 from tests.support.eventually import eventually
-from tests.support.front import Front
+from tests.support.front import ME, Door, Front, front_door
 from tests.support.listening import Watcher, event_source, reached
 from tests.support.store import open_chat, somebody_waits
 
@@ -113,6 +114,27 @@ async def test_a_head_without_end_is_not_kept(front: Front) -> None:
     polite = await Raw.to(at)
     await polite.good()
     await polite.close()
+
+
+async def test_a_stream_with_requests_behind_it_ends_with_its_client(dsn: str) -> None:
+    """A server that answers them one by one looks only at the last."""
+    door = Door(limits=Limits(ping_s=0.02, write_within_s=0.04))
+    async with front_door(dsn, door) as front:
+        chat_id = await front.create("hello")
+        head = f"Host: x\r\nAuthorization: Bearer {ME}\r\n\r\n"
+        stream = f"GET /api/v1/chats/{chat_id}/events HTTP/1.1\r\n{head}"
+        more = f"GET /api/v1/chats HTTP/1.1\r\n{head}" * 3
+        reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
+        writer.write((stream + more).encode())
+        async with asyncio.timeout(30):
+            await reader.readuntil(b"version")
+        assert front.replica.feeds.watched == 1
+        writer.transport.abort()
+
+        async def gone() -> bool:
+            return front.replica.feeds.watched == 0
+
+        await eventually(gone)
 
 
 async def test_whoever_never_ends_a_request_is_hung_up_on(front: Front) -> None:

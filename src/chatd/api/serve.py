@@ -7,14 +7,15 @@ under way get a few seconds, and what is left is cut off. Signals are the comman
 import asyncio
 import errno
 import socket
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 import uvicorn
 from msgspec import Struct
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from chatd.api.asgi import Receive, Scope, Send
 from chatd.domain.errors import ChatdError
@@ -100,9 +101,25 @@ async def serve_on(
 
 class _Connection(HttpToolsProtocol):
     """Bounds what uvicorn keeps without a bound: the head of a request, and what may follow its
-    body. All that was heard since the last piece of a body counts, to about a read's length."""
+    body. All that was heard since the last piece of a body counts, to about a read's length. And
+    when the client goes, uvicorn tells the last request that came; here all are told."""
 
-    _heard = 0
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, object],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._heard = 0
+        self._asked: deque[RequestResponseCycle] = deque()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for cycle in self._asked:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         self._heard += len(data)
@@ -116,6 +133,10 @@ class _Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._heard = 0
         super().on_headers_complete()
+        while self._asked and self._asked[0].response_complete:
+            self._asked.popleft()
+        if self.cycle:
+            self._asked.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         self._heard = 0

@@ -26,6 +26,9 @@ from chatd.stream.chain import Lagged
 
 log = logging.getLogger(__name__)
 
+LOST: Final = (OSError, RuntimeError)
+"""What writing to a client that has gone raises: the second if the connection is closed already,
+by the event loop's word or by the server's."""
 FAREWELL_WITHIN_S: Final = 1.0
 CLOSE_WITHIN_S: Final = 2.0
 
@@ -88,7 +91,7 @@ class Stream:
         self._writers += 1
         try:
             await self._send(message)
-        except OSError:
+        except LOST:
             self.end(GONE)
         finally:
             self._writers -= 1
@@ -158,7 +161,7 @@ class Stream:
         """The last words, if the client still listens."""
         if self.ended in (GONE, NOT_READING):
             return
-        with suppress(OSError, TimeoutError):
+        with suppress(*LOST, TimeoutError):
             async with asyncio.timeout(FAREWELL_WITHIN_S):
                 for message in messages:
                     await self._send(message)
