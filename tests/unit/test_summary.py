@@ -291,20 +291,21 @@ def test_a_prompt_that_need_not_be_shorter_is_left_alone() -> None:
     assert list(condensed(whole, 0)) == whole
 
 
-def test_files_and_media_go_and_signed_thoughts_stay() -> None:
+def test_files_and_media_go_and_signed_answers_stay() -> None:
     file = PromptFile(media_type="image/png", data=b"x" * 100_000)
     thought = PromptReasoning(text="hm" * 2000, provider_metadata=Raw(b'{"a":1}'))
+    spoken = PromptText(text="z" * 3000)
     shot = PromptResult(id=ToolCallId("a"), name="see", text="", media=file)
     whole = [
         PromptMessage(role="user", parts=(PromptText(text="see"), file)),
-        PromptMessage(role="assistant", parts=(thought,)),
+        PromptMessage(role="assistant", parts=(thought, spoken)),
         PromptMessage(role="tool", parts=(shot,)),
         PromptMessage(role="user", parts=(PromptText(text="y" * 9000),)),
     ]
     size = prompt_bytes(whole)
     assert size < 40_000
     short = condensed(whole, 1)
-    assert thought in short[1].parts
+    assert short[1].parts == (thought, spoken)
     assert file not in short[0].parts
     assert all(
         part.media is None and part.text
