@@ -157,3 +157,25 @@ async def test_a_workspace_is_in_use_for_as_long_as_a_call_waits(stage: Stage) -
         await conn.signal(started.id, "kill")
         assert not (await waiting).running
     assert stage.reaching.in_use() == set()
+
+
+async def test_a_call_that_waits_is_not_cut_off_by_news_of_the_same_workspace(
+    stage: Stage,
+) -> None:
+    """Such as that a person wants its instructions anew while a command runs."""
+    conn = await stage.reach()
+    started = await conn.start_process("until test -e go; do sleep 0.02; done", key="news")
+
+    async def used() -> bool:
+        return stage.reaching.in_use() == {HERE}
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        waiting = group.create_task(conn.output(started.id, wait_s=30))
+        await eventually(used)
+        for _ in range(2):
+            await stage.reaching.bound(stage.chat.id, HERE)
+        assert await used()
+        again = await stage.reach()
+        assert again is not conn
+        await again.signal(started.id, "kill")
+        assert not (await waiting).running

@@ -86,15 +86,15 @@ class TurnConnection(Generic[C]):
         self._means = means
         self._on_behalf = on_behalf
         self._kept: _Kept[C] | None = None
-        self._doubted: list[Dialled[C]] = []
+        self._doubted: list[_Kept[C]] = []
         self._used_at = 0.0
         self.bound = BoundAgent(means.bindings, on_behalf.chat_id, binding)
 
     @property
-    def in_use(self) -> WorkspaceId | None:
-        """The workspace in which a call of this turn waits just now."""
-        kept = self._kept
-        return kept.workspace_id if kept is not None and kept.dialled.conn.asking else None
+    def in_use(self) -> set[WorkspaceId]:
+        """The workspaces in which a call of this turn waits just now."""
+        held = [*self._doubted, *([] if self._kept is None else [self._kept])]
+        return {each.workspace_id for each in held if each.dialled.conn.asking}
 
     async def get(self) -> AgentConn:
         """Raises NoHands if there is nothing to connect to, AgentLost if it cannot be reached."""
@@ -107,16 +107,22 @@ class TurnConnection(Generic[C]):
         raise being_changed()
 
     async def select(self, workspace_id: WorkspaceId | None) -> None:
-        """The chat has been given another workspace, or none."""
+        """The chat has been given another workspace, or none, or there is news of the one it has:
+        then it is dialled anew, and calls that wait for an answer still get theirs."""
+        same = workspace_id is not None and workspace_id == self.bound.workspace_id
         self.bound.select(workspace_id)
-        await self.close()
+        if not same:
+            await self.close()
+        elif (kept := self._kept) is not None:
+            self._kept = None
+            await self._doubt(kept)
 
     async def close(self) -> None:
         """Let go of the connection."""
         kept, self._kept = self._kept, None
         doubted, self._doubted = self._doubted, []
-        for dialled in [*doubted, *([kept.dialled] if kept is not None else [])]:
-            await dialled.release()
+        for held in [*doubted, *([] if kept is None else [kept])]:
+            await held.dialled.release()
 
     async def _reusable(self, agent: AgentRow) -> AgentConn | None:
         """What the turn has already, unless there is a reason to doubt it. A doubt leads to a new
@@ -131,15 +137,15 @@ class TurnConnection(Generic[C]):
                 return kept.conn
         if self._kept is kept:
             self._kept = None
-            await self._doubt(kept.dialled)
+            await self._doubt(kept)
         return None
 
-    async def _doubt(self, dialled: Dialled[C]) -> None:
+    async def _doubt(self, kept: _Kept[C]) -> None:
         """Calls that still use it may end in peace; it is released with the turn, or a little
         before if there are many."""
-        self._doubted.append(dialled)
+        self._doubted.append(kept)
         if len(self._doubted) > _MOST_DOUBTED:
-            await self._doubted.pop(0).release()
+            await self._doubted.pop(0).dialled.release()
 
     async def _looks_connected(self, agent_id: AgentId) -> bool:
         try:
@@ -160,13 +166,14 @@ class TurnConnection(Generic[C]):
                 return None
             if self._kept is not None and self._kept.workspace_id == workspace_id:
                 return self._kept.conn
-            if self._kept is not None:
-                await self._doubt(self._kept.dialled)
             conn = dialled.conn.on_behalf_of(self._on_behalf)
+            before = self._kept
             self._kept = _Kept(
                 workspace_id=workspace_id, agent_id=row.id, dialled=dialled, conn=conn
             )
             self._used_at = self._means.clock.monotonic()
+            if before is not None:
+                await self._doubt(before)
             return conn
         finally:
             # Whoever comes second uses what the first has brought, and lets go of its own.

@@ -74,8 +74,7 @@ class Reaching:
 
     def in_use(self) -> set[WorkspaceId]:
         """Where a call waits just now."""
-        found = {turn.connection.in_use for turn in self._turns.values()}
-        return {workspace_id for workspace_id in found if workspace_id is not None}
+        return set[WorkspaceId]().union(*(t.connection.in_use for t in self._turns.values()))
 
     async def bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
         """The chat has been given another workspace."""
