@@ -14,9 +14,10 @@ from chatd.domain.workspace import AgentId, AgentRow
 from chatd.domain.workspace_context import Binding
 from chatd.workspaces.agent_wire import OnBehalf
 from chatd.workspaces.bound import Seen
-from chatd.workspaces.connecting import DIAL_S, Means, TurnConnection, classify
+from chatd.workspaces.connecting import DIAL_S, Means, TurnConnection
 from chatd.workspaces.dials import Dials
 from chatd.workspaces.transport import Dialled
+from chatd.workspaces.unreached import classify
 from tests.support.clock import FakeClock
 from tests.workspaces.binding_tables import (
     AWAY,

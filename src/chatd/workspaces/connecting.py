@@ -1,36 +1,35 @@
 """The connection of one turn to the agent of its chat's workspace: dialled, kept, given up.
 
-Owns what is kept for a turn, who wins when two calls dial at once, how long a dial may take and
-what is said when it does not succeed. Which agent is meant is `bound`'s business, how a dial is
-checked `dialling`'s.
+Owns what is kept for a turn, who wins when two calls dial at once, and how long a dial may take.
+Which agent is meant is `bound`'s business, how a dial is checked `dialling`'s, and what is said when
+it does not succeed `unreached`'s.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from typing import Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
 from chatd.domain.errors import ChatdError
-from chatd.domain.hands import AgentConn, AgentLost, NoHands
+from chatd.domain.hands import AgentConn, AgentLost
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.ports import Clock
 from chatd.domain.workspace import AgentId, AgentRow
 from chatd.domain.workspace_context import Binding
-from chatd.domain.workspace_rules import LOST_S, AgentUnclear, NoAgent, agent_status
+from chatd.domain.workspace_rules import AgentUnclear, NoAgent, agent_status
 from chatd.workspaces.agent_wire import OnBehalf
 from chatd.workspaces.bound import (
     ATTEMPTS,
     Bindings,
     BoundAgent,
-    Seen,
     being_changed,
     no_hands,
 )
 from chatd.workspaces.dialling import DELAY_S, Dialler, Reached
 from chatd.workspaces.dials import Dials, Stop
 from chatd.workspaces.transport import ELSEWHERE, Dialled
+from chatd.workspaces.unreached import classify, elsewhere, perhaps_slow
 
 DIAL_S: Final = 30.0
 LOOK_AGAIN_S: Final = 30.0
@@ -201,7 +200,7 @@ class TurnConnection(Generic[C]):
         except AgentLost as error:
             self.bound.forget()
             if error.code == ELSEWHERE:
-                raise NoHands(f"{error.message} {_FAR}", code=error.code) from error
+                raise elsewhere(error) from error
             raise
         return reached, rows[reached.agent_id]
 
@@ -236,28 +235,4 @@ class TurnConnection(Generic[C]):
         except (NoAgent, AgentUnclear) as error:
             return no_hands(error)
         except ChatdError:
-            return _perhaps_slow()
-
-
-_AGAIN: Final = "Call stop_workspace, then start_workspace."
-_FAR: Final = (
-    "Trying again does not help: tell the user. If that host is gone for good, create_workspace"
-    " makes a new workspace here."
-)
-
-
-def classify(seen: Seen) -> ChatdError:
-    """What to say of an agent that could not be dialled in time. To advise a restart, which ends
-    everything that runs there, takes a second sign beside the dial: a long silence."""
-    status = agent_status(seen.agent, seen.now)
-    if status == "timeout":
-        return NoHands(f"The workspace agent has never connected. {_AGAIN}")
-    heard = [at for at in (seen.agent.last_connected_at, seen.agent.disconnected_at) if at]
-    silent = seen.now - max(heard) if heard else timedelta()
-    if status == "disconnected" and silent >= timedelta(seconds=LOST_S):
-        return NoHands(f"The workspace agent has been gone for a while. {_AGAIN}")
-    return _perhaps_slow()
-
-
-def _perhaps_slow() -> AgentLost:
-    return AgentLost("The workspace agent did not answer in time; it may work next time.")
+            return perhaps_slow()
