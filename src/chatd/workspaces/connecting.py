@@ -1,8 +1,8 @@
 """The connection of one turn to the agent of its chat's workspace: dialled, kept, given up.
 
 Owns what is kept for a turn, who wins when two calls dial at once, and how long a dial may take.
-Which agent is meant is `bound`'s business, how a dial is checked `dialling`'s, and what is said when
-it does not succeed `unreached`'s.
+Which agent is meant is `bound`'s business, how a dial is checked `dialling`'s, and what is said
+when it does not succeed `unreached`'s.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a model is told of an agent that could not be reached: what is the matter, and what to do."""
+"""What a model is told of an agent that could not be reached: the matter, and what to do."""
 
 from datetime import timedelta
 from typing import Final
