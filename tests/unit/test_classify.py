@@ -317,6 +317,22 @@ def test_what_only_the_body_says_counts_too(body: str, kind: str) -> None:
     assert classify(fault("request failed", body=body, status_code=status)).kind == kind
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"detail":[{"type":"missing","msg":"Field required","input":{"content":"%s"}}]}',
+        "{\"error\":{\"message\":\"[{'msg': 'not a string', 'input': '%s'}]\",\"code\":400}}",
+        '{"error":{"message":"1 validation error [type=x, input_value=%s, input_type=str]"}}',
+    ],
+)
+def test_what_a_server_quotes_of_the_chat_is_not_what_it_says(body: str) -> None:
+    chat = "why is it overloaded? a timeout, or the rate limit, or unauthorized?"
+    assert judged("status 400", status_code=400, body=body % chat) == ("generic", False)
+    assert judged("status 429", status_code=429, body=body % chat) == ("rate_limit", True)
+    named = '{"error":{"message":"too many requests","param":"input","code":"x"}}'
+    assert judged("", body=named) == ("rate_limit", True)
+
+
 # Streams and transports
 
 

@@ -118,6 +118,7 @@ _CONTINUITY_DETAIL: Final = (
     " it, no longer stand together in the conversation."
 )
 _SERVER: Final = re.compile(r"server error")
+_ECHO: Final = re.compile(r"""(?:['"]input['"]\s*:|\binput_value=).*""", re.DOTALL)
 
 
 class _Facts(Struct, frozen=True, kw_only=True):
@@ -230,7 +231,9 @@ def _kind(fault: ProviderFault) -> _Outcome:
 
 
 def _text(fault: ProviderFault) -> str:
-    return f"{fault.message} {fault.type or ''} {fault.body or ''}".lower()
+    """Servers that validate quote what they were sent, and a chat may well speak of time-outs."""
+    said = (_ECHO.sub("", text or "") for text in (fault.message, fault.type, fault.body))
+    return " ".join(said).lower()
 
 
 def _detail(fault: ProviderFault, kind: Kind) -> str | None:
