@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from chatd.domain.errors import Unavailable
 from chatd.domain.hands import AgentLost, NoHands
 from chatd.tools.commands import ENVIRONMENT
 from tests.support.eventually import eventually
@@ -193,8 +194,9 @@ async def test_a_timeout_that_is_none_is_refused_before_anything_runs(bench: Wor
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (NoHands("This chat has no workspace. Create one with create_workspace."), "create_work"),
+        (NoHands("This chat has none. Call create_workspace."), "create_workspace."),
         (AgentLost("The workspace does not answer."), "stop_workspace, then start_workspace"),
+        (Unavailable("10.0.0.5 refuses"), "Try again in a moment."),
     ],
 )
 @pytest.mark.parametrize("name", ["execute", "read_file", "process_list"])
@@ -205,7 +207,8 @@ async def test_a_workspace_that_cannot_be_reached_is_an_answer(
     desk.line = error
     output = await desk.use(name, command="true", path="/x")
     assert output.is_error
-    assert says in output.text
+    assert output.text.endswith((says, f"{says}."))
+    assert "10.0.0.5" not in output.text
 
 
 async def test_endless_output_keeps_both_ends_and_says_so(bench: Workbench) -> None:

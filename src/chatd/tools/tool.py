@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from chatd.domain.errors import ToolError
+from chatd.domain.errors import ToolError, Unavailable
 from chatd.domain.hands import AgentLost, AgentRefused, NoHands
 from chatd.domain.model import ToolSpec
 from chatd.domain.ports import Effect, ToolContext
@@ -21,6 +21,10 @@ Act = Callable[[ToolContext, Arguments], Awaitable[ToolOutput]]
 
 TRY_AGAIN: Final = (
     "Try again in a moment; if it goes on, call stop_workspace, then start_workspace."
+)
+UNKNOWN: Final = (
+    "chatd's own database did not answer, so it is not known how this stands. Try again in a"
+    " moment."
 )
 
 
@@ -43,6 +47,9 @@ class WorkspaceTool(Struct, frozen=True, kw_only=True):
             return failed(error.message)
         except AgentLost as error:
             return failed(f"{error.message} {TRY_AGAIN}")
+        except Unavailable:
+            # Its words are for operators: they may name hosts that are nobody's business here.
+            return failed(UNKNOWN)
 
     async def recover(self, context: ToolContext) -> ToolOutput | None:
         del context

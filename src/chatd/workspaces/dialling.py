@@ -97,7 +97,8 @@ class Dialler(Generic[C]):
         except ChatdError as error:
             if self._stop.is_set:
                 raise
-            text = f"{failure.message} Nor could the workspace be looked up: {error.message}"
+            # Why not is for operators to hear.
+            text = f"{failure.message} Nor could the workspace be looked up."
             raise AgentLost(text) from error
         return await self._dial_now(current, switched=current != agent_id)
 
