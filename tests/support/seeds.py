@@ -5,6 +5,7 @@ of the kernel starts from the values, a test on a database writes the changes fi
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Literal
 
 import msgspec
@@ -100,6 +101,7 @@ def seed_state(state: State, **wanted: object) -> Seeded:
     return plant(msgspec.structs.replace(Seed(state=state), **wanted))
 
 
+@cache  # values only, all of them frozen, and the same seeds are asked for thousands of times
 def plant(seed: Seed) -> Seeded:
     """An answered question, then the state that is asked for."""
     road = _Road(_begin(seed))
