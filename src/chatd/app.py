@@ -32,7 +32,7 @@ from chatd.engine.budget import SpendLimit
 from chatd.engine.keeping import KeepingConfig
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
-from chatd.hands import Hands, Rooms, hands_config
+from chatd.hands import Hands, Rooms, check_hands, hands_config
 from chatd.models import Catalogue, directory
 from chatd.pg.config import Config
 from chatd.pg.errors import PgError
@@ -101,6 +101,7 @@ async def serve(
     """Run until `stop` is set. Everything that was started is stopped again, whatever happens, but
     for workspaces: how many of them go on is what is returned."""
     token = _given_token(env, settings)
+    check_hands(settings, env)
     own = directory(settings, env, clock)
     try:
         async with (

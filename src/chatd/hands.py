@@ -26,7 +26,7 @@ from chatd.domain.workspace import AgentRow, Problem, Template, TemplateSpec
 from chatd.domain.workspace_rules import AgentUnclear, NoAgent
 from chatd.engine.contain import contained
 from chatd.settings.tree import Settings, SettingsError
-from chatd.settings.wording import refused_entry
+from chatd.settings.wording import refused_entry, unknown_key
 from chatd.store import chats
 from chatd.store.conn import Conn, ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
@@ -83,24 +83,40 @@ class HandsConfig(Struct, frozen=True, kw_only=True):
     waits: Waits = Waits()
 
 
+def check_hands(settings: Settings, env: Mapping[str, str]) -> None:
+    """Raises what `hands_config` would for the settings, before there is anything to undo."""
+    if not settings.workspaces.enabled:
+        return
+    _templates(settings)
+    if given := env.get("CHATD_SECRET"):
+        server_secret(given, settings.data_dir)
+
+
 def hands_config(settings: Settings, env: Mapping[str, str], connect: ConnectConfig) -> HandsConfig:
     """Raises SettingsError, or another ChatdError if the data directory cannot be used."""
     chosen = settings.workspaces
-    try:
-        templates = msgspec.convert(settings.templates, tuple[TemplateFile, ...])
-    except msgspec.ValidationError as error:
-        said = refused_entry(tuple[TemplateFile, ...], list(settings.templates), error)
-        raise SettingsError(f"templates{said}") from error
     return HandsConfig(
         connect=connect,
         data_dir=settings.data_dir,
         host_id=host_id(settings.data_dir),
-        secret=server_secret(env.get("CHATD_SECRET"), settings.data_dir),
-        templates=templates,
+        # Set but empty counts as not set, as for every key.
+        secret=server_secret(env.get("CHATD_SECRET") or None, settings.data_dir),
+        templates=_templates(settings),
         roots=chosen.roots,
         allow_unsafe=chosen.allow_unsafe,
         ttl_s=str(chosen.ttl_s),
     )
+
+
+def _templates(settings: Settings) -> tuple[TemplateFile, ...]:
+    kind, given = tuple[TemplateFile, ...], list(settings.templates)
+    try:
+        templates = msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"templates{refused_entry(kind, given, error)}") from None
+    if (said := unknown_key(kind, given)) is not None:
+        raise SettingsError(f"templates{said}")
+    return templates
 
 
 class Hands:

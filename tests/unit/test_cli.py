@@ -117,12 +117,21 @@ def test_refused_settings_end_with_two_and_one_line(chatd: Chatd, command: list[
     )
 
 
-def test_a_short_token_ends_with_two_before_anything_has_begun(
-    chatd: Chatd, tmp_path: Path
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"CHATD_ADMIN_TOKEN": "x"}, "CHATD_ADMIN_TOKEN must have 16 to 4095 characters"),
+        ({"CHATD_SECRET": "x"}, "CHATD_SECRET is too short"),
+        ({"CHATD_TEMPLATES": "[{}]"}, "templates, number 1: name is missing"),
+        ({"CHATD_MODELS": '[{"name":"m","provider":"p","model":"x"}]'}, 'models "m": there is no'),
+    ],
+)
+def test_what_cannot_be_served_ends_with_two_before_anything_has_begun(
+    chatd: Chatd, tmp_path: Path, env: dict[str, str], said: str
 ) -> None:
-    ended = chatd("serve", "--port", "0", CHATD_ADMIN_TOKEN="x")
+    ended = chatd("serve", "--port", "0", **env)
     assert ended.returncode == 2
-    assert ended.stderr.startswith("chatd: CHATD_ADMIN_TOKEN must have 16 to 4095 characters")
+    assert ended.stderr.startswith(f"chatd: {said}")
     assert list(tmp_path.iterdir()) == []
 
 

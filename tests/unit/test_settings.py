@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.hands import hands_config
+from chatd.hands import check_hands
 from chatd.settings.files import default_data_dir, read_config
 from chatd.settings.keys import keys
 from chatd.settings.load import ConfigFile, load
@@ -23,7 +23,6 @@ from chatd.settings.tree import (
     Workspaces,
     redact_url,
 )
-from chatd.store.conn import ConnectConfig
 from tools.settings_table import DOCUMENT, END, render
 
 HOME = Path("/home/ada")
@@ -31,6 +30,8 @@ DATA = HOME / "data"
 FILE = Path("/etc/chatd/chatd.toml")
 POOL_SIZE = "expected a whole number from 2 to 500"
 TIME = "expected a number above 0 and up to 3600"
+SEEDS = "spec: seed: kind: expected one of empty, git, directory, demo"
+NINE = "spec: limits: processes: expected a whole number, got a text"
 
 
 def loaded(
@@ -196,14 +197,38 @@ def test_a_bad_table_is_refused_without_showing_it(toml: str, said: str) -> None
     assert "sk-1" not in refused.value.message
 
 
-def test_a_bad_template_is_refused_by_its_name(tmp_path: Path) -> None:
-    templates: tuple[dict[str, object], ...] = ({"name": "t", "spec": {}, "descripton": ""},)
-    settings = Settings(data_dir=tmp_path, templates=templates)
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ({"descripton": ""}, "unknown key descripton; did you mean description?"),
+        ({"spec": {"netwrok": "none"}}, "spec: unknown key netwrok; did you mean network?"),
+        ({"spec": {"network": "some"}}, "spec: network: expected one of none, full"),
+        ({"spec": {"seed": {"kind": "gti"}}}, SEEDS),
+        (
+            {"spec": {"seed": {"kind": "git", "url": "", "rev": ""}}},
+            "spec: seed: unknown key rev; there are url, ref",
+        ),
+        ({"spec": {"seed": {"kind": "git"}}}, "spec: seed: url is missing"),
+        (
+            {"parameters": [{"name": "a"}, {"name": "b", "defualt": ""}]},
+            "parameters: number 2: unknown key defualt; did you mean default?",
+        ),
+        ({"spec": {"limits": {"processes": "9"}}}, NINE),
+        ({"spec": {"env": {"A": 1}}}, "spec: env: expected a text, got a whole number"),
+    ],
+)
+def test_a_bad_template_is_refused_by_its_name(template: dict[str, object], said: str) -> None:
+    settings = Settings(data_dir=DATA, templates=({"name": "t", **template},))
     with pytest.raises(SettingsError) as refused:
-        hands_config(settings, {}, ConnectConfig(dsn=""))
-    assert refused.value.message == (
-        'templates "t": unknown key descripton; did you mean description?'
-    )
+        check_hands(settings, {})
+    assert refused.value.message == f'templates "t": {said}'
+
+
+def test_a_good_template_is_not_refused() -> None:
+    seed = {"kind": "git", "url": "https://git.example.org/x.git"}
+    spec = {"seed": seed, "env": {"ANY": "thing"}, "mounts": [{"source": "/a", "target": "/b"}]}
+    templates: tuple[dict[str, object], ...] = ({"name": "t", "spec": spec},)
+    check_hands(Settings(data_dir=DATA, templates=templates), {"CHATD_SECRET": ""})
 
 
 def test_the_environment_beats_the_file_and_a_flag_beats_both() -> None:

@@ -30,23 +30,21 @@ def errors() -> Generator[None]:
     """What a person can act on is one line; what is our bug keeps its traceback."""
     try:
         yield
-    except SettingsError as error:
-        _fail(error.message, 2)
     except ChatdError as error:
-        _fail(error.message, 1)
+        _fail(error)
     except ExceptionGroup as group:
         # Services run in groups, which wrap what goes wrong in them.
         expected, bugs = group.split(ChatdError)
         if expected is None or bugs is not None:
             raise
-        _fail(_leaf(expected), 1)
+        _fail(_leaf(expected))
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(130) from None
 
 
-def _leaf(group: ExceptionGroup[ChatdError]) -> str:
+def _leaf(group: ExceptionGroup[ChatdError]) -> ChatdError:
     first = group.exceptions[0]
-    return _leaf(first) if isinstance(first, ExceptionGroup) else first.message
+    return _leaf(first) if isinstance(first, ExceptionGroup) else first
 
 
 def read_settings(flags: dict[str, str | None], config: Path | None) -> Settings:
@@ -107,6 +105,6 @@ def _ending_signals() -> list[signal.Signals]:
     return numbers
 
 
-def _fail(message: str, code: int) -> NoReturn:
-    print(f"chatd: {message}", file=sys.stderr)
-    raise typer.Exit(code) from None
+def _fail(error: ChatdError) -> NoReturn:
+    print(f"chatd: {error.message}", file=sys.stderr)
+    raise typer.Exit(2 if error.code == SettingsError.code else 1) from None

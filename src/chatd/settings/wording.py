@@ -6,7 +6,7 @@ keys of providers are in there.
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from types import UnionType
 from typing import Annotated, Final, Literal, Union, get_args, get_origin
 
@@ -74,10 +74,21 @@ def refused_entry(kind: object, value: object, error: msgspec.ValidationError) -
     said = _AT.sub("", said)
     steps = [index or name for index, name in _STEP.findall(path)]
     if (field := _FIELD.fullmatch(said)) is not None:
-        said = _wrong_field(kind, steps, missing=field[1].startswith("m"), name=field[2])
+        known = _fields_at(kind, value, steps)
+        said = f"{field[2]} is missing" if field[1][0] == "m" else _unknown(field[2], known)
+    elif said.startswith("Invalid ") and (choice := _choice_at(kind, value, steps)):
+        said = f"expected one of {choice}"
     else:
         said = _plain(said)
-    return "".join([_entry(value, steps), *(f": {step}" for step in steps[1:]), f": {said}"])
+    return _placed(value, steps, said)
+
+
+def unknown_key(kind: object, value: object) -> str | None:
+    """What to say of the first key that no such table has, if there is one: what is also read from
+    elsewhere passes over such keys, and a person's slip would be passed over with them."""
+    for steps, name, known in _strangers(kind, value, []):
+        return _placed(value, steps, _unknown(name, known))
+    return None
 
 
 def nearest(unknown: str, known: Iterable[str]) -> str:
@@ -114,34 +125,86 @@ def _entry(value: object, steps: list[str]) -> str:
     return f", number {number + 1}"
 
 
-def _wrong_field(kind: object, steps: list[str], *, missing: bool, name: str) -> str:
-    if missing:
-        return f"{name} is missing"
-    known = _fields_at(kind, steps)
-    hint = nearest(name, known)
-    if not hint and known:
-        hint = f"; there are {', '.join(known)}"
+def _placed(value: object, steps: list[str], said: str) -> str:
+    inner = [f"number {int(step) + 1}" if step.isdigit() else step for step in steps[1:]]
+    return ": ".join([_entry(value, steps), *(step for step in inner if step != "..."), said])
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    listed = ", ".join(known)
+    hint = nearest(name, known) or (f"; there are {listed}" if listed else "")
     return f"unknown key {name}{hint}"
 
 
-def _fields_at(kind: object, steps: list[str]) -> Mapping[str, object]:
-    """The keys of the table at that place, if there is only one kind of table there."""
-    known: Mapping[str, object] = {}
-    for step in ("", *steps):
-        if step:
-            kind = get_args(_bare(kind))[0] if step.isdigit() else known.get(step)
-        table = _bare(kind)
-        known = fields(table) if is_section(table) else {}
-    return known
+def _strangers(
+    kind: object, value: object, steps: list[str]
+) -> Iterator[tuple[list[str], str, list[str]]]:
+    kind = _table(kind, value)
+    if isinstance(value, list | tuple) and get_origin(kind) is tuple:
+        for number, each in enumerate(msgspec.convert(value, list[object])):
+            yield from _strangers(get_args(kind)[0], each, [*steps, str(number)])
+    if isinstance(value, dict) and is_section(kind):
+        known = fields(kind)
+        tag = kind.__struct_config__.tag_field
+        for name, inner in msgspec.convert(value, dict[str, object]).items():
+            if name in known:
+                yield from _strangers(known[name], inner, [*steps, name])
+            elif name != tag:
+                yield steps, name, list(known)
+
+
+def _fields_at(kind: object, value: object, steps: list[str]) -> list[str]:
+    """The keys of the table at that place."""
+    found = _at(kind, value, steps)
+    return list(fields(found)) if is_section(found) else []
+
+
+def _choice_at(kind: object, value: object, steps: list[str]) -> str:
+    """What there is to choose from at that place: of texts, or of kinds of tables by their tag."""
+    found = _at(kind, value, steps)
+    if get_origin(found) is Literal:
+        return ", ".join(map(str, get_args(found)))
+    around = _at(kind, value, steps[:-1])
+    return ", ".join(str(table.__struct_config__.tag) for table in _tables(around))
+
+
+def _at(kind: object, value: object, steps: list[str]) -> object:
+    for step in steps:
+        kind = _table(kind, value)
+        if step.isdigit() and isinstance(value, list):
+            kind = get_args(kind)[0]
+            value = msgspec.convert(value, list[object])[int(step)]
+        elif is_section(kind) and isinstance(value, dict):
+            kind = fields(kind).get(step)
+            value = msgspec.convert(value, dict[str, object]).get(step)
+        else:
+            return None
+    return _table(kind, value)
+
+
+def _table(kind: object, value: object) -> object:
+    """Of several kinds of tables, the one that the value says it is."""
+    kind = _bare(kind)
+    if isinstance(value, dict):
+        given = msgspec.convert(value, dict[str, object])
+        for table in _tables(kind):
+            config = table.__struct_config__
+            if config.tag_field is not None and given.get(config.tag_field) == config.tag:
+                return table
+    return kind
+
+
+def _tables(kind: object) -> list[type[msgspec.Struct]]:
+    return [arg for arg in get_args(kind) if is_section(arg)]
 
 
 def _bare(kind: object) -> object:
-    """Without what is noted on it, and without `or nothing`."""
+    """Without what is noted on it, and without `or nothing`. Several kinds stay several."""
     if get_origin(kind) is Annotated:
         return _bare(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
         others = [arg for arg in get_args(kind) if arg is not type(None)]
-        return _bare(others[0]) if len(others) == 1 else None
+        return _bare(others[0]) if len(others) == 1 else kind
     return kind
 
 
