@@ -118,6 +118,14 @@ def test_a_stream_that_stops_before_its_last_event_is_incomplete(name: str) -> N
         assert classify(fault).retryable
 
 
+def test_the_last_event_counts_without_the_blank_line_after_it() -> None:
+    data = START + text_block(0, "Hi") + STOP + END
+    assert read_whole(Decoder, data.rstrip(b"\n")) == read_whole(Decoder, data)
+    half = read_whole(Decoder, data.rstrip(b"}\n"))[-1]
+    assert isinstance(half, Failed)
+    assert half.fault.incomplete
+
+
 # What comes
 
 

@@ -79,6 +79,10 @@ class Framing(Protocol):
 
     def feed(self, chunk: bytes) -> list[Event]: ...
 
+    def end(self) -> list[Event]:
+        """What the end of the stream completes. It may be cut off."""
+        ...
+
 
 class Decoder:
     """One answer."""
@@ -113,7 +117,12 @@ class Decoder:
         return out
 
     def close(self) -> list[ModelEvent]:
-        return [] if self._done else self._failed(incomplete())
+        out: list[ModelEvent] = []
+        if not self._done:
+            for name, data in self._framing.end():
+                if _is_readable(data):
+                    self._event(name, data, out)
+        return out if self._done else [*out, *self._failed(incomplete())]
 
     def _failed(self, fault: ProviderFault) -> list[ModelEvent]:
         self._done = True
@@ -242,6 +251,14 @@ class Decoder:
 _BLOCK_TYPES: Final = frozenset(
     {"text", "thinking", "redacted_thinking", "tool_use", "server_tool_use"}
 )
+
+
+def _is_readable(data: bytes) -> bool:
+    try:
+        read(EVENT, data)
+    except UNREADABLE:
+        return False
+    return True
 
 
 def _result(raw: Raw) -> ModelEvent:

@@ -68,6 +68,10 @@ class EventStream:
         del self._buffer[:start]
         return events
 
+    def end(self) -> list[Event]:
+        """Nothing: a message says how long it is."""
+        return []
+
     def _complete(self, start: int) -> int | None:
         """The length of the message that begins here, if all of it has come."""
         if len(self._buffer) - start < _PRELUDE.size:
