@@ -12,13 +12,12 @@ from msgspec import Raw
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model import (
     Failed,
-    Finished,
-    FinishReason,
     ModelEvent,
     ProviderFault,
     ResultDone,
 )
 from chatd.domain.parts import checked_json
+from chatd.providers.anthropic.finish import error_fault, finished
 from chatd.providers.anthropic.metadata import Kept, keep
 from chatd.providers.anthropic.open_blocks import (
     OpenBlock,
@@ -57,19 +56,6 @@ from chatd.providers.faults import garbled, incomplete
 from chatd.providers.reading import UNREADABLE, read
 from chatd.providers.schema import ToolNames
 from chatd.providers.sse import BrokenFraming, Event, SseParser
-
-_REASONS: Final[dict[str, FinishReason]] = {
-    "end_turn": "stop",
-    "pause_turn": "stop",
-    "stop_sequence": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_use": "tool-calls",
-    "refusal": "content-filter",
-    "content_filtered": "content-filter",
-    "guardrail_intervened": "content-filter",
-}
-
 
 _MAX_UNKNOWN: Final = 20
 
@@ -157,7 +143,7 @@ class Decoder:
             case MessageStop():
                 return self._finish()
             case ErrorEvent():
-                return self._failed(_fault(event, data))
+                return self._failed(error_fault(event, data))
             case Ping() | BlockDelta():
                 pass
         return []
@@ -227,25 +213,8 @@ class Decoder:
             return self._failed(incomplete("the stream ended without saying why"))
         events = [event for index in sorted(self._open) for event in self._end(index)]
         self._done = True
-        details = self._stop.stop_details
-        finished = Finished(
-            reason=_REASONS.get(self._stop.stop_reason, "other"),
-            usage=self._usage.total(),
-            response_id=self._response_id,
-            explanation=details and (details.explanation or details.category),
-            provider_metadata=self._metadata(self._stop),
-        )
-        return [*events, finished]
-
-    def _metadata(self, stop: Stop) -> Raw:
-        said: dict[str, object] = {"stop_reason": stop.stop_reason}
-        if stop.stop_sequence is not None:
-            said["stop_sequence"] = stop.stop_sequence
-        if stop.stop_details is not None and stop.stop_details.category is not None:
-            said["category"] = stop.stop_details.category
-        if self._unknown:
-            said["unknown_blocks"] = self._unknown
-        return Raw(msgspec.json.encode({"anthropic": said}))
+        usage = self._usage.total()
+        return [*events, finished(self._stop, usage, self._response_id, self._unknown)]
 
 
 _BLOCK_TYPES: Final = frozenset(
@@ -279,11 +248,3 @@ def content_is_error(content: Raw) -> bool:
         return TYPED.decode(content).type.endswith("_error")
     except UNREADABLE:
         return False
-
-
-def _fault(event: ErrorEvent, data: bytes) -> ProviderFault:
-    return ProviderFault(
-        message=event.error.message or event.error.type,
-        type=event.error.type,
-        body=data[:4096].decode("utf-8", "replace"),
-    )
