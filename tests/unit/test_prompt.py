@@ -214,7 +214,7 @@ def test_instruction_files_of_one_message_are_told_once(count: int) -> None:
 
 def test_instruction_files_outlive_a_summary_and_the_newest_count() -> None:
     prompt = built(
-        message(1, "user", context("A", "from the old workspace", "w0"), visibility="model"),
+        message(1, "user", context("D", "from the old workspace", "w0"), visibility="model"),
         message(2, "user", context("A", "stale"), context("B", "rule b"), visibility="model"),
         message(3, "user", context("A", "rule a"), visibility="model"),
         message(4, "user", context("C", "gone"), visibility="model", deleted=True),
