@@ -465,6 +465,14 @@ def test_errors_come_in_many_forms(data: bytes, message: str, status: int | None
     assert (fault.message, fault.status_code) == (message, status)
 
 
+def test_of_an_error_the_word_is_kept_and_not_more_than_its_beginning() -> None:
+    said = b'{"error":{"message":"m","code":"429","type":"tokens","more":"%s"}}' % (b"x" * 9000)
+    fault = failed(b"data: " + said + b"\n\n")
+    assert (fault.status_code, fault.type) == (429, "tokens")
+    assert fault.body is not None
+    assert len(fault.body) == 2000
+
+
 @pytest.mark.parametrize("nothing", [b"null", b"false", b'""'])
 def test_an_error_of_nothing_is_none(nothing: bytes) -> None:
     said = b'data: {"error":%s,"choices":[{"delta":{"content":"Hi"},"error":%s}]}\n\n'
