@@ -22,8 +22,9 @@ SETUP = $(BIN)/python tools/environment.py --check $@ 2>/dev/null && exit 0; \
 # All of them, whichever fail. The types take longest and one core, so the rest runs beside them;
 # what they print waits until it is their turn. Collecting the tests leaves them compiled, once,
 # for the processes that then run them; whether they can be collected, those will say.
-CHECKS = types=$$(mktemp) || exit 1; trap 'rm -f "$$types"' EXIT; failed=0; \
+CHECKS = types=$$(mktemp) || exit 1; failed=0; \
 	$(BIN)/pyright --warnings >"$$types" 2>&1 & typing=$$!; \
+	trap 'rm -f "$$types"' EXIT; trap 'kill $$typing; exit 130' INT TERM; \
 	$(BIN)/ruff format --quiet --check . || { echo "Run make fmt."; failed=1; }; \
 	$(BIN)/ruff check --quiet . || failed=1; \
 	$(BIN)/lint-imports --no-logo || failed=1; \
