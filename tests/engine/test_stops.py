@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from chatd.domain.chat import Episode
+from chatd.parts.replay import read_episode
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.house import House, a_house, a_house_with
@@ -81,25 +83,58 @@ async def nobody(house: House) -> bool:
     return len(house.replica.left) == 0
 
 
+@pytest.mark.promise("P4")
 async def test_a_stop_that_nobody_carries_out_ends_by_its_deadline(
     dsn: str, clock: FakeClock
 ) -> None:
-    """The owner has not heard of it; the next tick ends the stop for it."""
+    """The owner has not heard of it; the next tick ends the stop for it, and keeps what others
+    have seen."""
     gate = Gate()
     async with a_house(dsn, clock=clock) as house:
         house.says("so far", gate)
         chat_id = await house.create("go")
-        await gate.reached.wait()
+        episode = Episode.of(await house.chat(chat_id))
+        await eventually(lambda: is_journaled(house, episode))
         await freeze(house, chat_id)
         await age(house.pool, [chat_id], seconds=11)
         await clock.pass_over("tick")
         chat = await house.until(chat_id, "W")
         assert chat.worker_id is None
-        assert await house.transcript(chat_id) == ["user: go"]
+        kept = ["user: go", "assistant: so far"]
+        assert await house.transcript(chat_id) == kept
         # The runner that has slept through it all is refused.
         gate.open()
         await house.rests(chat_id)
+        assert await house.transcript(chat_id) == kept
+
+
+@pytest.mark.promise("P2")
+async def test_a_stop_ends_by_its_deadline_even_if_nothing_of_it_can_be_kept(
+    dsn: str, clock: FakeClock
+) -> None:
+    gate = Gate()
+    async with a_house(dsn, clock=clock) as house:
+        house.says("unwritable", gate)
+        chat_id = await house.create("go")
+        episode = Episode.of(await house.chat(chat_id))
+        await eventually(lambda: is_journaled(house, episode))
+        await freeze(house, chat_id)
+        await age(house.pool, [chat_id], seconds=11)
+        await house.pool.execute(
+            """ALTER TABLE chat_messages ADD CONSTRAINT unwritable CHECK (role <> 'assistant')
+               NOT VALID"""
+        )
+        try:
+            await clock.pass_over("tick")
+            await house.until(chat_id, "W")
+        finally:
+            await house.pool.execute("ALTER TABLE chat_messages DROP CONSTRAINT unwritable")
+        await house.events.wait("sweep_failed", chat_id=chat_id)
         assert await house.transcript(chat_id) == ["user: go"]
+
+
+async def is_journaled(house: House, episode: Episode) -> bool | None:
+    return bool(await read_episode(house.pool, episode)) or None
 
 
 @pytest.mark.promise("P11")

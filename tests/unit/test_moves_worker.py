@@ -274,3 +274,20 @@ def test_a_stop_ends_in_time_whatever_the_tool_does(
     assert rows.chat.state == target
     assert "tool: c1 failed" in tell(rows.messages)
     assert rows.chat.epoch == seeded.chat.epoch + owned
+
+
+@pytest.mark.promise("P4", "P9")
+@pytest.mark.parametrize(
+    ("calls", "shown", "kept"),
+    [
+        ("none", draft("assistant", text("Once upon"), call("c9")), "assistant: Once upon [c9]"),
+        ("local", draft("tool", result("c1", "execute")), "tool: c1 done"),
+    ],
+)
+def test_a_stop_that_ends_late_keeps_what_was_shown(calls: str, shown: Draft, kept: str) -> None:
+    """Then what is open is answered, then the next message comes."""
+    seeded = seed_state(State.I1, calls=calls)
+    rows = write(seeded, expire_interrupt(seeded.chat, (shown,)))
+    open_still = "tool: c9 failed" if calls == "none" else "tool: c2 failed"
+    assert tell(rows.messages)[-3:] == [kept, open_still, "user: plain 0"]
+    assert (rows.chat.state, rows.chat.worker_id) == (State.P0, None)

@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct
 from chatd.domain import summary
 from chatd.domain.assemble import merged
 from chatd.domain.blocks import json_args
+from chatd.domain.chat import Chat
 from chatd.domain.heal import heal_raw, parse
 from chatd.domain.ids import ToolCallId
 from chatd.domain.messages import Draft, PendingCall, Role, local_calls
@@ -56,6 +57,13 @@ def partial(
             case _:
                 pass
     return Partial(content=said.content(), results=tuple(results.values()))
+
+
+def last_words(chat: Chat, shown: Iterable[LivePart], at: str | None) -> tuple[Draft, ...]:
+    """What a stop of `chat` keeps of what was shown, as messages."""
+    found = partial(shown, chat.pending_calls, at)
+    answer = Draft(role="assistant", content=found.content, model_config_id=chat.model_config_id)
+    return (*((answer,) if found.content else ()), *found.results)
 
 
 def _is_providers(part: KnownPart) -> bool:

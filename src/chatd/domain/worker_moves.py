@@ -101,10 +101,12 @@ def reap(chat: Chat, worker: WorkerId) -> Change:
     return change.fail(CRASHED)
 
 
-def expire_interrupt(chat: Chat) -> Change:
-    """I -> W|P. Whatever the tool does, a stop ends in time."""
+def expire_interrupt(chat: Chat, shown: tuple[Draft, ...] = ()) -> Change:
+    """I -> W|P. Whatever the tool does, a stop ends in time. What was shown is all that there
+    is to save: whoever knew more has not come."""
     require(chat, Move.EXPIRE_INTERRUPT)
-    return _after_interrupt(Change.of(chat).answer_open_calls(), keep_owner=False)
+    change = _append(chat, shown, frozenset())
+    return _after_interrupt(change.answer_open_calls(), keep_owner=False)
 
 
 def expire_action(chat: Chat) -> Change:
@@ -123,12 +125,16 @@ def _after_interrupt(change: Change, *, keep_owner: bool) -> Change:
 def _write(chat: Chat, step: Step, move: Move) -> Change:
     step.fence.check(chat)
     require(chat, move)
+    return _append(chat, step.messages, step.client_tools).paid(step.usage)
+
+
+def _append(chat: Chat, drafts: tuple[Draft, ...], client_tools: frozenset[str]) -> Change:
     change = Change.of(chat)
     still_open = {call.id: call for call in chat.pending_calls}
-    for draft in step.messages:
-        _settle(still_open, draft, step.client_tools)
+    for draft in drafts:
+        _settle(still_open, draft, client_tools)
         change = change.append(draft)
-    return change.open(tuple(still_open.values())).paid(step.usage)
+    return change.open(tuple(still_open.values()))
 
 
 def _settle(

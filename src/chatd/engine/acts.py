@@ -28,7 +28,7 @@ from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.failures import ModelFailed
 from chatd.domain.messages import Draft, UsageEntry
 from chatd.domain.model import ProviderFailed
-from chatd.domain.partial import LivePart, partial
+from chatd.domain.partial import LivePart, last_words
 from chatd.domain.ports import Env, Models, ToolSource
 from chatd.engine.asking import Asking
 from chatd.engine.commit import Committer
@@ -201,11 +201,7 @@ class Acts:
         """From what viewers were shown, before the chat was taken from whoever heard it. However
         often it was taken over since: whoever takes a stop over begins no episode."""
         chat = job.chat
-        found = partial(await self._shown(Episode.of(chat)), chat.pending_calls, at)
-        answer = Draft(
-            role="assistant", content=found.content, model_config_id=chat.model_config_id
-        )
-        return (*((answer,) if found.content else ()), *found.results)
+        return last_words(chat, await self._shown(Episode.of(chat)), at)
 
     async def _shown(self, episode: Episode) -> tuple[LivePart, ...]:
         """It may have been this very replica, and what it showed not be written down yet."""

@@ -36,7 +36,7 @@ RELEASE_S: Final = 1.0
 AGAIN_S: Final = 1.0
 LOOK_S: Final = 4.0
 """How often the rows of running chats are looked at, hints or not: a stop whose hint was lost must
-be heard of before its deadline, or what was said would be lost with it."""
+be heard of before its deadline, or what only its owner knows of it would be lost."""
 
 
 class WorkerConfig(Struct, frozen=True, kw_only=True):
