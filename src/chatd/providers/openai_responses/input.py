@@ -2,9 +2,7 @@
 
 Everything is sent in full, each time: nothing depends on what the API may have
 stored. What came from it goes back as it came, as long as it still stands
-together: the API refuses reasoning without the item after it, and an item that
-came after reasoning without that. An item that lost its reasoning goes without
-the id by which the API would know; a search, which cannot, is left out.
+together, which is the business of `drafts`.
 """
 
 from typing import Final
@@ -23,6 +21,7 @@ from chatd.domain.model import (
 )
 from chatd.providers.files import RESPONSES, Document, Image, Media, Note, TextFile, as_text, fit
 from chatd.providers.openai_responses import wire
+from chatd.providers.openai_responses.drafts import DraftItem, standing_together
 from chatd.providers.openai_responses.sent import (
     ComputerCallOutput,
     FunctionCall,
@@ -52,19 +51,6 @@ _NO_PICTURE: Final = (
 )
 
 
-class _Draft(Struct, frozen=True, kw_only=True):
-    """An item of an answer. `bare` is its form without its id, if it can do without.
-
-    `id` is that of reasoning, `after` that of the reasoning before the item.
-    """
-
-    item: InputItem
-    bare: InputItem | None
-    after: str | None = None
-    id: str | None = None
-    reasoning: bool = False
-
-
 class InputBuilder:
     """Builds the items of one request. `system_role` is what the model calls our system."""
 
@@ -85,7 +71,7 @@ class InputBuilder:
                 if content := _user_content(message):
                     self.items.append(Message(role="user", content=content))
             case "assistant":
-                self.items.extend(_standing_together(self._drafts(message)))
+                self.items.extend(standing_together(self._drafts(message)))
             case "tool":
                 for part in message.parts:
                     if isinstance(part, PromptResult) and not part.provider_executed:
@@ -93,8 +79,8 @@ class InputBuilder:
 
     # What the model said
 
-    def _drafts(self, message: PromptMessage) -> list[_Draft]:
-        drafts: list[_Draft] = []
+    def _drafts(self, message: PromptMessage) -> list[DraftItem]:
+        drafts: list[DraftItem] = []
         said: list[tuple[PromptText, Kept]] = []
         for part in message.parts:
             if isinstance(part, PromptText):
@@ -116,46 +102,46 @@ class InputBuilder:
         drafts.extend(_messages(said))
         return drafts
 
-    def _reasoning(self, part: PromptReasoning) -> _Draft | None:
+    def _reasoning(self, part: PromptReasoning) -> DraftItem | None:
         """Reasoning, or an item of a kind that we do not know and only carry."""
         kept = unpack(part.provider_metadata, self._origin)
         if kept is None or kept.item is UNSET:
             return None
         try:
             if read(wire.HEAD, kept.item).type != "reasoning":
-                return _Draft(item=kept.item, bare=None, after=kept.after)
+                return DraftItem(item=kept.item, bare=None, after=kept.after)
             sealed = read(_SEALED, kept.item)
         except UNREADABLE:
             return None
         if not sealed.encrypted_content and not sealed.content:
             return None
-        return _Draft(item=kept.item, bare=None, id=kept.id, after=kept.after, reasoning=True)
+        return DraftItem(item=kept.item, bare=None, id=kept.id, after=kept.after, reasoning=True)
 
-    def _search(self, part: PromptCall) -> _Draft | None:
+    def _search(self, part: PromptCall) -> DraftItem | None:
         kept = unpack(part.provider_metadata, self._origin)
         if kept is None or kept.item is UNSET:
             return None
-        return _Draft(item=kept.item, bare=None, after=kept.after)
+        return DraftItem(item=kept.item, bare=None, after=kept.after)
 
-    def _call(self, part: PromptCall) -> _Draft:
+    def _call(self, part: PromptCall) -> DraftItem:
         kept = unpack(part.provider_metadata, self._origin)
         if kept is not None and kept.item is not UNSET:
             computer = _computer_call(kept.item)
             if computer is not None:
                 self._computer_calls[part.id] = computer
                 bare = _without_id(kept.item)
-                return _Draft(item=kept.item, bare=bare, after=kept.after)
+                return DraftItem(item=kept.item, bare=bare, after=kept.after)
         bare = FunctionCall(
             call_id=wire_call_id(part.id),
             name=self._names.wire(part.name),
             arguments=bytes(part.input).decode("utf-8", "replace"),
         )
         if kept is None:
-            return _Draft(item=bare, bare=bare)
+            return DraftItem(item=bare, bare=bare)
         # The API refuses an id that does not say what it is the id of.
         own = kept.id if kept.id is not None and kept.id.startswith("fc") else UNSET
         item = msgspec.structs.replace(bare, id=own)
-        return _Draft(item=item, bare=bare, after=kept.after)
+        return DraftItem(item=item, bare=bare, after=kept.after)
 
     # What the tools answered
 
@@ -215,7 +201,7 @@ def _file(file: PromptFile) -> InputContent:
             return InputText(text=f"[A file ({fitted.media_type}) is not shown.]")
 
 
-def _messages(said: list[tuple[PromptText, Kept]]) -> list[_Draft]:
+def _messages(said: list[tuple[PromptText, Kept]]) -> list[DraftItem]:
     """Texts that were one message become one again."""
     if not said:
         return []
@@ -224,7 +210,7 @@ def _messages(said: list[tuple[PromptText, Kept]]) -> list[_Draft]:
     whole = "\n\n".join(part.text for part, _ in said)
     bare = Message(role="assistant", content=whole, phase=phase)
     if kept.id is None or not kept.id.startswith("msg"):
-        return [_Draft(item=bare, bare=bare, after=kept.after)]
+        return [DraftItem(item=bare, bare=bare, after=kept.after)]
     content: list[OutputText | Refusal] = [
         Refusal(refusal=part.text) if of.refusal else OutputText(text=part.text, annotations=[])
         for part, of in said
@@ -232,7 +218,7 @@ def _messages(said: list[tuple[PromptText, Kept]]) -> list[_Draft]:
     item = OutputMessage(
         id=kept.id, role="assistant", status="completed", content=content, phase=phase
     )
-    return [_Draft(item=item, bare=bare, after=kept.after)]
+    return [DraftItem(item=item, bare=bare, after=kept.after)]
 
 
 class _Sealed(Struct, frozen=True):
@@ -256,25 +242,3 @@ def _without_id(raw: Raw) -> Raw:
     fields = read(_FIELDS, raw)
     fields.pop("id", None)
     return Raw(msgspec.json.encode(fields))
-
-
-def _standing_together(drafts: list[_Draft]) -> list[InputItem]:
-    """Backwards: reasoning stays if something that stays came after it."""
-    needed: set[str] = set()
-    standing: set[str] = set()
-    for draft in reversed(drafts):
-        if draft.reasoning and draft.id is not None:
-            if draft.id not in needed:
-                continue
-            standing.add(draft.id)
-        if draft.after is not None:
-            needed.add(draft.after)
-    items: list[InputItem] = []
-    for draft in drafts:
-        if draft.reasoning:
-            item = draft.item if draft.id is None or draft.id in standing else None
-        else:
-            item = draft.item if draft.after is None or draft.after in standing else draft.bare
-        if item is not None:
-            items.append(item)
-    return items
