@@ -12,7 +12,7 @@ from chatd.domain.errors import ToolError
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.ports import Env, ToolContext
 from chatd.domain.provisioning import Outcome, Wish
-from chatd.domain.workspace import BuildId, Problem, Template, VersionId, Workspace
+from chatd.domain.workspace import AgentRow, BuildId, Problem, Template, VersionId, Workspace
 from chatd.domain.workspace_names import generated_name, name_for
 from chatd.domain.workspace_parameters import resolve_parameters
 from chatd.domain.workspace_rules import (
@@ -129,6 +129,14 @@ class Making:
         told = replace(told_of(seen), stopped=True)
         failed = await self.ended(build.id, told, "stop_workspace")
         return failed or replace(told, build_id=str(build.id))
+
+    async def answering(self, seen: Standing) -> AgentRow | None:
+        """The agent of a workspace of which the rows say that it is gone, if it answers."""
+        try:
+            agent = choose_agent(seen.agents)
+        except (NoAgent, AgentUnclear):
+            return None
+        return agent if await self._waiting.answers(agent) else None
 
     async def ended(
         self, build_id: BuildId, told: Outcome, tool: str = "start_workspace"

@@ -20,6 +20,7 @@ from chatd.domain.workspace_rules import (
     AwaitBuild,
     IsStopped,
     MakeBuild,
+    MakeNew,
     NoWorkspace,
     Standing,
     Unclear,
@@ -69,7 +70,15 @@ class Provisioning:
                 case AwaitAgent() | Unclear() as step:
                     told = replace(told, already_exists=True, no_build=True)
                     return await self._making.ready(context.chat, told, step)
-                case _:
+                case MakeNew(because="unreachable"):
+                    # So the rows say, which may be late: a workspace with a chat's files in it
+                    # is not given up before it was asked itself.
+                    if (agent := await self._making.answering(seen)) is None:
+                        return await self._making.create(context, wish, offer)
+                    told = replace(told, already_exists=True, no_build=True)
+                    step = AwaitAgent(agent=agent, dial=True)
+                    return await self._making.ready(context.chat, told, step)
+                case MakeNew():
                     return await self._making.create(context, wish, offer)
         raise _busy()
 

@@ -94,6 +94,14 @@ class Waiting:
         told = replace(told, agent_status="not_ready", agent_error=pulse.message)
         return told if pulse.code == ELSEWHERE else _with(told, NOT_READY)
 
+    async def answers(self, agent: AgentRow) -> bool:
+        """Asked once."""
+        try:
+            await self._ping(agent)
+        except (AgentLost, AgentRefused):
+            return False
+        return True
+
     async def _pulse(self, agent: AgentRow) -> Pulse | AgentLost | AgentRefused:
         patience = Patience(self._clock, self._waits.agent_s, "agent")
         while True:
