@@ -10,7 +10,7 @@ from chatd.store import chats, front
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.stream.feeds import Feeds, FeedsConfig
-from chatd.stream.sharing import Shared
+from chatd.stream.sharing import Shared, SharedByVersion, Stuck
 from tests.stream.conftest import House
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
@@ -50,7 +50,7 @@ async def wants(
     shared: Shared[int], group: asyncio.TaskGroup, many: int
 ) -> list[asyncio.Task[int]]:
     before = shared.wanted
-    tasks = [group.create_task(shared.get()) for _ in range(many)]
+    tasks = [group.create_task(shared.get(30)) for _ in range(many)]
 
     async def look() -> bool:
         return shared.wanted == before + many
@@ -97,7 +97,7 @@ async def test_a_read_that_fails_fails_for_all_who_share_it_and_not_for_the_next
 
     async def refused() -> None:
         with pytest.raises(Unavailable):
-            await shared.get()
+            await shared.get(30)
 
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         (first,) = await wants(shared, group, 1)
@@ -119,18 +119,34 @@ async def test_a_read_that_fails_fails_for_all_who_share_it_and_not_for_the_next
         assert await again == 3
 
 
-async def test_nobody_waits_for_long_for_the_read_of_another() -> None:
+async def test_nobody_waits_longer_than_they_like_for_the_read_of_another() -> None:
     reads = Reads()
-    shared = Shared(reads, patience_s=0)
+    shared = Shared(reads)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         (stuck,) = await wants(shared, group, 1)
         await reads.under_way(1)
-        (other,) = await wants(shared, group, 1)
+        with pytest.raises(Stuck):
+            await shared.get(0)
+        assert shared.wanted == 1
+        stuck.cancel()
+    assert shared.wanted == 0
+
+
+async def test_those_who_give_up_on_a_read_share_another() -> None:
+    reads = Reads()
+
+    async def read(_version: int) -> int:
+        return await reads()
+
+    shared = SharedByVersion(read, patience_s=0.001)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        stuck = group.create_task(shared.get(0))
+        await reads.under_way(1)
+        other = group.create_task(shared.get(0))
         await reads.under_way(2)
         reads.end()
         assert await other == 2
         stuck.cancel()
-    assert shared.wanted == 0
 
 
 @pytest.mark.promise("P8")

@@ -7,33 +7,25 @@ under way get a few seconds, and what is left is cut off. Signals are the comman
 import asyncio
 import errno
 import socket
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 import uvicorn
 from msgspec import Struct
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from chatd.api.asgi import Receive, Scope, Send
+from chatd.api.connection import Connection
 from chatd.domain.errors import ChatdError
 
 PING_S: Final = 15.0
 PONG_WITHIN_S: Final = 10.0
 IDLE_S: Final = 75
 MAX_SOCKET_MESSAGE: Final = 64 * 1024
-MAX_HEAD: Final = 64 * 1024
 DEAD_AFTER_MS: Final = 30_000
 MAX_PORT: Final = 65_535
-
-
-_TOO_LARGE: Final = b'{"code":"too_large","message":"The head of the request is too large."}'
-_HEAD_TOO_LARGE: Final = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
-    b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(_TOO_LARGE), _TOO_LARGE)
-)
 
 
 class Application(Protocol):
@@ -97,54 +89,6 @@ async def serve_on(
     finally:
         server.cut_off()
         listening.close()
-
-
-class _Connection(HttpToolsProtocol):
-    """Bounds what uvicorn keeps without a bound: the head of a request, and what may follow its
-    body. All that was heard since the last piece of a body counts, to about a read's length. And
-    when the client goes, uvicorn tells the last request that came; here all are told."""
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        server_state: ServerState,
-        app_state: dict[str, object],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self._heard = 0
-        self._asked: deque[RequestResponseCycle] = deque()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        for cycle in self._asked:
-            cycle.disconnected = True
-            cycle.message_event.set()
-
-    def data_received(self, data: bytes) -> None:
-        self._heard += len(data)
-        super().data_received(data)
-        if self._heard <= MAX_HEAD or self.transport.is_closing():
-            return
-        if not self.cycle or self.cycle.response_complete:
-            self.transport.write(_HEAD_TOO_LARGE)
-        self.transport.close()
-
-    def on_headers_complete(self) -> None:
-        self._heard = 0
-        super().on_headers_complete()
-        while self._asked and self._asked[0].response_complete:
-            self._asked.popleft()
-        if self.cycle:
-            self._asked.append(self.cycle)
-
-    def on_body(self, body: bytes) -> None:
-        self._heard = 0
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._heard = 0
-        super().on_message_complete()
 
 
 class _Server(uvicorn.Server):
@@ -215,7 +159,7 @@ def _is_between_requests(connection: HttpToolsProtocol) -> bool:
 def _config(app: Application, patience: Patience) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=_Connection,
+        http=Connection,
         ws="websockets-sansio",
         loop="none",
         lifespan="off",

@@ -24,7 +24,7 @@ from chatd.store.conn import Conn
 from chatd.store.transact import Applied
 from chatd.stream.chain import Chain
 from chatd.stream.live import Live, is_live
-from chatd.stream.sharing import Shared
+from chatd.stream.sharing import SharedByVersion
 
 
 class Group(Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class Feed:
         self._live = live
         self._ask = ask
         self._line = line
-        self._joining: dict[int, Shared[Group]] = {}
+        self._leading = SharedByVersion(self._lead_from)
         self._wanted = 0
         self._must_look = False
         self._heard_early = False
@@ -96,14 +96,7 @@ class Feed:
         """What brings a viewer from this version (0: nothing yet) to now. It must hold its
         place in the chain before: what comes in between is then behind that place. Those who
         come together from the same version share it, encoded once."""
-        shared = self._joining.get(version)
-        if shared is None:
-            shared = self._joining[version] = Shared(lambda: self._lead_from(version))
-        try:
-            return await shared.get()
-        finally:
-            if not shared.wanted:
-                self._joining.pop(version, None)
+        return await self._leading.get(version)
 
     async def _lead_from(self, version: int) -> Group:
         async with self._line:
