@@ -35,6 +35,9 @@ from tests.support.clock import FakeClock
 from tests.support.database import scratch_space
 from tests.support.eventually import eventually
 
+# Real processes, on a machine that may be busy. Each test has a bound of its own, which is less.
+pytestmark = pytest.mark.timeout(150)
+
 CHATD = Path(sys.executable).with_name("chatd")
 LAST_LINE = "Ctrl-C stops."
 TOKEN = "a-token-of-the-tests"
