@@ -29,6 +29,9 @@ ANSWER_S: Final = 60.0
 START_S: Final = 20.0
 TRIES: Final = 8
 FIRST_PAUSE_S: Final = 0.02
+LOOKS: Final = 40
+LOOK_S: Final = 0.5
+"""Some twenty seconds for a supervisor to follow another, however busy the host is."""
 MAX_REPLY: Final = 4 * 1024 * 1024
 
 
@@ -120,13 +123,13 @@ class Supervision:
     async def _ask_if_there(self, question: dict[str, object]) -> Reply | None:
         """Nobody is there only if nobody holds the lock either: a supervisor that was killed is
         followed by another, with all that it kept."""
-        for number in range(TRIES):
+        for number in range(LOOKS):
             try:
                 return await self._once(question)
             except NotThere:
                 if self._abandoned():
                     return None
-            await self._clock.sleep(FIRST_PAUSE_S * 2**number, "supervisor")
+            await self._clock.sleep(min(FIRST_PAUSE_S * 2**number, LOOK_S), "supervisor")
         raise Unavailable("The supervisor of local workspaces does not answer.")
 
     def _abandoned(self) -> bool:
