@@ -190,8 +190,11 @@ async def test_stopping_ends_everything_and_keeps_the_files(rig: Rig) -> None:
 
 
 async def test_two_servers_share_one_supervisor(rig: Rig) -> None:
-    """Both find none and start one; one of the two gives way."""
+    """Both find none and start one; one of the two gives way. Nor do they make one workspace at
+    the same time."""
     other = Rig(LocalConfig(data_dir=rig.data_dir, host_id=HOST))
+    for each in (rig, other):
+        await each.backend.prepare()
     async with asyncio.TaskGroup() as tasks:
         first = tasks.create_task(rig.start())
         second = tasks.create_task(other.start())

@@ -40,6 +40,7 @@ from chatd.workspaces.local.old_kits import Hold, remove_unused
 from chatd.workspaces.local.opening import (
     AgentStart,
     Opening,
+    alone,
     check_cancelled,
     fill_home,
     order_for,
@@ -145,8 +146,9 @@ class LocalBackend:
         if found is None or found.build != build:
             await self._supervision.stop(str(workspace), build)
             with in_words("The workspace cannot be made"):
-                await fill_home(opening, trash=self._layout.trash, grounds=self._grounds)
-                await run_startup(opening)
+                async with alone(opening):
+                    await fill_home(opening, trash=self._layout.trash, grounds=self._grounds)
+                    await run_startup(opening)
             await self._launch(opening)
         return [self._agent_spec(context, level, opening.directory)]
 

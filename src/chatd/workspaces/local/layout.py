@@ -45,6 +45,11 @@ class Spot(msgspec.Struct, frozen=True, kw_only=True):
         return self.root / "log"
 
     @property
+    def lock(self) -> Path:
+        """Held by whoever makes the workspace ready."""
+        return self.root / "lock"
+
+    @property
     def account(self) -> Path:
         return self.root / "account"
 

@@ -5,8 +5,13 @@ and asks the supervisor.
 """
 
 import asyncio
+import contextlib
+import fcntl
 import json
+import os
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -19,6 +24,9 @@ from chatd.workspaces.local.plan import CONFIG_FD, Order, Plan
 from chatd.workspaces.local.recipes import Room, environment, plan, view
 from chatd.workspaces.local.removal import discard
 from chatd.workspaces.local.seeds import Grounds, Seeding, fill
+from chatd.workspaces.local.waiting import pause
+
+LOOK_S: Final = 0.1
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +50,28 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"AgentStart(id={self.id})"
+
+
+@contextlib.asynccontextmanager
+async def alone(opening: Opening) -> AsyncGenerator[None]:
+    """A server that was taken for dead may still be at it; it loses its hold when it dies."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock = os.open(opening.spot.lock, flags, 0o600)
+    try:
+        while not _take(lock):
+            await pause(opening.context.cancelled, LOOK_S)
+            check_cancelled(opening.context)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _take(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 async def fill_home(opening: Opening, *, trash: Path, grounds: Grounds) -> None:
