@@ -65,7 +65,7 @@ async def test_a_replica_that_leaves_commits_its_step_and_another_goes_on(dsn: s
 async def test_what_a_replica_cut_off_ran_is_run_by_another(dsn: str, proxy: Proxy) -> None:
     """To the others a replica without its database is dead; it may not write when it is back."""
     gate = Gate()
-    async with FakeCompatible.running() as api, a_house_with(dsn, api) as lives:
+    async with FakeCompatible.running() as api, a_house_with(dsn, api, worker=HASTY) as lives:
         async with a_house_with(proxy.dsn, api) as dies:
             dies.says("half an ans", gate)
             chat_id = await dies.create("go")
@@ -85,7 +85,7 @@ async def test_a_stop_keeps_what_a_dead_replica_had_shown(dsn: str, proxy: Proxy
     gate = Gate()
     async with (
         FakeCompatible.running() as api,
-        a_house_with(dsn, api) as lives,
+        a_house_with(dsn, api, worker=HASTY) as lives,
         a_house_with(proxy.dsn, api, worker=HASTY) as dies,
     ):
         dies.says("half an ans", gate)
