@@ -20,7 +20,7 @@ from chatd.domain.model import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock, Env, ModelChoice
 from chatd.providers.directory import GONE, Directory, misfit
 from chatd.providers.secret import Secret
-from chatd.providers.settings import KEY_VARIABLES, Kind, ProviderSettings
+from chatd.providers.settings import KEY_VARIABLES, Kind, ProviderSettings, can_be_header
 from chatd.settings.tree import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
 from chatd.settings.wording import nearest, shown
 from chatd.store import models
@@ -108,7 +108,18 @@ def _provider(entry: ProviderEntry, env: Mapping[str, str]) -> ProviderSettings:
         name=entry.name,
         base_url=entry.base_url,
         api_key=None if not key else Secret(key),
+        headers=_headers(entry),
+        region=entry.region,
     )
+
+
+def _headers(entry: ProviderEntry) -> dict[str, Secret]:
+    """Values are not repeated in errors: they may be keys."""
+    for name, value in entry.headers.items():
+        if not can_be_header(name, value):
+            text = "a header has a name of letters, digits and dashes and a value of one line"
+            raise SettingsError(f"providers {shown(entry.name)}: headers {shown(name)}: {text}")
+    return {name: Secret(value) for name, value in entry.headers.items()}
 
 
 def _model(entry: ModelEntry) -> ModelConfig:

@@ -29,7 +29,7 @@ from tests.support.providers.reading import answer_of
 from tests.support.providers.server import Cut, Gate, Reset, Silence
 
 MODEL = "claude-sonnet-4-5"
-WAIT_S = 5.0
+WAIT_S = 30
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ from tests.support.providers.reading import answer_of, read_bytewise, read_cut, 
 from tests.support.providers.server import Gate
 
 MODEL = "eu.anthropic.claude-sonnet-4-5-20250929-v1:0"
-WAIT_S = 5.0
+WAIT_S = 30
 NAMES = sorted(path.stem for path in anthropic.STREAMS.glob("*.sse"))
 
 

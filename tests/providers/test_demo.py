@@ -33,7 +33,7 @@ from tests.support.providers.prompts import call, message, request, result
 from tests.support.providers.reading import answer_of
 from tests.support.providers.workshop import ALL_TOOLS, tool
 
-WAIT_S = 5
+WAIT_S = 30
 
 
 @pytest.fixture

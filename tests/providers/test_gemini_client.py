@@ -21,7 +21,7 @@ from tests.support.providers.reading import answer_of
 from tests.support.providers.server import Cut, Gate, Reset, Silence
 
 MODEL = "gemini-2.5-flash"
-WAIT_S = 5
+WAIT_S = 30
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from tests.support.providers.server import (
 )
 
 KEY = "sk-very-secret-0123456789abcdef"
-WAIT_S = 5.0
+WAIT_S = 30
 END = Finished(reason="stop", usage=Usage())
 QUICK = HttpConfig(read_timeout_s=0.05, error_body_s=0.05)
 

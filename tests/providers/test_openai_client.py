@@ -37,7 +37,7 @@ from tests.support.providers.prompts import call, message, replayed, request, re
 from tests.support.providers.reading import answer_of
 from tests.support.providers.server import Cut, FakeServer, Gate, Reset, Silence
 
-WAIT_S = 5
+WAIT_S = 30
 THINKS, PLAIN = "gpt-5.2", "gpt-4.1"
 USE_CHAT = Raw(b'{"use_responses_api":false}')
 USE_RESPONSES = Raw(b'{"use_responses_api":true}')

@@ -20,7 +20,7 @@ from tests.support.factories import prompt
 from tests.support.front import ME, Front, Json, authorized
 from tests.support.streaming import part_text
 
-WITHIN_S: Final = 10.0
+WITHIN_S: Final = 30.0
 
 EVENT: Final = msgspec.json.Decoder(Event)
 

@@ -1,5 +1,6 @@
 """From settings to the models of a deployment."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,8 @@ from chatd.clock import SystemClock
 from chatd.domain.failures import ModelFailed
 from chatd.models import declaration, directory
 from chatd.settings.tree import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
+from tests.support.providers.openai_chat import FakeCompatible, stream
+from tests.support.providers.prompts import request
 
 HERE = Path("/nowhere")
 HOUSE = ProviderEntry(name="house", kind="openai-compat", base_url="http://127.0.0.1:1/v1")
@@ -48,6 +51,34 @@ async def test_prices_are_kept_as_text_and_the_key_comes_from_the_variable() -> 
     assert choice.config.prices is not None
     assert (choice.config.prices.input, choice.config.prices.output) == ("0.5", "2")
     await found.close()
+
+
+async def test_headers_of_the_settings_go_out_with_every_request() -> None:
+    async with FakeCompatible.running() as fake:
+        fake.script(stream("text"))
+        own = {"X-Team": "night shift"}
+        provider = ProviderEntry(
+            name="p", kind="openai-compat", base_url=f"{fake.url}/v1", headers=own
+        )
+        entry = ModelEntry(name="m", provider="p", model="m")
+        settings = Settings(data_dir=HERE, providers=(provider,), models=(entry,))
+        found = directory(settings, {}, SystemClock())
+        choice = await found.choose(None)
+        async with choice.provider.stream(request(model="m")) as events:
+            assert [event async for event in events]
+        await found.close()
+    assert fake.requests[0].headers["x-team"] == "night shift"
+
+
+async def test_the_region_of_the_settings_is_where_bedrock_is_asked() -> None:
+    entry = ModelEntry(name="m", provider="b", model="m")
+    for region, fails in (("eu-west-1", False), (None, True)):
+        provider = ProviderEntry(name="b", kind="bedrock", api_key="sk-test", region=region)
+        settings = Settings(data_dir=HERE, providers=(provider,), models=(entry,))
+        found = directory(settings, {}, SystemClock())
+        with pytest.raises(ModelFailed, match="does not accept this") if fails else nullcontext():
+            await found.choose(None)
+        await found.close()
 
 
 async def test_a_provider_without_a_key_fails_when_it_is_wanted_and_says_what_to_set() -> None:
@@ -94,6 +125,11 @@ def test_a_name_is_one_line_that_is_used_once(names: tuple[str, ...], said: str)
     ("provider", "entry", "said"),
     [
         (HOUSE, ModelEntry(name="m", provider="home", model="x"), NO_HOME),
+        (
+            ProviderEntry(name="p", kind="openai-compat", headers={"X-Key": "sk-1\nX: y"}),
+            ModelEntry(name="m", provider="p", model="x"),
+            '^providers "p": headers "X-Key": a header has a name .* of one line$',
+        ),
         (
             ProviderEntry(name="p", kind="openay"),
             ModelEntry(name="m", provider="p", model="x"),

@@ -173,7 +173,10 @@ def test_a_key_is_not_shown_with_its_provider() -> None:
         ),
         (
             "[[providers]]\nname = 'p'\nkind = 'x'\nzebra = 'sk-1'",
-            ' "p": unknown key zebra; there are name, kind, base_url, api_key, api_key_env',
+            (
+                ' "p": unknown key zebra; there are name, kind, base_url, api_key, api_key_env,'
+                " headers, region"
+            ),
         ),
         (
             "[[models]]\nname = 'm'\nprovider = 'p'\nmodel = 'x'\nprices = { inputs = 1 }",

@@ -133,9 +133,13 @@ def merge_headers(*layers: Mapping[str, str]) -> dict[str, str]:
     merged: dict[str, str] = {}
     for layer in layers:
         for name, value in layer.items():
-            if re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) and value.isprintable():
+            if can_be_header(name, value):
                 merged[name.lower()] = value
     return merged
+
+
+def can_be_header(name: str, value: str) -> bool:
+    return value.isprintable() and bool(re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name))
 
 
 def own_headers(settings: ProviderSettings) -> dict[str, str]:

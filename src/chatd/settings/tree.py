@@ -137,13 +137,16 @@ class Workspaces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[[providers]]` in chatd.toml. A key is given here or named by a variable."""
+    """`[[providers]]` in chatd.toml. A key is given here or named by a variable. `headers` go out
+    with every request and may hold keys too; `region` is Amazon's."""
 
     name: Annotated[str, Meta(min_length=1)]
     kind: Annotated[str, Meta(min_length=1)]
     base_url: str | None = None
     api_key: str | None = None
     api_key_env: str | None = None
+    headers: dict[str, str] = {}
+    region: str | None = None
 
     def __repr__(self) -> str:
         return f"ProviderEntry(name={self.name!r}, kind={self.kind!r}, base_url={self.base_url!r})"

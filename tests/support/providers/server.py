@@ -17,7 +17,7 @@ from typing import Self
 
 import msgspec
 
-WAIT_S = 5.0
+WAIT_S = 30
 
 
 class Gate:

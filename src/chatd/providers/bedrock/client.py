@@ -100,8 +100,8 @@ def region_of(settings: ProviderSettings) -> str:
     if not re.fullmatch(r"[a-z0-9-]+", region):
         raise misconfigured(
             settings,
-            f"provider {settings.label} needs an AWS region: set its base_url to that of the"
-            f" region, such as {default_url('us-east-1')}",
+            f"provider {settings.label} needs an AWS region: set its region, such as"
+            " us-east-1, or a base_url that names one",
         )
     return region
 
