@@ -257,6 +257,10 @@ def test_no_two_keys_share_a_name_and_each_says_what_it_is_for() -> None:
         ("[zebra]\nurl = 1", "unknown key zebra; there are data_dir, database, log, server"),
         ("[log]\nzebra = 1", "unknown key log.zebra; [log] has level, format"),
         ("database = 1", "database: expected a table, [database], got 1"),
+        (
+            "database = 'postgresql://ada:hush@db/chatd'",
+            "database: expected a table, [database], got a text",
+        ),
         ("[data_dir]\nx = 1", "data_dir: expected a path, got a table"),
         ("data_dir = ''", "data_dir: expected a path, got nothing"),
         ("data_dir = 3", "data_dir: expected a path, got 3"),

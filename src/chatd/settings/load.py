@@ -82,7 +82,8 @@ def _walk(
         elif isinstance(value, dict):
             yield from _walk(file, msgspec.convert(value, dict[str, object]), field, path)
         else:
-            given = shown(value)
+            # A text may be the database's address, and hold its password.
+            given = "a text" if isinstance(value, str) else shown(value)
             raise SettingsError(f"{file.path}: {name}: expected a table, [{name}], got {given}")
 
 
