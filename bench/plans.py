@@ -21,7 +21,7 @@ from chatd.bench.workload import answer, new_change_id
 from chatd.domain.chat import Chat
 from chatd.domain.ids import ChatId, MessageId, UserId, WorkerId
 from chatd.domain.worker_moves import commit_step
-from chatd.store import chats, messages, usage, workers
+from chatd.store import chats, front, messages, usage, workers
 from chatd.store.chats import ListFilter
 from chatd.store.conn import Conn, Session
 from chatd.store.transact import apply
@@ -208,7 +208,7 @@ async def _questions(session: Session, house: House) -> Sequence[Question]:
         Question(
             name="page of 50, of 5,000",
             pages=80,
-            ask=lambda conn: messages.page(conn, long_chat, before=MessageId(2500)),
+            ask=lambda conn: front.page(conn, long_chat, front.Range(before=MessageId(2500))),
         ),
         Question(
             name="spend of an owner",

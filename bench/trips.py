@@ -32,7 +32,7 @@ from chatd.domain.ids import QueueId
 from chatd.domain.queue_moves import delete_queued, edit_queued, move_queued, promote_queued
 from chatd.domain.user_moves import create, interrupt, send_message
 from chatd.domain.worker_moves import finish_turn
-from chatd.store import chats, messages, workers
+from chatd.store import chats, front, messages, workers
 from chatd.store.chats import ListFilter, Loaded
 from chatd.store.pool import Pool
 from chatd.store.transact import Applied, Operation, Transactor
@@ -247,7 +247,7 @@ ERRANDS: Final[Sequence[Errand]] = (
         name="page of messages",
         most=1,
         prepare=Desk.running,
-        run=lambda desk, chat: messages.page(desk.pool, chat.id),
+        run=lambda desk, chat: front.page(desk.pool, chat.id, front.Range()),
     ),
     Errand(
         name="list of chats",

@@ -14,7 +14,7 @@ from chatd.domain.parts import Opaque, Part, Text, ToolCall, encode_parts
 from chatd.domain.states import State
 from chatd.domain.user_moves import send_message
 from chatd.domain.worker_moves import commit_step, fail_turn, finish_turn, require_action
-from chatd.store import chats, messages
+from chatd.store import chats, front, messages
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, OWNER, WORKER, call, draft, text
 from tests.support.seeds import CLIENT_TOOL, Seed, step
@@ -51,7 +51,9 @@ LAST_QUEUED = "SELECT content::text FROM chat_queued_messages ORDER BY id DESC L
 async def comes_back(pool: Pool, sent: Prompt) -> None:
     """By every way of reading the newest message."""
     *_, last = await messages.history(pool, CHAT)
-    [paged] = await messages.page(pool, CHAT, limit=1)
+    page = await front.page(pool, CHAT, front.Range(limit=1))
+    assert page is not None
+    [paged] = page.messages
     loaded = await chats.load(pool, CHAT, message_id=last.id)
     whole, newer = await chats.since(pool, CHAT, 0), await chats.since(pool, CHAT, 1)
     assert loaded is not None

@@ -1,6 +1,7 @@
 """Reading a chat: the prompt's history, pages for people, and what changed since a version."""
 
 import asyncio
+from collections.abc import Iterable
 
 import pytest
 
@@ -14,8 +15,9 @@ from chatd.domain.parts import Text
 from chatd.domain.states import State
 from chatd.domain.user_moves import edit_message, send_message
 from chatd.domain.worker_moves import commit_step, finish_turn
-from chatd.store import chats, messages
+from chatd.store import chats, front, messages
 from chatd.store.chats import Loaded, Since
+from chatd.store.front import Page
 from chatd.store.pool import Pool
 from chatd.store.transact import Operation, Transactor
 from tests.support.factories import CHAT, WORKER, call, draft, prompt, result, text
@@ -121,34 +123,69 @@ async def test_the_history_of_a_chat_is_its_own(pool: Pool) -> None:
 # Pages
 
 
+async def page(
+    pool: Pool,
+    *,
+    before: MessageId | None = None,
+    after: MessageId | None = None,
+    limit: int = 50,
+    most_bytes: int = 10_000,
+) -> Page:
+    which = front.Range(before=before, after=after, limit=limit, most_bytes=most_bytes)
+    found = await front.page(pool, CHAT, which)
+    assert found is not None
+    return found
+
+
+def ids(rows: Iterable[Message]) -> list[int]:
+    return [row.id for row in rows]
+
+
 async def test_a_page_shows_what_people_may_see_newest_first(pool: Pool) -> None:
     await compacted(pool)
-    rows = await messages.page(pool, CHAT)
-    assert [row.id for row in rows] == [9, 8, 7, 5, 4, 3, 2]
+    rows = (await page(pool)).messages
+    assert ids(rows) == [9, 8, 7, 5, 4, 3, 2]
     assert all(row.visibility != "model" for row in rows)
 
 
 async def test_pages_follow_each_other_without_gaps(pool: Pool) -> None:
     await compacted(pool)
-    whole = await messages.page(pool, CHAT)
-    first = await messages.page(pool, CHAT, limit=3)
-    rest = await messages.page(pool, CHAT, before=first[-1].id)
-    assert first + rest == whole
-    assert await messages.page(pool, CHAT, after=whole[2].id) == whole[:2]
-    assert await messages.page(pool, CHAT, before=whole[-1].id) == []
+    whole = (await page(pool)).messages
+    first = await page(pool, limit=3)
+    rest = await page(pool, before=first.messages[-1].id)
+    assert (first.has_more, rest.has_more) == (True, False)
+    assert first.messages + rest.messages == whole
+    assert ids((await page(pool, after=whole[2].id)).messages) == [8, 9]
+    assert (await page(pool, before=whole[-1].id)).messages == ()
 
 
 async def test_a_deleted_message_is_on_no_page(pool: Pool) -> None:
     chat = await compacted(pool)
     await edit(pool, chat, 5, "two again")
-    assert [row.id for row in await messages.page(pool, CHAT)] == [10, 4, 3, 2]
+    assert ids((await page(pool)).messages) == [10, 4, 3, 2]
+
+
+async def test_a_page_ends_once_it_is_large_whichever_way_it_goes(pool: Pool) -> None:
+    """One message at least is on it, however large."""
+    await compacted(pool)
+    for before, after, first in ((None, None, 9), (9, None, 8), (None, 2, 3)):
+        found = await page(
+            pool,
+            before=None if before is None else MessageId(before),
+            after=None if after is None else MessageId(after),
+            most_bytes=1,
+        )
+        assert (ids(found.messages), found.has_more) == ([first], True)
+    size = len(await pool.fetchval("SELECT content::text FROM chat_messages WHERE id = 9"))
+    assert ids((await page(pool, most_bytes=size)).messages) == [9]
+    assert ids((await page(pool, most_bytes=size + 1)).messages) == [9, 8]
 
 
 # Since a version
 
 
-async def since(pool: Pool, version: int, *, most: int = 1000) -> Since:
-    found = await chats.since(pool, CHAT, version, most=most)
+async def since(pool: Pool, version: int, *, most: int = 1000, most_bytes: int = 10_000) -> Since:
+    found = await chats.since(pool, CHAT, version, most=most, most_bytes=most_bytes)
     assert found is not None
     return found
 
@@ -164,6 +201,17 @@ async def test_a_new_viewer_gets_everything_but_what_is_deleted(pool: Pool) -> N
         queue=everything.queue,
         cut=False,
     )
+
+
+async def test_a_viewer_of_a_large_chat_gets_the_newest_of_it(pool: Pool) -> None:
+    chat = await plant_in(pool, Seed(state=State.W))
+    was = chat.snapshot_version
+    chat = await send(pool, chat, "two")
+    whole = await since(pool, 0, most_bytes=1)
+    assert (spoken(whole.messages), whole.cut) == (["two"], True)
+    newer = await since(pool, was - 1, most_bytes=1)
+    assert (spoken(newer.messages), newer.cut) == (["two"], True)
+    assert (await since(pool, was, most_bytes=1)).cut is False
 
 
 async def test_a_viewer_who_was_away_gets_rows_by_revision(pool: Pool) -> None:

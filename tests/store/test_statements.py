@@ -19,6 +19,7 @@ from tests.support.factories import CHAT, OTHER_WORKER, OWNER, WORKER
 from tests.support.plans import plan_of, rows_read
 from tests.support.store import open_chat, session_to
 
+MIB = 1024 * 1024
 VERBS = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b")
 NOT_TO_BE_PREPARED = re.compile(r"\s*(DO|CREATE TABLE)\b")
 """Blocks and definitions are parsed when they run: that is for the tests of their modules."""
@@ -105,8 +106,8 @@ async def test_the_hot_statements_do_not_read_what_they_do_not_return(dsn: str) 
     async with session_to(dsn) as session:
         await session.execute("BEGIN")
         await big_house(session)
-        assert await rows_read(session, chats.SINCE, CHAT, 2998, 1001) <= 3
-        assert await rows_read(session, chats.WHOLE, CHAT, 51) <= 52
+        assert await rows_read(session, chats.SINCE, CHAT, 2998, 1001, MIB) <= 3
+        assert await rows_read(session, chats.WHOLE, CHAT, 51, MIB) <= 52
         last = await session.fetchrow("SELECT updated_at, id FROM chats ORDER BY 1, 2 LIMIT 1")
         assert last is not None
         late_page = (OWNER, "false", last["updated_at"], last["id"], 50)

@@ -12,7 +12,9 @@ from chatd.domain.messages import Message, QueuedMessage
 from chatd.store.conn import Conn, Row
 from chatd.store.rows import (
     MESSAGE_COLUMNS,
+    MOST_BYTES,
     QUEUE_COLUMNS,
+    bounded,
     chat_of,
     json_text,
     messages_in,
@@ -48,26 +50,29 @@ _SHOWN: Final[LiteralString] = """
     content_version, compressed, deleted, model_config_id, reasoning_effort, created_by, usage,
     cost_micros, runtime_ms, provider_response_id, created_at"""
 
+_CHANGED: Final[LiteralString] = f"""
+    SELECT * FROM (
+        SELECT {_SHOWN} FROM chat_messages WHERE chat_id = c.id AND revision > $2 OFFSET 0) changed
+    ORDER BY id DESC LIMIT $3"""
+_THERE: Final[LiteralString] = f"""
+    SELECT {MESSAGE_COLUMNS} FROM chat_messages WHERE chat_id = c.id AND NOT deleted
+    ORDER BY id DESC LIMIT $2"""
+
 # What changed after version $2: at most $3 messages, the newest; a deleted one is only an id.
-# OFFSET 0 keeps the order out of the inner query. With it the planner, not knowing $2, would
+# OFFSET 0 above keeps the order out of the inner query. With it the planner, not knowing $2, would
 # walk the whole chat backwards to find the one row that is new.
 SINCE: Final[LiteralString] = f"""
-    SELECT c.*,
-        (SELECT json_agg(m ORDER BY m.id) FROM (
-            SELECT * FROM (SELECT {_SHOWN} FROM chat_messages
-                WHERE chat_id = c.id AND revision > $2 OFFSET 0) changed
-            ORDER BY id DESC LIMIT $3) m) AS messages,
+    SELECT c.*, m.messages, m.found,
         CASE WHEN c.queue_version > $2 AND c.queue_len > 0 THEN {_QUEUE} END AS queue
-    FROM chats c WHERE c.id = $1"""
+    FROM chats c, LATERAL {bounded(_CHANGED, order="id DESC", most_bytes="$4")} m
+    WHERE c.id = $1"""
 
 # The same for one who has seen nothing: the newest $2 messages that are there.
 WHOLE: Final[LiteralString] = f"""
-    SELECT c.*,
-        (SELECT json_agg(m ORDER BY m.id) FROM (
-            SELECT {MESSAGE_COLUMNS} FROM chat_messages
-            WHERE chat_id = c.id AND NOT deleted ORDER BY id DESC LIMIT $2) m) AS messages,
+    SELECT c.*, m.messages, m.found,
         CASE WHEN c.queue_len > 0 THEN {_QUEUE} END AS queue
-    FROM chats c WHERE c.id = $1"""
+    FROM chats c, LATERAL {bounded(_THERE, order="id DESC", most_bytes="$3")} m
+    WHERE c.id = $1"""
 
 SET_TITLE: Final[LiteralString] = (
     "UPDATE chats SET title = $3 WHERE id = $1 AND title = $2 RETURNING *"
@@ -123,21 +128,28 @@ async def load(
     )
 
 
-async def since(conn: Conn, chat_id: ChatId, version: int, *, most: int = 1000) -> Since | None:
+async def since(
+    conn: Conn,
+    chat_id: ChatId,
+    version: int,
+    *,
+    most: int = 1000,
+    most_bytes: int = MOST_BYTES,
+) -> Since | None:
     """Of version 0 everything is news, but for what is deleted."""
     if version == 0:
-        row = await conn.fetchrow(WHOLE, chat_id, most + 1)
+        row = await conn.fetchrow(WHOLE, chat_id, most + 1, most_bytes)
     else:
-        row = await conn.fetchrow(SINCE, chat_id, version, most + 1)
+        row = await conn.fetchrow(SINCE, chat_id, version, most + 1, most_bytes)
     if row is None:
         return None
     chat = chat_of(row)
-    messages = messages_in(row["messages"])
+    messages = messages_in(row["messages"])[:most]
     return Since(
         chat=chat,
-        messages=messages[-most:],
+        messages=messages[::-1],
         queue=queue_in(row["queue"]) if chat.queue_version > version or version == 0 else None,
-        cut=len(messages) > most,
+        cut=len(messages) < row["found"],
     )
 
 

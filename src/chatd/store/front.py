@@ -17,7 +17,9 @@ from chatd.store.conn import Conn, Session
 from chatd.store.pool import Pool
 from chatd.store.rows import (
     MESSAGE_COLUMNS,
+    MOST_BYTES,
     QUEUE_COLUMNS,
+    bounded,
     chat_of,
     json_text,
     messages_in,
@@ -35,14 +37,16 @@ _SEEN: Final[LiteralString] = f"""
 _QUEUE: Final[LiteralString] = f"""
     CASE WHEN c.queue_len > 0 AND $5 THEN (
         SELECT json_agg(q ORDER BY NOT q.steer, q.position) FROM (
-            SELECT {QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = c.id) q) END AS queue
-    FROM chats c WHERE c.id = $1"""
+            SELECT {QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = c.id) q)
+    END AS queue"""
+_DOWN: Final[LiteralString] = f"{_SEEN} ORDER BY id DESC LIMIT $4"
+_UP: Final[LiteralString] = f"{_SEEN} ORDER BY id LIMIT $4"
 NEWEST: Final[LiteralString] = f"""
-    SELECT c.*, (SELECT json_agg(m ORDER BY m.id DESC) FROM (
-        {_SEEN} ORDER BY id DESC LIMIT $4) m) AS messages, {_QUEUE}"""
+    SELECT c.*, m.messages, m.found, {_QUEUE}
+    FROM chats c, LATERAL {bounded(_DOWN, order="id DESC", most_bytes="$6")} m WHERE c.id = $1"""
 OLDEST: Final[LiteralString] = f"""
-    SELECT c.*, (SELECT json_agg(m ORDER BY m.id) FROM (
-        {_SEEN} ORDER BY id LIMIT $4) m) AS messages, {_QUEUE}"""
+    SELECT c.*, m.messages, m.found, {_QUEUE}
+    FROM chats c, LATERAL {bounded(_UP, order="id", most_bytes="$6")} m WHERE c.id = $1"""
 
 COMPACTABLE: Final[LiteralString] = """
     SELECT EXISTS (SELECT FROM chat_messages
@@ -65,11 +69,13 @@ _PAST_THE_END: Final = 2**63 - 1
 
 
 class Range(Struct, frozen=True, kw_only=True):
-    """Messages between two ids; the oldest of them first if a lower one is given."""
+    """Messages between two ids; the oldest of them first if a lower one is given. No more are read
+    once they are so many or so large."""
 
     before: MessageId | None = None
     after: MessageId | None = None
     limit: int = 50
+    most_bytes: int = MOST_BYTES
 
     @property
     def is_first_page(self) -> bool:
@@ -99,17 +105,16 @@ async def alive(conn: Conn) -> None:
 async def page(conn: Conn, chat_id: ChatId, which: Range) -> Page | None:
     statement = NEWEST if which.after is None else OLDEST
     top = _PAST_THE_END if which.before is None else which.before
-    row = await conn.fetchrow(
-        statement, chat_id, top, which.after or 0, which.limit + 1, which.is_first_page
-    )
+    limits = (which.limit + 1, which.is_first_page, which.most_bytes)
+    row = await conn.fetchrow(statement, chat_id, top, which.after or 0, *limits)
     if row is None:
         return None
-    found = messages_in(row["messages"])
+    messages = messages_in(row["messages"])[: which.limit]
     return Page(
         chat=chat_of(row),
-        messages=found[: which.limit],
+        messages=messages,
         queue=queue_in(row["queue"]),
-        has_more=len(found) > which.limit,
+        has_more=len(messages) < row["found"],
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, LiteralString, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -147,6 +147,21 @@ MESSAGE_COLUMNS: Final = """
 QUEUE_COLUMNS: Final = """
     id, position, steer, content, content_version, model_config_id, reasoning_effort,
     created_by, created_at"""
+
+# A chat may hold more than a process, or one value of PostgreSQL, can.
+MOST_BYTES: Final = 16 * 1024 * 1024
+
+
+def bounded(
+    rows: LiteralString, *, order: LiteralString, most_bytes: LiteralString
+) -> LiteralString:
+    """Of these messages the first, until so many bytes are reached; and how many there are."""
+    return f"""(
+        SELECT json_agg(s ORDER BY {order}) FILTER (WHERE ahead < {most_bytes}) AS messages,
+            count(*) AS found
+        FROM (SELECT *, sum(octet_length(content::text)) OVER (ORDER BY {order})
+                  - octet_length(content::text) AS ahead
+            FROM ({rows}) r) s)"""
 
 
 def message_of(row: Row) -> Message:

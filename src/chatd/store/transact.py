@@ -35,6 +35,7 @@ from chatd.store.pool import Pool
 from chatd.store.rows import chat_after, messages_written
 
 _HURRIED_TRIES = 2
+_UNBOUNDED = 2**62
 
 
 class Applied(Struct, frozen=True, kw_only=True):
@@ -242,7 +243,8 @@ async def _load(conn: Conn, operation: Operation) -> Loaded:
 async def _landed(conn: Conn, chat: Chat, change_id: ChangeId) -> Applied:
     """An earlier try was applied and only its reply was lost."""
     version = chat.snapshot_version - chat.recent_changes.index(change_id)
-    seen = await chats.since(conn, chat.id, version - 1)
+    # All of it: it was in memory when it was written.
+    seen = await chats.since(conn, chat.id, version - 1, most_bytes=_UNBOUNDED)
     messages = [m for m in seen.messages if m.revision == version] if seen else []
     return Applied(
         chat=seen.chat if seen else chat,
