@@ -1,17 +1,25 @@
 """Stopping a turn: at once, from anywhere, whatever is going on, and nothing said is lost."""
 
 import asyncio
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 
 import pytest
 
 from chatd.domain.chat import Episode
+from chatd.domain.ports import Env
+from chatd.engine.sweeping import Sweeper
 from chatd.parts.replay import read_episode
+from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Pool, PoolConfig
+from chatd.store.workers import Heard
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
-from tests.support.house import House, a_house, a_house_with
+from tests.support.factories import WORKER
+from tests.support.house import Events, House, a_house, a_house_with, change_id
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
-from tests.support.store import age
+from tests.support.store import age, session_to
 from tests.support.streaming import Client, shows
 from tests.support.tools import GatedTool, StubbornTool
 from tests.support.viewer import fresh
@@ -131,6 +139,43 @@ async def test_a_stop_ends_by_its_deadline_even_if_nothing_of_it_can_be_kept(
             await house.pool.execute("ALTER TABLE chat_messages DROP CONSTRAINT unwritable")
         await house.events.wait("sweep_failed", chat_id=chat_id)
         assert await house.transcript(chat_id) == ["user: go"]
+
+
+@pytest.mark.promise("P4")
+async def test_what_was_shown_is_asked_for_again_if_the_database_was_busy(
+    dsn: str, clock: FakeClock
+) -> None:
+    gate = Gate()
+    busy = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn, lock_timeout_s=0.05)))
+    async with a_house(dsn, clock=clock) as house, AsyncExitStack() as stack:
+        stack.push_async_callback(busy.close)
+        house.says("so far", gate)
+        chat_id = await house.create("go")
+        episode = Episode.of(await house.chat(chat_id))
+        await eventually(lambda: is_journaled(house, episode))
+        await freeze(house, chat_id)
+        events = Events()
+        env = Env(clock=clock, emit=events, new_id=lambda: WORKER, new_change_id=change_id)
+        sweeper = Sweeper(busy, house.replica.transactor, house.replica.me, env)
+        sweeping = asyncio.get_running_loop().create_task(sweeper.run())
+        stack.callback(sweeping.cancel)
+        late = Heard(
+            dead=frozenset(),
+            orphaned=(),
+            expired=(chat_id,),
+            unknown=(),
+            lost=(),
+            runnable=False,
+            at=datetime(2100, 1, 1, tzinfo=UTC),
+        )
+        async with session_to(dsn) as somebody, somebody.transaction():
+            await somebody.execute("LOCK TABLE chat_journal IN ACCESS EXCLUSIVE MODE")
+            sweeper.found(late)
+            await events.wait("sweep_failed", chat_id=chat_id)
+            assert (await house.chat(chat_id)).state == "I0"
+        sweeper.found(late)
+        await events.wait("swept", chat_id=chat_id)
+        assert await house.transcript(chat_id) == ["user: go", "assistant: so far"]
 
 
 async def is_journaled(house: House, episode: Episode) -> bool | None:

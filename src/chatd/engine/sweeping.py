@@ -76,14 +76,23 @@ class Sweeper:
 
     async def _expire(self, chat_id: ChatId, at: datetime) -> None:
         """A stop that ends late keeps what was shown. If that is what cannot be read or written
-        it ends without, but it ends."""
+        it ends without, but it ends. A database that is merely busy is asked twice."""
         late = bare = _Late(at=at)
+        postponed = False
 
         async def look() -> None:
-            nonlocal late
-            late = await self._with_what_was_shown(chat_id, bare)
+            nonlocal late, postponed
+            try:
+                late = await self._with_what_was_shown(chat_id, bare)
+            except Unavailable:
+                postponed = chat_id not in self._held_up
+                raise
 
         await contained(look(), lambda error: self._not_swept(chat_id, error))
+        if postponed:
+            # The next tick finds it again, after all the others.
+            self._held_up.add(chat_id)
+            return
         if not await self._sweep(chat_id, lambda row: _expire(row, late)) and late.shown:
             await self._sweep(chat_id, lambda row: _expire(row, bare))
 
