@@ -81,6 +81,20 @@ async def test_a_new_title_is_told_though_no_version_changes(house: House) -> No
         assert await change(far) == ("title", public_chat(retitled))
 
 
+async def test_what_changes_beside_the_row_is_told_here_and_there(house: House) -> None:
+    chat = await house.here.create()
+    with house.here.watches.watch(OWNER) as near, house.there.watches.watch(OWNER) as far:
+        for watcher, watches in ((near, house.here.watches), (far, house.there.watches)):
+            await told(watcher)
+            watches.changed(chat)
+            await change(watcher)
+        house.here.watches.changed(chat)
+        house.here.watches.changed(chat, "workspace")
+        house.network.publish(Hint.of(chat, "workspace"))
+        assert await change(near) == ("changed", public_chat(chat))
+        assert await change(far) == ("changed", public_chat(chat))
+
+
 async def test_the_same_is_not_told_twice(house: House, clock: FakeClock) -> None:
     """One's own hint comes back, late hints come, the poll finds what was told already."""
     with house.here.watches.watch(OWNER) as watcher:

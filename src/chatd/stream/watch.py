@@ -32,6 +32,9 @@ from chatd.stream.chain import Chain, Follower
 from chatd.stream.frames import Frame
 
 READY: Final = encode_value(WatchReady())
+BESIDE: Final = "workspace"
+"""What is so called may have changed nothing of the row that people see, and is news all the same:
+which instructions the chat goes by, and whether its workspace is ready."""
 UNREADABLE: Final = (ChatdError, msgspec.DecodeError)
 """One row that cannot be read must not stop those who read all others."""
 
@@ -129,7 +132,8 @@ class Watches:
             return
         public = public_chat(chat)
         last = desk.told.pop(chat.id, None)
-        if last is not None and (last == public or last.version > public.version):
+        known = last == public and kind != BESIDE
+        if last is not None and (known or last.version > public.version):
             desk.told[chat.id] = last
             return
         # The one told last is the last in the book, and the first in it is forgotten.
