@@ -323,6 +323,7 @@ def test_what_only_the_body_says_counts_too(body: str, kind: str) -> None:
         '{"detail":[{"type":"missing","msg":"Field required","input":{"content":"%s"}}]}',
         "{\"error\":{\"message\":\"[{'msg': 'not a string', 'input': '%s'}]\",\"code\":400}}",
         '{"error":{"message":"1 validation error [type=x, input_value=%s, input_type=str]"}}',
+        r'{"error":{"message":"[{\"msg\": \"no\", \"input\": \"%s\"}]"}}',
     ],
 )
 def test_what_a_server_quotes_of_the_chat_is_not_what_it_says(body: str) -> None:
@@ -331,6 +332,8 @@ def test_what_a_server_quotes_of_the_chat_is_not_what_it_says(body: str) -> None
     assert judged("status 429", status_code=429, body=body % chat) == ("rate_limit", True)
     named = '{"error":{"message":"too many requests","param":"input","code":"x"}}'
     assert judged("", body=named) == ("rate_limit", True)
+    own = "Invalid 'input': maximum context length is 8192 tokens."
+    assert judged(own, status_code=400) == ("context_overflow", False)
 
 
 # Streams and transports

@@ -118,7 +118,8 @@ _CONTINUITY_DETAIL: Final = (
     " it, no longer stand together in the conversation."
 )
 _SERVER: Final = re.compile(r"server error")
-_ECHO: Final = re.compile(r"""(?:['"]input['"]\s*:|\binput_value=).*""", re.DOTALL)
+# As a key of what is quoted, also as JSON within JSON. "Invalid 'input': ..." is the server's own.
+_ECHO: Final = re.compile(r"""(?:[{,]\s*\\?['"]input\\?['"]\s*:|\binput_value=).*""", re.DOTALL)
 
 
 class _Facts(Struct, frozen=True, kw_only=True):
