@@ -6,6 +6,7 @@ takes a second to make, is shared by all data directories of a test process.
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -166,16 +167,29 @@ class Rig:
         await until_gone(keeper, pid)
 
     async def end(self) -> None:
-        """The supervisor and all it owns."""
-        try:
-            pid = self.supervisor()
-        except (FileNotFoundError, ValueError):
+        """The supervisor, all it owns and the process above it."""
+        lock = self.data_dir / "ws-supervisor" / "lock"
+        if not lock.exists():
             return
         await self.supervision.shutdown()
-        await until_gone(pid)
+
+        async def dropped() -> bool:
+            return is_free(lock)
+
+        await eventually(dropped, within_s=WITHIN_S)
 
     def _note(self, stage: str, level: LogLevel, text: str) -> None:
         self.log.append(f"{stage} {level} {text}")
+
+
+def is_free(lock: Path) -> bool:
+    """Whether nobody holds it: neither a supervisor nor who would start another."""
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def parent_of(pid: int) -> int:

@@ -1,12 +1,14 @@
 """Who outlives whom: servers, the supervisor, sandboxes. Real processes that are really killed."""
 
 import asyncio
+import contextlib
+import fcntl
 import json
 import os
 import resource
 import signal
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from pathlib import Path
 from uuid import uuid5
 
@@ -17,12 +19,12 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.workspaces.backend import BuildFailed
 from chatd.workspaces.local.backend import LocalConfig
-from chatd.workspaces.local.keeper import keep
+from chatd.workspaces.local.keeper import MOST_YOUNG, keep
 from chatd.workspaces.local.living import birth_of, children_of
 from chatd.workspaces.local.plan import Fence, Order, Plan, decode_order, encode
 from chatd.workspaces.local.remembering import Memory
 from chatd.workspaces.local.supervision import Supervision
-from chatd.workspaces.local.supervisor import SOCKET
+from chatd.workspaces.local.supervisor import LOCK, LOG, SOCKET
 from tests.support.eventually import eventually
 from tests.support.local_rig import (
     AS_ROOT,
@@ -116,6 +118,26 @@ async def test_a_killed_supervisor_is_followed_by_another_with_the_same_workspac
     assert await rig.supervision.running() == {}
 
 
+@contextlib.contextmanager
+def forked(work: Callable[[], None]) -> Generator[int]:
+    """A process that does this and nothing else, and is gone afterwards with all it has begun."""
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            os.setsid()
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    try:
+        yield child
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)
+
+
 def test_whoever_keeps_the_supervisor_starts_another_until_it_is_told_to_end() -> None:
     reader, writer = os.pipe()
     ready = os.dup(writer)
@@ -126,15 +148,36 @@ def test_whoever_keeps_the_supervisor_starts_another_until_it_is_told_to_end() -
             os.kill(os.getpid(), signal.SIGKILL)
         signal.pause()
 
-    if (keeper := os.fork()) == 0:
+    def keeping() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # As it may have been inherited.
         keep(live, ready, again=lambda how: how == "ended with -9")
-        os._exit(0)
-    assert os.read(reader, 5) == b"first"
-    assert os.read(reader, 5) == b"again"
-    os.kill(keeper, signal.SIGTERM)
-    assert os.waitpid(keeper, 0)[1] == 0
-    for descriptor in (reader, writer, ready):
-        os.close(descriptor)
+
+    with forked(keeping) as keeper:
+        os.close(ready)
+        os.close(writer)
+        assert os.read(reader, 5) == b"first"
+        assert os.read(reader, 5) == b"again"
+        os.kill(keeper, signal.SIGTERM)
+        assert os.waitpid(keeper, 0)[1] == 0
+    os.close(reader)
+
+
+def test_supervisors_that_all_die_young_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chatd.workspaces.local.keeper.FIRST_PAUSE_S", 0.001)
+    reader, writer = os.pipe()
+    ready = os.dup(writer)
+
+    def live(first: int | None) -> None:
+        del first
+        os.write(writer, b".")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with forked(lambda: keep(live, ready, again=lambda _: True)) as keeper:
+        os.close(ready)
+        os.close(writer)
+        assert os.waitpid(keeper, 0)[1] == 0
+    with open(reader, "rb") as lives:
+        assert lives.read() == b"." * (MOST_YOUNG + 1)
 
 
 def test_what_is_remembered_is_whole_or_nothing() -> None:
@@ -149,12 +192,14 @@ def test_what_cannot_be_remembered_is_forgotten() -> None:
     """In a process that may not write so much."""
     memory = Memory()
     memory.write([b"a"])
-    if (child := os.fork()) == 0:
+
+    def write() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
         memory.write([b"b" * 100])
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    with forked(write) as child:
+        assert os.waitpid(child, 0)[1] == 0
     assert (memory.begun, memory.read()) == (True, [])
 
 
@@ -223,7 +268,7 @@ async def test_a_supervisor_that_nobody_needs_leaves(tmp_path: Path) -> None:
     with data_directory() as data_dir:
         rig = Rig(LocalConfig(data_dir=data_dir, host_id=HOST, supervisor_idle_s=0.2))
         pid = (await rig.supervision.hello()).pid
-        await until_gone(pid)
+        await until_gone(pid, parent_of(pid))
         assert not (data_dir / "ws-supervisor" / "socket").exists()
         assert (await rig.supervision.hello()).pid != pid
         await rig.end()
@@ -311,3 +356,38 @@ async def test_a_supervisor_that_cannot_be_asked_is_not_taken_for_gone(tmp_path:
         with pytest.raises(Unavailable, match="cannot be asked"):
             await supervision.stop("some", 1)
     assert await supervision.inspect("some") is None
+
+
+class Looks(SystemClock):
+    """Without waiting; `last` is done at the look of this number."""
+
+    def __init__(self, number: int, last: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
+        self._left = number
+        self._last = last
+
+    async def sleep(self, seconds: float, tag: str) -> None:
+        del seconds, tag
+        self._left -= 1
+        if self._left == 0:
+            await self._last()
+
+
+async def test_whoever_holds_the_lock_is_waited_for_and_no_other_is_started(tmp_path: Path) -> None:
+    """It may have to end what another has left before it can answer."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readline()
+            writer.write(b'{"protocol": 1, "ok": true, "pid": 7}\n')
+            writer.close()
+
+        async def listen() -> None:
+            path = tmp_path / SOCKET
+            await stack.enter_async_context(await asyncio.start_unix_server(answer, path))
+
+        supervision = Supervision(tmp_path, Looks(30, listen))
+        with (tmp_path / LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            assert (await supervision.hello()).pid == 7
+    assert not (tmp_path / LOG).exists()

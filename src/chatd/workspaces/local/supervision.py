@@ -109,15 +109,23 @@ class Supervision:
         await self._ask_if_there({"op": "shutdown"})
 
     async def _ask(self, question: dict[str, object]) -> Reply:
-        for number in range(TRIES):
-            if number > 1:  # Whoever has just been started can be asked at once.
-                await self._clock.sleep(FIRST_PAUSE_S * 2**number, "supervisor")
+        """One is started only if nobody holds the lock: whoever does is about to listen, or to
+        leave, and is given time for it."""
+        started = 0
+        for number in range(LOOKS):
             try:
                 reply = await self._once(question)
                 if reply.code != "closing":
                     return reply
             except NotThere:
-                await self._launch()
+                if self._abandoned():
+                    if started == TRIES:
+                        break
+                    started += 1
+                    await self._launch()
+                    if started == 1:  # Whoever has just been started can be asked at once.
+                        continue
+            await self._clock.sleep(_pause_s(number), "supervisor")
         raise Unavailable("The supervisor of local workspaces does not start." + self._why())
 
     async def _ask_if_there(self, question: dict[str, object]) -> Reply | None:
@@ -129,7 +137,7 @@ class Supervision:
             except NotThere:
                 if self._abandoned():
                     return None
-            await self._clock.sleep(min(FIRST_PAUSE_S * 2**number, LOOK_S), "supervisor")
+            await self._clock.sleep(_pause_s(number), "supervisor")
         raise Unavailable("The supervisor of local workspaces does not answer.")
 
     def _abandoned(self) -> bool:
@@ -226,6 +234,10 @@ class Supervision:
         except OSError:
             return ""
         return f" It said: {lines[-1]}" if lines else ""
+
+
+def _pause_s(number: int) -> float:
+    return min(FIRST_PAUSE_S * 2**number, LOOK_S)
 
 
 def _good(reply: Reply) -> Reply:

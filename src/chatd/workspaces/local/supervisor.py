@@ -47,9 +47,11 @@ def main() -> None:
     directory: Path = options.directory
     idle_s: float = options.idle_s
     reader, writer = os.pipe()
-    if os.fork():
+    if between := os.fork():
         os.close(writer)
-        sys.exit(0 if os.read(reader, 16) in (READY, BUSY) else 1)
+        said = os.read(reader, 16)
+        os.waitpid(between, 0)  # Where nobody collects orphans, it would stay for ever.
+        sys.exit(0 if said in (READY, BUSY) else 1)
     os.setsid()
     if os.fork():
         os._exit(0)
