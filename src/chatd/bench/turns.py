@@ -21,6 +21,7 @@ from chatd.bench.stage import Stage
 from chatd.bench.wire import Tap, tapped
 from chatd.store import (
     agents,
+    backlog,
     held_builds,
     journal,
     listen,
@@ -48,6 +49,7 @@ SHARED: Final[Mapping[str, str]] = {
     agents.ON_HOST: "agents",
     models.MODELS: "models",
     models.PROVIDERS: "models",
+    backlog.READ: "backlog",
 }
 _CALLS: Final = 10
 _IDLE: Final = 50
