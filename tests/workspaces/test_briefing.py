@@ -126,7 +126,7 @@ async def test_what_is_pinned_stays_until_somebody_wants_it_anew(place: Place) -
     pinned = await context_rows.pinned(place.pool, CHAT)
     assert pinned is not None
     assert pinned.dirty
-    await place.contexts.refresh(CHAT, agent_id(1))
+    assert await context_rows.pin(place.pool, CHAT, agent_id(1), anew=True)
     assert "Use spaces." in await place.told(epoch=3)
 
 

@@ -133,7 +133,8 @@ async def test_a_chat_goes_by_what_it_has_pinned_until_it_pins_anew(
     assert await contexts.store(agent_id(1), second, initial=False)
     kept = await contexts.pinned(CHAT, agent_id(1))
     assert kept == msgspec.structs.replace(pinned, dirty=True)
-    renewed = await contexts.refresh(CHAT, agent_id(1))
+    assert await context_rows.pin(pool, CHAT, agent_id(1), anew=True)
+    renewed = await contexts.pinned(CHAT, agent_id(1))
     assert renewed is not None
     assert (renewed.context, renewed.dirty) == (second, False)
 

@@ -205,18 +205,6 @@ async def test_a_workspace_that_was_started_again_is_found_by_the_same_turn(stag
     assert stage.tables.row.agent_id == SECOND.id
 
 
-async def test_work_before_the_model_dials_nothing_that_is_known_to_be_gone(stage: Stage) -> None:
-    stage.tables.bound_to(FIRST)
-    assert await stage.turn.bound.ensure() == FIRST
-    stage.tables.latest.clear()
-    with pytest.raises(NoHands):
-        await stage.turn.bound.checked()
-    stage.tables.latest[HOME] = SECOND
-    assert await stage.turn.bound.ensure() == FIRST
-    assert await stage.turn.bound.checked() == SECOND
-    assert stage.exchange.dialled == []
-
-
 async def test_selecting_a_workspace_releases_the_connection_to_the_other(stage: Stage) -> None:
     assert (await stage.get()).row == FIRST
     stage.tables.row = Binding(chat_id=CHAT, workspace_id=AWAY)

@@ -190,18 +190,16 @@ def start_version(template: Template, last: Build | None) -> tuple[VersionId, bo
     return template.active_version_id, last.template_version_id != template.active_version_id
 
 
-Remedy = Literal["restart", "retry", "reconnect_on_host"]
+Remedy = Literal["restart", "retry"]
 
 
-def remedy_after_dial(agent: AgentRow, now: datetime, *, external: bool = False) -> Remedy:
+def remedy_after_dial(agent: AgentRow, now: datetime) -> Remedy:
     """What to tell the model when the latest agent could not be dialled in time.
 
     A restart ends everything that runs, so it takes two signs: the dial that timed out, and an
     agent that never came or has been gone for long. One late heartbeat is not a sign.
     """
     status = agent_status(agent, now)
-    if external and status != "connected":
-        return "reconnect_on_host"
     if status == "timeout":
         return "restart"
     if status != "disconnected":

@@ -79,18 +79,6 @@ class BoundAgent:
                     return agent
         raise being_changed()
 
-    async def checked(self) -> AgentRow:
-        """The same, but what was remembered is checked against the latest build: for work that
-        must not dial what is known to be gone. Raises NoHands."""
-        if self._binding is None or self._binding.agent_id is None:
-            return await self.ensure()
-        workspace_id = await self._workspace()
-        try:
-            return (await self._bindings.latest_agent(workspace_id)).agent
-        except (NoAgent, AgentUnclear) as error:
-            self.forget()
-            raise no_hands(error) from error
-
     async def bind(self, workspace_id: WorkspaceId, agent: AgentRow) -> bool:
         """False if the chat has another workspace by now, which is then read anew."""
         binding = Binding(

@@ -49,8 +49,3 @@ class Contexts:
         if agent_id is not None:
             await context_rows.pin(self._conn, chat_id, agent_id)
         return await context_rows.pinned(self._conn, chat_id)
-
-    async def refresh(self, chat_id: ChatId, agent_id: AgentId) -> Pinned | None:
-        """A person wants the chat to go by the latest word."""
-        await context_rows.pin(self._conn, chat_id, agent_id, anew=True)
-        return await context_rows.pinned(self._conn, chat_id)
