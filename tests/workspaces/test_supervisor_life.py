@@ -162,7 +162,13 @@ def test_whoever_keeps_the_supervisor_starts_another_until_it_is_told_to_end() -
     os.close(reader)
 
 
-def test_supervisors_that_all_die_young_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "lives"), [(signal.SIGKILL, MOST_YOUNG + 1), (signal.SIGTERM, 1)]
+)
+def test_supervisors_that_all_die_young_are_given_up(
+    number: signal.Signals, lives: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that is told to end as soon as it is there has no follower."""
     monkeypatch.setattr("chatd.workspaces.local.keeper.FIRST_PAUSE_S", 0.001)
     reader, writer = os.pipe()
     ready = os.dup(writer)
@@ -170,14 +176,14 @@ def test_supervisors_that_all_die_young_are_given_up(monkeypatch: pytest.MonkeyP
     def live(first: int | None) -> None:
         del first
         os.write(writer, b".")
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)
 
     with forked(lambda: keep(live, ready, again=lambda _: True)) as keeper:
         os.close(ready)
         os.close(writer)
         assert os.waitpid(keeper, 0)[1] == 0
-    with open(reader, "rb") as lives:
-        assert lives.read() == b"." * (MOST_YOUNG + 1)
+    with open(reader, "rb") as seen:
+        assert seen.read() == b"." * lives
 
 
 def test_what_is_remembered_is_whole_or_nothing() -> None:

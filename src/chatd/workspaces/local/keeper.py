@@ -39,6 +39,7 @@ def keep(live: Callable[[int | None], None], ready: int, *, again: Callable[[str
             waiting = None
         code, told = _end_of(child)
         young = 0 if os.times().elapsed - began > GROWN_UP_S else young + 1
+        told |= -code in ENDING  # By somebody who was quicker than it could listen.
         if code == 0 or told or young > MOST_YOUNG or not again(f"ended with {code}"):
             return
         if signal.sigtimedwait(ENDING, FIRST_PAUSE_S * 2 ** (young - 1) if young > 1 else 0):

@@ -85,6 +85,7 @@ def serve(directory: Path, idle_s: float, ready: int) -> None:
         return memory.begun
 
     keep(live, ready, again=again)
+    note(lock, "")  # Also if the last one had no time for it.
 
 
 def note(lock: int, text: str) -> None:
