@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from chatd.domain.call_key import call_key
 from chatd.domain.errors import Unavailable
 from chatd.domain.hands import AgentLost, NoHands
 from chatd.tools.commands import ENVIRONMENT
@@ -254,3 +255,13 @@ async def test_calls_are_told_apart_by_every_letter_of_their_names(bench: Workbe
     for number, call in enumerate(("a", "a ", " a", "a\t", "a\n")):
         told = await desk.told("execute", call, command=f"echo {number}")
         assert told["output"] == f"{number}\n"
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.parametrize("call", ["call_1", "x" * 400, "two words", "sha256:a"])
+async def test_a_call_that_can_travel_as_it_is_keeps_its_name(bench: Workbench, call: str) -> None:
+    """A version before may have begun it under that name; and the agent takes it."""
+    desk = Desk(bench)
+    context = desk.context(call)
+    assert call_key(context) == f"{context.chat.id}:{context.fence.history_version}:{call}"
+    assert (await desk.told("execute", call, command="true"))["success"] is True

@@ -55,3 +55,15 @@ async def test_kits_stay_when_nobody_can_say_what_runs(kits: Path) -> None:
     again = hold(kits, OLD, alone=True)
     assert again is not None
     again.close()
+
+
+async def test_kits_that_are_shared_by_a_link_stay(kits: Path) -> None:
+    async def nothing(words: Sequence[str]) -> AbstractSet[str]:
+        del words
+        return set()
+
+    link = kits / "link"
+    link.symlink_to(kits)
+    before = present(kits)
+    await remove_unused(link, MINE, nothing)
+    assert present(kits) == before

@@ -9,7 +9,9 @@ from typing import Final
 
 from chatd.domain.ports import ToolContext
 
-_PLAIN: Final = re.compile(r"[!-~]{1,128}")
+_PLAIN: Final = re.compile(r"[!-~]([ -~]{0,398}[!-~])?")
+"""What a header and an agent have always taken: whoever takes a call over may be another version,
+and must come to the same name."""
 
 
 def call_key(context: ToolContext) -> str:

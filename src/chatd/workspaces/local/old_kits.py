@@ -73,7 +73,9 @@ async def remove_unused(
 
 
 def _names(directory: Path) -> set[str]:
-    found = (KIT.fullmatch(entry) for entry in os.listdir(directory))
+    """None of them if others share the directory: what they run is not known here."""
+    entries = [] if directory.is_symlink() else os.listdir(directory)
+    found = (KIT.fullmatch(entry) for entry in entries)
     return {each[1] for each in found if each is not None}
 
 
