@@ -42,7 +42,12 @@ from tests.support.local_rig import (
 )
 from tests.support.processes import running as server_process
 
-pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+pytestmark = [
+    pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed"),
+    # Seconds on an idle host; on one that is busy ten times over a server alone takes a minute to
+    # start and make its first workspace.
+    pytest.mark.timeout(240),
+]
 
 SERVER = "tests.support.local_server"
 WORKSPACE = WorkspaceId(uuid5(NOBODY, f"kept for {os.getpid()}"))
