@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.workspace import AgentId
 from chatd.domain.workspace_context import Binding
-from chatd.store import agents, bindings
+from chatd.store import bindings
 from chatd.store.pool import Pool
 from chatd.workspaces.briefing import ATTACHED, NONE_YET, STOPPED
 from chatd.workspaces.connecting import DIAL_S
@@ -18,7 +18,7 @@ from tests.hands.chats import DELAY_S, Counts, Room, a_room
 from tests.support.clock import FakeClock
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
-from tests.support.workspaces import TEMPLATE
+from tests.support.workspaces import TEMPLATE, agents_of
 
 CREATE = ("create_workspace", json.dumps({"template_id": str(TEMPLATE)}))
 READ = ("read_file", json.dumps({"path": "/x"}))
@@ -157,7 +157,7 @@ async def test_a_workspace_that_was_built_anew_is_found_and_remembered(
         stale = await agent_of(pool, chat_id)
         room.stand.exchange.words = "Use spaces."
         await turn(room, owner, STOP, START)
-        [current] = await agents.of_latest_build(pool, workspace_id)
+        [current] = await agents_of(pool, workspace_id)
         assert current.id != stale
         room.stand.exchange.dead.add(stale)
         await turn(room, chat_id, READ)

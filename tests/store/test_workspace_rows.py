@@ -13,7 +13,7 @@ from chatd.domain.ids import UserId
 from chatd.domain.states import State
 from chatd.domain.workspace import DemoSeed, Limits, Option, Parameter, TemplateId, TemplateSpec
 from chatd.domain.workspace_rules import bumped_deadline
-from chatd.store import agents, bindings, builds, templates, workers, workspaces
+from chatd.store import bindings, builds, templates, workers, workspaces
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, OTHER_WORKER, OWNER
 from tests.support.seeds import Seed
@@ -22,6 +22,7 @@ from tests.support.workspaces import (
     TEMPLATE,
     VERSION,
     agent_id,
+    agents_of,
     build_id,
     finish,
     new_build,
@@ -124,7 +125,8 @@ async def test_a_workspace_comes_with_its_first_build(pool: Pool) -> None:
     seen = await workspaces.standing(pool, workspace_id(1))
     assert seen is not None
     assert (seen.workspace, seen.build, seen.agents) == (created.workspace, created.build, ())
-    assert await workspaces.of_owner(pool, OWNER) == [created.workspace]
+    [listed] = await workspaces.page(pool, OWNER, after=None, most=9)
+    assert listed.workspace == created.workspace
     assert await workspaces.standing(pool, workspace_id(9)) is None
 
 
@@ -325,6 +327,6 @@ async def test_a_workspace_has_one_active_build_whatever_the_bug(pool: Pool) -> 
 async def test_the_agents_of_a_workspace_are_those_of_its_latest_build(pool: Pool) -> None:
     await plant(pool)
     await finish(pool)
-    assert [a.id for a in await agents.of_latest_build(pool, workspace_id(1))] == [agent_id(1)]
+    assert [a.id for a in await agents_of(pool, workspace_id(1))] == [agent_id(1)]
     await builds.insert(pool, new_build(2))
-    assert await agents.of_latest_build(pool, workspace_id(1)) == []
+    assert await agents_of(pool, workspace_id(1)) == ()

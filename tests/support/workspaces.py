@@ -1,6 +1,7 @@
 """Workspaces for tests: values with defaults for what a test does not care about, and rows put
 there by the product's own statements."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -192,3 +193,10 @@ async def age_builds(conn: Conn, seconds: float) -> None:
                max_deadline = max_deadline - $1 * interval '1 s'""",
         float(seconds),
     )
+
+
+async def agents_of(conn: Conn, which: WorkspaceId) -> Sequence[AgentRow]:
+    """Those of its latest build."""
+    seen = await workspaces.standing(conn, which)
+    assert seen is not None
+    return seen.agents

@@ -30,7 +30,7 @@ from tests.support.factories import CHAT
 from tests.support.seeds import Seed
 from tests.support.store import plant_in
 from tests.support.streaming import env_with
-from tests.support.workspaces import BACKEND, HOST, TEMPLATE, plant_template
+from tests.support.workspaces import BACKEND, HOST, TEMPLATE, agents_of, plant_template
 
 BRIEF = Waits(build_s=0.3, agent_s=0.3, scripts_s=0.3)
 PATIENT = Waits(build_s=30, agent_s=30, scripts_s=30)
@@ -104,7 +104,7 @@ class Site:
     async def hear(self, workspace_id: str) -> None:
         """The heartbeat has heard of the agent of this workspace."""
         which = WorkspaceId(UUID(workspace_id))
-        found = await agents.of_latest_build(self.pool, which)
+        found = await agents_of(self.pool, which)
         await agents.heard(self.pool, {each.id: Pulse(boot_id="boot") for each in found})
 
 

@@ -19,6 +19,7 @@ from tests.support.eventually import eventually
 from tests.support.streaming import Emitted
 from tests.support.workspaces import (
     age_builds,
+    agents_of,
     build_id,
     new_build,
     new_workspace,
@@ -46,7 +47,7 @@ async def test_a_build_is_taken_up_done_and_written(pool: Pool, clock: FakeClock
     assert (done.status, done.attempt, done.worker_id) == ("succeeded", 1, None)
     assert done.deadline is not None
     assert await all_that_is_said(pool) == ["making work-1", "started"]
-    [agent] = await agents.of_latest_build(pool, workspace_id(1))
+    [agent] = await agents_of(pool, workspace_id(1))
     assert (agent.name, agent.build_id, agent.lifecycle) == ("main", build_id(1), "starting")
 
 
@@ -90,7 +91,7 @@ async def test_a_build_whose_worker_was_killed_is_done_by_another(
         done = await ended(pool, build_id(1))
     assert (done.status, done.attempt) == ("succeeded", 2)
     assert backend.made == {(workspace_id(1), 1): 1}
-    assert len(await agents.of_latest_build(pool, workspace_id(1))) == 1
+    assert len(await agents_of(pool, workspace_id(1))) == 1
 
 
 async def steady(clock: FakeClock, rounds: int = 20) -> None:
@@ -120,7 +121,7 @@ async def test_a_worker_that_dies_at_any_statement_leaves_nothing_stuck(
         done = await ended(pool, build_id(1))
     assert done.status == "succeeded"
     assert backend.made == {(workspace_id(1), 1): 1}
-    assert len(await agents.of_latest_build(pool, workspace_id(1))) == 1
+    assert len(await agents_of(pool, workspace_id(1))) == 1
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -142,7 +143,7 @@ async def test_a_lost_statement_or_a_lost_answer_does_not_lose_the_build(
         done = await eventually(look, within_s=20)
     assert done.status == "succeeded"
     assert backend.made == {(workspace_id(1), 1): 1}
-    assert len(await agents.of_latest_build(pool, workspace_id(1))) == 1
+    assert len(await agents_of(pool, workspace_id(1))) == 1
 
 
 async def test_an_end_that_cannot_be_written_waits_and_nothing_is_done_again(

@@ -6,7 +6,6 @@ from typing import Final, LiteralString
 
 import msgspec
 
-from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace import AgentId, AgentRow, Pulse
 from chatd.store.conn import Conn
 from chatd.store.rows import json_text, plain
@@ -18,12 +17,6 @@ GET: Final[LiteralString] = "SELECT row_to_json(a) FROM workspace_agents a WHERE
 SEEN: Final[LiteralString] = (
     "SELECT row_to_json(a) AS agent, now() AS now FROM workspace_agents a WHERE a.id = $1"
 )
-
-OF_LATEST: Final[LiteralString] = """
-    SELECT row_to_json(a) AS agent FROM workspaces w
-    JOIN workspace_builds b ON b.workspace_id = w.id AND b.build_number = w.latest_build
-    JOIN workspace_agents a ON a.build_id = b.id
-    WHERE w.id = $1 AND NOT w.deleted ORDER BY a.id"""
 
 # From the host to its workspaces to their agents: joined, all agents there ever were would be
 # walked through in the order of their ids.
@@ -78,12 +71,6 @@ async def seen(conn: Conn, agent_id: AgentId) -> tuple[AgentRow, datetime] | Non
     """The agent, and the database's time at which it stood like this."""
     row = await conn.fetchrow(SEEN, agent_id)
     return None if row is None else (_AGENT.decode(row["agent"]), row["now"])
-
-
-async def of_latest_build(conn: Conn, workspace_id: WorkspaceId) -> list[AgentRow]:
-    """None of them: nothing runs there."""
-    rows = await conn.fetch(OF_LATEST, workspace_id)
-    return [_AGENT.decode(row["agent"]) for row in rows]
 
 
 async def on_host(conn: Conn, hosts: Sequence[str], *, most: int = 1000) -> list[AgentRow]:

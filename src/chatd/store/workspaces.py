@@ -85,10 +85,6 @@ MADE_BY: Final[LiteralString] = """
 
 GET: Final[LiteralString] = "SELECT row_to_json(w) FROM workspaces w WHERE w.id = $1"
 
-LIST: Final[LiteralString] = """
-    SELECT row_to_json(w) AS workspace FROM workspaces w
-    WHERE w.owner_id = $1 AND NOT w.deleted ORDER BY w.last_used_at DESC, w.id LIMIT $2"""
-
 _STANDING: Final[LiteralString] = """
     SELECT now() AS now, row_to_json(w) AS workspace, row_to_json(b) AS build,
         (SELECT json_agg(a ORDER BY a.id) FROM workspace_agents a WHERE a.build_id = b.id)
@@ -213,11 +209,6 @@ def _created(row: Row, *, again: bool) -> Created:
 async def get(conn: Conn, workspace_id: WorkspaceId) -> Workspace | None:
     found = await conn.fetchval(GET, workspace_id)
     return None if found is None else _WORKSPACE.decode(found)
-
-
-async def of_owner(conn: Conn, owner_id: UserId, *, most: int = 100) -> list[Workspace]:
-    rows = await conn.fetch(LIST, owner_id, most)
-    return [_WORKSPACE.decode(row["workspace"]) for row in rows]
 
 
 async def standing(conn: Conn, workspace_id: WorkspaceId) -> Standing | None:
