@@ -4,7 +4,6 @@ Owns that order and nothing else; what a command prints and how it ends is the c
 """
 
 import asyncio
-import logging
 import math
 import secrets
 import socket
@@ -23,31 +22,18 @@ from chatd.api.doors import Doors
 from chatd.api.health import Health
 from chatd.api.serve import Application, Bound, CannotListen, bind
 from chatd.api.serve import serve_on as listen
+from chatd.database import connect_config, database, keep_up
 from chatd.domain.chat import Chat
-from chatd.domain.errors import ChatdError, Unavailable
+from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChangeId, WorkerId
 from chatd.domain.ports import Clock, Env, Tool
 from chatd.domain.prompt_text import Instructions
-from chatd.engine.budget import SpendLimit
-from chatd.engine.keeping import KeepingConfig
-from chatd.engine.slots import SlotsConfig
-from chatd.engine.worker import WorkerConfig
 from chatd.hands import Hands, Rooms, check_hands, hands_config
 from chatd.models import Catalogue, directory
-from chatd.pg.config import Config
-from chatd.pg.errors import PgError
-from chatd.pg.server import Server, start
-from chatd.replica import Replica, ReplicaConfig
-from chatd.settings.tree import Settings, SettingsError, redact_url
+from chatd.replica import Replica, replica_config
+from chatd.settings.tree import Settings, SettingsError
 from chatd.store import migrate
-from chatd.store.conn import ConnectConfig
-from chatd.store.greet import greet
-from chatd.store.workers import Caps
 from chatd.telemetry import Gauges, Telemetry
-
-log = logging.getLogger(__name__)
-
-WATCH_S: Final = 2.0
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,12 +96,12 @@ async def serve(
             asyncio.TaskGroup() as group,
         ):
             migrated = await migrate.up(server.dsn)
-            watch = group.create_task(_keep_up(server, clock), name="database watch")
+            watch = group.create_task(keep_up(server, clock), name="database watch")
             registry = CollectorRegistry()
             telemetry = Telemetry(registry)
             surroundings = Env(clock=clock, emit=telemetry, new_id=uuid4, new_change_id=_change_id)
             models = Catalogue(own, surroundings)
-            connect = _connect(settings, server.dsn)
+            connect = connect_config(settings, server.dsn)
             me = WorkerId(surroundings.new_id())
             hands = None
 
@@ -127,8 +113,8 @@ async def serve(
             if config is not None and job.works:
                 hands = Hands(config, surroundings, me, announce=announce)
             tools = NoTools() if hands is None else hands.tools
-            replica_config = _replica_config(settings, connect, job)
-            replica = Replica(replica_config, surroundings, models=models, tools=tools, me=me)
+            shape = replica_config(settings, connect, works=job.works)
+            replica = Replica(shape, surroundings, models=models, tools=tools, me=me)
             pool = replica.database.pool
             rooms = None if config is None else Rooms(config, surroundings, pool, hands)
             gauges = _gauges(registry, settings, replica)
@@ -249,14 +235,6 @@ def _given_token(env: Mapping[str, str], settings: Settings) -> str | None:
         raise SettingsError(error.message) from None
 
 
-def _connect(settings: Settings, dsn: str) -> ConnectConfig:
-    return ConnectConfig(
-        dsn=dsn,
-        statement_timeout_s=settings.database.statement_timeout_s,
-        lock_timeout_s=settings.database.lock_timeout_s,
-    )
-
-
 @asynccontextmanager
 async def _port(settings: Settings, job: Job) -> AsyncGenerator[socket.socket | None]:
     """First of all: a server that cannot have its port must not take chats that it leaves a
@@ -280,42 +258,6 @@ async def _running(hands: Hands | None) -> AsyncGenerator[None]:
         return
     async with hands.running():
         yield
-
-
-def _replica_config(settings: Settings, connect: ConnectConfig, job: Job) -> ReplicaConfig:
-    slots = SlotsConfig(
-        roots=settings.worker.slots, children=settings.worker.child_slots, caps=_caps(settings)
-    )
-    return ReplicaConfig(
-        connect=connect,
-        pool_size=settings.database.pool_size,
-        worker=WorkerConfig(slots=slots, drain_s=settings.worker.drain_s),
-        works=job.works,
-        keeping=KeepingConfig(
-            archive_after=settings.chats.auto_archive_days,
-            remove_after=settings.chats.retention_days,
-        ),
-        spend=_spend(settings),
-    )
-
-
-def _caps(settings: Settings) -> Caps | None:
-    """None is faster: a chat is then taken by the very statement that writes its message."""
-    limits = settings.limits
-    caps = Caps(
-        roots=limits.running,
-        roots_per_owner=limits.running_per_user,
-        children=limits.running_subagents,
-        children_per_owner=limits.running_subagents_per_user,
-    )
-    return None if caps == Caps() else caps
-
-
-def _spend(settings: Settings) -> SpendLimit | None:
-    limits = settings.limits
-    if limits.spend_micros == 0:
-        return None
-    return SpendLimit(micros=limits.spend_micros, period=limits.spend_period)
 
 
 def _change_id() -> ChangeId:
@@ -342,46 +284,3 @@ def _doors(house: House, token: str) -> Doors:
         rooms=house.rooms,
         budget=replica.budget,
     )
-
-
-@asynccontextmanager
-async def database(settings: Settings, env: Mapping[str, str]) -> AsyncGenerator[Server]:
-    """The database of the settings: somebody else's, or the embedded one, started if need be."""
-    config = Config(database_url=settings.database.url, data_dir=settings.data_dir / "pg")
-    try:
-        server = await start(config, env)
-    except PgError as error:
-        raise Unavailable(str(error), code="database_down") from error
-    try:
-        if settings.database.url is not None:
-            await _greeted(settings.database.url)
-        yield server
-    finally:
-        await server.close()
-
-
-async def _greeted(url: str) -> None:
-    """Nobody should have to guess which database it was that could not be used."""
-    try:
-        await greet(ConnectConfig(dsn=url))
-    except ChatdError as error:
-        text = f"{error.message} It was looked for at {redact_url(url)}"
-        raise ChatdError(text, code=error.code) from error
-
-
-async def _keep_up(server: Server, clock: Clock) -> None:
-    """Bring the embedded server back whenever it has died. A failure is told once, not each time
-    that we try again."""
-    told = False
-    while True:
-        await clock.sleep(WATCH_S, "database_watch")
-        try:
-            await server.ensure()
-        except PgError as error:
-            if not told:
-                log.error("the database is down and does not come back: %s", error)
-            told = True
-        else:
-            if told:
-                log.info("the database is back")
-            told = False

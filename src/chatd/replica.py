@@ -28,17 +28,19 @@ from chatd.engine.left_behind import LeftBehind
 from chatd.engine.listening import STEP_S
 from chatd.engine.naming import Naming
 from chatd.engine.run_tools import Workshop
+from chatd.engine.slots import SlotsConfig
 from chatd.engine.summarizing import Summarizing
 from chatd.engine.worker import Doors, Worker, WorkerConfig
 from chatd.parts.episodes import Episodes
 from chatd.parts.tail import Tail
 from chatd.parts.writer import JournalWriter
+from chatd.settings.tree import Settings
 from chatd.store.conn import ConnectConfig, StatementHook
 from chatd.store.listen import ListenConfig, Listener
 from chatd.store.pool import Database, PoolConfig
 from chatd.store.publish import PublishConfig, Publisher
 from chatd.store.transact import Applied, Transactor
-from chatd.store.workers import lock_key
+from chatd.store.workers import Caps, lock_key
 from chatd.stream.feeds import Feeds
 from chatd.stream.live import Live
 from chatd.stream.watch import Watches
@@ -210,3 +212,42 @@ class Replica:
             ("watches", self.watches.run()),
             ("chores", self.chores.run()),
         ]
+
+
+def replica_config(
+    settings: Settings, connect: ConnectConfig, *, works: bool = True
+) -> ReplicaConfig:
+    """What the settings ask of it."""
+    slots = SlotsConfig(
+        roots=settings.worker.slots, children=settings.worker.child_slots, caps=_caps(settings)
+    )
+    return ReplicaConfig(
+        connect=connect,
+        pool_size=settings.database.pool_size,
+        worker=WorkerConfig(slots=slots, drain_s=settings.worker.drain_s),
+        works=works,
+        keeping=KeepingConfig(
+            archive_after=settings.chats.auto_archive_days,
+            remove_after=settings.chats.retention_days,
+        ),
+        spend=_spend(settings),
+    )
+
+
+def _caps(settings: Settings) -> Caps | None:
+    """None is faster: a chat is then taken by the very statement that writes its message."""
+    limits = settings.limits
+    caps = Caps(
+        roots=limits.running,
+        roots_per_owner=limits.running_per_user,
+        children=limits.running_subagents,
+        children_per_owner=limits.running_subagents_per_user,
+    )
+    return None if caps == Caps() else caps
+
+
+def _spend(settings: Settings) -> SpendLimit | None:
+    limits = settings.limits
+    if limits.spend_micros == 0:
+        return None
+    return SpendLimit(micros=limits.spend_micros, period=limits.spend_period)

@@ -2,13 +2,13 @@
 
 import os
 
-from chatd import app
+from chatd.database import database
 from chatd.settings.tree import Settings
 from chatd.store import migrate
 
 
 async def up(settings: Settings) -> None:
-    async with app.database(settings, os.environ) as server:
+    async with database(settings, os.environ) as server:
         applied = await migrate.up(server.dsn)
     for name in applied:
         print(f"applied {name}")
@@ -17,7 +17,7 @@ async def up(settings: Settings) -> None:
 
 
 async def status(settings: Settings) -> None:
-    async with app.database(settings, os.environ) as server:
+    async with database(settings, os.environ) as server:
         lines = await migrate.status(server.dsn)
     for line in lines:
         when = "" if line.applied_at is None else f"  {line.applied_at:%Y-%m-%d %H:%M:%S} UTC"
@@ -26,7 +26,7 @@ async def status(settings: Settings) -> None:
 
 async def check(settings: Settings) -> bool:
     """Whether the database is up to date with this code."""
-    async with app.database(settings, os.environ) as server:
+    async with database(settings, os.environ) as server:
         plan = await migrate.check(server.dsn)
     for migration in plan.pending:
         print(f"pending {migration.file}")
