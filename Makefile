@@ -1,7 +1,8 @@
 # Needs make and Python 3.11 or newer, nothing else. All that is installed goes into .venv.
 
 BIN := .venv/bin
-JOBS ?= 2
+# Tests wait for processes and sockets a third of their time: one more than there are cores here.
+JOBS ?= 3
 ARGS ?=
 
 # node comes with a locked package; the machine's own may be too old for pyright.
