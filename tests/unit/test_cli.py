@@ -3,6 +3,8 @@
 import asyncio
 import json
 import logging
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -18,7 +20,7 @@ from typer.testing import CliRunner
 
 from chatd.cli.logs import JsonFormatter, TextFormatter, is_news
 from chatd.cli.main import app
-from chatd.cli.run import Stop
+from chatd.cli.run import Stop, until_signal
 from chatd.domain.errors import Unavailable
 from chatd.store.greet import require
 from chatd.telemetry import Line
@@ -191,6 +193,20 @@ async def test_the_first_signal_asks_and_the_second_breaks_off() -> None:
         assert (stop.asked.is_set(), serving.cancelling()) == (True, 0)
         stop.on_signal()
         assert serving.cancelling() == 1
+
+
+def test_signals_are_heard_while_it_serves_and_let_go_of_afterwards() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+
+    async def serve(stop: Stop) -> None:
+        stop.started()
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(30):
+            await stop.asked.wait()
+
+    until_signal(serve)
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
 async def test_a_signal_before_the_start_is_done_breaks_it_off() -> None:

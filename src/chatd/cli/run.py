@@ -86,15 +86,22 @@ class Stop:
 
 
 def until_signal(serve: Callable[[Stop], Awaitable[None]]) -> None:
+    before = {number: signal.getsignal(number) for number in _ending_signals()}
+
     async def guarded() -> None:
         task = asyncio.current_task()
         assert task is not None
         stop = Stop(task)
-        for number in _ending_signals():
+        for number in before:
             asyncio.get_running_loop().add_signal_handler(number, stop.on_signal)
         await serve(stop)
 
-    to_the_end(guarded())
+    try:
+        to_the_end(guarded())
+    finally:
+        # The loop is closed, but does not let go of them by itself.
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _ending_signals() -> list[signal.Signals]:

@@ -24,7 +24,8 @@ def keep(live: Callable[[int | None], None], ready: int, *, again: Callable[[str
     """`live` is a supervisor's whole life, in a process of its own; the first one gets `ready`, a
     descriptor, to say that it is. `again` is asked after a death, with words for it, whether
     there shall be another."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # To ignore it is inherited, and hides deaths.
+    for number in WATCHED:
+        signal.signal(number, signal.SIG_DFL)  # What is inherited may hide deaths, or wishes.
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     waiting: int | None = ready
     young = 0
