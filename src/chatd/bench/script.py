@@ -26,11 +26,6 @@ class Wish(Struct, frozen=True, kw_only=True):
         calls = f" after {self.calls} calls" if self.calls else ""
         return f"say {self.tokens} tokens{pace}{calls}"
 
-    @property
-    def ideal_s(self) -> float:
-        """From the first token to the last; the first comes at once."""
-        return (self.tokens - 1) / self.per_s if self.per_s else 0.0
-
 
 def read_wish(text: str) -> Wish:
     """A text that is no wish gets a short answer: the server may ask things of its own."""

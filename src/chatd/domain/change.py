@@ -274,10 +274,6 @@ class Change(Struct, frozen=True, kw_only=True):
             attempt=self.after.attempt + 1,
         )
 
-    def clear_retry(self) -> Self:
-        cleared = self._no_retry()
-        return self._set(**cleared) if cleared else self
-
     def _no_retry(self) -> dict[str, object]:
         if self.after.retry_state is None:
             return {}

@@ -22,7 +22,6 @@ from chatd.workspaces.local.layout import Layout, Spot
 LOWEST: Final = 1_900_000_000
 RANGES: Final = 20_000
 RANGE: Final = 10_000
-FULL: Final = 2**32 - 1
 UID_MAP: Final = Path("/proc/self/uid_map")
 
 
