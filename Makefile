@@ -4,6 +4,8 @@ BIN := .venv/bin
 # Tests wait for processes and sockets a third of their time: one more than there are cores here.
 JOBS ?= 3
 ARGS ?=
+# RETRY=1 runs each failed test once more, alone; one that passes then is reported as flaky.
+RETRY ?=
 
 # node comes with a locked package; the machine's own may be too old for pyright.
 export PYRIGHT_PYTHON_GLOBAL_NODE := 0
@@ -42,7 +44,7 @@ serve: runtime ## set up what is needed and start the server (ARGS="--data-dir D
 
 test: dev ## every check and every test, as CI runs them (ARGS="-k name" goes to pytest)
 	@$(CHECKS)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+	@$(BIN)/python tools/run_tests.py $(if $(RETRY),--retry) -n $(JOBS) --dist worksteal $(ARGS)
 
 test-model: model ## the wires of three vendors against a small real model (fetches 200 MB once)
 	@exec $(BIN)/python -m pytest -m real_model -p no:randomly $(ARGS) tests/real

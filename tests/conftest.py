@@ -36,6 +36,22 @@ LONGEST: Final = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--failed-file", help="write the ids of failed tests to this file")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Write the ids of failed tests to the file that `tools/run_tests.py` reads."""
+    path: str | None = config.getoption("--failed-file")
+    if path is None:
+        return
+    reports = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+    failed = dict.fromkeys(report.nodeid for report in reports)
+    Path(path).write_text("".join(f"{test}\n" for test in failed))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """After the shuffling: the longest first."""
