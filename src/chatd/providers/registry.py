@@ -9,8 +9,7 @@ from chatd.domain.errors import InvariantBroken
 from chatd.domain.ports import Clock, Provider
 from chatd.providers.anthropic.client import AnthropicProvider
 from chatd.providers.bedrock.client import BedrockProvider
-from chatd.providers.demo.options import DemoOptions
-from chatd.providers.demo.provider import DemoProvider
+from chatd.providers.demo.provider import DemoOptions, DemoProvider
 from chatd.providers.gemini.client import GeminiProvider
 from chatd.providers.openai import OpenAIProvider
 from chatd.providers.options import AnthropicOptions

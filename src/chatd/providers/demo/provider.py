@@ -1,30 +1,71 @@
-"""The demo model: no key, no network, the same answer to the same question.
+"""The demo model: needs no key and no network; gives the same answer to the same request.
 
-It reads only the request. The one thing it remembers is how often it has failed on request, and
-forgetting that costs a failure more.
+Its only state counts the failures a user has asked for. Losing that count costs one more failure.
 """
 
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
-from msgspec import UNSET, structs
+from msgspec import Meta, Struct, structs
 
 from chatd.domain.errors import InvalidInput
-from chatd.domain.model import ModelEvent, ModelRequest, NamedTool, ProviderFailed, ToolSpec
+from chatd.domain.ids import ToolCallId
+from chatd.domain.messages import Usage
+from chatd.domain.model import (
+    CallDelta,
+    CallDone,
+    CallStart,
+    Finished,
+    FinishReason,
+    ModelEvent,
+    ModelRequest,
+    PromptCall,
+    PromptFile,
+    ProviderFailed,
+    ProviderFault,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    SourceFound,
+    TextDelta,
+    TextEnd,
+    TextStart,
+)
 from chatd.domain.ports import Clock
-from chatd.providers.demo.beats import Break, Scene, Use, say
-from chatd.providers.demo.options import DemoOptions
-from chatd.providers.demo.play import Stage, play, rough_tokens
-from chatd.providers.demo.sample import sample
-from chatd.providers.demo.scenes import scene_for
-from chatd.providers.demo.turn import fingerprint, read_turn
+from chatd.providers.demo.scripts import choose_scene
+from chatd.providers.demo.turn import (
+    CallTool,
+    DemoScene,
+    RefuseAnswer,
+    SetPace,
+    ThinkText,
+    fingerprint,
+)
 from chatd.providers.options import parse
 from chatd.providers.settings import ProviderSettings, misconfigured
 
-_REMEMBERED: Final = 256
+TOKEN_SLEEP: Final = "demo_token"
+_MAX_REMEMBERED_CHATS: Final = 256
+# Without pauses, the stream still yields to other tasks after this many tokens.
+_TOKENS_PER_YIELD: Final = 50
+_TOKEN: Final = re.compile(r"\s*\S{1,12}|\s+")
+_CHARS_PER_TOKEN: Final = 4
+_TOKENS_PER_FILE: Final = 300
+
+
+class DemoOptions(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    tokens_per_second: Annotated[
+        float, Meta(ge=0, le=100_000, description="Speed of the answer; 0: no pauses")
+    ] = 50.0
+    seed: Annotated[int, Meta(description="Chooses among the variants of an answer")] = 0
+    failures: Annotated[
+        int, Meta(ge=0, le=100, description="Number of failures when asked for an error")
+    ] = 2
 
 
 class DemoProvider:
@@ -33,7 +74,7 @@ class DemoProvider:
     def __init__(self, settings: ProviderSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._failed: OrderedDict[str, int] = OrderedDict()
+        self._failures: dict[str, int] = {}
 
     @property
     def name(self) -> str:
@@ -41,69 +82,117 @@ class DemoProvider:
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
-        options = self._options(request)
+        try:
+            options = parse(DemoOptions, request.options)
+        except InvalidInput as error:
+            raise misconfigured(self._settings, error.message) from None
         key = fingerprint(request.messages)
-        scene = self._scene(request, options, key)
+        failures_left = options.failures - self._failures.get(key, 0)
+        scene = choose_scene(request, seed=options.seed, failures_left=failures_left)
         self._count_failure(scene, key)
-        if scene.beats and isinstance(first := scene.beats[0], Break):
-            raise ProviderFailed(first.fault)
-        stage = Stage(
-            clock=self._clock,
-            tokens_per_s=options.tokens_per_second,
-            key=key,
-            input_tokens=rough_tokens(request),
-            max_tokens=request.max_output_tokens,
-        )
-        async with aclosing(play(scene, stage)) as events:
+        if isinstance(scene[0], ProviderFault):
+            raise self._failed(scene[0])
+        async with aclosing(self._play(scene, request, options, key)) as events:
             yield events
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Nothing to close."""
 
-    def _scene(self, request: ModelRequest, options: DemoOptions, key: str) -> Scene:
-        if request.output_schema is not UNSET:
-            said = say(sample(request.output_schema, read_turn(request).prompt))
-            return structs.replace(said, pace=0.0)
-        if (wanted := _wanted_tool(request)) is not None:
-            about = read_turn(request).prompt
-            args = msgspec.json.decode(sample(wanted.input_schema, about), type=dict[str, object])
-            return Scene(beats=(Use(name=wanted.name, args=args),))
-        left = options.failures - self._failed.get(key, 0)
-        return self._named(scene_for(request, seed=options.seed, failures_left=left))
-
-    def _named(self, scene: Scene) -> Scene:
-        """Faults say who failed."""
-        return structs.replace(
-            scene,
-            beats=tuple(
-                Break(fault=structs.replace(beat.fault, provider=self.name))
-                if isinstance(beat, Break)
-                else beat
-                for beat in scene.beats
-            ),
+    async def _play(
+        self, scene: DemoScene, request: ModelRequest, options: DemoOptions, key: str
+    ) -> AsyncGenerator[ModelEvent]:
+        factors = [item.factor for item in scene if isinstance(item, SetPace)]
+        tokens_per_s = options.tokens_per_second * (factors[0] if factors else 1.0)
+        started_at = self._clock.monotonic()
+        tokens = reasoning_tokens = 0
+        reason: FinishReason = "stop"
+        explanation = None
+        for event in _events(scene, key):
+            match event:
+                case ProviderFault():
+                    raise self._failed(event)
+                case RefuseAnswer():
+                    reason, explanation = "content-filter", event.explanation
+                    break
+                case TextDelta() | ReasoningDelta() | CallDelta():
+                    if tokens == request.max_output_tokens:
+                        reason = "length"
+                        break
+                    tokens += 1
+                    reasoning_tokens += isinstance(event, ReasoningDelta)
+                    await self._wait(tokens_per_s, started_at, tokens)
+                case CallDone():
+                    reason = "tool-calls"
+                case _:
+                    pass
+            yield event
+        input_tokens = _estimate_tokens(request)
+        usage = Usage(
+            input_tokens=input_tokens,
+            output_tokens=tokens,
+            total_tokens=input_tokens + tokens,
+            reasoning_tokens=reasoning_tokens,
+        )
+        yield Finished(
+            reason=reason, usage=usage, response_id=f"demo_{key}", explanation=explanation
         )
 
-    def _count_failure(self, scene: Scene, key: str) -> None:
-        if not any(isinstance(beat, Break) for beat in scene.beats):
-            self._failed.pop(key, None)
-            return
-        self._failed[key] = self._failed.pop(key, 0) + 1
-        while len(self._failed) > _REMEMBERED:
-            self._failed.popitem(last=False)
+    async def _wait(self, tokens_per_s: float, started_at: float, tokens: int) -> None:
+        """Sleep until the token is due. Due times count from the start, so that a slow reader
+        receives several tokens at once and catches up."""
+        if tokens_per_s > 0:
+            delay_s = started_at + tokens / tokens_per_s - self._clock.monotonic()
+            if delay_s > 0:
+                await self._clock.sleep(delay_s, TOKEN_SLEEP)
+        elif tokens % _TOKENS_PER_YIELD == 0:
+            await self._clock.sleep(0, TOKEN_SLEEP)
 
-    def _options(self, request: ModelRequest) -> DemoOptions:
-        try:
-            return parse(DemoOptions, request.options)
-        except InvalidInput as error:
-            raise misconfigured(self._settings, error.message) from None
+    def _count_failure(self, scene: DemoScene, key: str) -> None:
+        count = self._failures.pop(key, 0)
+        if any(isinstance(item, ProviderFault) for item in scene):
+            self._failures[key] = count + 1
+        if len(self._failures) > _MAX_REMEMBERED_CHATS:
+            del self._failures[next(iter(self._failures))]
+
+    def _failed(self, fault: ProviderFault) -> ProviderFailed:
+        return ProviderFailed(structs.replace(fault, provider=self.name))
 
 
-def _wanted_tool(request: ModelRequest) -> ToolSpec | None:
-    """A tool that the caller insists on."""
-    match request.tool_choice:
-        case NamedTool(name=name):
-            return next((tool for tool in request.tools if tool.name == name), None)
-        case "required" if request.tools:
-            return request.tools[0]
-        case _:
-            return None
+def _events(scene: DemoScene, key: str) -> Iterator[ModelEvent | ProviderFault | RefuseAnswer]:
+    for number, item in enumerate(scene):
+        block = str(number)
+        match item:
+            case str():
+                yield TextStart(id=block)
+                yield from (TextDelta(id=block, delta=token) for token in _TOKEN.findall(item))
+                yield TextEnd(id=block)
+            case ThinkText():
+                tokens = _TOKEN.findall(item.text)
+                yield ReasoningStart(id=block)
+                yield from (ReasoningDelta(id=block, delta=token) for token in tokens)
+                yield ReasoningEnd(id=block)
+            case CallTool():
+                call_id = ToolCallId(f"demo_{key}_{number}")
+                text = msgspec.json.encode(item.args).decode()
+                yield CallStart(id=call_id, name=item.name)
+                yield from (CallDelta(id=call_id, delta=token) for token in _TOKEN.findall(text))
+                yield CallDone(id=call_id, name=item.name, input=text)
+            case SourceFound() | ProviderFault() | RefuseAnswer():
+                yield item
+            case SetPace():
+                pass
+
+
+def _estimate_tokens(request: ModelRequest) -> int:
+    """About four characters a token, and a flat number for a file."""
+    chars = sum(len(tool.description) + len(bytes(tool.input_schema)) for tool in request.tools)
+    files = 0
+    for part in (part for message in request.messages for part in message.parts):
+        match part:
+            case PromptFile():
+                files += 1
+            case PromptCall():
+                chars += len(part.name) + len(bytes(part.input))
+            case _:
+                chars += len(part.text)
+    return -(-chars // _CHARS_PER_TOKEN) + files * _TOKENS_PER_FILE

@@ -1,15 +1,15 @@
-"""What the demo model reads out of a request: what was asked, and what was done about it since.
+"""What the demo model reads from a request, and the items of which a scene consists.
 
-Everything a script knows comes from here, so that it goes on where it was after any crash.
+A script has no state besides the request, so that it continues after a crash.
 """
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeGuard
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model import (
@@ -19,19 +19,48 @@ from chatd.domain.model import (
     PromptMessage,
     PromptResult,
     PromptText,
+    ProviderFault,
+    SourceFound,
     ToolSpec,
 )
 
-_WRAPPED: Final = re.compile(r"<(workspace-context|system-reminder)>.*?</\1>", re.DOTALL)
-_GO_ON: Final = re.compile(
+_INJECTED: Final = re.compile(r"<(workspace-context|system-reminder)>.*?</\1>", re.DOTALL)
+_CONTINUE: Final = re.compile(
     r"(?:please\s+)?(?:continue|go on|carry on|resume)[\s.!]*", re.IGNORECASE
 )
+DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 Object = Mapping[str, object]
 
 
-class Used(Struct, frozen=True, kw_only=True):
-    """A call of this turn and its result."""
+class ThinkText(Struct, frozen=True):
+    text: str
+
+
+class CallTool(Struct, frozen=True):
+    name: str
+    args: Object = {}
+
+
+class RefuseAnswer(Struct, frozen=True):
+    """Ends the answer as filtered content."""
+
+    explanation: str
+
+
+class SetPace(Struct, frozen=True):
+    """Scales the configured speed of the scene; 0 plays it without pauses."""
+
+    factor: float
+
+
+# A string is text of the answer. A fault fails the stream; as first item, the stream never opens.
+ScriptItem = str | ThinkText | CallTool | SourceFound | RefuseAnswer | SetPace | ProviderFault
+DemoScene = tuple[ScriptItem, ...]
+
+
+class CompletedCall(Struct, frozen=True, kw_only=True):
+    """A tool call of this turn with its result."""
 
     name: str
     args: Object
@@ -40,116 +69,81 @@ class Used(Struct, frozen=True, kw_only=True):
 
     @property
     def result(self) -> Object:
-        """The result's fields; plain text is its output."""
-        found = _parsed(self.text)
-        return found if _is_object(found) else {"output": self.text}
+        """The fields of the result; plain text becomes the field `output`."""
+        return parse_object(self.text) or {"output": self.text}
 
     @property
     def failed(self) -> bool:
-        """Tools report errors in two ways: by a flag, and in words of their own."""
+        """Tools report an error by the flag or by a field `error`."""
         return self.is_error or bool(self.result.get("error"))
 
 
-class Turn(Struct, frozen=True, kw_only=True):
+class DemoTurn(Struct, frozen=True, kw_only=True):
     prompt: str
     number: int
     files: tuple[str, ...]
-    used: tuple[Used, ...]
+    calls: tuple[CompletedCall, ...]
     tools: Mapping[str, ToolSpec]
-    key: str
 
-    def has(self, *names: str) -> bool:
-        return all(name in self.tools for name in names)
-
-    def done(self, name: str, **args: object) -> list[Used]:
-        """Calls of a tool with these arguments, oldest first."""
+    def find_calls(self, name: str, **args: object) -> list[CompletedCall]:
+        """Calls of a tool with at least these arguments, oldest first."""
         return [
-            used
-            for used in self.used
-            if used.name == name and all(used.args.get(key) == args[key] for key in args)
+            call
+            for call in self.calls
+            if call.name == name and all(call.args.get(key) == args[key] for key in args)
         ]
 
+    def mentions(self, pattern: str) -> bool:
+        """True if the pattern matches whole words of the prompt."""
+        return re.search(rf"\b(?:{pattern})\b", self.prompt, re.IGNORECASE) is not None
 
-def read_turn(request: ModelRequest) -> Turn:
+
+def read_turn(request: ModelRequest) -> DemoTurn:
     starts = [at for at, message in enumerate(request.messages) if message.role == "user"]
-    start = starts[-1] if starts else 0
-    prompt = _text(request.messages[start]) if starts else ""
-    # Whoever stops the model and lets it go on wants what was begun.
-    if len(starts) > 1 and _GO_ON.fullmatch(prompt.strip()):
+    # After an interrupt, "continue" resumes the turn before it.
+    if len(starts) > 1 and _CONTINUE.fullmatch(user_text(request.messages[starts[-1]])):
         start = starts[-2]
-        prompt = _text(request.messages[start])
-    since = request.messages[start:]
-    return Turn(
-        prompt=prompt.strip(),
+    else:
+        start = starts[-1] if starts else 0
+    turn = request.messages[start:]
+    files = [part for message in turn for part in message.parts if isinstance(part, PromptFile)]
+    return DemoTurn(
+        prompt=user_text(turn[0]) if starts else "",
         number=len(starts),
-        files=tuple(_files(since)),
-        used=tuple(_used(since)),
+        files=tuple(file.name or file.media_type for file in files),
+        calls=tuple(_completed_calls(turn)),
         tools={} if request.tool_choice == "none" else {tool.name: tool for tool in request.tools},
-        key=fingerprint(request.messages),
     )
 
 
-def prompts(request: ModelRequest) -> list[str]:
-    """All that people have said, oldest first."""
-    said = [_text(message).strip() for message in request.messages if message.role == "user"]
-    return [text for text in said if text]
-
-
-def fingerprint(messages: Iterable[PromptMessage]) -> str:
-    """The same for the same conversation, another after every step of it."""
-    digest = hashlib.blake2b(digest_size=9)
-    for message in messages:
-        digest.update(message.role.encode())
-        for part in message.parts:
-            match part:
-                case PromptCall() | PromptResult():
-                    digest.update(part.id.encode("utf-8", "replace"))
-                case PromptFile():
-                    digest.update(part.data)
-                case _:
-                    digest.update(part.text.encode("utf-8", "replace"))
-            digest.update(b"\0")
-    return digest.hexdigest()
-
-
-def _text(message: PromptMessage) -> str:
+def user_text(message: PromptMessage) -> str:
     texts = (part.text for part in message.parts if isinstance(part, PromptText))
-    return _WRAPPED.sub("", "\n".join(texts))
+    return _INJECTED.sub("", "\n".join(texts)).strip()
 
 
-def _files(messages: Sequence[PromptMessage]) -> Iterable[str]:
-    for message in messages:
-        for part in message.parts:
-            if isinstance(part, PromptFile):
-                yield part.name or part.media_type
+def fingerprint(messages: Sequence[PromptMessage]) -> str:
+    """Identifies a history: equal for equal messages, different after every step."""
+    return hashlib.blake2b(msgspec.json.encode(messages), digest_size=9).hexdigest()
 
 
-def _used(messages: Sequence[PromptMessage]) -> Iterable[Used]:
-    calls: dict[ToolCallId, PromptCall] = {}
-    for message in messages:
-        for part in message.parts:
-            if isinstance(part, PromptCall):
-                calls[part.id] = part
-            elif isinstance(part, PromptResult) and (call := calls.get(part.id)) is not None:
-                yield Used(
-                    name=call.name,
-                    args=_args(call.input),
-                    text=part.text,
-                    is_error=part.is_error,
-                )
-
-
-def _args(raw: Raw) -> Object:
-    found = _parsed(bytes(raw))
-    return found if _is_object(found) else {}
-
-
-def _parsed(text: str | bytes) -> object:
+def parse_object(text: str | bytes) -> dict[str, object]:
+    """The JSON object in `text`; empty if there is none."""
     try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
+        value: object = msgspec.json.decode(text)
+    except DECODE_ERRORS:
+        return {}
+    return value if is_object(value) else {}
 
 
-def _is_object(value: object) -> TypeGuard[dict[str, object]]:
+def is_object(value: object) -> TypeGuard[dict[str, object]]:
     return isinstance(value, dict)
+
+
+def _completed_calls(messages: Sequence[PromptMessage]) -> Iterator[CompletedCall]:
+    calls: dict[ToolCallId, PromptCall] = {}
+    for part in (part for message in messages for part in message.parts):
+        if isinstance(part, PromptCall):
+            calls[part.id] = part
+        elif isinstance(part, PromptResult) and (call := calls.get(part.id)) is not None:
+            args = parse_object(bytes(call.input))
+            yield CompletedCall(name=call.name, args=args, text=part.text, is_error=part.is_error)
