@@ -1,6 +1,6 @@
-"""Write the tables of ARCHITECTURE.md from the code, between their markers.
+"""Write the tables of ARCHITECTURE.md, between their markers, and the index of tested behaviours.
 
-`python -m tools.docs` rewrites the file; with `--check` it only says whether that would change it.
+`python -m tools.docs` rewrites both; with `--check` it only reports whether they would change.
 """
 
 import sys
@@ -11,6 +11,7 @@ from typing import get_args
 
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.states import TABLE, Actor, Move, State, Status, classify, public_status
+from tools.behaviour_index import INDEX, write_index
 
 DOCUMENT = Path(__file__).parent.parent / "ARCHITECTURE.md"
 
@@ -97,15 +98,18 @@ def render(document: str) -> str:
 
 
 def main(*, check: bool) -> int:
-    before = DOCUMENT.read_text()
-    after = render(before)
-    if before == after:
-        return 0
-    if check:
-        print(f"{DOCUMENT.name} does not say what the code does: run make docs.", file=sys.stderr)
-        return 1
-    DOCUMENT.write_text(after)
-    return 0
+    index = "".join(f"{line}\n" for line in write_index())
+    stale = [
+        (path, text)
+        for path, text in ((DOCUMENT, render(DOCUMENT.read_text())), (INDEX, index))
+        if not path.exists() or path.read_text() != text
+    ]
+    for path, text in stale:
+        if check:
+            print(f"{path.name} is not current: run make docs.", file=sys.stderr)
+        else:
+            path.write_text(text)
+    return 1 if check and stale else 0
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ def only(places: Places) -> Resource:
     return resource
 
 
+@pytest.mark.covers("instructions-1")
 def test_an_empty_workspace_has_a_context_without_resources(places: Places) -> None:
     empty = resolve(places, version=7)
     assert (empty.version, empty.directory, empty.os) == (7, places.directory, "linux")
@@ -50,6 +51,7 @@ def test_an_empty_workspace_has_a_context_without_resources(places: Places) -> N
     assert len(empty.hash) == 64
 
 
+@pytest.mark.covers("instructions-1")
 def test_instructions_and_skills_are_found_in_their_fixed_places(places: Places) -> None:
     for name in ("AGENTS.md", "CLAUDE.md", ".cursorrules"):
         put(f"{places.directory}/{name}", name)
@@ -170,6 +172,7 @@ def test_a_skill_that_is_none_says_why(places: Places, text: str | bytes, error:
     assert error in skill.error
 
 
+@pytest.mark.covers("instructions-1")
 def test_a_file_over_the_limit_gives_its_beginning_only(places: Places) -> None:
     put(f"{places.directory}/AGENTS.md", "é" * (context.MAX_BYTES // 2))
     assert only(places).status == "ok"
@@ -203,6 +206,7 @@ def test_what_cannot_be_read_says_so_and_holds_nothing_up(places: Places) -> Non
     assert "named pipe" in resources[0].error
 
 
+@pytest.mark.covers("hostile-4")
 def test_links_count_inside_their_root_only(places: Places) -> None:
     put(f"{places.directory}/docs/rules.md", "rules")
     put(f"{places.home}/elsewhere.md", "elsewhere")

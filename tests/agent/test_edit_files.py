@@ -36,6 +36,7 @@ def names(directory: Path) -> list[str]:
     return sorted(each.name for each in directory.iterdir())
 
 
+@pytest.mark.covers("files-6")
 def test_edits_are_made_in_order_each_on_the_result_of_the_one_before(tmp_path: Path) -> None:
     (file,) = made(tmp_path, a="one\n")
     diffs = edit_files([change(file, ("one", "two"), ("two", "three"))], include_diff=False)
@@ -44,6 +45,7 @@ def test_edits_are_made_in_order_each_on_the_result_of_the_one_before(tmp_path: 
     assert names(tmp_path) == ["a"]
 
 
+@pytest.mark.covers("files-6")
 def test_diffs_come_in_the_order_of_the_files(tmp_path: Path) -> None:
     b, a = made(tmp_path, b="x\n", a="y\n")
     (tmp_path / "link").symlink_to("a")
@@ -65,6 +67,7 @@ def test_an_edit_that_changes_nothing_does_not_touch_the_file(tmp_path: Path) ->
     assert file.stat() == before
 
 
+@pytest.mark.covers("files-5")
 def test_everything_wrong_with_a_request_is_said_at_once(tmp_path: Path) -> None:
     assert refusal() == (
         400,
@@ -87,6 +90,7 @@ def test_everything_wrong_with_a_request_is_said_at_once(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.covers("files-9")
 def test_one_bad_file_keeps_all_from_being_written_and_all_errors_are_joined(
     tmp_path: Path,
 ) -> None:
@@ -146,6 +150,7 @@ def test_two_paths_to_one_file_are_refused(tmp_path: Path, kind: str) -> None:
     assert file.read_text() == "a\n"
 
 
+@pytest.mark.covers("files-9")
 def test_mode_and_bytes_that_are_not_utf8_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"\xff\xfe a \x80\r\n\x00b\r\n")
@@ -156,6 +161,7 @@ def test_mode_and_bytes_that_are_not_utf8_are_kept(tmp_path: Path) -> None:
     diff["diff"].encode("utf-8")
 
 
+@pytest.mark.covers("files-5")
 def test_a_file_that_may_not_be_written_is_forbidden() -> None:
     with open_ground() as ground:
         ground.chmod(0o777)
@@ -186,6 +192,7 @@ def test_too_many_edits_are_refused(tmp_path: Path) -> None:
     assert (status, "at most" in message) == (400, True)
 
 
+@pytest.mark.covers("files-5")
 def test_a_write_that_fails_late_says_what_is_written_already(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

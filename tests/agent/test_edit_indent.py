@@ -15,6 +15,7 @@ def edit(content: str, search: str, new: str) -> str:
     return apply_edit(content, search, new, replace_all=False)
 
 
+@pytest.mark.covers("files-7")
 def test_spaces_for_tabs_with_a_line_put_in_deeper() -> None:
     search = "    if a {\n        foo()\n    }\n"
     new = "    if a {\n        if b {\n            foo()\n        }\n    }\n"
@@ -31,6 +32,7 @@ def test_two_spaces_for_four() -> None:
     )
 
 
+@pytest.mark.covers("files-7")
 def test_a_block_shown_without_its_outer_indent() -> None:
     search = "if a:\n    foo()\n"
     new = "if a:\n    if b:\n        foo()\n    else:\n        bar()\n"
@@ -66,6 +68,7 @@ def test_an_indent_changed_in_place_changes_by_as_many_levels() -> None:
     assert edit(content, "  b\n  c\n", "  b\nc\n") == "a:\n\tb\nc\n"
 
 
+@pytest.mark.covers("files-7")
 def test_blanks_that_are_mixed_are_inherited() -> None:
     content = "a:\n \tb\n"
     assert edit(content, "    b\n", "    b\n        c\n    d\n") == "a:\n \tb\n \tc\n \td\n"
@@ -91,6 +94,7 @@ def test_empty_lines_put_in_stay_empty() -> None:
     )
 
 
+@pytest.mark.covers("files-8")
 def test_every_match_is_indented_for_itself() -> None:
     content = dedent(
         """\

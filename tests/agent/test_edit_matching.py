@@ -19,6 +19,7 @@ def refusal(content: str, search: str, new: str = "new", *, every: bool = False)
     return refused.value.message
 
 
+@pytest.mark.covers("files-7")
 @pytest.mark.parametrize(
     ("content", "search", "new", "expected"),
     [
@@ -38,6 +39,7 @@ def test_the_closest_match_is_taken(content: str, search: str, new: str, expecte
     assert edit(content, search, new) == expected
 
 
+@pytest.mark.covers("files-7")
 @pytest.mark.parametrize(
     ("content", "search", "new", "expected"),
     [
@@ -112,6 +114,7 @@ def test_the_end_of_the_file_and_of_the_match_stay_as_they_are(
     assert edit(content, search, new) == expected
 
 
+@pytest.mark.covers("files-6", "files-8")
 @pytest.mark.parametrize(
     ("content", "search", "new", "expected"),
     [
@@ -129,6 +132,7 @@ def test_replace_all_replaces_every_match_of_the_first_kind_that_there_is(
     assert edit(content, search, new, every=True) == expected
 
 
+@pytest.mark.covers("files-6")
 @pytest.mark.parametrize(
     ("content", "search", "count", "where"),
     [

@@ -101,6 +101,7 @@ def test_runs_are_found_wherever_they_are(needle: list[str], keys: list[str]) ->
     assert len(apart(everywhere, length)) == "".join(keys).count("".join(needle))
 
 
+@pytest.mark.covers("files-7")
 @held
 @given(TEXTS, st.tuples(st.integers(0, 15), st.integers(1, 5)), TEXTS, st.sampled_from([0, 1]))
 def test_an_exact_match_is_always_preferred(
@@ -127,6 +128,7 @@ def test_an_exact_match_is_always_preferred(
         assert result.replace("\r\n", "\n") == content.replace(search, new).replace("\r\n", "\n")
 
 
+@pytest.mark.covers("files-7")
 @held
 @given(edits_that_match())
 @example(("\r\n", "\n", ""))
@@ -158,6 +160,7 @@ def _around_loose_matches(content: str, search: str) -> list[tuple[str, str]]:
     return [(content[: each.start()], content[each.end() :]) for each in found if each]
 
 
+@pytest.mark.covers("files-7")
 @held
 @given(edits_that_match())
 def test_endings_and_the_final_newline_are_kept(edit: tuple[str, str, str]) -> None:
@@ -180,6 +183,7 @@ def test_replacing_lines_by_themselves_changes_nothing(edit: tuple[str, str, str
     assert result in {None, content}
 
 
+@pytest.mark.covers("files-8")
 @held
 @given(st.integers(0, 6), st.sampled_from(["a", "a b"]), st.sampled_from(["", "x", "yy"]))
 def test_replace_all_replaces_as_many_as_there_are(count: int, search: str, new: str) -> None:
@@ -191,6 +195,7 @@ def test_replace_all_replaces_as_many_as_there_are(count: int, search: str, new:
     assert result == ("".join(f"\t{new} \nz\n" if new else " \nz\n" for _ in range(count)) or None)
 
 
+@pytest.mark.covers("files-7")
 @settings(held, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=FILES, search=TEXTS, new=TEXTS)
 def test_a_refused_edit_leaves_the_file_untouched(

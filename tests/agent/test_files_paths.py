@@ -73,6 +73,7 @@ def contents(listed: dict[str, object]) -> list[tuple[str, bool]]:
     return [(each["name"], each["is_dir"]) for each in entries]
 
 
+@pytest.mark.covers("files-12")
 def test_a_directory_is_listed_with_directories_first(tmp_path: Path) -> None:
     for name in ("b", "a"):
         (tmp_path / "dir" / name).mkdir(parents=True)
@@ -94,6 +95,7 @@ def test_a_directory_is_listed_with_directories_first(tmp_path: Path) -> None:
     assert listed["absolute_path"] == list((tmp_path / "dir").parts[1:])
 
 
+@pytest.mark.covers("files-12")
 def test_the_home_directory_and_the_root(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
     assert contents(list_directory([], "home", home=str(tmp_path))) == [("x", False)]
@@ -107,6 +109,7 @@ def test_names_that_are_not_utf8_are_shown_as_well_as_can_be(tmp_path: Path) -> 
     assert contents(list_directory([], "home", home=str(tmp_path))) == [("\ufffd", False)]
 
 
+@pytest.mark.covers("files-12")
 def test_what_cannot_be_listed_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path, relativity, status in [
@@ -120,6 +123,7 @@ def test_what_cannot_be_listed_is_refused(tmp_path: Path) -> None:
         assert refused.value.status == status
 
 
+@pytest.mark.covers("files-12")
 def test_a_directory_that_may_not_be_listed_is_forbidden(ground: Path) -> None:
     (ground / "closed").mkdir(mode=0o700)
     denied = denied_to_nobody(lambda: list_directory(["closed"], "home", home=str(ground)))

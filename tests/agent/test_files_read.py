@@ -19,6 +19,7 @@ def ground() -> Generator[Path]:
         yield path
 
 
+@pytest.mark.covers("files-1", "files-11")
 @pytest.mark.parametrize(
     ("path", "status", "text"),
     [
@@ -56,6 +57,7 @@ def test_a_pipe_and_a_socket_are_refused_without_waiting(
             read(str(tmp_path / "s"))
 
 
+@pytest.mark.covers("files-1")
 @pytest.mark.parametrize("read", [read_file, read_lines])
 def test_a_file_that_may_not_be_read_is_forbidden(
     ground: Path, read: Callable[[str], object]
@@ -68,6 +70,7 @@ def test_a_file_that_may_not_be_read_is_forbidden(
     )
 
 
+@pytest.mark.covers("files-2")
 @pytest.mark.parametrize(
     ("offset", "limit", "expected"),
     [
@@ -85,6 +88,7 @@ def test_a_window_of_bytes(tmp_path: Path, offset: int, limit: int, expected: by
     assert read_file(str(tmp_path / "f"), offset=offset, limit=limit)[0] == expected
 
 
+@pytest.mark.covers("files-2")
 @pytest.mark.parametrize(
     ("name", "mime"),
     [
@@ -99,6 +103,7 @@ def test_the_type_comes_from_the_name(tmp_path: Path, name: str, mime: str) -> N
     assert read_file(str(tmp_path / name)) == (b"", mime)
 
 
+@pytest.mark.covers("files-1")
 @pytest.mark.parametrize("field", ["offset", "limit"])
 @pytest.mark.parametrize("read", [read_file, read_lines])
 def test_negative_numbers_are_refused(read: Callable[..., object], field: str) -> None:
@@ -137,6 +142,7 @@ def lines(tmp_path: Path, content: bytes, **options: int) -> dict[str, object]:
     return read_lines(str(tmp_path / "f"), **options)
 
 
+@pytest.mark.covers("files-11")
 @pytest.mark.parametrize(
     ("content", "options", "expected", "total", "read"),
     [
@@ -173,6 +179,7 @@ def test_lines_are_numbered(
     }
 
 
+@pytest.mark.covers("files-11")
 def test_an_offset_past_the_end_is_told_how_many_lines_there_are(tmp_path: Path) -> None:
     with pytest.raises(AgentError, match=r"offset 4 is beyond the end .* has 3 lines"):
         lines(tmp_path, b"a\nb\nc", offset=4)
@@ -201,6 +208,7 @@ def test_a_line_that_alone_is_too_long_is_said_to_be(tmp_path: Path) -> None:
         lines(tmp_path, b"z" * 100, max_response_bytes=50)
 
 
+@pytest.mark.covers("files-11")
 def test_a_file_over_the_limit_by_one_byte_is_refused(tmp_path: Path) -> None:
     assert lines(tmp_path, b"a" * 10, max_file_size=10)["file_size"] == 10
     with pytest.raises(AgentError, match="over the limit of 10 bytes") as refused:

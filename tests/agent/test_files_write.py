@@ -29,6 +29,7 @@ def names(directory: Path) -> list[str]:
     return sorted(each.name for each in directory.iterdir())
 
 
+@pytest.mark.covers("files-3")
 def test_a_new_file_gets_its_parents_and_the_mode_of_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
@@ -41,6 +42,7 @@ def test_a_new_file_gets_its_parents_and_the_mode_of_the_umask(tmp_path: Path) -
     assert names(tmp_path / "a/b") == ["c.txt"]
 
 
+@pytest.mark.covers("files-4")
 @pytest.mark.parametrize("mode", [0o600, 0o755, 0o644, 0o4755, 0o222])
 def test_an_existing_mode_is_kept(tmp_path: Path, mode: int) -> None:
     file = tmp_path / "f"
@@ -60,6 +62,7 @@ def test_the_owner_is_kept(tmp_path: Path) -> None:
     assert (file.stat().st_uid, file.stat().st_gid) == (65534, 65534)
 
 
+@pytest.mark.covers("files-4", "files-9")
 def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").write_bytes(b"old")
     (tmp_path / "one").symlink_to("real")
@@ -78,6 +81,7 @@ def test_a_link_that_leads_nowhere_makes_what_it_names(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink()
 
 
+@pytest.mark.covers("files-3")
 def test_paths_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "loop").symlink_to("loop")
@@ -98,6 +102,7 @@ def test_paths_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file", "loop", "pipe"]
 
 
+@pytest.mark.covers("files-3")
 def test_what_may_not_be_written_is_forbidden_and_stays(ground: Path) -> None:
     locked = ground / "locked"
     locked.mkdir()
@@ -119,6 +124,7 @@ def test_what_may_not_be_written_is_forbidden_and_stays(ground: Path) -> None:
     assert denied.status == 403
 
 
+@pytest.mark.covers("files-4")
 @pytest.mark.parametrize("call", ["write", "fsync", "replace", "fchmod"])
 def test_a_failure_leaves_the_old_content_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str

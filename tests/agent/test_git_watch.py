@@ -21,6 +21,7 @@ T = TypeVar("T")
 ENOUGH_S = 30
 
 
+@pytest.mark.covers("files-10")
 def test_paths_are_kept_for_a_chat_and_those_above_it() -> None:
     store = PathStore()
     store.add(["child", "parent", "child"], ["/b", "/a//x/../c", "/b", "relative", ""])

@@ -110,6 +110,7 @@ def written(*pieces: bytes) -> HeadTail:
     return buffer
 
 
+@pytest.mark.covers("processes-7")
 @settings(max_examples=40, derandomize=True, database=None, deadline=None)
 @given(streams)
 def test_the_view_is_that_of_a_buffer_that_keeps_everything(pieces: list[bytes]) -> None:
@@ -154,16 +155,19 @@ def test_what_came_after_a_cursor_counts_every_byte_as_seen_or_omitted(
         assert lost > 0
 
 
+@pytest.mark.covers("processes-7")
 def test_nothing_written_is_nothing_seen() -> None:
     assert written(b"").view(final=True) == View("", 0, None)
 
 
+@pytest.mark.covers("processes-7")
 @pytest.mark.parametrize("size", [1, HEAD_BYTES - 1, HEAD_BYTES])
 def test_what_fits_into_the_head_is_whole(size: int) -> None:
     data = (b"0123456\n" * HEAD_BYTES)[:size]
     assert written(data).view(final=True) == View(data.decode(), size, None)
 
 
+@pytest.mark.covers("processes-7")
 def test_what_fits_into_head_and_tail_loses_nothing_but_is_called_truncated() -> None:
     data = b"0123456\n" * ((HEAD_BYTES + TAIL_BYTES) // 8)
     view = written(data).view(final=True)
@@ -171,6 +175,7 @@ def test_what_fits_into_head_and_tail_loses_nothing_but_is_called_truncated() ->
     assert view.truncated == Truncated(len(data), len(data), 0)
 
 
+@pytest.mark.covers("processes-7")
 def test_one_byte_more_is_omitted_and_said_to_be() -> None:
     data = b"0123456\n" * ((HEAD_BYTES + TAIL_BYTES) // 8) + b"!"
     view = written(data).view(final=True)
@@ -182,6 +187,7 @@ def test_one_byte_more_is_omitted_and_said_to_be() -> None:
     assert view.truncated == Truncated(len(data), len(data) - 1, 1)
 
 
+@pytest.mark.covers("processes-7")
 def test_a_long_line_at_the_beginning_and_one_at_the_end_are_cut() -> None:
     view = written(b"a" * 50_000 + b"\nshort\n" + b"b" * 50_000).view(final=True)
     shown = LINE_BYTES - len(LINE_SUFFIX)
@@ -196,6 +202,7 @@ def test_a_line_of_the_greatest_length_is_not_cut() -> None:
     assert written(line.encode() + b"\n" + line.encode()).view(final=True).truncated is None
 
 
+@pytest.mark.covers("processes-7")
 def test_many_small_writes_are_as_one_large_one() -> None:
     data = bytes(range(256)) * 300
     assert written(*(data[i : i + 7] for i in range(0, len(data), 7))).view(final=True) == (
@@ -203,6 +210,7 @@ def test_many_small_writes_are_as_one_large_one() -> None:
     )
 
 
+@pytest.mark.covers("processes-7", "hostile-1")
 def test_memory_is_bounded_however_much_is_written() -> None:
     buffer = HeadTail()
     chunk = b"0123456789abcde\n" * 256

@@ -158,6 +158,7 @@ async def test_a_body_that_was_changed_on_the_way_has_no_effect(bench: Bench) ->
     assert os.listdir(bench.home) == []
 
 
+@pytest.mark.covers("files-1", "processes-1", "processes-4")
 @pytest.mark.parametrize(
     ("method", "target", "body", "status"),
     [
@@ -205,6 +206,7 @@ async def test_what_cannot_be_done_is_refused_with_words(
     assert answer.json["message"]
 
 
+@pytest.mark.covers("files-2")
 async def test_files_are_listed_resolved_and_read_raw(bench: Bench) -> None:
     (bench.home / "sub").mkdir()
     (bench.home / "a.html").write_bytes(b"<b>\xff")

@@ -38,6 +38,7 @@ def pipes_and_pidfds() -> list[str]:
     return sorted(link for link in links if link.startswith("pipe:") or "pidfd" in link)
 
 
+@pytest.mark.covers("processes-1", "processes-6")
 async def test_a_command_is_started_awaited_and_read(tmp_path: Path) -> None:
     async with bench(tmp_path) as desk:
         started = await desk.processes.start("echo out; echo err >&2", chat_id="chat")
@@ -51,6 +52,7 @@ async def test_a_command_is_started_awaited_and_read(tmp_path: Path) -> None:
         }
 
 
+@pytest.mark.covers("processes-6")
 @pytest.mark.parametrize(
     ("command", "code"),
     [("exit 3", 3), ("false", 1), ("kill -9 $$", -1), ("no-such-program", 127), ("-x", 127)],
@@ -78,6 +80,7 @@ async def test_a_command_leads_its_own_session_has_no_input_and_inherits_nothing
     assert output["output"] == "leads\nsealed\n"
 
 
+@pytest.mark.covers("processes-1")
 @pytest.mark.parametrize("command", ["", "  \n"])
 async def test_an_empty_command_is_refused(tmp_path: Path, command: str) -> None:
     async with bench(tmp_path) as desk:
@@ -95,6 +98,7 @@ async def test_a_command_that_cannot_be_executed_is_refused(tmp_path: Path, comm
         assert desk.processes.list("chat") == []
 
 
+@pytest.mark.covers("processes-6")
 async def test_more_output_than_is_kept_is_truncated(tmp_path: Path) -> None:
     async with bench(tmp_path) as desk:
         output = await desk.run("head -c 1000000 /dev/zero | tr '\\0' '\\n'")
@@ -108,6 +112,7 @@ async def test_more_output_than_is_kept_is_truncated(tmp_path: Path) -> None:
         }
 
 
+@pytest.mark.covers("hostile-1")
 async def test_an_endless_printer_is_read_and_can_be_killed(tmp_path: Path) -> None:
     async with bench(tmp_path) as desk:
         process_id = await desk.start("yes")
@@ -181,6 +186,7 @@ async def test_the_group_of_a_stranger_is_left_alone(tmp_path: Path) -> None:
         assert (await desk.processes.output(process_id))["running"] is True
 
 
+@pytest.mark.covers("processes-5")
 async def test_the_whole_group_is_signalled(tmp_path: Path) -> None:
     async with bench(tmp_path) as desk:
         process_id = await desk.start("sleep 600 | cat & echo ready; wait")
@@ -191,6 +197,7 @@ async def test_the_whole_group_is_signalled(tmp_path: Path) -> None:
         assert (output["output"], output["exit_code"]) == ("ready\n", -1)
 
 
+@pytest.mark.covers("processes-5")
 async def test_who_ignores_a_request_to_end_can_be_killed(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     async with bench(tmp_path) as desk:
@@ -224,6 +231,7 @@ async def test_no_thread_has_to_be_made_when_a_command_is_started(tmp_path: Path
         assert set(threading.enumerate()) <= before
 
 
+@pytest.mark.covers("processes-6")
 async def test_whoever_listens_is_told_of_the_end(tmp_path: Path) -> None:
     async with bench(tmp_path) as desk:
         started = await desk.processes.start("true", chat_id="chat", ancestors=("parent", "root"))

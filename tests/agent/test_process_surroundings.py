@@ -10,6 +10,7 @@ from chatd.agent.errors import AgentError
 from tests.agent.command_bench import BASE, bench
 
 
+@pytest.mark.covers("processes-2")
 def test_the_later_environment_wins_and_the_chat_comes_last() -> None:
     around = Surroundings(
         home="/h", base={"A": "base", "B": "base"}, template={"B": "template", "C": "template"}
@@ -63,6 +64,7 @@ def test_what_cannot_be_in_an_environment_is_refused(env: dict[str, str]) -> Non
     assert refusal.value.status == 400
 
 
+@pytest.mark.covers("processes-1")
 def test_the_working_directory_is_the_requested_one_else_the_usual_one_else_home(
     tmp_path: Path,
 ) -> None:
@@ -80,6 +82,7 @@ def test_the_working_directory_is_the_requested_one_else_the_usual_one_else_home
     assert Surroundings(home=str(home / "gone")).working_directory(None) == "/"
 
 
+@pytest.mark.covers("processes-1")
 @pytest.mark.parametrize("workdir", ["missing", "/missing", "file", "\0"])
 async def test_a_working_directory_that_is_none_is_refused_by_name(
     tmp_path: Path, workdir: str
@@ -91,6 +94,7 @@ async def test_a_working_directory_that_is_none_is_refused_by_name(
         assert (refusal.value.status, refusal.value.code) == (400, "no_such_workdir")
 
 
+@pytest.mark.covers("processes-2")
 async def test_a_command_sees_its_own_environment_and_nothing_of_the_agents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ def ids(desk: Bench, chat_id: str | None = "chat") -> list[object]:
     return [process["id"] for process in desk.processes.list(chat_id)]
 
 
+@pytest.mark.covers("processes-3")
 async def test_a_chat_without_commands_has_an_empty_list(tmp_path: Path) -> None:
     async with bench(tmp_path) as desk:
         await desk.run("true", chat_id="other")
@@ -65,6 +66,7 @@ async def test_a_very_long_command_is_listed_by_its_beginning(tmp_path: Path) ->
         assert listed["command"] == "true " + "x" * 995 + " [...]"
 
 
+@pytest.mark.covers("processes-3")
 async def test_those_that_run_come_first_then_the_newest_and_ten_at_most(tmp_path: Path) -> None:
     async with bench(tmp_path) as desk:
         running = [await desk.start(WAITING) for _ in range(2)]
@@ -76,6 +78,7 @@ async def test_those_that_run_come_first_then_the_newest_and_ten_at_most(tmp_pat
         assert ids(desk) == [*reversed(running), *reversed(ended)][:10]
 
 
+@pytest.mark.covers("processes-3", "processes-4")
 async def test_another_chats_command_is_as_if_it_did_not_exist(tmp_path: Path) -> None:
     async with bench(tmp_path) as desk:
         mine = await desk.start(WAITING, chat_id="mine")
@@ -98,6 +101,7 @@ async def test_another_chats_key_is_of_no_use(tmp_path: Path) -> None:
         assert (await refusal_of_start(desk, "theirs", key="k")).status == 404
 
 
+@pytest.mark.covers("processes-5")
 async def test_signals_are_refused_that_make_no_sense(tmp_path: Path) -> None:
     async with bench(tmp_path) as desk:
         running = await desk.start(WAITING)

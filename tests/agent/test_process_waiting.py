@@ -10,6 +10,7 @@ from chatd.agent.errors import AgentError
 from tests.agent.command_bench import PATIENCE_S, Gate, bench
 
 
+@pytest.mark.covers("processes-4")
 async def test_a_look_does_not_wait(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     async with bench(tmp_path) as desk:
@@ -23,6 +24,7 @@ async def test_a_look_does_not_wait(tmp_path: Path) -> None:
         }
 
 
+@pytest.mark.covers("processes-4")
 async def test_a_wait_that_is_over_shows_what_there_is(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     async with bench(tmp_path) as desk:
@@ -32,6 +34,7 @@ async def test_a_wait_that_is_over_shows_what_there_is(tmp_path: Path) -> None:
         assert (output["output"], output["running"]) == ("half\n", True)
 
 
+@pytest.mark.covers("processes-4")
 async def test_the_end_wakes_everybody_who_waits(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     async with bench(tmp_path) as desk:
@@ -43,6 +46,7 @@ async def test_the_end_wakes_everybody_who_waits(tmp_path: Path) -> None:
         assert {str(wait.result()["output"]) for wait in (*ends, *news)} == {"over\n"}
 
 
+@pytest.mark.covers("processes-4")
 async def test_who_waits_after_the_end_is_answered_at_once(tmp_path: Path) -> None:
     async with bench(tmp_path) as desk:
         process_id = await desk.start("echo over")

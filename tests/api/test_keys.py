@@ -23,6 +23,7 @@ async def count(front: Front) -> int:
     return len((await front.ask("GET", "/chats")).items)
 
 
+@pytest.mark.covers("T26")
 @pytest.mark.promise("P1")
 async def test_a_chat_that_is_created_twice_under_one_key_is_there_once(front: Front) -> None:
     key = "any text, not only a uuid: ü " + "x" * 200
@@ -45,6 +46,7 @@ async def test_the_same_key_with_another_body_is_refused(front: Front) -> None:
     assert await count(front) == 1
 
 
+@pytest.mark.covers("F23")
 async def test_requests_of_one_key_that_come_at_once_make_one_chat(front: Front) -> None:
     made = await asyncio.gather(*(keyed(front, "/chats", "hello", "k") for _ in range(5)))
     assert {answer.status for answer in made} == {201}
@@ -52,6 +54,7 @@ async def test_requests_of_one_key_that_come_at_once_make_one_chat(front: Front)
     assert await count(front) == 1
 
 
+@pytest.mark.covers("F23", "T26")
 @pytest.mark.promise("P1")
 async def test_a_message_that_is_sent_twice_under_one_key_is_there_once(front: Front) -> None:
     await plant_in(front.replica.pool, Seed(state=State.W))

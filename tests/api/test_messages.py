@@ -77,6 +77,7 @@ async def test_the_sender_chooses_what_happens_when_the_chat_is_busy(
     assert (await front.chat(CHAT)).state is state
 
 
+@pytest.mark.covers("O27")
 async def test_a_sender_may_rather_be_refused_than_wait(front: Front) -> None:
     before = await plant_in(front.replica.pool, Seed(state=State.R0))
     refused = await front.ask("POST", SEND, saying("now", busy_behavior="reject"))
@@ -84,6 +85,7 @@ async def test_a_sender_may_rather_be_refused_than_wait(front: Front) -> None:
     assert await front.chat(CHAT) == before
 
 
+@pytest.mark.covers("O27")
 async def test_a_full_queue_takes_no_more(front: Front) -> None:
     before = await plant_in(front.replica.pool, Seed(state=State.R1, plain=MAX_QUEUED))
     refused = await front.ask("POST", SEND, saying("one more"))
@@ -232,6 +234,7 @@ async def test_answers_that_do_not_fit_the_open_calls_change_nothing(front: Fron
     assert await front.chat(CHAT) == before
 
 
+@pytest.mark.covers("O27")
 async def test_a_chat_that_asks_for_nothing_takes_no_answers(front: Front) -> None:
     await plant_in(front.replica.pool, Seed(state=State.R0))
     refused = await front.ask("POST", RESULTS, {"results": [result("c1", 1)]})

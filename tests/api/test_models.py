@@ -217,6 +217,7 @@ async def test_nothing_can_be_changed_here_and_the_answer_says_where(front: Fron
         assert "chatd.toml" in str(refused.json["message"])
 
 
+@pytest.mark.covers("O19")
 async def test_a_model_that_is_switched_off_takes_nothing_new(front: Front) -> None:
     for field, value in (("model", "retired"), ("model_config_id", str(RETIRED.id))):
         refused = await front.ask("POST", "/chats", saying("hi", **{field: value}))

@@ -1,5 +1,7 @@
 """The queue over HTTP: looked at, changed, put in another order, promoted, emptied."""
 
+import pytest
+
 from chatd.domain.states import State
 from tests.support.factories import CHAT
 from tests.support.front import CLEVER, Answer, Front, saying
@@ -67,6 +69,7 @@ async def test_a_message_can_be_taken_out_and_again_is_no_error(front: Front) ->
     assert await order(front) == [2]
 
 
+@pytest.mark.covers("O27")
 async def test_what_has_left_the_queue_cannot_be_changed_or_moved(front: Front) -> None:
     await plant_in(front.replica.pool, Seed(state=State.P1, plain=3))
     await front.ask("DELETE", f"{QUEUE}/1")

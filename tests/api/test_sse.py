@@ -158,6 +158,7 @@ async def test_a_silent_stream_is_kept_alive_by_a_comment(dsn: str, clock: FakeC
             assert ping.comment == "ping"
 
 
+@pytest.mark.covers("F17")
 async def test_a_client_that_takes_nothing_is_let_go(dsn: str, clock: FakeClock) -> None:
     """There is more to tell than all buffers on the way hold."""
     async with front_door(dsn, Door(clock=clock)) as front:

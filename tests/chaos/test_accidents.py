@@ -41,6 +41,7 @@ async def happen(dsn: str, *accidents: Accident) -> None:
         assert stage.model.refused == []
 
 
+@pytest.mark.covers("T18")
 async def everybody_goes_on(stage: Stage) -> None:
     """Whatever was left in a history, the model takes it and the next message is answered."""
     for number, chat_id in enumerate(sorted({sent.chat for sent in stage.witness.sent})):
@@ -57,6 +58,7 @@ async def everybody_goes_on(stage: Stage) -> None:
 # kill -9
 
 
+@pytest.mark.covers("F1")
 async def killed_in_mid_answer(stage: Stage) -> None:
     gate = stage.model.holds.hold("m1/0")
     victim = await stage.victim()
@@ -68,6 +70,7 @@ async def killed_in_mid_answer(stage: Stage) -> None:
     assert stage.model.asked["m1/0"] == 2
 
 
+@pytest.mark.covers("F2")
 async def killed_in_the_middle_of_a_tool(stage: Stage) -> None:
     """The tool runs again; the model is not asked again for what it has said."""
     gate = stage.shop.holds.hold("m2-0")
@@ -86,6 +89,7 @@ async def killed_in_the_middle_of_a_tool(stage: Stage) -> None:
     assert stage.shop.runs["m2-0"] == 2
 
 
+@pytest.mark.covers("F2")
 async def killed_in_the_middle_of_a_tool_that_must_not_run_twice(stage: Stage) -> None:
     gate = stage.shop.holds.hold("once3-0")
     victim = await stage.victim()
@@ -98,6 +102,7 @@ async def killed_in_the_middle_of_a_tool_that_must_not_run_twice(stage: Stage) -
     assert stage.shop.runs["once3-0"] == 1
 
 
+@pytest.mark.covers("F3")
 async def killed_before_its_answer_was_published(stage: Stage) -> None:
     """The commit has landed; nobody was told."""
     die_at = DieAt(event="committed", fields={"snapshot_version": 2})
@@ -109,6 +114,7 @@ async def killed_before_its_answer_was_published(stage: Stage) -> None:
     assert stage.model.asked["m4/0"] == 1
 
 
+@pytest.mark.covers("F3")
 async def killed_before_its_call_was_published(stage: Stage) -> None:
     die_at = DieAt(event="committed", fields={"snapshot_version": 2})
     victim = await stage.victim(die_at=die_at)
@@ -120,6 +126,7 @@ async def killed_before_its_call_was_published(stage: Stage) -> None:
     assert stage.shop.runs["m5-0"] == 1
 
 
+@pytest.mark.covers("T09")
 async def killed_right_after_the_message_was_taken(stage: Stage) -> None:
     die_at = DieAt(event="committed", fields={"snapshot_version": 1})
     victim = await stage.victim(die_at=die_at)
@@ -129,6 +136,7 @@ async def killed_right_after_the_message_was_taken(stage: Stage) -> None:
     assert await stage.transcript(chat_id) == ["user: m6 0", "assistant: answer to m6"]
 
 
+@pytest.mark.covers("F5")
 async def killed_while_it_stops(stage: Stage) -> None:
     gate = stage.model.holds.hold("m7/0")
     die_at = DieAt(event="task_started", fields={"task": "interrupt"})
@@ -165,6 +173,7 @@ async def killed_when_a_tool_had_its_effect(stage: Stage) -> None:
     assert stage.model.asked["m9/0"] == 1
 
 
+@pytest.mark.covers("T05")
 async def killed_when_a_tool_had_its_only_effect(stage: Stage) -> None:
     victim = await stage.victim(die_at=DieAt(event="tool_finished"))
     chat_id = await stage.create(victim, "once10 1")
@@ -174,6 +183,7 @@ async def killed_when_a_tool_had_its_only_effect(stage: Stage) -> None:
     assert stage.shop.runs["once10-0"] == 1
 
 
+@pytest.mark.covers("F3")
 async def killed_before_its_results_were_published(stage: Stage) -> None:
     die_at = DieAt(event="committed", fields={"snapshot_version": 3})
     victim = await stage.victim(die_at=die_at)
@@ -185,6 +195,7 @@ async def killed_before_its_results_were_published(stage: Stage) -> None:
     assert stage.model.asked == stage.model.asked | {"m11/0": 1, "m11/1": 1}
 
 
+@pytest.mark.covers("F7")
 async def killed_while_it_leaves(stage: Stage) -> None:
     gate = stage.model.holds.hold("m12/0")
     victim = await stage.victim(die_at=DieAt(event="drain_started"))
@@ -196,6 +207,7 @@ async def killed_while_it_leaves(stage: Stage) -> None:
     assert await stage.transcript(chat_id) == ["user: m12 0", "assistant: answer to m12"]
 
 
+@pytest.mark.covers("T01", "T14")
 @pytest.mark.timeout(240)
 @pytest.mark.promise("P1", "P2", "P6", "P7", "P10")
 async def test_a_replica_that_is_killed_is_replaced_wherever_it_was(dsn: str) -> None:
@@ -219,6 +231,7 @@ async def test_a_replica_that_is_killed_is_replaced_wherever_it_was(dsn: str) ->
 # SIGTERM
 
 
+@pytest.mark.covers("F7")
 async def asked_to_leave_in_mid_answer(stage: Stage) -> None:
     gate = stage.model.holds.hold("t1/0")
     victim = await stage.victim()
@@ -233,6 +246,7 @@ async def asked_to_leave_in_mid_answer(stage: Stage) -> None:
     assert stage.model.asked["t1/0"] == 1
 
 
+@pytest.mark.covers("F7")
 async def asked_to_leave_in_the_middle_of_a_tool(stage: Stage) -> None:
     """Its result is committed, and somebody else goes on from there."""
     gate = stage.shop.holds.hold("t2-0")
@@ -248,6 +262,7 @@ async def asked_to_leave_in_the_middle_of_a_tool(stage: Stage) -> None:
     assert stage.model.asked == stage.model.asked | {"t2/0": 1, "t2/1": 1}
 
 
+@pytest.mark.covers("F7")
 async def asked_to_leave_with_a_tool_that_does_not_end(stage: Stage) -> None:
     gate = stage.shop.holds.hold("t3-0")
     victim = await stage.victim(drain_s=0.2)
@@ -261,6 +276,7 @@ async def asked_to_leave_with_a_tool_that_does_not_end(stage: Stage) -> None:
     assert stage.model.asked["t3/0"] == 1
 
 
+@pytest.mark.covers("F7")
 async def asked_to_leave_with_nothing_to_do(stage: Stage) -> None:
     victim = await stage.victim()
     victim.leave()
@@ -272,6 +288,7 @@ async def asked_to_leave_with_nothing_to_do(stage: Stage) -> None:
 # SIGSTOP
 
 
+@pytest.mark.covers("F22", "T13", "T19")
 async def frozen_in_mid_answer(stage: Stage) -> None:
     """When it wakes up it says the rest of what it had to say, to nobody."""
     gate = stage.model.holds.hold("s1/0")
@@ -291,6 +308,7 @@ async def frozen_in_mid_answer(stage: Stage) -> None:
 # No line to the database
 
 
+@pytest.mark.covers("F12", "F20")
 async def cut_off_in_mid_answer(stage: Stage) -> None:
     """It hears the rest of the answer and may not write it."""
     gate = stage.model.holds.hold("c1/0")
@@ -310,6 +328,7 @@ async def cut_off_in_mid_answer(stage: Stage) -> None:
     assert await stage.transcript(chat_id) == ["user: c1 0", "assistant: answer to c1"]
 
 
+@pytest.mark.covers("T01")
 @pytest.mark.timeout(240)
 @pytest.mark.promise("P3", "P5", "P10")
 async def test_a_replica_that_leaves_or_is_frozen_loses_nothing_and_doubles_nothing(

@@ -5,6 +5,7 @@ import pytest
 from tests.chaos.rolling import Plan, roll
 
 
+@pytest.mark.covers("T21", "T34")
 @pytest.mark.timeout(180)
 @pytest.mark.promise("P1", "P5", "P8", "P10")
 async def test_nobody_notices_that_servers_are_restarted(dsn: str) -> None:

@@ -29,6 +29,7 @@ def at_rest(viewer: Client) -> bool:
     return viewer.state.status == "waiting" and len(viewer.state.messages) == 2
 
 
+@pytest.mark.covers("F1", "T03", "T11", "T32")
 @pytest.mark.timeout(240)
 @pytest.mark.promise("P6", "P8")
 async def test_who_watches_a_chat_whose_worker_is_killed_sees_it_go_on(dsn: str) -> None:
@@ -83,6 +84,7 @@ async def test_who_watches_a_chat_whose_worker_leaves_notices_nothing(dsn: str) 
         assert await stage.transcript(chat_id) == ["user: m1 0", "assistant: answer to m1"]
 
 
+@pytest.mark.covers("F10", "T36")
 @pytest.mark.timeout(240)
 @pytest.mark.promise("P1", "P2")
 async def test_a_database_that_is_killed_in_between_strands_nobody() -> None:

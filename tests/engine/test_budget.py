@@ -44,6 +44,7 @@ class Deaf:
         raise Unavailable("The books are closed.")
 
 
+@pytest.mark.covers("O9")
 @pytest.mark.promise("P11")
 async def test_the_limit_stops_a_turn_between_two_calls(dsn: str) -> None:
     tool = GatedTool()
@@ -81,6 +82,7 @@ async def test_each_try_at_a_summary_is_a_call_like_any_other(dsn: str) -> None:
         assert len(house.api.requests) == 3
 
 
+@pytest.mark.covers("F44")
 async def test_a_limit_that_cannot_be_looked_up_stops_nobody(dsn: str) -> None:
     async with a_house(dsn, budget=Deaf(hangs=False)) as house:
         house.says("hello")

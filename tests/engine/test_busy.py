@@ -62,6 +62,7 @@ async def test_a_sender_who_would_rather_be_refused_is(dsn: str) -> None:
         assert await house.transcript(chat_id) == ["user: first", "assistant: one"]
 
 
+@pytest.mark.covers("F29")
 async def test_an_edit_fences_the_running_answer_off(dsn: str) -> None:
     gate = Gate()
     async with a_house(dsn) as house:
@@ -78,6 +79,7 @@ async def test_an_edit_fences_the_running_answer_off(dsn: str) -> None:
         assert await house.transcript(chat_id) == ["user: new", "assistant: answer to the new"]
 
 
+@pytest.mark.covers("F28")
 async def test_stopping_before_the_first_word_leaves_no_empty_answer(dsn: str) -> None:
     gate = Gate()
     async with a_house(dsn) as house:

@@ -74,6 +74,7 @@ async def far_away(
         assert api.faults == []
 
 
+@pytest.mark.covers("F4")
 @pytest.mark.promise("P1")
 async def test_an_answer_whose_commit_was_not_confirmed_is_there_once(
     dsn: str, proxy: Proxy
@@ -91,6 +92,7 @@ async def test_an_answer_whose_commit_was_not_confirmed_is_there_once(
         assert len(house.api.requests) == 3
 
 
+@pytest.mark.covers("F4")
 @pytest.mark.promise("P10")
 async def test_a_step_whose_commit_was_not_confirmed_is_followed_by_the_next(
     dsn: str, proxy: Proxy
@@ -158,6 +160,7 @@ async def test_a_mark_whose_write_was_not_confirmed_is_known_for_ones_own(
 # A database that is away
 
 
+@pytest.mark.covers("F10")
 @pytest.mark.promise("P1")
 async def test_a_restart_of_the_database_costs_no_answer(own_server: OwnServer) -> None:
     gate = Gate()
@@ -179,6 +182,7 @@ async def test_a_restart_of_the_database_costs_no_answer(own_server: OwnServer) 
         assert (await house.transcript(chat_id))[-1] == "assistant: and on"
 
 
+@pytest.mark.covers("F47")
 async def test_a_full_disk_is_waited_for(dsn: str) -> None:
     gate = Gate()
     async with a_house(dsn) as house:
@@ -202,6 +206,7 @@ async def test_a_full_disk_is_waited_for(dsn: str) -> None:
         assert await house.transcript(chat_id) == ["user: go", "assistant: kept"]
 
 
+@pytest.mark.covers("F45")
 async def test_a_pool_without_a_free_session_does_not_cost_the_lease(dsn: str) -> None:
     async with (
         FakeCompatible.running() as api,
@@ -218,6 +223,7 @@ async def test_a_pool_without_a_free_session_does_not_cost_the_lease(dsn: str) -
 # Hints
 
 
+@pytest.mark.covers("F14")
 @pytest.mark.promise("P4")
 async def test_a_stop_whose_hint_was_lost_is_heard_of_in_time(
     dsn: str, proxy: Proxy, clock: FakeClock
@@ -238,6 +244,7 @@ async def test_a_stop_whose_hint_was_lost_is_heard_of_in_time(
         assert await other.transcript(chat_id) == ["user: go", "assistant: so far"]
 
 
+@pytest.mark.covers("F14")
 async def test_a_chat_whose_hint_was_lost_is_taken_by_the_tick(dsn: str, proxy: Proxy) -> None:
     async with (
         FakeCompatible.running() as api,
@@ -251,6 +258,7 @@ async def test_a_chat_whose_hint_was_lost_is_taken_by_the_tick(dsn: str, proxy: 
         assert await other.transcript(chat_id) == ["user: hi", "assistant: found"]
 
 
+@pytest.mark.covers("F15")
 async def test_hints_that_are_old_repeated_or_wrong_disturb_nobody(dsn: str) -> None:
     gate = Gate()
     async with a_house(dsn) as house:
@@ -277,6 +285,7 @@ async def test_hints_that_are_old_repeated_or_wrong_disturb_nobody(dsn: str) -> 
 # Time
 
 
+@pytest.mark.covers("F18")
 async def test_a_replica_with_a_wrong_clock_ends_nothing_early(dsn: str, clock: FakeClock) -> None:
     """Its date is off by months. Deadlines are the database's business."""
     async with a_house(dsn, clock=clock) as house:
@@ -290,6 +299,7 @@ async def test_a_replica_with_a_wrong_clock_ends_nothing_early(dsn: str, clock: 
         assert (await house.chat(chat_id)).state == "A0"
 
 
+@pytest.mark.covers("F11")
 @pytest.mark.promise("P3")
 async def test_a_row_that_goes_back_in_time_is_begun_again_from_there(dsn: str) -> None:
     """A standby without the last commits has taken over."""
@@ -314,6 +324,7 @@ async def test_a_row_that_goes_back_in_time_is_begun_again_from_there(dsn: str) 
 # Room
 
 
+@pytest.mark.covers("F40")
 async def test_a_parent_that_waits_does_not_take_its_childs_slot(dsn: str) -> None:
     gate = Gate()
     worker = WorkerConfig(tick_s=0.2, slots=SlotsConfig(roots=1, children=1))

@@ -25,6 +25,7 @@ async def cut_off(house: House, proxy: Proxy, clock: FakeClock, seconds: float) 
     clock.advance(seconds - 1)
 
 
+@pytest.mark.covers("F12")
 @pytest.mark.promise("P3")
 async def test_with_an_old_lease_no_model_is_called(
     dsn: str, clock: FakeClock, proxy: Proxy
@@ -51,6 +52,7 @@ async def test_with_an_old_lease_no_model_is_called(
         assert len(api.requests) == 2
 
 
+@pytest.mark.covers("F12", "F22", "T19")
 @pytest.mark.promise("P3")
 async def test_with_a_lost_lease_everything_stops_and_goes_on_when_it_is_back(
     dsn: str, clock: FakeClock, proxy: Proxy
@@ -101,6 +103,7 @@ async def test_a_lease_is_as_old_as_the_question_not_the_answer(clock: FakeClock
     assert lease.health == "no_new_work"
 
 
+@pytest.mark.covers("T07")
 async def test_a_tick_that_is_not_answered_is_given_up_and_another_one_made(
     dsn: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

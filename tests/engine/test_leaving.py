@@ -87,6 +87,7 @@ async def test_whoever_leaves_signs_off(dsn: str) -> None:
         assert len(rows) == 1
 
 
+@pytest.mark.covers("F9")
 async def test_a_message_that_comes_while_leaving_is_not_kept(dsn: str) -> None:
     """The slot was offered before; the write lands after."""
     gate = Gate()
@@ -144,6 +145,7 @@ async def taking_is_slow(dsn: str) -> AsyncGenerator[Callable[[], Awaitable[obje
             await session.execute("DROP FUNCTION wait CASCADE")
 
 
+@pytest.mark.covers("F9")
 async def test_chats_that_are_just_being_taken_go_back_too(dsn: str) -> None:
     """The statement that takes them is answered when we are already leaving."""
     async with (

@@ -48,6 +48,7 @@ async def steps_of(house: House, count: int) -> ChatId:
     return chat_id
 
 
+@pytest.mark.covers("T12")
 async def test_what_is_stored_grows_with_what_is_said_and_not_with_its_square(dsn: str) -> None:
     async with a_house(dsn, tools=[WordyTool()]) as house:
         await steps_of(house, STEPS // 2)
@@ -78,6 +79,7 @@ async def lengthen(pool: Pool, chat: Chat, by: int) -> None:
     )
 
 
+@pytest.mark.covers("T29")
 @pytest.mark.promise("P8")
 async def test_a_chat_of_twenty_thousand_messages_is_a_chat_like_any_other(dsn: str) -> None:
     """It is shown by its newest messages, goes on, and holds nobody up."""

@@ -25,6 +25,7 @@ def system(text: str) -> Draft:
     return Draft(role="system", content=(Text(text=text),))
 
 
+@pytest.mark.covers("loop-30")
 async def test_the_model_is_offered_the_tools_there_are_and_its_cache_is_marked(dsn: str) -> None:
     """The last system message and the last two others, no more."""
     async with (
@@ -125,6 +126,7 @@ async def test_a_step_with_a_tool_is_followed_by_one_that_has_seen_its_result(ds
         assert sent[2]["tool_call_id"] == "tc-1"
 
 
+@pytest.mark.covers("F43", "loop-31")
 async def test_an_answer_that_cannot_be_written_ends_the_turn_with_a_reason(dsn: str) -> None:
     async with a_house(dsn) as house:
         house.says("hello")
@@ -153,6 +155,7 @@ async def test_an_answer_that_cannot_be_written_ends_the_turn_with_a_reason(dsn:
         assert (await house.transcript(chat_id))[-1] == "assistant: now"
 
 
+@pytest.mark.covers("loop-33")
 @pytest.mark.promise("P5")
 async def test_leaving_during_a_tool_is_not_a_stop(dsn: str) -> None:
     """The chat is pending, with its call still open, and another replica runs the tool."""
@@ -260,6 +263,7 @@ async def test_a_call_that_never_reached_the_model_costs_nothing(dsn: str) -> No
         assert await house.booked() == []
 
 
+@pytest.mark.covers("F43")
 async def test_what_a_database_cannot_hold_is_replaced_and_the_chat_lives_on(dsn: str) -> None:
     """A NUL, and half of a character, which JSON can spell."""
     async with a_house(dsn, tools=[GatedTool()]) as house:

@@ -52,6 +52,7 @@ async def edit(house: House, chat_id: ChatId, message: int, text: str) -> Chat:
     return done.chat
 
 
+@pytest.mark.covers("F30")
 async def test_of_two_edits_of_one_message_one_wins(dsn: str) -> None:
     async with a_house(dsn) as house:
         for _ in range(5):
@@ -68,6 +69,7 @@ async def test_of_two_edits_of_one_message_one_wins(dsn: str) -> None:
             assert await house.transcript(chat_id) == [f"user: {winner}", "assistant: to the new"]
 
 
+@pytest.mark.covers("F29")
 async def test_an_edit_during_a_stop_needs_not_wait_for_it(dsn: str) -> None:
     gate = Gate()
     tool = StubbornTool(gate)
@@ -105,6 +107,7 @@ async def take_out(house: House, chat_id: ChatId, item: int) -> Chat:
     return done.chat
 
 
+@pytest.mark.covers("F32")
 async def test_a_queued_message_is_promoted_or_taken_out_but_not_both(dsn: str) -> None:
     async with a_house(dsn) as house:
         for _ in range(5):
@@ -129,6 +132,7 @@ async def test_a_queued_message_is_promoted_or_taken_out_but_not_both(dsn: str) 
             house.api.scripted.clear()
 
 
+@pytest.mark.covers("F33")
 @pytest.mark.promise("P1")
 async def test_of_two_who_want_the_last_place_in_the_queue_one_is_refused(dsn: str) -> None:
     gate = Gate()
@@ -150,6 +154,7 @@ async def test_of_two_who_want_the_last_place_in_the_queue_one_is_refused(dsn: s
 # Stops and archives
 
 
+@pytest.mark.covers("F26")
 async def test_a_chat_that_nobody_has_taken_is_stopped_without_one(dsn: str) -> None:
     async with a_house(dsn, worker=NO_ROOM) as house:
         chat_id = await house.create("go")
@@ -160,6 +165,7 @@ async def test_a_chat_that_nobody_has_taken_is_stopped_without_one(dsn: str) -> 
         assert house.api.requests == []
 
 
+@pytest.mark.covers("F35")
 @pytest.mark.promise("P3")
 async def test_a_chat_that_came_back_from_the_archive_is_not_written_to_by_its_old_worker(
     dsn: str,
@@ -181,6 +187,7 @@ async def test_a_chat_that_came_back_from_the_archive_is_not_written_to_by_its_o
         assert lines[3:] == ["user: again", "assistant: back"]
 
 
+@pytest.mark.covers("F34")
 async def test_a_chat_that_waits_for_a_client_can_be_archived(dsn: str) -> None:
     async with a_house(dsn) as house:
         house.calls(("c1", "pick", "{}"))
@@ -196,6 +203,7 @@ async def test_a_chat_that_waits_for_a_client_can_be_archived(dsn: str) -> None:
 # Time
 
 
+@pytest.mark.covers("F19")
 @pytest.mark.promise("P3")
 async def test_a_database_whose_clock_jumps_takes_no_chat_away(dsn: str) -> None:
     """Every lease has run out at once, but whoever holds its lock is alive."""
@@ -232,6 +240,7 @@ async def ticked_twice(house: House) -> None:
 # Leaving
 
 
+@pytest.mark.covers("F8")
 @pytest.mark.promise("P5")
 async def test_leaving_against_the_last_word_answers_once(dsn: str) -> None:
     """Several times, because the two meet in different places."""

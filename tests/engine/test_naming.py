@@ -74,6 +74,7 @@ async def test_only_the_first_turn_is_named_after(dsn: str) -> None:
         assert len(api.titles) == 1
 
 
+@pytest.mark.covers("O12")
 async def test_a_title_that_a_person_has_given_stays(dsn: str) -> None:
     """Also one that is given while the model thinks of another."""
     async with Namer.running() as api, a_house_with(dsn, api, titles=True) as house:

@@ -61,6 +61,7 @@ async def test_what_the_dead_have_left_is_run(dsn: str, clock: FakeClock) -> Non
             assert await house.pool.fetchval("SELECT count(*) FROM chat_workers") == 1
 
 
+@pytest.mark.covers("F6")
 async def test_a_chat_that_has_killed_too_many_workers_is_left_alone(
     dsn: str, clock: FakeClock
 ) -> None:
@@ -144,6 +145,7 @@ async def test_a_stop_that_a_dead_worker_owed_is_carried_out(dsn: str, clock: Fa
             assert api.requests == []
 
 
+@pytest.mark.covers("T14")
 @pytest.mark.promise("P2")
 async def test_a_chat_that_is_ours_by_the_row_and_known_to_nobody_is_not_stuck(dsn: str) -> None:
     """The answer to the write that took it was lost."""
@@ -157,6 +159,7 @@ async def test_a_chat_that_is_ours_by_the_row_and_known_to_nobody_is_not_stuck(d
         assert await house.transcript(command.id) == ["user: hi", "assistant: found"]
 
 
+@pytest.mark.covers("F6")
 async def test_a_runner_that_crashes_again_and_again_ends_in_an_error(dsn: str) -> None:
     """Even saying what went wrong fails: nothing can be written but that it has crashed. Where
     it can be said, it is, and what it has cost too."""
@@ -188,6 +191,7 @@ async def test_a_runner_that_crashes_again_and_again_ends_in_an_error(dsn: str) 
         assert len(house.api.requests) == MAX_ORPHANED + 2
 
 
+@pytest.mark.covers("F21")
 @pytest.mark.promise("P3")
 async def test_a_chat_that_comes_back_under_a_new_epoch_has_one_runner(dsn: str) -> None:
     """An edit on the same replica takes the chat again while the old runner still runs."""

@@ -59,6 +59,7 @@ async def test_a_replica_that_leaves_commits_its_step_and_another_goes_on(dsn: s
         assert len(api.requests) == 2
 
 
+@pytest.mark.covers("F12")
 @pytest.mark.promise("P2")
 @pytest.mark.promise("P3")
 @pytest.mark.promise("P6")
@@ -80,6 +81,7 @@ async def test_what_a_replica_cut_off_ran_is_run_by_another(dsn: str, proxy: Pro
         assert await lives.transcript(chat_id) == ["user: go", "assistant: a whole answer"]
 
 
+@pytest.mark.covers("T10")
 @pytest.mark.promise("P4")
 async def test_a_stop_keeps_what_a_dead_replica_had_shown(dsn: str, proxy: Proxy) -> None:
     gate = Gate()
@@ -100,6 +102,7 @@ async def test_a_stop_keeps_what_a_dead_replica_had_shown(dsn: str, proxy: Proxy
         assert await lives.transcript(chat_id) == ["user: go", "assistant: half an ans"]
 
 
+@pytest.mark.covers("F5")
 @pytest.mark.promise("P4")
 async def test_a_stop_keeps_what_was_shown_however_many_die_of_it(dsn: str, proxy: Proxy) -> None:
     """Each that takes the stop over dies before it has saved anything."""

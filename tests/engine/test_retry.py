@@ -27,6 +27,7 @@ async def backing_off(house: House, clock: FakeClock) -> float:
     return await clock.asleep_on("retry_backoff")
 
 
+@pytest.mark.covers("retry-7")
 async def test_the_wait_is_in_the_row_and_gone_when_the_answer_is_there(
     dsn: str, clock: FakeClock
 ) -> None:
@@ -93,6 +94,7 @@ async def test_a_message_that_stops_the_wait_does_not_inherit_it(
         assert (await house.transcript(chat_id))[-1] == "assistant: sure"
 
 
+@pytest.mark.covers("F29")
 async def test_an_edit_during_the_wait_begins_anew(dsn: str, clock: FakeClock) -> None:
     async with a_house(dsn, clock=clock) as house:
         house.api.reply(503, BUSY)
@@ -119,6 +121,7 @@ async def test_leaving_does_not_wait_for_the_wait(dsn: str, clock: FakeClock) ->
             assert (await other.rests(chat_id)).state == "W"
 
 
+@pytest.mark.covers("F42")
 async def test_what_does_not_get_better_is_given_up(dsn: str, clock: FakeClock) -> None:
     """The attempts are counted in the row, whoever makes them."""
     async with FakeCompatible.running() as api:
@@ -136,6 +139,7 @@ async def test_what_does_not_get_better_is_given_up(dsn: str, clock: FakeClock) 
             assert len(house.api.requests) == 2
 
 
+@pytest.mark.covers("F42")
 @pytest.mark.parametrize("end", ["cut", "reset"])
 async def test_nothing_of_an_answer_that_breaks_off_is_kept(
     dsn: str, clock: FakeClock, end: str
@@ -152,6 +156,7 @@ async def test_nothing_of_an_answer_that_breaks_off_is_kept(
         assert await house.transcript(chat_id) == ["user: hi", "assistant: whole"]
 
 
+@pytest.mark.covers("F42")
 async def test_silence_is_a_failure_that_passes(dsn: str, clock: FakeClock) -> None:
     async with a_house(dsn, clock=clock) as house:
         house.says("I", Silence())
@@ -199,6 +204,7 @@ class GivesUp:
         await self._provider.close()
 
 
+@pytest.mark.covers("F42", "retry-8")
 async def test_a_cancellation_that_nobody_asked_for_is_a_cut_connection(
     dsn: str, clock: FakeClock
 ) -> None:
@@ -211,6 +217,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_cut_connection(
         assert await house.transcript(chat_id) == ["user: hi", "assistant: here I am"]
 
 
+@pytest.mark.covers("loop-34")
 async def test_a_viewer_that_cannot_be_told_ends_the_attempt_and_not_the_worker(dsn: str) -> None:
     gate = Gate()
 

@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import pytest
+
 from chatd.store import journal
 from chatd.store.apply import APPLY, CREATE, PLAIN, STEP
 from chatd.store.chats import LOAD
@@ -39,6 +41,7 @@ async def ask(house: House, chat_id: object, epoch: int) -> None:
     await house.events.wait("runner_left", chat_id=chat_id, epoch=epoch)
 
 
+@pytest.mark.covers("T06")
 async def test_a_new_chat_with_an_answer_is_two_statements(dsn: str) -> None:
     sent = Statements()
     async with a_house(dsn, on_statement=sent) as house:
@@ -59,6 +62,7 @@ async def test_a_round_of_tools_is_two_statements(dsn: str) -> None:
         assert sent.of_the_turn() == {"create": 1, "step": 3 * 2 + 1}
 
 
+@pytest.mark.covers("T06")
 async def test_the_next_turn_costs_the_same_however_long_the_chat_is(dsn: str) -> None:
     sent = Statements()
     async with a_house(dsn, on_statement=sent) as house:

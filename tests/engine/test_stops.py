@@ -25,6 +25,7 @@ from tests.support.tools import GatedTool, StubbornTool
 from tests.support.viewer import fresh
 
 
+@pytest.mark.covers("T33")
 @pytest.mark.promise("P4")
 async def test_a_stop_works_from_a_replica_that_does_not_run_the_chat(dsn: str) -> None:
     gate = Gate()
@@ -42,6 +43,7 @@ async def test_a_stop_works_from_a_replica_that_does_not_run_the_chat(dsn: str) 
         assert await there.transcript(chat_id) == ["user: go", "assistant: so far"]
 
 
+@pytest.mark.covers("O1", "T10", "T33")
 @pytest.mark.promise("P4")
 async def test_a_stop_keeps_exactly_what_was_seen_elsewhere(dsn: str) -> None:
     """Word by word, by somebody who looks on at another replica and stops it there."""
@@ -63,6 +65,7 @@ async def test_a_stop_keeps_exactly_what_was_seen_elsewhere(dsn: str) -> None:
         assert viewer.state.settled() == await fresh(there.pool, chat_id)
 
 
+@pytest.mark.covers("F27")
 @pytest.mark.parametrize("serial", [False, True])
 async def test_a_tool_that_does_not_listen_holds_a_stop_up_for_a_moment_only(
     dsn: str, *, serial: bool
@@ -91,6 +94,7 @@ async def nobody(house: House) -> bool:
     return len(house.replica.left) == 0
 
 
+@pytest.mark.covers("F27")
 @pytest.mark.promise("P4")
 async def test_a_stop_that_nobody_carries_out_ends_by_its_deadline(
     dsn: str, clock: FakeClock
@@ -229,6 +233,7 @@ async def freeze(house: House, chat_id: object) -> None:
     )
 
 
+@pytest.mark.covers("F26")
 async def test_stopping_twice_is_stopping_once(dsn: str) -> None:
     gate = Gate()
     async with a_house(dsn) as house:
@@ -242,6 +247,7 @@ async def test_stopping_twice_is_stopping_once(dsn: str) -> None:
         assert await house.transcript(chat_id) == ["user: go", "assistant: so far"]
 
 
+@pytest.mark.covers("T25")
 @pytest.mark.promise("P9")
 async def test_a_stop_with_a_queue_keeps_its_order(dsn: str) -> None:
     gate = Gate()
@@ -266,6 +272,7 @@ async def test_a_stop_with_a_queue_keeps_its_order(dsn: str) -> None:
         ]
 
 
+@pytest.mark.covers("F31")
 async def test_promoting_a_queued_message_stops_the_turn_for_it(dsn: str) -> None:
     gate = Gate()
     async with a_house(dsn) as house:
@@ -285,6 +292,7 @@ async def test_promoting_a_queued_message_stops_the_turn_for_it(dsn: str) -> Non
         ]
 
 
+@pytest.mark.covers("F25")
 @pytest.mark.promise("P1")
 async def test_a_stop_against_the_last_word_ends_at_rest_either_way(dsn: str) -> None:
     """Many times, because the two meet in different places."""
@@ -300,6 +308,7 @@ async def test_a_stop_against_the_last_word_ends_at_rest_either_way(dsn: str) ->
             assert await house.transcript(chat_id) == ["user: go", "assistant: all there is"]
 
 
+@pytest.mark.covers("F24")
 @pytest.mark.promise("P1")
 async def test_a_message_against_the_last_word_is_answered_either_way(dsn: str) -> None:
     async with a_house(dsn) as house:
@@ -320,6 +329,7 @@ async def test_a_message_against_the_last_word_is_answered_either_way(dsn: str) 
             ]
 
 
+@pytest.mark.covers("F21", "F29")
 async def test_an_edit_during_a_tool_fences_its_result_off(dsn: str) -> None:
     gate = Gate()
     tool = StubbornTool(gate)
@@ -336,6 +346,7 @@ async def test_an_edit_during_a_tool_fences_its_result_off(dsn: str) -> None:
         assert await house.transcript(chat_id) == ["user: new", "assistant: to the new"]
 
 
+@pytest.mark.covers("F34")
 @pytest.mark.parametrize("doing", ["answering", "using a tool"])
 async def test_an_archived_chat_is_not_written_to_any_more(dsn: str, doing: str) -> None:
     gate = Gate()

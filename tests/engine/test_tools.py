@@ -74,6 +74,7 @@ async def test_a_tool_that_does_not_listen_is_given_up_and_left_behind(dsn: str)
         gate.open()
 
 
+@pytest.mark.covers("T07")
 async def test_a_tool_that_takes_ten_minutes_is_run_once(dsn: str, clock: FakeClock) -> None:
     gate = Gate()
     tool = GatedTool(gate=gate)
@@ -159,6 +160,7 @@ async def test_a_tool_that_is_stopped_may_say_how_far_it_has_come(dsn: str) -> N
         assert silent.startswith("tool: error(c2)")
 
 
+@pytest.mark.covers("T11", "loop-35")
 async def test_viewers_see_a_tools_output_while_it_runs_and_history_does_not(dsn: str) -> None:
     gate = Gate()
     async with a_house(dsn, tools=[ShowingTool(gate=gate)]) as house:
@@ -241,6 +243,7 @@ async def test_the_client_is_asked_and_its_results_go_to_the_model(dsn: str) -> 
         ]
 
 
+@pytest.mark.covers("F41")
 async def test_results_that_never_come_are_not_waited_for_for_ever(dsn: str) -> None:
     async with a_house(dsn) as house:
         house.calls(("c1", "pick", "{}"))
@@ -257,6 +260,7 @@ async def test_results_that_never_come_are_not_waited_for_for_ever(dsn: str) -> 
         ]
 
 
+@pytest.mark.covers("T40")
 async def test_a_client_that_is_asked_may_answer_another_replica(dsn: str) -> None:
     """The one that asked is long gone; there is one call and one result."""
     async with FakeCompatible.running() as api:
@@ -285,6 +289,7 @@ async def test_a_stop_while_the_client_is_asked_answers_its_calls(dsn: str) -> N
         assert (await house.transcript(chat_id))[-1].startswith("tool: error(c1)")
 
 
+@pytest.mark.covers("F41", "T16", "T40")
 async def test_fifty_results_for_one_call_are_one_result(dsn: str) -> None:
     async with a_house(dsn) as house:
         house.calls(("c1", "pick", "{}"))

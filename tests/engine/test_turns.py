@@ -76,6 +76,7 @@ async def test_an_interrupted_answer_is_saved_before_the_queued_message(dsn: str
         assert house.api.requests[0].disconnected.is_set()
 
 
+@pytest.mark.covers("T31", "loop-32")
 async def test_a_stop_during_a_tool_ends_the_turn_and_answers_the_call(dsn: str) -> None:
     gate = Gate()
     async with a_house(dsn, tools=[GatedTool(gate=gate)]) as house:
@@ -90,6 +91,7 @@ async def test_a_stop_during_a_tool_ends_the_turn_and_answers_the_call(dsn: str)
         assert lines[2].startswith("tool: error(c1)")
 
 
+@pytest.mark.covers("T31")
 async def test_a_lasting_failure_ends_in_an_error_that_says_why(dsn: str) -> None:
     async with a_house(dsn) as house:
         house.api.reply(401, {"error": {"message": "wrong key"}})
@@ -100,6 +102,7 @@ async def test_a_lasting_failure_ends_in_an_error_that_says_why(dsn: str) -> Non
         assert chat.last_error.kind == "auth"
 
 
+@pytest.mark.covers("T16")
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P9")
 async def test_messages_that_come_all_at_once_are_answered_one_by_one(dsn: str) -> None:
@@ -125,6 +128,7 @@ async def test_messages_that_come_all_at_once_are_answered_one_by_one(dsn: str) 
         assert sorted(queued) == sorted(taken)
 
 
+@pytest.mark.covers("T28")
 async def test_nothing_is_left_over_after_two_hundred_turns(dsn: str) -> None:
     """Some with a tool; then ten chats at once, each watched by somebody."""
     async with a_house(dsn, tools=[GatedTool()]) as house:

@@ -23,6 +23,7 @@ RIGHT = "    return amount * (100 - discount_percent) / 100"
 DIFF = f"-    return amount - discount_percent\n+{RIGHT}\n"
 
 
+@pytest.mark.covers("workspaces-7", "hostile-8")
 @pytest.mark.promise("P13")
 @pytest.mark.promise("P16")
 async def test_the_demo_mends_its_bug_and_cannot_look_over_the_wall(site: Site) -> None:

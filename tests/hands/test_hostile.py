@@ -72,6 +72,7 @@ async def assert_alive(server: Server, chat: str, name: str) -> None:
     assert told["output"] == "alive\n", told
 
 
+@pytest.mark.covers("hostile-1", "hostile-2", "hostile-3", "hostile-5", "hostile-7")
 async def test_a_hostile_workspace_is_bounded_refused_and_nobody_elses_trouble(site: Site) -> None:
     """Takes seconds: a server is started."""
     async with site.server() as server:

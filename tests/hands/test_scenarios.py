@@ -78,6 +78,7 @@ async def workspace_of(pool: Pool, chat_id: ChatId) -> WorkspaceId:
     return found
 
 
+@pytest.mark.covers("binding-4")
 async def test_a_later_turn_in_a_running_workspace_asks_for_its_agent_only(
     dsn: str, pool: Pool
 ) -> None:
@@ -93,6 +94,7 @@ async def test_a_later_turn_in_a_running_workspace_asks_for_its_agent_only(
         assert "result(" in await result(room, chat_id)
 
 
+@pytest.mark.covers("binding-6", "T02")
 @pytest.mark.promise("P14")
 async def test_a_stopped_workspace_costs_one_dial_and_the_model_may_start_it(
     dsn: str, pool: Pool
@@ -110,6 +112,7 @@ async def test_a_stopped_workspace_costs_one_dial_and_the_model_may_start_it(
         assert STOPPED in prompt(room)
 
 
+@pytest.mark.covers("binding-4")
 async def test_a_new_chat_in_a_running_workspace_is_bound_and_told(dsn: str, pool: Pool) -> None:
     async with a_room(dsn, pool) as room:
         first = await turn(room, None, CREATE, READ)
@@ -124,6 +127,7 @@ async def test_a_new_chat_in_a_running_workspace_is_bound_and_told(dsn: str, poo
         assert TOLD in prompt(room)
 
 
+@pytest.mark.covers("workspaces-7")
 @pytest.mark.promise("P14")
 async def test_a_new_chat_in_a_stopped_workspace_dials_nobody_until_it_is_started(
     dsn: str, pool: Pool
@@ -147,6 +151,7 @@ async def test_a_new_chat_in_a_stopped_workspace_dials_nobody_until_it_is_starte
         assert str(agent_id) in await result(room, chat_id)
 
 
+@pytest.mark.covers("binding-4", "T02")
 async def test_a_workspace_that_was_built_anew_is_found_and_remembered(
     dsn: str, pool: Pool
 ) -> None:
@@ -169,6 +174,7 @@ async def test_a_workspace_that_was_built_anew_is_found_and_remembered(
         assert room.stand.since(before) == Counts(dials=1, latest=0, agent=2)
 
 
+@pytest.mark.covers("binding-3")
 @pytest.mark.promise("P14")
 async def test_a_dial_that_cannot_be_checked_is_waited_for(dsn: str, pool: Pool) -> None:
     async with a_room(dsn, pool, delay_s=DELAY_S) as room:
@@ -182,6 +188,7 @@ async def test_a_dial_that_cannot_be_checked_is_waited_for(dsn: str, pool: Pool)
         assert "result(" in await result(room, chat_id)
 
 
+@pytest.mark.covers("workspaces-7")
 async def test_a_workspace_made_in_mid_turn_is_bound_when_it_is_first_used(
     dsn: str, pool: Pool
 ) -> None:
@@ -202,6 +209,7 @@ async def test_a_workspace_made_in_mid_turn_is_bound_when_it_is_first_used(
         assert str(agent_id) in await result(room, chat_id)
 
 
+@pytest.mark.covers("workspaces-7")
 async def test_a_subagent_has_no_say_in_workspaces(dsn: str, pool: Pool) -> None:
     async with a_room(dsn, pool) as room:
         parent = await turn(room, None)
@@ -211,6 +219,7 @@ async def test_a_subagent_has_no_say_in_workspaces(dsn: str, pool: Pool) -> None
         assert not {name for name in offered(room) if "workspace" in name or "template" in name}
 
 
+@pytest.mark.covers("hostile-6", "T02")
 @pytest.mark.promise("P14")
 async def test_an_agent_that_never_answers_holds_up_nobody_else(
     dsn: str, pool: Pool, clock: FakeClock

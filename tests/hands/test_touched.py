@@ -15,6 +15,7 @@ def edits(path: Path, search: str) -> dict[str, object]:
     return {"files": [{"path": str(path), "edits": [edit]}]}
 
 
+@pytest.mark.covers("files-10")
 async def test_only_what_was_written_for_a_chat_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

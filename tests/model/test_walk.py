@@ -28,6 +28,7 @@ def _walk(seed: int) -> Counter[tuple[Move, State, State | None]]:
     return seen
 
 
+@pytest.mark.covers("V1")
 @pytest.mark.promise("P1", "P2", "P3", "P9", "P11")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_invariants_hold_at_every_step_and_all_comes_to_rest(seed: int) -> None:

@@ -326,6 +326,7 @@ def test_halves_of_a_character_do_not_cost_the_answer() -> None:
 # What it cost
 
 
+@pytest.mark.covers("providers-3")
 @pytest.mark.parametrize(
     ("name", "usage"),
     [
@@ -371,6 +372,7 @@ def test_tokens_told_in_instalments_are_neither_lost_nor_counted_twice(
     assert finished(name).usage == usage
 
 
+@pytest.mark.covers("providers-3")
 def test_a_later_telling_of_nothing_does_not_erase_what_was_told() -> None:
     start = event(
         "message_start",
@@ -396,6 +398,7 @@ def told(start: object, later: object) -> Usage:
     return last.usage
 
 
+@pytest.mark.covers("providers-3")
 def test_counts_that_are_told_again_are_not_added_up() -> None:
     read = {"input_tokens": 9, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20}
     thought = {"output_tokens": 5, "output_tokens_details": {"thinking_tokens": 3}}
@@ -429,6 +432,7 @@ def test_the_context_is_what_the_model_read_the_last_time() -> None:
 # How it ends
 
 
+@pytest.mark.covers("providers-4")
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -446,6 +450,7 @@ def test_the_reason_for_stopping_is_told(name: str, reason: str) -> None:
     assert finished(name).reason == reason
 
 
+@pytest.mark.covers("providers-4")
 @pytest.mark.parametrize("said", ["content_filtered", "guardrail_intervened"])
 def test_a_filter_on_the_way_counts_as_one(said: str) -> None:
     stop = event("message_delta", delta={"stop_reason": said})
@@ -454,10 +459,12 @@ def test_a_filter_on_the_way_counts_as_one(said: str) -> None:
     assert last.reason == "content-filter"
 
 
+@pytest.mark.covers("providers-19")
 def test_a_refusal_is_explained() -> None:
     assert finished("refusal").explanation == "The request could enable cyber harm."
 
 
+@pytest.mark.covers("providers-19")
 def test_a_refusal_without_words_is_explained_by_its_category() -> None:
     stop = event(
         "message_delta",
@@ -500,6 +507,7 @@ def test_an_error_in_the_middle_is_told_by_the_vendors_word_for_it() -> None:
     assert classify(fault).retryable
 
 
+@pytest.mark.covers("providers-4")
 def test_both_the_reason_and_the_end_are_needed() -> None:
     assert failed(stream("no_reason")).incomplete
     assert failed(START + STOP).incomplete

@@ -90,6 +90,7 @@ def test_no_request_is_refused_by_any_model(variant: str) -> None:
 # Order
 
 
+@pytest.mark.covers("providers-1")
 def test_systems_that_lead_stand_apart_and_later_ones_are_left_out() -> None:
     wire = body(
         message("system", "A", "  "),
@@ -108,6 +109,7 @@ def test_without_a_system_there_is_none() -> None:
     assert "system" not in body(message("system", " "), message("user", "Hi"))
 
 
+@pytest.mark.covers("providers-1")
 def test_users_and_results_in_a_row_are_one_message_with_the_results_first() -> None:
     wire = body(
         message("user", "Hi"),
@@ -130,6 +132,7 @@ def test_users_and_results_in_a_row_are_one_message_with_the_results_first() -> 
     ]
 
 
+@pytest.mark.covers("providers-1")
 def test_messages_without_anything_to_see_are_dropped_and_their_neighbours_joined() -> None:
     wire = body(
         message("user", "A"),
@@ -140,6 +143,7 @@ def test_messages_without_anything_to_see_are_dropped_and_their_neighbours_joine
     assert contents(wire) == [[{"type": "text", "text": "A"}, {"type": "text", "text": "B"}]]
 
 
+@pytest.mark.covers("providers-2")
 def test_a_call_keeps_its_place_even_if_its_input_is_no_object() -> None:
     inputs = [b"{}", b'{"a": 1}', b"[1]", b"7", b"null", b'{"cut', b""]
     said = [message("assistant", *(call(f"c{i}", args=data) for i, data in enumerate(inputs)))]
@@ -166,6 +170,7 @@ def test_ids_and_names_that_the_api_cannot_take_are_changed_alike_everywhere() -
 # Thoughts
 
 
+@pytest.mark.covers("providers-2")
 def test_thoughts_go_back_exactly_as_they_came() -> None:
     text = ' spaced \n"quoted" \\ \u2028 世界 👋 '
     thought = PromptReasoning(text=text, provider_metadata=keep(Kept(signature="Eq+/==")))
@@ -216,6 +221,7 @@ def _add(block: Body, delta: Body) -> None:
             block["input"] = f"{before}{delta['partial_json']}"
 
 
+@pytest.mark.covers("providers-2")
 def test_thoughts_without_a_signature_or_of_others_stay_here() -> None:
     unsigned = PromptReasoning(text="Hm")
     foreign = PromptReasoning(text="Hm", provider_metadata=Raw(b'{"google":{"signature":"x"}}'))
@@ -335,6 +341,7 @@ def test_a_tool_of_ours_gives_way_to_the_providers_tool_of_that_name(
 # Files
 
 
+@pytest.mark.covers("providers-5")
 def test_files_take_the_form_the_api_has_for_them() -> None:
     (shown,) = contents(
         body(
@@ -508,6 +515,7 @@ def test_the_newest_models_get_the_screen_as_a_set_of_tools() -> None:
 # Thinking
 
 
+@pytest.mark.covers("providers-14")
 @pytest.mark.parametrize(
     ("model", "more", "thinking", "effort"),
     [
@@ -584,6 +592,7 @@ def test_thoughts_are_shown_unless_that_is_not_wanted() -> None:
     assert body(model=ADAPTIVE, reasoning_effort="low")["thinking"] == {"type": "adaptive"}
 
 
+@pytest.mark.covers("providers-5")
 @pytest.mark.parametrize("model", [BUDGETED, ADAPTIVE])
 def test_a_model_that_thinks_takes_no_temperature(model: str) -> None:
     sampling = {"temperature": 0.5, "top_k": 3}
@@ -637,6 +646,7 @@ def test_models_that_bind_thoughts_are_told_to_forget_those_that_no_longer_fit()
 # Caching
 
 
+@pytest.mark.covers("providers-18")
 def test_the_last_system_block_and_the_last_two_messages_are_kept_for_next_time() -> None:
     wire = body(
         message("system", "A"),
@@ -663,6 +673,7 @@ def test_a_model_without_a_cache_is_sent_no_marks() -> None:
     assert not any(is_marked(block) for m in messages(wire) for block in blocks(m))
 
 
+@pytest.mark.covers("providers-18")
 def test_the_mark_never_falls_on_a_thought() -> None:
     wire = body(message("user", "1"), message("assistant", "2", SIGNED), message("user", "3"))
     assert [is_marked(block) for block in blocks(messages(wire)[1])] == [True, False]
@@ -685,6 +696,7 @@ def test_each_request_of_a_chat_begins_as_the_one_before_ended() -> None:
 # The rest
 
 
+@pytest.mark.covers("providers-15")
 def test_the_model_is_named_as_it_is_configured() -> None:
     assert body(model="vendor/Claude:Odd@1")["model"] == "vendor/Claude:Odd@1"
 
@@ -720,6 +732,7 @@ def test_an_answer_can_be_wanted_in_a_schema() -> None:
     assert "output_config" not in body(model="claude-3-7-sonnet-latest", output_schema=schema)
 
 
+@pytest.mark.covers("providers-5")
 def test_a_million_tokens_of_context_must_be_asked_for() -> None:
     options = Raw(b'{"context_1m_enabled":true}')
     assert encode(request(model=BUDGETED, options=options)).betas == ("context-1m-2025-08-07",)

@@ -89,6 +89,7 @@ def answer(wire: str) -> bytes:
             )
 
 
+@pytest.mark.covers("T18")
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_request_of_any_history_is_taken(wire: str) -> None:
     async with asked(wire) as (fake, provider, model):

@@ -71,6 +71,7 @@ VECTOR_SCOPE = Scope(
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 
+@pytest.mark.covers("providers-6")
 @pytest.mark.parametrize(
     ("method", "path", "headers", "body", "signature"),
     [
@@ -172,6 +173,7 @@ def test_events_of_other_kinds_are_passed_over() -> None:
     assert EventStream().feed(other + strange + chunk(b"x")) == [(b"", b"x")]
 
 
+@pytest.mark.covers("providers-6")
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -209,6 +211,7 @@ def test_an_exception_without_words_is_told_by_its_name() -> None:
     assert (failed.fault.type, classify(failed.fault).kind) == ("throttlingException", "rate_limit")
 
 
+@pytest.mark.covers("providers-6")
 def test_every_damaged_bit_is_noticed() -> None:
     message = chunk(b'{"type":"ping"}')
     for bit in range(0, len(message) * 8, 3):
@@ -417,6 +420,7 @@ async def test_without_keys_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     assert "api_key" in words
 
 
+@pytest.mark.covers("providers-6")
 async def test_a_region_is_needed() -> None:
     for region in (None, "", "eu central", "evil.example.org/"):
         kind, words = refused(aws=CREDENTIALS, region=region)
@@ -488,6 +492,7 @@ async def test_a_machine_may_have_keys_for_good(
     assert "x-amz-security-token" not in fake.requests[0].headers
 
 
+@pytest.mark.covers("providers-6")
 async def test_the_machines_own_credentials_are_used(
     fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

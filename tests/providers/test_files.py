@@ -50,6 +50,7 @@ def test_an_images_own_bytes_tell_its_type(media_type: str, data: bytes, found: 
     assert media_type_of(file(media_type, data)) == found
 
 
+@pytest.mark.covers("providers-20")
 @pytest.mark.parametrize("accepts", [ANTHROPIC, RESPONSES, COMPLETIONS, GEMINI])
 @pytest.mark.parametrize(
     ("given", "becomes"),
@@ -78,6 +79,7 @@ def test_sound_is_for_those_who_hear() -> None:
     assert isinstance(fit(sound, ANTHROPIC), Note)
 
 
+@pytest.mark.covers("providers-20")
 def test_what_is_too_large_is_spoken_of() -> None:
     image = file("image/png", PNG + b"x" * (5 * MIB - len(PNG)), "big.png")
     assert fit(image, ANTHROPIC) == Note(

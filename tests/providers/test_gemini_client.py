@@ -110,6 +110,7 @@ async def test_a_header_of_ones_own_stands_in_for_the_key(fake: FakeGemini) -> N
     await provider.close()
 
 
+@pytest.mark.covers("providers-16")
 async def test_without_a_key_nothing_is_built(fake: FakeGemini) -> None:
     with pytest.raises(ProviderFailed, match="GEMINI_API_KEY"):
         GeminiProvider(settings(fake, api_key=None))
@@ -164,6 +165,7 @@ async def test_an_error_in_the_middle_of_an_answer_is_raised(
     assert (failed.fault.status_code, failed.fault.provider) == (503, "google")
 
 
+@pytest.mark.covers("providers-12")
 @pytest.mark.parametrize("name", ["cut", "malformed_call"])
 async def test_an_answer_without_an_end_is_raised(
     fake: FakeGemini, gemini: GeminiProvider, name: str

@@ -121,6 +121,7 @@ def test_an_answer_with_a_schema_is_asked_for_as_json() -> None:
     }
 
 
+@pytest.mark.covers("providers-14")
 @pytest.mark.parametrize(
     ("model", "effort", "expected"),
     [
@@ -155,6 +156,7 @@ def test_an_effort_becomes_what_the_model_understands(
     assert thinking(model, effort) == expected
 
 
+@pytest.mark.covers("providers-14")
 def test_what_is_configured_wins_over_an_effort() -> None:
     assert thinking(OLD, "low", ThinkingConfig(thinking_budget=-1, include_thoughts=False)) == {
         "thinkingBudget": -1,

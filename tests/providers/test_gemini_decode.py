@@ -190,6 +190,7 @@ def test_a_call_goes_by_the_name_we_know_it_by() -> None:
     assert done.name == "show.time"
 
 
+@pytest.mark.covers("providers-12")
 def test_calls_are_an_answer_even_without_a_reason_to_finish() -> None:
     assert finished("calls_unfinished").reason == "tool-calls"
     assert failed("cut") == ProviderFault(
@@ -285,6 +286,7 @@ def test_a_call_that_the_model_has_garbled_is_an_error_worth_another_try() -> No
     assert classify(fault).retryable
 
 
+@pytest.mark.covers("providers-12")
 @pytest.mark.parametrize(
     ("word", "ending"),
     [

@@ -55,6 +55,7 @@ def history(name: str, model: str) -> list[PromptMessage]:
     return [message("user", "Hi"), *replayed(answer_of(events))]
 
 
+@pytest.mark.covers("providers-12")
 def test_all_leading_system_messages_are_joined() -> None:
     data = encoded(
         message("system", "One."), message("system", "Two."), message("user", "Hi"), model=OLD
@@ -132,6 +133,7 @@ def test_two_answers_in_a_row_are_one_turn() -> None:
     assert [turn["role"] for turn in found] == ["user", "model", "user"]
 
 
+@pytest.mark.covers("providers-12")
 @pytest.mark.parametrize("name", ["thinking", "signed_text", "calls_parallel", "search_and_call"])
 def test_signatures_go_back_byte_for_byte_where_they_came(name: str) -> None:
     sent = msgspec.json.encode(contents(*history(name, NEW), model=NEW))

@@ -460,6 +460,7 @@ async def test_an_error_that_never_ends_is_told_with_what_came(fake: FakeServer)
     assert (fault.status_code, fault.body) == (503, "try later")
 
 
+@pytest.mark.covers("providers-17")
 async def test_a_redirect_is_not_followed(fake: FakeServer) -> None:
     async with FakeServer.running() as other:
         fake.reply(307, b"", {"location": f"{other.url}/?k=1"})
@@ -472,6 +473,7 @@ async def test_a_redirect_is_not_followed(fake: FakeServer) -> None:
 # Secrets
 
 
+@pytest.mark.covers("providers-17")
 @pytest.mark.promise("P13")
 async def test_a_key_that_a_server_repeats_is_taken_out(fake: FakeServer) -> None:
     fake.reply(401, {"error": {"message": f"Incorrect API key provided: {KEY}."}})
@@ -497,6 +499,7 @@ def test_a_secret_says_nothing_of_itself() -> None:
         pickle.dumps(secret)
 
 
+@pytest.mark.covers("providers-17")
 @pytest.mark.promise("P13")
 def test_the_key_in_a_header_is_taken_out_without_the_word_before_it() -> None:
     header = Secret("Bearer s3cr3t-t0ken")

@@ -263,6 +263,7 @@ def test_tokens_are_counted(name: str, usage: Usage) -> None:
     assert finished(name).usage == usage
 
 
+@pytest.mark.covers("providers-10")
 def test_the_last_chunk_with_counts_is_kept_though_others_follow() -> None:
     counted = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n'
     empty = b'data: {"choices":[],"usage":null}\n\n'
@@ -271,6 +272,7 @@ def test_the_last_chunk_with_counts_is_kept_though_others_follow() -> None:
     assert end.usage == Usage(input_tokens=3, output_tokens=4, total_tokens=7)
 
 
+@pytest.mark.covers("providers-10")
 def test_counts_within_a_choice_are_counted() -> None:
     data = b'data: {"choices":[{"finish_reason":"stop","usage":{"prompt_tokens":5}}]}\n\n'
     end = read_whole(decoder, chunk(content="Hi") + data + DONE)[-1]
@@ -288,6 +290,7 @@ def test_deepseek_has_a_word_of_its_own_for_the_cache() -> None:
 # Ids
 
 
+@pytest.mark.covers("providers-10")
 def test_calls_without_ids_get_some_that_no_other_step_has() -> None:
     assert said("no_ids") == [
         call("tool-call-0-abc", "show.time", "{}"),
@@ -300,6 +303,7 @@ def test_calls_without_ids_get_some_that_no_other_step_has() -> None:
     ]
 
 
+@pytest.mark.covers("providers-10")
 def test_calls_of_one_number_without_ids_are_told_apart_by_their_names() -> None:
     begun = [
         {"index": 0, "id": "", "function": {"name": name, "arguments": said}}
@@ -314,6 +318,7 @@ def test_calls_of_one_number_without_ids_are_told_apart_by_their_names() -> None
     assert len({done.id for done in calls}) == 2
 
 
+@pytest.mark.covers("providers-10")
 def test_a_call_without_arguments_has_an_empty_object_of_them() -> None:
     assert [e.input for e in read("no_ids") if isinstance(e, CallDone)] == ["{}", '{"path":"b"}']
 
@@ -423,6 +428,7 @@ def test_what_only_looks_like_a_tag_is_not_lost() -> None:
     assert splitter.flush() == [(False, "<thou")]
 
 
+@pytest.mark.covers("providers-13")
 def test_only_google_has_thoughts_in_its_text() -> None:
     data = chunk("stop", content="<thought>plain</thought>") + DONE
     assert answer_of(read_whole(decoder, data)).content == (Text(text="<thought>plain</thought>"),)
@@ -445,6 +451,7 @@ def test_failures_are_facts_that_can_be_judged(name: str, kind: str, *, retryabl
     assert (told.kind, told.retryable) == (kind, retryable)
 
 
+@pytest.mark.covers("providers-11")
 @pytest.mark.parametrize(
     ("data", "message", "status"),
     [

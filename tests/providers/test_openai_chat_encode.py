@@ -103,6 +103,7 @@ SAMPLING = {
 }
 
 
+@pytest.mark.covers("providers-9")
 @pytest.mark.parametrize("model", ["o1", "o3-mini", "o4-mini", "gpt-5", "openai/gpt-oss-20b"])
 def test_a_model_that_reasons_is_told_a_limit_by_another_name_and_no_temperature(
     model: str,
@@ -223,6 +224,7 @@ def test_vercel_routes_in_its_own_words() -> None:
 # Google's compatible endpoint
 
 
+@pytest.mark.covers("providers-13")
 @pytest.mark.parametrize(
     ("model", "effort", "config"),
     [
@@ -256,6 +258,7 @@ def test_a_call_goes_back_with_its_signature() -> None:
     assert signatures == [{"google": {"thought_signature": "EjQKMgEMOdbH"}}, None]
 
 
+@pytest.mark.covers("providers-13")
 def test_calls_of_the_current_turn_that_nobody_signed_get_googles_word_for_that() -> None:
     asked = [
         message("user", "Hi"),
@@ -299,6 +302,7 @@ def test_who_is_spoken_to_is_known_by_kind_and_address(
 # Tools
 
 
+@pytest.mark.covers("providers-11")
 def test_a_tool_may_be_demanded_even_of_servers_that_know_no_names() -> None:
     asked = request(
         model="m",
@@ -339,6 +343,7 @@ def test_a_model_that_reasons_hears_a_developer_at_openai_only() -> None:
     assert body(asked, CompatOptions(), COMPATIBLE)["messages"][0]["role"] == "system"
 
 
+@pytest.mark.covers("providers-9")
 def test_texts_are_joined_and_instructions_are_one() -> None:
     sent = messages(
         message("system", "One."),

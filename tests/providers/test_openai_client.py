@@ -161,6 +161,7 @@ async def test_what_openai_said_goes_on_elsewhere(
     await ask(responses, msgspec.structs.replace(asked, model=PLAIN), name="another")
 
 
+@pytest.mark.covers("providers-7")
 async def test_seals_of_another_account_are_not_sent(responses: FakeResponses) -> None:
     responses.script(stream("reasoning"))
     sealed = answer_of(await ask(responses, request(model=THINKS)))
@@ -192,6 +193,7 @@ async def test_a_call_without_an_answer_is_refused_and_not_tried_again(
 # Which wire
 
 
+@pytest.mark.covers("providers-15")
 @pytest.mark.parametrize(
     ("kind", "model", "configured", "options", "path"),
     [

@@ -31,6 +31,7 @@ def test_known_models_are_asked_by_responses(model: str, transport: str) -> None
     assert transport_of(model, use_responses_api=None) == transport
 
 
+@pytest.mark.covers("providers-15")
 def test_what_is_configured_counts_more_than_a_name() -> None:
     assert transport_of("gpt-5", use_responses_api=False) == "chat"
     assert transport_of("my-deployment", use_responses_api=True) == "responses"
@@ -58,6 +59,7 @@ def test_names_tell_who_reasons(model: str, *, known: bool | None) -> None:
     assert reasons(model) is known
 
 
+@pytest.mark.covers("providers-14")
 @pytest.mark.parametrize(
     ("model", "asked", "sent"),
     [

@@ -111,6 +111,7 @@ def test_there_is_one_end_and_nothing_after_it(name: str) -> None:
     assert decoder.close() == []
 
 
+@pytest.mark.covers("providers-8")
 @pytest.mark.parametrize("name", ["text", "reasoning", "tools", "web_search", "max_tokens"])
 def test_a_stream_that_stops_before_its_last_event_is_incomplete(name: str) -> None:
     data = stream(name)
@@ -273,6 +274,7 @@ def test_a_refusal_is_shown_and_is_why_the_answer_ended() -> None:
     assert (end.reason, end.explanation) == ("content-filter", words)
 
 
+@pytest.mark.covers("providers-8")
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -329,6 +331,7 @@ def test_more_cached_tokens_than_there_are_is_no_debt() -> None:
 # What fails
 
 
+@pytest.mark.covers("providers-8")
 @pytest.mark.parametrize(
     ("name", "kind", "retryable"),
     [
@@ -343,6 +346,7 @@ def test_failures_are_facts_that_can_be_judged(name: str, kind: str, *, retryabl
     assert (told.kind, told.retryable) == (kind, retryable)
 
 
+@pytest.mark.covers("providers-8")
 @pytest.mark.parametrize(
     ("data", "message", "retryable"),
     [

@@ -86,6 +86,7 @@ def test_a_plain_question() -> None:
     }
 
 
+@pytest.mark.covers("providers-7")
 def test_a_model_that_reasons_hears_a_developer_and_is_not_told_a_temperature() -> None:
     asked = request(
         message("system", "Be kind."),
@@ -337,6 +338,7 @@ def test_what_nobody_knows_goes_back_too() -> None:
     assert sent[2]["payload"] == {"a": [1, 2.5, None, "é"]}
 
 
+@pytest.mark.covers("providers-7")
 def test_items_that_lost_their_reasoning_lose_their_ids_and_searches_go() -> None:
     spoken, *results = said("tools")
     sent = items(message("user", "Hi"), without(spoken, PromptReasoning), *results)[1:]
@@ -419,6 +421,7 @@ def test_a_refusal_goes_back_as_one() -> None:
     ]
 
 
+@pytest.mark.covers("providers-7")
 def test_nothing_is_left_to_the_apis_memory() -> None:
     sent = body(request(message("user", "Hi"), *said("tools"), model=THINKS))
     assert not {"previous_response_id", "conversation"} & set(sent)

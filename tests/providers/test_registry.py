@@ -43,6 +43,7 @@ def named(name: str) -> ProviderSettings:
     return msgspec.structs.replace(PLAIN, name=name)
 
 
+@pytest.mark.covers("providers-16")
 @pytest.mark.parametrize("key", [None, Secret(""), Secret(" \n")])
 def test_a_missing_key_is_told_with_what_to_set(key: Secret | None) -> None:
     kind, words = refused(msgspec.structs.replace(PLAIN, api_key=key, name="work"))
@@ -52,6 +53,7 @@ def test_a_missing_key_is_told_with_what_to_set(key: Secret | None) -> None:
     assert "ANTHROPIC_API_KEY" in words
 
 
+@pytest.mark.covers("providers-16")
 def test_a_key_that_cannot_be_one_is_told_but_not_shown() -> None:
     kind, words = refused(msgspec.structs.replace(PLAIN, api_key=Secret("sk-a\nX-Evil: 1")))
     assert kind == "config"
@@ -92,6 +94,7 @@ def test_a_path_goes_before_the_query() -> None:
     assert join_url("https://host", "/b") == "https://host/b"
 
 
+@pytest.mark.covers("providers-17")
 def test_headers_are_merged_whatever_their_case() -> None:
     merged = merge_headers({"X-A": "1", "x-b": "2"}, {"x-a": "3"}, {"not one": "x", "x-c": "\n"})
     assert merged == {"x-a": "3", "x-b": "2"}

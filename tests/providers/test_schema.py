@@ -28,6 +28,7 @@ def inner(schema: object) -> object:
     return msgspec.convert(properties, dict[str, object])["p"]
 
 
+@pytest.mark.covers("providers-21")
 @pytest.mark.parametrize(
     "raw",
     [
@@ -130,6 +131,7 @@ CASES: list[tuple[object, object]] = [
 ]
 
 
+@pytest.mark.covers("providers-21")
 @pytest.mark.parametrize(("given", "made"), CASES)
 def test_what_vendors_refuse_is_put_right_at_any_depth(given: object, made: object) -> None:
     assert inner(given) == made
@@ -273,6 +275,7 @@ def test_a_name_that_fits_is_its_own() -> None:
         assert names.own(name) == name
 
 
+@pytest.mark.covers("providers-21")
 def test_a_name_that_does_not_fit_is_changed_and_found_again() -> None:
     names = ToolNames(["mcp.server/do it", "", "ünï", "x" * 200])
     for name in ("mcp.server/do it", "", "ünï", "x" * 200):

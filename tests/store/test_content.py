@@ -63,6 +63,7 @@ async def comes_back(pool: Pool, sent: Prompt) -> None:
     assert [paged, loaded.target, whole.messages[-1], newer.messages[-1]] == [last] * 4
 
 
+@pytest.mark.covers("loop-37")
 @pytest.mark.parametrize("part", AWKWARD.values(), ids=AWKWARD.keys())
 async def test_content_survives_appending_queueing_and_promotion(pool: Pool, part: Part) -> None:
     sent = SendMessage(prompt=Prompt(content=(text("so"), part, text("it is")), created_by=OWNER))

@@ -169,6 +169,7 @@ async def mixed_family(pool: Pool) -> None:
     assert states == [State.R0, State.E0, State.A0, State.P0, State.W]
 
 
+@pytest.mark.covers("F34", "F38")
 async def test_a_family_in_mixed_states_is_archived_and_brought_back_together(
     pool: Pool, transactor: Transactor, told: Told
 ) -> None:
@@ -243,6 +244,7 @@ async def test_a_child_created_just_before_its_root_is_archived_goes_along(
     assert all(it.chat.archived for it in (await stored(pool)).values())
 
 
+@pytest.mark.covers("F38")
 async def test_a_child_created_just_after_its_root_is_archived_is_refused(
     pool: Pool, transactor: Transactor
 ) -> None:

@@ -150,6 +150,7 @@ async def test_a_session_that_has_gone_deaf_is_dropped_after_a_ping(
         assert await it.hears() == 1
 
 
+@pytest.mark.covers("F14")
 async def test_a_session_that_answers_but_hears_nothing_is_dropped_after_a_ping(
     proxy: Proxy, clock: FakeClock
 ) -> None:

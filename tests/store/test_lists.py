@@ -145,6 +145,7 @@ async def test_a_title_is_set_only_if_it_still_is_the_one_that_was_seen(pool: Po
     assert await chats.get(pool, chat.id) == by_hand
 
 
+@pytest.mark.covers("O12")
 async def test_what_is_set_beside_the_moves_raises_no_version_and_touches_nothing_else(
     pool: Pool,
 ) -> None:

@@ -131,6 +131,7 @@ async def test_what_was_said_while_the_database_was_away_is_sent_when_it_is_back
     assert publisher.lost == 0
 
 
+@pytest.mark.covers("T07")
 async def test_a_line_gone_silent_is_given_up_and_the_hint_sent_on_another(
     dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
 ) -> None:

@@ -90,6 +90,7 @@ async def test_the_same_request_again_gets_the_recorded_answer_and_writes_nothin
     assert len(told.applied) == 1
 
 
+@pytest.mark.covers("F23")
 @pytest.mark.promise("P1")
 async def test_ten_of_the_same_request_at_once_send_one_message(
     pool: Pool, transactor: Transactor, told: Told

@@ -77,6 +77,7 @@ async def test_the_first_tick_registers_and_each_renews_by_the_databases_clock(p
     assert again["started_at"] == first["started_at"]
 
 
+@pytest.mark.covers("F18")
 async def test_no_time_of_a_workers_own_clock_reaches_the_database(dsn: str) -> None:
     """So that no skew between hosts can make anybody look dead."""
     async with session_to(dsn) as session:

@@ -56,6 +56,7 @@ async def test_after_a_crash_the_next_worker_finds_the_mark(pool: Pool) -> None:
     assert await tool_runs.start(pool, CHAT, OTHER_CALL, Fence.of(taken))
 
 
+@pytest.mark.covers("T13")
 @pytest.mark.promise("P3")
 async def test_a_worker_that_lost_its_chat_starts_nothing(pool: Pool) -> None:
     fence = await running(pool)

@@ -181,6 +181,7 @@ async def test_that_there_is_nothing_to_do_never_rests_on_a_row_that_the_caller_
     assert again == Unchanged(chat=outcome.chat)
 
 
+@pytest.mark.covers("F20")
 @pytest.mark.promise("P3")
 async def test_a_worker_whose_chat_was_taken_writes_nothing_and_tells_nobody(
     pool: Pool, transactor: Transactor, told: Told

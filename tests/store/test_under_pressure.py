@@ -43,6 +43,7 @@ async def refused(transactor: Transactor) -> Unavailable:
     return refusal.value
 
 
+@pytest.mark.covers("F45")
 async def test_a_replica_whose_pool_is_exhausted_refuses_and_keeps_its_lease(
     dsn: str, pool: Pool
 ) -> None:

@@ -66,6 +66,7 @@ async def test_a_new_message_does_not_send_a_waiting_chat_back_in_the_line(pool:
     assert await take(pool, roots=1) == {1}
 
 
+@pytest.mark.covers("F40")
 async def test_children_do_not_wait_for_slots_of_roots_nor_the_other_way(pool: Pool) -> None:
     for number in (1, 2, 3):
         await open_chat(pool, number)
@@ -109,6 +110,7 @@ async def test_workers_that_take_at_once_never_take_the_same(pool: Pool) -> None
     assert {it.chat.id: it.chat.worker_id for it in (await stored(pool)).values()} == owners
 
 
+@pytest.mark.covers("F19")
 async def test_a_chat_marked_by_a_clock_that_went_back_is_taken_all_the_same(pool: Pool) -> None:
     chat = await open_chat(pool, 1)
     await age(pool, [chat.id], seconds=-3600)

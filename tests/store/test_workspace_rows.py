@@ -233,6 +233,7 @@ async def test_another_owners_workspace_is_no_workspace_whatever_the_row_says(po
 # Use
 
 
+@pytest.mark.covers("binding-7")
 @pytest.mark.parametrize(
     ("bump_s", "left_s", "most_s"),
     [
@@ -278,6 +279,7 @@ async def test_use_moves_the_deadline_as_the_rule_says(
         assert abs(after.deadline - expected) < timedelta(milliseconds=1)
 
 
+@pytest.mark.covers("binding-7")
 async def test_a_stopped_workspace_has_no_deadline_to_move(pool: Pool) -> None:
     await plant(pool, ttl_s=100)
     await finish(pool)

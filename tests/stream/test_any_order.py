@@ -112,6 +112,7 @@ class Fickle(Client):
                             break
 
 
+@pytest.mark.covers("F15")
 @pytest.mark.parametrize("seed", seeds(5))
 async def test_every_viewer_ends_up_with_what_is_there(live_house: House, seed: int) -> None:
     rng, house = Random(seed), live_house

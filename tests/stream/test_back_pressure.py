@@ -17,6 +17,7 @@ from tests.support.viewer import fresh
 HALF = "x" * 600_000
 
 
+@pytest.mark.covers("F17")
 async def test_one_that_is_a_mebibyte_behind_is_cut_off_and_the_others_are_not(
     house: House,
 ) -> None:
@@ -48,6 +49,7 @@ async def test_one_big_group_cuts_nobody_off(house: House) -> None:
     assert client.state == await fresh(house.pool, chat.id)
 
 
+@pytest.mark.covers("F17")
 async def test_one_that_takes_nothing_for_ten_seconds_is_cut_off(
     house: House, clock: FakeClock
 ) -> None:

@@ -210,6 +210,7 @@ async def test_an_idle_chat_costs_a_row_in_the_poll_and_nothing_else(
         assert house.sent_there[:3] == [POLL, POLL, SINCE]
 
 
+@pytest.mark.covers("F3")
 @pytest.mark.promise("P8")
 async def test_what_no_hint_told_is_found_by_the_poll(house: House, clock: FakeClock) -> None:
     chat = await house.here.create()

@@ -339,6 +339,7 @@ async def test_what_a_dead_worker_had_shown_can_be_read_back(pool: Pool, clock: 
     assert await read_episode(pool, Episode.of(running_chat(attempt=2))) == ()
 
 
+@pytest.mark.covers("F46")
 async def test_nothing_is_read_back_past_a_hole_nor_of_unknown_kinds(pool: Pool) -> None:
     def event(part: str) -> bytes:
         payload = f'"role":"assistant","history_version":1,"attempt":1,"seq":1,"part":{part}'

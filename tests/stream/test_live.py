@@ -34,6 +34,7 @@ def parts_in(client: Client) -> list[tuple[int, int, int]]:
     ]
 
 
+@pytest.mark.covers("T34")
 @pytest.mark.promise("P8")
 async def test_viewers_here_and_elsewhere_see_the_same_parts(live_house: House) -> None:
     house = live_house
@@ -56,6 +57,7 @@ async def test_viewers_here_and_elsewhere_see_the_same_parts(live_house: House) 
     assert near.state == far.state == await fresh(house.pool, chat.id)
 
 
+@pytest.mark.covers("T32")
 @pytest.mark.promise("P8")
 async def test_one_that_comes_late_sees_the_text_so_far(live_house: House) -> None:
     house = live_house
@@ -82,6 +84,7 @@ async def test_a_reload_here_needs_no_more_than_one_read(house: House) -> None:
     ]
 
 
+@pytest.mark.covers("T35")
 @pytest.mark.promise("P8")
 async def test_another_attempt_starts_the_preview_over(live_house: House) -> None:
     """Old readers see a reset; nothing is doubled and nothing is taken for old."""
@@ -142,6 +145,7 @@ async def test_parts_that_were_not_sent_when_their_message_came_are_not_sent_any
     assert parts_in(client) == [(2, 1, 1)]
 
 
+@pytest.mark.covers("T35")
 async def test_what_a_failed_step_still_says_is_not_shown(house: House) -> None:
     """Its episode has no successor yet, but nothing is under way any more."""
     chat = await house.here.create()
@@ -193,6 +197,7 @@ async def test_a_stop_leaves_the_preview_until_what_was_said_is_saved(live_house
     assert far.state.status == "interrupting"
 
 
+@pytest.mark.covers("F43")
 async def test_a_preview_that_is_too_long_ends_with_a_mark_everywhere(live_house: House) -> None:
     house = live_house
     chat = await house.here.create()
@@ -244,6 +249,7 @@ async def test_what_was_written_twice_is_shown_once(live_house: House) -> None:
     await late.see(house.there.feeds, shows("one two"))
 
 
+@pytest.mark.covers("T03")
 @pytest.mark.promise("P8")
 async def test_a_reader_elsewhere_that_comes_and_goes_a_hundred_times_misses_nothing(
     live_house: House,

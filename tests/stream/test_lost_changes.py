@@ -59,6 +59,7 @@ async def current(house: House, chat: Chat) -> Chat:
     return found
 
 
+@pytest.mark.covers("F11")
 async def test_a_version_that_goes_back_resets_those_who_are_connected(
     house: House, dsn: str
 ) -> None:
@@ -115,6 +116,7 @@ async def test_a_commit_of_our_own_on_another_past_is_not_taken_for_the_next(
     assert client.state == await fresh(house.pool, chat.id)
 
 
+@pytest.mark.covers("F11")
 async def test_one_that_comes_back_with_a_version_ahead_starts_over(house: House) -> None:
     chat = await house.here.create()
     client = Client(chat.id)

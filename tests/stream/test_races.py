@@ -143,6 +143,7 @@ async def test_a_read_that_began_before_our_own_commit_may_still_bring_more(slow
     assert client.state == await fresh(slow.pool, CHAT)
 
 
+@pytest.mark.covers("F16")
 async def test_a_flood_of_hints_is_one_read_in_flight_and_one_behind_it(slow: Slow) -> None:
     client = Client(CHAT)
     async with client.connected(slow.replica.feeds) as viewer:

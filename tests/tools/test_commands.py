@@ -6,6 +6,7 @@ from chatd.domain.hands import Output, Truncated
 from chatd.tools.commands import MAX_OUTPUT, PREFER_READ, advice, capped, finished, wanted
 
 
+@pytest.mark.covers("execute-1")
 @pytest.mark.parametrize(
     ("command", "background", "runs", "behind"),
     [
@@ -26,6 +27,7 @@ def test_an_ampersand_at_the_end_means_the_background(
     assert (want.command, want.background) == (runs, behind)
 
 
+@pytest.mark.covers("execute-4")
 @pytest.mark.parametrize(
     ("command", "advised"),
     [
@@ -57,6 +59,7 @@ def test_what_the_agent_left_out_is_told() -> None:
     assert told.truncated == cut
 
 
+@pytest.mark.covers("execute-4")
 @pytest.mark.parametrize("text", ["é" * MAX_OUTPUT, "a" + "€" * MAX_OUTPUT, "x" * (MAX_OUTPUT + 1)])
 def test_too_much_output_keeps_both_ends_and_whole_characters(text: str) -> None:
     short = capped(text)

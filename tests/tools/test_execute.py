@@ -15,6 +15,7 @@ from tests.tools.desk import Desk, broken
 from tests.workspaces.agents import Workbench
 
 
+@pytest.mark.covers("execute-2")
 async def test_a_command_is_run_and_told_about(bench: Workbench) -> None:
     told = await Desk(bench).told("execute", command="echo hello; exit 0")
     assert told["success"] is True
@@ -24,11 +25,13 @@ async def test_a_command_is_run_and_told_about(bench: Workbench) -> None:
     assert "error" not in told
 
 
+@pytest.mark.covers("execute-2")
 async def test_a_command_that_fails_is_no_success(bench: Workbench) -> None:
     told = await Desk(bench).told("execute", command="echo oops >&2; exit 3")
     assert (told["success"], told["exit_code"], told["output"]) == (False, 3, "oops\n")
 
 
+@pytest.mark.covers("execute-2")
 @pytest.mark.promise("P13")
 async def test_nothing_waits_for_a_person_and_nothing_of_the_server_leaks(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
@@ -50,6 +53,7 @@ async def test_a_command_runs_where_it_is_told_to(bench: Workbench) -> None:
     assert str(told["output"]).strip() == place.rstrip("/")
 
 
+@pytest.mark.covers("processes-1", "execute-2")
 async def test_a_command_in_the_background_is_not_waited_for(bench: Workbench) -> None:
     desk = Desk(bench)
     told = await desk.told("execute", command="exec sleep 600", run_in_background=True)
@@ -63,6 +67,7 @@ async def test_a_command_in_the_background_is_not_waited_for(bench: Workbench) -
     assert (last["success"], last["exit_code"]) == (False, -1)
 
 
+@pytest.mark.covers("execute-1")
 async def test_an_ampersand_puts_a_command_into_the_background(bench: Workbench) -> None:
     desk = Desk(bench)
     told = await desk.told("execute", command="exec sleep 600 &")
@@ -70,6 +75,7 @@ async def test_an_ampersand_puts_a_command_into_the_background(bench: Workbench)
     await desk.told("process_signal", process_id=told["background_process_id"], signal="kill")
 
 
+@pytest.mark.covers("execute-2")
 async def test_a_command_that_takes_too_long_runs_on_and_can_be_found(bench: Workbench) -> None:
     desk = Desk(bench)
     command = "echo begun; while [ ! -e go ]; do sleep 0.02; done; echo ended"
@@ -146,12 +152,14 @@ async def test_a_stop_says_at_once_what_is_still_running(
     await desk.told("process_signal", process_id=process, signal="kill")
 
 
+@pytest.mark.covers("execute-3")
 async def test_a_line_that_breaks_is_no_matter_if_the_command_has_ended(bench: Workbench) -> None:
     desk = Desk(bench, broken(bench.conn, losses=1))
     told = await desk.told("execute", command="echo fine")
     assert (told["success"], told["output"]) == (True, "fine\n")
 
 
+@pytest.mark.covers("execute-3")
 async def test_a_line_that_breaks_leaves_a_command_that_can_be_found(bench: Workbench) -> None:
     desk = Desk(bench, broken(bench.conn, losses=1))
     told = await desk.told("execute", command="echo begun; exec sleep 600", timeout="400ms")
@@ -161,6 +169,7 @@ async def test_a_line_that_breaks_leaves_a_command_that_can_be_found(bench: Work
     await desk.told("process_signal", process_id=told["background_process_id"], signal="kill")
 
 
+@pytest.mark.covers("execute-3")
 async def test_a_line_that_stays_broken_still_names_the_command(bench: Workbench) -> None:
     desk = Desk(bench, broken(bench.conn, losses=2))
     told = await desk.told("execute", command="echo fine")
@@ -168,12 +177,14 @@ async def test_a_line_that_stays_broken_still_names_the_command(bench: Workbench
     assert "Ask with process_output" in told["note"]
 
 
+@pytest.mark.covers("execute-3")
 async def test_a_command_that_cannot_be_started_says_why(bench: Workbench) -> None:
     told = await Desk(bench).told("execute", command="true", workdir="relative/path")
     assert told["success"] is False
     assert "relative/path" in told["error"] or "absolute" in told["error"]
 
 
+@pytest.mark.covers("execute-1")
 @pytest.mark.parametrize("command", ["", "   ", None])
 async def test_a_call_without_a_command_is_told_what_is_missing(
     bench: Workbench, command: str | None
@@ -191,6 +202,7 @@ async def test_a_timeout_that_is_none_is_refused_before_anything_runs(bench: Wor
     assert (await desk.told("process_list"))["processes"] == []
 
 
+@pytest.mark.covers("execute-4")
 @pytest.mark.promise("P14")
 @pytest.mark.parametrize(
     ("error", "says"),
@@ -212,6 +224,7 @@ async def test_a_workspace_that_cannot_be_reached_is_an_answer(
     assert "10.0.0.5" not in output.text
 
 
+@pytest.mark.covers("execute-4", "hostile-1")
 async def test_endless_output_keeps_both_ends_and_says_so(bench: Workbench) -> None:
     command = "echo first; head -c 300000 /dev/zero | tr '\\0' 'é'; echo; echo last"
     told = await Desk(bench).told("execute", command=command, timeout="30s")
@@ -221,6 +234,7 @@ async def test_endless_output_keeps_both_ends_and_says_so(bench: Workbench) -> N
     assert told["truncated"]["omitted_bytes"] > 0
 
 
+@pytest.mark.covers("execute-4")
 async def test_dumping_a_file_is_answered_with_advice(bench: Workbench) -> None:
     told = await Desk(bench).told("execute", command="cat /dev/null")
     assert "read_file" in told["note"]

@@ -92,6 +92,7 @@ async def test_an_edit_that_says_too_little_is_refused_by_its_place(
     assert output.text.startswith(complaint)
 
 
+@pytest.mark.covers("files-11")
 async def test_what_the_agent_refuses_is_told_without_noise(bench: Workbench) -> None:
     output = await Desk(bench).use("read_file", path=bench.path("nothing.txt"))
     assert output.is_error

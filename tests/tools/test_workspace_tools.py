@@ -27,6 +27,7 @@ async def of_chat(pool: Pool) -> WorkspaceId | None:
     return row.workspace_id
 
 
+@pytest.mark.covers("workspaces-1")
 async def test_a_workspace_is_made_and_waited_for(pool: Pool) -> None:
     async with a_site(pool) as site:
         told = await site.create(name="my-work")
@@ -52,6 +53,7 @@ async def test_a_call_that_is_run_again_makes_no_second_workspace(pool: Pool) ->
         assert sum(site.backend.made.values()) == 1
 
 
+@pytest.mark.covers("workspaces-3")
 async def test_a_chat_that_has_a_workspace_keeps_it(pool: Pool) -> None:
     async with a_site(pool) as site:
         first = await site.create()
@@ -62,6 +64,7 @@ async def test_a_chat_that_has_a_workspace_keeps_it(pool: Pool) -> None:
         assert again["workspace_id"] == first["workspace_id"]
 
 
+@pytest.mark.covers("workspaces-3")
 async def test_a_workspace_whose_agent_is_gone_is_replaced(pool: Pool) -> None:
     async with a_site(pool) as site:
         first = await site.create()
@@ -76,6 +79,7 @@ async def test_a_workspace_whose_agent_is_gone_is_replaced(pool: Pool) -> None:
         assert again["workspace_id"] != first["workspace_id"]
 
 
+@pytest.mark.covers("workspaces-3")
 async def test_a_workspace_that_is_deleted_is_replaced(pool: Pool) -> None:
     async with a_site(pool) as site:
         first = await site.create()
@@ -85,6 +89,7 @@ async def test_a_workspace_that_is_deleted_is_replaced(pool: Pool) -> None:
         assert again["workspace_id"] != first["workspace_id"]
 
 
+@pytest.mark.covers("workspaces-4")
 async def test_a_stopped_workspace_is_to_be_started(pool: Pool) -> None:
     async with a_site(pool) as site:
         await site.create()
@@ -100,6 +105,7 @@ async def test_a_stopped_workspace_is_to_be_started(pool: Pool) -> None:
         assert (running["started"], running["no_build"]) == (True, True)
 
 
+@pytest.mark.covers("workspaces-4")
 @pytest.mark.parametrize("tool", ["start_workspace", "stop_workspace"])
 async def test_without_a_workspace_there_is_nothing_to_start_or_stop(pool: Pool, tool: str) -> None:
     async with a_site(pool) as site:
@@ -150,6 +156,7 @@ async def test_a_build_that_does_not_end_is_left_to_itself(pool: Pool) -> None:
         site.backend.go.set()
 
 
+@pytest.mark.covers("workspaces-1")
 @pytest.mark.promise("P14")
 async def test_an_agent_that_never_comes_is_no_failure(pool: Pool) -> None:
     async with a_site(pool, waits=BRIEF) as site:
@@ -173,6 +180,7 @@ async def test_an_agent_on_another_host_is_not_waited_for(pool: Pool) -> None:
         assert "message" not in told
 
 
+@pytest.mark.covers("workspaces-1")
 async def test_an_agent_that_comes_late_is_waited_for(pool: Pool) -> None:
     async with a_site(pool) as site:
         site.agents.unheard = 2
@@ -183,6 +191,7 @@ async def test_an_agent_that_comes_late_is_waited_for(pool: Pool) -> None:
         assert "startup_scripts" not in told
 
 
+@pytest.mark.covers("workspaces-1")
 @pytest.mark.parametrize(
     ("lifecycle", "told_of"),
     [
@@ -245,6 +254,7 @@ async def test_a_template_that_is_none_is_refused(
         assert output.text.startswith(complaint)
 
 
+@pytest.mark.covers("workspaces-5")
 @pytest.mark.parametrize("column", ["agents_allowed = false", "deprecated = true"])
 async def test_a_template_that_is_not_for_chats_is_refused(
     pool: Pool, column: LiteralString
@@ -258,6 +268,7 @@ async def test_a_template_that_is_not_for_chats_is_refused(
         assert (await site.told("list_templates"))["templates"] == []
 
 
+@pytest.mark.covers("workspaces-5")
 async def test_templates_are_listed_with_what_to_do_next(pool: Pool) -> None:
     async with a_site(pool, description="An empty place.") as site:
         told = await site.told("list_templates")
@@ -290,6 +301,7 @@ async def test_a_template_is_read_with_what_it_asks(pool: Pool) -> None:
         )
 
 
+@pytest.mark.covers("workspaces-2")
 async def test_the_workspace_is_given_the_templates_time_to_live(pool: Pool) -> None:
     async with a_site(pool, default_ttl_s=900) as site:
         await site.create()

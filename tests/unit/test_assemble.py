@@ -75,6 +75,7 @@ def test_text_is_shown_as_it_comes_and_kept_as_one() -> None:
     assert answer.usage == STOP.usage
 
 
+@pytest.mark.covers("loop-15")
 def test_text_whose_beginning_was_never_told_is_shown_and_kept_all_the_same() -> None:
     assembler = Assembler()
     assert assembler.feed(TextDelta(id="9", delta="late")) == (Text(text="late"),)
@@ -118,6 +119,7 @@ def test_the_end_of_a_block_that_never_began_means_nothing() -> None:
 # Reasoning
 
 
+@pytest.mark.covers("loop-12")
 def test_reasoning_keeps_its_signature_when_later_pieces_have_none() -> None:
     kept = content(
         ReasoningStart(id="1", text="Let ", provider_metadata=SIGNED),
@@ -130,6 +132,7 @@ def test_reasoning_keeps_its_signature_when_later_pieces_have_none() -> None:
     assert kept[0].text == "Let me see"
 
 
+@pytest.mark.covers("loop-12")
 def test_a_newer_signature_takes_the_place_of_an_older_one() -> None:
     newer = Raw(b'{"anthropic":{"signature":"t"}}')
     kept = content(
@@ -139,6 +142,7 @@ def test_a_newer_signature_takes_the_place_of_an_older_one() -> None:
     assert [metadata(part) for part in kept] == [bytes(newer)]
 
 
+@pytest.mark.covers("loop-13")
 def test_sealed_reasoning_without_a_word_is_kept() -> None:
     sealed = Raw(b'{"anthropic":{"redacted_data":"xyz"}}')
     done = content(ReasoningStart(id="1", provider_metadata=sealed), ReasoningEnd(id="1"))
@@ -151,6 +155,7 @@ def test_reasoning_without_words_and_without_a_seal_is_not_kept() -> None:
     assert content(ReasoningStart(id="1"), ReasoningEnd(id="1")) == ()
 
 
+@pytest.mark.covers("commit-1")
 def test_reasoning_says_when_it_began_and_when_it_was_done() -> None:
     assembler = Assembler()
     assembler.feed(ReasoningStart(id="1"), at="09:00")
@@ -182,6 +187,7 @@ def test_the_input_of_a_call_is_shown_as_it_comes_and_the_whole_call_when_it_is_
     assert [plain(part) for part in assembler.finished().content] == [plain(whole)]
 
 
+@pytest.mark.covers("loop-16")
 def test_the_whole_call_counts_and_not_its_pieces() -> None:
     kept = content(
         CallStart(id=A, name="execute"),
@@ -217,12 +223,14 @@ def test_a_piece_of_a_call_that_nobody_began_is_ignored() -> None:
     assert assembler.finished().content == ()
 
 
+@pytest.mark.covers("loop-16")
 def test_a_call_cut_short_at_the_end_of_an_answer_is_not_taken_for_one_without_input() -> None:
     (part,) = content(CallStart(id=A, name="execute"), Finished(reason="length", usage=Usage()))
     assert isinstance(part, ToolCall)
     assert part.args is UNSET
 
 
+@pytest.mark.covers("loop-17")
 def test_two_calls_of_one_id_become_two_calls() -> None:
     kept = content(
         CallDone(id=A, name="execute", input="{}"),
@@ -233,6 +241,7 @@ def test_two_calls_of_one_id_become_two_calls() -> None:
     assert [p.tool_call_id for p in kept if isinstance(p, ToolCall)] == ["a", "a-2", "call"]
 
 
+@pytest.mark.covers("loop-17")
 def test_an_id_that_an_earlier_answer_used_is_not_used_again() -> None:
     history = [message(1, "assistant", call("a"), call("b", provider_executed=True))]
     assembler = Assembler(taken=taken_ids(history))
@@ -244,6 +253,7 @@ def test_an_id_that_an_earlier_answer_used_is_not_used_again() -> None:
     assert {p.tool_call_id for p in shown if isinstance(p, ToolCall)} == {"a-2"}
 
 
+@pytest.mark.covers("loop-3")
 def test_the_providers_own_calls_keep_their_ids_and_results_stand_beside_them() -> None:
     search = CallDone(id=A, name="web_search", input='{"q":"x"}', provider_executed=True)
     found = ResultDone(
@@ -263,6 +273,7 @@ def test_the_providers_own_calls_keep_their_ids_and_results_stand_beside_them() 
     assert shown.tool_call_id == A
 
 
+@pytest.mark.covers("prompt-15")
 def test_bytes_of_a_provider_that_are_not_text_are_mended() -> None:
     (part,) = content(ResultDone(id=A, name="web_search", result=Raw(b'"\xff"')))
     assert isinstance(part, ToolResult)
@@ -281,6 +292,7 @@ def test_a_source_is_shown_and_kept() -> None:
 # Order and ends
 
 
+@pytest.mark.covers("loop-14")
 def test_blocks_stand_in_the_order_in_which_they_were_completed() -> None:
     kept = content(
         TextStart(id="1"),
@@ -294,6 +306,7 @@ def test_blocks_stand_in_the_order_in_which_they_were_completed() -> None:
     assert [type(part) for part in kept] == [ToolCall, Reasoning, Text]
 
 
+@pytest.mark.covers("loop-5")
 def test_what_is_open_at_an_interrupt_follows_in_the_order_in_which_it_was_begun() -> None:
     kept = interrupted(
         CallStart(id=A, name="execute"),
@@ -314,12 +327,14 @@ def test_what_is_open_at_an_interrupt_follows_in_the_order_in_which_it_was_begun
     ]
 
 
+@pytest.mark.covers("loop-5")
 def test_an_interrupted_answer_has_no_usage() -> None:
     assembler = fed(TextDelta(id="1", delta="x"), STOP)
     assert assembler.interrupted() == Answer(content=(Text(text="x"),))
     assert assembler.interrupted().usage is None
 
 
+@pytest.mark.covers("loop-5")
 def test_an_interrupt_before_the_first_word_leaves_nothing() -> None:
     assert interrupted() == ()
     assert interrupted(TextStart(id="1"), ReasoningStart(id="2")) == ()
@@ -345,6 +360,7 @@ def test_an_answer_that_does_not_end_is_a_failure() -> None:
         assembler.feed(piece)
 
 
+@pytest.mark.covers("prompt-6")
 def test_what_was_assembled_can_be_stored_and_read_back() -> None:
     kept = content(
         ReasoningStart(id="1", text="hm", provider_metadata=SIGNED),
@@ -366,6 +382,7 @@ def answer(*parts: Part, reason: FinishReason = "stop", why: str | None = None) 
 THOUGHT = Reasoning(text="I should not.")
 
 
+@pytest.mark.covers("loop-23")
 @pytest.mark.parametrize("parts", [(), (THOUGHT,), (Text(text=" "),), (THOUGHT, Text(text=""))])
 def test_an_answer_that_was_filtered_before_a_word_was_said_is_an_error(
     parts: tuple[Part, ...],
@@ -385,11 +402,13 @@ def test_what_a_provider_says_of_its_refusal_is_bounded() -> None:
         assert verdict.failure.error.detail == detail
 
 
+@pytest.mark.covers("loop-23")
 @pytest.mark.parametrize("part", [Text(text="partial"), call("a"), Source(url="u")])
 def test_what_was_visibly_said_is_kept_though_the_rest_was_filtered(part: Part) -> None:
     assert judge(answer(THOUGHT, part, reason="content-filter"), "anthropic") == Keep()
 
 
+@pytest.mark.covers("loop-24")
 def test_an_answer_without_content_ends_the_turn_and_adds_nothing() -> None:
     assert judge(answer(), "openai") == Nothing()
     assert judge(answer(Text(text=" \n")), "openai") == Nothing()

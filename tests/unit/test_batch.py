@@ -81,6 +81,7 @@ def refusal(one: ToolCall, box: Toolbox = BOX) -> str | None:
     return batch.rejected[0].output.text if batch.rejected else None
 
 
+@pytest.mark.covers("loop-19")
 def test_calls_run_together_and_serial_ones_afterwards_in_their_order() -> None:
     plan = planned(call("1", "find"), call("2", "read"), call("3", "find"), call("4", "write"))
     assert plan == {"concurrent": ["2", "4"], "serial": ["1", "3"], "rejected": []}
@@ -93,10 +94,12 @@ def test_the_providers_own_calls_are_not_ours_to_answer() -> None:
     assert beside == {"concurrent": ["2"], "serial": [], "rejected": []}
 
 
+@pytest.mark.covers("loop-18")
 def test_a_tool_that_must_be_alone_runs_alone() -> None:
     assert planned(call("1", "plan"))["concurrent"] == ["1"]
 
 
+@pytest.mark.covers("loop-18")
 def test_a_tool_that_must_be_alone_stops_the_whole_batch() -> None:
     batch = plan_batch([call("1", "read"), call("2", "plan"), call("3", "nosuch")], BOX)
     assert (batch.concurrent, batch.serial) == ((), ())
@@ -105,22 +108,26 @@ def test_a_tool_that_must_be_alone_stops_the_whole_batch() -> None:
     assert all(answer.output.is_error for answer in batch.rejected)
 
 
+@pytest.mark.covers("loop-18")
 def test_two_calls_that_must_be_alone_stop_each_other() -> None:
     batch = plan_batch([call("1", "plan"), call("2", "plan")], BOX)
     assert [answer.output.text for answer in batch.rejected] == [MUST_BE_ALONE] * 2
 
 
+@pytest.mark.covers("loop-21")
 def test_a_former_name_finds_the_tool() -> None:
     (found,) = plan_batch([call("1", "cat")], BOX).concurrent
     assert (found.tool_name, found.tool_call_id) == ("read", "1")
 
 
+@pytest.mark.covers("loop-21")
 def test_a_former_name_of_nothing_is_unknown() -> None:
     assert refusal(call("1", "gone")) == (
         "There is no tool named 'gone'. Tools: find, plan, read, write."
     )
 
 
+@pytest.mark.covers("loop-21")
 def test_an_unknown_name_is_answered_with_the_names_there_are() -> None:
     assert (
         refusal(call("1", "rm"), Toolbox(tools={})) == "There is no tool named 'rm'. Tools: none."
@@ -131,6 +138,7 @@ def test_an_unknown_name_is_answered_with_the_names_there_are() -> None:
     assert said.endswith("t049, and 150 more.")
 
 
+@pytest.mark.covers("loop-21")
 def test_a_tool_that_is_not_active_is_refused_even_by_a_former_name() -> None:
     box = msgspec.structs.replace(BOX, active=frozenset({"write"}))
     assert refusal(call("1", "read"), box) == "The tool 'read' is not active in this turn."
@@ -139,6 +147,7 @@ def test_a_tool_that_is_not_active_is_refused_even_by_a_former_name() -> None:
     assert refusal(call("1", "rm"), box) == "There is no tool named 'rm'. Tools: write."
 
 
+@pytest.mark.covers("loop-22")
 @pytest.mark.parametrize(
     ("args", "reason"),
     [
@@ -154,6 +163,7 @@ def test_arguments_must_be_a_json_object(args: str | None, reason: str | None) -
     assert refusal(call("1", "read", args)) == reason
 
 
+@pytest.mark.covers("loop-22")
 @pytest.mark.parametrize(
     ("args", "key"),
     [
@@ -191,6 +201,7 @@ def test_a_schema_that_cannot_be_read_still_refuses_a_key_that_comes_twice() -> 
     assert ambiguous_key(UNSET, SCHEMA) is None
 
 
+@pytest.mark.covers("loop-19")
 def test_results_are_told_in_the_order_of_the_calls() -> None:
     def done(one: ToolCall) -> Answered:
         return Answered(call_id=one.tool_call_id, name="x", output=ToolOutput(text="x"))

@@ -25,6 +25,7 @@ def judged(message: str = "", **facts: object) -> tuple[str, bool]:
     return found.kind, found.retryable
 
 
+@pytest.mark.covers("errors-1")
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
@@ -101,6 +102,7 @@ def test_the_words_and_numbers_of_an_error_tell_its_kind(
     assert judged(message) == expected
 
 
+@pytest.mark.covers("errors-1")
 @pytest.mark.parametrize(
     "message",
     [
@@ -124,10 +126,12 @@ def test_a_prompt_that_is_too_long_is_a_kind_of_its_own(message: str, status: in
     assert judged(message, status_code=status) == ("context_overflow", False)
 
 
+@pytest.mark.covers("errors-1")
 def test_a_body_that_is_too_large_to_be_read_counts_as_too_long() -> None:
     assert judged("status 413", status_code=413) == ("context_overflow", False)
 
 
+@pytest.mark.covers("errors-2")
 @pytest.mark.parametrize(
     ("message", "status", "kind"),
     [
@@ -159,6 +163,7 @@ def test_where_two_rules_match_the_more_telling_one_wins(
     assert classify(fault(message, status_code=status)).kind == kind
 
 
+@pytest.mark.covers("errors-4")
 @pytest.mark.parametrize(
     ("message", "status"),
     [
@@ -185,11 +190,13 @@ def test_a_status_is_read_from_text_but_never_made_up(message: str, status: int 
     assert classify(fault(message)).error.status_code == status
 
 
+@pytest.mark.covers("errors-4")
 def test_a_status_the_provider_gave_counts_more_than_one_in_the_text() -> None:
     found = classify(fault("status 503", status_code=401))
     assert (found.error.status_code, found.kind) == (401, "auth")
 
 
+@pytest.mark.covers("errors-5")
 @pytest.mark.parametrize(
     ("text", "provider"),
     [
@@ -214,11 +221,13 @@ def test_the_provider_is_known_by_what_the_text_says_most_specifically(
     assert classify(fault(text)).error.provider == provider
 
 
+@pytest.mark.covers("loop-10")
 def test_the_configured_provider_counts_more_than_the_text() -> None:
     found = classify(fault("anthropic: overloaded", provider="bedrock"))
     assert (found.error.provider, found.error.message) == ("bedrock", "AWS Bedrock is overloaded.")
 
 
+@pytest.mark.covers("loop-10")
 def test_a_provider_that_is_hinted_later_renames_the_message_and_keeps_the_wait() -> None:
     found = classify(fault("claude is overloaded", retry_after_s=7.0))
     named = for_provider(found, "bedrock")
@@ -231,6 +240,7 @@ def test_a_provider_that_is_hinted_later_renames_the_message_and_keeps_the_wait(
 # The vendor's own word
 
 
+@pytest.mark.covers("errors-11")
 @pytest.mark.parametrize(
     ("word", "status", "expected"),
     [
@@ -289,6 +299,7 @@ def test_a_precise_word_of_the_vendor_counts_before_the_rules_and_a_vague_one_af
     assert judged("something happened", type=word, status_code=status) == expected
 
 
+@pytest.mark.covers("errors-2")
 def test_an_overflow_counts_more_than_the_word_for_a_rate_limit() -> None:
     found = judged("Request too large for gpt-4o", type="rate_limit_exceeded", status_code=429)
     assert found == ("context_overflow", False)
@@ -299,6 +310,7 @@ def test_a_model_that_is_overloaded_is_not_told_as_one_that_cannot_be_reached() 
     assert found == ("overloaded", True)
 
 
+@pytest.mark.covers("errors-12")
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
@@ -339,6 +351,7 @@ def test_what_a_server_quotes_of_the_chat_is_not_what_it_says(body: str) -> None
 # Streams and transports
 
 
+@pytest.mark.covers("errors-8")
 def test_a_stream_that_stops_short_may_be_asked_again() -> None:
     assert judged("the stream ended early", incomplete=True) == ("timeout", True)
     assert judged("stream closed before the terminal event") == ("timeout", True)
@@ -361,6 +374,7 @@ def test_what_the_network_did_is_a_fact_of_its_own(
     assert judged("no luck", transport=transport) == expected
 
 
+@pytest.mark.covers("loop-11", "errors-10")
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
@@ -384,12 +398,14 @@ def test_a_reset_passes_if_the_peer_sent_it_with_a_code_that_passes(
     assert judged(message) == expected
 
 
+@pytest.mark.covers("errors-10")
 def test_a_status_beats_what_the_transport_says_of_the_stream() -> None:
     reset = "stream error: stream ID 5; INTERNAL_ERROR; received from peer"
     assert judged(reset, status_code=400) == ("generic", False)
     assert judged(reset, status_code=401) == ("auth", False)
 
 
+@pytest.mark.covers("errors-4")
 def test_the_number_of_a_stream_is_not_a_status() -> None:
     found = classify(fault("stream error: stream ID 401; CANCEL; received from peer"))
     assert (found.kind, found.error.status_code) == ("timeout", None)
@@ -400,6 +416,7 @@ def test_an_interruption_is_not_tried_again(what: str) -> None:
     assert judged(f"{what} interrupted", status_code=503) == ("generic", False)
 
 
+@pytest.mark.covers("retry-6")
 def test_a_cancellation_counts_only_if_nothing_else_is_known() -> None:
     assert judged("context canceled") == ("generic", False)
     assert judged("context canceled", status_code=500) == ("generic", True)
@@ -407,6 +424,7 @@ def test_a_cancellation_counts_only_if_nothing_else_is_known() -> None:
     assert judged("context canceled: quota exceeded") == ("usage_limit", False)
 
 
+@pytest.mark.covers("errors-9")
 @pytest.mark.parametrize(
     "message",
     [
@@ -425,6 +443,7 @@ def test_a_broken_conversation_at_the_vendor_is_told_without_ids(message: str) -
 # Exceptions
 
 
+@pytest.mark.covers("errors-3")
 def test_what_was_classified_where_it_arose_stays_so_however_it_is_wrapped() -> None:
     known = known_failure("missing_key", "openai")
     outer = RuntimeError("timeout, status 503")
@@ -432,6 +451,7 @@ def test_what_was_classified_where_it_arose_stays_so_however_it_is_wrapped() -> 
     assert classify_error(outer) is known
 
 
+@pytest.mark.covers("errors-3")
 def test_a_providers_failure_is_found_under_other_exceptions() -> None:
     outer = RuntimeError("while reading")
     outer.__context__ = ProviderFailed(fault("no", status_code=529, provider="vercel"))
@@ -452,6 +472,7 @@ def test_exceptions_that_refer_to_each_other_come_to_an_end() -> None:
 # What people are told
 
 
+@pytest.mark.covers("errors-7")
 def test_an_error_carries_all_that_clients_show() -> None:
     found = classify(
         fault(
@@ -492,6 +513,7 @@ KINDS: tuple[Kind, ...] = (
 )
 
 
+@pytest.mark.covers("errors-15")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_a_message_that_names_the_provider(kind: Kind) -> None:
     assert "my gateway" in message_of(kind, "my gateway").lower()
@@ -499,6 +521,7 @@ def test_every_kind_has_a_message_that_names_the_provider(kind: Kind) -> None:
     assert message_of(kind, "")[0].isupper()
 
 
+@pytest.mark.covers("errors-15")
 @pytest.mark.parametrize(
     "kind", ["overloaded", "rate_limit", "timeout", "stream_silence_timeout", "generic"]
 )

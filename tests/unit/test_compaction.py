@@ -116,6 +116,7 @@ def test_only_answers_since_the_last_summary_can_be_summarized(
     assert compaction.compactable(history) is expected
 
 
+@pytest.mark.covers("compaction-7")
 @pytest.mark.parametrize(
     ("usage", "tokens"),
     [
@@ -145,6 +146,7 @@ def test_a_limit_that_the_provider_reports_is_worth_more_than_the_configured_one
     assert compaction.measure(history, configured) == Fill(tokens=10, limit=limit)
 
 
+@pytest.mark.covers("compaction-7")
 def test_the_newest_answer_that_was_counted_is_measured() -> None:
     history = [user(1), answer(2, 10), user(3), answer(4, 30), user(5), answer(6, None)]
     assert compaction.measure(history, 100) == Fill(tokens=30, limit=100)
@@ -163,6 +165,7 @@ def test_the_percentage_is_rounded_down_and_zero_if_unknown(fill: Fill, percent:
     assert fill.percent == percent
 
 
+@pytest.mark.covers("compaction-1")
 @pytest.mark.parametrize(
     ("tokens", "limit", "threshold", "expected"),
     [
@@ -193,6 +196,7 @@ def test_a_chat_without_an_answer_needs_no_compaction() -> None:
     assert compaction.status([user(1)], 1, 0) == "none"
 
 
+@pytest.mark.covers("compaction-5")
 @pytest.mark.parametrize(
     ("since_the_summary", "expected"),
     [

@@ -11,6 +11,7 @@ def found(value: object) -> int | None:
     return reported_limit(Raw(msgspec.json.encode(value)))
 
 
+@pytest.mark.covers("limit-1")
 @pytest.mark.parametrize(
     "key",
     [
@@ -39,6 +40,7 @@ def test_a_name_that_means_the_size_of_the_context_is_recognized(key: str) -> No
     assert found({key: 200_000}) == 200_000
 
 
+@pytest.mark.covers("limit-5")
 @pytest.mark.parametrize(
     "key",
     [
@@ -61,6 +63,7 @@ def test_a_name_that_means_something_else_is_not(key: str) -> None:
     assert found({key: 200_000}) is None
 
 
+@pytest.mark.covers("limit-3")
 @pytest.mark.parametrize(
     ("value", "limit"),
     [
@@ -89,6 +92,7 @@ def test_only_a_positive_whole_number_is_a_size(value: object, limit: int | None
     assert found({"context_limit": value}) == limit
 
 
+@pytest.mark.covers("limit-2")
 def test_the_largest_of_several_counts_wherever_it_stands() -> None:
     nested = {
         "openrouter": {"models": [{"context_length": 8000}, {"context_length": 128_000}]},
@@ -97,10 +101,12 @@ def test_the_largest_of_several_counts_wherever_it_stands() -> None:
     assert found(nested) == 128_000
 
 
+@pytest.mark.covers("limit-2")
 def test_a_list_at_the_top_is_looked_into() -> None:
     assert found([[{"contextWindow": 7}]]) == 7
 
 
+@pytest.mark.covers("limit-4")
 @pytest.mark.parametrize("raw", [b"", b"null", b"{}", b"3", b"not json", b"[" * 100_000])
 def test_where_nothing_is_said_nothing_is_found(raw: bytes) -> None:
     assert reported_limit(Raw(raw)) is None

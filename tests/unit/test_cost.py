@@ -9,6 +9,7 @@ from chatd.domain.model import Prices, PriceTier
 ALL = Prices(input="3", output="15", cache_read="0.3", cache_write="3.75")
 
 
+@pytest.mark.covers("cost-1")
 @pytest.mark.parametrize(
     ("usage", "prices", "micros"),
     [
@@ -39,21 +40,25 @@ def test_tokens_times_prices_make_micros(
     assert cost_micros(usage, prices) == micros
 
 
+@pytest.mark.covers("cost-2")
 def test_the_sum_is_rounded_up_once() -> None:
     usage = Usage(input_tokens=1, output_tokens=1, cache_read_tokens=1)
     assert cost_micros(usage, Prices(input="0.4", output="0.4", cache_read="0.1")) == 1
     assert cost_micros(usage, Prices(input="0.4", output="0.4", cache_read="0.3")) == 2
 
 
+@pytest.mark.covers("cost-2")
 def test_decimals_are_exact_where_floats_are_not() -> None:
     prices = Prices(input="0.1", output="0.2")
     assert cost_micros(Usage(input_tokens=10, output_tokens=10), prices) == 3
 
 
+@pytest.mark.covers("cost-3")
 def test_reasoning_is_in_the_output_and_not_paid_twice() -> None:
     assert cost_micros(Usage(output_tokens=10, reasoning_tokens=9), ALL) == 150
 
 
+@pytest.mark.covers("cost-4")
 @pytest.mark.parametrize("price", ["", "free", "-1", "NaN", "Infinity"])
 def test_what_is_no_price_leaves_the_call_unpriced(price: str) -> None:
     assert cost_micros(Usage(input_tokens=5), Prices(input=price)) is None

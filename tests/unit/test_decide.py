@@ -180,6 +180,7 @@ def test_calls_of_deleted_and_compressed_messages_are_not_open() -> None:
 # 3: compaction on demand
 
 
+@pytest.mark.covers("compaction-6")
 def test_a_requested_compaction_comes_before_the_end_of_the_turn() -> None:
     history = [user(1), answer(2, 10)]
     row = running(compaction_requested=True)
@@ -188,12 +189,14 @@ def test_a_requested_compaction_comes_before_the_end_of_the_turn() -> None:
     )
 
 
+@pytest.mark.covers("compaction-6")
 def test_a_requested_compaction_waits_for_open_calls() -> None:
     history = [user(1), asks(2, "a")]
     row = running("a", compaction_requested=True)
     assert next_action(history, row, RULES) == RunTools(calls=(call("a"),))
 
 
+@pytest.mark.covers("compaction-3")
 def test_a_requested_compaction_needs_neither_a_limit_nor_a_threshold() -> None:
     rules = Rules(context_limit=None, compaction_threshold=100)
     row = running(compaction_requested=True)
@@ -202,6 +205,7 @@ def test_a_requested_compaction_needs_neither_a_limit_nor_a_threshold() -> None:
     )
 
 
+@pytest.mark.covers("compaction-6")
 def test_a_requested_compaction_of_nothing_ends_the_turn() -> None:
     history = [user(1), answer(2), *summary(3)]
     row = running(compaction_requested=True)
@@ -211,6 +215,7 @@ def test_a_requested_compaction_of_nothing_ends_the_turn() -> None:
 # 4 to 6: the end of a turn
 
 
+@pytest.mark.covers("commit-3")
 def test_a_tool_that_ends_the_turn_ends_it() -> None:
     history = [user(1), asks(2, "x:propose_plan"), replies(3, "x", "propose_plan")]
     assert next_action(history, running(), RULES) == Finish(reason="stop_after_tool")
@@ -242,6 +247,7 @@ def test_otherwise_the_model_goes_on(history: list[Message]) -> None:
     assert next_action(history, running(), RULES) == Generate()
 
 
+@pytest.mark.covers("commit-3")
 def test_an_answer_without_calls_completes_the_turn() -> None:
     assert next_action([user(1), answer(2)], running(), RULES) == Finish(reason="complete")
 
@@ -265,12 +271,14 @@ def test_a_summary_after_an_answer_does_not_reopen_the_turn() -> None:
     assert next_action(history, running(), RULES) == Finish(reason="complete")
 
 
+@pytest.mark.covers("commit-3")
 def test_something_only_the_model_sees_begins_no_turn() -> None:
     note = message(3, "user", text("files changed"), visibility="model")
     history = [user(1), answer(2), note, answer(4), answer(5), replies(6, "z")]
     assert next_action(history, running(), RULES) == Finish(reason="max_steps")
 
 
+@pytest.mark.covers("commit-3")
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [(2, Generate()), (3, Finish(reason="max_steps")), (4, Finish(reason="max_steps"))],
@@ -325,6 +333,7 @@ def test_after_the_summary_the_model_is_called() -> None:
     assert next_action(history, running(), RULES) == Generate()
 
 
+@pytest.mark.covers("compaction-5")
 def test_a_summary_that_did_not_help_fails_the_turn() -> None:
     history = [user(1), *summary(2), asks(5, "a", tokens=80), replies(6, "a")]
     assert next_action(history, running(), RULES) == Fail(error=OVER_LIMIT)

@@ -6,6 +6,7 @@ from chatd.domain.effort import resolve_effort
 from chatd.domain.model import Effort, EffortRange
 
 
+@pytest.mark.covers("providers-14")
 @pytest.mark.parametrize(
     ("requested", "default", "most", "resolved"),
     [
@@ -26,5 +27,6 @@ def test_a_wish_is_kept_within_what_is_configured(
     assert resolve_effort(requested, EffortRange(default=default, max=most)) == resolved
 
 
+@pytest.mark.covers("providers-14")
 def test_a_model_without_a_range_is_not_asked_to_think() -> None:
     assert resolve_effort("high", None) is None

@@ -12,6 +12,7 @@ def quoted(message: str = "request failed", **facts: object) -> str | None:
     return detail(msgspec.structs.replace(ProviderFault(message=message), **facts))
 
 
+@pytest.mark.covers("errors-13")
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -45,6 +46,7 @@ def test_the_most_specific_message_in_a_body_is_quoted(
     assert quoted(body=body) == expected
 
 
+@pytest.mark.covers("errors-13")
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
@@ -71,10 +73,12 @@ def test_a_message_wrapped_into_the_text_of_an_error_is_found(
     assert quoted(message) == expected
 
 
+@pytest.mark.covers("errors-13")
 def test_a_text_of_braces_does_not_take_for_ever() -> None:
     assert quoted("{" * 100_000) is not None
 
 
+@pytest.mark.covers("errors-14")
 def test_a_quote_is_bounded() -> None:
     said = quoted(body=f'{{"message":"{"x" * 2000}"}}')
     assert said is not None
@@ -82,6 +86,7 @@ def test_a_quote_is_bounded() -> None:
     assert said.endswith("…")
 
 
+@pytest.mark.covers("errors-14")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -101,6 +106,7 @@ def test_what_may_hold_a_secret_is_taken_out(text: str, expected: str) -> None:
     assert redact_urls(text) == expected
 
 
+@pytest.mark.covers("errors-14")
 def test_secrets_are_taken_out_of_bodies_too() -> None:
     assert body_detail('{"message":"see https://u:p@x.example/?k=1"}') == "see https://x.example/"
     assert body_detail("see https://u:p@x.example/?k=1") == "see https://x.example/"
@@ -110,6 +116,7 @@ def test_half_a_character_in_a_body_is_mended() -> None:
     assert body_detail('{"message":"a\\ud800b"}') == "a\ufffdb"
 
 
+@pytest.mark.covers("errors-14")
 def test_the_raw_text_of_a_refused_key_is_never_shown() -> None:
     plain = classify(ProviderFault(message="token s3cr3t is unauthorized"))
     assert (plain.kind, plain.error.detail) == ("auth", None)

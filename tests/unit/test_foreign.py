@@ -44,10 +44,12 @@ def told(model: ModelConfigId | None, *parts: Part) -> list[str]:
 WHOLE = (Reasoning(text="hm", provider_metadata=SEAL), SEARCH, FOUND, text("So."))
 
 
+@pytest.mark.covers("guard-9")
 def test_an_answer_of_the_same_provider_is_told_as_it_is() -> None:
     assert told(EAST, *WHOLE) == ["PromptReasoning", "PromptCall", "PromptResult", "PromptText"]
 
 
+@pytest.mark.covers("guard-9")
 @pytest.mark.parametrize("model", [WEST, ModelConfigId(UUID(int=9)), None])
 def test_of_an_answer_from_elsewhere_only_what_means_something_here_is_told(
     model: ModelConfigId | None,
@@ -55,10 +57,12 @@ def test_of_an_answer_from_elsewhere_only_what_means_something_here_is_told(
     assert told(model, *WHOLE) == ["PromptText"]
 
 
+@pytest.mark.covers("guard-9")
 def test_an_answer_from_elsewhere_with_nothing_left_is_gone() -> None:
     assert told(WEST, SEARCH, FOUND) == []
 
 
+@pytest.mark.covers("guard-9")
 def test_instances_of_one_vendor_are_strangers_to_each_other() -> None:
     row = message(1, "assistant", text(), model_config_id=WEST)
     assert is_foreign(row, "anthropic-east", ORIGINS)
@@ -74,6 +78,7 @@ def test_what_people_and_tools_said_is_never_foreign() -> None:
     assert not any(is_foreign(row, "east", ORIGINS) for row in rows)
 
 
+@pytest.mark.covers("guard-9")
 def test_our_own_calls_stay_without_what_was_attached_to_them() -> None:
     content = [
         Text(text="So.", provider_metadata=SEAL),
@@ -109,6 +114,7 @@ def flat(*parts: PromptPart, role: str = "assistant") -> list[PromptPart]:
 S = ToolCallId("s")
 
 
+@pytest.mark.covers("compaction-9")
 def test_a_search_is_told_in_words() -> None:
     parts = flat(
         PromptCall(id=S, name="web_search", input=Raw(b'{"q":"x"}'), provider_executed=True),
@@ -139,6 +145,7 @@ def test_our_own_calls_and_results_stay() -> None:
     assert flat(given, role="tool") == [PromptResult(id=S, name="execute", text="done")]
 
 
+@pytest.mark.covers("compaction-9")
 def test_media_of_a_tool_leave_a_word_behind() -> None:
     media = PromptFile(media_type="image/png", data=b"x")
     (bare,) = flat(PromptResult(id=S, name="see", text="", media=media), role="tool")
@@ -150,6 +157,7 @@ def test_media_of_a_tool_leave_a_word_behind() -> None:
     assert worded.text.startswith("a cat\n[")
 
 
+@pytest.mark.covers("compaction-9")
 def test_a_file_that_would_not_be_shown_leaves_a_word_behind() -> None:
     file = PromptFile(media_type="application/pdf; q=1", data=b"x", name="a.pdf")
     words = PromptText(text="[The file a.pdf of type application/pdf is left out here.]")
@@ -158,12 +166,14 @@ def test_a_file_that_would_not_be_shown_leaves_a_word_behind() -> None:
     assert kept[0].parts == (file,)
 
 
+@pytest.mark.covers("compaction-9")
 def test_a_search_outside_an_answer_is_left_out() -> None:
     search = PromptCall(id=S, name="web_search", input=Raw(b"{}"), provider_executed=True)
     hits = PromptResult(id=S, name="web_search", text="", provider_executed=True)
     assert flat(PromptText(text="hi"), search, hits, role="user") == [PromptText(text="hi")]
 
 
+@pytest.mark.covers("compaction-9")
 def test_the_prompt_that_is_flattened_stays_as_it_was() -> None:
     given = (
         PromptMessage(role="system", parts=(PromptText(text="Be kind."),)),

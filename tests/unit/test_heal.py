@@ -19,6 +19,7 @@ from chatd.domain.heal import (
 )
 
 
+@pytest.mark.covers("prompt-15")
 @pytest.mark.parametrize(
     ("text", "healed"),
     [
@@ -56,11 +57,13 @@ def test_raw_json_that_is_fine_comes_back_as_it_is() -> None:
     assert heal_raw(UNSET) is UNSET
 
 
+@pytest.mark.covers("prompt-15")
 def test_raw_json_is_made_valid_utf8() -> None:
     mended = heal_raw(Raw(b'{"a":"\xff"}'))
     assert parse(mended) == {"a": "\ufffd"}
 
 
+@pytest.mark.covers("prompt-6")
 def test_a_model_gets_no_nul_in_text_arguments_or_keys() -> None:
     assert for_model("a\0b\ud800") == "a\ufffdb\ufffd"
     mended = raw_for_model(Raw(rb'{"k\u0000":"v\u0000", "w":"\\u0000"}'))

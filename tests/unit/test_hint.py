@@ -61,6 +61,7 @@ def test_names_on_the_wire_are_short_and_empty_fields_stay_home() -> None:
     }
 
 
+@pytest.mark.covers("F46")
 def test_words_and_fields_of_a_newer_release_are_let_in() -> None:
     wire = msgspec.json.decode(encode(Hint.of(BUSY)))
     newer = msgspec.json.encode(wire | {"s": "dreaming", "k": "dreamt", "zz": [1, {"a": None}]})

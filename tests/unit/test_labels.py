@@ -19,6 +19,7 @@ from chatd.domain.states import PublicStatus
 from tests.support.factories import message, text
 
 
+@pytest.mark.covers("titles-7")
 @pytest.mark.parametrize(
     ("answer", "label"),
     [
@@ -48,6 +49,7 @@ def test_a_label_is_a_few_words_about_no_one(answer: str, label: str | None) -> 
     assert read_label(answer) == label
 
 
+@pytest.mark.covers("titles-7")
 @pytest.mark.parametrize(
     ("status", "shown"),
     [
@@ -70,6 +72,7 @@ def test_without_a_label_something_plain_is_shown() -> None:
     assert status_label("waiting") == "Finished"
 
 
+@pytest.mark.covers("titles-7")
 def test_a_notice_of_an_error_says_which() -> None:
     error = ChatError(message="OpenAI is overloaded.")
     assert notice("error", "Fixed tests", error) == "OpenAI is overloaded."
@@ -87,6 +90,7 @@ def test_a_summary_is_one_line_of_bounded_length() -> None:
     assert len(long) == MAX_SUMMARY
 
 
+@pytest.mark.covers("titles-7")
 def test_a_summary_is_due_every_third_turn() -> None:
     assert [count for count in range(8) if chat_summary_due(count)] == [3, 6]
 

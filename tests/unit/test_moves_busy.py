@@ -20,6 +20,7 @@ def send(words: str = "new", when_busy: WhenBusy = "queue") -> SendMessage:
     return SendMessage(prompt=prompt(words), when_busy=when_busy)
 
 
+@pytest.mark.covers("O3")
 @pytest.mark.promise("P1")
 @pytest.mark.parametrize("state", BUSY_STATES)
 def test_a_busy_chat_queues_and_goes_on_undisturbed(state: str) -> None:
@@ -40,6 +41,7 @@ def test_a_sender_who_will_not_wait_is_told_so(state: str) -> None:
     assert refused.value.code == "chat_busy"
 
 
+@pytest.mark.covers("O17")
 @pytest.mark.parametrize("when_busy", ["queue", "steer", "interrupt"])
 @pytest.mark.parametrize("state", ["R1", "I1"])
 def test_the_queue_has_an_end(state: str, when_busy: WhenBusy) -> None:
@@ -60,6 +62,7 @@ def test_the_queue_refuses_the_twenty_first() -> None:
 # The way of interrupt
 
 
+@pytest.mark.covers("O5")
 @pytest.mark.parametrize(
     ("state", "saver"),
     [("R0", WORKER), ("R1", WORKER), ("P0", OTHER_WORKER), ("P1", OTHER_WORKER)],
@@ -101,6 +104,7 @@ def test_where_others_wait_an_interrupting_message_lets_the_head_go_first(state:
     assert rows.chat.state is State.P1
 
 
+@pytest.mark.covers("O18")
 def test_an_interrupting_message_answers_the_client_s_calls() -> None:
     seeded = seed_state(State.A0)
     rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), None))

@@ -102,6 +102,7 @@ def test_steering_messages_join_after_the_results() -> None:
     assert rows.chat.state is State.P1
 
 
+@pytest.mark.covers("O22")
 @pytest.mark.promise("P15")
 @pytest.mark.parametrize(
     ("answers", "complaint"),
@@ -134,6 +135,7 @@ def test_results_may_be_nested() -> None:
     assert not stored.is_error
 
 
+@pytest.mark.covers("O22", "F41")
 @pytest.mark.parametrize("state", ["W", "E0", "P0", "R0", "I1"])
 def test_results_that_come_twice_or_too_late_are_refused(state: str) -> None:
     with pytest.raises(TransitionNotAllowed) as refused:

@@ -32,6 +32,7 @@ def test_a_new_chat_waits_for_a_worker_if_none_is_free() -> None:
     assert (chat.state, chat.worker_id, chat.epoch, chat.attempt) == (State.P0, None, 0, 0)
 
 
+@pytest.mark.covers("O8")
 def test_instructions_stand_ahead_of_the_first_prompt() -> None:
     change = create(new(before=(SYSTEM, draft("system", text("You have a workspace.")))), None)
     assert [(m.id, m.draft.role) for m in change.messages] == [
@@ -43,6 +44,7 @@ def test_instructions_stand_ahead_of_the_first_prompt() -> None:
     assert change.before is None
 
 
+@pytest.mark.covers("O15")
 def test_a_chat_may_begin_without_a_prompt() -> None:
     change = create(new(prompt=None, before=(SYSTEM,)), WORKER)
     assert change.after.turn_message_id is None
@@ -50,6 +52,7 @@ def test_a_chat_may_begin_without_a_prompt() -> None:
     assert change.after.next_message_id == 2
 
 
+@pytest.mark.covers("O15")
 def test_a_chat_needs_a_message() -> None:
     with pytest.raises(InvalidInput, match="at least one message"):
         create(new(prompt=None), WORKER)

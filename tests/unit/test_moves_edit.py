@@ -33,6 +33,7 @@ def first_prompt(seeded: Seeded) -> Message:
 # Editing
 
 
+@pytest.mark.covers("O6")
 @pytest.mark.parametrize("state", UNARCHIVED)
 def test_an_edit_replaces_the_message_and_drops_all_after_it(state: State) -> None:
     seeded = seed_state(state)
@@ -45,6 +46,7 @@ def test_an_edit_replaces_the_message_and_drops_all_after_it(state: State) -> No
     assert rows.chat.turn_message_id == rows.messages[-1].id
 
 
+@pytest.mark.covers("V1")
 def test_an_edit_deletes_softly_and_says_when() -> None:
     seeded = seed_state(State.W)
     rows = write(seeded, edit_message(seeded.chat, edit(first_prompt(seeded)), None))
@@ -61,6 +63,7 @@ def test_an_edit_fences_off_the_running_worker_whoever_goes_on() -> None:
         assert chat.epoch == seeded.chat.epoch + 1
 
 
+@pytest.mark.covers("V2")
 def test_an_edit_of_an_empty_queue_is_no_news_for_the_queue() -> None:
     seeded = seed_state(State.R0)
     change = edit_message(seeded.chat, edit(first_prompt(seeded)), None)
@@ -68,6 +71,7 @@ def test_an_edit_of_an_empty_queue_is_no_news_for_the_queue() -> None:
     assert change.after.queue_version == seeded.chat.queue_version
 
 
+@pytest.mark.covers("O19")
 def test_an_edit_keeps_model_and_effort_unless_it_names_others() -> None:
     seeded = seed_state(State.W)
     target = message(2, "user", text(), model_config_id=FAST, reasoning_effort="low")
@@ -81,6 +85,7 @@ def test_an_edit_keeps_model_and_effort_unless_it_names_others() -> None:
     assert changed.messages[-1].draft.reasoning_effort == "high"
 
 
+@pytest.mark.covers("O7")
 @pytest.mark.parametrize(
     "target",
     [
@@ -96,6 +101,7 @@ def test_a_message_that_people_cannot_see_cannot_be_edited(target: Message | Non
         edit_message(seed_state(State.W).chat, edit(target), None)
 
 
+@pytest.mark.covers("O7")
 @pytest.mark.parametrize(
     "target",
     [
@@ -180,6 +186,7 @@ def test_a_stop_with_nothing_to_stop_is_granted(state: str) -> None:
 COMPACT = RequestCompaction(compactable=True)
 
 
+@pytest.mark.covers("O24")
 @pytest.mark.parametrize("state", ["W", "E0", "E1"])
 def test_a_summary_is_asked_for_by_a_mark_and_gets_a_fresh_history(state: str) -> None:
     seeded = seed_state(State(state), retry=state != "W")
@@ -192,11 +199,13 @@ def test_a_summary_is_asked_for_by_a_mark_and_gets_a_fresh_history(state: str) -
     assert rows.messages == list(seeded.history)
 
 
+@pytest.mark.covers("O24")
 def test_a_summary_is_not_made_before_there_is_something_to_say() -> None:
     with pytest.raises(NothingToCompact):
         request_compaction(seed_state(State.W).chat, RequestCompaction(compactable=False), None)
 
 
+@pytest.mark.covers("O24")
 @pytest.mark.parametrize("state", sorted(BUSY))
 def test_a_summary_waits_for_no_running_turn(state: State) -> None:
     with pytest.raises(TransitionNotAllowed):
@@ -214,6 +223,7 @@ def _asked() -> Chat:
     return seed_state(State.R0, compaction=True).chat
 
 
+@pytest.mark.covers("O24")
 def test_the_mark_outlives_a_hand_over_and_a_queue() -> None:
     chat = release(_asked(), WORKER, _asked().epoch).after
     assert chat.compaction_requested
@@ -221,6 +231,7 @@ def test_the_mark_outlives_a_hand_over_and_a_queue() -> None:
     assert seed_state(State.R1, compaction=True).chat.compaction_requested
 
 
+@pytest.mark.covers("O24")
 def test_the_mark_is_used_up_by_the_summary_alone() -> None:
     chat = _asked()
     other = commit_step(chat, step(chat, draft("assistant", text("Words."))))
@@ -230,6 +241,7 @@ def test_the_mark_is_used_up_by_the_summary_alone() -> None:
     assert not done.after.compaction_requested
 
 
+@pytest.mark.covers("O24")
 def test_the_mark_goes_with_the_turn() -> None:
     chat = _asked()
     failure = Failure(step=step(chat), error=FAILED)

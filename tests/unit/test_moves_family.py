@@ -72,6 +72,7 @@ def test_a_chat_archived_at_rest_comes_back_at_rest() -> None:
 # Families
 
 
+@pytest.mark.covers("O16")
 def test_a_root_takes_its_whole_family_along() -> None:
     members = [child(YOUNGER, **RUNNING), child(ELDER), chat(pin_order=1)]
     changes = archive_family(members, ROOT)
@@ -81,6 +82,7 @@ def test_a_root_takes_its_whole_family_along() -> None:
     assert changes[2].after.epoch == 4
 
 
+@pytest.mark.covers("O16")
 def test_members_that_are_archived_already_stay_as_they_are() -> None:
     members = [chat(), child(ELDER, **SHELVED), child(YOUNGER)]
     assert [change.after.id for change in archive_family(members, ROOT)] == [ROOT, YOUNGER]
@@ -108,6 +110,7 @@ def test_a_child_comes_back_alone_to_a_family_that_is_there() -> None:
     assert [change.after.id for change in unarchive_family(members, ELDER)] == [ELDER]
 
 
+@pytest.mark.covers("O16")
 @pytest.mark.parametrize("above", ["parent", "root"])
 def test_a_child_cannot_come_back_to_what_is_archived(above: str) -> None:
     grandchild = chat(id=YOUNGER, parent_chat_id=ELDER, root_chat_id=ROOT, archived=True)
@@ -121,6 +124,7 @@ def test_a_child_cannot_come_back_to_what_is_archived(above: str) -> None:
     assert refused.value.code == "parent_archived"
 
 
+@pytest.mark.covers("O16")
 def test_a_chat_that_is_there_already_is_refused() -> None:
     with pytest.raises(TransitionNotAllowed) as refused:
         archive_family([chat(**SHELVED), child(ELDER)], ROOT)

@@ -51,6 +51,7 @@ def test_a_worker_takes_over_an_interrupt_to_save_what_was_said() -> None:
     assert Episode.of(rows.chat) == Episode.of(seeded.chat)
 
 
+@pytest.mark.covers("O23")
 def test_two_workers_cannot_take_one_chat() -> None:
     seeded = seed_state(State.P0)
     taken = write(seeded, acquire(seeded.chat, WORKER)).chat
@@ -74,6 +75,7 @@ def test_a_worker_that_leaves_changes_nothing_but_the_owner(state: str, target: 
     assert [getattr(chat, k) for k in kept] == [getattr(seeded.chat, k) for k in kept]
 
 
+@pytest.mark.covers("O23")
 def test_only_the_owner_of_this_epoch_can_let_go() -> None:
     chat = seed_state(State.R0).chat
     for worker, epoch in ((OTHER_WORKER, chat.epoch), (WORKER, chat.epoch - 1)):
@@ -248,6 +250,7 @@ def test_somebody_who_writes_gives_a_crashed_chat_another_chance() -> None:
 # Retries
 
 
+@pytest.mark.covers("V3")
 def test_a_retry_is_in_the_row_for_whoever_comes_now() -> None:
     seeded = seed_state(State.R0)
     fence = Fence.of(seeded.chat)
@@ -265,6 +268,7 @@ def _retrying(state: State = State.R0) -> Chat:
     return chat
 
 
+@pytest.mark.covers("V3")
 def test_a_retry_is_over_when_something_was_committed() -> None:
     chat = _retrying()
     after = commit_step(chat, step(chat, WORDS)).after
@@ -281,6 +285,7 @@ def test_a_retry_is_over_when_the_turn_is() -> None:
         assert change.after.retry_version == change.after.snapshot_version
 
 
+@pytest.mark.covers("V3")
 def test_a_retry_lasts_until_somebody_takes_the_chat_over() -> None:
     released = release(_retrying(), WORKER, _retrying().epoch).after
     assert released.retry_state is not None
@@ -289,6 +294,7 @@ def test_a_retry_lasts_until_somebody_takes_the_chat_over() -> None:
     assert (taken.retry_state, taken.retry_version) == (None, taken.snapshot_version)
 
 
+@pytest.mark.covers("V3")
 def test_a_chat_that_never_retried_has_no_news_of_it() -> None:
     chat = seed_state(State.R0).chat
     assert commit_step(chat, step(chat, WORDS)).after.retry_version == 0

@@ -48,6 +48,7 @@ def move(number: int, before: int | None) -> MoveQueued:
 # Editing
 
 
+@pytest.mark.covers("V2")
 @pytest.mark.parametrize("state", QUEUED)
 def test_a_queued_message_is_edited_in_place(state: str) -> None:
     seeded = seed_state(State(state), plain=3)
@@ -58,6 +59,7 @@ def test_a_queued_message_is_edited_in_place(state: str) -> None:
     assert rows.chat.history_version == seeded.chat.history_version
 
 
+@pytest.mark.covers("O25")
 def test_an_edit_in_the_queue_keeps_what_it_does_not_name() -> None:
     row = chat(status="error", queue_len=1, next_queue_id=2)
     item = queued(1, model_config_id=FAST, reasoning_effort="low", created_by=AUTHOR)
@@ -72,6 +74,7 @@ def test_an_edit_in_the_queue_keeps_what_it_does_not_name() -> None:
 # Moving
 
 
+@pytest.mark.covers("V2")
 @pytest.mark.parametrize(
     ("number", "before", "order"),
     [
@@ -138,6 +141,7 @@ def test_a_message_is_let_through_at_once_where_nothing_runs(state: str) -> None
     assert rows.chat.last_error is None
 
 
+@pytest.mark.covers("O20")
 @pytest.mark.parametrize("calls", ["local", "client"])
 def test_letting_a_message_through_answers_open_calls_first(calls: str) -> None:
     state = State.A1 if calls == "client" else State.E1

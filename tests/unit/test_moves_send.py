@@ -24,6 +24,7 @@ def send(words: str = "new", when_busy: WhenBusy = "queue", **columns: object) -
     return SendMessage(prompt=prompt(words, **columns), when_busy=when_busy)
 
 
+@pytest.mark.covers("O11")
 @pytest.mark.parametrize("when_busy", ALL_WAYS)
 @pytest.mark.parametrize("state", [State.W, State.E0])
 def test_at_rest_every_way_just_sends(state: State, when_busy: WhenBusy) -> None:
@@ -35,6 +36,7 @@ def test_at_rest_every_way_just_sends(state: State, when_busy: WhenBusy) -> None
     assert rows.chat.last_error is None
 
 
+@pytest.mark.covers("O20", "T31")
 def test_sending_answers_the_calls_of_a_failed_turn_first() -> None:
     seeded = seed_state(State.E0, calls="local")
     rows = write(seeded, send_message(seeded.chat, send(), None))
@@ -47,6 +49,7 @@ def test_sending_answers_the_calls_of_a_failed_turn_first() -> None:
     assert rows.chat.turn_message_id == rows.messages[-1].id
 
 
+@pytest.mark.covers("O4")
 @pytest.mark.parametrize("when_busy", ["queue", "interrupt", "rollback", "reject"])
 def test_a_failed_chat_with_a_queue_lets_the_oldest_go_first(when_busy: WhenBusy) -> None:
     seeded = seed_state(State.E1, plain=2)
@@ -81,6 +84,7 @@ def test_steering_a_failed_chat_waits_for_older_steering_messages() -> None:
 # Who asked, and of which model
 
 
+@pytest.mark.covers("O25")
 def test_a_queued_message_keeps_model_effort_and_author_until_it_is_promoted() -> None:
     seeded = seed_state(State.R0)
     mine = send(model_config_id=FAST, reasoning_effort="max", created_by=UUID(int=77))

@@ -23,6 +23,7 @@ def test_the_walk_covers_every_cell() -> None:
     assert len(LEGAL) + len(IDLE) + len(ILLEGAL) == len(CELLS) == 15 * 26
 
 
+@pytest.mark.covers("O13", "V4")
 @pytest.mark.parametrize(("state", "move"), LEGAL)
 def test_a_listed_move_reaches_exactly_the_listed_states(state: State, move: Move) -> None:
     reached: set[State] = set()
@@ -73,12 +74,14 @@ def test_a_chat_moves_up_in_the_list_when_a_person_acts_or_a_turn_ends(
         assert change is None or change.touch is (move in TOUCHING or gave_up)
 
 
+@pytest.mark.covers("O13", "V4")
 @pytest.mark.parametrize(("state", "move"), IDLE)
 def test_a_move_with_nothing_to_do_changes_nothing(state: State, move: Move) -> None:
     for case in cases(state, move):
         assert perform(case, plant(case.seed)) is None
 
 
+@pytest.mark.covers("O13")
 @pytest.mark.promise("P15")
 @pytest.mark.parametrize(("state", "move"), ILLEGAL)
 def test_an_unlisted_move_is_refused_with_a_reason(state: State, move: Move) -> None:

@@ -185,6 +185,7 @@ def test_steering_messages_begin_the_next_turn_if_this_one_ended_first() -> None
     assert waiting(rows.queue) == ["plain 0"]
 
 
+@pytest.mark.covers("O10")
 @pytest.mark.promise("P9")
 def test_the_queue_drains_in_order() -> None:
     seeded = seed_state(State.R1, plain=3)
@@ -198,12 +199,14 @@ def test_the_queue_drains_in_order() -> None:
     assert rows.chat.state is State.W
 
 
+@pytest.mark.covers("O21")
 def test_a_turn_cannot_end_while_calls_are_open() -> None:
     chat = seed_state(State.R0, calls="local").chat
     with pytest.raises(InvariantBroken, match="tool calls are open"):
         finish_turn(chat, step(chat))
 
 
+@pytest.mark.covers("O11")
 @pytest.mark.parametrize(("state", "target"), [("R0", "E0"), ("R1", "E1")])
 def test_a_failed_turn_keeps_what_there_is_and_says_why(state: str, target: str) -> None:
     seeded = seed_state(State(state))
@@ -223,6 +226,7 @@ def test_open_calls_of_a_failed_turn_stay_open_until_somebody_writes() -> None:
 # After a stop
 
 
+@pytest.mark.covers("O2")
 @pytest.mark.promise("P4")
 def test_a_stop_keeps_the_partial_answer_and_answers_its_calls() -> None:
     seeded = seed_state(State.I0)
@@ -232,6 +236,7 @@ def test_a_stop_keeps_the_partial_answer_and_answers_its_calls() -> None:
     assert rows.chat.state is State.W
 
 
+@pytest.mark.covers("O20")
 @pytest.mark.promise("P4")
 def test_a_stop_keeps_results_that_were_in_and_answers_the_rest() -> None:
     seeded = seed_state(State.I0, calls="local")
@@ -246,6 +251,7 @@ def test_a_stop_before_the_first_word_leaves_no_empty_answer() -> None:
     assert (rows.chat.state, rows.messages) == (State.W, list(seeded.history))
 
 
+@pytest.mark.covers("O20")
 def test_no_result_is_made_up_for_a_call_the_provider_runs() -> None:
     seeded = seed_state(State.I0)
     partial = draft("assistant", call("s1", "web_search", provider_executed=True))

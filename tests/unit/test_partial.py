@@ -3,6 +3,7 @@
 from uuid import UUID
 
 import msgspec
+import pytest
 
 from chatd.domain.compaction import Fill
 from chatd.domain.messages import Role
@@ -37,6 +38,7 @@ def answered(found: Partial) -> list[str]:
     ]
 
 
+@pytest.mark.covers("commit-4")
 def test_pieces_of_text_and_reasoning_are_joined() -> None:
     found = partial(
         shown(
@@ -57,6 +59,7 @@ def test_pieces_of_text_and_reasoning_are_joined() -> None:
     )
 
 
+@pytest.mark.covers("commit-4")
 def test_pieces_of_a_call_are_joined_where_the_first_was_shown() -> None:
     found = partial(
         shown(piece("a", '{"x'), text("meanwhile"), piece("b", "{"), piece("a", '":1}')),
@@ -71,12 +74,14 @@ def test_pieces_of_a_call_are_joined_where_the_first_was_shown() -> None:
     )
 
 
+@pytest.mark.covers("commit-4")
 def test_a_whole_call_counts_whatever_pieces_come_before_or_after() -> None:
     whole = call("a", args='{"x":2}')
     found = partial(shown(piece("a", '{"x":'), whole, piece("a", "1}")))
     assert plain(found.content) == plain((whole,))
 
 
+@pytest.mark.covers("commit-4")
 def test_a_result_answers_its_call_once() -> None:
     found = partial(
         [
@@ -89,16 +94,19 @@ def test_a_result_answers_its_call_once() -> None:
     assert [draft.role for draft in found.results] == ["tool"]
 
 
+@pytest.mark.covers("commit-4")
 def test_a_preview_of_an_output_answers_nothing() -> None:
     preview = result("a", output="{}", result_delta="line 1")
     assert partial([*shown(call("a")), *by_tool(preview)]).results == ()
 
 
+@pytest.mark.covers("commit-4")
 def test_a_result_without_a_value_answers_nothing() -> None:
     empty = ToolResult(tool_call_id=call("a").tool_call_id, tool_name="execute")
     assert partial([*shown(call("a")), *by_tool(empty)]).results == ()
 
 
+@pytest.mark.covers("commit-4")
 def test_results_answer_calls_that_were_open_before() -> None:
     found = partial(by_tool(result("a"), result("x")), open_calls=[pending("a"), pending("b")])
     assert answered(found) == ["a"]

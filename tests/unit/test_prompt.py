@@ -93,6 +93,7 @@ def tool_result(output: str, **flags: object) -> PromptResult:
 # A conversation
 
 
+@pytest.mark.covers("loop-1")
 def test_a_turn_with_a_tool_is_told_as_it_happened() -> None:
     prompt = built(
         message(1, "system", text("Be kind."), visibility="model"),
@@ -108,6 +109,7 @@ def test_a_turn_with_a_tool_is_told_as_it_happened() -> None:
     ]
 
 
+@pytest.mark.covers("prompt-19")
 def test_rows_are_told_by_id_and_not_as_they_happen_to_come() -> None:
     rows = [
         message(3, "user", text("three")),
@@ -124,6 +126,7 @@ def test_the_callers_history_is_not_touched() -> None:
     assert rows == before
 
 
+@pytest.mark.covers("prompt-19")
 def test_a_summary_stands_for_all_before_it_and_its_own_call_is_not_told() -> None:
     prompt = built(
         message(1, "system", text("Be kind."), visibility="model"),
@@ -137,6 +140,7 @@ def test_a_summary_stands_for_all_before_it_and_its_own_call_is_not_told() -> No
     assert shape(prompt) == ["system: Be kind.", "user: summary", "user: go on"]
 
 
+@pytest.mark.covers("prompt-4")
 def test_content_of_an_unknown_version_is_not_guessed_at() -> None:
     for role in ("user", "assistant", "tool", "system"):
         row = msgspec.structs.replace(message(1, "user", text()), role=role, content_version=2)
@@ -164,6 +168,7 @@ def test_system_messages_come_first_wherever_they_stand() -> None:
     assert shape(prompt) == ["system: a\n\nb", "system: late", "user: hi"]
 
 
+@pytest.mark.covers("prompt-18")
 def test_instructions_follow_the_chats_own_system_messages_in_their_order() -> None:
     given = Instructions(
         subagent="You are a helper.",
@@ -212,6 +217,7 @@ def test_instruction_files_of_one_message_are_told_once(count: int) -> None:
     assert block.text.count("Source: ") == count
 
 
+@pytest.mark.covers("prompt-19")
 def test_instruction_files_outlive_a_summary_and_the_newest_count() -> None:
     prompt = built(
         message(1, "user", context("D", "from the old workspace", "w0"), visibility="model"),
@@ -240,6 +246,7 @@ def test_a_mark_that_nothing_was_found_is_not_told() -> None:
 # Text and reasoning
 
 
+@pytest.mark.covers("loop-4", "prompt-7")
 @pytest.mark.parametrize("blank", ["", " ", "\n\t\n", "\u00a0"])
 def test_blank_parts_are_left_out_and_so_are_messages_of_nothing_else(blank: str) -> None:
     prompt = built(
@@ -252,6 +259,7 @@ def test_blank_parts_are_left_out_and_so_are_messages_of_nothing_else(blank: str
     assert shape(prompt) == ["user: hi", "assistant: yes", "user: go"]
 
 
+@pytest.mark.covers("prompt-10")
 def test_reasoning_is_told_with_what_the_vendor_attached_even_without_a_word() -> None:
     sealed = Reasoning(text="", provider_metadata=SIGNED)
     worded = Reasoning(text="hm \0", provider_metadata=SIGNED)
@@ -263,6 +271,7 @@ def test_reasoning_is_told_with_what_the_vendor_attached_even_without_a_word() -
     ]
 
 
+@pytest.mark.covers("prompt-5")
 def test_what_a_vendor_attached_comes_back_to_the_letter() -> None:
     said = Raw(b'{"google": {"thought_signature" : "x"}}')
     rows = decode_parts(
@@ -280,6 +289,7 @@ def test_what_a_vendor_attached_comes_back_to_the_letter() -> None:
         assert bytes(part.provider_metadata) == bytes(said)
 
 
+@pytest.mark.covers("prompt-6")
 def test_a_model_gets_no_nul_and_no_half_of_a_character() -> None:
     prompt = built(
         message(1, "user", text("a\0b\ud800c")),
@@ -303,6 +313,7 @@ def test_what_is_for_people_only_is_not_told() -> None:
 # Files
 
 
+@pytest.mark.covers("prompt-2")
 def test_files_of_the_user_are_resolved_in_one_go() -> None:
     rows = [
         message(1, "user", File(media_type="image/png", file_id="old")),
@@ -320,6 +331,7 @@ def test_files_of_the_user_are_resolved_in_one_go() -> None:
     assert wanted_files(rows) == ["a", "b"]
 
 
+@pytest.mark.covers("prompt-12")
 def test_files_of_an_answer_are_not_told_again() -> None:
     assert answer_parts(File(media_type="image/png", file_id="f")) == []
     rows = (
@@ -332,6 +344,7 @@ def test_files_of_an_answer_are_not_told_again() -> None:
     assert shape(built(*rows, reader=reader)) == ["user: hi"]
 
 
+@pytest.mark.covers("prompt-12")
 def test_a_message_may_mix_files_that_are_there_gone_and_empty() -> None:
     files = {
         "there": ResolvedFile(media_type="image/png", data=b"x"),
@@ -366,6 +379,7 @@ def test_text_that_the_model_would_not_be_shown_is_told_as_words() -> None:
 # Calls and results
 
 
+@pytest.mark.covers("prompt-1")
 @pytest.mark.parametrize(
     ("args", "sent"),
     [
@@ -412,6 +426,7 @@ def test_a_result_is_read_as_what_the_tool_meant(
 PNG = b64encode(b"\x89PNG").decode()
 
 
+@pytest.mark.covers("prompt-9")
 @pytest.mark.parametrize(
     ("output", "read"),
     [
@@ -426,6 +441,7 @@ def test_media_are_sent_with_their_text(output: str, read: str) -> None:
     assert found.text == read
 
 
+@pytest.mark.covers("prompt-9")
 @pytest.mark.parametrize(
     ("output", "read"),
     [
@@ -445,12 +461,14 @@ def test_media_that_cannot_be_read_leave_their_text(output: str, read: str) -> N
     assert (found.media, found.text) == (None, read)
 
 
+@pytest.mark.covers("prompt-9")
 def test_an_error_counts_before_media() -> None:
     output = f'{{"error":"broke","data":"{PNG}","mime_type":"image/png"}}'
     found = tool_result(output, is_media=True, is_error=True)
     assert (found.media, found.text, found.is_error) == (None, "broke", True)
 
 
+@pytest.mark.covers("prompt-11")
 def test_a_search_of_the_provider_is_told_back_in_its_place_and_to_the_letter() -> None:
     hits = '[{"url":"https://x.example","encrypted_content":"zzz"}]'
     rows = (

@@ -21,6 +21,7 @@ def words(part: PromptFile | PromptText | None) -> str:
     return part.text
 
 
+@pytest.mark.covers("prompt-2")
 def test_a_file_is_sent_as_it_is_stored() -> None:
     stored = ResolvedFile(media_type="image/webp", data=b"x", name="photo.webp")
     assert sent(stored, name="other.png") == PromptFile(
@@ -28,16 +29,19 @@ def test_a_file_is_sent_as_it_is_stored() -> None:
     )
 
 
+@pytest.mark.covers("prompt-2")
 def test_data_in_the_message_itself_is_decoded() -> None:
     part = File(media_type="text/csv", data="YSxi", name="t.csv")
     assert file_part(part, {}, None) == PromptFile(media_type="text/csv", data=b"a,b", name="t.csv")
 
 
+@pytest.mark.covers("prompt-2")
 def test_a_stored_file_counts_and_not_data_beside_its_id() -> None:
     part = File(media_type="image/png", file_id="f", data="YSxi")
     assert "expired" in words(file_part(part, {}, None))
 
 
+@pytest.mark.covers("prompt-12")
 @pytest.mark.parametrize(
     ("media_type", "name", "expected"),
     [
@@ -64,6 +68,7 @@ def test_data_that_cannot_be_decoded_counts_as_gone() -> None:
     assert "expired" in words(file_part(File(media_type="image/png", data="!"), {}, None))
 
 
+@pytest.mark.covers("prompt-12")
 def test_an_empty_file_is_not_sent() -> None:
     assert sent(ResolvedFile(media_type="image/png", data=b"")) is None
     assert file_part(File(media_type="image/png"), {}, None) is None
@@ -72,6 +77,7 @@ def test_an_empty_file_is_not_sent() -> None:
 # Pastes
 
 
+@pytest.mark.covers("prompt-8")
 @pytest.mark.parametrize(
     ("name", "media_type", "expected"),
     [
@@ -98,11 +104,13 @@ def test_a_paste_is_known_by_its_name_and_its_type(
     assert is_paste(name, media_type) is expected
 
 
+@pytest.mark.covers("prompt-8")
 def test_a_paste_is_sent_as_text() -> None:
     pasted = ResolvedFile(media_type="text/plain", data="süß\0".encode(), name=PASTE)
     assert words(sent(pasted)) == "[The user pasted this text]\nsüß\ufffd"
 
 
+@pytest.mark.covers("prompt-8")
 def test_a_paste_is_cut_at_its_limit_between_characters() -> None:
     pasted = ResolvedFile(media_type="text/plain", data=("x" + "ä" * 70_000).encode(), name=PASTE)
     shown = words(sent(pasted))
@@ -111,6 +119,7 @@ def test_a_paste_is_cut_at_its_limit_between_characters() -> None:
     assert "\ufffd" not in shown
 
 
+@pytest.mark.covers("prompt-8")
 def test_a_paste_at_its_limit_is_whole() -> None:
     pasted = ResolvedFile(media_type="text/plain", data=b"x" * MAX_PASTE, name=PASTE)
     assert "Cut here" not in words(sent(pasted))
@@ -119,6 +128,7 @@ def test_a_paste_at_its_limit_is_whole() -> None:
 # Files that a model would not be shown
 
 
+@pytest.mark.covers("prompt-16")
 @pytest.mark.parametrize("kind", ["text/plain", "text/markdown", "text/csv", "application/json"])
 def test_text_that_the_target_would_not_show_is_sent_as_words_in_full(kind: str) -> None:
     stored = ResolvedFile(media_type=f"{kind}; charset=utf-8", data=b"x" * 300_000, name="n.txt")
@@ -127,6 +137,7 @@ def test_text_that_the_target_would_not_show_is_sent_as_words_in_full(kind: str)
     assert shown == "[Attached file: n.txt]\n" + "x" * 300_000
 
 
+@pytest.mark.covers("prompt-16")
 @pytest.mark.parametrize("kind", ["text/plain", "application/json"])
 def test_text_that_the_target_shows_stays_a_file(kind: str) -> None:
     stored = ResolvedFile(media_type=kind, data=b"x")
@@ -134,6 +145,7 @@ def test_text_that_the_target_shows_stays_a_file(kind: str) -> None:
     assert isinstance(file_part(part, {"f": stored}, lambda known: known == kind), PromptFile)
 
 
+@pytest.mark.covers("prompt-16")
 @pytest.mark.parametrize("kind", ["image/png", "application/pdf", "text/html", "audio/wav"])
 def test_other_files_are_never_turned_into_words_here(kind: str) -> None:
     stored = ResolvedFile(media_type=kind, data=b"\x00\xff")
@@ -141,6 +153,7 @@ def test_other_files_are_never_turned_into_words_here(kind: str) -> None:
     assert isinstance(file_part(part, {"f": stored}, lambda known: False), PromptFile)
 
 
+@pytest.mark.covers("prompt-16")
 def test_a_target_that_is_not_known_gets_files() -> None:
     assert isinstance(sent(ResolvedFile(media_type="text/plain", data=b"x")), PromptFile)
 

@@ -21,6 +21,7 @@ READERS = [
 ]
 
 
+@pytest.mark.covers("prompt-20")
 @pytest.mark.parametrize("reader", READERS)
 def test_a_prompt_of_any_history_is_well_formed(reader: Reader) -> None:
     def wrong(history: list[Message]) -> bool:
@@ -46,6 +47,7 @@ def test_a_prompt_flattened_for_another_provider_is_well_formed() -> None:
             pytest.fail(f"seed {seed}: {smallest(history, wrong)}")
 
 
+@pytest.mark.covers("prompt-20")
 @pytest.mark.parametrize("seed", range(10))
 def test_the_prompt_of_a_chat_in_the_middle_of_any_life_is_well_formed(seed: int) -> None:
     walk = Walk(seed)

@@ -39,6 +39,7 @@ def _seen(part: PromptPart) -> str:
 # Calls without results
 
 
+@pytest.mark.covers("loop-6")
 def test_a_call_without_a_result_gets_an_error_for_one() -> None:
     rows = (ASK, message(2, "assistant", call("a"), call("b")), message(3, "tool", result("b")))
     assert talk(*rows) == [
@@ -56,6 +57,7 @@ def test_a_call_in_the_middle_of_a_chat_is_answered_where_it_stands() -> None:
     assert talk(*rows) == ["user: hi", "assistant: execute#a", "tool: execute=a!", "user: go on"]
 
 
+@pytest.mark.covers("prompt-3")
 def test_the_providers_own_call_gets_no_result_from_us() -> None:
     search = call("s", "web_search", provider_executed=True)
     rows = (ASK, message(2, "assistant", search, text("So.")), message(3, "user", text("ok")))
@@ -65,6 +67,7 @@ def test_the_providers_own_call_gets_no_result_from_us() -> None:
 # Results out of place
 
 
+@pytest.mark.covers("prompt-13")
 def test_results_are_told_right_after_their_call_whatever_stands_between() -> None:
     rows = (
         ASK,
@@ -115,6 +118,7 @@ def test_the_first_of_two_results_counts() -> None:
     ]
 
 
+@pytest.mark.covers("prompt-13")
 def test_a_result_whose_call_is_lost_gets_one() -> None:
     rows = (
         ASK,
@@ -172,6 +176,7 @@ def test_a_tool_without_a_name_is_called_unknown() -> None:
 # The provider's results
 
 
+@pytest.mark.covers("prompt-3")
 def test_a_providers_result_that_was_stored_apart_returns_to_its_call() -> None:
     search = call("s", "web_search", provider_executed=True)
     hits = result("s", "web_search", "[]", provider_executed=True)
@@ -188,6 +193,7 @@ def test_a_providers_result_that_was_stored_apart_returns_to_its_call() -> None:
     ]
 
 
+@pytest.mark.covers("prompt-3")
 def test_a_providers_result_without_its_call_is_left_out() -> None:
     hits = result("s", "web_search", "[]", provider_executed=True)
     rows = (
@@ -199,6 +205,7 @@ def test_a_providers_result_without_its_call_is_left_out() -> None:
     assert talk(*rows) == ["user: hi", "assistant: So. execute#x", "tool: execute=x"]
 
 
+@pytest.mark.covers("prompt-13")
 def test_results_of_both_kinds_may_stand_side_by_side() -> None:
     search = call("s", "web_search", provider_executed=True)
     hits = result("s", "web_search", "[]", provider_executed=True)
@@ -216,6 +223,7 @@ def test_results_of_both_kinds_may_stand_side_by_side() -> None:
 # Answers in a row
 
 
+@pytest.mark.covers("prompt-13")
 def test_answers_in_a_row_become_one() -> None:
     rows = (
         ASK,
@@ -239,6 +247,7 @@ def test_only_signed_thoughts_keep_answers_apart(part: Part) -> None:
     assert len(talk(*rows)) == 3
 
 
+@pytest.mark.covers("guard-5")
 @pytest.mark.parametrize("signed", [0, 1])
 def test_a_signed_answer_is_not_joined_with_another(signed: int) -> None:
     thought = Reasoning(text="hm", provider_metadata=SIGNED)
@@ -315,6 +324,7 @@ def test_the_providers_ids_are_its_own_and_ours_make_way() -> None:
     ]
 
 
+@pytest.mark.covers("prompt-21")
 def test_a_prompt_grows_at_its_end_and_stays_the_same_before_it() -> None:
     rows = [
         ASK,

@@ -21,15 +21,18 @@ CANONICAL = (
 )
 
 
+@pytest.mark.covers("instructions-2", "prompt-17")
 def test_the_list_of_invisible_characters_is_the_one_that_was_agreed_on() -> None:
     assert {int(code, 16) for code in CANONICAL.split()} == INVISIBLE
 
 
+@pytest.mark.covers("instructions-2", "prompt-17")
 @pytest.mark.parametrize("code", CANONICAL.split())
 def test_a_character_that_nobody_sees_is_taken_out(code: str) -> None:
     assert sanitize(f"ig{chr(int(code, 16))}nore") == "ignore"
 
 
+@pytest.mark.covers("instructions-2", "prompt-17")
 @pytest.mark.parametrize(
     "kept",
     [
@@ -43,6 +46,7 @@ def test_what_writing_needs_is_kept(kept: str) -> None:
     assert sanitize(kept) == kept
 
 
+@pytest.mark.covers("instructions-2", "prompt-17")
 @pytest.mark.parametrize(
     ("text", "clean"),
     [
@@ -72,6 +76,7 @@ def test_cleaning_twice_changes_nothing_more(text: str) -> None:
 # Instructions
 
 
+@pytest.mark.covers("instructions-1", "prompt-18")
 def test_instructions_come_in_one_order() -> None:
     given = Instructions(
         advisor="G",
@@ -89,6 +94,7 @@ def test_instructions_that_say_nothing_are_left_out() -> None:
     assert Instructions(user=" \u200b ", subagent="", modes=("", " \n")).texts() == ()
 
 
+@pytest.mark.covers("instructions-1")
 def test_instructions_are_cleaned() -> None:
     assert Instructions(subagent="do\u200b it  \r\n\r\n\r\nnow").texts() == ("do it\n\nnow",)
 
@@ -112,6 +118,7 @@ def context(path: str, content: str | None, **more: object) -> ContextFile:
     return msgspec.structs.replace(part, **more)
 
 
+@pytest.mark.covers("instructions-1")
 def test_the_files_of_a_workspace_share_one_block() -> None:
     files = [context("~/AGENTS.md", "Be \u200bkind."), context("/work/AGENTS.md", "Use make.")]
     assert context_block(files) == (
@@ -121,12 +128,14 @@ def test_the_files_of_a_workspace_share_one_block() -> None:
     )
 
 
+@pytest.mark.covers("instructions-1")
 def test_a_file_that_was_cut_says_so() -> None:
     block = context_block([context("A", "x", context_file_truncated=True)])
     assert block is not None
     assert "Source: A (truncated)\nx" in block
 
 
+@pytest.mark.covers("instructions-1")
 @pytest.mark.parametrize("files", [[], [context("", "x")], [context("A", None), context("B", " ")]])
 def test_without_content_there_is_no_block(files: list[ContextFile]) -> None:
     assert context_block(files) is None

@@ -66,12 +66,14 @@ def kept(*parts: PromptPart) -> list[PromptPart]:
     return [part for message in left if message.role == "assistant" for part in message.parts]
 
 
+@pytest.mark.covers("guard-1")
 def test_a_good_pair_is_kept() -> None:
     whole = [said(), search(), hits(), said("Then."), search("t"), hits("t")]
     assert kept(*whole) == whole
     assert violations([answer(*whole)]) == []
 
 
+@pytest.mark.covers("guard-1")
 @pytest.mark.parametrize(
     ("parts", "left", "reason"),
     [
@@ -101,6 +103,7 @@ def test_what_is_not_a_good_pair_is_taken_out_and_its_words_are_kept(
     assert kept(*parts) == left
 
 
+@pytest.mark.covers("guard-1")
 def test_violations_say_where_they_are() -> None:
     messages = [user(), answer(said(), search()), user(hits())]
     assert violations(messages) == [
@@ -109,11 +112,13 @@ def test_violations_say_where_they_are() -> None:
     ]
 
 
+@pytest.mark.covers("guard-2")
 def test_outside_an_answer_nothing_is_left() -> None:
     messages = [user(said("hi"), search(), hits()), user(hits())]
     assert guarded(messages) == [user(said("hi"))]
 
 
+@pytest.mark.covers("guard-2")
 def test_an_id_that_is_ours_and_the_providers_is_ours() -> None:
     assert violations([answer(search("a"), hits("a"), local("a"))])[0].reason == "also_local"
     left = guarded(
@@ -123,6 +128,7 @@ def test_an_id_that_is_ours_and_the_providers_is_ours() -> None:
     assert left[2].parts == (done("a"),)
 
 
+@pytest.mark.covers("guard-2")
 def test_calls_of_ours_are_not_judged() -> None:
     messages = [user(), answer(local(""), local("x"), local("x")), user()]
     assert guarded(messages) == messages
@@ -142,17 +148,20 @@ def test_an_answer_of_which_nothing_is_left_is_gone() -> None:
 # Signed answers
 
 
+@pytest.mark.covers("guard-5")
 def test_the_newest_signed_answer_stays_but_for_calls_that_were_never_answered() -> None:
     latest = answer(THOUGHT, search("x"), search(), hits(), said())
     assert guarded([user(), latest]) == [user(), answer(THOUGHT, search(), hits(), said())]
 
 
+@pytest.mark.covers("guard-5")
 def test_an_older_signed_answer_is_mended_like_any_other() -> None:
     older = answer(THOUGHT, hits(), said())
     latest = answer(THOUGHT, said("Later."))
     assert guarded([user(), older, user(), latest, user()])[1] == answer(THOUGHT, WORDS, said())
 
 
+@pytest.mark.covers("guard-6")
 def test_rather_no_search_than_a_request_that_is_refused() -> None:
     latest = answer(THOUGHT, hits(), said())
     left = guarded([user(), latest, user()])
@@ -163,6 +172,7 @@ def test_rather_no_search_than_a_request_that_is_refused() -> None:
 # Prompts
 
 
+@pytest.mark.covers("guard-4")
 def test_only_a_strict_providers_prompt_is_judged() -> None:
     rows = (
         message(1, "user", text("hi")),
@@ -175,6 +185,7 @@ def test_only_a_strict_providers_prompt_is_judged() -> None:
     assert strict[1] == answer(said())
 
 
+@pytest.mark.covers("guard-3")
 def test_answers_that_come_to_stand_side_by_side_are_joined() -> None:
     orphan = call("s", "web_search", provider_executed=True)
     rows = (
@@ -195,6 +206,7 @@ SEARCH = call("s", "web_search", provider_executed=True)
 FOUND = result("s", "web_search", bytes(HITS).decode(), provider_executed=True)
 
 
+@pytest.mark.covers("guard-8")
 @pytest.mark.parametrize(
     ("content", "stored"),
     [
@@ -214,6 +226,7 @@ def test_a_fresh_answer_is_judged_before_it_is_stored(
     assert encode_parts(guarded_answer(content)) == encode_parts(stored)
 
 
+@pytest.mark.covers("guard-5")
 def test_a_fresh_answer_with_signed_thoughts_is_stored_as_it_came() -> None:
     content = (Reasoning(text="hm", provider_metadata=SIGNED), SEARCH)
     assert guarded_answer(content) == content
@@ -224,6 +237,7 @@ def test_a_fresh_answer_with_signed_thoughts_is_stored_as_it_came() -> None:
 # Words of a result
 
 
+@pytest.mark.covers("guard-7")
 @pytest.mark.parametrize(
     ("raw", "words"),
     [

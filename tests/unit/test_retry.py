@@ -29,37 +29,44 @@ def failed(
     return Classified(kind=kind, error=error, retry_after_s=after)
 
 
+@pytest.mark.covers("retry-1")
 def test_the_wait_doubles_up_to_a_minute() -> None:
     waits = [backoff_s(failures) for failures in range(1, 10)]
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert backoff_s(10_000) == 60
 
 
+@pytest.mark.covers("retry-2")
 def test_what_passes_is_tried_again_after_the_wait_of_its_attempt() -> None:
     assert decide_retry(failed(), 1) == RetryAfter(delay_s=1)
     assert decide_retry(failed(), 3) == RetryAfter(delay_s=4)
 
 
+@pytest.mark.covers("retry-2")
 def test_what_does_not_pass_is_not_tried_again() -> None:
     assert decide_retry(failed("auth", retryable=False), 1) == GiveUp(exhausted=False)
 
 
+@pytest.mark.covers("retry-3")
 def test_the_twenty_fifth_attempt_is_the_last() -> None:
     assert decide_retry(failed(), MAX_ATTEMPTS - 1) == RetryAfter(delay_s=60)
     assert decide_retry(failed(), MAX_ATTEMPTS) == GiveUp(exhausted=True)
     assert MAX_ATTEMPTS == 25
 
 
+@pytest.mark.covers("retry-4")
 def test_a_longer_wait_that_the_provider_asks_for_is_kept_and_a_shorter_one_is_not() -> None:
     assert decide_retry(failed(after=90.5), 1) == RetryAfter(delay_s=90.5)
     assert decide_retry(failed(after=0.5), 3) == RetryAfter(delay_s=4)
 
 
+@pytest.mark.covers("retry-4")
 def test_a_provider_that_asks_for_hours_is_an_error_and_not_a_wait() -> None:
     assert decide_retry(failed(after=LONGEST_WAIT_S), 1) == RetryAfter(delay_s=LONGEST_WAIT_S)
     assert decide_retry(failed(after=LONGEST_WAIT_S + 1), 1) == GiveUp(exhausted=True)
 
 
+@pytest.mark.covers("compaction-12")
 def test_a_prompt_that_is_too_long_leads_to_a_summary_if_there_is_something_to_summarize() -> None:
     overflow = failed("context_overflow", retryable=False)
     assert decide_retry(overflow, 1, compactable=True) == CompactFirst()
@@ -67,6 +74,7 @@ def test_a_prompt_that_is_too_long_leads_to_a_summary_if_there_is_something_to_s
     assert decide_retry(overflow, 1, compactable=False) == GiveUp(exhausted=False)
 
 
+@pytest.mark.covers("retry-5")
 def test_viewers_are_told_which_attempt_failed_why_and_when_the_next_begins() -> None:
     error = ChatError(
         message="OpenAI is overloaded.", kind="overloaded", provider="openai", status_code=529
@@ -83,6 +91,7 @@ def test_viewers_are_told_which_attempt_failed_why_and_when_the_next_begins() ->
     )
 
 
+@pytest.mark.covers("retry-5")
 def test_a_failure_without_provider_and_status_is_told_without_them() -> None:
     state = retry_state(failed("generic"), 1, 1, NOW)
     assert (state.provider, state.status_code) == (None, None)
@@ -92,6 +101,7 @@ DATE = "Fri, 27 Mar 2026 09:00:00 GMT"
 LATER = "Fri, 27 Mar 2026 09:00:30 GMT"
 
 
+@pytest.mark.covers("errors-6")
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [
@@ -121,6 +131,7 @@ def test_the_wait_is_read_from_the_headers(
     assert retry_after_s(headers, NOW) == expected
 
 
+@pytest.mark.covers("errors-6")
 def test_a_date_is_measured_by_the_clock_that_made_it() -> None:
     headers = {"retry-after": LATER, "date": DATE}
     assert retry_after_s(headers, NOW + timedelta(days=3)) == 30

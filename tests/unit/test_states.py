@@ -46,6 +46,7 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 ROWS = list(product(STATUSES, (False, True), (False, True), (False, True)))
 
 
+@pytest.mark.covers("O4", "O14")
 @pytest.mark.parametrize(("status", "queued", "archived", "owned"), ROWS)
 def test_a_row_has_one_state_or_cannot_be(
     status: Status, *, queued: bool, archived: bool, owned: bool

@@ -37,6 +37,7 @@ def finished(**columns: object) -> Finished:
     return msgspec.structs.replace(Finished(reason="stop", usage=USAGE), **columns)
 
 
+@pytest.mark.covers("loop-2", "commit-1")
 def test_an_answer_becomes_one_message_with_all_that_is_known_of_the_call() -> None:
     thought = Reasoning(text="hm", created_at="1", completed_at="2")
     answer = Answer(content=(thought, text("Hi.")), finished=finished(response_id="r1"))
@@ -72,6 +73,7 @@ def test_an_interrupted_answer_has_neither_usage_nor_cost() -> None:
     assert (draft.model_config_id, draft.runtime_ms) == (CONFIG.id, 1200)
 
 
+@pytest.mark.covers("loop-3")
 def test_the_providers_own_results_stay_inside_the_answer_in_their_order() -> None:
     content = (
         text("Searching."),
@@ -83,6 +85,7 @@ def test_the_providers_own_results_stay_inside_the_answer_in_their_order() -> No
     assert answer_message(Answer(content=content, finished=finished()), CALL).content == content
 
 
+@pytest.mark.covers("commit-2")
 def test_calls_say_whose_tool_they_name() -> None:
     content = (call("a", "git__log"), call("b", "execute"), Text(text="git__log"))
     kept = answer_message(Answer(content=content), CALL, {"git__log": "mcp-1"}).content
@@ -90,6 +93,7 @@ def test_calls_say_whose_tool_they_name() -> None:
     assert servers == ["mcp-1", None]
 
 
+@pytest.mark.covers("loop-3")
 def test_results_become_one_message_each_in_the_order_of_the_calls() -> None:
     answers = [
         Answered(call_id=ToolCallId(one), name="execute", output=ToolOutput(text=one))
@@ -111,6 +115,7 @@ def test_results_are_cut_to_what_the_context_bears() -> None:
     assert len(bytes(part.result)) < 17 * 1024
 
 
+@pytest.mark.covers("loop-25")
 @pytest.mark.parametrize(
     ("opened", "ended", "expected"),
     [(10.0, 11.5, 1500), (10.0, 10.0009, None), (10.0, 10.0, None), (10.0, 10.0015, 1)],
@@ -121,6 +126,7 @@ def test_time_is_counted_in_whole_milliseconds_or_not_at_all(
     assert runtime_ms(opened, ended) == expected
 
 
+@pytest.mark.covers("commit-5")
 def test_every_call_is_booked_with_the_prices_of_the_day() -> None:
     assert usage_entry("turn", CALL, USAGE) == UsageEntry(
         kind="turn",
@@ -137,6 +143,7 @@ def test_every_call_is_booked_with_the_prices_of_the_day() -> None:
     assert bytes(price) == b'{"input":"2","output":"8"}'
 
 
+@pytest.mark.covers("commit-5")
 def test_a_call_that_failed_is_booked_too() -> None:
     entry = usage_entry("compaction", CALL, None, ok=False)
     assert (entry.usage, entry.cost_micros, entry.ok) == (Usage(), None, False)

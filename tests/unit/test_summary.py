@@ -74,6 +74,7 @@ def value(part: object) -> object:
 # The request
 
 
+@pytest.mark.covers("compaction-10")
 def test_a_summary_is_asked_for_at_the_end_of_the_whole_prompt() -> None:
     spec = ToolSpec(name="execute", description="", input_schema=Raw(b"{}"))
     said = PromptMessage(role="user", parts=(PromptText(text="hi"),))
@@ -88,6 +89,7 @@ def test_a_summary_is_asked_for_at_the_end_of_the_whole_prompt() -> None:
     assert len(base.messages) == 1
 
 
+@pytest.mark.covers("compaction-10")
 def test_a_hint_is_added_to_the_request() -> None:
     asked = summary_request(ModelRequest(model="m", messages=()), hint="Mind the schema.")
     (part,) = asked.messages[0].parts
@@ -96,6 +98,7 @@ def test_a_hint_is_added_to_the_request() -> None:
     assert part.text.endswith("Mind the schema.")
 
 
+@pytest.mark.covers("compaction-10")
 @pytest.mark.parametrize(
     "asked_for",
     [
@@ -138,6 +141,7 @@ def test_the_texts_of_an_answer_are_one_summary() -> None:
     assert summary_text(WRITTEN) == "Goal: ship. Next: test."
 
 
+@pytest.mark.covers("compaction-11")
 @pytest.mark.parametrize("content", [(), (Reasoning(text="hm"),), (Text(text=" \n"),)])
 def test_an_answer_without_text_is_no_summary(content: tuple[Text | Reasoning, ...]) -> None:
     assert summary_text(Answer(content=content)) is None
@@ -146,6 +150,7 @@ def test_an_answer_without_text_is_no_summary(content: tuple[Text | Reasoning, .
 # The rows
 
 
+@pytest.mark.covers("compaction-1", "compaction-4")
 def test_three_rows_hold_a_summary() -> None:
     told, asked, shown = rows()
     assert [row.role for row in rows()] == ["user", "assistant", "tool"]
@@ -163,6 +168,7 @@ def test_three_rows_hold_a_summary() -> None:
     }
 
 
+@pytest.mark.covers("compaction-4")
 def test_the_call_that_is_shown_first_is_the_one_that_is_stored() -> None:
     _, asked, shown = rows()
     expected = f"chat_summarized_{UUID(int=5).hex}"
@@ -172,6 +178,7 @@ def test_the_call_that_is_shown_first_is_the_one_that_is_stored() -> None:
     assert ids == [expected] * 4
 
 
+@pytest.mark.covers("compaction-4")
 def test_a_summary_that_was_asked_for_by_a_person_says_so() -> None:
     plan = Plan(call_id=PLAN.call_id, source="manual", threshold=70, fill=Fill())
     _, asked, shown = summary_rows(plan, "x", CALL, WRITTEN)
@@ -181,6 +188,7 @@ def test_a_summary_that_was_asked_for_by_a_person_says_so() -> None:
     assert found["source"] == "manual"
 
 
+@pytest.mark.covers("compaction-4")
 def test_the_call_for_a_summary_is_paid_for_on_its_own_row() -> None:
     told, asked, shown = rows()
     assert asked.usage == Usage(input_tokens=10, output_tokens=5)
@@ -190,6 +198,7 @@ def test_the_call_for_a_summary_is_paid_for_on_its_own_row() -> None:
     assert quick[1].runtime_ms is None
 
 
+@pytest.mark.covers("compaction-11")
 def test_a_failed_summary_is_shown_as_one() -> None:
     part = summary_failed(PLAN, "The provider is overloaded.")
     assert part.is_error
@@ -211,6 +220,7 @@ def committed(first_id: int, drafts: list[Draft]) -> list[Message]:
     ]
 
 
+@pytest.mark.covers("compaction-2")
 def test_after_a_summary_the_model_is_told_the_summary_as_the_users_word() -> None:
     history = [
         message(1, "user", text("old")),
@@ -229,6 +239,7 @@ def test_after_a_summary_the_model_is_told_the_summary_as_the_users_word() -> No
 # Another model for summaries
 
 
+@pytest.mark.covers("compaction-8")
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
@@ -263,6 +274,7 @@ def long_talk() -> list[PromptMessage]:
     return list(build_prompt(history, Reader(provider="here")))
 
 
+@pytest.mark.covers("loop-29", "compaction-12")
 @pytest.mark.parametrize("halvings", [1, 2, 3, 6, 20])
 def test_a_prompt_that_is_too_long_is_made_half_as_long_and_stays_in_order(halvings: int) -> None:
     whole = long_talk()

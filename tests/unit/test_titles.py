@@ -34,6 +34,7 @@ PASTE = ResolvedFile(
 # Before a model is asked
 
 
+@pytest.mark.covers("titles-4")
 @pytest.mark.parametrize(
     ("said", "title"),
     [
@@ -52,6 +53,7 @@ def test_a_chat_is_first_named_after_its_first_words(said: str, title: str) -> N
     assert len(fallback_title(said)) <= MAX_TITLE
 
 
+@pytest.mark.covers("titles-4")
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -76,6 +78,7 @@ SYSTEM = message(1, "system", text("Be kind."), visibility="model")
 HIDDEN = message(3, "user", text("context"), visibility="model")
 
 
+@pytest.mark.covers("titles-5")
 @pytest.mark.parametrize(
     ("rows", "title"),
     [
@@ -91,6 +94,7 @@ def test_a_chat_with_one_message_and_no_name_of_its_own_wants_a_title(
     assert wants_title(rows, title, "Fix it")
 
 
+@pytest.mark.covers("titles-5")
 @pytest.mark.parametrize(
     ("rows", "title", "said"),
     [
@@ -112,6 +116,7 @@ def test_any_other_chat_does_not(rows: list[Message], title: str, said: str) -> 
 CHAT_MODEL = Candidate(provider="my-gateway", model="big")
 
 
+@pytest.mark.covers("titles-2")
 def test_small_models_are_asked_first_in_their_order_and_the_chats_own_last() -> None:
     usable = {"vercel", "anthropic", "google"}
     assert [c.provider for c in candidates(usable, CHAT_MODEL)] == [
@@ -135,6 +140,7 @@ def test_the_chats_model_is_not_asked_twice() -> None:
     assert candidates({"anthropic"}, CHEAP[0]) == (CHEAP[0],)
 
 
+@pytest.mark.covers("titles-2")
 def test_a_model_that_was_chosen_for_titles_is_asked_alone() -> None:
     chosen = Candidate(provider="private", model="p")
     assert candidates({"anthropic", "openai"}, CHAT_MODEL, chosen) == (chosen,)
@@ -147,6 +153,7 @@ def words(request: ModelRequest) -> list[str]:
     return [p.text for m in request.messages for p in m.parts if isinstance(p, PromptText)]
 
 
+@pytest.mark.covers("titles-2")
 def test_the_request_asks_for_a_short_name_and_not_for_an_answer() -> None:
     request = title_request("m", "Why is the sky blue?")
     instruction, said = words(request)
@@ -172,6 +179,7 @@ def test_a_chat_that_is_named_again_is_shown_as_an_excerpt() -> None:
     assert said == "<chat>\nUser: hi\n</chat>"
 
 
+@pytest.mark.covers("titles-6")
 @pytest.mark.parametrize(
     ("fault", "again"),
     [
@@ -200,6 +208,7 @@ def test_a_model_that_refuses_a_temperature_is_asked_without(
 # What comes back
 
 
+@pytest.mark.covers("titles-3")
 @pytest.mark.parametrize(
     ("answer", "title"),
     [
@@ -240,6 +249,7 @@ def turn(first_id: int, said: str, answered: str | None) -> list[Message]:
     return rows
 
 
+@pytest.mark.covers("titles-1")
 def test_a_turn_is_what_was_asked_and_what_was_answered_in_the_end() -> None:
     history = [
         message(1, "system", text("Be kind."), visibility="model"),
@@ -253,6 +263,7 @@ def test_a_turn_is_what_was_asked_and_what_was_answered_in_the_end() -> None:
     assert turns(history) == [Turn(user="One?", answer="Yes."), Turn(user="Two?")]
 
 
+@pytest.mark.covers("titles-1")
 def test_an_excerpt_has_the_first_turn_and_the_last_few_and_shows_the_gap() -> None:
     history = [row for index in range(6) for row in turn(index * 4 + 1, f"q{index}", f"a{index}")]
     assert chat_excerpt(history).split("\n\n") == [
@@ -269,6 +280,7 @@ def test_an_excerpt_of_a_short_chat_has_no_gap(count: int) -> None:
     assert chat_excerpt(history).count("User: ") == count
 
 
+@pytest.mark.covers("titles-1")
 def test_an_excerpt_is_bounded_in_each_message_and_in_all() -> None:
     history = [row for index in range(4) for row in turn(index * 4 + 1, "q" * 5000, "a" * 5000)]
     excerpt = chat_excerpt(history)

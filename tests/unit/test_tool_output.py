@@ -37,6 +37,7 @@ def stored(draft: Draft) -> ToolResult:
 # How much
 
 
+@pytest.mark.covers("loop-26")
 @pytest.mark.parametrize(
     ("limit", "budget"),
     [
@@ -54,12 +55,14 @@ def test_one_result_may_take_a_third_of_the_context(limit: int | None, budget: i
     assert budget_bytes(limit) == budget
 
 
+@pytest.mark.covers("loop-27")
 def test_what_fits_is_not_touched() -> None:
     assert cut("x" * 999, 1000) == "x" * 999
     assert cut("x" * 1000, 1000) == "x" * 1000
     assert cut("", 0) == ""
 
 
+@pytest.mark.covers("loop-27")
 def test_of_what_does_not_fit_the_head_and_the_tail_are_kept_and_the_rest_is_counted() -> None:
     text = "h" * 5000 + "m" * 5000 + "t" * 5000
     shown = cut(text, 3328)
@@ -70,6 +73,7 @@ def test_of_what_does_not_fit_the_head_and_the_tail_are_kept_and_the_rest_is_cou
     assert len(shown.encode()) <= 3328
 
 
+@pytest.mark.covers("loop-27")
 def test_a_character_is_never_cut_in_two() -> None:
     for budget in range(513, 530):
         shown = cut("ä" * 2000, budget)
@@ -79,11 +83,13 @@ def test_a_character_is_never_cut_in_two() -> None:
         assert f"[{4000 - 2 * kept} bytes" in shown
 
 
+@pytest.mark.covers("loop-27")
 @pytest.mark.parametrize("budget", [512, 10, 1, 0, -1])
 def test_a_tiny_budget_leaves_a_head_without_a_marker(budget: int) -> None:
     assert cut("ä" * 1000, budget) == "ä" * (max(budget, 0) // 2)
 
 
+@pytest.mark.covers("loop-20")
 def test_halves_of_characters_are_replaced_by_the_mark_for_it() -> None:
     assert cut("a\ud800", 100) == "a\ufffd"
 
@@ -93,6 +99,7 @@ def test_results_that_fit_together_are_not_touched() -> None:
     assert fit(batch, None) == batch
 
 
+@pytest.mark.covers("loop-28")
 def test_results_that_fit_only_alone_share_the_room_of_one() -> None:
     batch = [answered("x" * 60_000, str(index)) for index in range(10)]
     sizes = [len(answer.output.text) for answer in fit(batch, None)]
@@ -100,6 +107,7 @@ def test_results_that_fit_only_alone_share_the_room_of_one() -> None:
     assert min(sizes) > 6_000
 
 
+@pytest.mark.covers("loop-28")
 def test_a_small_result_keeps_all_it_has_beside_a_large_one() -> None:
     small, large = fit([answered("s" * 1000, "a"), answered("l" * 500_000, "b")], None)
     assert small.output.text == "s" * 1000
@@ -131,6 +139,7 @@ def test_media_that_are_too_large_leave_a_word_behind() -> None:
 # In what form
 
 
+@pytest.mark.covers("prompt-14")
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
@@ -163,6 +172,7 @@ def test_json_that_is_nested_too_deeply_to_be_read_again_is_stored_as_text() -> 
     assert bytes(raw).startswith(b'{"output":"[[[')
 
 
+@pytest.mark.covers("loop-20")
 def test_media_are_encoded_once_with_their_text() -> None:
     output = ToolOutput(text="seen\ud800", media=Media(media_type="image/png", data=b"\x89PNG"))
     assert parse(result_json(output)) == {
@@ -172,6 +182,7 @@ def test_media_are_encoded_once_with_their_text() -> None:
     }
 
 
+@pytest.mark.covers("commit-2")
 def test_a_result_is_a_message_of_the_tool() -> None:
     answer = Answered(
         call_id=ToolCallId("a"),

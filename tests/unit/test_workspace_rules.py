@@ -176,6 +176,7 @@ CASES = [
 ]
 
 
+@pytest.mark.covers("workspaces-3", "workspaces-4")
 @pytest.mark.parametrize(("seen", "create", "start", "stop"), CASES)
 def test_what_is_next_follows_from_how_it_stands(
     seen: Standing, create: object, start: object, stop: object
@@ -225,6 +226,7 @@ def test_a_restart_is_advised_only_on_two_signs(row: AgentRow, remedy: Remedy) -
     assert remedy_after_dial(row, AT) == remedy
 
 
+@pytest.mark.covers("workspaces-2")
 @pytest.mark.parametrize(
     ("setting", "seconds"),
     [("60", 60), ("0", 7), ("-5", 7), ("1h", 7), ("", 7), (None, 7)],

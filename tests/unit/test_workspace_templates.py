@@ -106,6 +106,7 @@ def test_the_only_template_is_the_one_to_use() -> None:
     assert list_templates([], {}, now=AT).next_step == "none"
 
 
+@pytest.mark.covers("workspaces-5")
 def test_what_chats_may_not_use_is_not_shown() -> None:
     hidden = [
         named(1, "a", deleted=True),

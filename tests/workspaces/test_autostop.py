@@ -3,6 +3,8 @@
 import asyncio
 from typing import LiteralString
 
+import pytest
+
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace import Build
@@ -110,6 +112,7 @@ async def test_a_build_under_way_is_not_disturbed(pool: Pool, clock: FakeClock) 
     assert await autostop(pool, clock).look() == 0
 
 
+@pytest.mark.covers("binding-7")
 async def test_use_is_written_once_a_minute_and_lets_it_run_longer(
     pool: Pool, clock: FakeClock
 ) -> None:

@@ -109,6 +109,7 @@ async def test_a_chat_without_a_workspace_is_told_how_to_get_one(place: Place) -
     assert place.asked == 0
 
 
+@pytest.mark.covers("instructions-1")
 async def test_the_instructions_of_the_workspace_are_told_once_in_a_turn(place: Place) -> None:
     first = await place.told()
     assert first.startswith(ATTACHED)
@@ -150,6 +151,7 @@ async def test_a_deleted_workspace_is_not_said_to_be_stopped(place: Place) -> No
     assert place.asked == 1
 
 
+@pytest.mark.covers("instructions-1")
 async def test_a_workspace_that_does_not_answer_is_asked_again_in_the_next_turn(
     place: Place,
 ) -> None:
@@ -161,6 +163,7 @@ async def test_a_workspace_that_does_not_answer_is_asked_again_in_the_next_turn(
     assert "Use tabs." in await place.told(epoch=2)
 
 
+@pytest.mark.covers("hostile-6")
 @pytest.mark.promise("P14")
 async def test_an_agent_that_never_answers_holds_no_turn_up(
     place: Place, monkeypatch: pytest.MonkeyPatch
@@ -211,6 +214,7 @@ async def test_an_agent_that_has_started_anew_counts_from_the_beginning(
     assert await context_rows.latest(pool, agent_id(1)) == place.words
 
 
+@pytest.mark.covers("instructions-1")
 async def test_a_file_that_was_cut_is_said_to_be(place: Place) -> None:
     (file,) = place.words.resources
     cut = msgspec.structs.replace(file, status="oversize")

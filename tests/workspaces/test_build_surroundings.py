@@ -4,6 +4,7 @@ that agents tell of."""
 import asyncio
 
 import msgspec
+import pytest
 
 from chatd.domain.hands import Context, Resource
 from chatd.domain.states import State
@@ -161,6 +162,7 @@ async def test_too_big_a_word_leaves_the_last_good_one(pool: Pool, clock: FakeCl
     assert await context_rows.latest(pool, agent_id(1)) == context(1, "good")
 
 
+@pytest.mark.covers("instructions-1")
 async def test_another_agent_is_pinned_as_soon_as_it_has_spoken(
     pool: Pool, clock: FakeClock
 ) -> None:

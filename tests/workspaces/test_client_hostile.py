@@ -98,6 +98,7 @@ async def test_the_fake_is_believed_when_it_does_everything_right(tmp_path: Path
         assert (await greet(line, AGENT)).boot_id == "b"
 
 
+@pytest.mark.covers("hostile-5")
 async def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
     async def redirect(client: Impostor) -> None:
         head = b"HTTP/1.1 307 X\r\nLocation: http://127.0.0.1:1/healthz\r\n"
@@ -106,6 +107,7 @@ async def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
     assert (await lost_to(tmp_path, redirect)).code == "agent_untrusted"
 
 
+@pytest.mark.covers("hostile-5")
 async def test_a_signed_redirect_is_only_a_refusal(tmp_path: Path) -> None:
     async def redirect(client: Impostor) -> None:
         await client.send(client.reply(b"", status=302))
@@ -116,6 +118,7 @@ async def test_a_signed_redirect_is_only_a_refusal(tmp_path: Path) -> None:
     assert refused.value.status == 302
 
 
+@pytest.mark.covers("hostile-6")
 @pytest.mark.parametrize("framing", [b"Connection: close", b"Content-Length: 99999999999"])
 async def test_an_endless_body_is_cut_off(tmp_path: Path, framing: bytes) -> None:
     async def endless(client: Impostor) -> None:
@@ -128,6 +131,7 @@ async def test_an_endless_body_is_cut_off(tmp_path: Path, framing: bytes) -> Non
     assert "longer" in lost.message
 
 
+@pytest.mark.covers("hostile-6")
 async def test_endless_headers_are_cut_off(tmp_path: Path) -> None:
     async def endless(client: Impostor) -> None:
         await client.send(b"HTTP/1.1 200 X\r\n")
@@ -146,6 +150,7 @@ async def test_one_endless_header_is_cut_off(tmp_path: Path) -> None:
     assert (await lost_to(tmp_path, endless)).code == "agent_lost"
 
 
+@pytest.mark.covers("hostile-6")
 async def test_silence_ends(tmp_path: Path) -> None:
     async def hang(client: Impostor) -> None:
         del client
@@ -154,6 +159,7 @@ async def test_silence_ends(tmp_path: Path) -> None:
     assert "in time" in lost.message
 
 
+@pytest.mark.covers("hostile-6")
 async def test_a_body_that_drips_ends_however_busily_it_comes(tmp_path: Path) -> None:
     async def drip(client: Impostor) -> None:
         await client.send(b"HTTP/1.1 200 X\r\nContent-Length: 1000000\r\n\r\n")
@@ -165,6 +171,7 @@ async def test_a_body_that_drips_ends_however_busily_it_comes(tmp_path: Path) ->
     assert "in time" in lost.message
 
 
+@pytest.mark.covers("hostile-7")
 async def test_a_reply_without_the_right_mac_is_not_believed(tmp_path: Path) -> None:
     async def another_key(client: Impostor) -> None:
         await client.send(client.reply(HELLO, key=b"of another workspace"))
@@ -195,6 +202,7 @@ async def test_a_reply_without_the_right_mac_is_not_believed(tmp_path: Path) -> 
         assert (await lost_to(place, trick)).code == "agent_untrusted"
 
 
+@pytest.mark.covers("hostile-7")
 async def test_another_agent_with_the_same_key_is_not_the_one_that_was_meant(
     tmp_path: Path,
 ) -> None:
@@ -339,6 +347,7 @@ async def test_an_endpoint_where_nobody_is_leads_nowhere(tmp_path: Path) -> None
     assert nowhere.value.code == "agent_elsewhere"
 
 
+@pytest.mark.covers("hostile-4")
 async def test_a_link_to_another_socket_is_not_followed(tmp_path: Path) -> None:
     async def honest(client: Impostor) -> None:
         await client.send(client.reply(HELLO))

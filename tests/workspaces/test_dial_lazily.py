@@ -137,6 +137,7 @@ async def refused(stage: Stage, kind: type[ChatdError]) -> ChatdError:
     return error.value
 
 
+@pytest.mark.covers("binding-1")
 async def test_a_fast_dial_asks_nobody(stage: Stage) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(ok(stage, agent=OLD, switched=False))
@@ -145,6 +146,7 @@ async def test_a_fast_dial_asks_nobody(stage: Stage) -> None:
     assert (stage.rows.asked, stage.phone.released) == (0, [])
 
 
+@pytest.mark.covers("binding-1")
 async def test_a_slow_dial_to_the_right_agent_is_kept(stage: Stage) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(ok(stage, agent=OLD, switched=False))
@@ -162,6 +164,7 @@ async def test_a_slow_dial_to_the_right_agent_may_still_fail(stage: Stage) -> No
     assert stage.phone.dialled == [OLD]
 
 
+@pytest.mark.covers("binding-1")
 async def test_a_slow_dial_fails_at_once_when_there_is_no_agent(stage: Stage) -> None:
     stage.rows.says = NoAgent("stopped")
     async with asyncio.TaskGroup() as group:
@@ -171,6 +174,7 @@ async def test_a_slow_dial_fails_at_once_when_there_is_no_agent(stage: Stage) ->
     assert stage.phone.released == []
 
 
+@pytest.mark.covers("binding-1")
 async def test_a_slow_dial_to_another_agent_than_the_latest_is_switched(stage: Stage) -> None:
     stage.rows.says = NEW
     async with asyncio.TaskGroup() as group:
@@ -181,6 +185,7 @@ async def test_a_slow_dial_to_another_agent_than_the_latest_is_switched(stage: S
     assert (stage.phone.cancelled, stage.phone.released) == ([OLD], [])
 
 
+@pytest.mark.covers("binding-2")
 async def test_a_switch_does_not_wait_for_the_stale_dial_and_releases_its_late_success_once(
     stage: Stage,
 ) -> None:
@@ -212,6 +217,7 @@ async def test_a_dial_that_succeeds_while_it_is_found_stale_is_released_once(sta
     assert stage.phone.released == [OLD]
 
 
+@pytest.mark.covers("binding-2")
 async def test_a_late_failure_of_a_stale_dial_releases_nothing(stage: Stage) -> None:
     stage.rows.says = NEW
     stage.phone.stubborn = True
@@ -225,6 +231,7 @@ async def test_a_late_failure_of_a_stale_dial_releases_nothing(stage: Stage) -> 
     assert stage.phone.released == []
 
 
+@pytest.mark.covers("binding-3")
 async def test_a_fast_failure_switches_to_the_latest_agent(stage: Stage) -> None:
     stage.rows.says = NEW
     async with asyncio.TaskGroup() as group:
@@ -236,6 +243,7 @@ async def test_a_fast_failure_switches_to_the_latest_agent(stage: Stage) -> None
     assert (stage.phone.dialled, stage.phone.cancelled) == ([OLD, NEW], [])
 
 
+@pytest.mark.covers("binding-3")
 async def test_after_a_fast_failure_the_right_agent_is_dialled_once_more(stage: Stage) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(ok(stage, agent=OLD, switched=False))
@@ -246,6 +254,7 @@ async def test_after_a_fast_failure_the_right_agent_is_dialled_once_more(stage: 
     assert stage.phone.dialled == [OLD, OLD]
 
 
+@pytest.mark.covers("binding-3")
 async def test_and_not_a_third_time(stage: Stage) -> None:
     async with asyncio.TaskGroup() as group:
         failing = group.create_task(refused(stage, AgentLost))
@@ -278,6 +287,7 @@ async def test_a_fast_failure_that_cannot_be_looked_into_tells_both(stage: Stage
     assert error.__cause__ is stage.rows.says
 
 
+@pytest.mark.covers("binding-3")
 async def test_a_slow_dial_that_cannot_be_checked_is_waited_for(stage: Stage) -> None:
     stage.rows.says = Unavailable("no database")
     async with asyncio.TaskGroup() as group:
@@ -301,6 +311,7 @@ async def test_a_stop_ends_a_dial_with_its_own_cause(stage: Stage) -> None:
     assert (stage.rows.asked, stage.phone.released) == (0, [])
 
 
+@pytest.mark.covers("binding-3")
 async def test_a_dial_that_has_failed_after_a_stop_is_not_looked_into(stage: Stage) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(refused(stage, Cause))

@@ -110,6 +110,7 @@ async def stage(clock: FakeClock) -> AsyncGenerator[Stage]:
     assert sorted(row.id for row in stage.exchange.released) == sorted(row.id for row in opened)
 
 
+@pytest.mark.covers("binding-4")
 async def test_the_bound_agent_is_used_without_looking_for_the_latest(stage: Stage) -> None:
     stage.tables.bound_to(FIRST)
     conn = await stage.get()
@@ -125,6 +126,7 @@ async def test_the_connection_is_kept_for_the_turn(stage: Stage) -> None:
     assert stage.tables.asked == ["binding", "agent"]
 
 
+@pytest.mark.covers("binding-4")
 async def test_a_chat_that_is_bound_to_nothing_yet_is_bound_to_the_latest(stage: Stage) -> None:
     assert (await stage.get()).row == FIRST
     assert stage.tables.row.agent_id == FIRST.id
@@ -132,6 +134,7 @@ async def test_a_chat_that_is_bound_to_nothing_yet_is_bound_to_the_latest(stage:
     assert stage.tables.asked == ["binding", "latest", "remember"]
 
 
+@pytest.mark.covers("binding-4")
 async def test_a_binding_to_an_agent_that_is_no_more_is_repaired(stage: Stage) -> None:
     stage.tables.bound_to(SECOND)
     del stage.tables.agents[SECOND.id]
@@ -139,11 +142,13 @@ async def test_a_binding_to_an_agent_that_is_no_more_is_repaired(stage: Stage) -
     assert stage.tables.row.agent_id == FIRST.id
 
 
+@pytest.mark.covers("binding-4")
 async def test_a_bound_agent_of_another_workspace_is_not_used(stage: Stage) -> None:
     stage.tables.row = Binding(chat_id=CHAT, workspace_id=HOME, agent_id=FAR.id)
     assert (await stage.get()).row == FIRST
 
 
+@pytest.mark.covers("binding-4")
 async def test_a_switch_is_remembered(stage: Stage) -> None:
     stage.tables.bound_to(SECOND)
     stage.exchange.dead.add(SECOND.id)
@@ -160,6 +165,7 @@ async def test_a_switch_that_cannot_be_remembered_releases_the_connection(stage:
     assert stage.exchange.released == [FIRST]
 
 
+@pytest.mark.covers("binding-5")
 async def test_a_chat_without_a_workspace_is_told_to_create_one_until_it_has(stage: Stage) -> None:
     stage.tables.row = Binding(chat_id=CHAT)
     assert "create_workspace" in await stage.refused(NoHands)
@@ -168,6 +174,7 @@ async def test_a_chat_without_a_workspace_is_told_to_create_one_until_it_has(sta
     assert stage.tables.asked.count("binding") == 2
 
 
+@pytest.mark.covers("binding-5")
 async def test_a_row_that_cannot_be_read_is_told(stage: Stage) -> None:
     stage.tables.broken.add("binding")
     await stage.refused(Unavailable)
@@ -176,12 +183,14 @@ async def test_a_row_that_cannot_be_read_is_told(stage: Stage) -> None:
     assert stage.exchange.dialled == []
 
 
+@pytest.mark.covers("binding-4")
 async def test_a_stopped_workspace_fails_at_once_for_a_chat_that_is_not_bound(stage: Stage) -> None:
     stage.tables.latest.clear()
     assert "start_workspace" in await stage.refused(NoHands)
     assert stage.exchange.dialled == []
 
 
+@pytest.mark.covers("binding-6")
 async def test_a_stopped_workspace_costs_a_bound_chat_one_dial_and_five_seconds(
     stage: Stage,
 ) -> None:
@@ -205,6 +214,7 @@ async def test_a_workspace_that_was_started_again_is_found_by_the_same_turn(stag
     assert stage.tables.row.agent_id == SECOND.id
 
 
+@pytest.mark.covers("binding-4")
 async def test_selecting_a_workspace_releases_the_connection_to_the_other(stage: Stage) -> None:
     assert (await stage.get()).row == FIRST
     stage.tables.row = Binding(chat_id=CHAT, workspace_id=AWAY)

@@ -194,6 +194,7 @@ async def _readable_to_all(path: Path) -> bool:
     return await look.wait() == 0
 
 
+@pytest.mark.covers("hostile-3")
 @needs_sandbox
 async def test_whoever_fills_the_disk_is_ended_and_can_clean_up(closed_rig: Rig) -> None:
     rig = closed_rig

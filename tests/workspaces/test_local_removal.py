@@ -85,6 +85,7 @@ def as_nobody(act: Callable[[], None]) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.covers("hostile-4")
 def test_a_hostile_tree_is_removed_and_nothing_else(layout: Layout) -> None:
     outside = layout.data_dir / "outside"
     outside.mkdir()

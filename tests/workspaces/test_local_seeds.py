@@ -68,6 +68,7 @@ def git(project: Path, *words: str) -> str:
     return ran.stdout.strip()
 
 
+@pytest.mark.covers("hostile-4")
 @needs_sandbox
 async def test_a_directory_is_copied_with_links_as_links(rig: Rig, project: Path) -> None:
     spec = TemplateSpec(seed=DirectorySeed(path=str(project)), directory="work/here")

@@ -73,6 +73,7 @@ async def test_nothing_of_the_host_is_there_but_its_programs(pair: Pair) -> None
     assert await pair.says("ls -A /home /run /opt") == "/home:\ndev\n\n/opt:\nchatd\n\n/run:\nchatd"
 
 
+@pytest.mark.covers("hostile-8")
 async def test_the_home_of_the_host_cannot_be_read(pair: Pair) -> None:
     for path in (Path.home(), pair.rig.data_dir, Path(__file__), Path("/etc/shadow")):
         output = await pair.rig.run(pair.mine, f"ls -d {path}")
@@ -80,6 +81,7 @@ async def test_the_home_of_the_host_cannot_be_read(pair: Pair) -> None:
         assert "No such file" in output.output
 
 
+@pytest.mark.covers("hostile-8")
 async def test_other_workspaces_cannot_be_seen(pair: Pair) -> None:
     (pair.rig.home(pair.other) / "a-name-to-look-for").write_text("secret")
     assert await pair.says("find / -xdev -name 'a-name-to-look*' 2>/dev/null") == ""
@@ -87,6 +89,7 @@ async def test_other_workspaces_cannot_be_seen(pair: Pair) -> None:
     assert pair.other.name not in await pair.says("cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
 
 
+@pytest.mark.covers("hostile-8")
 async def test_there_is_no_network(pair: Pair) -> None:
     server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -115,6 +118,7 @@ async def test_only_home_and_scratch_can_be_written(pair: Pair) -> None:
     )
 
 
+@pytest.mark.covers("hostile-8")
 @pytest.mark.promise("P13")
 async def test_no_process_inherits_anything_of_the_server(pair: Pair) -> None:
     names = await pair.says("cat /proc/self/environ | tr '\\0' '\\n' | cut -d= -f1")
@@ -139,6 +143,7 @@ async def test_each_workspace_has_an_account_of_its_own(pair: Pair) -> None:
     assert await pair.says("id -u") == "1000"
 
 
+@pytest.mark.covers("hostile-2")
 async def test_a_fork_bomb_is_bounded_and_the_others_do_not_notice(pair: Pair) -> None:
     # It buries its children itself: those who come next need room to start something.
     bomb = (
@@ -161,6 +166,7 @@ async def test_a_fork_bomb_is_bounded_and_the_others_do_not_notice(pair: Pair) -
     assert await pair.rig.says(pair.other, "echo fine") == "fine"
 
 
+@pytest.mark.covers("hostile-3")
 async def test_a_file_cannot_grow_over_the_limit(pair: Pair) -> None:
     output = await pair.rig.run(pair.mine, "head -c 100M /dev/zero > big; echo $?; stat -c %s big")
     code, size = output.output.split()[-2:]
@@ -168,6 +174,7 @@ async def test_a_file_cannot_grow_over_the_limit(pair: Pair) -> None:
     assert int(size) == 8 * MIB
 
 
+@pytest.mark.covers("hostile-2")
 async def test_memory_is_bounded(pair: Pair) -> None:
     greedy = "python3 -c 'x = bytearray(600 * 1024 * 1024); print(len(x))'"
     output = await pair.rig.run(pair.mine, greedy)

@@ -214,6 +214,7 @@ def test_what_cannot_be_remembered_is_forgotten() -> None:
     assert (memory.begun, memory.read()) == (True, [])
 
 
+@pytest.mark.covers("T47")
 async def test_a_sandbox_that_a_killed_supervisor_lost_is_ended_by_the_next(rig: Rig) -> None:
     """A gap that only a kill between two system calls can open; here it is held open."""
     await rig.supervision.hello()
@@ -228,6 +229,7 @@ async def test_a_sandbox_that_a_killed_supervisor_lost_is_ended_by_the_next(rig:
     assert list(births.iterdir()) == []
 
 
+@pytest.mark.covers("T47")
 async def test_stopping_ends_everything_and_keeps_the_files(rig: Rig) -> None:
     started = await rig.start()
     await begin_sleeping(rig, started)
