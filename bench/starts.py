@@ -7,8 +7,8 @@ from typing import Final
 
 from chatd.bench.ground import scratch_dir
 from chatd.bench.report import Line, at_most
-from chatd.pg.config import Config
-from chatd.pg.server import start
+from chatd.pg.config import EmbeddedConfig
+from chatd.pg.server import open_server
 
 COLD_S: Final = 3.0
 WARM_S: Final = 0.5
@@ -19,7 +19,7 @@ async def measure(*, quick: bool) -> list[Line]:
     warm: list[float] = []
     for _ in range(1 if quick else 3):
         with scratch_dir() as home:
-            config = Config(data_dir=home / "pg")
+            config = EmbeddedConfig(data_dir=home / "pg")
             cold.append(await _start(config))
             warm += [await _start(config) for _ in range(2)]
     return [
@@ -28,10 +28,10 @@ async def measure(*, quick: bool) -> list[Line]:
     ]
 
 
-async def _start(config: Config) -> float:
+async def _start(config: EmbeddedConfig) -> float:
     """Until it can be used; stopping it is not counted."""
     began = time.perf_counter()
-    server = await start(config, os.environ)
+    server = await open_server(config, os.environ)
     took = time.perf_counter() - began
     await server.close()
     return took

@@ -8,9 +8,8 @@ from typing import Final
 
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ports import Clock
-from chatd.pg.config import Config
-from chatd.pg.errors import PgError
-from chatd.pg.server import Server, start
+from chatd.pg.config import EmbeddedConfig, PgError
+from chatd.pg.server import PostgresServer, open_server
 from chatd.settings.tree import Settings, redact_url
 from chatd.store.conn import ConnectConfig
 from chatd.store.greet import greet
@@ -29,11 +28,11 @@ def connect_config(settings: Settings, dsn: str) -> ConnectConfig:
 
 
 @asynccontextmanager
-async def database(settings: Settings, env: Mapping[str, str]) -> AsyncGenerator[Server]:
+async def database(settings: Settings, env: Mapping[str, str]) -> AsyncGenerator[PostgresServer]:
     """Started if need be; left when this ends."""
-    config = Config(database_url=settings.database.url, data_dir=settings.data_dir / "pg")
+    config = EmbeddedConfig(database_url=settings.database.url, data_dir=settings.data_dir / "pg")
     try:
-        server = await start(config, env)
+        server = await open_server(config, env)
     except PgError as error:
         raise Unavailable(str(error), code="database_down") from error
     try:
@@ -53,14 +52,14 @@ async def _greeted(url: str) -> None:
         raise ChatdError(text, code=error.code) from error
 
 
-async def keep_up(server: Server, clock: Clock) -> None:
+async def keep_up(server: PostgresServer, clock: Clock) -> None:
     """Bring the embedded server back whenever it has died. A failure is told once, not each time
     that we try again."""
     told = False
     while True:
         await clock.sleep(WATCH_S, "database_watch")
         try:
-            await server.ensure()
+            await server.ensure_running()
         except PgError as error:
             if not told:
                 log.error("the database is down and does not come back: %s", error)

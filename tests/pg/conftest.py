@@ -1,4 +1,4 @@
-"""A data directory of its own for every test, and a cluster made once and copied."""
+"""A data directory for each test, with a cluster that is created once and copied."""
 
 import asyncio
 import shutil
@@ -10,13 +10,13 @@ import pytest
 
 from chatd.pg.account import Account, first_closed_dir
 from chatd.pg.binaries import candidates
-from chatd.pg.relocate import copy_programs
-from chatd.pg.server import start
-from tests.pg.users import ENV, NOBODY, Place, copy_data_dir
+from chatd.pg.binary_copy import copy_programs
+from chatd.pg.server import open_server
+from tests.pg.users import ENV, NOBODY, PgInstance, copy_data_dir
 
 
-def roomy_dir() -> Path:
-    """Memory if there is enough of it: copying a cluster on a disk takes a second."""
+def fast_dir() -> Path:
+    """In memory if there is enough: copying a cluster on a disk takes a second."""
     memory = Path("/dev/shm")
     if memory.is_dir() and shutil.disk_usage(memory).free > 2 * 1024**3:
         return memory
@@ -25,8 +25,8 @@ def roomy_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def open_dir() -> Iterator[Path]:
-    """A directory that any account can pass; pytest's own are closed to all but the owner."""
-    path = Path(tempfile.mkdtemp(prefix="chatd-pg-", dir=roomy_dir()))
+    """A directory that every account can enter; only the owner can enter pytest's own."""
+    path = Path(tempfile.mkdtemp(prefix="chatd-pg-", dir=fast_dir()))
     path.chmod(0o711)
     yield path
     shutil.rmtree(path)
@@ -41,57 +41,54 @@ def home(open_dir: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def everybodys(home: Path) -> Path:
-    """A directory in which any account can make things."""
+def world_writable_dir(home: Path) -> Path:
+    """A directory in which every account can create files."""
     home.chmod(0o1777)
     return home
 
 
 @pytest.fixture
-async def shared(everybodys: Path, open_bin_dir: Path) -> AsyncIterator[Place]:
-    """A place where any account can be the first."""
-    place = Place(everybodys / "pg", open_bin_dir)
-    yield place
-    await place.clean_up()
+async def shared_instance(
+    world_writable_dir: Path, open_bin_dir: Path
+) -> AsyncIterator[PgInstance]:
+    """An instance that any account can create."""
+    instance = PgInstance(world_writable_dir / "pg", open_bin_dir)
+    yield instance
+    await instance.clean_up()
 
 
 @pytest.fixture
-async def empty(home: Path) -> AsyncIterator[Place]:
-    """A place where nothing has been created yet."""
-    place = Place(home / "pg")
-    yield place
-    await place.clean_up()
+async def empty_instance(home: Path) -> AsyncIterator[PgInstance]:
+    """An instance without a data directory."""
+    instance = PgInstance(home / "pg")
+    yield instance
+    await instance.clean_up()
 
 
 @pytest.fixture(scope="session")
-def made(open_dir: Path) -> Path:
-    """A data directory with a finished cluster in it, to copy: initdb takes a second."""
+def prepared_data_dir(open_dir: Path) -> Path:
+    """A data directory with a cluster, to copy: initdb takes a second."""
 
-    async def make() -> None:
-        server = await start(Place(open_dir / "made").config(), ENV)
+    async def create() -> None:
+        server = await open_server(PgInstance(open_dir / "prepared").config(), ENV)
         await server.close()
 
-    asyncio.run(make())
-    return open_dir / "made"
+    asyncio.run(create())
+    return open_dir / "prepared"
 
 
 @pytest.fixture
-def copied(home: Path, made: Path) -> Path:
-    copy_data_dir(made, home / "pg")
-    return home / "pg"
-
-
-@pytest.fixture
-async def place(copied: Path) -> AsyncIterator[Place]:
-    """A place with a cluster that nobody uses yet."""
-    place = Place(copied)
-    yield place
-    await place.clean_up()
+async def instance(home: Path, prepared_data_dir: Path) -> AsyncIterator[PgInstance]:
+    """An instance with a cluster and without users."""
+    copy_data_dir(prepared_data_dir, home / "pg")
+    instance = PgInstance(home / "pg")
+    yield instance
+    await instance.clean_up()
 
 
 @pytest.fixture(scope="session")
 def open_bin_dir(open_dir: Path) -> Path:
-    """PostgreSQL's programs where any account can run them, also if the checkout is closed."""
+    """PostgreSQL's programs where every account can run them, even if the checkout is private."""
     bin_dir = candidates(None, ENV)[0]
     nobody = Account(name="nobody", uid=NOBODY, gid=NOBODY)
     if first_closed_dir(bin_dir, nobody) is None:

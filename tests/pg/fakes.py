@@ -1,4 +1,4 @@
-"""Stand-ins for PostgreSQL's programs: shell scripts in a bin directory of their own."""
+"""Fakes of PostgreSQL's programs: shell scripts in their own bin directory."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ exit 1
 
 
 def programs(bin_dir: Path, version: str = "18.6", initdb: str = "exit 1") -> Path:
-    """Programs that say this version, and an initdb that does this with the directory `$dir`."""
+    """Programs that print this version; initdb runs this script with its directory in `$dir`."""
     bin_dir.mkdir(parents=True)
     for name in PROGRAMS:
         body = initdb if name == "initdb" else "exit 1"

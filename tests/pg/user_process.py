@@ -1,8 +1,8 @@
-"""A process that uses the embedded database, driven by lines on its standard input.
+"""A process that uses the embedded database, controlled by lines on its standard input.
 
-It says `ready {dsn}` or `failed {why}`, then answers `ensure` with `up` or `failed {why}`. At the
-end of its input it leaves and says `left`. Run as root it can become another user first; by then
-everything is imported, so that user need not be able to read the checkout.
+It prints `ready {dsn}` or `failed {why}`, then answers `ensure` with `up` or `failed {why}`. At the
+end of its input it closes the server and prints `left`. As root it can switch to another user
+after the imports, so that this user need not be able to read the checkout.
 """
 
 import asyncio
@@ -13,59 +13,58 @@ from pathlib import Path
 
 import msgspec
 
-from chatd.pg.config import Config
-from chatd.pg.errors import PgError
-from chatd.pg.server import Server, start
+from chatd.pg.config import EmbeddedConfig, PgError
+from chatd.pg.server import PostgresServer, open_server
 
 
-class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    config: Config
+class UserOptions(msgspec.Struct, frozen=True, kw_only=True):
+    config: EmbeddedConfig
     env: dict[str, str]
     uid: int | None = None
 
 
-def say(word: str, text: str = "") -> None:
-    sys.stdout.write(f"{word} {msgspec.json.encode(text).decode()}\n")
+def reply(kind: str, text: str = "") -> None:
+    sys.stdout.write(f"{kind} {msgspec.json.encode(text).decode()}\n")
     sys.stdout.flush()
 
 
-def become(uid: int) -> None:
+def switch_user(uid: int) -> None:
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
 
 
-async def orders_from_input() -> asyncio.StreamReader:
+async def open_input() -> asyncio.StreamReader:
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     return reader
 
 
-async def obey(server: Server) -> None:
-    orders = await orders_from_input()
-    while (line := await orders.readline()) != b"":
+async def serve(server: PostgresServer) -> None:
+    commands = await open_input()
+    while (line := await commands.readline()) != b"":
         assert line == b"ensure\n"
         try:
-            await server.ensure()
+            await server.ensure_running()
         except PgError as error:
-            say("failed", str(error))
+            reply("failed", str(error))
         else:
-            say("up")
+            reply("up")
 
 
-async def main(orders: Orders) -> None:
+async def main(options: UserOptions) -> None:
     try:
-        server = await start(orders.config, orders.env)
+        server = await open_server(options.config, options.env)
     except PgError as error:
-        say("failed", str(error))
+        reply("failed", str(error))
         return
     try:
-        say("ready", server.dsn)
-        await obey(server)
+        reply("ready", server.dsn)
+        await serve(server)
     finally:
         await server.close()
-        say("left")
+        reply("left")
 
 
 def decode_path(kind: type, value: object) -> Path:
@@ -75,10 +74,10 @@ def decode_path(kind: type, value: object) -> Path:
 
 
 if __name__ == "__main__":
-    # Whoever runs the tests in the background may have had it ignored.
+    # A shell that runs the tests in the background ignores SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    given = msgspec.json.decode(sys.argv[1], type=Orders, dec_hook=decode_path)
-    if given.uid is not None:
+    options = msgspec.json.decode(sys.argv[1], type=UserOptions, dec_hook=decode_path)
+    if options.uid is not None:
         asyncio.run(asyncio.to_thread(str))  # Threads are imported on first use.
-        become(given.uid)
-    asyncio.run(main(given))
+        switch_user(options.uid)
+    asyncio.run(main(options))

@@ -1,4 +1,4 @@
-"""Processes that use one embedded database, for tests: start them, ask them, kill them."""
+"""Processes that use one embedded database, started and stopped by tests."""
 
 import asyncio
 import contextlib
@@ -14,57 +14,59 @@ from typing import Protocol, cast
 import asyncpg
 import msgspec
 
-from chatd.pg.config import Config
-from chatd.pg.places import Layout, choose_socket_dir
-from chatd.pg.pulse import Pulse, feel
-from chatd.pg.waiting import Patience
-from tests.pg.user_process import Orders
+from chatd.pg.config import EmbeddedConfig
+from chatd.pg.layout import ClusterLayout, choose_socket_dir
+from chatd.pg.locks import RealTimeBackoff
+from chatd.pg.probe import ServerState, probe_server
+from tests.pg.user_process import UserOptions
 
-ANSWER_S = 30.0
+REPLY_TIMEOUT_S = 30.0
 NOBODY = 65534
 AS_ROOT = os.geteuid() == 0
 ENV = {"PATH": os.defpath}
 QUICK: Mapping[str, str] = {"fsync": "off", "shared_buffers": "16MB", "max_connections": "20"}
 
 
-class Said(msgspec.Struct, frozen=True):
-    word: str
+class UserReply(msgspec.Struct, frozen=True):
+    kind: str
     text: str
 
 
-class User:
+class UserProcess:
     """One user process, the leader of its own process group."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def says(self) -> Said:
+    async def read_reply(self) -> UserReply:
         assert self._process.stdout is not None
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(REPLY_TIMEOUT_S):
             line = (await self._process.stdout.readline()).decode()
-        word, _, text = line.partition(" ")
-        return Said(word, msgspec.json.decode(text, type=str)) if word else Said("ended", "")
+        kind, _, text = line.partition(" ")
+        return (
+            UserReply(kind, msgspec.json.decode(text, type=str)) if kind else UserReply("ended", "")
+        )
 
     async def dsn(self) -> str:
-        said = await self.says()
-        assert said.word == "ready", said
-        return said.text
+        reply = await self.read_reply()
+        assert reply.kind == "ready", reply
+        return reply.text
 
     async def failure(self) -> str:
-        said = await self.says()
-        assert said.word == "failed", said
+        reply = await self.read_reply()
+        assert reply.kind == "failed", reply
         await self.end()
-        return said.text
+        return reply.text
 
-    async def ensure(self) -> Said:
+    async def ensure_running(self) -> UserReply:
         assert self._process.stdin is not None
         self._process.stdin.write(b"ensure\n")
-        return await self.says()
+        return await self.read_reply()
 
     async def leave(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        assert await self.says() == Said("left", "")
+        assert await self.read_reply() == UserReply("left", "")
         await self.end()
 
     def interrupt_group(self) -> None:
@@ -78,63 +80,67 @@ class User:
     async def end(self) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(REPLY_TIMEOUT_S):
             await self._process.wait()
 
 
-class Place:
-    """One data directory and everybody who uses it in one test."""
+class PgInstance:
+    """One data directory and the processes that use it in one test."""
 
     def __init__(self, data_dir: Path, bin_dir: Path | None = None) -> None:
         self.data_dir = data_dir
         self.bin_dir = bin_dir
-        self.ready_within_s = ANSWER_S
-        self.users: list[User] = []
+        self.ready_timeout_s = REPLY_TIMEOUT_S
+        self.users: list[UserProcess] = []
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ClusterLayout:
         owner = self.data_dir.stat().st_uid if self.data_dir.exists() else os.geteuid()
         socket_dir = choose_socket_dir(self.data_dir, owner=owner)
-        return Layout(data_dir=self.data_dir, socket_dir=socket_dir)
+        return ClusterLayout(data_dir=self.data_dir, socket_dir=socket_dir)
 
-    def config(self, **settings: str) -> Config:
-        wishes = {**QUICK, **settings}
-        return Config(
+    def config(self, **settings: str) -> EmbeddedConfig:
+        return EmbeddedConfig(
             data_dir=self.data_dir,
             bin_dir=self.bin_dir,
-            settings=wishes,
-            ready_within_s=self.ready_within_s,
+            settings={**QUICK, **settings},
+            ready_timeout_s=self.ready_timeout_s,
         )
 
-    async def user(self, config: Config | None = None, *, uid: int | None = None) -> User:
-        orders = Orders(config=config or self.config(), env=ENV, uid=uid)
+    async def user(
+        self, config: EmbeddedConfig | None = None, *, uid: int | None = None
+    ) -> UserProcess:
+        options = UserOptions(config=config or self.config(), env=ENV, uid=uid)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "tests.pg.user_process",
-            msgspec.json.encode(orders, enc_hook=str).decode(),
+            msgspec.json.encode(options, enc_hook=str).decode(),
             cwd=Path(__file__).parents[2],
             env={"PYTHONPATH": os.pathsep.join(sys.path)},  # The same code as the test.
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        user = User(process)
+        user = UserProcess(process)
         self.users.append(user)
         return user
 
     def postmaster(self) -> int:
         return int((self.layout.cluster / "postmaster.pid").read_text().splitlines()[0])
 
+    async def state(self) -> ServerState:
+        return await probe_server(self.layout.socket, timeout_s=REPLY_TIMEOUT_S)
+
     async def is_up(self) -> bool:
-        return await feel(self.layout.socket, within_s=ANSWER_S) is Pulse.ALIVE
+        return await self.state() is ServerState.ALIVE
 
     async def kill_postmaster(self) -> None:
         os.kill(self.postmaster(), signal.SIGKILL)
         await until(self.is_dead)
 
     async def is_dead(self) -> bool:
-        return await feel(self.layout.socket, within_s=ANSWER_S) is Pulse.DEAD
+        return await self.state() is ServerState.DEAD
 
     async def clean_up(self) -> None:
         for user in self.users:
@@ -151,30 +157,30 @@ def copy_data_dir(source: Path, target: Path) -> None:
 
 
 async def until(condition: Callable[[], Coroutine[None, None, bool]]) -> None:
-    patience = Patience(ANSWER_S)
+    backoff = RealTimeBackoff(REPLY_TIMEOUT_S)
     while not await condition():
-        assert await patience.again(), f"{condition} has not come true"
+        assert await backoff.wait(), f"{condition} is still false"
 
 
-class Session(Protocol):
+class UserSession(Protocol):
     async def fetchval(self, query: str) -> object: ...
     async def close(self) -> None: ...
     def terminate(self) -> None: ...
 
 
-class Connect(Protocol):
-    async def __call__(self, dsn: str, *, timeout: float) -> Session: ...
+class UserConnect(Protocol):
+    async def __call__(self, dsn: str, *, timeout: float) -> UserSession: ...
 
 
 _connect = cast(
-    "Connect",
+    "UserConnect",
     asyncpg.connect,  # pyright: ignore[reportUnknownMemberType]
 )
 
 
 async def fetch(dsn: str, query: str) -> object:
-    """The one value that the query returns, over a connection of its own."""
-    connection = await _connect(dsn, timeout=ANSWER_S)
+    """The single value that the query returns, on a new connection."""
+    connection = await _connect(dsn, timeout=REPLY_TIMEOUT_S)
     try:
         return await connection.fetchval(query)
     finally:
@@ -182,9 +188,9 @@ async def fetch(dsn: str, query: str) -> object:
 
 
 @contextlib.asynccontextmanager
-async def a_backend(dsn: str) -> AsyncGenerator[int]:
-    """The process id of a server process that stays until it is killed."""
-    connection = await _connect(dsn, timeout=ANSWER_S)
+async def open_backend(dsn: str) -> AsyncGenerator[int]:
+    """The pid of a backend that runs until it is killed."""
+    connection = await _connect(dsn, timeout=REPLY_TIMEOUT_S)
     try:
         pid = await connection.fetchval("SELECT pg_backend_pid()")
         assert isinstance(pid, int)

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from chatd.pg.config import Config
-from chatd.pg.server import Server, start
+from chatd.pg.config import EmbeddedConfig
+from chatd.pg.server import PostgresServer, open_server
 from chatd.store import migrate
 from tests.support.database import scratch_space
 
@@ -17,7 +17,7 @@ SMALL: Final = {"shared_buffers": "16MB", "max_connections": "40", "fsync": "on"
 
 
 class MortalServer:
-    def __init__(self, server: Server, data_dir: Path) -> None:
+    def __init__(self, server: PostgresServer, data_dir: Path) -> None:
         self._server = server
         self._data_dir = data_dir
 
@@ -31,7 +31,7 @@ class MortalServer:
         os.kill(int(lock.read_text().splitlines()[0]), signal.SIGKILL)
 
     async def revive(self) -> None:
-        await self._server.ensure()
+        await self._server.ensure_running()
 
 
 @asynccontextmanager
@@ -40,7 +40,7 @@ async def mortal_server() -> AsyncGenerator[MortalServer]:
     with tempfile.TemporaryDirectory(prefix="chatd-mortal-", dir=scratch_space()) as home:
         os.chmod(home, 0o711)  # the server may run under another account
         data_dir = Path(home) / "pg"
-        server = await start(Config(data_dir=data_dir, settings=SMALL), os.environ)
+        server = await open_server(EmbeddedConfig(data_dir=data_dir, settings=SMALL), os.environ)
         try:
             await migrate.up(server.dsn)
             yield MortalServer(server, data_dir)

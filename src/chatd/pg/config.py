@@ -1,7 +1,7 @@
-"""What the embedded server is told: the caller's wishes and our settings for a small server.
+"""The embedded server's configuration, its PostgreSQL settings, and the error of this package.
 
-Owns names and values only. Settings go on the server's command line and not into its
-configuration file, so that a newer chatd can change them for an existing cluster.
+Settings go on the server's command line and not into its configuration file, so that a newer chatd
+can change them for an existing cluster.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ import msgspec
 
 USER: Final = "chatd"
 DATABASE: Final = "chatd"
-PORT: Final = 5432  # Part of the socket's file name; nothing listens on the network.
-OLDEST_MAJOR: Final = 15
+PORT: Final = 5432  # Only part of the socket's file name: the server opens no TCP port.
+MIN_POSTGRES_MAJOR: Final = 15
 
 SETTINGS: Final[Mapping[str, str]] = {
     "max_connections": "200",
@@ -21,7 +21,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "timezone": "UTC",
     "log_timezone": "UTC",
     "log_line_prefix": "%m [%p] ",
-    # One line every five minutes for ever says nothing; warnings and errors stay.
+    # Checkpoints would log a line every five minutes. Warnings and errors are still logged.
     "log_checkpoints": "off",
     "jit": "off",
     # Files in the cluster instead of /dev/shm, which is tiny in containers, and which systemd
@@ -31,37 +31,41 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """The caller's wishes. Everything left out has a default that works.
+class PgError(Exception):
+    """The database cannot be used. The message tells the operator what is wrong and what to do."""
 
-    `database_url` names a server that somebody else runs; then nothing is supervised.
-    `settings` are PostgreSQL settings that override ours. Processes that share a data directory
-    share one server: the settings of the one that starts it hold.
-    `ready_within_s` is how long a server may take to recover after a crash before we give up
-    waiting for it; it goes on recovering all the same.
+
+class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Which database to use; every field has a default that works.
+
+    `database_url` names an external server, which chatd does not supervise.
+    `settings` override our PostgreSQL settings. Processes that share a data directory share one
+    server, with the settings of the process that started it.
+    `ready_timeout_s` bounds the wait for a server that recovers after a crash. The server goes on
+    recovering after the timeout.
     """
 
     database_url: str | None = None
     data_dir: Path | None = None
     bin_dir: Path | None = None
     settings: Mapping[str, str] = {}
-    ready_within_s: float = 120.0
+    ready_timeout_s: float = 120.0
 
 
-def server_settings(socket_dir: Path, wishes: Mapping[str, str]) -> dict[str, str]:
-    """Ours, overridden by the caller's, overridden by what the supervisor depends on."""
+def server_settings(socket_dir: Path, overrides: Mapping[str, str]) -> dict[str, str]:
+    """Our defaults, then the caller's overrides, then the values that this package depends on."""
     fixed = {
         "listen_addresses": "",
         "port": str(PORT),
         "unix_socket_directories": str(socket_dir),
         "unix_socket_permissions": "0700",
-        # Standard error is the log file that we bound; a second writer would escape the bound.
+        # Standard error is the log file that chatd bounds; the collector's files would grow.
         "logging_collector": "off",
         "log_destination": "stderr",
     }
-    return {**SETTINGS, **wishes, **fixed}
+    return {**SETTINGS, **overrides, **fixed}
 
 
-def wants_durability(wishes: Mapping[str, str]) -> bool:
-    """False when the caller has turned fsync off: then initdb need not sync either."""
-    return wishes.get("fsync", "on").strip().lower() not in {"off", "false", "no", "0"}
+def is_durable(settings: Mapping[str, str]) -> bool:
+    """False when the settings turn fsync off: then initdb need not sync either."""
+    return settings.get("fsync", "on").strip().lower() not in {"off", "false", "no", "0"}

@@ -1,151 +1,244 @@
-"""Starting and stopping the server process. Behind the gate only.
+"""Start and stop the server process, clear a dead server's lock file, bound the server's log.
 
-Does not decide when: `server` does.
+Call `start_server` and `stop_server` under the start/stop lock.
 """
 
 import contextlib
+import os
+import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from chatd.pg import remains
 from chatd.pg.account import Account
 from chatd.pg.binaries import Binaries
-from chatd.pg.config import server_settings
-from chatd.pg.dirs import OwnFile, make_private_dir
-from chatd.pg.errors import PgError
-from chatd.pg.log import bound_log, end_of_log, log_size, open_log, read_since
-from chatd.pg.places import Layout
-from chatd.pg.process import last_lines, launch, run
-from chatd.pg.pulse import Pulse, feel, is_usable
-from chatd.pg.waiting import Patience
+from chatd.pg.config import PgError, server_settings
+from chatd.pg.directories import OwnedFile, create_private_dir, open_file
+from chatd.pg.layout import ClusterLayout
+from chatd.pg.locks import RealTimeBackoff
+from chatd.pg.probe import ServerState, is_usable, probe_server
+from chatd.pg.process import DetachedProcess, last_lines, run
 
-START_S: Final = 30.0  # A killed server's last backends keep its memory for a second or two.
-STARTS: Final = 3
-ANSWER_S: Final = 2.0
-SILENCE_S: Final = 15.0
-FAST_STOP_S: Final = 30
-IMMEDIATE_STOP_S: Final = 10
+START_TIMEOUT_S: Final = 30.0  # Backends of a killed server hold its memory for a second or two.
+MAX_START_ATTEMPTS: Final = 3
+PROBE_TIMEOUT_S: Final = 2.0
+MAX_UNRESPONSIVE_S: Final = 15.0
+FAST_STOP_TIMEOUT_S: Final = 30
+IMMEDIATE_STOP_TIMEOUT_S: Final = 10
+MAX_LOG_BYTES: Final = 8 * 1024 * 1024
+ROTATED_LOG_BYTES: Final = 1024 * 1024
+LOG_TAIL_BYTES: Final = 16 * 1024
+PROC: Final = Path("/proc")
 
 
-class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is settled before a server is started."""
+class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is decided before a server is started."""
 
-    layout: Layout
+    layout: ClusterLayout
     binaries: Binaries
     account: Account | None
     settings: Mapping[str, str]
-    ready_within_s: float
+    ready_timeout_s: float
 
 
 class StillRecovering(PgError):
-    """The server must not be stopped: it would have to begin again, and never come to the end."""
+    """Do not stop the server: its recovery would begin again and never end."""
 
 
-async def is_up(site: Site) -> bool:
-    """Whether a server listens here. One that listens and does not answer is not a dead one."""
-    patience = Patience(SILENCE_S)
-    while (pulse := await feel(site.layout.socket, within_s=ANSWER_S)) is Pulse.SILENT:
-        if not await patience.again():
+async def is_up(plan: ServerPlan) -> bool:
+    """Whether a server runs. Raises if one listens and does not answer: it may not be dead."""
+    backoff = RealTimeBackoff(MAX_UNRESPONSIVE_S)
+    while (state := await _probe(plan)) is ServerState.SILENT:
+        if not await backoff.wait():
             raise PgError(
-                f"The PostgreSQL server of {site.layout.cluster} listens but does not answer. "
+                f"The PostgreSQL server of {plan.layout.cluster} listens but does not answer. "
                 "Its process may be stopped or the machine overloaded. Its pid is in "
                 "postmaster.pid there."
             )
-    return pulse is Pulse.ALIVE
+    return state is ServerState.ALIVE
 
 
-async def bring_up(site: Site) -> None:
-    """Return when the database can be used: join a server, or start one and see it recover."""
-    patience = Patience(site.ready_within_s)
+async def _probe(plan: ServerPlan) -> ServerState:
+    return await probe_server(plan.layout.socket, timeout_s=PROBE_TIMEOUT_S)
+
+
+async def start_server(plan: ServerPlan) -> None:
+    """Join a running server or start one; return when the database can be used."""
+    backoff = RealTimeBackoff(plan.ready_timeout_s)
     starts = 0
     while True:
-        if not await is_up(site):
-            if starts == STARTS:
-                raise PgError(f"PostgreSQL starts and dies again. {end_of_log(site.layout)}")
+        if not await is_up(plan):
+            if starts == MAX_START_ATTEMPTS:
+                raise PgError(f"PostgreSQL starts and dies again. {end_of_log(plan.layout)}")
             starts += 1
-            await _start(site)
-        if await is_usable(site.layout.socket_dir):
+            await _start(plan)
+        if await is_usable(plan.layout.socket_dir):
             return
-        if not await patience.again():
+        if not await backoff.wait():
             raise StillRecovering(
-                f"PostgreSQL has been recovering for {site.ready_within_s:.0f} s and is not ready "
-                f"yet. It goes on by itself: try again later. {end_of_log(site.layout)}"
+                f"PostgreSQL has been recovering for {plan.ready_timeout_s:.0f} s and is not ready "
+                f"yet. Recovery continues: try again later. {end_of_log(plan.layout)}"
             )
 
 
-async def _start(site: Site) -> None:
-    """Start a server where none listens, trying again while a dead one is still leaving."""
-    patience = Patience(START_S)
-    while not await _try_start(site, patience):
-        if not await patience.again():
+async def _start(plan: ServerPlan) -> None:
+    """Retry while processes of a dead server still exit."""
+    backoff = RealTimeBackoff(START_TIMEOUT_S)
+    while not await _try_start(plan, backoff):
+        if not await backoff.wait():
             raise PgError(
-                f"PostgreSQL could not be started within {START_S:.0f} s: remains of an earlier "
-                f"server hold {site.layout.cluster}. {end_of_log(site.layout)}"
+                f"PostgreSQL could not be started within {START_TIMEOUT_S:.0f} s: processes of an "
+                f"earlier server still use {plan.layout.cluster}. {end_of_log(plan.layout)}"
             )
 
 
-async def _try_start(site: Site, patience: Patience) -> bool:
-    """True when it listens, False when it may help to try again."""
+async def _try_start(plan: ServerPlan, backoff: RealTimeBackoff) -> bool:
+    """True when the server listens, False when a retry may succeed."""
     try:
-        # Again for every start: a temporary directory may have been swept.
-        make_private_dir(site.layout.socket_dir, site.account)
-        remains.clear(site.layout)
-        bound_log(site.layout)
-        with contextlib.closing(open_log(site.layout)) as log:
-            return await _launch_and_watch(site, log, patience)
+        # At every start: a cleaner of temporary directories may have removed it.
+        create_private_dir(plan.layout.socket_dir, plan.account)
+        remove_stale_lock(plan.layout)
+        bound_log(plan.layout)
+        with contextlib.closing(open_log(plan.layout)) as log:
+            return await _launch_and_watch(plan, log, backoff)
     except OSError as error:
-        raise PgError(f"Cannot start PostgreSQL in {site.layout.data_dir}: {error}.") from error
+        raise PgError(f"Cannot start PostgreSQL in {plan.layout.data_dir}: {error}.") from error
 
 
-async def _launch_and_watch(site: Site, log: OwnFile, patience: Patience) -> bool:
-    begin = log_size(log)
-    process = launch(server_command(site), run_as=site.account, log_fd=log.fd)
+async def _launch_and_watch(plan: ServerPlan, log: OwnedFile, backoff: RealTimeBackoff) -> bool:
+    begin = _size(log)
+    process = DetachedProcess(server_command(plan), run_as=plan.account, log_fd=log.fd)
     try:
-        while await feel(site.layout.socket, within_s=ANSWER_S) is not Pulse.ALIVE:
+        while await _probe(plan) is not ServerState.ALIVE:
             if process.exited:
-                said = read_since(log, begin)
-                if may_pass(said):
+                output = _read_since(log, begin)
+                if is_transient(output):
                     return False
-                raise PgError(explain_failed_start(site.layout, said))
-            if not await patience.again():
-                raise PgError(f"PostgreSQL does not answer. {end_of_log(site.layout)}")
+                raise PgError(explain_failed_start(plan.layout, output))
+            if not await backoff.wait():
+                raise PgError(f"PostgreSQL does not answer. {end_of_log(plan.layout)}")
     except BaseException:
-        process.stop()  # Nobody else would: it has no user yet.
+        process.stop()  # It has no user yet, so no other process would stop it.
         raise
     return True
 
 
-def server_command(site: Site) -> list[str]:
-    settings = server_settings(site.layout.socket_dir, site.settings)
+def server_command(plan: ServerPlan) -> list[str]:
+    settings = server_settings(plan.layout.socket_dir, plan.settings)
     options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-    return [str(site.binaries.program("postgres")), "-D", str(site.layout.cluster), *options]
+    return [str(plan.binaries.program("postgres")), "-D", str(plan.layout.cluster), *options]
 
 
-def may_pass(log: str) -> bool:
-    """Whether the refusal is about remains of an earlier server, which go away by themselves."""
+def is_transient(log: str) -> bool:
+    """Whether the start failed because processes of an earlier server have not exited yet."""
     return "is still in use" in log or ("lock file" in log and "already exists" in log)
 
 
-def explain_failed_start(layout: Layout, log: str) -> str:
+def explain_failed_start(layout: ClusterLayout, log: str) -> str:
     if not log.strip():
-        return f"PostgreSQL ended at once without a word in {layout.log}. Is the disk full?"
+        return f"PostgreSQL exited at once and wrote nothing to {layout.log}. Is the disk full?"
     return f"PostgreSQL did not start. {layout.log} says:\n{last_lines(log)}"
 
 
-async def stop_server(site: Site) -> None:
-    """Fast shutdown: open transactions roll back, everything committed is written."""
-    said = ""
-    for mode, seconds in (("fast", FAST_STOP_S), ("immediate", IMMEDIATE_STOP_S)):
-        # As the account, so that as root we never signal a process that is not the account's.
-        argv = [site.binaries.program("pg_ctl"), "stop", "-D", site.layout.cluster]
+async def stop_server(plan: ServerPlan) -> None:
+    """Fast shutdown: open transactions roll back, committed data is written."""
+    output = ""
+    for mode, seconds in (("fast", FAST_STOP_TIMEOUT_S), ("immediate", IMMEDIATE_STOP_TIMEOUT_S)):
+        # Run as the account: as root, a wrong pid could signal another account's process.
+        argv = [plan.binaries.program("pg_ctl"), "stop", "-D", plan.layout.cluster]
         argv += ["-m", mode, "-w", "-t", str(seconds)]
         try:
-            done = await run(argv, run_as=site.account, timeout_s=seconds + 5)
+            done = await run(argv, run_as=plan.account, timeout_s=seconds + 5)
         except OSError as error:
             raise PgError(f"Cannot stop PostgreSQL: {error}.") from error
-        if done.code == 0 or await feel(site.layout.socket, within_s=ANSWER_S) is Pulse.DEAD:
+        if done.code == 0 or await _probe(plan) is ServerState.DEAD:
             return
-        said = last_lines(done.output)
-    raise PgError(f"PostgreSQL did not stop: {said}. {end_of_log(site.layout)}")
+        output = last_lines(done.output)
+    raise PgError(f"PostgreSQL did not stop: {output}. {end_of_log(plan.layout)}")
+
+
+def remove_stale_lock(layout: ClusterLayout) -> None:
+    """Clear a dead server's lock file and socket, under the start/stop lock, if no server listens.
+
+    PostgreSQL only checks whether any process has the pid in its lock file. After a container
+    restart another process may have that pid, and without an init process a zombie keeps it:
+    PostgreSQL would then refuse to start for good. The file itself stays, because it also names
+    the shared memory by which PostgreSQL detects backends of the dead server. Does nothing if a
+    server may still run.
+    """
+    lock = layout.cluster / "postmaster.pid"
+    try:
+        lines = lock.read_text().splitlines(keepends=True)
+        pid = abs(int(lines[0])) if lines else None  # Negative: single-user mode.
+    except FileNotFoundError:
+        pid, lines = None, []
+    except ValueError:
+        return  # Not written by PostgreSQL, which will refuse it with a better message.
+    if pid is not None and not is_stale_pid(pid, layout.cluster):
+        return
+    if lines:
+        # PostgreSQL ignores the pid of its own parent.
+        _replace(lock, "".join([f"{os.getpid()}\n", *lines[1:]]))
+    else:
+        lock.unlink(missing_ok=True)
+    for name in (layout.socket, layout.socket.with_name(f"{layout.socket.name}.lock")):
+        name.unlink(missing_ok=True)
+
+
+def is_stale_pid(pid: int, cluster: Path, proc: Path = PROC) -> bool:
+    """Whether the pid is certainly not a server of this cluster (a server's cwd is its cluster)."""
+    if not (proc / "self").exists():
+        return False
+    process = proc / str(pid)
+    try:
+        state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+        return state in {"Z", "X"} or os.readlink(process / "cwd") != str(cluster.resolve())
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except OSError:
+        return False
+
+
+def _replace(path: Path, text: str) -> None:
+    """Atomic, and keeps the owner: the server's account must be able to write the file."""
+    owner = path.lstat()
+    new = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(text)
+        if os.geteuid() == 0:
+            os.fchown(fd, owner.st_uid, owner.st_gid)
+    new.rename(path)
+
+
+def open_log(layout: ClusterLayout) -> OwnedFile:
+    return open_file(layout.log, os.O_RDWR | os.O_APPEND)
+
+
+def bound_log(layout: ClusterLayout, max_bytes: int = MAX_LOG_BYTES) -> None:
+    """Past the limit, copy the end to `server.log.1` and truncate: the server keeps it open."""
+    with contextlib.closing(open_log(layout)) as log:
+        size = _size(log)
+        if size <= max_bytes:
+            return
+        end = os.pread(log.fd, ROTATED_LOG_BYTES, max(0, size - ROTATED_LOG_BYTES))
+        old = open_file(layout.log.with_name("server.log.1"), os.O_WRONLY | os.O_TRUNC)
+        with contextlib.closing(old):
+            os.write(old.fd, end)
+        os.ftruncate(log.fd, 0)
+
+
+def end_of_log(layout: ClusterLayout) -> str:
+    with contextlib.closing(open_log(layout)) as log:
+        return f"{layout.log} ends with:\n{last_lines(_read_since(log, 0))}"
+
+
+def _size(log: OwnedFile) -> int:
+    return os.fstat(log.fd).st_size
+
+
+def _read_since(log: OwnedFile, position: int) -> str:
+    begin = max(position, _size(log) - LOG_TAIL_BYTES)
+    return os.pread(log.fd, LOG_TAIL_BYTES, begin).decode(errors="replace")

@@ -1,7 +1,7 @@
-"""Running PostgreSQL's programs: bounded, in their own session, as the right account.
+"""Run PostgreSQL's programs: with a timeout, in their own session, as the server's account.
 
 Plain `subprocess` in threads: an asyncio transport kills its process when it is closed, and the
-server must outlive us.
+server must outlive this process.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ from typing import Final
 import msgspec
 
 from chatd.pg.account import Account
-from chatd.pg.errors import PgError
+from chatd.pg.config import PgError
 
-# Nothing of the caller's environment: PGPORT, LC_ALL or LD_PRELOAD would reach the server.
+# Not the caller's environment: PGPORT, LC_ALL or LD_PRELOAD would reach the server.
 ENVIRONMENT: Final[Mapping[str, str]] = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LC_ALL": "C",
     "TZ": "UTC",
 }
-KILL_WAIT_S: Final = 5.0
+KILL_TIMEOUT_S: Final = 5.0
 
 
-class Finished(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
     code: int
     output: str
 
@@ -37,33 +37,32 @@ def last_lines(text: str, count: int = 8) -> str:
     return "\n".join(text.strip().splitlines()[-count:])
 
 
-async def run(argv: Sequence[str | Path], *, run_as: Account | None, timeout_s: float) -> Finished:
-    """Run to the end and return what it said. OSError when it cannot be executed at all."""
+async def run(
+    argv: Sequence[str | Path], *, run_as: Account | None, timeout_s: float
+) -> ProcessResult:
+    """Run a program to its end. Raises OSError when it cannot be executed."""
     process = _spawn(argv, run_as=run_as, output=subprocess.PIPE)
     try:
         output = await asyncio.to_thread(_communicate, process, timeout_s)
     except subprocess.TimeoutExpired:
         raise PgError(f"{argv[0]} did not finish within {timeout_s:.0f} s.") from None
     finally:
-        _kill(process)  # Only does something when this task was cancelled.
-    return Finished(code=process.returncode, output=output.decode(errors="replace"))
+        _kill(process)  # It still runs only if this task was cancelled.
+    return ProcessResult(code=process.returncode, output=output.decode(errors="replace"))
 
 
-def launch(argv: Sequence[str | Path], *, run_as: Account | None, log_fd: int) -> "Launched":
-    """Start a process that is to outlive us, its output going to the log."""
-    return Launched(_spawn(argv, run_as=run_as, output=log_fd))
+class DetachedProcess:
+    """A process that outlives this one and writes its output to the log.
 
+    A thread reaps it: PostgreSQL would take a zombie for a running server and refuse to start.
+    """
 
-class Launched:
-    """A process we started and do not own. A thread reaps it, so that it never stays a zombie:
-    PostgreSQL would take the zombie for a running server and refuse to start."""
-
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self._process = process
-        threading.Thread(target=process.wait, name="postmaster-reaper", daemon=True).start()
+    def __init__(self, argv: Sequence[str], *, run_as: Account | None, log_fd: int) -> None:
+        self._process = _spawn(argv, run_as=run_as, output=log_fd)
+        threading.Thread(target=self._process.wait, name="postmaster-reaper", daemon=True).start()
 
     def stop(self) -> None:
-        """Fast shutdown. Asking a process that is gone does nothing."""
+        """Request a fast shutdown. Does nothing once the process has exited."""
         self._process.send_signal(signal.SIGINT)
 
     @property
@@ -79,10 +78,10 @@ def _spawn(
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
-        cwd="/",  # Ours may be a directory that the account cannot enter.
+        cwd="/",  # The account may not be able to enter our working directory.
         env=ENVIRONMENT,
-        start_new_session=True,  # A Ctrl-C in our terminal is for us.
-        close_fds=True,  # Our locks stay ours.
+        start_new_session=True,  # A Ctrl-C in the terminal must not reach the server.
+        close_fds=True,  # The server must not inherit our locks.
         user=None if run_as is None else run_as.uid,
         group=None if run_as is None else run_as.gid,
         extra_groups=None if run_as is None else [],
@@ -95,7 +94,7 @@ def _communicate(process: "subprocess.Popen[bytes]", timeout_s: float) -> bytes:
         return process.communicate(timeout=timeout_s)[0]
     except subprocess.TimeoutExpired:
         _kill(process)
-        process.communicate(timeout=KILL_WAIT_S)
+        process.communicate(timeout=KILL_TIMEOUT_S)
         raise
 
 

@@ -1,7 +1,7 @@
-"""The door of this package: start or join the database, keep it up, leave it.
+"""Open the database: an external server, or the embedded server that several processes share.
 
-Several processes share one server. The first starts it, the last to leave stops it, and any of
-them restarts it when it has died.
+The first process starts the embedded server, the last one to close stops it, and any of them
+restarts it after it has died.
 """
 
 import asyncio
@@ -11,41 +11,51 @@ import os
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from chatd.pg import binaries, cluster, relocate
 from chatd.pg.account import Account, choose_account
-from chatd.pg.config import Config, wants_durability
-from chatd.pg.dirs import make_data_dir, make_private_dir, require_way, unusable
-from chatd.pg.errors import PgError
-from chatd.pg.locks import GateBusy, Membership, gate
-from chatd.pg.log import bound_log
-from chatd.pg.places import Layout, address, choose_data_dir, choose_socket_dir
-from chatd.pg.postmaster import Site, StillRecovering, bring_up, is_up, stop_server
+from chatd.pg.binaries import find_binaries
+from chatd.pg.binary_copy import copy_for_account, remove_other_copies
+from chatd.pg.cluster import create_cluster, require_cluster
+from chatd.pg.config import EmbeddedConfig, PgError, is_durable
+from chatd.pg.directories import (
+    create_data_dir,
+    create_private_dir,
+    directory_error,
+    require_reachable,
+)
+from chatd.pg.layout import ClusterLayout, choose_data_dir, choose_socket_dir, connection_url
+from chatd.pg.locks import LockTimeout, UserLock, start_stop_lock
+from chatd.pg.postmaster import (
+    ServerPlan,
+    StillRecovering,
+    bound_log,
+    is_up,
+    start_server,
+    stop_server,
+)
 
 log: Final = logging.getLogger(__name__)
 
-LEAVE_WAIT_S: Final = 20.0
+LEAVE_TIMEOUT_S: Final = 20.0
 
 
-class Server(Protocol):
-    """A database to connect to."""
-
+class PostgresServer(Protocol):
     @property
     def dsn(self) -> str: ...
 
-    async def ensure(self) -> None:
-        """Restart the database if it has died, and return when it can be used. Cheap if it lives.
+    async def ensure_running(self) -> None:
+        """Restart the server if it has died, and return when it is usable. Cheap if it runs.
 
-        One that recovers by itself counts as alive: connecting has to be retried anyway.
+        A server in recovery counts as running: clients must retry connecting anyway.
         """
         ...
 
     async def close(self) -> None:
-        """Leave. The last user stops the server. A second call does nothing."""
+        """Stop using the server; the last user stops it. A second call does nothing."""
         ...
 
 
-class External:
-    """A server that somebody else runs: there is nothing to do for it."""
+class ExternalServer:
+    """A server that the operator runs; chatd does not start or stop it."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -54,122 +64,123 @@ class External:
     def dsn(self) -> str:
         return self._dsn
 
-    async def ensure(self) -> None:
+    async def ensure_running(self) -> None:
         pass
 
     async def close(self) -> None:
         pass
 
 
-class Embedded:
-    """Our place at a shared server."""
+class EmbeddedServer:
+    """This process's use of the shared server."""
 
-    def __init__(self, site: Site, membership: Membership) -> None:
-        self._site = site
-        self._membership = membership
-        self._turn = asyncio.Lock()
+    def __init__(self, plan: ServerPlan, user_lock: UserLock) -> None:
+        self._plan = plan
+        self._user_lock = user_lock
+        self._mutex = asyncio.Lock()
         self._closed = False
 
     @property
     def dsn(self) -> str:
-        return address(self._site.layout.socket_dir)
+        return connection_url(self._plan.layout.socket_dir)
 
-    async def ensure(self) -> None:
-        async with self._turn:
+    async def ensure_running(self) -> None:
+        async with self._mutex:
             if self._closed:
                 raise PgError("This process has left the database.")
-            if await is_up(self._site):
-                with contextlib.suppress(PgError, OSError):  # Not worth failing for.
-                    bound_log(self._site.layout)
+            if await is_up(self._plan):
+                with contextlib.suppress(PgError, OSError):  # A long log is not a failure.
+                    bound_log(self._plan.layout)
                 return
-            async with gate(self._site.layout.gate):
-                # Never initdb here: a cluster that has vanished is a loss that must be seen.
-                cluster.require(self._site.layout.cluster)
-                await bring_up(self._site)
-            log.warning("the embedded database had gone and is up again")
+            async with start_stop_lock(self._plan.layout.start_stop_lock):
+                # Never initdb here: an empty database would hide the loss of a cluster.
+                require_cluster(self._plan.layout.cluster)
+                await start_server(self._plan)
+            log.warning("the embedded database had died and was restarted")
 
     async def close(self) -> None:
-        async with self._turn:
+        async with self._mutex:
             if self._closed:
                 return
             self._closed = True
+            lock = start_stop_lock(self._plan.layout.start_stop_lock, timeout_s=LEAVE_TIMEOUT_S)
             try:
-                async with gate(self._site.layout.gate, within_s=LEAVE_WAIT_S):
-                    await _leave(self._site, self._membership)
-            except GateBusy:
-                pass  # Held for long only by somebody who is starting it, and so is a user.
+                async with lock:
+                    await _leave(self._plan, self._user_lock)
+            except LockTimeout:
+                pass  # Only a process that starts the server holds it so long, and it is a user.
             finally:
-                self._membership.leave()
+                self._user_lock.release()
 
 
-async def start(config: Config, env: Mapping[str, str]) -> Server:
-    """Find the database by `config`, start it if nobody has, and hold on to it until `close`."""
+async def open_server(config: EmbeddedConfig, env: Mapping[str, str]) -> PostgresServer:
+    """Use the configured server, starting it if it does not run, until `close`."""
     if config.database_url is not None:
-        return External(config.database_url)
-    layout, account = await asyncio.to_thread(_settle, config, env)
+        return ExternalServer(config.database_url)
+    layout, account = await asyncio.to_thread(_choose_layout, config, env)
     if account is not None:
-        await require_way(layout.data_dir, account)
+        await require_reachable(layout.data_dir, account)
     try:
-        await asyncio.to_thread(make_data_dir, layout.data_dir, account)
+        await asyncio.to_thread(create_data_dir, layout.data_dir, account)
     except OSError as error:
-        raise unusable(layout.data_dir, error) from error
-    async with gate(layout.gate):
-        return await _join(await _survey(config, env, layout, account))
+        raise directory_error(layout.data_dir, error) from error
+    async with start_stop_lock(layout.start_stop_lock):
+        return await _join(await _build_plan(config, env, layout, account))
 
 
-def _settle(config: Config, env: Mapping[str, str]) -> tuple[Layout, Account | None]:
+def _choose_layout(
+    config: EmbeddedConfig, env: Mapping[str, str]
+) -> tuple[ClusterLayout, Account | None]:
     uid = os.geteuid()
-    wish = choose_data_dir(config.data_dir, env, uid=uid)
+    chosen = choose_data_dir(config.data_dir, env, uid=uid)
     try:
-        data_dir = wish.resolve()
+        data_dir = chosen.resolve()
         owner = data_dir.stat().st_uid if data_dir.exists() else uid
         socket_dir = choose_socket_dir(data_dir, owner=owner)
-        layout = Layout(data_dir=data_dir, socket_dir=socket_dir)
+        layout = ClusterLayout(data_dir=data_dir, socket_dir=socket_dir)
         return layout, choose_account(layout, uid=uid)
     except OSError as error:
-        raise unusable(wish, error) from error
+        raise directory_error(chosen, error) from error
 
 
-async def _survey(
-    config: Config, env: Mapping[str, str], layout: Layout, account: Account | None
-) -> Site:
-    found = await binaries.find(config.bin_dir, env, account=account, cluster=layout.cluster)
-    found = await relocate.within_reach(
-        found, layout.data_dir, account, durable=wants_durability(config.settings)
-    )
-    return Site(
+async def _build_plan(
+    config: EmbeddedConfig, env: Mapping[str, str], layout: ClusterLayout, account: Account | None
+) -> ServerPlan:
+    found = await find_binaries(config.bin_dir, env, account=account, cluster=layout.cluster)
+    durable = is_durable(config.settings)
+    return ServerPlan(
         layout=layout,
-        binaries=found,
+        binaries=await copy_for_account(found, layout.data_dir, account, durable=durable),
         account=account,
         settings=config.settings,
-        ready_within_s=config.ready_within_s,
+        ready_timeout_s=config.ready_timeout_s,
     )
 
 
-async def _join(site: Site) -> Embedded:
-    make_private_dir(site.layout.socket_dir, site.account)
-    membership = Membership(site.layout.users)
+async def _join(plan: ServerPlan) -> EmbeddedServer:
+    create_private_dir(plan.layout.socket_dir, plan.account)
+    user_lock = UserLock(plan.layout.users_lock)
     try:
-        if not site.layout.cluster.exists():
-            durable = wants_durability(site.settings)
-            await cluster.create(site.layout, site.binaries, site.account, durable=durable)
-        if not await is_up(site):
-            relocate.remove_other_copies(site.layout.data_dir, site.binaries.bin_dir)
-        await bring_up(site)
+        if not plan.layout.cluster.exists():
+            durable = is_durable(plan.settings)
+            await create_cluster(plan.layout, plan.binaries, plan.account, durable=durable)
+        if not await is_up(plan):
+            remove_other_copies(plan.layout.data_dir, plan.binaries.bin_dir)
+        await start_server(plan)
     except StillRecovering:
-        membership.leave()
+        user_lock.release()
         raise
     except BaseException:
-        # We may have got as far as starting it, and nobody else may want it.
+        # The server may already run, without any other user.
         with contextlib.suppress(PgError):
-            await _leave(site, membership)
+            await _leave(plan, user_lock)
         raise
-    return Embedded(site, membership)
+    return EmbeddedServer(plan, user_lock)
 
 
-async def _leave(site: Site, membership: Membership) -> None:
+async def _leave(plan: ServerPlan, user_lock: UserLock) -> None:
     try:
-        if membership.is_last() and await is_up(site):
-            await stop_server(site)
+        if user_lock.is_last() and await is_up(plan):
+            await stop_server(plan)
     finally:
-        membership.leave()
+        user_lock.release()

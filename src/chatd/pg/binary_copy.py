@@ -1,7 +1,7 @@
-"""A copy of the programs where the server's account can run them.
+"""Copy the programs to where the server's account can run them.
 
-For a checkout under root's home: the account cannot enter it, and opening it up is not ours to do.
-The copy lies in the data directory and belongs to root, so the account cannot change it.
+Needed for a checkout under root's home, which the account cannot enter. The copy is in the data
+directory and belongs to root, so the account cannot change it.
 """
 
 import asyncio
@@ -14,31 +14,31 @@ from typing import Final
 
 from chatd.pg.account import Account, first_closed_dir
 from chatd.pg.binaries import PROGRAMS, Binaries, probe
-from chatd.pg.errors import PgError
+from chatd.pg.config import PgError
 
-PREFIX: Final = "programs-"
-PARTIAL: Final = "partial-programs-"
-SKIPPED: Final = ("*.a", "pgxs", "pkgconfig", "doc", "man")
+COPY_PREFIX: Final = "programs-"
+UNFINISHED_PREFIX: Final = "partial-programs-"
+SKIPPED_FILES: Final = ("*.a", "pgxs", "pkgconfig", "doc", "man")
 
 
-async def within_reach(
+async def copy_for_account(
     found: Binaries, data_dir: Path, account: Account | None, *, durable: bool
 ) -> Binaries:
-    """The same programs, in a place where the account can run them. Behind the gate only."""
+    """The programs, or a copy that the account can run. Call it under the start/stop lock."""
     if account is None or found.reachable:
         return found
     try:
         bin_dir = await asyncio.to_thread(_copy_once, found, data_dir, durable=durable)
     except OSError as error:
         raise PgError(
-            f"{account.name}, who runs the database because chatd runs as root, cannot execute "
+            f"{account.name}, which runs the database because chatd runs as root, cannot execute "
             f"{found.bin_dir}, and copying it to {data_dir} failed: {error}."
         ) from error
     copy = await probe(bin_dir, account)
     if copy is None or not copy.reachable:
         closed = first_closed_dir(found.bin_dir, account)
         raise PgError(
-            f"{account.name}, who runs the database because chatd runs as root, cannot execute "
+            f"{account.name}, which runs the database because chatd runs as root, cannot execute "
             f"the programs in {found.bin_dir} (closed: {closed}) nor a copy of them in {bin_dir}. "
             "Start chatd as an ordinary user or give a database URL."
         )
@@ -46,47 +46,47 @@ async def within_reach(
 
 
 def remove_other_copies(data_dir: Path, used: Path) -> None:
-    """Copies of earlier versions. Behind the gate, when no server runs from them."""
-    for path in data_dir.glob(f"{PREFIX}*"):
+    """Remove copies of other versions, under the start/stop lock, while no server runs."""
+    for path in data_dir.glob(f"{COPY_PREFIX}*"):
         if path not in used.parents:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _copy_once(found: Binaries, data_dir: Path, *, durable: bool) -> Path:
     digest = hashlib.sha256(found.program("postgres").read_bytes()).hexdigest()[:12]
-    target = data_dir / f"{PREFIX}{found.version}-{digest}"
+    target = data_dir / f"{COPY_PREFIX}{found.version}-{digest}"
     if not target.exists():
-        for leftover in data_dir.glob(f"{PARTIAL}*"):
+        for leftover in data_dir.glob(f"{UNFINISHED_PREFIX}*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        partial = data_dir / f"{PARTIAL}{secrets.token_hex(4)}"
+        unfinished = data_dir / f"{UNFINISHED_PREFIX}{secrets.token_hex(4)}"
         try:
-            copy_programs(found.bin_dir, partial)
+            copy_programs(found.bin_dir, unfinished)
             if durable:
-                os.sync()  # Or a power cut could leave the name with empty files behind it.
-            partial.rename(target)
+                os.sync()  # Or a power cut could leave a complete name with empty files.
+            unfinished.rename(target)
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            shutil.rmtree(unfinished, ignore_errors=True)
     return _bin_in(target, found.bin_dir)
 
 
 def copy_programs(bin_dir: Path, target: Path) -> Path:
-    """Copy what a server needs, with the paths between the parts as they were.
+    """Copy what a server needs, with the same relative paths.
 
-    A wheel keeps the libraries of the package `p` in `p.libs` beside it, and the programs look for
-    them there, from where they are.
+    A wheel has the libraries of the package `p` in `p.libs` beside it, and the programs find them
+    by a path relative to themselves.
     """
     copy = _bin_in(target, bin_dir)
     copy.mkdir(parents=True)
     for name in PROGRAMS:
         shutil.copy(bin_dir / name, copy / name)
-    skip = shutil.ignore_patterns(*SKIPPED)
+    skip = shutil.ignore_patterns(*SKIPPED_FILES)
     for name in ("lib", "share"):
         shutil.copytree(bin_dir.parent / name, copy.parent / name, ignore=skip)
     package = bin_dir.parents[1]
     libraries = package.with_name(f"{package.name}.libs") if package.name else package
     if libraries.is_dir() and libraries != package:
         shutil.copytree(libraries, target / libraries.name)
-    _open_up(target)
+    _make_readable(target)
     return copy
 
 
@@ -95,8 +95,8 @@ def _bin_in(target: Path, bin_dir: Path) -> Path:
     return target / package.name / tree.name / bin_dir.name
 
 
-def _open_up(tree: Path) -> None:
-    """Readable for all, whatever the umask was when the original was installed."""
+def _make_readable(tree: Path) -> None:
+    """Let every account read the copy; the original may have been installed with a tight umask."""
     tree.chmod(0o755)
     for path in tree.rglob("*"):
         if not path.is_symlink():
