@@ -15,9 +15,9 @@ from uuid import uuid4
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from chatd.api.application import HealthOnly, build
 from chatd.api.auth import ADMIN, Tokens, admin_token
 from chatd.api.auth import FILE as TOKEN_FILE
-from chatd.api.build import HealthOnly, build
 from chatd.api.doors import Doors
 from chatd.api.health import Health
 from chatd.api.serve import Application, Bound, CannotListen, bind

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from chatd.api.routing import all_routes
+from chatd.api.application import all_routes
 from tests.support.front import Front, Json
 
 SCHEMAS = "#/components/schemas/"

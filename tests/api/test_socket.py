@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from chatd.api.asgi import Message, Scope
+from chatd.api.call import Message, Scope
 from chatd.api.doors import Limits
 from chatd.domain.ids import ChatId
 from chatd.domain.states import State

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from chatd.api.build import build
+from chatd.api.application import build
 from chatd.domain.ids import ChatId
 from chatd.domain.messages import Usage, UsageEntry
 from chatd.domain.states import State

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from chatd.api.asgi import Message
+from chatd.api.call import Message
 from chatd.api.doors import Limits
 from chatd.api.streams import GONE, Stream
 from tests.support.clock import FakeClock

@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
+from chatd.api.application import Api, build
 from chatd.api.auth import Tokens
-from chatd.api.build import Api, build
 from chatd.api.doors import Doors, Limits, Rooms
 from chatd.api.serve import Bound, serve
 from chatd.clock import SystemClock

@@ -71,7 +71,6 @@ class BuildRoutes:
                 query=LogsQuery,
                 gives={200: LogPage},
                 refuses=(429,),
-                streams=True,
             ),
         )
 

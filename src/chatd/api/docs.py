@@ -1,12 +1,15 @@
 """The API described for people: one page, made of the description for machines, that fetches
 nothing from anywhere."""
 
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from html import escape
 from typing import Final, cast
 
 import msgspec
 
-from chatd.api.call import Reply
+from chatd.api.call import PREFIX, Page, Reply, Route, StreamRoute
+from chatd.api.openapi import describe
 
 Json = dict[str, object]
 
@@ -38,6 +41,35 @@ _SIGNPOST: Final = f"""<!doctype html><html lang=en><meta charset=utf-8><title>c
 <li><a href='/metrics'>/metrics</a>: what it has counted, for Prometheus
 </ul></html>
 """
+
+
+class Docs:
+    """Pages about the API. Built on the first request, so that the server starts sooner."""
+
+    def __init__(self, routes: Sequence[Route], streams: Sequence[StreamRoute]) -> None:
+        self._routes = routes
+        self._streams = streams
+
+    @property
+    def pages(self) -> Mapping[str, Page]:
+        return {"/": self.index, "/docs": self.docs, f"{PREFIX}/openapi.json": self.openapi}
+
+    @cached_property
+    def _document(self) -> bytes:
+        return describe(self._routes, self._streams)
+
+    @cached_property
+    def _docs(self) -> Reply:
+        return docs_page(self._document)
+
+    async def index(self) -> Reply:
+        return signpost()
+
+    async def docs(self) -> Reply:
+        return self._docs
+
+    async def openapi(self) -> Reply:
+        return Reply(body=self._document)
 
 
 def docs_page(description: bytes) -> Reply:

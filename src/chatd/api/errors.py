@@ -5,10 +5,8 @@ its meaning; what a database or an exception says of itself stays here.
 """
 
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Final
 
-from litestar.exceptions import HTTPException
 from msgspec import Struct
 
 from chatd.domain.errors import (
@@ -65,6 +63,16 @@ class TooLarge(RequestError):
         super().__init__(f"The body is too large: at most {most} bytes are taken.")
 
 
+class MethodNotAllowed(RequestError):
+    """`allow` is the value of the Allow header."""
+
+    code = "method_not_allowed"
+
+    def __init__(self, message: str, allow: str, *, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.allow = allow
+
+
 class TooSlow(RequestError):
     code = "request_timeout"
 
@@ -92,6 +100,7 @@ _STATUS: Final[tuple[tuple[type[ChatdError], int], ...]] = (
     (Unauthorized, 401),
     (Forbidden, 403),
     (NotFound, 404),
+    (MethodNotAllowed, 405),
     (TooSlow, 408),
     (Conflict, 409),
     (TooLarge, 413),
@@ -113,14 +122,14 @@ _HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
     503: {"retry-after": "1"},
 }
 _BUG: Final = ErrorBody(code="internal", message="Something went wrong on the server.")
-_ROUTING: Final = {404: "not_found", 405: "method_not_allowed"}
 
 
 def refusal_of(error: Exception) -> Refusal:
-    if isinstance(error, HTTPException):
-        return _of_routing(error)
     status = _status_of(error)
-    return Refusal(status=status, body=_body_of(error, status), headers=_HEADERS.get(status, {}))
+    headers = _HEADERS.get(status, {})
+    if isinstance(error, MethodNotAllowed):
+        headers = {"allow": error.allow}
+    return Refusal(status=status, body=_body_of(error, status), headers=headers)
 
 
 def _status_of(error: Exception) -> int:
@@ -142,23 +151,3 @@ def _body_of(error: Exception, status: int) -> ErrorBody:
             return ErrorBody(code=error.code, message=error.message)
         case _:
             return _BUG
-
-
-def _of_routing(error: HTTPException) -> Refusal:
-    """What the router refuses by itself."""
-    status = error.status_code
-    if status >= 500:
-        return Refusal(status=500, body=_BUG)
-    text = f"{HTTPStatus(status).phrase}."
-    body = ErrorBody(code=_ROUTING.get(status, "bad_request"), message=text)
-    return Refusal(status=status, body=body, headers=error.headers or {})
-
-
-def read_only(error: HTTPException) -> Refusal:
-    """Models and providers are what the settings say."""
-    body = ErrorBody(
-        code="managed_by_settings",
-        message="Models and providers are declared in chatd.toml. Change them there and start"
-        " chatd again.",
-    )
-    return Refusal(status=error.status_code, body=body, headers=error.headers or {})

@@ -9,15 +9,16 @@ from typing import Final
 
 import msgspec
 
-from chatd.api.asgi import Receive, Scope, Send, body, head, header
-from chatd.api.auth import Caller, own
+from chatd.api.auth import own
+from chatd.api.call import Call, Send, StreamRoute, response_body, response_start
 from chatd.api.doors import Doors
 from chatd.api.persist import persist
-from chatd.api.reading import read_query
+from chatd.api.reading import Receive
 from chatd.api.streams import End, Stream, Streams
 from chatd.api.wire import MAX_INT64, AfterQuery
 from chatd.domain.errors import InvalidInput
-from chatd.domain.ids import ChatId
+from chatd.domain.events import Event
+from chatd.domain.public_chat import WatchEvent, WatchReady
 from chatd.stream.frames import PING, Frame, sse
 
 HEADERS: Final = {
@@ -36,11 +37,29 @@ class Events:
         self._doors = doors
         self._streams = streams
 
-    async def of_chat(
-        self, scope: Scope, receive: Receive, send: Send, *, caller: Caller, chat_id: ChatId
-    ) -> None:
-        query = read_query(AfterQuery, scope["query_string"])
-        after = last_event_id(scope, query.after)
+    def routes(self) -> tuple[StreamRoute, ...]:
+        return (
+            StreamRoute(
+                path="/chats/{chat_id}/events",
+                name="chat_events",
+                summary="Follow a chat",
+                serve=self.of_chat,
+                events=Event,
+                query=AfterQuery,
+                resumable=True,
+            ),
+            StreamRoute(
+                path="/events",
+                name="events",
+                summary="Follow all my chats",
+                serve=self.of_user,
+                events=WatchReady | WatchEvent,
+            ),
+        )
+
+    async def of_chat(self, call: Call, send: Send) -> None:
+        caller, chat_id = call.caller, call.chat_id
+        after = last_event_id(call, call.query(AfterQuery).after)
         clock, feeds = self._doors.env.clock, self._doors.feeds
         async with AsyncExitStack() as held:
             stream = held.enter_context(self._streams.open(caller, "sse", send))
@@ -49,14 +68,15 @@ class Events:
             )
             # Only now, so that a crowd costs no more reads than what it has come for.
             own(caller, feeds.known(chat_id))
-            await serve_events(stream, receive, _written(viewer.next))
+            await serve_events(stream, call.receive, _written(viewer.next))
 
-    async def of_user(self, receive: Receive, send: Send, *, caller: Caller) -> None:
+    async def of_user(self, call: Call, send: Send) -> None:
+        caller = call.caller
         with (
             self._streams.open(caller, "sse", send) as stream,
             self._doors.watches.watch(caller.user_id) as watcher,
         ):
-            await serve_events(stream, receive, _written(watcher.next))
+            await serve_events(stream, call.receive, _written(watcher.next))
 
 
 def _written(next_frame: Callable[[], Awaitable[Frame]]) -> Next:
@@ -71,16 +91,16 @@ async def serve_events(stream: Stream, receive: Receive, next_piece: Next) -> No
 
     async def pump() -> None:
         while True:
-            await stream.write(body(await next_piece(), more=True))
+            await stream.write(response_body(await next_piece(), more=True))
 
     async def listen() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    await stream.write(head(200, HEADERS))
-    await stream.write(body(GREETING, more=True))
-    why = await stream.run(pump, listen, lambda: stream.watch(body(PING, more=True)))
-    await stream.farewell(body(_farewell(why)))
+    await stream.write(response_start(200, HEADERS))
+    await stream.write(response_body(GREETING, more=True))
+    why = await stream.run(pump, listen, lambda: stream.watch(response_body(PING, more=True)))
+    await stream.farewell(response_body(_farewell(why)))
 
 
 def _farewell(why: End) -> bytes:
@@ -89,9 +109,9 @@ def _farewell(why: End) -> bytes:
     return b"event: end\ndata: " + said + b"\n\n"
 
 
-def last_event_id(scope: Scope, otherwise: int | None) -> int | None:
+def last_event_id(call: Call, otherwise: int | None) -> int | None:
     """A browser that reconnects keeps the query and adds the header: the header is newer."""
-    last = header(scope, b"last-event-id")
+    last = call.header("last-event-id")
     if last is None or last == "":
         return otherwise
     if not (last.isascii() and last.isdecimal()) or len(last) > 19 or int(last) > MAX_INT64:

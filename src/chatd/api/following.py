@@ -10,22 +10,21 @@ from typing import Final
 
 import msgspec
 
-from chatd.api.asgi import Receive, Scope, Send, body
 from chatd.api.auth import Caller, own
 from chatd.api.building import rooms_of
 from chatd.api.builds import log_lines, own_build
+from chatd.api.call import Call, Scope, Send, StreamRoute, header, response_body
 from chatd.api.doors import Doors
 from chatd.api.events import last_event_id, serve_events
 from chatd.api.persist import persist
 from chatd.api.reading import read_query
 from chatd.api.streams import End, Stream, Streams
 from chatd.api.workspace_shapes import build_reply, log_line
-from chatd.api.workspace_wire import LogsQuery
-from chatd.domain.errors import Conflict, RequestError
+from chatd.api.workspace_wire import LogLine, LogsQuery
+from chatd.domain.errors import Conflict, InvalidInput, RequestError
 from chatd.domain.git_changes import GitChanges
 from chatd.domain.hands import AgentLost, AgentRefused
-from chatd.domain.ids import ChatId
-from chatd.domain.workspace import Build, BuildId
+from chatd.domain.workspace import Build
 from chatd.store import chats
 
 LOOK_S: Final = 0.5
@@ -44,18 +43,37 @@ class Followed:
         self._doors = doors
         self._streams = streams
 
-    async def build(
-        self, scope: Scope, receive: Receive, send: Send, *, caller: Caller, build_id: BuildId
-    ) -> None:
-        query = read_query(LogsQuery, scope["query_string"])
-        after = last_event_id(scope, query.after) or 0
+    def routes(self) -> tuple[StreamRoute, ...]:
+        return (
+            StreamRoute(
+                path="/chats/{chat_id}/git",
+                name="chat_git",
+                summary="Follow what changes in the chat's repositories",
+                serve=self.git,
+                events=GitChanges,
+            ),
+            StreamRoute(
+                path="/builds/{build_id}/logs",
+                name="build_logs",
+                summary="Follow a build's log",
+                serve=self.build,
+                events=LogLine,
+                query=LogsQuery,
+                resumable=True,
+                is_requested=_wants_stream,
+            ),
+        )
+
+    async def build(self, call: Call, send: Send) -> None:
+        caller, build_id = call.caller, call.build_id
+        after = last_event_id(call, call.query(LogsQuery).after) or 0
         build = await own_build(self._doors, caller, build_id)
         with self._streams.open(caller, "sse", send) as stream:
             following = _Following(self._doors, caller, stream, build, after)
-            await serve_events(stream, receive, following.next)
+            await serve_events(stream, call.receive, following.next)
 
-    async def git(self, receive: Receive, send: Send, *, caller: Caller, chat_id: ChatId) -> None:
-        doors = self._doors
+    async def git(self, call: Call, send: Send) -> None:
+        doors, caller, chat_id = self._doors, call.caller, call.chat_id
         chat = own(caller, await persist(doors.env.clock, lambda: chats.get(doors.pool, chat_id)))
         rooms = rooms_of(doors)
         async with AsyncExitStack() as held:
@@ -65,7 +83,17 @@ class Followed:
             except (Conflict, AgentLost, AgentRefused) as error:
                 # Not a state of the chat that stands in the way: there is nothing to follow.
                 raise RequestError(error.message, code=error.code) from error
-            await serve_events(stream, receive, lambda: _change(stream, changes))
+            await serve_events(stream, call.receive, lambda: _change(stream, changes))
+
+
+def _wants_stream(scope: Scope) -> bool:
+    """An invalid query is left to the route, which reports it."""
+    if "text/event-stream" in (header(scope, b"accept") or ""):
+        return True
+    try:
+        return read_query(LogsQuery, scope["query_string"]).follow
+    except InvalidInput:
+        return False
 
 
 class _Following:
@@ -106,7 +134,7 @@ class _Following:
     async def _end(self) -> None:
         """How it ended is named, so that it is not taken for a line."""
         data = msgspec.json.encode(build_reply(self._build))
-        await self._stream.write(body(b"event: build\ndata: " + data + b"\n\n", more=True))
+        await self._stream.write(response_body(b"event: build\ndata: " + data + b"\n\n", more=True))
         self._stream.end(BUILD_ENDED)
 
 

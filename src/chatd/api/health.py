@@ -1,12 +1,12 @@
 """For whoever runs the server: is it alive, may it be sent requests, what has it counted."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from chatd.api.call import Reply, reply
+from chatd.api.call import Page, Reply, reply
 from chatd.api.wire import HealthReply
 from chatd.domain.errors import ChatdError
 from chatd.store import front
@@ -26,7 +26,7 @@ class Health:
         self._draining = draining
 
     @property
-    def pages(self) -> Mapping[str, Callable[[], Awaitable[Reply]]]:
+    def pages(self) -> Mapping[str, Page]:
         return {"/healthz": self.alive, "/readyz": self.ready, "/metrics": self.metrics}
 
     async def alive(self) -> Reply:

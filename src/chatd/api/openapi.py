@@ -7,14 +7,8 @@ from typing import Final, cast
 import msgspec
 from msgspec import Struct
 
-from chatd.api.call import KEY_HEADER, Route
+from chatd.api.call import KEY_HEADER, PREFIX, Route, StreamRoute
 from chatd.api.errors import ErrorBody
-from chatd.api.wire import AfterQuery
-from chatd.domain.events import Event
-from chatd.domain.git_changes import GitChanges
-from chatd.domain.public_chat import WatchEvent, WatchReady
-
-PREFIX: Final = "/api/v1"
 
 Json = dict[str, object]
 
@@ -36,14 +30,18 @@ _MEANING: Final[Mapping[int, str]] = {
 _USUAL: Final = (400, 401, 503)
 
 
-def describe(routes: Iterable[Route]) -> bytes:
+def describe(routes: Iterable[Route], streams: Iterable[StreamRoute]) -> bytes:
     shapes = _Shapes()
     paths: dict[str, Json] = {}
+    by_path = {stream.path: stream for stream in streams}
     for route in routes:
-        paths.setdefault(f"{PREFIX}{route.path}", {})[route.method.lower()] = _operation(
-            route, shapes
-        )
-    paths |= _streams(shapes)
+        operation = _operation(route, shapes)
+        if route.method == "GET" and (stream := by_path.pop(route.path, None)) is not None:
+            _add_stream(operation, stream)
+        paths.setdefault(f"{PREFIX}{route.path}", {})[route.method.lower()] = operation
+    for _, stream in sorted(by_path.items()):
+        paths[f"{PREFIX}{stream.path}"] = {"get": _stream(stream, shapes)}
+    paths[f"{PREFIX}/ws"] = {"get": _socket(shapes)}
     document: Json = {
         "openapi": "3.1.0",
         "info": {"title": "chatd", "version": metadata.version("chatd")},
@@ -96,9 +94,6 @@ def _responses(route: Route, shapes: _Shapes) -> Json:
         str(status): _answer(status, None if kind is None else shapes.of(kind))
         for status, kind in route.gives.items()
     }
-    if route.streams:
-        content = cast("Json", cast("Json", answers["200"])["content"])
-        content["text/event-stream"] = _EVENTS
     refusals = {*_USUAL, *route.refuses}
     if "{" in route.path:
         refusals.add(404)
@@ -120,12 +115,7 @@ def _json(schema: Json) -> Json:
 
 
 def _parameters(route: Route, shapes: _Shapes) -> list[Json]:
-    names = [piece[1:-1] for piece in route.path.split("/") if piece.startswith("{")]
-    found = [_parameter("path", name, _ID if name in _UUIDS else _NUMBER) for name in names]
-    if route.query is not None:
-        found += _query(route.query, shapes)
-    if route.streams:
-        found.append(_parameter("header", "Last-Event-ID", _NUMBER))
+    found = [*_in_path(route.path), *_query(route.query, shapes)]
     if route.keyed:
         found.append(_parameter("header", KEY_HEADER.title(), _KEY))
     return found
@@ -139,11 +129,16 @@ _NUMBER: Final[Json] = {"type": "integer", "minimum": 1, "maximum": 2**63 - 1}
 _KEY: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 255}
 
 
-def _query(kind: type[Struct], shapes: _Shapes) -> list[Json]:
+def _in_path(path: str) -> list[Json]:
+    names = [piece[1:-1] for piece in path.split("/") if piece.startswith("{")]
+    return [_parameter("path", name, _ID if name in _UUIDS else _NUMBER) for name in names]
+
+
+def _query(kind: type[Struct] | None, shapes: _Shapes) -> list[Json]:
     """A query is a type of its own, but is described parameter by parameter."""
     return [
         _parameter("query", field.encode_name, shapes.of(field.type))
-        for field in msgspec.structs.fields(kind)
+        for field in (() if kind is None else msgspec.structs.fields(kind))
     ]
 
 
@@ -151,58 +146,45 @@ def _parameter(where: str, name: str, schema: Json) -> Json:
     return {"in": where, "name": name, "required": where == "path", "schema": schema}
 
 
-def _streams(shapes: _Shapes) -> dict[str, Json]:
-    """Event streams are not routes, and their events come one by one."""
-    after = [*_query(AfterQuery, shapes), _parameter("header", "Last-Event-ID", _NUMBER)]
-    chat = [_parameter("path", "chat_id", _ID), *after]
+def _add_stream(operation: Json, stream: StreamRoute) -> None:
+    """The operation can also be requested as a stream."""
+    answers = cast("dict[str, dict[str, Json]]", operation["responses"])
+    answers["200"]["content"]["text/event-stream"] = _EVENTS
+    if stream.resumable:
+        cast("list[Json]", operation["parameters"]).append(_LAST_EVENT_ID)
+
+
+def _stream(stream: StreamRoute, shapes: _Shapes) -> Json:
     error = shapes.of(ErrorBody)
+    last = [_LAST_EVENT_ID] if stream.resumable else []
     return {
-        f"{PREFIX}/chats/{{chat_id}}/events": {
-            "get": _stream("chat_events", "Follow a chat", chat, shapes.of(Event), error)
-        },
-        f"{PREFIX}/chats/{{chat_id}}/git": {
-            "get": _stream(
-                "chat_git",
-                "Follow what changes in the chat's repositories",
-                chat[:1],
-                shapes.of(GitChanges),
-                error,
-            )
-        },
-        f"{PREFIX}/events": {
-            "get": _stream(
-                "events", "Follow all my chats", [], shapes.of(WatchReady | WatchEvent), error
-            )
-        },
-        f"{PREFIX}/ws": {
-            "get": {
-                "operationId": "socket",
-                "summary": "One WebSocket for several of both",
-                "tags": ["events"],
-                "parameters": [],
-                "responses": {
-                    "101": {"description": "Arrays of events follow"},
-                    "400": _answer(400, error),
-                    "401": _answer(401, error),
-                    "404": _answer(404, error),
-                },
-            }
-        },
-    }
-
-
-def _stream(name: str, summary: str, parameters: list[Json], events: Json, error: Json) -> Json:
-    return {
-        "operationId": name,
-        "summary": summary,
+        "operationId": stream.name,
+        "summary": stream.summary,
         "tags": ["events"],
-        "parameters": parameters,
+        "parameters": [*_in_path(stream.path), *_query(stream.query, shapes), *last],
         "responses": {
             "200": {
                 "description": "Events, for as long as the client listens",
                 "content": {"text/event-stream": _EVENTS},
-                "x-events": events,
+                "x-events": shapes.of(stream.events),
             },
             **{str(status): _answer(status, error) for status in (400, 401, 404, 409, 429, 503)},
         },
     }
+
+
+def _socket(shapes: _Shapes) -> Json:
+    error = shapes.of(ErrorBody)
+    return {
+        "operationId": "socket",
+        "summary": "One WebSocket for several of both",
+        "tags": ["events"],
+        "parameters": [],
+        "responses": {
+            "101": {"description": "Arrays of events follow"},
+            **{str(status): _answer(status, error) for status in (400, 401, 404)},
+        },
+    }
+
+
+_LAST_EVENT_ID: Final = _parameter("header", "Last-Event-ID", _NUMBER)

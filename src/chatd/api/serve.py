@@ -16,8 +16,9 @@ import uvicorn
 from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from chatd.api.asgi import Receive, Scope, Send
+from chatd.api.call import Scope, Send
 from chatd.api.connection import Connection
+from chatd.api.reading import Receive
 from chatd.domain.errors import ChatdError
 
 PING_S: Final = 15.0

@@ -13,12 +13,12 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from chatd.api.asgi import Message, Receive, Send
 from chatd.api.auth import Caller, own
+from chatd.api.call import Message, Send
 from chatd.api.doors import Doors
 from chatd.api.errors import refusal_of
 from chatd.api.persist import persist
-from chatd.api.reading import read_json, read_uuid
+from chatd.api.reading import Receive, read_json, read_uuid
 from chatd.api.streams import Stream, Streams, end_of
 from chatd.api.wire import Version
 from chatd.domain.errors import ChatdError, InvalidInput

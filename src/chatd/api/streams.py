@@ -13,8 +13,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.api.asgi import Message, Send
 from chatd.api.auth import Caller
+from chatd.api.call import Message, Send
 from chatd.api.doors import Limits
 from chatd.api.errors import GOING, Draining, TooManyStreams
 from chatd.api.metrics import Metrics

@@ -1,0 +1,56 @@
+"""The route table: literal segments before parameters, empty segments ignored, exact Allow."""
+
+import pytest
+
+from chatd.api.application import all_routes
+from chatd.api.call import Scope
+from chatd.api.errors import MethodNotAllowed
+from chatd.api.router import RouteTable
+from tests.support.front import Front
+
+
+@pytest.mark.parametrize(
+    ("path", "template", "parameters"),
+    [
+        ("/api/v1/chats", "/api/v1/chats", {}),
+        ("/api/v1//chats/", "/api/v1/chats", {}),
+        ("/api/v1/chats/models", "/api/v1/chats/models", {}),
+        ("/api/v1/chats/{}", "/api/v1/chats/{chat_id}", {"chat_id": "{}"}),
+        ("/api/v1/chats/models/queue", "/api/v1/chats/{chat_id}/queue", {"chat_id": "models"}),
+        (
+            "/api/v1/chats/c/queue/7/move",
+            "/api/v1/chats/{chat_id}/queue/{queue_id}/move",
+            {"chat_id": "c", "queue_id": "7"},
+        ),
+        ("/api/v1", None, {}),
+        ("/api/v1/CHATS", None, {}),
+        ("/api/v1/chats/c/queue/7/nothing", None, {}),
+        ("/api/v1/chats/c/queue/7/move/x", None, {}),
+    ],
+)
+async def test_a_path_finds_its_template_and_parameters(
+    front: Front, path: str, template: str | None, parameters: dict[str, str]
+) -> None:
+    found = RouteTable({}, all_routes(front.doors), ()).find(path)
+    if template is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert (found[0].template, found[1]) == (template, parameters)
+
+
+async def test_a_wrong_method_names_all_methods_of_the_path(front: Front) -> None:
+    found = RouteTable({}, all_routes(front.doors), ()).find("/api/v1/chats")
+    assert found is not None
+    with pytest.raises(MethodNotAllowed) as refused:
+        found[0].select(_scope("HEAD"))
+    assert refused.value.allow == "GET, OPTIONS, POST"
+
+
+async def test_options_lists_the_methods(front: Front) -> None:
+    asked = await front.ask("OPTIONS", "/chats", token=None)
+    assert (asked.status, asked.headers["allow"], asked.content) == (204, "GET, OPTIONS, POST", b"")
+
+
+def _scope(method: str) -> Scope:
+    return {"method": method, "headers": [], "query_string": b""}
