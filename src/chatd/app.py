@@ -106,7 +106,7 @@ async def serve(
             hands = None
 
             def announce(chat: Chat, kind: str) -> None:
-                replica.announce(chat, kind)
+                replica.announce_chat(chat, kind)
 
             enabled = settings.workspaces.enabled and (job.works or job.answers == "api")
             config = hands_config(settings, env, connect) if enabled else None
@@ -270,9 +270,9 @@ def _doors(house: House, token: str) -> Doors:
     return Doors(
         pool=replica.database.pool,
         transactor=replica.transactor,
-        tell=replica.told,
-        announce=replica.announce,
-        offer=replica.worker.offer,
+        tell=replica.on_applied,
+        announce=replica.announce_chat,
+        offer=replica.worker.reserve_slot,
         feeds=replica.feeds,
         watches=replica.watches,
         models=house.models,

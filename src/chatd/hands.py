@@ -24,7 +24,7 @@ from chatd.domain.ids import ChatId, ToolCallId, WorkerId, WorkspaceId
 from chatd.domain.ports import Env, ToolContext
 from chatd.domain.workspace import AgentRow, Problem, Template, TemplateSpec
 from chatd.domain.workspace_rules import AgentUnclear, NoAgent
-from chatd.engine.contain import contained
+from chatd.engine.tasks import run_contained
 from chatd.settings.tree import Settings, SettingsError
 from chatd.settings.wording import refused_entry, unknown_key
 from chatd.store import chats
@@ -273,7 +273,7 @@ class Hands:
 
         while True:
             await self._env.clock.sleep(seconds, name)
-            if await contained(look(), failed):
+            if await run_contained(look(), failed):
                 said.clear()
 
 

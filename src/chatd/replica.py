@@ -16,21 +16,20 @@ from chatd.domain.chat import Chat
 from chatd.domain.hint import Hint
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Budget, Env, Models, ToolSource
-from chatd.engine.acts import Acts, Means
-from chatd.engine.answering import Answering
-from chatd.engine.asking import Asking
-from chatd.engine.budget import OwnersBudget, Purse, SpendLimit, Unlimited
-from chatd.engine.chores import Chores, housekeeping
 from chatd.engine.commit import Committer
-from chatd.engine.keeping import KeepingConfig, keeping_chores
-from chatd.engine.lease import Lease
-from chatd.engine.left_behind import LeftBehind
-from chatd.engine.listening import STEP_S
-from chatd.engine.naming import Naming
-from chatd.engine.run_tools import Workshop
+from chatd.engine.lease import WorkerLease
+from chatd.engine.maintenance import RetentionConfig, retention_tasks
+from chatd.engine.model_call import MODEL_CALL_TIMEOUT_S, ModelCall
+from chatd.engine.model_step import ModelStep
+from chatd.engine.periodic import BackgroundTasks, maintenance_tasks
 from chatd.engine.slots import SlotsConfig
-from chatd.engine.summarizing import Summarizing
-from chatd.engine.worker import Doors, Worker, WorkerConfig
+from chatd.engine.spend_guard import OwnerBudget, SpendGuard, SpendLimit, UnlimitedBudget
+from chatd.engine.summary_call import SummaryCall
+from chatd.engine.tasks import TaskReaper
+from chatd.engine.title_generator import TitleGenerator
+from chatd.engine.tool_runner import ToolDeps
+from chatd.engine.turn_loop import TurnLoop, TurnLoopDeps
+from chatd.engine.worker import Worker, WorkerConfig, WorkerDeps
 from chatd.parts.episodes import Episodes
 from chatd.parts.tail import Tail
 from chatd.parts.writer import JournalWriter
@@ -55,13 +54,13 @@ class ReplicaConfig(Struct, frozen=True, kw_only=True):
     here, only shown."""
 
     connect: ConnectConfig
-    works: bool = True
+    runs_chats: bool = True
     pool_size: int = 10
     worker: WorkerConfig = WorkerConfig()
-    keeping: KeepingConfig = KeepingConfig()
-    spend: SpendLimit | None = None
+    retention: RetentionConfig = RetentionConfig()
+    spend_limit: SpendLimit | None = None
     titles: bool = False
-    answer_s: float = STEP_S
+    model_call_timeout_s: float = MODEL_CALL_TIMEOUT_S
 
 
 class Replica:
@@ -90,14 +89,18 @@ class Replica:
         self.publisher = Publisher(
             PublishConfig(connect=config.connect, close_within_s=CLOSE_S), env.clock
         )
-        self.transactor = Transactor(pool, self.told)
+        self.transactor = Transactor(pool, self.on_applied)
         self.journal = JournalWriter(pool, env, self.me)
         self.episodes = Episodes(env.clock, self.journal)
         self.tail = Tail(pool, env, self.publisher.publish)
         self.feeds = Feeds(pool, env, Live(self.episodes, self.tail, self.me))
         self.watches = Watches(pool, env)
-        self.chores = Chores(
-            env, (*housekeeping(pool), *keeping_chores(config.keeping, pool, env, self.told))
+        self.background_tasks = BackgroundTasks(
+            env,
+            (
+                *maintenance_tasks(pool),
+                *retention_tasks(config.retention, pool, env, self.on_applied),
+            ),
         )
         self.listener = Listener(
             ListenConfig(connect=config.connect),
@@ -106,44 +109,46 @@ class Replica:
             on_dirty=self._missed,
             lock_key=lock_key(self.me),
         )
-        self.lease = Lease(env.clock)
-        self.left = LeftBehind(env)
-        if budget is None and config.spend is not None:
-            budget = OwnersBudget(pool, env.clock, config.spend)
-        purse = Purse(budget or Unlimited(), env)
+        self.lease = WorkerLease(env.clock)
+        self.task_reaper = TaskReaper(env)
+        if budget is None and config.spend_limit is not None:
+            budget = OwnerBudget(pool, env.clock, config.spend_limit)
+        purse = SpendGuard(budget or UnlimitedBudget(), env)
         self.budget = None if budget is None else purse
-        naming = Naming(pool, env, self.chores, purse, announce=self.announce)
+        naming = TitleGenerator(
+            pool, env, self.background_tasks, purse, announce=self.announce_chat
+        )
         committer = Committer(self.transactor, env)
-        means = Means(
+        means = TurnLoopDeps(
             committer=committer,
             episodes=self.episodes,
             models=models,
             tools=tools,
-            asking=Asking(
-                answering=Answering(self.episodes, env, within_s=config.answer_s),
-                summarizing=Summarizing(self.episodes, env),
+            asking=ModelStep(
+                answering=ModelCall(self.episodes, env, within_s=config.model_call_timeout_s),
+                summarizing=SummaryCall(self.episodes, env),
                 committer=committer,
                 purse=purse,
                 env=env,
             ),
-            shop=Workshop(conn=pool, lease=self.lease, left=self.left, env=env),
+            shop=ToolDeps(conn=pool, lease=self.lease, left=self.task_reaper, env=env),
             naming=naming if config.titles else None,
             env=env,
         )
-        doors = Doors(
+        doors = WorkerDeps(
             database=self.database,
             transactor=self.transactor,
-            actions=Acts(means),
+            actions=TurnLoop(means),
             announce=self._announced,
             lease=self.lease,
-            left=self.left,
+            left=self.task_reaper,
             listening=self.listener.listening,
         )
         self.worker = Worker(self.me, doors, env, config.worker)
-        self._works = config.works
+        self._works = config.runs_chats
         self._work: asyncio.Task[None] | None = None
 
-    def told(self, applied: Applied) -> None:
+    def on_applied(self, applied: Applied) -> None:
         """A write of this replica: to whoever runs or watches here at once, and to the others.
         Nobody is told of anything earlier than its commit."""
         chat = applied.chat
@@ -151,9 +156,9 @@ class Replica:
         self.publisher.publish(Hint.of(applied.chat))
         self.feeds.told(applied)
         self.watches.told(applied)
-        self.worker.told(applied)
+        self.worker.on_applied(applied)
 
-    def announce(self, chat: Chat, kind: str) -> None:
+    def announce_chat(self, chat: Chat, kind: str) -> None:
         """A row that has changed without a new version, such as by a title."""
         self.publisher.publish(Hint.of(chat, kind))
         self.watches.changed(chat, kind)
@@ -167,12 +172,12 @@ class Replica:
         self.journal.hinted(hint)
         self.feeds.hinted(hint)
         self.watches.hinted(hint)
-        self.worker.hinted(hint)
+        self.worker.on_hint(hint)
 
     def _missed(self) -> None:
         self.feeds.everything_is_dirty()
         self.watches.everything_is_dirty()
-        self.worker.everything_is_dirty()
+        self.worker.mark_all_dirty()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator["Replica"]:
@@ -210,7 +215,7 @@ class Replica:
             ("tail", self.tail.run()),
             ("feeds", self.feeds.run()),
             ("watches", self.watches.run()),
-            ("chores", self.chores.run()),
+            ("chores", self.background_tasks.run()),
         ]
 
 
@@ -224,13 +229,13 @@ def replica_config(
     return ReplicaConfig(
         connect=connect,
         pool_size=settings.database.pool_size,
-        worker=WorkerConfig(slots=slots, drain_s=settings.worker.drain_s),
-        works=works,
-        keeping=KeepingConfig(
+        worker=WorkerConfig(slots=slots, drain_timeout_s=settings.worker.drain_s),
+        runs_chats=works,
+        retention=RetentionConfig(
             archive_after=settings.chats.auto_archive_days,
             remove_after=settings.chats.retention_days,
         ),
-        spend=_spend(settings),
+        spend_limit=_spend(settings),
     )
 
 

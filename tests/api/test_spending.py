@@ -10,7 +10,7 @@ from chatd.api.application import build
 from chatd.domain.ids import ChatId
 from chatd.domain.messages import Usage, UsageEntry
 from chatd.domain.states import State
-from chatd.engine.budget import OwnersBudget, Purse, SpendLimit
+from chatd.engine.spend_guard import OwnerBudget, SpendGuard, SpendLimit
 from chatd.store import usage
 from tests.support.factories import CHAT
 from tests.support.front import STRANGER, Answer, Front, listening, saying
@@ -26,8 +26,8 @@ KEY = {"Idempotency-Key": "k"}
 async def limited(front: Front) -> AsyncGenerator[Front]:
     """Five micros a month."""
     pool, env = front.replica.pool, front.doors.env
-    books = OwnersBudget(pool, env.clock, SpendLimit(micros=5))
-    doors = replace(front.doors, registry=CollectorRegistry(), budget=Purse(books, env))
+    books = OwnerBudget(pool, env.clock, SpendLimit(micros=5))
+    doors = replace(front.doors, registry=CollectorRegistry(), budget=SpendGuard(books, env))
     api = build(doors)
     async with listening(api) as bound:
         limited = Front(front.replica, doors, api, bound)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from chatd.engine.run_tools import UNKNOWN_OUTCOME
+from chatd.engine.tool_runner import UNKNOWN_OUTCOME_OUTPUT
 from chatd.store import chats
 from tests.support.accidents import Stage, a_stage
 from tests.support.proxy import proxy_to
@@ -98,7 +98,7 @@ async def killed_in_the_middle_of_a_tool_that_must_not_run_twice(stage: Stage) -
     victim.kill()
     await stage.survivor.until(chat_id, "W")
     lines = await stage.transcript(chat_id)
-    assert UNKNOWN_OUTCOME.text in lines[2]
+    assert UNKNOWN_OUTCOME_OUTPUT.text in lines[2]
     assert stage.shop.runs["once3-0"] == 1
 
 
@@ -179,7 +179,7 @@ async def killed_when_a_tool_had_its_only_effect(stage: Stage) -> None:
     chat_id = await stage.create(victim, "once10 1")
     assert await victim.ended() == -9
     await stage.survivor.until(chat_id, "W")
-    assert UNKNOWN_OUTCOME.text in (await stage.transcript(chat_id))[2]
+    assert UNKNOWN_OUTCOME_OUTPUT.text in (await stage.transcript(chat_id))[2]
     assert stage.shop.runs["once10-0"] == 1
 
 

@@ -8,7 +8,7 @@ import pytest
 from chatd.domain.chat import Chat, ChatError
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
-from chatd.engine.budget import OwnersBudget, Period, Purse, SpendLimit, period_start
+from chatd.engine.spend_guard import OwnerBudget, Period, SpendGuard, SpendLimit, period_start
 from tests.support.clock import FakeClock
 from tests.support.factories import CHAT, chat
 from tests.support.house import Events, House, a_house, change_id
@@ -94,7 +94,7 @@ async def test_a_limit_that_cannot_be_looked_up_stops_nobody(dsn: str) -> None:
 async def test_nobody_waits_for_books_that_do_not_open(clock: FakeClock) -> None:
     events = Events()
     env = Env(clock=clock, emit=events, new_id=lambda: CHAT, new_change_id=change_id)
-    assert await Purse(Deaf(hangs=True), env, within_s=0.01).check(chat()) is None
+    assert await SpendGuard(Deaf(hangs=True), env, timeout_s=0.01).check(chat()) is None
     assert events.seen == [("budget_unknown", {"chat_id": CHAT, "error_kind": "timeout"})]
 
 
@@ -109,7 +109,7 @@ async def spend(house: House) -> ChatError | None:
 async def test_what_an_owner_has_spent_counts_for_all_chats(dsn: str, clock: FakeClock) -> None:
     """A million tokens at a dollar, and five at two, are a dollar and a bit."""
     async with session_to(dsn) as books:
-        budget = OwnersBudget(books, clock, SpendLimit(micros=1_500_000, period="month"))
+        budget = OwnerBudget(books, clock, SpendLimit(micros=1_500_000, period="month"))
         async with a_house(dsn, budget=budget) as house:
             assert await spend(house) is None
             assert await spend(house) is None

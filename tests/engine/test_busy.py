@@ -72,7 +72,7 @@ async def test_an_edit_fences_the_running_answer_off(dsn: str) -> None:
         await gate.reached.wait()
         target = (await messages.history(house.replica.database.pool, chat_id))[0]
         edit = EditMessage(target=target, prompt=house.prompt("new"))
-        with house.replica.worker.offer(root=True) as free:
+        with house.replica.worker.reserve_slot(root=True) as free:
             await house.move(chat_id, lambda chat: user_moves.edit_message(chat, edit, free))
         gate.open()
         await house.rests(chat_id, epoch=2)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
-from chatd.engine.chores import Chore, Chores, housekeeping
+from chatd.engine.periodic import BackgroundTasks, PeriodicTask, maintenance_tasks
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.factories import CHAT
@@ -34,7 +34,7 @@ def env_of(clock: FakeClock, events: Events) -> Env:
 
 
 @asynccontextmanager
-async def running(chores: Chores) -> AsyncGenerator[None]:
+async def running(chores: BackgroundTasks) -> AsyncGenerator[None]:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(chores.run())
         yield
@@ -44,8 +44,8 @@ async def running(chores: Chores) -> AsyncGenerator[None]:
 async def test_a_chore_is_done_at_once_and_again_after_a_while(clock: FakeClock) -> None:
     """The while begins when it is done, however long that took."""
     broom, events = Broom(), Events()
-    chore = Chore(name="sweep", every_s=60, work=broom.work)
-    async with running(Chores(env_of(clock, events), [chore])):
+    chore = PeriodicTask(name="sweep", interval_s=60, work=broom.work)
+    async with running(BackgroundTasks(env_of(clock, events), [chore])):
         await broom.gate.reached.wait()
         clock.advance(600)
         broom.gate.open()
@@ -59,10 +59,10 @@ async def test_a_chore_is_done_at_once_and_again_after_a_while(clock: FakeClock)
 async def test_a_chore_that_fails_is_tried_again_and_disturbs_nobody(clock: FakeClock) -> None:
     bad, good, events = Broom(fails=True), Broom(), Events()
     chores = [
-        Chore(name="bad", every_s=60, work=bad.work),
-        Chore(name="good", every_s=60, work=good.work),
+        PeriodicTask(name="bad", interval_s=60, work=bad.work),
+        PeriodicTask(name="good", interval_s=60, work=good.work),
     ]
-    async with running(Chores(env_of(clock, events), chores)):
+    async with running(BackgroundTasks(env_of(clock, events), chores)):
         bad.gate.open()
         failed = await events.wait("chore_failed", task="bad")
         assert failed["error_kind"] == "unavailable"
@@ -76,16 +76,16 @@ async def test_a_chore_that_fails_is_tried_again_and_disturbs_nobody(clock: Fake
 
 async def test_errands_are_bounded_and_end_with_the_server(clock: FakeClock) -> None:
     broom, events = Broom(), Events()
-    chores = Chores(env_of(clock, events), most=2)
-    assert not chores.send("too early", broom.work)
+    chores = BackgroundTasks(env_of(clock, events), max_submitted=2)
+    assert not chores.submit("too early", broom.work)
     async with running(chores):
         await clock.sleep(0, "let it begin")
-        assert chores.send("one", broom.work)
-        assert chores.send("two", broom.work)
-        assert not chores.send("three", broom.work)
+        assert chores.submit("one", broom.work)
+        assert chores.submit("two", broom.work)
+        assert not chores.submit("three", broom.work)
         await broom.gate.reached.wait()
     assert broom.done == 0
-    assert not chores.send("too late", broom.work)
+    assert not chores.submit("too late", broom.work)
 
 
 async def test_old_keys_go_and_what_was_spent_is_added_up(pool: Pool) -> None:
@@ -109,7 +109,7 @@ async def test_old_keys_go_and_what_was_spent_is_added_up(pool: Pool) -> None:
                true FROM generate_series(1, 5) n""",
         CHAT,
     )
-    for chore in housekeeping(pool):
+    for chore in maintenance_tasks(pool):
         await chore.work()
     assert await pool.fetchval("SELECT count(*) FROM chat_requests") == 23
     assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 35

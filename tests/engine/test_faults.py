@@ -26,7 +26,7 @@ from tests.support.providers.server import Gate
 from tests.support.proxy import Proxy
 from tests.support.tools import GatedTool
 
-NO_ROOM = WorkerConfig(tick_s=0.2, slots=SlotsConfig(roots=0))
+NO_ROOM = WorkerConfig(heartbeat_interval_s=0.2, slots=SlotsConfig(roots=0))
 CLIENTS = Raw(b'[{"name":"pick","description":"","input_schema":{"type":"object"}}]')
 
 
@@ -269,8 +269,8 @@ async def test_hints_that_are_old_repeated_or_wrong_disturb_nobody(dsn: str) -> 
         for _ in range(3):
             for version in (0, 1, 2, 1000):
                 hint = replace(Hint.of(chat), snapshot_version=version, status="waiting")
-                house.replica.worker.hinted(hint)
-        house.replica.worker.everything_is_dirty()
+                house.replica.worker.on_hint(hint)
+        house.replica.worker.mark_all_dirty()
         # A marker: what was asked for has been read by the time this one is answered.
         await house.send(chat_id, "later")
         house.says("later it is")
@@ -327,7 +327,7 @@ async def test_a_row_that_goes_back_in_time_is_begun_again_from_there(dsn: str) 
 @pytest.mark.covers("F40")
 async def test_a_parent_that_waits_does_not_take_its_childs_slot(dsn: str) -> None:
     gate = Gate()
-    worker = WorkerConfig(tick_s=0.2, slots=SlotsConfig(roots=1, children=1))
+    worker = WorkerConfig(heartbeat_interval_s=0.2, slots=SlotsConfig(roots=1, children=1))
     async with a_house(dsn, tools=[GatedTool(gate=gate)], worker=worker) as house:
         house.calls(("c1", "echo", "{}"))
         parent = await house.create("go")
@@ -362,7 +362,7 @@ class Nowhere:
 async def test_tools_that_cannot_be_looked_up_do_not_hang_the_chat(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chatd.engine.acts.PREPARE_S", 0.05)
+    monkeypatch.setattr("chatd.engine.turn_loop.PREPARE_S", 0.05)
     async with a_house(dsn, source=Nowhere()) as house:
         chat_id = await house.create("hi")
         chat = await house.rests(chat_id)
@@ -372,7 +372,7 @@ async def test_tools_that_cannot_be_looked_up_do_not_hang_the_chat(
 
 
 async def test_a_slot_that_is_freed_is_filled_at_once(dsn: str) -> None:
-    worker = WorkerConfig(tick_s=60, slots=SlotsConfig(roots=1))
+    worker = WorkerConfig(heartbeat_interval_s=60, slots=SlotsConfig(roots=1))
     async with a_house(dsn, worker=worker) as house:
         gate = Gate()
         house.says("one", gate)

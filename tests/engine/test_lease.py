@@ -6,7 +6,7 @@ import asyncio
 import pytest
 
 from chatd.domain.lease import LEASE_S, NO_NEW_WORK_S
-from chatd.engine.lease import Lease
+from chatd.engine.lease import WorkerLease
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.house import House, a_house_with, let_pass, wound
@@ -42,7 +42,7 @@ async def test_with_an_old_lease_no_model_is_called(
         chat_id = await house.create("go")
         await gate.reached.wait()
         house.replica.lease.renew(clock.monotonic() - NO_NEW_WORK_S)
-        with house.replica.worker.offer(root=True) as free:
+        with house.replica.worker.reserve_slot(root=True) as free:
             assert free is None
         gate.open()
         await house.events.wait("committed", snapshot_version=3)
@@ -84,18 +84,18 @@ async def test_a_worker_takes_nothing_before_it_has_registered(dsn: str, proxy: 
         replica = house.another(proxy.dsn)
         proxy.stall()
         async with replica.running():
-            with replica.worker.offer(root=True) as free:
+            with replica.worker.reserve_slot(root=True) as free:
                 assert free is None
             assert not replica.worker.registered.is_set()
             proxy.resume()
             async with asyncio.timeout(30):
                 await replica.worker.registered.wait()
-            with replica.worker.offer(root=True) as free:
+            with replica.worker.reserve_slot(root=True) as free:
                 assert free == replica.me
 
 
 async def test_a_lease_is_as_old_as_the_question_not_the_answer(clock: FakeClock) -> None:
-    lease = Lease(clock)
+    lease = WorkerLease(clock)
     assert lease.health == "no_new_work"
     asked = clock.monotonic()
     clock.advance(NO_NEW_WORK_S)
@@ -107,7 +107,7 @@ async def test_a_lease_is_as_old_as_the_question_not_the_answer(clock: FakeClock
 async def test_a_tick_that_is_not_answered_is_given_up_and_another_one_made(
     dsn: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chatd.engine.ticking.ANSWER_S", 0.5)
+    monkeypatch.setattr("chatd.engine.lease.ANSWER_S", 0.5)
     async with (
         FakeCompatible.running() as api,
         a_house_with(dsn, api) as other,

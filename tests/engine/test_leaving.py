@@ -17,8 +17,8 @@ from tests.support.proxy import Proxy
 from tests.support.store import session_to, somebody_waits
 from tests.support.tools import StubbornTool
 
-HASTY = WorkerConfig(tick_s=0.2, drain_s=0.05)
-NO_ROOM = WorkerConfig(tick_s=0.2, slots=SlotsConfig(roots=0))
+HASTY = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.05)
+NO_ROOM = WorkerConfig(heartbeat_interval_s=0.2, slots=SlotsConfig(roots=0))
 
 
 @pytest.mark.promise("P5")
@@ -70,7 +70,7 @@ async def test_whatever_a_tool_does_leaving_ends(dsn: str) -> None:
             chat_id = await leaves.create("go")
             await gate.reached.wait()
         # It has left, and the tool is still at it.
-        assert len(leaves.replica.left) == 1
+        assert len(leaves.replica.task_reaper) == 1
         await stays.rests(chat_id)
         assert (await stays.chat(chat_id)).state == "W"
         gate.open()
@@ -96,7 +96,7 @@ async def test_a_message_that_comes_while_leaving_is_not_kept(dsn: str) -> None:
         busy = await house.create("go")
         await gate.reached.wait()
         command = house.command("hi")
-        with house.replica.worker.offer(root=True) as free:
+        with house.replica.worker.reserve_slot(root=True) as free:
             assert free is not None
             leaving = house.leaves()
             await house.events.wait("drain_started")

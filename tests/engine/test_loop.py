@@ -18,7 +18,7 @@ from tests.support.providers.openai_chat import FakeCompatible, chunk
 from tests.support.providers.server import Gate
 from tests.support.tools import GatedTool, Tools
 
-HASTY = WorkerConfig(tick_s=0.2, drain_s=0.1)
+HASTY = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.1)
 
 
 def system(text: str) -> Draft:

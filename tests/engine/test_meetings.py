@@ -21,7 +21,7 @@ from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.tools import StubbornTool
 
-NO_ROOM = WorkerConfig(tick_s=0.2, slots=SlotsConfig(roots=0))
+NO_ROOM = WorkerConfig(heartbeat_interval_s=0.2, slots=SlotsConfig(roots=0))
 CLIENTS = Raw(b'[{"name":"pick","description":"","input_schema":{"type":"object"}}]')
 
 
@@ -38,7 +38,7 @@ async def outcome(move: Coroutine[None, None, Chat]) -> Chat | ChatdError:
 
 async def edit(house: House, chat_id: ChatId, message: int, text: str) -> Chat:
     """Of the message as it is by the time of the write."""
-    with house.replica.worker.offer(root=True) as free:
+    with house.replica.worker.reserve_slot(root=True) as free:
         done = await house.replica.transactor.run(
             Operation(
                 chat_id=chat_id,

@@ -9,8 +9,8 @@ from chatd.domain import user_moves
 from chatd.domain.chat import MAX_ORPHANED
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
+from chatd.engine.chat_reaper import ChatReaper
 from chatd.engine.slots import SlotsConfig
-from chatd.engine.sweeping import Sweeper
 from chatd.engine.worker import WorkerConfig
 from chatd.store import chats, workers
 from chatd.store.conn import ConnectConfig
@@ -25,7 +25,7 @@ from tests.support.providers.server import Gate
 from tests.support.store import Told, open_chat, session_to, write
 from tests.support.stored import stored
 
-NO_ROOM = WorkerConfig(tick_s=0.2, slots=SlotsConfig(roots=0))
+NO_ROOM = WorkerConfig(heartbeat_interval_s=0.2, slots=SlotsConfig(roots=0))
 
 
 async def die_with(house: House, chat_id: ChatId, crashes: int = 0) -> None:
@@ -102,7 +102,7 @@ async def test_a_chat_that_somebody_holds_on_to_does_not_keep_other_orphans_wait
     connect = ConnectConfig(dsn=dsn, lock_timeout_s=0.05)
     pool, events = Pool(PoolConfig(connect=connect)), Events()
     env = Env(clock=clock, emit=events, new_id=lambda: WORKER, new_change_id=change_id)
-    sweeper = Sweeper(pool, Transactor(pool, Told()), WorkerId(UUID(int=0)), env)
+    sweeper = ChatReaper(pool, Transactor(pool, Told()), WorkerId(UUID(int=0)), env)
     held, other = [await open_chat(pool, number, free=WORKER) for number in (1, 2)]
     heard = Heard(
         dead=frozenset({WORKER}),
@@ -117,12 +117,12 @@ async def test_a_chat_that_somebody_holds_on_to_does_not_keep_other_orphans_wait
     try:
         async with session_to(dsn) as somebody, somebody.transaction():
             await chats.lock(somebody, held.id)
-            sweeper.found(heard)
+            sweeper.on_heartbeat(heard)
             await events.wait("sweep_failed")
-            sweeper.found(heard)
+            sweeper.on_heartbeat(heard)
             await events.wait("swept", chat_id=other.id)
             assert await states(pool) == {held.id: "R0", other.id: "P0"}
-        sweeper.found(heard)
+        sweeper.on_heartbeat(heard)
         await events.wait("swept", chat_id=held.id)
     finally:
         sweeping.cancel()

@@ -22,8 +22,8 @@ from tests.support.proxy import Proxy
 from tests.support.store import age
 from tests.support.tools import GatedTool
 
-HASTY = WorkerConfig(tick_s=0.2, drain_s=0.1)
-NO_ROOM = WorkerConfig(tick_s=0.2, drain_s=0.1, slots=SlotsConfig(roots=0))
+HASTY = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.1)
+NO_ROOM = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.1, slots=SlotsConfig(roots=0))
 
 
 async def test_a_chat_nobody_has_room_for_is_taken_by_another_replica(dsn: str) -> None:

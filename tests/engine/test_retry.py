@@ -18,7 +18,7 @@ from tests.support.house import House, a_house, a_house_with, let_pass, wound
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate, Reset, Silence
 
-NO_ROOM = WorkerConfig(tick_s=0.2, slots=SlotsConfig(roots=0))
+NO_ROOM = WorkerConfig(heartbeat_interval_s=0.2, slots=SlotsConfig(roots=0))
 BUSY = {"error": {"message": "busy"}}
 
 

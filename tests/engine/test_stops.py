@@ -8,7 +8,7 @@ import pytest
 
 from chatd.domain.chat import Episode
 from chatd.domain.ports import Env
-from chatd.engine.sweeping import Sweeper
+from chatd.engine.chat_reaper import ChatReaper
 from chatd.parts.replay import read_episode
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
@@ -74,7 +74,7 @@ async def test_a_tool_that_does_not_listen_holds_a_stop_up_for_a_moment_only(
     gate = Gate()
     tool = StubbornTool(gate, serial=serial)
     async with a_house(dsn, tools=[tool]) as house:
-        house.replica.left.hurry()
+        house.replica.task_reaper.shorten_grace()
         house.calls(("c1", "echo", "{}"))
         chat_id = await house.create("go")
         await gate.reached.wait()
@@ -91,7 +91,7 @@ async def test_a_tool_that_does_not_listen_holds_a_stop_up_for_a_moment_only(
 
 
 async def nobody(house: House) -> bool:
-    return len(house.replica.left) == 0
+    return len(house.replica.task_reaper) == 0
 
 
 @pytest.mark.covers("F27")
@@ -160,7 +160,7 @@ async def test_what_was_shown_is_asked_for_again_if_the_database_was_busy(
         await freeze(house, chat_id)
         events = Events()
         env = Env(clock=clock, emit=events, new_id=lambda: WORKER, new_change_id=change_id)
-        sweeper = Sweeper(busy, house.replica.transactor, house.replica.me, env)
+        sweeper = ChatReaper(busy, house.replica.transactor, house.replica.me, env)
         sweeping = asyncio.get_running_loop().create_task(sweeper.run())
         stack.callback(sweeping.cancel)
         late = Heard(
@@ -174,10 +174,10 @@ async def test_what_was_shown_is_asked_for_again_if_the_database_was_busy(
         )
         async with session_to(dsn) as somebody, somebody.transaction():
             await somebody.execute("LOCK TABLE chat_journal IN ACCESS EXCLUSIVE MODE")
-            sweeper.found(late)
+            sweeper.on_heartbeat(late)
             await events.wait("sweep_failed", chat_id=chat_id)
             assert (await house.chat(chat_id)).state == "I0"
-        sweeper.found(late)
+        sweeper.on_heartbeat(late)
         await events.wait("swept", chat_id=chat_id)
         assert await house.transcript(chat_id) == ["user: go", "assistant: so far"]
 
@@ -334,7 +334,7 @@ async def test_an_edit_during_a_tool_fences_its_result_off(dsn: str) -> None:
     gate = Gate()
     tool = StubbornTool(gate)
     async with a_house(dsn, tools=[tool]) as house:
-        house.replica.left.hurry()
+        house.replica.task_reaper.shorten_grace()
         house.calls(("c1", "echo", "{}"))
         chat_id = await house.create("old")
         await gate.reached.wait()

@@ -11,7 +11,7 @@ from chatd.domain.errors import InvalidInput, TransitionNotAllowed
 from chatd.domain.ids import ToolCallId
 from chatd.domain.tool_output import ToolOutput
 from chatd.domain.worker_moves import TIMED_OUT
-from chatd.engine.run_tools import UNKNOWN_OUTCOME
+from chatd.engine.tool_runner import UNKNOWN_OUTCOME_OUTPUT
 from chatd.engine.worker import WorkerConfig
 from tests.support.clock import FakeClock
 from tests.support.house import House, a_house, a_house_with, let_pass
@@ -20,7 +20,7 @@ from tests.support.providers.server import Gate
 from tests.support.store import age
 from tests.support.tools import BrokenTool, GatedTool, PoliteTool, ShowingTool, StubbornTool
 
-HASTY = WorkerConfig(tick_s=0.2, drain_s=0.05)
+HASTY = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.05)
 CLIENTS = Raw(
     b'[{"name":"pick","description":"Ask the user.","input_schema":{"type":"object",'
     b'"properties":{}}}]'
@@ -67,10 +67,10 @@ async def test_a_tool_that_takes_too_long_is_given_up(dsn: str) -> None:
 async def test_a_tool_that_does_not_listen_is_given_up_and_left_behind(dsn: str) -> None:
     gate = Gate()
     async with a_house(dsn, tools=[StubbornTool(gate, timeout_s=0.05)]) as house:
-        house.replica.left.hurry()
+        house.replica.task_reaper.shorten_grace()
         [line] = await results(house, ("c1", "echo", "{}"))
         assert "did not finish within 0.05 seconds" in line
-        assert len(house.replica.left) == 1
+        assert len(house.replica.task_reaper) == 1
         gate.open()
 
 
@@ -201,7 +201,7 @@ async def test_a_tool_that_was_begun_elsewhere_is_asked_after_and_not_run_again(
     ):
         line = await lost_in(leaves, stays, first)
         assert (first.runs, second.runs) == (["c1"], [])
-        assert (UNKNOWN_OUTCOME.text if known is None else known) in line
+        assert (UNKNOWN_OUTCOME_OUTPUT.text if known is None else known) in line
 
 
 async def test_a_tool_that_may_run_again_does(dsn: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChangeId, ChatId
 from chatd.domain.states import State
-from chatd.engine.keeping import KeepingConfig, keeping_chores
+from chatd.engine.maintenance import RetentionConfig, retention_tasks
 from chatd.store import chats, keeping
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
@@ -37,8 +37,8 @@ async def archived(pool: Pool) -> set[int]:
     return {row["id"].int for row in await pool.fetch("SELECT id FROM chats WHERE archived")}
 
 
-async def work(pool: Pool, config: KeepingConfig, told: Told) -> None:
-    for chore in keeping_chores(config, pool, env_with(FakeClock()), told):
+async def work(pool: Pool, config: RetentionConfig, told: Told) -> None:
+    for chore in retention_tasks(config, pool, env_with(FakeClock()), told):
         await chore.work()
 
 
@@ -55,7 +55,7 @@ async def test_idle_chats_are_archived_with_their_family_and_everybody_is_told(p
     pinned = await planted(pool, 6, State.W, days=3)
     await pool.execute("UPDATE chats SET pin_order = 1 WHERE id = $1", pinned)
     told = Told()
-    await work(pool, KeepingConfig(archive_after=1), told)
+    await work(pool, RetentionConfig(archive_after=1), told)
     assert await archived(pool) == {1, 2, 3}
     assert {chat.id.int for chat in told.chats} == {1, 2, 3}
 
@@ -82,7 +82,7 @@ async def test_archived_chats_are_removed_for_good_and_what_they_cost_is_not(poo
     await planted(pool, 2, State.XW0, days=0.5)
     await planted(pool, 3, State.W, days=3)
     spent = await pool.fetchval("SELECT count(*) FROM usage_events")
-    await work(pool, KeepingConfig(remove_after=1), Told())
+    await work(pool, RetentionConfig(remove_after=1), Told())
     assert await chats.get(pool, old) is None
     left = {row["id"].int for row in await pool.fetch("SELECT id FROM chats")}
     assert left == {2, 3}
@@ -92,4 +92,4 @@ async def test_archived_chats_are_removed_for_good_and_what_they_cost_is_not(poo
 
 
 async def test_without_days_there_is_no_chore(pool: Pool) -> None:
-    assert keeping_chores(KeepingConfig(), pool, env_with(FakeClock()), Told()) == ()
+    assert retention_tasks(RetentionConfig(), pool, env_with(FakeClock()), Told()) == ()

@@ -134,7 +134,7 @@ class House:
 
     async def create(self, text: str, **fields: object) -> ChatId:
         command = replace(self.command(text), **fields)
-        with self.replica.worker.offer(root=command.parent_chat_id is None) as free:
+        with self.replica.worker.reserve_slot(root=command.parent_chat_id is None) as free:
             await self.replica.transactor.create(user_moves.create(command, free), change_id())
         return command.id
 
@@ -151,7 +151,7 @@ class House:
 
     async def send(self, chat_id: ChatId, text: str, when_busy: WhenBusy = "queue") -> Chat:
         command = SendMessage(prompt=self.prompt(text), when_busy=when_busy)
-        with self.replica.worker.offer(root=True) as free:
+        with self.replica.worker.reserve_slot(root=True) as free:
             return await self.move(
                 chat_id, lambda chat: user_moves.send_message(chat, command, free)
             )
@@ -163,7 +163,7 @@ class House:
         """The chat's first message."""
         target = (await messages.history(self.pool, chat_id))[0]
         command = EditMessage(target=target, prompt=self.prompt(text))
-        with self.replica.worker.offer(root=True) as free:
+        with self.replica.worker.reserve_slot(root=True) as free:
             return await self.move(
                 chat_id, lambda chat: user_moves.edit_message(chat, command, free)
             )
@@ -174,14 +174,14 @@ class House:
             ClientResult(tool_call_id=ToolCallId(i), output=text) for i, text in outputs.items()
         )
         command = SubmitToolResults(results=tuple(results))
-        with self.replica.worker.offer(root=True) as free:
+        with self.replica.worker.reserve_slot(root=True) as free:
             return await self.move(
                 chat_id, lambda chat: user_moves.submit_tool_results(chat, command, free)
             )
 
     async def compact(self, chat_id: ChatId) -> Chat:
         command = RequestCompaction(compactable=True)
-        with self.replica.worker.offer(root=True) as free:
+        with self.replica.worker.reserve_slot(root=True) as free:
             return await self.move(
                 chat_id, lambda chat: user_moves.request_compaction(chat, command, free)
             )
@@ -304,7 +304,7 @@ class Ways(Struct, frozen=True, kw_only=True):
     tools: Sequence[Tool] = ()
     source: ToolSource | None = None
     clock: Clock | None = None
-    worker: WorkerConfig = WorkerConfig(tick_s=0.2, drain_s=5)
+    worker: WorkerConfig = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=5)
     budget: Budget | None = None
     titles: bool = False
     answer_s: float = 60.0
@@ -337,7 +337,7 @@ async def a_house_with(dsn: str, api: FakeServer, **ways: object) -> AsyncGenera
         connect=ConnectConfig(dsn=dsn),
         worker=how.worker,
         titles=how.titles,
-        answer_s=how.answer_s,
+        model_call_timeout_s=how.answer_s,
         pool_size=how.pool_size,
     )
     tools = how.source or Tools(how.tools)

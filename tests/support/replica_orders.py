@@ -112,7 +112,7 @@ class FrontDoor:
     async def _do(self, order: Order) -> str:
         if order.do == "remains":
             return msgspec.json.encode(remains_of(self._replica)).decode()
-        with self._replica.worker.offer(root=True) as free:
+        with self._replica.worker.reserve_slot(root=True) as free:
             if order.do == "create":
                 command = CreateChat(
                     id=ChatId(order.chat), owner_id=OWNER, title="chaos", prompt=prompt(order)

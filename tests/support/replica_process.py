@@ -129,7 +129,9 @@ async def main(setup: Setup) -> None:
     config = ReplicaConfig(
         connect=ConnectConfig(dsn=setup.dsn, application_name=setup.name),
         worker=WorkerConfig(
-            tick_s=setup.tick_s, drain_s=setup.drain_s, slots=SlotsConfig(roots=setup.roots)
+            heartbeat_interval_s=setup.tick_s,
+            drain_timeout_s=setup.drain_s,
+            slots=SlotsConfig(roots=setup.roots),
         ),
         pool_size=4,
     )

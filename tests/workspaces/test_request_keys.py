@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from chatd.engine.chores import housekeeping
+from chatd.engine.periodic import maintenance_tasks
 from chatd.store import builds, made_by, workspaces
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
@@ -23,7 +23,7 @@ async def age(conn: Conn, by: timedelta) -> None:
 
 
 async def keep_house(pool: Pool) -> None:
-    [chore] = [chore for chore in housekeeping(pool) if chore.name == "forget_requests"]
+    [chore] = [chore for chore in maintenance_tasks(pool) if chore.name == "forget_requests"]
     await chore.work()
 
 

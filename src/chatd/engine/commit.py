@@ -15,7 +15,7 @@ from chatd.domain.commands import Failure, Step
 from chatd.domain.errors import InvariantBroken, StaleFence, Unavailable
 from chatd.domain.messages import Draft, UsageEntry
 from chatd.domain.ports import Env
-from chatd.engine.job import Job
+from chatd.engine.attempt import Job
 from chatd.store.transact import Applied, Operation, Transactor
 
 FIRST_WAIT_S: Final = 0.1

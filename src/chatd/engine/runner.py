@@ -13,9 +13,8 @@ from chatd.domain.errors import ChatdError, NotFound, StaleFence
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Env
 from chatd.domain.react import Ignore, Leave, Note, Reaction, Restart, Task, Wait, react
-from chatd.engine.job import Job
-from chatd.engine.left_behind import LeftBehind
-from chatd.engine.work import Work
+from chatd.engine.attempt import Job, Work
+from chatd.engine.tasks import TaskReaper
 
 BROKEN = ChatError(kind="internal", message="The server failed while working on this chat.")
 
@@ -35,7 +34,7 @@ class Runner:
     """To stop it at once, cancel the task that runs it."""
 
     def __init__(
-        self, work: Work, me: WorkerId, actions: Actions, env: Env, left: LeftBehind
+        self, work: Work, me: WorkerId, actions: Actions, env: Env, left: TaskReaper
     ) -> None:
         self.work = work
         self.epoch = work.chat.epoch

@@ -11,15 +11,15 @@ from chatd.domain.chat import Chat
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.store.workers import Caps
 
-DEFAULT_ROOTS: Final = 100
-DEFAULT_CHILDREN: Final = 200
+DEFAULT_ROOT_SLOTS: Final = 100
+DEFAULT_CHILD_SLOTS: Final = 200
 
 
 class SlotsConfig(Struct, frozen=True, kw_only=True):
     """Of this worker; `caps` are those of all workers together."""
 
-    roots: int = DEFAULT_ROOTS
-    children: int = DEFAULT_CHILDREN
+    roots: int = DEFAULT_ROOT_SLOTS
+    children: int = DEFAULT_CHILD_SLOTS
     caps: Caps | None = None
 
 

@@ -17,35 +17,33 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.hint import Hint
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Env
-from chatd.engine.contain import contained
-from chatd.engine.lease import Lease
-from chatd.engine.left_behind import LeftBehind
-from chatd.engine.roster import Roster
+from chatd.engine.acquirer import Taking
+from chatd.engine.chat_reaper import ChatReaper
+from chatd.engine.lease import Ticking, WorkerLease
 from chatd.engine.runner import Actions
+from chatd.engine.runner_pool import Roster
 from chatd.engine.slots import Slots, SlotsConfig
-from chatd.engine.sweeping import Sweeper
-from chatd.engine.taking import Taking
-from chatd.engine.ticking import Ticking
+from chatd.engine.tasks import TaskReaper, run_contained
 from chatd.store import workers
 from chatd.store.pool import Database
 from chatd.store.transact import Applied, Transactor
 
-TICK_S: Final = 1.0
-DRAIN_S: Final = 25.0
-RELEASE_S: Final = 1.0
-AGAIN_S: Final = 1.0
-LOOK_S: Final = 4.0
+HEARTBEAT_INTERVAL_S: Final = 1.0
+DRAIN_TIMEOUT_S: Final = 25.0
+RELEASE_TIMEOUT_S: Final = 1.0
+LOOP_RESTART_DELAY_S: Final = 1.0
+ROW_POLL_INTERVAL_S: Final = 4.0
 """How often the rows of running chats are looked at, hints or not: a stop whose hint was lost must
 be heard of before its deadline, or what only its owner knows of it would be lost."""
 
 
 class WorkerConfig(Struct, frozen=True, kw_only=True):
     slots: SlotsConfig = SlotsConfig()
-    tick_s: float = TICK_S
-    drain_s: float = DRAIN_S
+    heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
+    drain_timeout_s: float = DRAIN_TIMEOUT_S
 
 
-class Doors(Struct, frozen=True, kw_only=True):
+class WorkerDeps(Struct, frozen=True, kw_only=True):
     """What a worker is connected to. `announce` tells others of rows that were written by a
     batch statement, not by a move. `listening` is set while this process holds its lock."""
 
@@ -53,14 +51,14 @@ class Doors(Struct, frozen=True, kw_only=True):
     transactor: Transactor
     actions: Actions
     announce: Callable[[Chat], None]
-    lease: Lease
-    left: LeftBehind
+    lease: WorkerLease
+    left: TaskReaper
     listening: asyncio.Event
 
 
 class Worker:
-    def __init__(self, me: WorkerId, doors: Doors, env: Env, config: WorkerConfig) -> None:
-        self.me = me
+    def __init__(self, me: WorkerId, doors: WorkerDeps, env: Env, config: WorkerConfig) -> None:
+        self.worker_id = me
         self._env = env
         self._config = config
         self._lease = doors.lease
@@ -85,13 +83,13 @@ class Worker:
             roster=self._roster,
             announce=doors.announce,
         )
-        self._sweeper = Sweeper(self._pool, doors.transactor, me, env)
+        self._sweeper = ChatReaper(self._pool, doors.transactor, me, env)
         self._ticking = Ticking(
             me,
             doors.database.tick,
             env,
             self._lease,
-            every_s=config.tick_s,
+            every_s=config.heartbeat_interval_s,
             listening=doors.listening,
             running=self._roster.epochs,
             heard=self._ticked,
@@ -102,23 +100,23 @@ class Worker:
 
     # Doors
 
-    def offer(self, *, root: bool) -> AbstractContextManager[WorkerId | None]:
+    def reserve_slot(self, *, root: bool) -> AbstractContextManager[WorkerId | None]:
         """For whoever writes a message: this worker, if it has a slot for the chat."""
         if self._lease.health != "ok":
             return nullcontext(None)
         return self._slots.offer(root=root)
 
-    def told(self, applied: Applied) -> None:
+    def on_applied(self, applied: Applied) -> None:
         """A write of this replica. If it made the chat ours, run it at once."""
         chat = applied.chat
         self._roster.hear(chat, applied if chat.snapshot_version == 1 else None)
         if chat.runnable_at is not None:
             self._taking.some()
 
-    def hinted(self, hint: Hint) -> None:
+    def on_hint(self, hint: Hint) -> None:
         self._taking.hinted(hint)
 
-    def everything_is_dirty(self) -> None:
+    def mark_all_dirty(self) -> None:
         """Hints may have been lost."""
         self._taking.look_at(list(self._roster))
         self._taking.some()
@@ -158,10 +156,10 @@ class Worker:
     async def _for_ever(self, name: str, loop: Callable[[], Coroutine[None, None, None]]) -> None:
         """One row that cannot be read must not end the work on all others."""
         while True:
-            await contained(
+            await run_contained(
                 loop(), lambda error: self._env.emit("worker_failed", task=name, error=error)
             )
-            await self._env.clock.sleep(AGAIN_S, f"again_{name}")
+            await self._env.clock.sleep(LOOP_RESTART_DELAY_S, f"again_{name}")
 
     async def drain(self) -> None:
         """Take nothing more; let steps commit; release what is left. Bounded by the window."""
@@ -170,14 +168,14 @@ class Worker:
         self._roster.leave()
         self._env.emit("drain_started", running=len(self._roster))
         await self._until_empty()
-        await self._taking.none_on_the_way(RELEASE_S / 3)
+        await self._taking.none_on_the_way(RELEASE_TIMEOUT_S / 3)
         await self._release_all()
         self._roster.close()
         self._drained.set()
 
     async def _until_empty(self) -> None:
         loop = asyncio.get_running_loop()
-        window = loop.create_task(self._env.clock.sleep(self._config.drain_s, "drain"))
+        window = loop.create_task(self._env.clock.sleep(self._config.drain_timeout_s, "drain"))
         empty = loop.create_task(self._roster.empty())
         try:
             await asyncio.wait({window, empty}, return_when=asyncio.FIRST_COMPLETED)
@@ -188,8 +186,8 @@ class Worker:
     async def _release_all(self) -> None:
         """Without a database there is nobody to tell: the others will see that we are gone."""
         try:
-            async with asyncio.timeout(RELEASE_S):
-                released = await workers.release(self._pool, self.me)
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                released = await workers.release(self._pool, self.worker_id)
         except (Unavailable, TimeoutError):
             self._env.emit("release_failed")
             return
@@ -201,8 +199,8 @@ class Worker:
     async def _sign_off(self) -> None:
         """Else the others would take us for dead in a moment, and look for what we left."""
         try:
-            async with asyncio.timeout(RELEASE_S / 3):
-                await workers.strike(self._pool, frozenset({self.me}))
+            async with asyncio.timeout(RELEASE_TIMEOUT_S / 3):
+                await workers.strike(self._pool, frozenset({self.worker_id}))
         except (Unavailable, TimeoutError):
             return
 
@@ -217,18 +215,18 @@ class Worker:
             self._slots.open()
         self._taking.look_at(heard.lost)
         self._taking.unknown(heard.unknown)
-        self._sweeper.found(heard)
+        self._sweeper.on_heartbeat(heard)
         if heard.runnable:
             self._taking.some()
         now = self._env.clock.monotonic()
-        if now - self._looked_at >= LOOK_S:
+        if now - self._looked_at >= ROW_POLL_INTERVAL_S:
             self._looked_at = now
             self._taking.look_at(list(self._roster))
 
     async def _watch_lease(self) -> None:
         """Past the lease somebody else may run our chats; they must not run twice."""
         while True:
-            await self._lease.run_out()
+            await self._lease.wait_expired()
             self._env.emit("lease_lost", running=len(self._roster))
             self._roster.cut_off()
-            await self._lease.good()
+            await self._lease.wait_healthy()

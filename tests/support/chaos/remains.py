@@ -41,7 +41,7 @@ def remains_of(replica: Replica) -> Remains:
         tasks=dict(sorted(running.items())),
         running=replica.worker.running,
         watched=replica.feeds.watched,
-        left=len(replica.left),
+        left=len(replica.task_reaper),
         episode_bytes=replica.episodes.total,
     )
 

@@ -24,8 +24,8 @@ from chatd.domain.titles import (
     wants_title,
     without_temperature,
 )
-from chatd.engine.budget import Purse
-from chatd.engine.chores import Chores
+from chatd.engine.periodic import BackgroundTasks
+from chatd.engine.spend_guard import SpendGuard
 from chatd.store import chats, usage
 from chatd.store.conn import Conn
 
@@ -38,15 +38,15 @@ def itself(choice: ModelChoice) -> Sequence[ModelChoice]:
     return (choice,)
 
 
-class Naming:
+class TitleGenerator:
     """`namers` says whom to ask, one after the other, for a chat with this model."""
 
     def __init__(
         self,
         conn: Conn,
         env: Env,
-        chores: Chores,
-        purse: Purse,
+        chores: BackgroundTasks,
+        purse: SpendGuard,
         *,
         announce: Announce,
         namers: Namers = itself,
@@ -66,7 +66,7 @@ class Naming:
         wanted = chat.is_root and wants_title(history, chat.title, said)
         if not wanted or chat.id in self._under_way:
             return
-        if self._chores.send("title", lambda: self._name(chat, said, choice)):
+        if self._chores.submit("title", lambda: self._name(chat, said, choice)):
             self._under_way.add(chat.id)
 
     async def _name(self, chat: Chat, said: str, choice: ModelChoice) -> None:

@@ -20,14 +20,14 @@ from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.messages import Draft
 from chatd.domain.partial import last_words
 from chatd.domain.ports import Env
-from chatd.engine.contain import contained
+from chatd.engine.tasks import run_contained
 from chatd.parts.replay import read_episode
 from chatd.store import chats, workers
 from chatd.store.conn import Conn
 from chatd.store.transact import Operation, Transactor
 
 
-class Sweeper:
+class ChatReaper:
     """`run` must be running."""
 
     def __init__(self, conn: Conn, transactor: Transactor, me: WorkerId, env: Env) -> None:
@@ -39,7 +39,7 @@ class Sweeper:
         self._held_up: set[ChatId] = set()
         self._some = asyncio.Event()
 
-    def found(self, heard: workers.Heard) -> None:
+    def on_heartbeat(self, heard: workers.Heard) -> None:
         """What was found before and is still there is found again by the next tick."""
         if heard.dead or heard.expired:
             self._found = heard
@@ -88,7 +88,7 @@ class Sweeper:
                 postponed = chat_id not in self._held_up
                 raise
 
-        await contained(look(), lambda error: self._not_swept(chat_id, error))
+        await run_contained(look(), lambda error: self._not_swept(chat_id, error))
         if postponed:
             # The next tick finds it again, after all the others.
             self._held_up.add(chat_id)

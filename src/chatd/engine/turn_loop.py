@@ -30,12 +30,12 @@ from chatd.domain.messages import Draft, UsageEntry
 from chatd.domain.model import ProviderFailed
 from chatd.domain.partial import LivePart, last_words
 from chatd.domain.ports import Env, Models, ToolSource
-from chatd.engine.asking import Asking
+from chatd.engine.attempt import Job
 from chatd.engine.commit import Committer
-from chatd.engine.job import Job
-from chatd.engine.naming import Naming
-from chatd.engine.run_tools import ToolRun, Workshop
-from chatd.engine.setting import Setting, setting_for
+from chatd.engine.model_step import ModelStep
+from chatd.engine.title_generator import TitleGenerator
+from chatd.engine.tool_runner import ToolBatchRun, ToolDeps
+from chatd.engine.turn_context import Setting, setting_for
 from chatd.parts.episodes import Episodes
 from chatd.parts.replay import live_parts, read_episode
 from chatd.store import chats, usage
@@ -49,23 +49,23 @@ NOT_PREPARED: Final = ChatError(
 )
 
 
-class Means(Struct, frozen=True, kw_only=True):
+class TurnLoopDeps(Struct, frozen=True, kw_only=True):
     """What the actions are done with."""
 
     committer: Committer
     episodes: Episodes
     models: Models
     tools: ToolSource
-    asking: Asking
-    shop: Workshop
-    naming: Naming | None = None
+    asking: ModelStep
+    shop: ToolDeps
+    naming: TitleGenerator | None = None
     env: Env
 
 
-class Acts:
+class TurnLoop:
     """Satisfies `runner.Actions`."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: TurnLoopDeps) -> None:
         self._means = means
         self._env = means.env
         self._conn = means.shop.conn
@@ -128,7 +128,7 @@ class Acts:
     # One step
 
     async def _step(self, job: Job) -> Applied:
-        await self._means.shop.lease.good()
+        await self._means.shop.lease.wait_healthy()
         try:
             setting = await self._prepare(job)
         except ModelFailed as failed:
@@ -178,7 +178,7 @@ class Acts:
     async def _run_tools(self, job: Job, setting: Setting, action: RunTools) -> Applied:
         chat = job.chat
         recorder = self._means.episodes.open(Episode.of(chat))
-        run = ToolRun(chat, setting, action.calls, shop=self._means.shop, recorder=recorder)
+        run = ToolBatchRun(chat, setting, action.calls, shop=self._means.shop, recorder=recorder)
         job.hears(run)
         try:
             await run.run()

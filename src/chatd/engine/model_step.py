@@ -16,13 +16,12 @@ from chatd.domain.decide import Compact
 from chatd.domain.messages import local_calls
 from chatd.domain.ports import Env
 from chatd.domain.retry import CompactFirst, GiveUp, RetryAfter, decide_retry, retry_state
-from chatd.engine.answering import Answered, Answering, TooLong
-from chatd.engine.budget import Purse
+from chatd.engine.attempt import Job
 from chatd.engine.commit import Committer
-from chatd.engine.job import Job
-from chatd.engine.listening import CallFailed
-from chatd.engine.setting import Setting
-from chatd.engine.summarizing import Summarizing
+from chatd.engine.model_call import Answered, CallFailed, ModelCall, TooLong
+from chatd.engine.spend_guard import SpendGuard
+from chatd.engine.summary_call import SummaryCall
+from chatd.engine.turn_context import Setting
 from chatd.store.transact import Applied
 
 TOO_LONG: Final = ChatError(
@@ -30,11 +29,11 @@ TOO_LONG: Final = ChatError(
 )
 
 
-class Asking(Struct, frozen=True, kw_only=True):
-    answering: Answering
-    summarizing: Summarizing
+class ModelStep(Struct, frozen=True, kw_only=True):
+    answering: ModelCall
+    summarizing: SummaryCall
     committer: Committer
-    purse: Purse
+    purse: SpendGuard
     env: Env
 
     async def ask(self, job: Job, setting: Setting) -> Applied:

@@ -18,10 +18,10 @@ from chatd.store.conn import Conn
 
 Period = Literal["day", "week", "month"]
 
-WITHIN_S: Final = 2.0
+SPEND_CHECK_TIMEOUT_S: Final = 2.0
 
 
-class Unlimited:
+class UnlimitedBudget:
     """Satisfies `ports.Budget`."""
 
     async def check(self, chat: Chat) -> ChatError | None:
@@ -35,7 +35,7 @@ class SpendLimit(Struct, frozen=True, kw_only=True):
     period: Period = "month"
 
 
-class OwnersBudget:
+class OwnerBudget:
     """Satisfies `ports.Budget`: one limit, the same for every owner of chats."""
 
     def __init__(self, conn: Conn, clock: Clock, limit: SpendLimit) -> None:
@@ -55,13 +55,15 @@ class OwnersBudget:
         )
 
 
-class Purse:
+class SpendGuard:
     """A budget that never stands in the way by failing or by not answering."""
 
-    def __init__(self, budget: Budget, env: Env, *, within_s: float = WITHIN_S) -> None:
+    def __init__(
+        self, budget: Budget, env: Env, *, timeout_s: float = SPEND_CHECK_TIMEOUT_S
+    ) -> None:
         self._budget = budget
         self._env = env
-        self._within_s = within_s
+        self._within_s = timeout_s
 
     async def check(self, chat: Chat) -> ChatError | None:
         try:

@@ -14,11 +14,10 @@ from chatd.domain.chat import Chat
 from chatd.domain.errors import ChatdError, StaleFence
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
-from chatd.engine.contain import contained
-from chatd.engine.left_behind import LeftBehind
+from chatd.engine.attempt import Work
 from chatd.engine.runner import Actions, Runner
 from chatd.engine.slots import Slots
-from chatd.engine.work import Work
+from chatd.engine.tasks import TaskReaper, run_contained
 from chatd.store.transact import Applied, Operation, Transactor
 
 
@@ -33,7 +32,7 @@ class Roster:
         actions: Actions,
         *,
         transactor: Transactor,
-        left: LeftBehind,
+        left: TaskReaper,
         slots: Slots,
         freed: Callable[[Chat], None],
     ) -> None:
@@ -90,7 +89,7 @@ class Roster:
     def close(self) -> None:
         """Nobody is waited for longer than it takes to say so."""
         self._closed.set()
-        self._left.hurry()
+        self._left.shorten_grace()
         self.cut_off()
         for task in self._letting_go:
             task.cancel()
@@ -120,7 +119,9 @@ class Roster:
         if self._group is None or self._closed.is_set():
             return
         if self._leaving:
-            letting_go = contained(self._let_go(chat), lambda error: self._not_moved(chat, error))
+            letting_go = run_contained(
+                self._let_go(chat), lambda error: self._not_moved(chat, error)
+            )
             task = self._group.create_task(letting_go, name=f"let go {chat.id}")
             self._letting_go.add(task)
             task.add_done_callback(self._letting_go.discard)
@@ -139,12 +140,12 @@ class Roster:
     async def _shell(self, runner: Runner) -> None:
         """A runner must not take the others with it."""
         chat = runner.work.chat
-        fine = await contained(
+        fine = await run_contained(
             runner.run(),
             lambda error: self._env.emit("runner_crashed", chat_id=chat.id, error=error),
         )
         if not fine:
-            await contained(self._write_off(runner), lambda error: self._not_moved(chat, error))
+            await run_contained(self._write_off(runner), lambda error: self._not_moved(chat, error))
 
     def _left_by(self, shell: asyncio.Task[None]) -> None:
         """Not in the shell itself: one that is cut off before it has begun never runs."""

@@ -12,38 +12,44 @@ from msgspec import Struct
 from chatd.domain.errors import RequestError
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
-from chatd.engine.chores import Chore
+from chatd.engine.periodic import PeriodicTask
 from chatd.store import keeping
 from chatd.store.pool import Pool
 from chatd.store.transact import Applied
 
-EVERY_S: Final = 600.0
+RETENTION_INTERVAL_S: Final = 600.0
 _BATCH: Final = 100
 _MOST_BATCHES: Final = 10
 
 
-class KeepingConfig(Struct, frozen=True, kw_only=True):
+class RetentionConfig(Struct, frozen=True, kw_only=True):
     """In days; 0 is never."""
 
     archive_after: int = 0
     remove_after: int = 0
 
 
-def keeping_chores(
-    config: KeepingConfig, pool: Pool, env: Env, tell: Callable[[Applied], None]
-) -> tuple[Chore, ...]:
+def retention_tasks(
+    config: RetentionConfig, pool: Pool, env: Env, tell: Callable[[Applied], None]
+) -> tuple[PeriodicTask, ...]:
     keeper = _Keeper(config, pool, env, tell)
-    chores: list[Chore] = []
+    chores: list[PeriodicTask] = []
     if config.archive_after:
-        chores.append(Chore(name="archive_idle", every_s=EVERY_S, work=keeper.archive))
+        chores.append(
+            PeriodicTask(name="archive_idle", interval_s=RETENTION_INTERVAL_S, work=keeper.archive)
+        )
     if config.remove_after:
-        chores.append(Chore(name="remove_archived", every_s=EVERY_S, work=keeper.remove))
+        chores.append(
+            PeriodicTask(
+                name="remove_archived", interval_s=RETENTION_INTERVAL_S, work=keeper.remove
+            )
+        )
     return tuple(chores)
 
 
 class _Keeper:
     def __init__(
-        self, config: KeepingConfig, pool: Pool, env: Env, tell: Callable[[Applied], None]
+        self, config: RetentionConfig, pool: Pool, env: Env, tell: Callable[[Applied], None]
     ) -> None:
         self._archive_after = timedelta(days=config.archive_after)
         self._remove_after = timedelta(days=config.remove_after)

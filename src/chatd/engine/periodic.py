@@ -11,31 +11,37 @@ from typing import Final
 from msgspec import Struct
 
 from chatd.domain.ports import Env
-from chatd.engine.contain import contained
+from chatd.engine.tasks import run_contained
 from chatd.store import made_by, requests, usage
 from chatd.store.conn import Conn
 
-MOST_AT_ONCE: Final = 32
+MAX_SUBMITTED_TASKS: Final = 32
 _BATCH: Final = 1000
 _MOST_BATCHES: Final = 100
 
 
-class Chore(Struct, frozen=True, kw_only=True):
+class PeriodicTask(Struct, frozen=True, kw_only=True):
     """Done at start, and again a fixed time after it has ended: one that takes long is not
     begun anew at once."""
 
     name: str
-    every_s: float
+    interval_s: float
     work: Callable[[], Awaitable[None]]
 
 
-class Chores:
+class BackgroundTasks:
     """`run` must be running; nothing is taken on before it does, nor after."""
 
-    def __init__(self, env: Env, chores: Sequence[Chore] = (), *, most: int = MOST_AT_ONCE) -> None:
+    def __init__(
+        self,
+        env: Env,
+        periodic: Sequence[PeriodicTask] = (),
+        *,
+        max_submitted: int = MAX_SUBMITTED_TASKS,
+    ) -> None:
         self._env = env
-        self._chores = chores
-        self._most = most
+        self._chores = periodic
+        self._most = max_submitted
         self._group: asyncio.TaskGroup | None = None
         self._errands = 0
 
@@ -49,7 +55,7 @@ class Chores:
             finally:
                 self._group = None
 
-    def send(self, name: str, work: Callable[[], Coroutine[None, None, None]]) -> bool:
+    def submit(self, name: str, work: Callable[[], Coroutine[None, None, None]]) -> bool:
         """Do it once, beside everything else. False if there is too much of that already."""
         if self._group is None or self._errands >= self._most:
             self._env.emit("errand_refused", task=name)
@@ -60,23 +66,23 @@ class Chores:
 
     async def _errand(self, name: str, work: Callable[[], Coroutine[None, None, None]]) -> None:
         try:
-            await contained(work(), lambda error: self._failed(name, error))
+            await run_contained(work(), lambda error: self._failed(name, error))
         finally:
             self._errands -= 1
             self._env.emit("errand_done", task=name)
 
-    async def _again_and_again(self, chore: Chore) -> None:
+    async def _again_and_again(self, chore: PeriodicTask) -> None:
         while True:
-            if await contained(chore.work(), lambda error: self._failed(chore.name, error)):
+            if await run_contained(chore.work(), lambda error: self._failed(chore.name, error)):
                 self._env.emit("chore_done", task=chore.name)
-            await self._env.clock.sleep(chore.every_s, f"chore_{chore.name}")
+            await self._env.clock.sleep(chore.interval_s, f"chore_{chore.name}")
 
     def _failed(self, name: str, error: Exception) -> None:
         kind = getattr(error, "code", type(error).__name__)
         self._env.emit("chore_failed", task=name, error_kind=kind, error=error)
 
 
-def housekeeping(conn: Conn) -> tuple[Chore, ...]:
+def maintenance_tasks(conn: Conn) -> tuple[PeriodicTask, ...]:
     """What every replica does; the statements see to it that they do not do it twice."""
 
     async def forget_requests() -> None:
@@ -91,6 +97,6 @@ def housekeeping(conn: Conn) -> tuple[Chore, ...]:
                 return
 
     return (
-        Chore(name="forget_requests", every_s=600, work=forget_requests),
-        Chore(name="roll_up_usage", every_s=60, work=roll_up_usage),
+        PeriodicTask(name="forget_requests", interval_s=600, work=forget_requests),
+        PeriodicTask(name="roll_up_usage", interval_s=60, work=roll_up_usage),
     )

@@ -21,30 +21,30 @@ from chatd.domain.parts import ToolCall, ToolResult
 from chatd.domain.ports import Env, Tool, ToolContext
 from chatd.domain.step_rows import in_call_order, result_messages
 from chatd.domain.tool_output import Answered, ToolOutput, failed
-from chatd.engine.lease import Lease
-from chatd.engine.left_behind import LeftBehind
-from chatd.engine.setting import Setting
+from chatd.engine.lease import WorkerLease
+from chatd.engine.tasks import TaskReaper
+from chatd.engine.turn_context import Setting
 from chatd.parts.episodes import Recorder
 from chatd.store import tool_runs
 from chatd.store.conn import Conn
 
-UNKNOWN_OUTCOME: Final = failed(
+UNKNOWN_OUTCOME_OUTPUT: Final = failed(
     "The worker was lost while this tool ran, and it must not run twice. Its outcome is unknown:"
     " look at the state it would have changed before you decide what to do."
 )
-MARK_RETRY_S: Final = 0.5
+TOOL_MARK_RETRY_DELAY_S: Final = 0.5
 
 
-class Workshop(Struct, frozen=True, kw_only=True):
+class ToolDeps(Struct, frozen=True, kw_only=True):
     """What tools are run with."""
 
     conn: Conn
-    lease: Lease
-    left: LeftBehind
+    lease: WorkerLease
+    left: TaskReaper
     env: Env
 
 
-class ToolRun:
+class ToolBatchRun:
     """One batch. Satisfies `job.Heard`: a stop keeps the results of the tools that are done."""
 
     def __init__(
@@ -53,7 +53,7 @@ class ToolRun:
         setting: Setting,
         calls: tuple[ToolCall, ...],
         *,
-        shop: Workshop,
+        shop: ToolDeps,
         recorder: Recorder,
     ) -> None:
         self._chat = chat
@@ -113,7 +113,7 @@ class ToolRun:
             fence=self._fence,
             show=lambda text: self._show(call, text),
         )
-        await self._shop.lease.good()
+        await self._shop.lease.wait_healthy()
         first = tool.effect != "once" or await self._mark(call.tool_call_id)
         self._shop.env.emit(
             "tool_started",
@@ -134,7 +134,7 @@ class ToolRun:
         if not task.done():
             await self._shop.left.stop(task)
             return failed(f"The tool did not finish within {tool.timeout_s:g} seconds.")
-        return self._outcome(task, call) or UNKNOWN_OUTCOME
+        return self._outcome(task, call) or UNKNOWN_OUTCOME_OUTPUT
 
     def _show(self, call: ToolCall, text: str) -> None:
         part = ToolResult(
@@ -174,4 +174,4 @@ class ToolRun:
                 )
             except Unavailable as error:
                 again = again or error.maybe_applied
-                await self._shop.env.clock.sleep(MARK_RETRY_S, "mark_retry")
+                await self._shop.env.clock.sleep(TOOL_MARK_RETRY_DELAY_S, "mark_retry")

@@ -13,8 +13,8 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.hint import Hint
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
-from chatd.engine.lease import Lease
-from chatd.engine.roster import Roster
+from chatd.engine.lease import WorkerLease
+from chatd.engine.runner_pool import Roster
 from chatd.engine.slots import Slots
 from chatd.store import chats, workers
 from chatd.store.conn import Conn
@@ -33,7 +33,7 @@ class Taking:
         conn: Conn,
         env: Env,
         *,
-        lease: Lease,
+        lease: WorkerLease,
         slots: Slots,
         roster: Roster,
         announce: Callable[[Chat], None],

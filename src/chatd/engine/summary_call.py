@@ -26,11 +26,10 @@ from chatd.domain.summary import (
     summary_rows,
     summary_text,
 )
-from chatd.engine.answering import request_for
-from chatd.engine.budget import Purse
-from chatd.engine.job import Job
-from chatd.engine.listening import CallFailed, Listener
-from chatd.engine.setting import Setting
+from chatd.engine.attempt import Job
+from chatd.engine.model_call import CallFailed, Listener, request_for
+from chatd.engine.spend_guard import SpendGuard
+from chatd.engine.turn_context import Setting
 from chatd.parts.episodes import Episodes
 
 MOST_HALVINGS: Final = 5
@@ -80,7 +79,7 @@ class _Writing:
         return Summary(messages=rows, usage=self.paid(ok=True))
 
 
-class Summarizing:
+class SummaryCall:
     def __init__(self, episodes: Episodes, env: Env) -> None:
         self._episodes = episodes
         self._env = env
@@ -89,7 +88,7 @@ class Summarizing:
         return compactable(history)
 
     async def summarize(
-        self, job: Job, setting: Setting, action: Compact | None, purse: Purse
+        self, job: Job, setting: Setting, action: Compact | None, purse: SpendGuard
     ) -> Summary:
         """`action` is None if the model itself has said that the prompt is too long. `purse` is
         asked before every call but the first. Raises CallFailed."""
@@ -116,7 +115,7 @@ class Summarizing:
         )
 
     async def _fitting(
-        self, job: Job, setting: Setting, purse: Purse, *, refused: bool
+        self, job: Job, setting: Setting, purse: SpendGuard, *, refused: bool
     ) -> tuple[str, _Writing]:
         """Of the whole, unless the model has `refused` that already; else of ever less of it."""
         request = request_for(job.chat, job.work.history, setting)
