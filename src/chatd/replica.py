@@ -16,12 +16,12 @@ from chatd.domain.chat import Chat
 from chatd.domain.hint import Hint
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Budget, Env, Models, ToolSource
-from chatd.engine.commit import Committer
+from chatd.engine.attempt import Committer
 from chatd.engine.lease import WorkerLease
-from chatd.engine.maintenance import RetentionConfig, retention_tasks
-from chatd.engine.model_call import MODEL_CALL_TIMEOUT_S, ModelCall
+from chatd.engine.maintenance import RetentionConfig, maintenance_tasks, retention_tasks
+from chatd.engine.model_call import MODEL_CALL_TIMEOUT_S
 from chatd.engine.model_step import ModelStep
-from chatd.engine.periodic import BackgroundTasks, maintenance_tasks
+from chatd.engine.periodic import BackgroundTasks
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.spend_guard import OwnerBudget, SpendGuard, SpendLimit, UnlimitedBudget
 from chatd.engine.summary_call import SummaryCall
@@ -113,38 +113,39 @@ class Replica:
         self.task_reaper = TaskReaper(env)
         if budget is None and config.spend_limit is not None:
             budget = OwnerBudget(pool, env.clock, config.spend_limit)
-        purse = SpendGuard(budget or UnlimitedBudget(), env)
-        self.budget = None if budget is None else purse
-        naming = TitleGenerator(
-            pool, env, self.background_tasks, purse, announce=self.announce_chat
+        spend_guard = SpendGuard(budget or UnlimitedBudget(), env)
+        self.budget = None if budget is None else spend_guard
+        title_generator = TitleGenerator(
+            pool, env, self.background_tasks, spend_guard, announce=self.announce_chat
         )
         committer = Committer(self.transactor, env)
-        means = TurnLoopDeps(
+        turn_loop_deps = TurnLoopDeps(
             committer=committer,
             episodes=self.episodes,
             models=models,
             tools=tools,
-            asking=ModelStep(
-                answering=ModelCall(self.episodes, env, within_s=config.model_call_timeout_s),
-                summarizing=SummaryCall(self.episodes, env),
+            model_step=ModelStep(
+                episodes=self.episodes,
                 committer=committer,
-                purse=purse,
+                spend_guard=spend_guard,
+                summary_call=SummaryCall(episodes=self.episodes, spend_guard=spend_guard, env=env),
                 env=env,
+                timeout_s=config.model_call_timeout_s,
             ),
-            shop=ToolDeps(conn=pool, lease=self.lease, left=self.task_reaper, env=env),
-            naming=naming if config.titles else None,
+            tool_deps=ToolDeps(conn=pool, lease=self.lease, task_reaper=self.task_reaper, env=env),
+            title_generator=title_generator if config.titles else None,
             env=env,
         )
-        doors = WorkerDeps(
+        worker_deps = WorkerDeps(
             database=self.database,
-            transactor=self.transactor,
-            actions=TurnLoop(means),
+            committer=committer,
+            turn_loop=TurnLoop(turn_loop_deps),
             announce=self._announced,
             lease=self.lease,
-            left=self.task_reaper,
+            task_reaper=self.task_reaper,
             listening=self.listener.listening,
         )
-        self.worker = Worker(self.me, doors, env, config.worker)
+        self.worker = Worker(self.me, worker_deps, env, config.worker)
         self._works = config.runs_chats
         self._work: asyncio.Task[None] | None = None
 
@@ -152,7 +153,7 @@ class Replica:
         """A write of this replica: to whoever runs or watches here at once, and to the others.
         Nobody is told of anything earlier than its commit."""
         chat = applied.chat
-        self.env.emit("committed", chat_id=chat.id, snapshot_version=chat.snapshot_version)
+        self.env.emit("step_committed", chat_id=chat.id, snapshot_version=chat.snapshot_version)
         self.publisher.publish(Hint.of(applied.chat))
         self.feeds.told(applied)
         self.watches.told(applied)

@@ -26,39 +26,39 @@ _LEVELS: Final[Mapping[str, int]] = {
     "agent_disconnected": logging.WARNING,
     # At every look, until it counts as gone; agent_disconnected says that once.
     "agent_silent": logging.DEBUG,
+    # While the database is away; heartbeat_failed says it once.
+    "backlog_unread": logging.DEBUG,
     "build_abandoned": logging.WARNING,
     "build_crashed": logging.ERROR,
     "build_ended": logging.INFO,
     "build_lost": logging.WARNING,
-    # Again and again while the database is away; tick_failed says it once.
+    # Again and again while the database is away; heartbeat_failed says it once.
     "build_not_written": logging.DEBUG,
     "build_unstorable": logging.ERROR,
     "builder_failed": logging.ERROR,
     "builder_waits": logging.DEBUG,
-    # While the database is away; tick_failed says it once.
-    "backlog_unread": logging.DEBUG,
+    "chat_taken_over": logging.INFO,
+    "chats_removed": logging.INFO,
     "commit_delayed": logging.WARNING,
     # Of an agent that does not answer, at every look.
     "context_not_read": logging.DEBUG,
-    "database_back": logging.INFO,
+    "database_recovered": logging.INFO,
+    "drain_finished": logging.INFO,
     "drain_started": logging.INFO,
-    "drained": logging.INFO,
-    # One for every chat that is watched; tick_failed says it once.
+    # One for every chat that is watched; heartbeat_failed says it once.
     "feed_failed": logging.DEBUG,
+    "heartbeat_failed": logging.WARNING,
     "journal_refused": logging.ERROR,
     "lease_lost": logging.WARNING,
     "model_failed": logging.WARNING,
-    "not_booked": logging.WARNING,
     "orphan_removed": logging.INFO,
     "release_failed": logging.WARNING,
     "runner_crashed": logging.ERROR,
     "runner_failed": logging.ERROR,
     "runner_left": logging.DEBUG,
-    "chats_removed": logging.INFO,
-    "taken_over": logging.INFO,
-    "task_left_behind": logging.WARNING,
-    "tick_failed": logging.WARNING,
+    "task_not_cancelled": logging.WARNING,
     "tool_failed": logging.WARNING,
+    "usage_write_failed": logging.WARNING,
     "watch_unreadable": logging.ERROR,
     "worker_failed": logging.ERROR,
     "workers_reaped": logging.INFO,
@@ -76,22 +76,22 @@ _WORDS: Final[Mapping[str, str]] = {
     "build_lost": "the database was away for too long; a build is begun again",
     "build_unstorable": "a bug in a backend; the build has failed",
     "builder_failed": "a bug in the build worker; it goes on",
+    "chat_taken_over": "took over a chat of a replica that died",
     "chats_removed": "removed chats that were archived long ago",
-    "commit_delayed": "the database is slow or away; a step waits to be written",
+    "commit_delayed": "the database is slow or away; a step waits for its commit",
     "context_refused": "a workspace's instructions cannot be kept; chats go by the last good ones",
-    "database_back": "the database answers again",
-    "drain_started": "stopping: waiting for the steps under way",
-    "drained": "stopped: chats that were not done are left to other replicas",
+    "database_recovered": "the database answers again",
+    "drain_finished": "stopped: unfinished chats were released to other replicas",
+    "drain_started": "stopping: waiting for the steps in progress",
+    "heartbeat_failed": "the database did not answer; leases are not renewed",
     "journal_behind": "the database is slow or away; viewers elsewhere see live text late",
-    "lease_lost": "the database was away for too long; other replicas take the chats over",
-    "not_booked": "an answer that was dropped was paid for, and its cost is not in the books",
+    "lease_lost": "the database was away for too long; other replicas take over the chats",
     "orphan_not_removed": "files of a deleted workspace cannot be removed; tried again",
     "orphan_removed": "removed the files of a workspace that was deleted",
-    "release_failed": "the database was away at the end; other replicas see that this one is gone",
-    "taken_over": "took over a chat whose replica has died",
+    "release_failed": "the database was away at shutdown; other replicas find the chats later",
     "template_skipped": "a template has a name that another has; it is left out",
-    "tick_failed": "the database does not answer; chats wait",
-    "workers_reaped": "a replica has died or was cut off; its chats are handed on",
+    "usage_write_failed": "usage of a discarded answer was not recorded",
+    "workers_reaped": "a replica died or lost its connection; its chats were released",
     "workspace_down": "a workspace that should run does not; it is shown as stopped",
     "workspace_overdue": "a workspace was not used for long and is being stopped",
 }
@@ -104,7 +104,7 @@ _CAUSES: Final[Mapping[str, str]] = {
 _USUAL: Final = logging.DEBUG
 LOOK_S: Final = 10.0
 # Leaving is worth a line only if there was something to leave.
-_IF_ANY: Final = frozenset({"drain_started", "drained"})
+_IF_ANY: Final = frozenset({"drain_started", "drain_finished"})
 
 
 class Line(Struct, frozen=True, kw_only=True):

@@ -105,7 +105,7 @@ async def killed_in_the_middle_of_a_tool_that_must_not_run_twice(stage: Stage) -
 @pytest.mark.covers("F3")
 async def killed_before_its_answer_was_published(stage: Stage) -> None:
     """The commit has landed; nobody was told."""
-    die_at = DieAt(event="committed", fields={"snapshot_version": 2})
+    die_at = DieAt(event="step_committed", fields={"snapshot_version": 2})
     victim = await stage.victim(die_at=die_at)
     chat_id = await stage.create(victim, "m4 0")
     assert await victim.ended() == -9
@@ -116,7 +116,7 @@ async def killed_before_its_answer_was_published(stage: Stage) -> None:
 
 @pytest.mark.covers("F3")
 async def killed_before_its_call_was_published(stage: Stage) -> None:
-    die_at = DieAt(event="committed", fields={"snapshot_version": 2})
+    die_at = DieAt(event="step_committed", fields={"snapshot_version": 2})
     victim = await stage.victim(die_at=die_at)
     chat_id = await stage.create(victim, "m5 1")
     assert await victim.ended() == -9
@@ -128,7 +128,7 @@ async def killed_before_its_call_was_published(stage: Stage) -> None:
 
 @pytest.mark.covers("T09")
 async def killed_right_after_the_message_was_taken(stage: Stage) -> None:
-    die_at = DieAt(event="committed", fields={"snapshot_version": 1})
+    die_at = DieAt(event="step_committed", fields={"snapshot_version": 1})
     victim = await stage.victim(die_at=die_at)
     chat_id = await stage.create(victim, "m6 0")
     assert await victim.ended() == -9
@@ -185,7 +185,7 @@ async def killed_when_a_tool_had_its_only_effect(stage: Stage) -> None:
 
 @pytest.mark.covers("F3")
 async def killed_before_its_results_were_published(stage: Stage) -> None:
-    die_at = DieAt(event="committed", fields={"snapshot_version": 3})
+    die_at = DieAt(event="step_committed", fields={"snapshot_version": 3})
     victim = await stage.victim(die_at=die_at)
     chat_id = await stage.create(victim, "m11 1")
     assert await victim.ended() == -9
@@ -281,7 +281,7 @@ async def asked_to_leave_with_nothing_to_do(stage: Stage) -> None:
     victim = await stage.victim()
     victim.leave()
     assert await victim.ended() == 0
-    left = await victim.events.wait("drained")
+    left = await victim.events.wait("drain_finished")
     assert left["released"] == "0"
 
 

@@ -106,7 +106,7 @@ async def test_a_database_that_is_killed_in_between_strands_nobody() -> None:
         await server.kill()
         for gate in gates[1:]:
             gate.open()
-        await stage.survivor.events.wait("tick_failed")
+        await stage.survivor.events.wait("heartbeat_failed")
         await server.revive()
         await stage.witness.settled(stage.survivor.pool, within_s=SETTLES_S)
         await stage.witness.check(stage.survivor.pool)

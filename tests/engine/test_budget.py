@@ -88,14 +88,14 @@ async def test_a_limit_that_cannot_be_looked_up_stops_nobody(dsn: str) -> None:
         house.says("hello")
         chat_id = await house.create("hi")
         assert (await house.rests(chat_id)).state == "W"
-        await house.events.wait("budget_unknown", chat_id=chat_id)
+        await house.events.wait("spend_check_failed", chat_id=chat_id)
 
 
 async def test_nobody_waits_for_books_that_do_not_open(clock: FakeClock) -> None:
     events = Events()
     env = Env(clock=clock, emit=events, new_id=lambda: CHAT, new_change_id=change_id)
     assert await SpendGuard(Deaf(hangs=True), env, timeout_s=0.01).check(chat()) is None
-    assert events.seen == [("budget_unknown", {"chat_id": CHAT, "error_kind": "timeout"})]
+    assert events.seen == [("spend_check_failed", {"chat_id": CHAT, "error_kind": "timeout"})]
 
 
 async def spend(house: House) -> ChatError | None:

@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
-from chatd.engine.periodic import BackgroundTasks, PeriodicTask, maintenance_tasks
+from chatd.engine.maintenance import maintenance_tasks
+from chatd.engine.periodic import BackgroundTasks, PeriodicTask
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.factories import CHAT
@@ -49,10 +50,10 @@ async def test_a_chore_is_done_at_once_and_again_after_a_while(clock: FakeClock)
         await broom.gate.reached.wait()
         clock.advance(600)
         broom.gate.open()
-        assert await clock.asleep_on("chore_sweep") == 60
+        assert await clock.asleep_on("periodic_sweep") == 60
         assert broom.done == 1
-        await clock.pass_over("chore_sweep")
-        await clock.asleep_on("chore_sweep")
+        await clock.pass_over("periodic_sweep")
+        await clock.asleep_on("periodic_sweep")
         assert broom.done == 2
 
 
@@ -64,14 +65,14 @@ async def test_a_chore_that_fails_is_tried_again_and_disturbs_nobody(clock: Fake
     ]
     async with running(BackgroundTasks(env_of(clock, events), chores)):
         bad.gate.open()
-        failed = await events.wait("chore_failed", task="bad")
+        failed = await events.wait("periodic_task_failed", task="bad")
         assert failed["error_kind"] == "unavailable"
         bad.fails = False
         good.gate.open()
-        await clock.asleep_on("chore_bad")
-        await clock.pass_over("chore_good")
-        await events.wait("chore_done", task="bad")
-        await events.wait("chore_done", task="good")
+        await clock.asleep_on("periodic_bad")
+        await clock.pass_over("periodic_good")
+        await events.wait("periodic_task_done", task="bad")
+        await events.wait("periodic_task_done", task="good")
 
 
 async def test_errands_are_bounded_and_end_with_the_server(clock: FakeClock) -> None:

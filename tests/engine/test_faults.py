@@ -293,9 +293,9 @@ async def test_a_replica_with_a_wrong_clock_ends_nothing_early(dsn: str, clock: 
         chat_id = await house.create("go", client_tools=CLIENTS)
         assert (await house.rests(chat_id)).state == "A0"
         for _ in range(3):
-            await clock.asleep_on("tick")
+            await clock.asleep_on("heartbeat")
             clock.advance(15)
-        await clock.asleep_on("tick")
+        await clock.asleep_on("heartbeat")
         assert (await house.chat(chat_id)).state == "A0"
 
 
@@ -362,7 +362,7 @@ class Nowhere:
 async def test_tools_that_cannot_be_looked_up_do_not_hang_the_chat(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chatd.engine.turn_loop.PREPARE_S", 0.05)
+    monkeypatch.setattr("chatd.engine.turn_loop.TURN_CONTEXT_TIMEOUT_S", 0.05)
     async with a_house(dsn, source=Nowhere()) as house:
         chat_id = await house.create("hi")
         chat = await house.rests(chat_id)

@@ -21,7 +21,7 @@ async def cut_off(house: House, proxy: Proxy, clock: FakeClock, seconds: float) 
     proxy.refuse(new=True)
     proxy.cut()
     clock.advance(1)
-    await house.events.wait("tick_failed")
+    await house.events.wait("heartbeat_failed")
     clock.advance(seconds - 1)
 
 
@@ -45,7 +45,7 @@ async def test_with_an_old_lease_no_model_is_called(
         with house.replica.worker.reserve_slot(root=True) as free:
             assert free is None
         gate.open()
-        await house.events.wait("committed", snapshot_version=3)
+        await house.events.wait("step_committed", snapshot_version=3)
         assert len(api.requests) == 1
         await let_pass(clock, 1)
         assert (await house.rests(chat_id)).state == "W"
@@ -107,14 +107,14 @@ async def test_a_lease_is_as_old_as_the_question_not_the_answer(clock: FakeClock
 async def test_a_tick_that_is_not_answered_is_given_up_and_another_one_made(
     dsn: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chatd.engine.lease.ANSWER_S", 0.5)
+    monkeypatch.setattr("chatd.engine.lease.HEARTBEAT_TIMEOUT_S", 0.5)
     async with (
         FakeCompatible.running() as api,
         a_house_with(dsn, api) as other,
         a_house_with(proxy.dsn, api) as house,
     ):
         proxy.strand()
-        await house.events.wait("tick_failed", error_kind="timeout")
+        await house.events.wait("heartbeat_failed", error_kind="timeout")
         since = await other.pool.fetchval("SELECT now()")
 
         async def renewed() -> bool:
@@ -139,9 +139,11 @@ async def test_failing_ticks_are_counted_and_their_end_is_told(
     ):
         proxy.refuse(new=True)
         proxy.cut()
-        await house.events.wait("tick_failed", failures=2)
+        await house.events.wait("heartbeat_failed", failures=2)
         proxy.refuse(new=False)
-        back = await house.events.wait("database_back")
-        failures = [said["failures"] for name, said in house.events.seen if name == "tick_failed"]
+        back = await house.events.wait("database_recovered")
+        failures = [
+            fields["failures"] for name, fields in house.events.seen if name == "heartbeat_failed"
+        ]
         assert failures == list(range(1, len(failures) + 1))
         assert back == {"failed_ticks": len(failures)}

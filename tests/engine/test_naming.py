@@ -45,7 +45,7 @@ async def new_chat(house: House) -> ChatId:
 
 
 async def named(house: House) -> None:
-    await house.events.wait("errand_done", task="title")
+    await house.events.wait("background_task_done", task="title")
 
 
 async def test_a_new_chat_is_named_after_its_first_message(dsn: str) -> None:

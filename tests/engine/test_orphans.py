@@ -9,6 +9,7 @@ from chatd.domain import user_moves
 from chatd.domain.chat import MAX_ORPHANED
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
+from chatd.engine.attempt import Committer
 from chatd.engine.chat_reaper import ChatReaper
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
@@ -90,7 +91,7 @@ async def test_many_orphans_do_not_cost_the_living_their_lease(dsn: str, clock: 
         async with a_house_with(dsn, api, clock=clock, worker=NO_ROOM) as house, wound(clock):
             for chat_id in chat_ids:
                 await house.until(chat_id, "E0")
-            ticks = [name for name, _ in house.events.seen if name == "tick_failed"]
+            ticks = [name for name, _ in house.events.seen if name == "heartbeat_failed"]
             assert ticks == []
 
 
@@ -102,7 +103,8 @@ async def test_a_chat_that_somebody_holds_on_to_does_not_keep_other_orphans_wait
     connect = ConnectConfig(dsn=dsn, lock_timeout_s=0.05)
     pool, events = Pool(PoolConfig(connect=connect)), Events()
     env = Env(clock=clock, emit=events, new_id=lambda: WORKER, new_change_id=change_id)
-    sweeper = ChatReaper(pool, Transactor(pool, Told()), WorkerId(UUID(int=0)), env)
+    committer = Committer(Transactor(pool, Told()), env)
+    sweeper = ChatReaper(pool, committer, WorkerId(UUID(int=0)), env)
     held, other = [await open_chat(pool, number, free=WORKER) for number in (1, 2)]
     heard = Heard(
         dead=frozenset({WORKER}),
@@ -118,12 +120,12 @@ async def test_a_chat_that_somebody_holds_on_to_does_not_keep_other_orphans_wait
         async with session_to(dsn) as somebody, somebody.transaction():
             await chats.lock(somebody, held.id)
             sweeper.on_heartbeat(heard)
-            await events.wait("sweep_failed")
+            await events.wait("reap_failed")
             sweeper.on_heartbeat(heard)
-            await events.wait("swept", chat_id=other.id)
+            await events.wait("chat_reaped", chat_id=other.id)
             assert await states(pool) == {held.id: "R0", other.id: "P0"}
         sweeper.on_heartbeat(heard)
-        await events.wait("swept", chat_id=held.id)
+        await events.wait("chat_reaped", chat_id=held.id)
     finally:
         sweeping.cancel()
         await pool.close()
@@ -155,7 +157,7 @@ async def test_a_chat_that_is_ours_by_the_row_and_known_to_nobody_is_not_stuck(d
             command = house.command("hi")
             await write(somebody, user_moves.create(command, house.replica.me))
         assert (await house.until(command.id, "W")).epoch > 1
-        await house.events.wait("stray_released", chat_id=command.id)
+        await house.events.wait("unknown_chat_released", chat_id=command.id)
         assert await house.transcript(command.id) == ["user: hi", "assistant: found"]
 
 

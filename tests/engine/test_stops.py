@@ -8,6 +8,7 @@ import pytest
 
 from chatd.domain.chat import Episode
 from chatd.domain.ports import Env
+from chatd.engine.attempt import Committer
 from chatd.engine.chat_reaper import ChatReaper
 from chatd.parts.replay import read_episode
 from chatd.store.conn import ConnectConfig
@@ -109,7 +110,7 @@ async def test_a_stop_that_nobody_carries_out_ends_by_its_deadline(
         await eventually(lambda: is_journaled(house, episode))
         await freeze(house, chat_id)
         await age(house.pool, [chat_id], seconds=11)
-        await clock.pass_over("tick")
+        await clock.pass_over("heartbeat")
         chat = await house.until(chat_id, "W")
         assert chat.worker_id is None
         kept = ["user: go", "assistant: so far"]
@@ -137,11 +138,11 @@ async def test_a_stop_ends_by_its_deadline_even_if_nothing_of_it_can_be_kept(
                NOT VALID"""
         )
         try:
-            await clock.pass_over("tick")
+            await clock.pass_over("heartbeat")
             await house.until(chat_id, "W")
         finally:
             await house.pool.execute("ALTER TABLE chat_messages DROP CONSTRAINT unwritable")
-        await house.events.wait("sweep_failed", chat_id=chat_id)
+        await house.events.wait("reap_failed", chat_id=chat_id)
         assert await house.transcript(chat_id) == ["user: go"]
 
 
@@ -160,7 +161,8 @@ async def test_what_was_shown_is_asked_for_again_if_the_database_was_busy(
         await freeze(house, chat_id)
         events = Events()
         env = Env(clock=clock, emit=events, new_id=lambda: WORKER, new_change_id=change_id)
-        sweeper = ChatReaper(busy, house.replica.transactor, house.replica.me, env)
+        committer = Committer(house.replica.transactor, env)
+        sweeper = ChatReaper(busy, committer, house.replica.me, env)
         sweeping = asyncio.get_running_loop().create_task(sweeper.run())
         stack.callback(sweeping.cancel)
         late = Heard(
@@ -175,10 +177,10 @@ async def test_what_was_shown_is_asked_for_again_if_the_database_was_busy(
         async with session_to(dsn) as somebody, somebody.transaction():
             await somebody.execute("LOCK TABLE chat_journal IN ACCESS EXCLUSIVE MODE")
             sweeper.on_heartbeat(late)
-            await events.wait("sweep_failed", chat_id=chat_id)
+            await events.wait("reap_failed", chat_id=chat_id)
             assert (await house.chat(chat_id)).state == "I0"
         sweeper.on_heartbeat(late)
-        await events.wait("swept", chat_id=chat_id)
+        await events.wait("chat_reaped", chat_id=chat_id)
         assert await house.transcript(chat_id) == ["user: go", "assistant: so far"]
 
 

@@ -383,7 +383,7 @@ async def wound(clock: FakeClock) -> AsyncGenerator[None]:
 async def let_pass(clock: FakeClock, seconds: float) -> None:
     """In steps short enough for the worker to renew its lease in between."""
     while seconds > 0:
-        await clock.asleep_on("tick")
+        await clock.asleep_on("heartbeat")
         step = min(seconds, 10.0)
         clock.advance(step)
         seconds -= step

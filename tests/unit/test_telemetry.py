@@ -37,18 +37,18 @@ def test_an_event_is_counted_with_its_failure_and_its_time(
     ("event", "fields", "level"),
     [
         ("runner_failed", {"error_kind": "X"}, "ERROR"),
-        ("tick_failed", {"error_kind": "database_down"}, "WARNING"),
-        ("tick_failed", {"error_kind": "database_down", "failures": 2}, "DEBUG"),
-        ("database_back", {"failed_ticks": 7}, "INFO"),
+        ("heartbeat_failed", {"error_kind": "database_down"}, "WARNING"),
+        ("heartbeat_failed", {"error_kind": "database_down", "failures": 2}, "DEBUG"),
+        ("database_recovered", {"failed_ticks": 7}, "INFO"),
         ("drain_started", {"running": 2}, "INFO"),
         ("drain_started", {"running": 0}, "DEBUG"),
-        ("drained", {"released": 0}, "DEBUG"),
+        ("drain_finished", {"released": 0}, "DEBUG"),
         ("worker_failed", {"error": ValueError("oh")}, "ERROR"),
         ("feed_failed", {"error_kind": "database_down"}, "DEBUG"),
         ("tail_failed", {"error_kind": "database_down", "failures": 1}, "WARNING"),
         ("tail_failed", {"error_kind": "database_down", "failures": 2}, "DEBUG"),
         ("workers_reaped", {"workers": 1, "chats": 3}, "INFO"),
-        ("taken_over", {"epoch": 2}, "INFO"),
+        ("chat_taken_over", {"epoch": 2}, "INFO"),
         ("workspace_down", {"workspace_id": 1}, "WARNING"),
         ("agent_disconnected", {"agent_id": 1}, "WARNING"),
         ("agent_silent", {"agent_id": 1, "reason": "agent_lost"}, "DEBUG"),
@@ -103,12 +103,12 @@ def test_an_operator_is_told_in_words_what_a_takeover_is() -> None:
     line = Line(event="workers_reaped", fields={"workers": 1, "chats": 3})
     assert str(line) == (
         "workers_reaped workers=1 chats=3"
-        " (a replica has died or was cut off; its chats are handed on)"
+        " (a replica died or lost its connection; its chats were released)"
     )
 
 
 def test_a_full_disk_is_named_whatever_failed_by_it() -> None:
-    for event in ("commit_delayed", "tick_failed", "anything"):
+    for event in ("commit_delayed", "heartbeat_failed", "anything"):
         line = Line(event=event, fields={"error_kind": "database_full"})
         assert "no room left on its disk" in str(line)
     away = Line(event="commit_delayed", fields={"error_kind": "database_down"})

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from chatd.engine.periodic import maintenance_tasks
+from chatd.engine.maintenance import maintenance_tasks
 from chatd.store import builds, made_by, workspaces
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool

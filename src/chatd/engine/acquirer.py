@@ -1,7 +1,7 @@
-"""Looking at rows and taking chats: all that a worker asks of the database but for the tick.
+"""Acquire chats and read rows: all statements of a worker but the heartbeat.
 
-Owns when it is asked. One statement takes several chats; one reads all rows that hints were
-about; one gives back chats that are ours by the row but of which nobody here knows.
+One statement acquires several chats, one reads all rows that hints named, and one releases chats
+that the database assigns to this worker but that no runner here has.
 """
 
 import asyncio
@@ -14,169 +14,171 @@ from chatd.domain.hint import Hint
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.lease import WorkerLease
-from chatd.engine.runner_pool import Roster
+from chatd.engine.runner_pool import RunnerPool
 from chatd.engine.slots import Slots
 from chatd.store import chats, workers
 from chatd.store.conn import Conn
 
-AT_ONCE: Final = 10
-YIELD_S: Final = 0.02
-"""A full worker waits this long before it reaches out, so that a free one is faster."""
-RETRY_S: Final = 1.0
-REMEMBERED: Final = 1000
+ACQUIRE_BATCH_SIZE: Final = 10
+FULL_WORKER_DELAY_S: Final = 0.02
+"""Delay before an acquire, multiplied by the worker's load, so that a less loaded worker acquires
+first."""
+ACQUIRE_RETRY_DELAY_S: Final = 1.0
+MAX_LEFT_CHATS_KEPT: Final = 1000
 
 
-class Taking:
+class Acquirer:
     def __init__(
         self,
-        me: WorkerId,
+        worker_id: WorkerId,
         conn: Conn,
         env: Env,
         *,
         lease: WorkerLease,
         slots: Slots,
-        roster: Roster,
+        runners: RunnerPool,
         announce: Callable[[Chat], None],
     ) -> None:
-        self._me = me
+        self._worker_id = worker_id
         self._conn = conn
         self._env = env
         self._lease = lease
         self._slots = slots
-        self._roster = roster
+        self._runners = runners
         self._announce = announce
-        self._wanted = asyncio.Event()
-        self._short_of_slots = False
+        self._acquire_requested = asyncio.Event()
+        self._acquiring = asyncio.Lock()
+        self._was_short_of_slots = False
         self._dirty: set[ChatId] = set()
-        self._strays: frozenset[ChatId] = frozenset()
+        self._unknown: frozenset[ChatId] = frozenset()
         self._to_release: set[ChatId] = set()
-        self._rows = asyncio.Event()
+        self._rows_requested = asyncio.Event()
         self._left: dict[ChatId, int] = {}
-        self._taking = asyncio.Lock()
 
-    # What there is to do
+    # Requests
 
-    def some(self) -> None:
-        """There may be chats that want a worker."""
-        self._wanted.set()
+    def request_acquire(self) -> None:
+        self._acquire_requested.set()
 
-    def look_at(self, chat_ids: Collection[ChatId]) -> None:
+    def refresh_rows(self, chat_ids: Collection[ChatId]) -> None:
         if chat_ids:
             self._dirty.update(chat_ids)
-            self._rows.set()
+            self._rows_requested.set()
 
-    def hinted(self, hint: Hint) -> None:
-        """Something changed elsewhere. Only a row read can tell what."""
-        known = self._roster.known(hint.chat_id)
+    def on_hint(self, hint: Hint) -> None:
+        known = self._runners.last_row(hint.chat_id)
         if known is not None and hint.snapshot_version > known.snapshot_version:
-            self.look_at((hint.chat_id,))
+            self.refresh_rows((hint.chat_id,))
         if hint.runnable:
-            self.some()
+            self.request_acquire()
 
-    def left(self, chat: Chat) -> None:
-        """Its runner has left: an older row of it that is still on its way means nothing."""
+    def on_runner_left(self, chat: Chat) -> None:
+        """Remember the version, so that an older row that is still being read starts nothing."""
         self._left.pop(chat.id, None)
         self._left[chat.id] = chat.snapshot_version
-        if len(self._left) > REMEMBERED:
+        if len(self._left) > MAX_LEFT_CHATS_KEPT:
             del self._left[next(iter(self._left))]
-        if self._short_of_slots or self._taking.locked() or self._slots.caps is not None:
-            # Nobody else tells us of chats that we could not take when we heard of them.
-            self._short_of_slots = False
-            self.some()
+        if self._was_short_of_slots or self._acquiring.locked() or self._slots.caps is not None:
+            # No hint repeats for chats that could not be acquired when their hint arrived.
+            self._was_short_of_slots = False
+            self.request_acquire()
 
-    def unknown(self, chat_ids: Collection[ChatId]) -> None:
-        """Ours by the row, but nobody here runs them: the answer to a write was lost, or the
-        lease was for a while. Not at first sight: the answer may just be on its way."""
-        now = frozenset(chat_ids)
-        self.look_at([chat_id for chat_id in now if chat_id in self._roster])
-        nobodys = now - frozenset(self._roster)
-        if again := nobodys & self._strays:
+    def on_unknown_chats(self, chat_ids: Collection[ChatId]) -> None:
+        """Chats that the row assigns to this worker at an epoch that no runner here has: the reply
+        to a write was lost, or the lease had expired. Released when reported twice in a row,
+        because at first the reply may still be on its way."""
+        reported = frozenset(chat_ids)
+        self.refresh_rows([chat_id for chat_id in reported if chat_id in self._runners])
+        unknown = reported - frozenset(self._runners)
+        if again := unknown & self._unknown:
             self._to_release |= again
-            self._rows.set()
-        self._strays = nobodys - again
+            self._rows_requested.set()
+        self._unknown = unknown - again
 
-    # Taking
+    # Acquire
 
-    async def take(self) -> None:
+    async def acquire(self) -> None:
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self._acquire_requested.wait()
+            self._acquire_requested.clear()
             try:
-                async with self._taking:
-                    await self._take()
+                async with self._acquiring:
+                    await self._acquire()
             except Unavailable as error:
                 self._env.emit("acquire_failed", error_kind=error.code)
-                await self._env.clock.sleep(RETRY_S, "acquire_retry")
-                self._wanted.set()
+                await self._env.clock.sleep(ACQUIRE_RETRY_DELAY_S, "acquire_retry")
+                self._acquire_requested.set()
 
-    async def _take(self) -> None:
+    async def _acquire(self) -> None:
         if self._slots.load > 0:
-            await self._env.clock.sleep(self._slots.load * YIELD_S, "yield")
-        roots = min(self._slots.free(root=True), AT_ONCE)
-        children = min(self._slots.free(root=False), AT_ONCE)
-        self._short_of_slots = roots == 0 or children == 0
+            await self._env.clock.sleep(self._slots.load * FULL_WORKER_DELAY_S, "acquire_delay")
+        roots = min(self._slots.free(root=True), ACQUIRE_BATCH_SIZE)
+        children = min(self._slots.free(root=False), ACQUIRE_BATCH_SIZE)
+        self._was_short_of_slots = roots == 0 or children == 0
         if roots + children == 0 or self._lease.health != "ok":
             return
         caps = self._slots.caps
-        taken = await (
-            workers.acquire(self._conn, self._me, roots=roots, children=children)
+        acquired = await (
+            workers.acquire(self._conn, self._worker_id, roots=roots, children=children)
             if caps is None
-            else workers.acquire_capped(self._conn, self._me, caps, roots=roots, children=children)
+            else workers.acquire_capped(
+                self._conn, self._worker_id, caps, roots=roots, children=children
+            )
         )
-        grown_up = sum(chat.is_root for chat in taken)
-        if grown_up == roots or len(taken) - grown_up == children:
-            self._short_of_slots = True
-        for chat in taken:
-            self._env.emit("acquired", chat_id=chat.id, epoch=chat.epoch)
+        acquired_roots = sum(chat.is_root for chat in acquired)
+        if acquired_roots == roots or len(acquired) - acquired_roots == children:
+            self._was_short_of_slots = True
+        for chat in acquired:
+            self._env.emit("chats_acquired", chat_id=chat.id, epoch=chat.epoch)
             if chat.orphan_count > 0:
-                self._env.emit("taken_over", chat_id=chat.id, epoch=chat.epoch)
+                self._env.emit("chat_taken_over", chat_id=chat.id, epoch=chat.epoch)
             self._announce(chat)
-            self._roster.hear(chat)
-        if len(taken) >= (AT_ONCE if caps is None else 1):
-            self._wanted.set()
+            self._runners.on_row(chat)
+        if len(acquired) >= (ACQUIRE_BATCH_SIZE if caps is None else 1):
+            self._acquire_requested.set()
 
-    async def none_on_the_way(self, within_s: float) -> None:
-        """Chats that are just being taken must be known before all are given back."""
+    async def wait_idle(self, timeout_s: float) -> None:
+        """Wait for an acquire in progress: its chats must be known before all are released."""
         try:
-            async with asyncio.timeout(within_s), self._taking:
+            async with asyncio.timeout(timeout_s), self._acquiring:
                 return
         except TimeoutError:
             return
 
     # Rows
 
-    async def read(self) -> None:
+    async def read_rows(self) -> None:
         while True:
-            await self._rows.wait()
-            self._rows.clear()
+            await self._rows_requested.wait()
+            self._rows_requested.clear()
             try:
-                await self._read()
-                await self._give_back()
+                await self._read_dirty()
+                await self._release_unknown()
             except Unavailable:
-                await self._env.clock.sleep(RETRY_S, "read_retry")
-                self._rows.set()
+                await self._env.clock.sleep(ACQUIRE_RETRY_DELAY_S, "read_retry")
+                self._rows_requested.set()
 
-    async def _read(self) -> None:
-        """What is heard of while we read is read again."""
-        asked, self._dirty = self._dirty, set()
-        if not asked:
+    async def _read_dirty(self) -> None:
+        """A chat that becomes dirty during the read is read again."""
+        requested, self._dirty = self._dirty, set()
+        if not requested:
             return
         try:
-            rows = await chats.get_many(self._conn, list(asked))
+            rows = await chats.get_many(self._conn, list(requested))
         except Unavailable:
-            self._dirty |= asked
+            self._dirty |= requested
             raise
         for row in rows:
             if row.snapshot_version >= self._left.get(row.id, 0):
-                self._roster.hear(row)
-        for missing in asked - {row.id for row in rows}:
-            self._roster.gone(missing)
+                self._runners.on_row(row)
+        for missing in requested - {row.id for row in rows}:
+            self._runners.on_chat_deleted(missing)
 
-    async def _give_back(self) -> None:
-        strays = [chat_id for chat_id in self._to_release if chat_id not in self._roster]
-        if strays:
-            for chat in await workers.release(self._conn, self._me, strays):
-                self._env.emit("stray_released", chat_id=chat.id, epoch=chat.epoch)
+    async def _release_unknown(self) -> None:
+        unknown = [chat_id for chat_id in self._to_release if chat_id not in self._runners]
+        if unknown:
+            for chat in await workers.release(self._conn, self._worker_id, unknown):
+                self._env.emit("unknown_chat_released", chat_id=chat.id, epoch=chat.epoch)
                 self._announce(chat)
-            self.some()
-        self._to_release.difference_update(strays)
+            self.request_acquire()
+        self._to_release.difference_update(unknown)

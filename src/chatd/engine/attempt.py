@@ -1,164 +1,259 @@
-"""One task of a runner: what it works on, what it has heard so far, and its right to write.
+"""One attempt at a chat's next step, and the committer that writes it.
 
-A task that is told to stop may not listen. So the right to write is its own and ends with it:
-whatever a task does after its end touches neither the row nor the runner that goes on.
-
-A chat as its runner holds it between steps: the row, and the history it was read with.
-
-History is read once; every commit of our own adds what it has written, and
-only a row with another history makes it be read again.
+An `Attempt` holds the row, its history, the partial answer, the usage that no commit has
+recorded, and the right to write. Only the `Committer` uses the store's transactor.
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from msgspec import Struct
 
-from chatd.domain.chat import Chat
-from chatd.domain.errors import StaleFence
-from chatd.domain.ids import WorkerId
+from chatd.domain import worker_moves
+from chatd.domain.change import Change
+from chatd.domain.chat import Chat, ChatError, Fence
+from chatd.domain.commands import Failure, Step
+from chatd.domain.errors import InvariantBroken, StaleFence, Unavailable
+from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.messages import Draft, Message, UsageEntry
-from chatd.domain.ports import Clock
+from chatd.domain.ports import Clock, Env
 from chatd.domain.react import RunnerView
 from chatd.parts.pause import Pause
 from chatd.store import messages
 from chatd.store.conn import Conn
-from chatd.store.transact import Applied
+from chatd.store.transact import Applied, Operation, Outcome, Transactor
+
+COMMIT_FIRST_DELAY_S: Final = 0.1
+COMMIT_MAX_DELAY_S: Final = 5.0
+
+PartialMessages = Callable[[str], tuple[Draft, ...]]
+UsageEntries = Callable[[], tuple[UsageEntry, ...]]
 
 
-class Work:
-    def __init__(self, chat: Chat) -> None:
+class _Partial(Struct, frozen=True, kw_only=True):
+    history_version: int
+    messages: PartialMessages
+    usage: UsageEntries
+
+
+class Attempt:
+    """One task of a runner. A cancelled task may ignore its cancellation; `end` takes its right
+    to write, so that it changes neither the row nor the attempt that follows.
+
+    `is_first`: the runner had no attempt before, so any live parts are another worker's.
+    `row_changed` is set after each write, for the runner to judge rows that arrived meanwhile.
+    """
+
+    def __init__(
+        self,
+        chat: Chat,
+        worker_id: WorkerId,
+        clock: Clock,
+        row_changed: asyncio.Event,
+        *,
+        history: Sequence[Message] | None = None,
+    ) -> None:
         self.chat = chat
-        self._history: list[Message] = []
-        self._history_version: int | None = None
+        self.worker_id = worker_id
+        self.view = RunnerView.of(chat)
+        self.is_first = True
+        self.is_draining = False
+        self.pause_s = 0.0
+        self._clock = clock
+        self._row_changed = row_changed
+        self._pause = Pause(clock)
+        self._partial: _Partial | None = None
+        self._history = list(history or ())
+        self._history_version = None if history is None else chat.history_version
+        self._is_ended = False
+
+    def next(self) -> "Attempt":
+        """The attempt after this one, for the row as it is now. It keeps the partial answer if
+        the history is still the same."""
+        successor = Attempt(self.chat, self.worker_id, self._clock, self._row_changed)
+        successor.is_first = False
+        successor.is_draining = self.is_draining
+        successor._history = self._history
+        successor._history_version = self._history_version
+        if self._partial and self._partial.history_version == self.chat.history_version:
+            successor._partial = self._partial
+        return successor
+
+    # History
 
     @property
     def history(self) -> Sequence[Message]:
         return self._history
 
-    async def load(self, conn: Conn) -> None:
-        if self._history_version == self.chat.history_version:
-            return
-        self._history = await messages.history(conn, self.chat.id)
-        self._history_version = self.chat.history_version
+    async def load_history(self, conn: Conn) -> None:
+        """Read it once; each commit then adds its own messages. Only a row with another history
+        version is read for again."""
+        if self._history_version != self.chat.history_version:
+            self._history = await messages.history(conn, self.chat.id)
+            self._history_version = self.chat.history_version
 
-    def begun_with(self, created: Sequence[Message]) -> None:
-        """A new chat's history is what has just been written: nothing to read."""
-        self._history = list(created)
-        self._history_version = self.chat.history_version
+    # Partial answer and usage
 
-    def moved(self, chat: Chat) -> None:
-        """The row is newer; whether the history is, its version says."""
-        self.chat = chat
+    @property
+    def has_partial(self) -> bool:
+        return self._partial is not None
 
-    def committed(self, applied: Applied) -> None:
-        """Our own write, on top of the history we hold."""
-        known = self._history_version == self.chat.history_version and not applied.replayed
-        self.chat = applied.chat
-        if known and not applied.forgotten:
+    def set_partial(self, messages: PartialMessages, usage: UsageEntries) -> None:
+        """From now on an interrupt commits these messages and records this usage."""
+        self._partial = _Partial(
+            history_version=self.chat.history_version, messages=messages, usage=usage
+        )
+
+    def set_unpaid_usage(self, usage: tuple[UsageEntry, ...]) -> None:
+        """Discard the partial answer but keep its usage, so that the next commit, or the
+        interrupt that comes before it, records it."""
+        self.set_partial(lambda _: (), lambda: usage)
+
+    def partial_messages(self, at: str) -> tuple[Draft, ...]:
+        return () if self._partial is None else self._partial.messages(at)
+
+    def unpaid_usage(self) -> tuple[UsageEntry, ...]:
+        """Usage that no commit has recorded."""
+        return () if self._partial is None else self._partial.usage()
+
+    # Flow
+
+    @property
+    def should_continue(self) -> bool:
+        return self.chat.worker_id == self.worker_id and self.chat.status == "running"
+
+    def drain(self) -> None:
+        """Finish the step in progress, then release the chat. Ends a pause at once."""
+        self.is_draining = True
+        self._pause.cut()
+
+    async def wait_pause(self) -> None:
+        """Wait for the retry delay, if the last step set one."""
+        pause_s, self.pause_s = self.pause_s, 0.0
+        if pause_s and not self.is_draining:
+            await self._pause.sleep(pause_s, "retry_backoff")
+
+    def step(
+        self,
+        messages: tuple[Draft, ...] = (),
+        usage: tuple[UsageEntry, ...] = (),
+        *,
+        client_tools: frozenset[str] = frozenset(),
+        compacted: bool = False,
+    ) -> Step:
+        return Step(
+            fence=Fence.of(self.chat),
+            messages=messages,
+            usage=usage,
+            client_tools=client_tools,
+            compacted=compacted,
+            keep_owner=not self.is_draining,
+        )
+
+    # Right to write
+
+    def end(self) -> None:
+        self._is_ended = True
+
+    def check_active(self) -> None:
+        if self._is_ended:
+            raise StaleFence(f"Chat {self.chat.id}: this task has been replaced.")
+
+    def begin_write(self) -> None:
+        self.check_active()
+        self.view = self.view.committing()
+
+    def end_write(self, applied: Applied | None) -> None:
+        """`applied` is None if the write was refused or its result is unknown."""
+        if applied is None:
+            self.view = self.view.refused()
+        else:
+            self._add_history(applied)
+            self.chat = applied.chat
+            self.view = self.view.after(applied.chat)
+        self._row_changed.set()
+
+    def clear_partial(self) -> None:
+        """A commit has stored the messages and recorded the usage."""
+        self._partial = None
+
+    def _add_history(self, applied: Applied) -> None:
+        if self._history_version == self.chat.history_version and not applied.forgotten:
             self._history.extend(applied.messages)
             self._history_version = applied.chat.history_version
 
 
-class Heard(Protocol):
-    """What an action has so far: a stop keeps it."""
+class Committer:
+    """Fenced writes. A commit is retried until the database answers: every try has the same
+    change id, so a write with a lost reply is found and not repeated. A row that has changed
+    ends the retries, because the fence then refuses the write."""
 
-    def so_far(self, at: str) -> tuple[Draft, ...]: ...
-    def paid(self) -> tuple[UsageEntry, ...]: ...
+    def __init__(self, transactor: Transactor, env: Env) -> None:
+        self._transactor = transactor
+        self._env = env
 
+    async def commit(self, attempt: Attempt, decide: Callable[[Chat], Change]) -> Applied:
+        """Raises StaleFence if another writer changed the chat, and also if an earlier try of
+        this write was applied: later changes are then known only from the row."""
+        attempt.begin_write()
+        try:
+            applied = await self._retry(self._operation(attempt.chat.id, decide, attempt.chat))
+            attempt.check_active()
+        except BaseException:
+            attempt.end_write(None)
+            raise
+        attempt.clear_partial()
+        if applied.replayed:
+            attempt.end_write(None)
+            raise StaleFence(f"Chat {attempt.chat.id} was written by an earlier try.")
+        attempt.end_write(applied)
+        return applied
 
-class Bill(Struct, frozen=True, kw_only=True):
-    """Satisfies `Heard`: of a call that has failed nothing is kept but what it cost."""
+    async def fail_turn(
+        self,
+        attempt: Attempt,
+        error: ChatError,
+        *,
+        messages: tuple[Draft, ...] = (),
+        usage: tuple[UsageEntry, ...] = (),
+        client_tools: frozenset[str] = frozenset(),
+    ) -> Applied:
+        step = attempt.step(messages, usage, client_tools=client_tools)
+        failure = Failure(step=step, error=error)
+        self._env.emit("turn_failed", chat_id=attempt.chat.id, error_kind=error.kind)
+        return await self.commit(attempt, lambda row: worker_moves.fail_turn(row, failure))
 
-    usage: tuple[UsageEntry, ...]
+    async def run(self, chat_id: ChatId, decide: Callable[[Chat], Change]) -> Outcome:
+        """One write outside any attempt, tried once."""
+        return await self._transactor.run(self._operation(chat_id, decide))
 
-    def so_far(self, at: str) -> tuple[Draft, ...]:
-        del at
-        return ()
+    def _operation(
+        self, chat_id: ChatId, decide: Callable[[Chat], Change], known: Chat | None = None
+    ) -> Operation:
+        return Operation(
+            chat_id=chat_id,
+            change_id=self._env.new_change_id(),
+            decide=lambda loaded: decide(loaded.chat),
+            known=known,
+        )
 
-    def paid(self) -> tuple[UsageEntry, ...]:
-        return self.usage
-
-
-class Job:
-    """`before` is what the task before it had heard of this same history. `first`: this runner
-    had no task before, so whatever was said until now was said to another worker."""
-
-    def __init__(
-        self, work: Work, me: WorkerId, view: RunnerView, clock: Clock, news: asyncio.Event
-    ) -> None:
-        self.work = work
-        self.me = me
-        self.view = view
-        self.before: Heard | None = None
-        self.first = True
-        self._heard: tuple[int, Heard] | None = None
-        self.pause_s = 0.0
-        self.stopping = False
-        self._news = news
-        self._pause = Pause(clock)
-        self._over = False
-
-    @property
-    def chat(self) -> Chat:
-        return self.work.chat
-
-    def hears(self, heard: Heard) -> None:
-        """From now on this is what a stop would keep."""
-        self._heard = (self.chat.history_version, heard)
-
-    def owes(self, usage: tuple[UsageEntry, ...]) -> None:
-        """What was heard is for nobody; it is to be paid for all the same, if only by the stop
-        that comes before our own commit."""
-        self.hears(Bill(usage=usage))
-
-    def owed(self) -> tuple[UsageEntry, ...]:
-        """What no commit has paid for."""
-        heard = self.before if self._heard is None else self._heard[1]
-        return () if heard is None else heard.paid()
-
-    def forget(self) -> None:
-        """It is in history and in the books now."""
-        self._heard = self.before = None
-
-    def heard_of(self, history_version: int) -> Heard | None:
-        """What was heard since that history, if anything; what was left to us included."""
-        if self._heard is None:
-            return self.before
-        version, heard = self._heard
-        return heard if version == history_version else None
-
-    def stop_after_step(self) -> None:
-        """The worker is leaving: finish the step under way, then let go. Nobody waits out a
-        pause for that."""
-        self.stopping = True
-        self._pause.cut()
-
-    async def rest(self) -> None:
-        """The wait before the next attempt, if there is one."""
-        pause_s, self.pause_s = self.pause_s, 0.0
-        if pause_s and not self.stopping:
-            await self._pause.sleep(pause_s, "retry_backoff")
-
-    def goes_on(self) -> bool:
-        """Whether the chat is still ours to run."""
-        return self.chat.worker_id == self.me and self.chat.status == "running"
-
-    # The right to write
-
-    def end(self) -> None:
-        self._over = True
-
-    def check(self) -> None:
-        if self._over:
-            raise StaleFence(f"Chat {self.chat.id}: this task is over.")
-
-    def writing(self) -> None:
-        self.check()
-        self.view = self.view.committing()
-
-    def wrote(self, chat: Chat | None) -> None:
-        """Our write landed and made this row; None if it did not, or nobody can say."""
-        self.view = self.view.refused() if chat is None else self.view.after(chat)
-        self._news.set()
+    async def _retry(self, operation: Operation) -> Applied:
+        delay_s, failures = COMMIT_FIRST_DELAY_S, 0
+        while True:
+            try:
+                outcome = await self._transactor.run(operation)
+            except Unavailable as error:
+                failures += 1
+                self._env.emit(
+                    "commit_delayed",
+                    chat_id=operation.chat_id,
+                    error_kind=error.code,
+                    failures=failures,
+                )
+                await self._env.clock.sleep(delay_s, "commit_retry")
+                delay_s = min(delay_s * 2, COMMIT_MAX_DELAY_S)
+            else:
+                if not isinstance(outcome, Applied):
+                    raise InvariantBroken("A worker's transition always changes the row.")
+                return outcome

@@ -1,9 +1,8 @@
-"""Chores that keep the house small: idle chats are archived, archived ones removed for good.
-
-Owns when and how many at a time. Both are off unless a number of days is set.
+"""Periodic tasks that keep the database small: expired idempotency keys, usage totals, and chats
+that are idle or archived for long. Every replica runs them; the statements exclude double work.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -13,56 +12,74 @@ from chatd.domain.errors import RequestError
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.engine.periodic import PeriodicTask
-from chatd.store import keeping
+from chatd.store import keeping, made_by, requests, usage
+from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 from chatd.store.transact import Applied
 
 RETENTION_INTERVAL_S: Final = 600.0
-_BATCH: Final = 100
-_MOST_BATCHES: Final = 10
+_MAX_CHATS_PER_BATCH: Final = 100
+_MAX_CHAT_BATCHES: Final = 10
+_MAX_KEYS_PER_BATCH: Final = 1000
+_MAX_ROW_BATCHES: Final = 100
 
 
 class RetentionConfig(Struct, frozen=True, kw_only=True):
-    """In days; 0 is never."""
+    """In days; 0 disables."""
 
     archive_after: int = 0
     remove_after: int = 0
 
 
+def maintenance_tasks(conn: Conn) -> tuple[PeriodicTask, ...]:
+    async def forget_requests() -> None:
+        for forget_old in (requests.forget_old, made_by.forget_old):
+            for _ in range(_MAX_ROW_BATCHES):
+                if await forget_old(conn, most=_MAX_KEYS_PER_BATCH) < _MAX_KEYS_PER_BATCH:
+                    break
+
+    async def roll_up_usage() -> None:
+        for _ in range(_MAX_ROW_BATCHES):
+            if not await usage.roll_up(conn):
+                return
+
+    return (
+        PeriodicTask(name="forget_requests", interval_s=600, work=forget_requests),
+        PeriodicTask(name="roll_up_usage", interval_s=60, work=roll_up_usage),
+    )
+
+
 def retention_tasks(
-    config: RetentionConfig, pool: Pool, env: Env, tell: Callable[[Applied], None]
+    config: RetentionConfig, pool: Pool, env: Env, on_applied: Callable[[Applied], None]
 ) -> tuple[PeriodicTask, ...]:
-    keeper = _Keeper(config, pool, env, tell)
-    chores: list[PeriodicTask] = []
+    retention = _Retention(config, pool, env, on_applied)
+    tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = []
     if config.archive_after:
-        chores.append(
-            PeriodicTask(name="archive_idle", interval_s=RETENTION_INTERVAL_S, work=keeper.archive)
-        )
+        tasks.append(("archive_idle", retention.archive))
     if config.remove_after:
-        chores.append(
-            PeriodicTask(
-                name="remove_archived", interval_s=RETENTION_INTERVAL_S, work=keeper.remove
-            )
-        )
-    return tuple(chores)
+        tasks.append(("remove_archived", retention.remove))
+    return tuple(
+        PeriodicTask(name=name, interval_s=RETENTION_INTERVAL_S, work=work) for name, work in tasks
+    )
 
 
-class _Keeper:
+class _Retention:
     def __init__(
-        self, config: RetentionConfig, pool: Pool, env: Env, tell: Callable[[Applied], None]
+        self, config: RetentionConfig, pool: Pool, env: Env, on_applied: Callable[[Applied], None]
     ) -> None:
         self._archive_after = timedelta(days=config.archive_after)
         self._remove_after = timedelta(days=config.remove_after)
         self._pool = pool
         self._env = env
-        self._tell = tell
+        self._on_applied = on_applied
 
     async def archive(self) -> None:
-        for _ in range(_MOST_BATCHES):
-            found = await keeping.idle(self._pool, self._archive_after, most=_BATCH)
+        limit = _MAX_CHATS_PER_BATCH
+        for _ in range(_MAX_CHAT_BATCHES):
+            found = await keeping.idle(self._pool, self._archive_after, most=limit)
             for chat_id, since in found:
                 await self._archive(chat_id, since)
-            if len(found) < _BATCH:
+            if len(found) < limit:
                 return
 
     async def _archive(self, chat_id: ChatId, since: datetime) -> None:
@@ -70,14 +87,15 @@ class _Keeper:
         try:
             archived = await keeping.archive_idle(self._pool, chat_id, since, change_id)
         except RequestError:
-            return  # somebody was faster, and means something else
+            return  # A user changed the chat in the meantime.
         for applied in archived:
-            self._tell(applied)
+            self._on_applied(applied)
 
     async def remove(self) -> None:
-        for _ in range(_MOST_BATCHES):
-            removed = await keeping.remove_archived(self._pool, self._remove_after, most=_BATCH)
+        limit = _MAX_CHATS_PER_BATCH
+        for _ in range(_MAX_CHAT_BATCHES):
+            removed = await keeping.remove_archived(self._pool, self._remove_after, most=limit)
             if removed:
                 self._env.emit("chats_removed", chats=removed)
-            if removed < _BATCH:
+            if removed < limit:
                 return

@@ -1,268 +1,213 @@
-"""Asking the model for an answer: the request, the stream, and what is kept of it.
+"""One model call: the request, the response stream, and its rows for history and usage.
 
-Reading a model's stream: parts to viewers as they come, and an ear for silence.
-
-Closing is lexical: whatever ends the reading, the socket is closed before
-anything else happens.
+The stream is a context manager: the socket is closed before the call returns or raises.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.domain.answer import Answer, Keep, Nothing, Refused, judge
-from chatd.domain.assemble import Assembler, taken_ids
-from chatd.domain.chat import Chat, Episode
+from chatd.domain.answer import Answer, Nothing, judge
+from chatd.domain.assemble import Assembler
 from chatd.domain.classify import classify
 from chatd.domain.effort import resolve_effort
 from chatd.domain.failures import Classified, ModelFailed, for_provider, known_failure
-from chatd.domain.messages import Draft, Message, UsageEntry
+from chatd.domain.ids import ToolCallId
+from chatd.domain.messages import Draft, UsageEntry
 from chatd.domain.model import Failed, ModelEvent, ModelRequest, ProviderFailed, ProviderFault
-from chatd.domain.ports import Env, Provider
+from chatd.domain.ports import Env
 from chatd.domain.prompt import Reader, build_prompt
-from chatd.domain.provider_tools import guarded_answer
 from chatd.domain.silence import Silence
 from chatd.domain.step_rows import Call, answer_message, usage_entry
-from chatd.engine.attempt import Job
-from chatd.engine.turn_context import Setting
-from chatd.parts.episodes import Episodes, Recorder
+from chatd.engine.attempt import Attempt
+from chatd.engine.turn_context import TurnContext
+from chatd.parts.episodes import Recorder
 
 MODEL_CALL_TIMEOUT_S: Final = 900.0
-"""An answer that takes longer is cut off, however busily it comes; silence has its own limit."""
+"""Limit of one call, even while events arrive. A stream without events has its own limit."""
+
+STRICT_PAIRING_KINDS: Final = frozenset({"anthropic", "bedrock"})
+"""APIs that reject a history in which a provider-executed call and its result are not paired."""
 
 
-class CallFailed(ModelFailed):
-    """A model call that gave no answer. It may have cost something all the same."""
-
-    def __init__(self, classified: Classified, paid: tuple[UsageEntry, ...] = ()) -> None:
-        super().__init__(classified)
-        self.paid = paid
-
-
-class Listened(Struct, frozen=True, kw_only=True):
-    """How it ended, and how long the model took, from opening the stream to its last word.
-    `too_long`: it was cut off while it was still talking."""
-
-    runtime_ms: int
-    failure: Classified | None = None
-    too_long: bool = False
-
-
-class Listener:
-    """One attempt at one answer. `opened` once the model has been reached: from then on the
-    call is one to be paid for."""
-
-    def __init__(
-        self, provider: Provider, env: Env, *, within_s: float = MODEL_CALL_TIMEOUT_S
-    ) -> None:
-        self._provider = provider
-        self._env = env
-        self._within_s = within_s
-        self._silence = Silence.armed(env.clock.monotonic())
-        self.opened = False
-
-    async def listen(
-        self, request: ModelRequest, assembler: Assembler, recorder: Recorder | None
-    ) -> Listened:
-        """The assembler keeps what was said so far, however it ends. Without a recorder nobody
-        is shown anything."""
-        began = self._env.clock.monotonic()
-        self._silence = Silence.armed(began)
-        limit, failure = asyncio.timeout(self._within_s), None
-        try:
-            async with limit:
-                failure = await self._read(request, assembler, recorder)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            failure = known_failure("timeout", self._provider.name)
-        self._silence = self._silence.released()
-        took = self._env.clock.monotonic() - began
-        return Listened(
-            runtime_ms=round(took * 1000),
-            failure=self._silence.failure(self._provider.name, failure),
-            too_long=limit.expired(),
-        )
-
-    async def _read(
-        self, request: ModelRequest, assembler: Assembler, recorder: Recorder | None
-    ) -> Classified | None:
-        """None if the stream ended well. What a closed socket said after the guard has fired
-        is looked at by nobody."""
-        try:
-            async with self._guarded(), self._provider.stream(request) as events:
-                self.opened = True
-                return await self._take_in(events, assembler, recorder)
-        except ProviderFailed as failed:
-            return classify(failed.fault)
-        except ModelFailed as failed:
-            return failed.classified
-        except TimeoutError:
-            if not self._silence.fired:
-                raise
-            return None
-        except asyncio.CancelledError:
-            if _told_to_stop():
-                raise
-            return classify(_reset(self._provider.name))
-
-    async def _take_in(
-        self, events: AsyncIterator[ModelEvent], assembler: Assembler, recorder: Recorder | None
-    ) -> Classified | None:
-        async for event in events:
-            now = self._env.clock.monotonic()
-            self._silence = self._silence.heard(now)
-            if isinstance(event, Failed):
-                return classify(event.fault)
-            parts = assembler.feed(event, self._env.clock.now().isoformat())
-            if recorder is not None and parts:
-                recorder.add("assistant", parts)
-        return None
-
-    @asynccontextmanager
-    async def _guarded(self) -> AsyncGenerator[None]:
-        """The timer runs beside the reading and cuts it off. Not in a group: that would wrap
-        what the stream raises."""
-        async with asyncio.timeout(None) as cut:
-            guard = asyncio.get_running_loop().create_task(self._watch(cut), name="silence")
-            try:
-                yield
-            finally:
-                guard.cancel()
-
-    async def _watch(self, cut: asyncio.Timeout) -> None:
-        clock = self._env.clock
-        while not self._silence.fired:
-            await clock.sleep(self._silence.wait_s(clock.monotonic()), "silence")
-            self._silence = self._silence.checked(clock.monotonic())
-        cut.reschedule(asyncio.get_running_loop().time())
-
-
-def _told_to_stop() -> bool:
-    """Else the cancellation came from below: a transport that gave up in its own way."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
-
-
-def _reset(provider: str) -> ProviderFault:
-    return ProviderFault(
-        message="the connection was given up", provider=provider, transport="reset"
-    )
-
-
-STRICT: Final = frozenset({"anthropic", "bedrock"})
-"""APIs that refuse a conversation in which their own calls are not in perfect order."""
-
-
-class Answered(Struct, frozen=True, kw_only=True):
-    """Rows for history and for the books. No row: the model had nothing to say."""
+class CallRows(Struct, frozen=True, kw_only=True):
+    """What a call adds to history and to usage. No messages: the answer was empty."""
 
     messages: tuple[Draft, ...]
     usage: tuple[UsageEntry, ...]
 
 
-class TooLong(Exception):
-    """The answer did not end. What there is of it, the job has heard."""
+class ModelCallError(ModelFailed):
+    """The call gave no usable answer. `usage` is to be recorded nevertheless."""
+
+    def __init__(self, classified: Classified, usage: tuple[UsageEntry, ...] = ()) -> None:
+        super().__init__(classified)
+        self.usage = usage
 
 
-class Hearing:
-    """Satisfies `job.Heard`: an answer that is still coming."""
-
-    def __init__(self, assembler: Assembler, listener: Listener, call: Call) -> None:
-        self._assembler = assembler
-        self._listener = listener
-        self._call = call
-
-    def so_far(self, at: str) -> tuple[Draft, ...]:
-        answer = self._assembler.interrupted(at)
-        if isinstance(judge(answer, ""), Nothing):
-            return ()
-        return (answer_message(answer, self._call),)
-
-    def paid(self) -> tuple[UsageEntry, ...]:
-        """What it cost nobody has told us, unless it was stopped after its last word."""
-        if not self._listener.opened:
-            return ()
-        usage = self._assembler.finished().usage
-        return (usage_entry("turn", self._call, usage, ok=False),)
+class AnswerTimeout(ModelCallError):
+    """The call passed its limit. The attempt still has the partial answer."""
 
 
 class ModelCall:
+    """`earlier_usage` is the usage of failed calls of the same step. `used_ids` are the call ids
+    of the history, which the answer must not repeat."""
+
     def __init__(
-        self, episodes: Episodes, env: Env, *, within_s: float = MODEL_CALL_TIMEOUT_S
+        self,
+        kind: Literal["turn", "compaction"],
+        context: TurnContext,
+        env: Env,
+        *,
+        timeout_s: float = MODEL_CALL_TIMEOUT_S,
+        reasoning_effort: str | None = None,
+        used_ids: Collection[ToolCallId] = (),
+        earlier_usage: tuple[UsageEntry, ...] = (),
     ) -> None:
-        self._episodes = episodes
+        self._kind: Final = kind
+        self._provider = context.choice.provider
         self._env = env
-        self._within_s = within_s
+        self._timeout_s = timeout_s
+        self._earlier_usage = earlier_usage
+        self._assembler = Assembler(used_ids)
+        self._idle = Silence.armed(env.clock.monotonic())
+        self._is_opened = False
+        self.record = Call(config=context.config, reasoning_effort=reasoning_effort)
 
-    async def answer(self, job: Job, setting: Setting) -> Answered:
-        """Raises CallFailed: what was said until then is shown no longer and kept nowhere. Or
-        TooLong."""
-        chat, history = job.chat, job.work.history
-        assembler = Assembler(taken_ids(history))
-        listener = Listener(setting.choice.provider, self._env, within_s=self._within_s)
-        call = Call(config=setting.config, reasoning_effort=chat.reasoning_effort)
-        hearing = Hearing(assembler, listener, call)
-        recorder = self._episodes.open(Episode.of(chat))
-        job.hears(hearing)
+    def partial_messages(self, at: str) -> tuple[Draft, ...]:
+        """A partial summary is of no use."""
+        answer = self._assembler.interrupted(at)
+        if self._kind == "compaction" or isinstance(judge(answer, ""), Nothing):
+            return ()
+        return (answer_message(answer, self.record),)
+
+    def usage_entries(self, *, ok: bool = False) -> tuple[UsageEntry, ...]:
+        """The usage sent so far; without token counts if the provider has sent none. Nothing for
+        a call that never reached the provider."""
+        if not self._is_opened:
+            return self._earlier_usage
+        usage = self._assembler.finished().usage
+        return (*self._earlier_usage, usage_entry(self._kind, self.record, usage, ok=ok))
+
+    async def run(
+        self, attempt: Attempt, request: ModelRequest, recorder: Recorder | None = None
+    ) -> Answer:
+        """Publish live parts to `recorder`, if there is one. Raises ModelCallError."""
+        attempt.set_partial(self.partial_messages, self.usage_entries)
+        started_at = self._env.clock.monotonic()
+        self._idle = Silence.armed(started_at)
+        limit, failure = asyncio.timeout(self._timeout_s), None
         try:
-            request = request_for(chat, history, setting)
-            listened = await listener.listen(request, assembler, recorder)
-        finally:
-            recorder.close()
-        if listened.too_long:
-            raise TooLong
-        if listened.failure is not None:
-            job.owes(hearing.paid())
-            named = for_provider(listened.failure, setting.config.provider)
-            raise CallFailed(named, hearing.paid())
-        done = Call(
-            config=setting.config,
-            reasoning_effort=chat.reasoning_effort,
-            runtime_ms=listened.runtime_ms,
-        )
-        answer = assembler.finished()
-        if setting.choice.kind in STRICT:
-            answer = replace(answer, content=guarded_answer(answer.content))
-        return _kept(job, answer, done)
+            async with limit:
+                failure = await self._read(request, recorder)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        if limit.expired():
+            failure = known_failure("timeout", self._provider.name)
+        self._idle = self._idle.released()
+        failure = self._idle.failure(self._provider.name, failure)
+        if failure is not None:
+            failure = for_provider(failure, self.record.config.provider)
+            if limit.expired():
+                raise AnswerTimeout(failure, self.usage_entries())
+            raise self.rejected(attempt, failure)
+        took_s = self._env.clock.monotonic() - started_at
+        self.record = replace(self.record, runtime_ms=round(took_s * 1000))
+        return self._assembler.finished()
+
+    def rejected(self, attempt: Attempt, failure: Classified) -> ModelCallError:
+        """Discard the answer; its usage stays to be recorded."""
+        usage = self.usage_entries()
+        attempt.set_unpaid_usage(usage)
+        return ModelCallError(failure, usage)
+
+    async def _read(self, request: ModelRequest, recorder: Recorder | None) -> Classified | None:
+        """None if the stream ended well, or was closed by the idle timeout."""
+        try:
+            async with self._closed_when_idle(), self._provider.stream(request) as events:
+                self._is_opened = True
+                return await self._assemble(events, recorder)
+        except ProviderFailed as failed:
+            return classify(failed.fault)
+        except ModelFailed as failed:
+            return failed.classified
+        except TimeoutError:
+            if not self._idle.fired:
+                raise
+            return None
+        except asyncio.CancelledError:
+            if _is_task_cancelled():
+                raise
+            return classify(_connection_reset(self._provider.name))
+
+    async def _assemble(
+        self, events: AsyncIterator[ModelEvent], recorder: Recorder | None
+    ) -> Classified | None:
+        async for event in events:
+            self._idle = self._idle.heard(self._env.clock.monotonic())
+            if isinstance(event, Failed):
+                return classify(event.fault)
+            parts = self._assembler.feed(event, self._env.clock.now().isoformat())
+            if recorder is not None and parts:
+                recorder.add("assistant", parts)
+        return None
+
+    @asynccontextmanager
+    async def _closed_when_idle(self) -> AsyncGenerator[None]:
+        """A timer task beside the reader. Not in a task group, which would wrap the stream's
+        exceptions."""
+        async with asyncio.timeout(None) as closing:
+            timer = asyncio.get_running_loop().create_task(
+                self._watch_idle(closing), name="idle timeout"
+            )
+            try:
+                yield
+            finally:
+                timer.cancel()
+
+    async def _watch_idle(self, closing: asyncio.Timeout) -> None:
+        clock = self._env.clock
+        while not self._idle.fired:
+            await clock.sleep(self._idle.wait_s(clock.monotonic()), "silence")
+            self._idle = self._idle.checked(clock.monotonic())
+        closing.reschedule(asyncio.get_running_loop().time())
 
 
-def _kept(job: Job, answer: Answer, call: Call) -> Answered:
-    match judge(answer, call.config.provider):
-        case Keep():
-            paid = (usage_entry("turn", call, answer.usage),)
-            return Answered(messages=(answer_message(answer, call),), usage=paid)
-        case Nothing():
-            return Answered(messages=(), usage=(usage_entry("turn", call, answer.usage),))
-        case Refused() as refused:
-            paid = (usage_entry("turn", call, answer.usage, ok=False),)
-            job.owes(paid)
-            raise CallFailed(refused.failure, paid)
-
-
-def request_for(chat: Chat, history: Sequence[Message], setting: Setting) -> ModelRequest:
-    config, choice = setting.config, setting.choice
+def build_request(attempt: Attempt, context: TurnContext) -> ModelRequest:
+    config, choice = context.config, context.choice
     reader = Reader(
         provider=config.provider,
         origins=choice.origins,
-        strict_tools=choice.kind in STRICT,
-        instructions=setting.instructions,
+        strict_tools=choice.kind in STRICT_PAIRING_KINDS,
+        instructions=context.instructions,
     )
-    prompt = build_prompt(history, reader)
     return ModelRequest(
         model=config.model,
-        messages=prompt,
-        tools=setting.specs,
+        messages=build_prompt(attempt.history, reader),
+        tools=context.specs,
         max_output_tokens=config.max_output_tokens,
         temperature=config.temperature,
         top_p=config.top_p,
         top_k=config.top_k,
         presence_penalty=config.presence_penalty,
         frequency_penalty=config.frequency_penalty,
-        reasoning_effort=resolve_effort(chat.reasoning_effort, config.reasoning_effort),
+        reasoning_effort=resolve_effort(attempt.chat.reasoning_effort, config.reasoning_effort),
         options=config.options,
+    )
+
+
+def _is_task_cancelled() -> bool:
+    """If not, the cancellation came from the transport, which gave up a connection."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _connection_reset(provider: str) -> ProviderFault:
+    return ProviderFault(
+        message="the connection was given up", provider=provider, transport="reset"
     )

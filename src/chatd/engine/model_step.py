@@ -1,135 +1,156 @@
-"""Steps that call a model: an answer, or a summary. Each ends in one commit.
+"""Steps that call a model: an answer or a summary. Each ends in one commit.
 
-Owns what becomes of a call that fails: another try after a while, a summary because the chat
-has grown too long, or the end of the turn with a reason. Every call is paid for in the commit
-that follows it, failed ones too, and none is made past a spend limit.
+Decides after a failed call: retry after a delay, compact because the context is full, or fail the
+turn. Every call's usage is recorded by the next commit, failed calls included. No call is made
+past a spend limit.
 """
 
 from typing import Final, assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chatd.domain import worker_moves
-from chatd.domain.chat import ChatError, Fence
-from chatd.domain.commands import Retry, Step
+from chatd.domain.answer import Keep, Nothing, Refused, judge
+from chatd.domain.assemble import taken_ids
+from chatd.domain.chat import ChatError, Episode, Fence
+from chatd.domain.commands import Retry
+from chatd.domain.compaction import compactable
 from chatd.domain.decide import Compact
 from chatd.domain.messages import local_calls
 from chatd.domain.ports import Env
+from chatd.domain.provider_tools import guarded_answer
 from chatd.domain.retry import CompactFirst, GiveUp, RetryAfter, decide_retry, retry_state
-from chatd.engine.attempt import Job
-from chatd.engine.commit import Committer
-from chatd.engine.model_call import Answered, CallFailed, ModelCall, TooLong
+from chatd.domain.step_rows import answer_message
+from chatd.engine.attempt import Attempt, Committer
+from chatd.engine.model_call import (
+    MODEL_CALL_TIMEOUT_S,
+    STRICT_PAIRING_KINDS,
+    AnswerTimeout,
+    CallRows,
+    ModelCall,
+    ModelCallError,
+    build_request,
+)
 from chatd.engine.spend_guard import SpendGuard
 from chatd.engine.summary_call import SummaryCall
-from chatd.engine.turn_context import Setting
+from chatd.engine.turn_context import TurnContext
+from chatd.parts.episodes import Episodes
 from chatd.store.transact import Applied
 
-TOO_LONG: Final = ChatError(
+ANSWER_TIMEOUT_ERROR: Final = ChatError(
     kind="timeout", message="The answer took longer than an answer may take.", retryable=True
 )
 
 
 class ModelStep(Struct, frozen=True, kw_only=True):
-    answering: ModelCall
-    summarizing: SummaryCall
+    episodes: Episodes
     committer: Committer
-    purse: SpendGuard
+    spend_guard: SpendGuard
+    summary_call: SummaryCall
     env: Env
+    timeout_s: float = MODEL_CALL_TIMEOUT_S
 
-    async def ask(self, job: Job, setting: Setting) -> Applied:
-        if (refusal := await self.purse.check(job.chat)) is not None:
-            return await self.committer.fail(job, refusal)
-        fence = Fence.of(job.chat)
+    async def generate(self, attempt: Attempt, context: TurnContext) -> Applied:
+        if (refusal := await self.spend_guard.check(attempt.chat)) is not None:
+            return await self.committer.fail_turn(attempt, refusal)
         try:
-            answered = await self.answering.answer(job, setting)
-        except CallFailed as failed:
-            return await self._failed(job, setting, failed)
-        except TooLong:
-            return await self._cut_short(job, setting)
-        return await self._keep(job, setting, fence, answered)
+            rows = await self._call(attempt, context)
+        except AnswerTimeout:
+            return await self._keep_partial(attempt, context)
+        except ModelCallError as error:
+            self.env.emit(
+                "model_failed",
+                chat_id=attempt.chat.id,
+                error_kind=error.classified.kind,
+                attempt=attempt.chat.attempt,
+                provider=context.config.provider,
+            )
+            return await self._retry_or_fail(attempt, error, context)
+        step = attempt.step(rows.messages, rows.usage, client_tools=context.client_names)
+        has_calls = any(local_calls(draft.content) for draft in rows.messages)
+        transition = worker_moves.commit_step if has_calls else worker_moves.finish_turn
+        return await self.committer.commit(attempt, lambda row: transition(row, step))
 
-    async def compact(self, job: Job, setting: Setting, action: Compact | None) -> Applied:
-        """A summary that was asked for is all that was asked for; any other goes on."""
-        if (refusal := await self.purse.check(job.chat)) is not None:
-            return await self.committer.fail(job, refusal)
-        fence = Fence.of(job.chat)
+    async def compact(
+        self, attempt: Attempt, context: TurnContext, action: Compact | None
+    ) -> Applied:
+        """`action` is None if the provider rejected the prompt as too long. A compaction that a
+        user requested ends the turn; any other continues it."""
+        if (refusal := await self.spend_guard.check(attempt.chat)) is not None:
+            return await self.committer.fail_turn(attempt, refusal)
         try:
-            summary = await self.summarizing.summarize(job, setting, action, self.purse)
-        except CallFailed as failed:
-            return await self._no_summary(job, failed)
-        step = Step(
-            fence=fence,
-            messages=summary.messages,
-            usage=summary.usage,
-            compacted=True,
-            keep_owner=not job.stopping,
-        )
-        manual = action is not None and action.source == "manual"
-        move = worker_moves.finish_turn if manual else worker_moves.commit_step
-        return await self.committer.commit(job, lambda row: move(row, step))
+            rows = await self.summary_call.summarize(attempt, context, action)
+        except ModelCallError as error:
+            return await self._retry_or_fail(attempt, error)
+        step = attempt.step(rows.messages, rows.usage, compacted=True)
+        is_manual = action is not None and action.source == "manual"
+        transition = worker_moves.finish_turn if is_manual else worker_moves.commit_step
+        return await self.committer.commit(attempt, lambda row: transition(row, step))
 
-    async def _keep(self, job: Job, setting: Setting, fence: Fence, answered: Answered) -> Applied:
-        step = Step(
-            fence=fence,
-            messages=answered.messages,
-            usage=answered.usage,
-            client_tools=setting.client_names,
-            keep_owner=not job.stopping,
+    async def _call(self, attempt: Attempt, context: TurnContext) -> CallRows:
+        """Raises ModelCallError."""
+        call = ModelCall(
+            "turn",
+            context,
+            self.env,
+            timeout_s=self.timeout_s,
+            reasoning_effort=attempt.chat.reasoning_effort,
+            used_ids=taken_ids(attempt.history),
         )
-        goes_on = any(local_calls(draft.content) for draft in answered.messages)
-        move = worker_moves.commit_step if goes_on else worker_moves.finish_turn
-        return await self.committer.commit(job, lambda row: move(row, step))
+        recorder = self.episodes.open(Episode.of(attempt.chat))
+        try:
+            answer = await call.run(attempt, build_request(attempt, context), recorder)
+        finally:
+            recorder.close()
+        if context.choice.kind in STRICT_PAIRING_KINDS:
+            answer = replace(answer, content=guarded_answer(answer.content))
+        match judge(answer, context.config.provider):
+            case Keep():
+                messages = (answer_message(answer, call.record),)
+                return CallRows(messages=messages, usage=call.usage_entries(ok=True))
+            case Nothing():
+                return CallRows(messages=(), usage=call.usage_entries(ok=True))
+            case Refused() as refused:
+                raise call.rejected(attempt, refused.failure)
 
-    async def _cut_short(self, job: Job, setting: Setting) -> Applied:
-        """What was said is kept, as if somebody had stopped it."""
-        heard = job.heard_of(job.chat.history_version)
-        at = self.env.clock.now().isoformat()
-        return await self.committer.fail(
-            job,
-            TOO_LONG,
-            messages=() if heard is None else heard.so_far(at),
-            usage=() if heard is None else heard.paid(),
-            client_tools=setting.client_names,
+    async def _keep_partial(self, attempt: Attempt, context: TurnContext) -> Applied:
+        """Fail the turn and keep the partial answer, as an interrupt would."""
+        return await self.committer.fail_turn(
+            attempt,
+            ANSWER_TIMEOUT_ERROR,
+            messages=attempt.partial_messages(self.env.clock.now().isoformat()),
+            usage=attempt.unpaid_usage(),
+            client_tools=context.client_names,
         )
 
-    async def _failed(self, job: Job, setting: Setting, failed: CallFailed) -> Applied:
-        self._tell(job, setting, failed)
-        compactable = self.summarizing.possible(job.work.history)
-        decision = decide_retry(failed.classified, job.chat.attempt, compactable=compactable)
+    async def _retry_or_fail(
+        self, attempt: Attempt, error: ModelCallError, context: TurnContext | None = None
+    ) -> Applied:
+        """With `context`, a full context window is answered by a compaction."""
+        can_compact = context is not None and compactable(attempt.history)
+        decision = decide_retry(error.classified, attempt.chat.attempt, compactable=can_compact)
         match decision:
             case RetryAfter():
-                return await self._retry(job, failed, decision.delay_s)
-            case CompactFirst():
-                # An attempt of its own, so that viewers see the summary instead of what failed.
-                await self._retry(job, failed, 0.0)
-                return await self.compact(job, setting, None)
-            case GiveUp():
-                return await self.committer.fail(job, failed.classified.error, usage=failed.paid)
+                return await self._retry(attempt, error, decision.delay_s)
+            case CompactFirst() if context is not None:
+                # An attempt of its own, so that viewers see the summary in place of the failure.
+                await self._retry(attempt, error, 0.0)
+                return await self.compact(attempt, context, None)
+            case GiveUp() | CompactFirst():
+                failure = error.classified.error
+                return await self.committer.fail_turn(attempt, failure, usage=error.usage)
             case _:
                 assert_never(decision)
 
-    async def _no_summary(self, job: Job, failed: CallFailed) -> Applied:
-        decision = decide_retry(failed.classified, job.chat.attempt)
-        if isinstance(decision, RetryAfter):
-            return await self._retry(job, failed, decision.delay_s)
-        return await self.committer.fail(job, failed.classified.error, usage=failed.paid)
-
-    async def _retry(self, job: Job, failed: CallFailed, delay_s: float) -> Applied:
-        """The wait is in the row first: who comes now sees it, and who takes over goes on."""
+    async def _retry(self, attempt: Attempt, error: ModelCallError, delay_s: float) -> Applied:
+        """Commit the delay before waiting, so that new viewers see it and a worker that takes
+        over continues it."""
         now = self.env.clock.now()
-        state = retry_state(failed.classified, job.chat.attempt, delay_s, now)
-        retry = Retry(fence=Fence.of(job.chat), state=state, usage=failed.paid)
+        state = retry_state(error.classified, attempt.chat.attempt, delay_s, now)
+        retry = Retry(fence=Fence.of(attempt.chat), state=state, usage=error.usage)
         applied = await self.committer.commit(
-            job, lambda row: worker_moves.record_retry(row, retry)
+            attempt, lambda row: worker_moves.record_retry(row, retry)
         )
-        job.pause_s = delay_s
+        attempt.pause_s = delay_s
         return applied
-
-    def _tell(self, job: Job, setting: Setting, failed: CallFailed) -> None:
-        self.env.emit(
-            "model_failed",
-            chat_id=job.chat.id,
-            error_kind=failed.classified.kind,
-            attempt=job.chat.attempt,
-            provider=setting.config.provider,
-        )

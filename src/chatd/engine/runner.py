@@ -1,156 +1,145 @@
-"""One chat under one epoch on this worker: decide, act, commit, decide again.
+"""One chat under one epoch on this worker.
 
-Owns the task that acts and what cancels it. Rows come in from outside (writes of this replica,
-hints that led to a read, the tick); `react` judges them. A cancelled task writes nothing: what
-is next, the row says.
+Owns the task that works on the chat, and its cancellation. Rows arrive from writes of this
+replica, from reads after hints, and from heartbeats; `react` decides what each means. A cancelled
+task writes nothing: the row says what is next.
 """
 
 import asyncio
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Final
 
 from chatd.domain.chat import Chat, ChatError
 from chatd.domain.errors import ChatdError, NotFound, StaleFence
 from chatd.domain.ids import WorkerId
+from chatd.domain.messages import Message
 from chatd.domain.ports import Env
 from chatd.domain.react import Ignore, Leave, Note, Reaction, Restart, Task, Wait, react
-from chatd.engine.attempt import Job, Work
+from chatd.engine.attempt import Attempt
 from chatd.engine.tasks import TaskReaper
+from chatd.engine.turn_loop import TurnLoop
 
-BROKEN = ChatError(kind="internal", message="The server failed while working on this chat.")
-
-
-class Actions(Protocol):
-    """What can be done with a chat. Each returns when the chat is no longer to be run here, or
-    raises; every commit in between goes through the job's right to write."""
-
-    async def generate(self, job: Job) -> None: ...
-    async def interrupt(self, job: Job) -> None: ...
-    async def fail(self, job: Job, error: ChatError) -> None: ...
-    async def read(self, job: Job) -> Chat | None: ...
-    async def book(self, job: Job) -> None: ...
+RUNNER_CRASHED_ERROR: Final = ChatError(
+    kind="internal", message="The server failed while working on this chat."
+)
 
 
 class Runner:
-    """To stop it at once, cancel the task that runs it."""
+    """To stop it at once, cancel the task that runs it. `history` is known for a new chat."""
 
     def __init__(
-        self, work: Work, me: WorkerId, actions: Actions, env: Env, left: TaskReaper
+        self,
+        chat: Chat,
+        worker_id: WorkerId,
+        turn_loop: TurnLoop,
+        env: Env,
+        task_reaper: TaskReaper,
+        *,
+        history: Sequence[Message] | None = None,
     ) -> None:
-        self.work = work
-        self.epoch = work.chat.epoch
-        self._me = me
-        self._actions = actions
+        self.epoch = chat.epoch
+        self._worker_id = worker_id
+        self._turn_loop = turn_loop
         self._env = env
-        self._left = left
-        self._job: Job | None = None
+        self._task_reaper = task_reaper
         self._newest: Chat | None = None
-        self._news = asyncio.Event()
-        self._stopping = False
+        self._row_changed = asyncio.Event()
+        self._attempt = Attempt(chat, worker_id, env.clock, self._row_changed, history=history)
 
-    def hear(self, row: Chat) -> None:
-        """The row as somebody has read or written it. Late and repeated ones do no harm."""
+    @property
+    def chat(self) -> Chat:
+        return self._attempt.chat
+
+    def on_row(self, row: Chat) -> None:
+        """A row that was read or written. It may be late or repeated."""
         newest = self._newest
         if newest is None or row.snapshot_version > newest.snapshot_version:
             self._newest = row
-            self._news.set()
+            self._row_changed.set()
 
-    def stop_after_step(self) -> None:
-        self._stopping = True
-        if self._job is not None:
-            self._job.stop_after_step()
+    def drain(self) -> None:
+        self._attempt.drain()
 
     async def run(self) -> None:
-        """Until the chat is somebody else's, or at rest."""
+        """Return when the chat waits or another worker owns it."""
         try:
-            reaction = react(None, self.work.chat, self._me)
+            reaction = react(None, self.chat, self._worker_id)
             while isinstance(reaction, Restart):
-                reaction = await self._carry_out(self._next_job(reaction), reaction.task)
-            if self._job is not None:
-                # Whoever has taken the step's place does not know what it cost.
-                await self._actions.book(self._job)
+                reaction = await self._run_task(reaction.task)
+                if isinstance(reaction, Restart):
+                    self._attempt = self._attempt.next()
+            # The next owner does not know the usage of a step that it replaced.
+            await self._turn_loop.record_usage(self._attempt)
         finally:
-            self._env.emit("runner_left", chat_id=self.work.chat.id, epoch=self.epoch)
+            self._env.emit("runner_left", chat_id=self.chat.id, epoch=self.epoch)
 
-    def _next_job(self, restart: Restart) -> Job:
-        job = Job(self.work, self._me, restart.view, self._env.clock, self._news)
-        if self._job is not None:
-            job.before = self._job.heard_of(restart.view.history_version)
-            job.first = False
-        if self._stopping:
-            job.stop_after_step()
-        self._job = job
-        return job
-
-    async def _carry_out(self, job: Job, task: Task) -> Reaction:
-        name = f"{task} {self.work.chat.id}"
-        acting = asyncio.get_running_loop().create_task(self._act(job, task), name=name)
+    async def _run_task(self, task: Task) -> Reaction:
+        attempt = self._attempt
+        self._env.emit("task_started", chat_id=attempt.chat.id, task=task, epoch=self.epoch)
+        run = self._turn_loop.generate if task == "generate" else self._turn_loop.interrupt
+        running = asyncio.get_running_loop().create_task(
+            run(attempt), name=f"{task} {attempt.chat.id}"
+        )
         try:
-            return await self._watch(job, acting)
+            return await self._watch(attempt, running)
         finally:
-            job.end()
-            await self._left.stop(acting)
+            attempt.end()
+            await self._task_reaper.stop(running)
 
-    async def _act(self, job: Job, task: Task) -> None:
-        self._env.emit("task_started", chat_id=job.chat.id, task=task, epoch=self.epoch)
-        if task == "generate":
-            await self._actions.generate(job)
-        else:
-            await self._actions.interrupt(job)
-
-    async def _watch(self, job: Job, acting: asyncio.Task[None]) -> Reaction:
+    async def _watch(self, attempt: Attempt, running: asyncio.Task[None]) -> Reaction:
         while True:
-            news = asyncio.get_running_loop().create_task(self._news.wait())
+            changed = asyncio.get_running_loop().create_task(self._row_changed.wait())
             try:
-                await asyncio.wait({acting, news}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({running, changed}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                news.cancel()
-            if acting.done():
-                return await self._after(job, acting)
-            reaction = self._judge(job)
+                changed.cancel()
+            if running.done():
+                return await self._after_task(attempt, running)
+            reaction = self._judge(attempt)
             if isinstance(reaction, Leave | Restart):
                 return reaction
 
-    def _judge(self, job: Job) -> Reaction:
-        self._news.clear()
+    def _judge(self, attempt: Attempt) -> Reaction:
+        self._row_changed.clear()
         row = self._newest
         if row is None:
             return Ignore()
-        reaction = react(job.view, row, self._me)
+        reaction = react(attempt.view, row, self._worker_id)
         match reaction:
             case Note():
-                job.view = reaction.view
-                self.work.moved(row)
+                attempt.view = reaction.view
+                attempt.chat = row
             case Restart():
-                self.work.moved(row)
+                attempt.chat = row
             case Ignore():
                 self._newest = None
             case Wait() | Leave():
                 pass
         return reaction
 
-    async def _after(self, job: Job, acting: asyncio.Task[None]) -> Reaction:
-        """The task has ended by itself: well, outrun by somebody else, or with a bug. One that
-        says it was cancelled, and not by us, is a bug of somebody it called."""
-        error = asyncio.CancelledError() if acting.cancelled() else acting.exception()
+    async def _after_task(self, attempt: Attempt, running: asyncio.Task[None]) -> Reaction:
+        """The task ended by itself: finished, fenced off, or with a bug. A cancellation that the
+        runner did not send is a bug of the code that the task called."""
+        error = asyncio.CancelledError() if running.cancelled() else running.exception()
         if error is None:
             return Leave()
         if isinstance(error, StaleFence | NotFound):
-            return await self._look(job)
+            return await self._read_row(attempt)
         code = error.code if isinstance(error, ChatdError) else type(error).__name__
-        self._env.emit("runner_failed", chat_id=job.chat.id, error_kind=code, error=error)
+        self._env.emit("runner_failed", chat_id=attempt.chat.id, error_kind=code, error=error)
         try:
-            # Whatever it was, it must not leave a chat that says it is running.
-            await self._actions.fail(job, BROKEN)
+            # After any failure the row must not stay in status running.
+            await self._turn_loop.fail(attempt, RUNNER_CRASHED_ERROR)
         except (StaleFence, NotFound):
-            return await self._look(job)
+            return await self._read_row(attempt)
         return Leave()
 
-    async def _look(self, job: Job) -> Reaction:
-        """Somebody else has moved the chat and we have not heard yet."""
-        job.wrote(None)
-        row = await self._actions.read(job)
+    async def _read_row(self, attempt: Attempt) -> Reaction:
+        """Another writer changed the row, which has not arrived here yet."""
+        attempt.end_write(None)
+        row = await self._turn_loop.read_row(attempt.chat)
         if row is None:
             return Leave()
-        self.hear(row)
-        reaction = self._judge(job)
+        self.on_row(row)
+        reaction = self._judge(attempt)
         return reaction if isinstance(reaction, Restart) else Leave()

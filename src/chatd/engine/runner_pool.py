@@ -1,8 +1,7 @@
-"""The runners of this worker: one for each chat that is ours, under the epoch that is.
+"""The runners of this worker: one for each chat that it owns, under the epoch that it owns.
 
-Owns starting them when a row says that a chat is ours, telling them of rows, and what becomes
-of a chat whose runner has crashed. A runner whose chat has come back under a new epoch leaves
-by itself; until it has left, both are here.
+Starts a runner when a row says that the chat is owned here, passes rows on, and releases the chat
+of a crashed runner. A runner with an old epoch stops by itself; until then the pool holds both.
 """
 
 import asyncio
@@ -14,43 +13,43 @@ from chatd.domain.chat import Chat
 from chatd.domain.errors import ChatdError, StaleFence
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
-from chatd.engine.attempt import Work
-from chatd.engine.runner import Actions, Runner
+from chatd.engine.attempt import Committer
+from chatd.engine.runner import Runner
 from chatd.engine.slots import Slots
 from chatd.engine.tasks import TaskReaper, run_contained
-from chatd.store.transact import Applied, Operation, Transactor
+from chatd.engine.turn_loop import TurnLoop
+from chatd.store.transact import Applied
 
 
-class Roster:
-    """`run` must be running; before and after nothing is started. `freed` is called when a
-    runner has left, with the last row that it knew."""
+class RunnerPool:
+    """Starts runners only while `run` runs. `on_runner_left` gets the last row of a runner."""
 
     def __init__(
         self,
-        me: WorkerId,
+        worker_id: WorkerId,
         env: Env,
-        actions: Actions,
+        turn_loop: TurnLoop,
         *,
-        transactor: Transactor,
-        left: TaskReaper,
+        committer: Committer,
+        task_reaper: TaskReaper,
         slots: Slots,
-        freed: Callable[[Chat], None],
+        on_runner_left: Callable[[Chat], None],
     ) -> None:
-        self._me = me
+        self._worker_id = worker_id
         self._env = env
-        self._actions = actions
-        self._transactor = transactor
-        self._left = left
+        self._turn_loop = turn_loop
+        self._committer = committer
+        self._task_reaper = task_reaper
         self._slots = slots
-        self._freed = freed
+        self._on_runner_left = on_runner_left
         self._runners: dict[ChatId, Runner] = {}
-        self._shells: dict[asyncio.Task[None], Runner] = {}
-        self._letting_go: set[asyncio.Task[bool]] = set()
+        self._tasks: dict[asyncio.Task[None], Runner] = {}
+        self._releases: set[asyncio.Task[bool]] = set()
         self._group: asyncio.TaskGroup | None = None
         self._closed = asyncio.Event()
-        self._nobody = asyncio.Event()
-        self._nobody.set()
-        self._leaving = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._is_draining = False
 
     def __len__(self) -> int:
         return len(self._runners)
@@ -61,15 +60,15 @@ class Roster:
     def epochs(self) -> Mapping[ChatId, int]:
         return {chat_id: runner.epoch for chat_id, runner in self._runners.items()}
 
-    def known(self, chat_id: ChatId) -> Chat | None:
-        """The row as its runner here knows it."""
+    def last_row(self, chat_id: ChatId) -> Chat | None:
+        """The newest row that the chat's runner here has accepted."""
         runner = self._runners.get(chat_id)
-        return None if runner is None else runner.work.chat
+        return None if runner is None else runner.chat
 
-    # Life
+    # Life cycle
 
     async def run(self) -> None:
-        """Until closed and everybody has left."""
+        """Return when the pool is closed and every runner has ended."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
@@ -77,114 +76,107 @@ class Roster:
             finally:
                 self._group = None
 
-    def leave(self) -> None:
-        """Runners finish the step under way and let go; whatever comes now is let go at once."""
-        self._leaving = True
-        for runner in self._shells.values():
-            runner.stop_after_step()
+    def drain(self) -> None:
+        """Runners finish the step in progress and release. New chats are released at once."""
+        self._is_draining = True
+        for runner in self._tasks.values():
+            runner.drain()
 
-    async def empty(self) -> None:
-        await self._nobody.wait()
+    async def wait_empty(self) -> None:
+        await self._empty.wait()
 
     def close(self) -> None:
-        """Nobody is waited for longer than it takes to say so."""
+        """Cancel all runners and releases, with a short grace."""
         self._closed.set()
-        self._left.shorten_grace()
-        self.cut_off()
-        for task in self._letting_go:
+        self._task_reaper.shorten_grace()
+        self.cancel_all()
+        for task in self._releases:
             task.cancel()
 
-    def cut_off(self) -> None:
-        """Everybody stops at once and writes nothing."""
-        for shell in self._shells:
-            shell.cancel()
+    def cancel_all(self) -> None:
+        """Stop every runner at once; a cancelled runner writes nothing."""
+        for task in self._tasks:
+            task.cancel()
 
     # Rows
 
-    def hear(self, chat: Chat, created: Applied | None = None) -> None:
-        """`created`: the write that made the chat, whose messages are all its history."""
+    def on_row(self, chat: Chat, created: Applied | None = None) -> None:
+        """`created` is the write that created the chat; its messages are the whole history."""
         runner = self._runners.get(chat.id)
         if runner is not None:
-            runner.hear(chat)
-        if chat.worker_id == self._me and (runner is None or runner.epoch < chat.epoch):
-            self._begin(chat, created)
+            runner.on_row(chat)
+        if chat.worker_id == self._worker_id and (runner is None or runner.epoch < chat.epoch):
+            self._start(chat, created)
 
-    def gone(self, chat_id: ChatId) -> None:
-        """There is no such chat any more."""
-        for shell, runner in self._shells.items():
-            if runner.work.chat.id == chat_id:
-                shell.cancel()
+    def on_chat_deleted(self, chat_id: ChatId) -> None:
+        for task, runner in self._tasks.items():
+            if runner.chat.id == chat_id:
+                task.cancel()
 
-    def _begin(self, chat: Chat, created: Applied | None) -> None:
+    def _start(self, chat: Chat, created: Applied | None) -> None:
         if self._group is None or self._closed.is_set():
             return
-        if self._leaving:
-            letting_go = run_contained(
-                self._let_go(chat), lambda error: self._not_moved(chat, error)
-            )
-            task = self._group.create_task(letting_go, name=f"let go {chat.id}")
-            self._letting_go.add(task)
-            task.add_done_callback(self._letting_go.discard)
+        if self._is_draining:
+            self._start_release(self._group, chat)
             return
-        work = Work(chat)
-        if created is not None:
-            work.begun_with(created.messages)
-        runner = Runner(work, self._me, self._actions, self._env, self._left)
+        runner = Runner(
+            chat,
+            self._worker_id,
+            self._turn_loop,
+            self._env,
+            self._task_reaper,
+            history=None if created is None else created.messages,
+        )
         self._runners[chat.id] = runner
-        self._slots.take(chat)
-        shell = self._group.create_task(self._shell(runner), name=f"runner {chat.id}")
-        self._shells[shell] = runner
-        self._nobody.clear()
-        shell.add_done_callback(self._left_by)
+        self._slots.occupy(chat)
+        task = self._group.create_task(self._run(runner), name=f"runner {chat.id}")
+        self._tasks[task] = runner
+        self._empty.clear()
+        task.add_done_callback(self._on_done)
 
-    async def _shell(self, runner: Runner) -> None:
-        """A runner must not take the others with it."""
-        chat = runner.work.chat
-        fine = await run_contained(
+    async def _run(self, runner: Runner) -> None:
+        """A crash of one runner must not end the others."""
+        chat = runner.chat
+        succeeded = await run_contained(
             runner.run(),
             lambda error: self._env.emit("runner_crashed", chat_id=chat.id, error=error),
         )
-        if not fine:
-            await run_contained(self._write_off(runner), lambda error: self._not_moved(chat, error))
+        if not succeeded:
+            await run_contained(self._reap(runner), lambda error: self._on_refused(chat, error))
 
-    def _left_by(self, shell: asyncio.Task[None]) -> None:
-        """Not in the shell itself: one that is cut off before it has begun never runs."""
-        runner = self._shells.pop(shell)
-        chat = runner.work.chat
-        if self._runners.get(chat.id) is runner:
-            del self._runners[chat.id]
-            self._slots.give_back(chat.id)
-        if not self._shells:
-            self._nobody.set()
-        self._freed(chat)
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        """A callback, because a task that is cancelled before it starts never runs its code."""
+        runner = self._tasks.pop(task)
+        if self._runners.get(runner.chat.id) is runner:
+            del self._runners[runner.chat.id]
+            self._slots.free_slot(runner.chat.id)
+        if not self._tasks:
+            self._empty.set()
+        self._on_runner_left(runner.chat)
 
-    # Chats that cannot be run here
+    # Chats that cannot run here
 
-    async def _let_go(self, chat: Chat) -> None:
-        await self._move(chat, lambda row: worker_moves.release(row, self._me, chat.epoch))
+    def _start_release(self, group: asyncio.TaskGroup, chat: Chat) -> None:
+        release = self._committer.run(
+            chat.id, lambda row: worker_moves.release(row, self._worker_id, chat.epoch)
+        )
+        contained = run_contained(release, lambda error: self._on_refused(chat, error))
+        task = group.create_task(contained, name=f"release {chat.id}")
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
 
-    async def _write_off(self, runner: Runner) -> None:
-        """The chat counts it like the death of a worker: one that does this again and again
-        ends in an error."""
-        epoch = runner.epoch
+    async def _reap(self, runner: Runner) -> None:
+        """Count a crash like the death of a worker, so that repeated crashes fail the chat."""
 
         def decide(row: Chat) -> Change:
-            if row.epoch != epoch:
-                raise StaleFence(f"Chat {row.id} has moved on.")
-            return worker_moves.reap(row, self._me)
+            if row.epoch != runner.epoch:
+                raise StaleFence(f"Chat {row.id} has changed.")
+            return worker_moves.reap(row, self._worker_id)
 
-        await self._move(runner.work.chat, decide)
+        await self._committer.run(runner.chat.id, decide)
 
-    async def _move(self, chat: Chat, decide: Callable[[Chat], Change]) -> None:
-        operation = Operation(
-            chat_id=chat.id,
-            change_id=self._env.new_change_id(),
-            decide=lambda loaded: decide(loaded.chat),
-        )
-        await self._transactor.run(operation)
-
-    def _not_moved(self, chat: Chat, error: Exception) -> None:
-        """Somebody else has moved it. Or it cannot be written now, and the tick will find that
-        nobody runs it."""
+    def _on_refused(self, chat: Chat, error: Exception) -> None:
+        """Another writer changed the chat, or the database is away. In the second case a
+        heartbeat finds that no runner here has the chat."""
         kind = error.code if isinstance(error, ChatdError) else type(error).__name__
-        self._env.emit("not_let_go", chat_id=chat.id, error_kind=kind)
+        self._env.emit("release_refused", chat_id=chat.id, error_kind=kind)

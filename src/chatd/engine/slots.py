@@ -1,5 +1,5 @@
-"""How many chats a worker runs at once: one pool for roots, one for their children, so that a
-parent waiting for a child never takes the slot the child needs."""
+"""How many chats a worker runs at once. Root chats and subagents have separate slots, so that a
+parent that waits for a subagent never holds the slot that the subagent needs."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ DEFAULT_CHILD_SLOTS: Final = 200
 
 
 class SlotsConfig(Struct, frozen=True, kw_only=True):
-    """Of this worker; `caps` are those of all workers together."""
+    """`roots` and `children` limit this worker, `caps` all workers together."""
 
     roots: int = DEFAULT_ROOT_SLOTS
     children: int = DEFAULT_CHILD_SLOTS
@@ -24,22 +24,22 @@ class SlotsConfig(Struct, frozen=True, kw_only=True):
 
 
 class Slots:
-    """Counts, nothing more. An offer holds a slot until the write it was made for is known.
-    Nothing is offered before the worker is registered, nor when it leaves."""
+    """A reservation holds a slot until the result of its write is known. There are no free slots
+    before the worker is registered and while it drains."""
 
-    def __init__(self, config: SlotsConfig, me: WorkerId) -> None:
+    def __init__(self, config: SlotsConfig, worker_id: WorkerId) -> None:
         self._config = config
-        self._me = me
-        self._offered = {True: 0, False: 0}
-        self._taken: dict[ChatId, bool] = {}
-        self._open = False
+        self._worker_id = worker_id
+        self._reserved = {True: 0, False: 0}
+        self._occupied: dict[ChatId, bool] = {}
+        self._is_open = False
 
     def free(self, *, root: bool) -> int:
-        if not self._open:
+        if not self._is_open:
             return 0
         limit = self._config.roots if root else self._config.children
-        used = sum(1 for is_root in self._taken.values() if is_root == root)
-        return max(limit - used - self._offered[root], 0)
+        used = sum(1 for is_root in self._occupied.values() if is_root == root)
+        return max(limit - used - self._reserved[root], 0)
 
     @property
     def caps(self) -> Caps | None:
@@ -47,31 +47,31 @@ class Slots:
 
     @property
     def load(self) -> float:
-        """From 0, nothing runs here, to 1."""
+        """The occupied share of all slots, from 0 to 1."""
         slots = self._config.roots + self._config.children
-        return min(len(self._taken) / slots, 1.0) if slots else 1.0
+        return min(len(self._occupied) / slots, 1.0) if slots else 1.0
 
     @contextmanager
-    def offer(self, *, root: bool) -> Generator[WorkerId | None]:
-        """This worker, if it could run one more: for whoever is about to write a message. Not
-        under a cap: what runs elsewhere is known only when a chat is taken."""
+    def reserve(self, *, root: bool) -> Generator[WorkerId | None]:
+        """This worker's id, or None without a free slot. None under a cap too: only the acquire
+        statement knows how many chats run on other workers."""
         if self._config.caps is not None or self.free(root=root) == 0:
             yield None
             return
-        self._offered[root] += 1
+        self._reserved[root] += 1
         try:
-            yield self._me
+            yield self._worker_id
         finally:
-            self._offered[root] -= 1
+            self._reserved[root] -= 1
 
-    def take(self, chat: Chat) -> None:
-        self._taken[chat.id] = chat.is_root
+    def occupy(self, chat: Chat) -> None:
+        self._occupied[chat.id] = chat.is_root
 
-    def give_back(self, chat_id: ChatId) -> None:
-        self._taken.pop(chat_id, None)
+    def free_slot(self, chat_id: ChatId) -> None:
+        self._occupied.pop(chat_id, None)
 
     def open(self) -> None:
-        self._open = True
+        self._is_open = True
 
     def close(self) -> None:
-        self._open = False
+        self._is_open = False

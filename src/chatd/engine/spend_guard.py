@@ -1,7 +1,6 @@
 """Spend limits, checked before every model call.
 
-Owns the check and what is told to people. What was spent is in the books; a check that cannot
-be made lets the call through: a limit that fails must not stop everybody's work.
+A check that fails or times out allows the call: an outage of the check must not stop all chats.
 """
 
 import asyncio
@@ -56,28 +55,28 @@ class OwnerBudget:
 
 
 class SpendGuard:
-    """A budget that never stands in the way by failing or by not answering."""
+    """A budget check with a timeout, which allows the call when the check fails."""
 
     def __init__(
         self, budget: Budget, env: Env, *, timeout_s: float = SPEND_CHECK_TIMEOUT_S
     ) -> None:
         self._budget = budget
         self._env = env
-        self._within_s = timeout_s
+        self._timeout_s = timeout_s
 
     async def check(self, chat: Chat) -> ChatError | None:
         try:
-            async with asyncio.timeout(self._within_s):
+            async with asyncio.timeout(self._timeout_s):
                 return await self._budget.check(chat)
         except TimeoutError:
-            self._env.emit("budget_unknown", chat_id=chat.id, error_kind="timeout")
+            self._env.emit("spend_check_failed", chat_id=chat.id, error_kind="timeout")
         except ChatdError as error:
-            self._env.emit("budget_unknown", chat_id=chat.id, error_kind=error.code)
+            self._env.emit("spend_check_failed", chat_id=chat.id, error_kind=error.code)
         return None
 
 
 def period_start(now: datetime, period: Period) -> datetime:
-    """The midnight at which the period began, in the time zone of `now`; weeks begin on Monday."""
+    """Midnight of the period's first day in the time zone of `now`; weeks start on Monday."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     match period:
         case "day":

@@ -1,21 +1,19 @@
-"""Having a model write a summary, so that the chat fits into its context again."""
+"""The model call that writes a summary of a chat, so that it fits its context window again."""
 
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from chatd.domain.assemble import Assembler
 from chatd.domain.chat import Episode
-from chatd.domain.compaction import compactable, effective_threshold, measure
+from chatd.domain.compaction import effective_threshold, measure
 from chatd.domain.condense import condensed
 from chatd.domain.decide import Compact
-from chatd.domain.failures import Classified, for_provider, known_failure
-from chatd.domain.messages import Draft, Message, UsageEntry
+from chatd.domain.failures import Classified, known_failure
+from chatd.domain.messages import Message, UsageEntry
 from chatd.domain.model import ModelRequest
 from chatd.domain.ports import Env
-from chatd.domain.step_rows import Call, usage_entry
 from chatd.domain.summary import (
     Plan,
     call_id,
@@ -26,115 +24,82 @@ from chatd.domain.summary import (
     summary_rows,
     summary_text,
 )
-from chatd.engine.attempt import Job
-from chatd.engine.model_call import CallFailed, Listener, request_for
+from chatd.engine.attempt import Attempt
+from chatd.engine.model_call import CallRows, ModelCall, ModelCallError, build_request
 from chatd.engine.spend_guard import SpendGuard
-from chatd.engine.turn_context import Setting
-from chatd.parts.episodes import Episodes
+from chatd.engine.turn_context import TurnContext
+from chatd.parts.episodes import Episodes, Recorder
 
-MOST_HALVINGS: Final = 5
-
-
-class Summary(Struct, frozen=True, kw_only=True):
-    """Rows for history and for the books."""
-
-    messages: tuple[Draft, ...]
-    usage: tuple[UsageEntry, ...]
+MAX_PROMPT_HALVINGS: Final = 5
 
 
-class _Writing:
-    """One call for a summary. Satisfies `job.Heard`: stopped, it leaves nothing but a bill."""
-
-    def __init__(self, setting: Setting, env: Env, spent: tuple[UsageEntry, ...]) -> None:
-        self._setting = setting
-        self._listener = Listener(setting.choice.provider, env)
-        self._assembler = Assembler()
-        self._spent = spent
-        self._call = Call(config=setting.config)
-
-    def so_far(self, at: str) -> tuple[Draft, ...]:
-        del at
-        return ()
-
-    def paid(self, *, ok: bool = False) -> tuple[UsageEntry, ...]:
-        if not self._listener.opened:
-            return self._spent
-        usage = self._assembler.finished().usage
-        return (*self._spent, usage_entry("compaction", self._call, usage, ok=ok))
-
-    async def write(self, request: ModelRequest) -> str:
-        """Raises CallFailed, with the bill of the tries before."""
-        provider = self._setting.config.provider
-        listened = await self._listener.listen(request, self._assembler, None)
-        self._call = Call(config=self._setting.config, runtime_ms=listened.runtime_ms)
-        if listened.failure is not None:
-            raise CallFailed(for_provider(listened.failure, provider), self.paid())
-        text = summary_text(self._assembler.finished())
-        if text is None:
-            raise CallFailed(known_failure("generic", provider), self.paid())
-        return text
-
-    def rows(self, plan: Plan, text: str) -> Summary:
-        rows = summary_rows(plan, text, self._call, self._assembler.finished())
-        return Summary(messages=rows, usage=self.paid(ok=True))
-
-
-class SummaryCall:
-    def __init__(self, episodes: Episodes, env: Env) -> None:
-        self._episodes = episodes
-        self._env = env
-
-    def possible(self, history: Sequence[Message]) -> bool:
-        return compactable(history)
+class SummaryCall(Struct, frozen=True, kw_only=True):
+    episodes: Episodes
+    spend_guard: SpendGuard
+    env: Env
 
     async def summarize(
-        self, job: Job, setting: Setting, action: Compact | None, purse: SpendGuard
-    ) -> Summary:
-        """`action` is None if the model itself has said that the prompt is too long. `purse` is
-        asked before every call but the first. Raises CallFailed."""
-        plan = self._plan(job.work.history, setting, action)
-        recorder = self._episodes.open(Episode.of(job.chat))
+        self, attempt: Attempt, context: TurnContext, action: Compact | None
+    ) -> CallRows:
+        """`action` is None if the provider rejected the prompt as too long. The caller checks the
+        spend limit before the first call. Raises ModelCallError."""
+        plan = self._plan(attempt.history, context, action)
+        recorder = self.episodes.open(Episode.of(attempt.chat))
         recorder.add("assistant", (summary_call(plan),))
         try:
-            text, writing = await self._fitting(job, setting, purse, refused=action is None)
-            recorder.add("tool", (summary_result(plan, text),))
-            return writing.rows(plan, text)
-        except CallFailed as failed:
-            recorder.add("tool", (summary_failed(plan, failed.message),))
+            return await self._call_until_fitting(
+                attempt, context, plan, recorder, halvings=int(action is None)
+            )
+        except ModelCallError as error:
+            recorder.add("tool", (summary_failed(plan, error.message),))
             raise
         finally:
             recorder.close()
 
-    def _plan(self, history: Sequence[Message], setting: Setting, action: Compact | None) -> Plan:
-        rules = setting.rules
+    def _plan(
+        self, history: Sequence[Message], context: TurnContext, action: Compact | None
+    ) -> Plan:
+        rules = context.rules
         return Plan(
-            call_id=call_id(self._env.new_id()),
+            call_id=call_id(self.env.new_id()),
             source="auto" if action is None else action.source,
             threshold=effective_threshold(rules.compaction_threshold),
             fill=measure(history, rules.context_limit) if action is None else action.fill,
         )
 
-    async def _fitting(
-        self, job: Job, setting: Setting, purse: SpendGuard, *, refused: bool
-    ) -> tuple[str, _Writing]:
-        """Of the whole, unless the model has `refused` that already; else of ever less of it."""
-        request = request_for(job.chat, job.work.history, setting)
-        halvings, spent = int(refused), tuple[UsageEntry, ...]()
+    async def _call_until_fitting(
+        self,
+        attempt: Attempt,
+        context: TurnContext,
+        plan: Plan,
+        recorder: Recorder,
+        *,
+        halvings: int,
+    ) -> CallRows:
+        """Halve the prompt until the provider accepts it."""
+        request, earlier_usage = build_request(attempt, context), tuple[UsageEntry, ...]()
         while True:
-            writing = _Writing(setting, self._env, spent)
-            job.hears(writing)
+            call = ModelCall("compaction", context, self.env, earlier_usage=earlier_usage)
             try:
-                return await writing.write(summary_request(_shorter(request, halvings))), writing
-            except CallFailed as failed:
-                job.owes(failed.paid)
-                if failed.classified.kind != "context_overflow" or halvings == MOST_HALVINGS:
+                answer = await call.run(attempt, summary_request(_shrunk(request, halvings)))
+                text = summary_text(answer)
+                if text is None:
+                    failure = known_failure("generic", context.config.provider)
+                    raise call.rejected(attempt, failure)
+            except ModelCallError as error:
+                overflow = error.classified.kind == "context_overflow"
+                if not overflow or halvings == MAX_PROMPT_HALVINGS:
                     raise
-                halvings, spent = halvings + 1, failed.paid
-            if (refusal := await purse.check(job.chat)) is not None:
-                raise CallFailed(Classified(kind="usage_limit", error=refusal), spent)
+                halvings, earlier_usage = halvings + 1, error.usage
+            else:
+                recorder.add("tool", (summary_result(plan, text),))
+                rows = summary_rows(plan, text, call.record, answer)
+                return CallRows(messages=rows, usage=call.usage_entries(ok=True))
+            if (refusal := await self.spend_guard.check(attempt.chat)) is not None:
+                raise ModelCallError(Classified(kind="usage_limit", error=refusal), earlier_usage)
 
 
-def _shorter(request: ModelRequest, halvings: int) -> ModelRequest:
+def _shrunk(request: ModelRequest, halvings: int) -> ModelRequest:
     if halvings == 0:
         return request
-    return msgspec.structs.replace(request, messages=condensed(request.messages, halvings))
+    return replace(request, messages=condensed(request.messages, halvings))

@@ -1,13 +1,4 @@
-"""Ending tasks that may not listen.
-
-A tool is somebody's code: told to stop, it may go on for ever. Nobody waits for it longer than
-a moment; it is kept here until it ends, so that it is neither lost nor complained of. Whatever
-it still does to a chat is refused by the fence.
-
-Where a failure stops: work whose bugs must not take down whoever runs it.
-
-The only place in this room that catches everything. Being cancelled is not a failure.
-"""
+"""Tasks that fail or ignore cancellation without harm to their owner."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,48 +10,52 @@ CANCEL_GRACE_S: Final = 2.0
 SHUTDOWN_CANCEL_GRACE_S: Final = 0.5
 
 
+async def run_contained(work: Awaitable[object], on_error: Callable[[Exception], None]) -> bool:
+    """Whether the work succeeded; if not, `on_error` got the exception. Cancellation passes."""
+    try:
+        await work
+    except Exception as error:  # noqa: BLE001 - the one place that contains every failure
+        on_error(error)
+        return False
+    return True
+
+
 class TaskReaper:
+    """Cancels tasks that may ignore cancellation. A tool may run third-party code that never
+    returns: wait for a bounded grace period, then keep a reference to the task until it ends.
+    The fence refuses any write it still makes."""
+
     def __init__(self, env: Env) -> None:
         self._env = env
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._within_s = CANCEL_GRACE_S
+        self._grace_s = CANCEL_GRACE_S
 
     def __len__(self) -> int:
-        """How many were told to stop and have not stopped yet."""
+        """The number of cancelled tasks that have not ended."""
         return len(self._tasks)
 
     def shorten_grace(self) -> None:
         """The process is about to end."""
-        self._within_s = SHUTDOWN_CANCEL_GRACE_S
+        self._grace_s = SHUTDOWN_CANCEL_GRACE_S
 
     async def stop(self, task: asyncio.Task[Any]) -> None:
-        """Cancel it and give it a moment. Being cancelled here changes nothing about that."""
+        """Cancel the task and wait for the grace period, unless the caller is cancelled too."""
         if task.done():
-            _hear_out(task)
+            _retrieve_exception(task)
             return
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_done)
         task.cancel()
-        await asyncio.wait({task}, timeout=self._within_s)
+        await asyncio.wait({task}, timeout=self._grace_s)
         if not task.done():
-            self._env.emit("task_left_behind", task=task.get_name(), count=len(self._tasks))
+            self._env.emit("task_not_cancelled", task=task.get_name(), count=len(self._tasks))
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _on_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        _hear_out(task)
+        _retrieve_exception(task)
 
 
-def _hear_out(task: asyncio.Task[Any]) -> None:
-    """An exception that nobody asks for is complained of."""
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
+    """asyncio logs an exception that is never retrieved."""
     if not task.cancelled():
         task.exception()
-
-
-async def run_contained(work: Awaitable[object], failed: Callable[[Exception], None]) -> bool:
-    """True if the work was done; else `failed` was told why it was not."""
-    try:
-        await work
-    except Exception as error:  # noqa: BLE001 - this is the wall
-        failed(error)
-        return False
-    return True

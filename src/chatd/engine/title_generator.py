@@ -1,11 +1,12 @@
-"""Giving a new chat a title, beside its first turn.
+"""Generate a title for a new chat, in the background of its first turn.
 
-A title is no part of history: it is written next to it, and only if nobody has given the chat
-another one meanwhile. What to ask and what counts as a title is the domain's to say.
+A title is not part of history: it is written beside it, and only if the chat still has the title
+it had before. `domain.titles` builds the request and checks the answer. Best effort: a failure
+leaves the old title.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from chatd.domain.answer import Answer
 from chatd.domain.assemble import Assembler
@@ -29,90 +30,90 @@ from chatd.engine.spend_guard import SpendGuard
 from chatd.store import chats, usage
 from chatd.store.conn import Conn
 
-Announce = Callable[[Chat, str], None]
-Namers = Callable[[ModelChoice], Sequence[ModelChoice]]
+AnnounceChat = Callable[[Chat, str], None]
+TitleModelChoice = Callable[[ModelChoice], Awaitable[Sequence[ModelChoice]]]
 
 
-def itself(choice: ModelChoice) -> Sequence[ModelChoice]:
-    """The chat's own model gives it its title."""
+async def own_model(choice: ModelChoice) -> Sequence[ModelChoice]:
+    """The chat's own model generates its title."""
     return (choice,)
 
 
 class TitleGenerator:
-    """`namers` says whom to ask, one after the other, for a chat with this model."""
+    """`title_models` gives the models to try, in order, for a chat with the given model."""
 
     def __init__(
         self,
         conn: Conn,
         env: Env,
-        chores: BackgroundTasks,
-        purse: SpendGuard,
+        background_tasks: BackgroundTasks,
+        spend_guard: SpendGuard,
         *,
-        announce: Announce,
-        namers: Namers = itself,
+        announce: AnnounceChat,
+        title_models: TitleModelChoice = own_model,
     ) -> None:
         self._conn = conn
-        self._chores = chores
-        self._purse = purse
-        self._announce = announce
         self._env = env
-        self._namers = namers
-        self._under_way: set[ChatId] = set()
+        self._background_tasks = background_tasks
+        self._spend_guard = spend_guard
+        self._announce = announce
+        self._title_models = title_models
+        self._in_progress: set[ChatId] = set()
 
-    def consider(self, chat: Chat, history: Sequence[Message], choice: ModelChoice) -> None:
-        """Never waits. Children are named by whoever makes them."""
+    def start_if_needed(self, chat: Chat, history: Sequence[Message], choice: ModelChoice) -> None:
+        """Never waits. A subagent gets its title from the chat that starts it."""
         first = next((row for row in history if row.begins_turn), None)
-        said = "" if first is None else title_input(first.content, {})
-        wanted = chat.is_root and wants_title(history, chat.title, said)
-        if not wanted or chat.id in self._under_way:
+        text = "" if first is None else title_input(first.content, {})
+        is_needed = chat.is_root and wants_title(history, chat.title, text)
+        if not is_needed or chat.id in self._in_progress:
             return
-        if self._chores.submit("title", lambda: self._name(chat, said, choice)):
-            self._under_way.add(chat.id)
+        if self._background_tasks.submit("title", lambda: self._generate(chat, text, choice)):
+            self._in_progress.add(chat.id)
 
-    async def _name(self, chat: Chat, said: str, choice: ModelChoice) -> None:
+    async def _generate(self, chat: Chat, text: str, choice: ModelChoice) -> None:
         try:
-            for namer in self._namers(choice):
-                if await self._purse.check(chat) is not None:
+            for model in await self._title_models(choice):
+                if await self._spend_guard.check(chat) is not None:
                     return
-                title = await self._ask(chat, namer, title_request(namer.config.model, said))
+                title = await self._call(chat, model, title_request(model.config.model, text))
                 if title is not None:
-                    await self._give(chat, title)
+                    await self._set_title(chat, title)
                     return
         finally:
-            self._under_way.discard(chat.id)
+            self._in_progress.discard(chat.id)
 
-    async def _give(self, chat: Chat, title: str) -> None:
-        named = await chats.set_title(self._conn, chat.id, was=chat.title, now=title)
-        if named is not None:
-            self._announce(named, "title")
+    async def _set_title(self, chat: Chat, title: str) -> None:
+        updated = await chats.set_title(self._conn, chat.id, was=chat.title, now=title)
+        if updated is not None:
+            self._announce(updated, "title")
 
-    async def _ask(self, chat: Chat, namer: ModelChoice, request: ModelRequest) -> str | None:
-        answer, fault = await self._answer(namer, request)
+    async def _call(self, chat: Chat, model: ModelChoice, request: ModelRequest) -> str | None:
+        answer, fault = await self._stream(model, request)
         if fault is not None and (plainer := without_temperature(request, fault)) is not None:
-            answer, fault = await self._answer(namer, plainer)
+            answer, fault = await self._stream(model, plainer)
         if answer is None:
-            self._env.emit("title_failed", chat_id=chat.id, provider=namer.config.provider)
+            self._env.emit("title_failed", chat_id=chat.id, provider=model.config.provider)
             return None
-        paid = usage_entry("title", Call(config=namer.config), answer.usage, ok=fault is None)
-        await usage.book(self._conn, chat, paid)
+        entry = usage_entry("title", Call(config=model.config), answer.usage, ok=fault is None)
+        await usage.book(self._conn, chat, entry)
         text = "".join(part.text for part in answer.content if isinstance(part, Text))
         return read_title(text) if fault is None else None
 
-    async def _answer(
-        self, namer: ModelChoice, request: ModelRequest
+    async def _stream(
+        self, model: ModelChoice, request: ModelRequest
     ) -> tuple[Answer | None, ProviderFault | None]:
-        """No answer at all: the model was not reached, and there is nothing to pay."""
-        assembler, reached = Assembler(), False
+        """No answer: the call did not reach the provider and has no usage."""
+        assembler, is_opened = Assembler(), False
         try:
-            async with asyncio.timeout(TIMEOUT_S), namer.provider.stream(request) as events:
-                reached = True
+            async with asyncio.timeout(TIMEOUT_S), model.provider.stream(request) as events:
+                is_opened = True
                 async for event in events:
                     if isinstance(event, Failed):
                         return assembler.finished(), event.fault
                     assembler.feed(event)
         except ProviderFailed as failed:
-            return (assembler.finished() if reached else None), failed.fault
+            return (assembler.finished() if is_opened else None), failed.fault
         except TimeoutError:
             late = ProviderFault(message="no title in time", transport="timeout")
-            return (assembler.finished() if reached else None), late
+            return (assembler.finished() if is_opened else None), late
         return assembler.finished(), None

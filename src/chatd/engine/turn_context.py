@@ -1,6 +1,6 @@
-"""What one step is done with: the model of the chat, and the tools there are right now.
+"""The context of one step: the chat's model, the tools and the instructions.
 
-Looked up anew for every step, because both can change in the middle of a turn.
+Loaded again for every step, because all of them can change during a turn.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from chatd.domain.prompt_text import Instructions
 _CLIENT_TOOLS: Final = msgspec.json.Decoder(tuple[ToolSpec, ...])
 
 
-class Setting(Struct, frozen=True, kw_only=True):
+class TurnContext(Struct, frozen=True, kw_only=True):
     choice: ModelChoice
     tools: Mapping[str, Tool]
     client_tools: tuple[ToolSpec, ...]
@@ -32,9 +32,9 @@ class Setting(Struct, frozen=True, kw_only=True):
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """Ours and the client's. A client cannot take the name of one of ours."""
-        ours = tuple(tool.spec for tool in self.tools.values())
-        return (*ours, *(spec for spec in self.client_tools if spec.name not in self.tools))
+        """The server's tools, then the client's. The server's tool wins a name clash."""
+        own = tuple(tool.spec for tool in self.tools.values())
+        return (*own, *(spec for spec in self.client_tools if spec.name not in self.tools))
 
     @property
     def client_names(self) -> frozenset[str]:
@@ -56,12 +56,12 @@ class Setting(Struct, frozen=True, kw_only=True):
         )
 
 
-async def setting_for(chat: Chat, models: Models, tools: ToolSource) -> Setting:
-    """Raises ModelFailed if no model can be used."""
+async def load_turn_context(chat: Chat, models: Models, tools: ToolSource) -> TurnContext:
+    """Raises ModelFailed if the chat's model cannot be used."""
     choice = await models.choose(chat.model_config_id)
     found = await tools.tools(chat)
     client = () if chat.client_tools is UNSET else _CLIENT_TOOLS.decode(chat.client_tools)
-    return Setting(
+    return TurnContext(
         choice=choice,
         tools={tool.spec.name: tool for tool in found},
         client_tools=client,

@@ -1,14 +1,12 @@
-"""What a runner does with its chat: one action, one commit, and again.
-
-Owns the loop, tools and stops. What to do is `decide`'s to say; steps that call a model have a
-module of their own.
+"""The turn loop: load the turn's context, choose one action, run it, commit, repeat until the
+chat waits, is released or fails. `decide.next_action` chooses the action.
 """
 
 import asyncio
-from typing import Final, assert_never
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar, assert_never
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from chatd.domain import worker_moves
 from chatd.domain.chat import Chat, ChatError, Episode, Fence
@@ -28,196 +26,183 @@ from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.failures import ModelFailed
 from chatd.domain.messages import Draft, UsageEntry
 from chatd.domain.model import ProviderFailed
-from chatd.domain.partial import LivePart, last_words
+from chatd.domain.partial import last_words
 from chatd.domain.ports import Env, Models, ToolSource
-from chatd.engine.attempt import Job
-from chatd.engine.commit import Committer
+from chatd.engine.attempt import Attempt, Committer
 from chatd.engine.model_step import ModelStep
 from chatd.engine.title_generator import TitleGenerator
 from chatd.engine.tool_runner import ToolBatchRun, ToolDeps
-from chatd.engine.turn_context import Setting, setting_for
+from chatd.engine.turn_context import TurnContext, load_turn_context
 from chatd.parts.episodes import Episodes
 from chatd.parts.replay import live_parts, read_episode
 from chatd.store import chats, usage
 from chatd.store.transact import Applied
 
-READ_RETRY_S: Final = 0.5
-PREPARE_S: Final = 60.0
+ROW_READ_RETRY_DELAY_S: Final = 0.5
+TURN_CONTEXT_TIMEOUT_S: Final = 60.0
 
-NOT_PREPARED: Final = ChatError(
+TURN_CONTEXT_TIMEOUT_ERROR: Final = ChatError(
     kind="timeout", message="The chat's model and tools could not be looked up in time."
 )
 
+T = TypeVar("T")
+
 
 class TurnLoopDeps(Struct, frozen=True, kw_only=True):
-    """What the actions are done with."""
-
     committer: Committer
     episodes: Episodes
     models: Models
     tools: ToolSource
-    asking: ModelStep
-    shop: ToolDeps
-    naming: TitleGenerator | None = None
+    model_step: ModelStep
+    tool_deps: ToolDeps
+    title_generator: TitleGenerator | None = None
     env: Env
 
 
 class TurnLoop:
-    """Satisfies `runner.Actions`."""
+    def __init__(self, deps: TurnLoopDeps) -> None:
+        self._deps = deps
+        self._env = deps.env
+        self._conn = deps.tool_deps.conn
+        self._committer = deps.committer
 
-    def __init__(self, means: TurnLoopDeps) -> None:
-        self._means = means
-        self._env = means.env
-        self._conn = means.shop.conn
-        self._commit = means.committer.commit
-
-    async def generate(self, job: Job) -> None:
-        """Until the chat is at rest, waits for somebody, or is let go."""
-        while job.goes_on():
-            if job.stopping:
-                await self._let_go(job)
+    async def generate(self, attempt: Attempt) -> None:
+        """Return when the chat waits, needs a client, or is released."""
+        while attempt.should_continue:
+            if attempt.is_draining:
+                await self._release(attempt)
                 return
-            await self._step(job)
-            await job.rest()
+            await self._run_step(attempt)
+            await attempt.wait_pause()
 
-    async def interrupt(self, job: Job) -> None:
-        """Save what was said and done so far; then the next message, or rest."""
-        fence, at = Fence.of(job.chat), self._env.clock.now().isoformat()
-        step = Step(fence=fence, keep_owner=not job.stopping)
-        heard = job.heard_of(job.chat.history_version)
-        if heard is not None:
-            step = replace(step, messages=heard.so_far(at), usage=heard.paid())
-        elif job.first:
-            step = replace(step, messages=await self._overheard(job, at))
-        await self._commit(job, lambda row: worker_moves.finish_interrupt(row, step))
-        await self.generate(job)
+    async def interrupt(self, attempt: Attempt) -> None:
+        """Commit the partial answer or the finished tool results; then run the queue."""
+        at = self._env.clock.now().isoformat()
+        messages, usage_entries = attempt.partial_messages(at), attempt.unpaid_usage()
+        if attempt.is_first and not attempt.has_partial:
+            messages = await self._messages_from_live_parts(attempt.chat, at)
+        step = attempt.step(messages, usage_entries)
+        await self._committer.commit(attempt, lambda row: worker_moves.finish_interrupt(row, step))
+        await self.generate(attempt)
 
-    async def fail(self, job: Job, error: ChatError) -> None:
-        """A turn that was being stopped anyway has no use for an error. What was said may be
-        the cause, and so may what it cost: it ends without."""
-        owed = job.owed()
-        if job.chat.status == "running":
-            await self._means.committer.fail(job, error)
+    async def fail(self, attempt: Attempt, error: ChatError) -> None:
+        """Fail the turn, or end its interrupt. Neither the partial answer nor its usage is in
+        that commit, because they may be what cannot be written; the usage is recorded after."""
+        unpaid = attempt.unpaid_usage()
+        if attempt.chat.status == "running":
+            await self._committer.fail_turn(attempt, error)
         else:
-            step = Step(fence=Fence.of(job.chat), keep_owner=False)
-            await self._commit(job, lambda row: worker_moves.finish_interrupt(row, step))
-        await self._book(job.chat, owed)
+            step = Step(fence=Fence.of(attempt.chat), keep_owner=False)
+            await self._committer.commit(
+                attempt, lambda row: worker_moves.finish_interrupt(row, step)
+            )
+        await self._record_usage(attempt.chat, unpaid)
 
-    async def read(self, job: Job) -> Chat | None:
-        while True:
-            try:
-                return await chats.get(self._conn, job.chat.id)
-            except Unavailable:
-                await self._env.clock.sleep(READ_RETRY_S, "read_retry")
+    async def read_row(self, chat: Chat) -> Chat | None:
+        return await self._until_available(lambda: chats.get(self._conn, chat.id))
 
-    async def book(self, job: Job) -> None:
-        await self._book(job.chat, job.owed())
+    async def record_usage(self, attempt: Attempt) -> None:
+        await self._record_usage(attempt.chat, attempt.unpaid_usage())
 
-    async def _book(self, chat: Chat, owed: tuple[UsageEntry, ...]) -> None:
-        """Beside the row, which is not ours any more. Nobody waits for books that do not open."""
-        for entry in owed:
+    async def _record_usage(self, chat: Chat, unpaid: tuple[UsageEntry, ...]) -> None:
+        """Record usage outside the chat's row, which another worker owns now. Best effort: a
+        failed write is logged, not retried."""
+        for entry in unpaid:
             try:
                 await usage.book(self._conn, chat, entry)
             except ChatdError as error:
-                self._env.emit("not_booked", chat_id=chat.id, error_kind=error.code)
+                self._env.emit("usage_write_failed", chat_id=chat.id, error_kind=error.code)
 
-    async def _let_go(self, job: Job) -> None:
-        me, epoch = job.me, job.chat.epoch
-        await self._commit(job, lambda row: worker_moves.release(row, me, epoch))
+    async def _release(self, attempt: Attempt) -> None:
+        worker_id, epoch = attempt.worker_id, attempt.chat.epoch
+        await self._committer.commit(
+            attempt, lambda row: worker_moves.release(row, worker_id, epoch)
+        )
 
     # One step
 
-    async def _step(self, job: Job) -> Applied:
-        await self._means.shop.lease.wait_healthy()
+    async def _run_step(self, attempt: Attempt) -> Applied:
+        await self._deps.tool_deps.lease.wait_healthy()
         try:
-            setting = await self._prepare(job)
+            context = await self._until_available(lambda: self._load(attempt))
         except ModelFailed as failed:
-            return await self._means.committer.fail(job, failed.classified.error)
+            return await self._committer.fail_turn(attempt, failed.classified.error)
         except ProviderFailed as failed:
-            return await self._means.committer.fail(job, classify(failed.fault).error)
+            return await self._committer.fail_turn(attempt, classify(failed.fault).error)
         except TimeoutError:
-            return await self._means.committer.fail(job, NOT_PREPARED)
-        action = next_action(job.work.history, job.chat, setting.rules)
+            return await self._committer.fail_turn(attempt, TURN_CONTEXT_TIMEOUT_ERROR)
+        action = next_action(attempt.history, attempt.chat, context.rules)
         self._env.emit(
-            "action", chat_id=job.chat.id, task=type(action).__name__, attempt=job.chat.attempt
+            "action",
+            chat_id=attempt.chat.id,
+            task=type(action).__name__,
+            attempt=attempt.chat.attempt,
         )
-        return await self._act(job, setting, action)
+        return await self._run_action(attempt, context, action)
 
-    async def _prepare(self, job: Job) -> Setting:
-        """History, and what the step is done with. A database that is away is waited for;
-        whoever else does not answer is not."""
-        while True:
-            try:
-                await job.work.load(self._conn)
-                async with asyncio.timeout(PREPARE_S):
-                    return await setting_for(job.chat, self._means.models, self._means.tools)
-            except Unavailable:
-                await self._env.clock.sleep(READ_RETRY_S, "read_retry")
+    async def _load(self, attempt: Attempt) -> TurnContext:
+        await attempt.load_history(self._conn)
+        async with asyncio.timeout(TURN_CONTEXT_TIMEOUT_S):
+            return await load_turn_context(attempt.chat, self._deps.models, self._deps.tools)
 
-    async def _act(self, job: Job, setting: Setting, action: Action) -> Applied:
+    async def _run_action(self, attempt: Attempt, context: TurnContext, action: Action) -> Applied:
         match action:
             case Generate():
-                if self._means.naming is not None:
-                    self._means.naming.consider(job.chat, job.work.history, setting.choice)
-                return await self._means.asking.ask(job, setting)
+                if self._deps.title_generator is not None:
+                    self._deps.title_generator.start_if_needed(
+                        attempt.chat, attempt.history, context.choice
+                    )
+                return await self._deps.model_step.generate(attempt, context)
             case RunTools():
-                return await self._run_tools(job, setting, action)
+                return await self._run_tools(attempt, context, action)
             case Compact():
-                return await self._means.asking.compact(job, setting, action)
-            case RequireAction():
-                step = _empty(job, setting)
-                return await self._commit(job, lambda row: worker_moves.require_action(row, step))
-            case Finish():
-                step = _empty(job, setting)
-                return await self._commit(job, lambda row: worker_moves.finish_turn(row, step))
+                return await self._deps.model_step.compact(attempt, context, action)
+            case RequireAction() | Finish():
+                requires_action = isinstance(action, RequireAction)
+                transition = (
+                    worker_moves.require_action if requires_action else worker_moves.finish_turn
+                )
+                step = attempt.step(client_tools=context.client_names)
+                return await self._committer.commit(attempt, lambda row: transition(row, step))
             case Fail():
-                return await self._means.committer.fail(job, action.error)
+                return await self._committer.fail_turn(attempt, action.error)
             case _:
                 assert_never(action)
 
-    async def _run_tools(self, job: Job, setting: Setting, action: RunTools) -> Applied:
-        chat = job.chat
-        recorder = self._means.episodes.open(Episode.of(chat))
-        run = ToolBatchRun(chat, setting, action.calls, shop=self._means.shop, recorder=recorder)
-        job.hears(run)
+    async def _run_tools(self, attempt: Attempt, context: TurnContext, action: RunTools) -> Applied:
+        recorder = self._deps.episodes.open(Episode.of(attempt.chat))
+        batch = ToolBatchRun(
+            attempt.chat, context, action.calls, deps=self._deps.tool_deps, recorder=recorder
+        )
+        attempt.set_partial(batch.partial_messages, tuple)
         try:
-            await run.run()
-            drafts = run.so_far(self._env.clock.now().isoformat())
+            await batch.run()
+            drafts = batch.partial_messages(self._env.clock.now().isoformat())
             for draft in drafts:
                 recorder.add("tool", draft.content)
         finally:
             recorder.close()
-        step = Step(
-            fence=Fence.of(chat),
-            messages=drafts,
-            client_tools=setting.client_names,
-            keep_owner=not job.stopping,
+        step = attempt.step(drafts, client_tools=context.client_names)
+        return await self._committer.commit(
+            attempt, lambda row: worker_moves.commit_step(row, step)
         )
-        return await self._commit(job, lambda row: worker_moves.commit_step(row, step))
 
-    # What another worker had heard
+    # Reads that wait for the database
 
-    async def _overheard(self, job: Job, at: str) -> tuple[Draft, ...]:
-        """From what viewers were shown, before the chat was taken from whoever heard it. However
-        often it was taken over since: whoever takes a stop over begins no episode."""
-        chat = job.chat
-        return last_words(chat, await self._shown(Episode.of(chat)), at)
-
-    async def _shown(self, episode: Episode) -> tuple[LivePart, ...]:
-        """It may have been this very replica, and what it showed not be written down yet."""
-        tape = self._means.episodes.find(episode.chat_id)
+    async def _messages_from_live_parts(self, chat: Chat, at: str) -> tuple[Draft, ...]:
+        """The partial answer of the worker before this one, from the live parts it published.
+        Taking over an interrupt opens no episode, so the last episode is the one to read. This
+        replica may have published it itself, and not yet written it to the journal."""
+        episode = Episode.of(chat)
+        tape = self._deps.episodes.find(chat.id)
         if tape is not None and tape.episode == episode:
-            return live_parts(tape.events)
+            return last_words(chat, live_parts(tape.events), at)
+        parts = await self._until_available(lambda: read_episode(self._conn, episode))
+        return last_words(chat, parts, at)
+
+    async def _until_available(self, read: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
-                return await read_episode(self._conn, episode)
+                return await read()
             except Unavailable:
-                await self._env.clock.sleep(READ_RETRY_S, "read_retry")
-
-
-def _empty(job: Job, setting: Setting) -> Step:
-    return Step(
-        fence=Fence.of(job.chat),
-        client_tools=setting.client_names,
-        keep_owner=not job.stopping,
-    )
+                await self._env.clock.sleep(ROW_READ_RETRY_DELAY_S, "read_retry")

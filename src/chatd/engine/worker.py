@@ -1,8 +1,7 @@
-"""One replica's engine: registers, takes chats, runs them, and leaves in good order.
+"""The engine of one replica: registers, acquires chats, runs them and drains.
 
-Owns the order of these. What is done with a chat is the runner's; who owns it is the row's.
-Chats come by this replica's own writes (no query at all), by a hint, by a freed slot, or by the
-tick. A worker that has not registered yet takes none, and neither does one whose lease is old.
+Chats arrive by this replica's own writes (without a query), by a hint, by a freed slot, or by a
+heartbeat. A worker acquires nothing before it is registered, nor while its lease is old.
 """
 
 import asyncio
@@ -17,24 +16,25 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.hint import Hint
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Env
-from chatd.engine.acquirer import Taking
+from chatd.engine.acquirer import Acquirer
+from chatd.engine.attempt import Committer
 from chatd.engine.chat_reaper import ChatReaper
-from chatd.engine.lease import Ticking, WorkerLease
-from chatd.engine.runner import Actions
-from chatd.engine.runner_pool import Roster
+from chatd.engine.lease import HeartbeatLoop, WorkerLease
+from chatd.engine.runner_pool import RunnerPool
 from chatd.engine.slots import Slots, SlotsConfig
 from chatd.engine.tasks import TaskReaper, run_contained
+from chatd.engine.turn_loop import TurnLoop
 from chatd.store import workers
 from chatd.store.pool import Database
-from chatd.store.transact import Applied, Transactor
+from chatd.store.transact import Applied
 
 HEARTBEAT_INTERVAL_S: Final = 1.0
 DRAIN_TIMEOUT_S: Final = 25.0
 RELEASE_TIMEOUT_S: Final = 1.0
 LOOP_RESTART_DELAY_S: Final = 1.0
 ROW_POLL_INTERVAL_S: Final = 4.0
-"""How often the rows of running chats are looked at, hints or not: a stop whose hint was lost must
-be heard of before its deadline, or what only its owner knows of it would be lost."""
+"""How often the rows of running chats are read even without hints. An interrupt with a lost hint
+must be found before its deadline; after it the partial answer in memory would be lost."""
 
 
 class WorkerConfig(Struct, frozen=True, kw_only=True):
@@ -44,147 +44,151 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
 
 
 class WorkerDeps(Struct, frozen=True, kw_only=True):
-    """What a worker is connected to. `announce` tells others of rows that were written by a
-    batch statement, not by a move. `listening` is set while this process holds its lock."""
+    """`announce` publishes rows written by a batch statement. `listening` is set while this
+    process holds its session lock."""
 
     database: Database
-    transactor: Transactor
-    actions: Actions
+    committer: Committer
+    turn_loop: TurnLoop
     announce: Callable[[Chat], None]
     lease: WorkerLease
-    left: TaskReaper
+    task_reaper: TaskReaper
     listening: asyncio.Event
 
 
 class Worker:
-    def __init__(self, me: WorkerId, doors: WorkerDeps, env: Env, config: WorkerConfig) -> None:
-        self.worker_id = me
+    def __init__(
+        self, worker_id: WorkerId, deps: WorkerDeps, env: Env, config: WorkerConfig
+    ) -> None:
+        self.worker_id = worker_id
         self._env = env
         self._config = config
-        self._lease = doors.lease
-        self._announce = doors.announce
-        self._pool = doors.database.pool
-        self._slots = Slots(config.slots, me)
-        self._roster = Roster(
-            me,
+        self._lease = deps.lease
+        self._announce = deps.announce
+        self._pool = deps.database.pool
+        self._slots = Slots(config.slots, worker_id)
+        self._runners = RunnerPool(
+            worker_id,
             env,
-            doors.actions,
-            transactor=doors.transactor,
-            left=doors.left,
+            deps.turn_loop,
+            committer=deps.committer,
+            task_reaper=deps.task_reaper,
             slots=self._slots,
-            freed=self._freed,
+            on_runner_left=self._on_runner_left,
         )
-        self._taking = Taking(
-            me,
+        self._acquirer = Acquirer(
+            worker_id,
             self._pool,
             env,
             lease=self._lease,
             slots=self._slots,
-            roster=self._roster,
-            announce=doors.announce,
+            runners=self._runners,
+            announce=deps.announce,
         )
-        self._sweeper = ChatReaper(self._pool, doors.transactor, me, env)
-        self._ticking = Ticking(
-            me,
-            doors.database.tick,
+        self._reaper = ChatReaper(self._pool, deps.committer, worker_id, env)
+        self._heartbeats = HeartbeatLoop(
+            worker_id,
+            deps.database.tick,
             env,
             self._lease,
-            every_s=config.heartbeat_interval_s,
-            listening=doors.listening,
-            running=self._roster.epochs,
-            heard=self._ticked,
+            interval_s=config.heartbeat_interval_s,
+            listening=deps.listening,
+            running=self._runners.epochs,
+            on_heartbeat=self._on_heartbeat,
         )
-        self._looked_at = env.clock.monotonic()
+        self._polled_at = env.clock.monotonic()
         self.registered = asyncio.Event()
         self._drained = asyncio.Event()
 
-    # Doors
+    # Called by the replica
 
     def reserve_slot(self, *, root: bool) -> AbstractContextManager[WorkerId | None]:
-        """For whoever writes a message: this worker, if it has a slot for the chat."""
+        """This worker's id, if it can run one more chat: for a write that makes a chat runnable."""
         if self._lease.health != "ok":
             return nullcontext(None)
-        return self._slots.offer(root=root)
+        return self._slots.reserve(root=root)
 
     def on_applied(self, applied: Applied) -> None:
-        """A write of this replica. If it made the chat ours, run it at once."""
+        """A write of this replica. If it made this worker the owner, run the chat at once."""
         chat = applied.chat
-        self._roster.hear(chat, applied if chat.snapshot_version == 1 else None)
+        self._runners.on_row(chat, applied if chat.snapshot_version == 1 else None)
         if chat.runnable_at is not None:
-            self._taking.some()
+            self._acquirer.request_acquire()
 
     def on_hint(self, hint: Hint) -> None:
-        self._taking.hinted(hint)
+        self._acquirer.on_hint(hint)
 
     def mark_all_dirty(self) -> None:
-        """Hints may have been lost."""
-        self._taking.look_at(list(self._roster))
-        self._taking.some()
+        """Hints may have been lost: read every row again."""
+        self._acquirer.refresh_rows(list(self._runners))
+        self._acquirer.request_acquire()
 
     @property
     def running(self) -> int:
-        return len(self._roster)
+        return len(self._runners)
 
     @property
     def draining(self) -> bool:
-        return self._ticking.draining
+        return self._heartbeats.draining
 
-    # Life
+    # Life cycle
 
     async def run(self) -> None:
-        """Until drained."""
+        """Return when drained."""
         async with asyncio.TaskGroup() as group:
             loops = [
-                group.create_task(self._for_ever(name, loop), name=name)
+                group.create_task(self._restart_forever(name, loop), name=name)
                 for name, loop in self._loops()
             ]
-            group.create_task(self._roster.run(), name="roster")
+            group.create_task(self._runners.run(), name="runners")
             await self._drained.wait()
             for loop in loops:
                 loop.cancel()
-        await self._sign_off()
+        await self._unregister()
 
     def _loops(self) -> list[tuple[str, Callable[[], Coroutine[None, None, None]]]]:
         return [
-            ("tick", self._ticking.run),
-            ("sweep", self._sweeper.run),
-            ("acquire", self._taking.take),
-            ("read", self._taking.read),
+            ("heartbeat", self._heartbeats.run),
+            ("reap", self._reaper.run),
+            ("acquire", self._acquirer.acquire),
+            ("read", self._acquirer.read_rows),
             ("lease", self._watch_lease),
         ]
 
-    async def _for_ever(self, name: str, loop: Callable[[], Coroutine[None, None, None]]) -> None:
+    async def _restart_forever(
+        self, name: str, loop: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
         """One row that cannot be read must not end the work on all others."""
         while True:
             await run_contained(
                 loop(), lambda error: self._env.emit("worker_failed", task=name, error=error)
             )
-            await self._env.clock.sleep(LOOP_RESTART_DELAY_S, f"again_{name}")
+            await self._env.clock.sleep(LOOP_RESTART_DELAY_S, f"restart_{name}")
 
     async def drain(self) -> None:
-        """Take nothing more; let steps commit; release what is left. Bounded by the window."""
-        self._ticking.draining = True
+        """Acquire nothing more, let steps commit within the drain timeout, release the rest."""
+        self._heartbeats.draining = True
         self._slots.close()
-        self._roster.leave()
-        self._env.emit("drain_started", running=len(self._roster))
-        await self._until_empty()
-        await self._taking.none_on_the_way(RELEASE_TIMEOUT_S / 3)
+        self._runners.drain()
+        self._env.emit("drain_started", running=len(self._runners))
+        await self._wait_empty()
+        await self._acquirer.wait_idle(RELEASE_TIMEOUT_S / 3)
         await self._release_all()
-        self._roster.close()
+        self._runners.close()
         self._drained.set()
 
-    async def _until_empty(self) -> None:
+    async def _wait_empty(self) -> None:
         loop = asyncio.get_running_loop()
-        window = loop.create_task(self._env.clock.sleep(self._config.drain_timeout_s, "drain"))
-        empty = loop.create_task(self._roster.empty())
+        timeout = loop.create_task(self._env.clock.sleep(self._config.drain_timeout_s, "drain"))
+        empty = loop.create_task(self._runners.wait_empty())
         try:
-            await asyncio.wait({window, empty}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({timeout, empty}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            window.cancel()
+            timeout.cancel()
             empty.cancel()
 
     async def _release_all(self) -> None:
-        """Without a database there is nobody to tell: the others will see that we are gone."""
+        """Without a database other replicas find these chats when the lease expires."""
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 released = await workers.release(self._pool, self.worker_id)
@@ -193,40 +197,40 @@ class Worker:
             return
         for chat in released:
             self._announce(chat)
-            self._roster.hear(chat)
-        self._env.emit("drained", released=len(released))
+            self._runners.on_row(chat)
+        self._env.emit("drain_finished", released=len(released))
 
-    async def _sign_off(self) -> None:
-        """Else the others would take us for dead in a moment, and look for what we left."""
+    async def _unregister(self) -> None:
+        """Otherwise other replicas would reap this worker and look for its chats."""
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT_S / 3):
                 await workers.strike(self._pool, frozenset({self.worker_id}))
         except (Unavailable, TimeoutError):
             return
 
-    def _freed(self, chat: Chat) -> None:
-        self._taking.left(chat)
+    def _on_runner_left(self, chat: Chat) -> None:
+        self._acquirer.on_runner_left(chat)
 
-    # The tick
+    # Heartbeats
 
-    def _ticked(self, heard: workers.Heard) -> None:
+    def _on_heartbeat(self, heard: workers.Heard) -> None:
         self.registered.set()
         if not self.draining:
             self._slots.open()
-        self._taking.look_at(heard.lost)
-        self._taking.unknown(heard.unknown)
-        self._sweeper.on_heartbeat(heard)
+        self._acquirer.refresh_rows(heard.lost)
+        self._acquirer.on_unknown_chats(heard.unknown)
+        self._reaper.on_heartbeat(heard)
         if heard.runnable:
-            self._taking.some()
+            self._acquirer.request_acquire()
         now = self._env.clock.monotonic()
-        if now - self._looked_at >= ROW_POLL_INTERVAL_S:
-            self._looked_at = now
-            self._taking.look_at(list(self._roster))
+        if now - self._polled_at >= ROW_POLL_INTERVAL_S:
+            self._polled_at = now
+            self._acquirer.refresh_rows(list(self._runners))
 
     async def _watch_lease(self) -> None:
-        """Past the lease somebody else may run our chats; they must not run twice."""
+        """Once the lease has expired, another worker may run these chats: cancel them here."""
         while True:
             await self._lease.wait_expired()
-            self._env.emit("lease_lost", running=len(self._roster))
-            self._roster.cut_off()
+            self._env.emit("lease_lost", running=len(self._runners))
+            self._runners.cancel_all()
             await self._lease.wait_healthy()

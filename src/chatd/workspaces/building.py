@@ -119,7 +119,7 @@ class Building:
         self._cut_off(work)
         await asyncio.wait({work}, timeout=bounds.end_within_s)
         if not work.done():
-            self._env.emit("task_left_behind", task=work.get_name())
+            self._env.emit("task_not_cancelled", task=work.get_name())
 
     def _cut_off(self, work: asyncio.Task[Sequence[AgentSpec]]) -> None:
         """A cancelled task leaves its threads behind: those are told by the event."""

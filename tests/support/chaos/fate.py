@@ -16,12 +16,12 @@ from tests.support.replica_process import DieAt, Setup
 from tests.support.replicas import ReplicaProcess, replica_process
 
 POINTS: Final = (
-    "acquired",
+    "chats_acquired",
     "action",
-    "committed",
+    "step_committed",
     "drain_started",
     "runner_left",
-    "swept",
+    "chat_reaped",
     "task_started",
     "tool_finished",
     "tool_started",
