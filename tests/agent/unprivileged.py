@@ -20,14 +20,14 @@ class Denied(NamedTuple):
 
 
 @contextmanager
-def open_ground() -> Generator[Path]:
+def shared_directory() -> Generator[Path]:
     """A directory that anybody can reach. Those of pytest are shut whenever another one starts."""
     with TemporaryDirectory(prefix="chatd-ground-") as name:
         os.chmod(name, 0o711)
         yield Path(name)
 
 
-def denied_to_nobody(act: Callable[[], object]) -> Denied | None:
+def denied_without_privileges(act: Callable[[], object]) -> Denied | None:
     """What `act` is refused when an account without rights asks."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():

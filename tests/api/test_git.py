@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from chatd.domain.workspace import Endpoint
-from tests.agent.git_rig import run as git
+from tests.agent.git.git_fixture import run_git as git
 from tests.api.rooms import House, end_build
 from tests.support.front import STRANGER, Front, Json
 from tests.support.listening import event_source

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chatd.agent.auth import reply_mac
+from chatd.agent.server.auth import reply_mac
 from chatd.clock import SystemClock
 from chatd.domain.hands import AgentLost, AgentRefused
 from chatd.domain.workspace import Endpoint

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.agent.auth import line_mac, reply_mac
+from chatd.agent.server.auth import line_mac, reply_mac
 from chatd.domain.hands import AgentLost, AgentRefused
 from chatd.workspaces.asking import Answer, Ask
 from tests.workspaces.test_client_hostile import KEY, WAIT_S, Impostor, Trick, pretending

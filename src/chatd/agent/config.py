@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from chatd.agent.errors import AgentError
-from chatd.agent.parsing import as_fields
+from chatd.agent.server.http_messages import read_fields
 
 MAX_CONFIG_BYTES = 256 * 1024
 KEY_BYTES = 32
 
 
-class BadConfig(Exception):
+class ConfigError(Exception):
     """The agent cannot start like this. The message names no values."""
 
 
 @dataclass(frozen=True)
-class Config:
+class AgentConfig:
     """Listens on `socket`, or on `host` and `port` if that is empty. `directory` is where commands
     run, `run_dir` what the agent keeps for itself, `env` what commands see beside the basics."""
 
@@ -37,7 +37,7 @@ class Config:
     port: int = 0
 
 
-def load(argv: Sequence[str]) -> Config:
+def load_config(argv: Sequence[str]) -> AgentConfig:
     parser = argparse.ArgumentParser(prog="chatd-agent", description="chatd's workspace agent")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--config", help="a file with mode 0600; deleted when read")
@@ -48,8 +48,8 @@ def load(argv: Sequence[str]) -> Config:
     try:
         raw = _from_fd(fd) if fd is not None else _from_file(path or "")
     except OSError as error:
-        raise BadConfig(f"cannot read the configuration: {error.strerror}") from None
-    return parse(raw)
+        raise ConfigError(f"cannot read the configuration: {error.strerror}") from None
+    return parse_config(raw)
 
 
 def _from_fd(fd: int) -> bytes:
@@ -62,38 +62,38 @@ def _from_file(path: str) -> bytes:
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode) or info.st_mode & 0o077:
         os.close(fd)
-        raise BadConfig("the configuration must be a file that only its owner can read")
+        raise ConfigError("the configuration must be a file that only its owner can read")
     raw = _from_fd(fd)
     os.unlink(path)
     return raw
 
 
-def parse(raw: bytes) -> Config:
+def parse_config(raw: bytes) -> AgentConfig:
     if len(raw) > MAX_CONFIG_BYTES:
-        raise BadConfig("the configuration is too large")
+        raise ConfigError("the configuration is too large")
     try:
         return _config(json.loads(raw))
     except (ValueError, RecursionError):
-        raise BadConfig("the configuration is not JSON, or its key not hex") from None
+        raise ConfigError("the configuration is not JSON, or its key not hex") from None
     except AgentError as error:
-        raise BadConfig(f"the configuration is wrong: {error.message}") from None
+        raise ConfigError(f"the configuration is wrong: {error.message}") from None
 
 
-def _config(value: object) -> Config:
-    fields = as_fields(value, "it")
+def _config(value: object) -> AgentConfig:
+    fields = read_fields(value, "it")
     home = fields.text("home")
-    config = Config(
+    config = AgentConfig(
         agent_id=fields.text("agent_id"),
         dial_key=bytes.fromhex(fields.text("dial_key")),
         run_dir=fields.text("run_dir"),
         home=home,
         directory=os.path.join(home, fields.text("directory", "")).rstrip("/") or "/",
-        env=fields.texts("env"),
+        env=fields.text_map("env"),
         socket=fields.text("socket", ""),
         host=fields.text("host", ""),
         port=fields.count("port"),
     )
-    fields.done()
+    fields.reject_unknown()
     if len(config.dial_key) != KEY_BYTES:
         raise AgentError(400, f"dial_key must have {KEY_BYTES} bytes")
     if bool(config.socket) == bool(config.host):

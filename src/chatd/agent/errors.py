@@ -56,7 +56,7 @@ class AgentError(Exception):
         return body
 
 
-def from_os(error: OSError, doing: str) -> AgentError:
+def from_os_error(error: OSError, doing: str) -> AgentError:
     """What the system has refused, e.g. `from_os(error, "read /a/b")`: "cannot read /a/b: ..."."""
     number = error.errno or 0
     reason = os.strerror(number).lower() if number else str(error)

@@ -2,6 +2,12 @@
 
 Owns the order of starting and stopping and what the agent shows of itself. One agent per run
 directory: the journals in it have one writer.
+
+Being the first process: who is left without a parent must be buried by somebody.
+
+Where the agent is the first process of a container, orphans become its children. It cannot bury
+whatever child comes up without taking exit codes that others in it wait for; so it leaves a
+second process behind that does nothing else. Elsewhere the first process is somebody else's.
 """
 
 from __future__ import annotations
@@ -17,56 +23,99 @@ import time
 from contextlib import suppress
 from typing import NoReturn
 
-from chatd.agent.answering import Desk, Request, Route
-from chatd.agent.auth import Gate
-from chatd.agent.config import BadConfig, Config, load
-from chatd.agent.context_places import Places
-from chatd.agent.environment import Surroundings
-from chatd.agent.fence import Fence
-from chatd.agent.finished import Finished
-from chatd.agent.git_paths import PathStore
-from chatd.agent.git_run import Git
-from chatd.agent.http import Server, say
-from chatd.agent.once import Once
-from chatd.agent.processes import Processes
-from chatd.agent.reaping import leave_init_behind
-from chatd.agent.replies import Reply, json_reply
-from chatd.agent.routes_context import ContextRoutes
-from chatd.agent.routes_files import FileRoutes, Threads
-from chatd.agent.routes_git import GitRoutes
-from chatd.agent.routes_processes import ProcessRoutes
-from chatd.agent.watching import SystemClock, Watcher
+from chatd.agent.config import AgentConfig, ConfigError, load_config
+from chatd.agent.context.sources import ContextSources
+from chatd.agent.context.watcher import ContextRoutes, ContextWatcher, SystemClock
+from chatd.agent.epochs import EpochFence
+from chatd.agent.files.routes import FileRoutes, WorkerThreads
+from chatd.agent.git.command import GitCommand
+from chatd.agent.git.routes import GitRoutes
+from chatd.agent.git.touched_paths import TouchedPaths
+from chatd.agent.idempotency import IdempotencyJournal
+from chatd.agent.processes.command import SavedResults
+from chatd.agent.processes.environment import CommandEnvironment
+from chatd.agent.processes.routes import ProcessRoutes
+from chatd.agent.processes.table import ProcessTable
+from chatd.agent.server.auth import RequestVerifier
+from chatd.agent.server.dispatcher import AgentRoute, AgentRouteRequest, Dispatcher
+from chatd.agent.server.http_messages import AgentHttpReply, json_reply
+from chatd.agent.server.server import AgentHttpServer, log_line
+
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def fork_init() -> None:
+    """Call it first, before any thread, secret or loop. Returns in the process to go on with."""
+    # Whoever started us may have ignored it, and then exit codes are lost.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if os.getpid() != 1:
+        return
+    # Nothing may come between the fork and the handlers, or a signal would be lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+    agent = os.fork()
+    if agent == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+        return
+    _close_inherited()
+    for number in _FORWARDED:
+        signal.signal(number, lambda number, _frame: _forward(agent, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+    os._exit(_bury_until(agent))
+
+
+def _close_inherited() -> None:
+    """What the agent was handed, such as its configuration, is not for others to find here."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if int(name) > 2:
+                os.close(int(name))
+
+
+def _forward(agent: int, number: int) -> None:
+    # If it has just ended, so do we.
+    with suppress(ProcessLookupError):
+        os.kill(agent, number)
+
+
+def _bury_until(agent: int) -> int:
+    """The agent's exit code, as a shell would tell it."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == agent:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
 
 VERSION = "1"
-LOCK_S = 5.0
-CLOSE_S = 15.0
+LOCK_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 15.0
 _PR_SET_DUMPABLE = 4
 _BASE_NAMES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
 
 
-class CannotStart(Exception):
+class AgentStartError(Exception):
     """Somebody else must see to it first."""
 
 
-class Agent:
+class AgentProcess:
     """Everything that lives as long as the program. Built inside the loop."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._boot_id = secrets.token_hex(16)
         self._started_at = int(time.time())
-        self._threads = Threads()
-        self._once = Once(config.run_dir)
-        self._fence = fence = Fence(config.run_dir)
-        touched = PathStore()
-        around = surroundings(config)
-        self._processes = Processes(
+        self._threads = WorkerThreads()
+        self._once = IdempotencyJournal(config.run_dir)
+        self._fence = fence = EpochFence(config.run_dir)
+        touched = TouchedPaths()
+        around = command_environment(config)
+        self._processes = ProcessTable(
             around,
-            once=self._once,
-            finished=Finished(config.run_dir),
+            journal=self._once,
+            saved_results=SavedResults(config.run_dir),
             on_end=lambda chats, workdir: touched.add(chats, [workdir]),
         )
-        self._git = GitRoutes(touched, Git(base=around.environment({}, None)))
+        self._git = GitRoutes(touched, GitCommand(base=around.build_variables({}, None)))
         files = FileRoutes(
             home=config.home,
             threads=self._threads,
@@ -74,23 +123,23 @@ class Agent:
             fence=fence,
             touched=touched.add,
         )
-        self._watcher = Watcher(
-            Places(home=config.home, directory=config.directory),
+        self._watcher = ContextWatcher(
+            ContextSources(home=config.home, directory=config.directory),
             threads=self._threads,
             clock=SystemClock(),
         )
         self._tasks: list[asyncio.Task[None]] = []
-        gate = Gate(
+        gate = RequestVerifier(
             key=config.dial_key, agent_id=config.agent_id, boot_id=self._boot_id, now=time.time
         )
         routes = [
-            Route("GET", "/healthz", self._health, any_boot=True),
+            AgentRoute("GET", "/healthz", self._health, any_boot=True),
             *files.routes(),
             *ProcessRoutes(self._processes, fence).routes(),
             *ContextRoutes(self._watcher).routes(),
             *self._git.routes(),
         ]
-        self._server = Server(Desk(gate, routes))
+        self._server = AgentHttpServer(Dispatcher(gate, routes))
 
     async def listen(self) -> None:
         """Others of this machine cannot open the socket; a port is for whoever has the key."""
@@ -120,8 +169,8 @@ class Agent:
         self._threads.close()
         self._git.close()
 
-    async def _health(self, request: Request) -> Reply:
-        request.query().done()
+    async def _health(self, request: AgentRouteRequest) -> AgentHttpReply:
+        request.query().reject_unknown()
         return json_reply(
             {
                 "agent_id": self._config.agent_id,
@@ -141,45 +190,45 @@ def _note_port(path: str, port: int) -> None:
     os.replace(f"{path}.new", path)
 
 
-def surroundings(config: Config) -> Surroundings:
+def command_environment(config: AgentConfig) -> CommandEnvironment:
     """Of the agent's own environment commands see what is the same for every program."""
     base = {name: os.environ[name] for name in _BASE_NAMES if name in os.environ}
     base.setdefault("PATH", os.defpath)
-    return Surroundings(
+    return CommandEnvironment(
         home=config.home, directory=config.directory, base=base, template=config.env
     )
 
 
-async def run(config: Config) -> None:
+async def run(config: AgentConfig) -> None:
     """Until SIGTERM or SIGINT. A second one does not wait for anything."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    agent = Agent(config)
+    agent = AgentProcess(config)
     await agent.listen()
-    say(f"agent {config.agent_id} listens")
+    log_line(f"agent {config.agent_id} listens")
     await stopped.wait()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_DFL)
     closing = asyncio.ensure_future(agent.close())
-    await asyncio.wait({closing}, timeout=CLOSE_S)
-    say("agent stopped" if closing.done() else "agent stopped, not all of it in time")
+    await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
+    log_line("agent stopped" if closing.done() else "agent stopped, not all of it in time")
 
 
-def lock(run_dir: str, within_s: float = LOCK_S) -> int:
+def lock_run_dir(run_dir: str, timeout_s: float = LOCK_TIMEOUT_S) -> int:
     """Held until the process ends. Waits a little for one that is just leaving."""
     os.makedirs(run_dir, mode=0o700, exist_ok=True)
     fd = os.open(os.path.join(run_dir, "agent.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    until = time.monotonic() + within_s
+    until = time.monotonic() + timeout_s
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until:
                 os.close(fd)
-                raise CannotStart("another agent runs in this run directory") from None
+                raise AgentStartError("another agent runs in this run directory") from None
             time.sleep(0.05)
         else:
             return fd
@@ -187,15 +236,15 @@ def lock(run_dir: str, within_s: float = LOCK_S) -> int:
 
 def main() -> NoReturn:
     """Ends the process itself: a thread that hangs on a dead disk must not keep it alive."""
-    leave_init_behind()
+    fork_init()
     code = 0
     try:
-        config = load(sys.argv[1:])
+        config = load_config(sys.argv[1:])
         _keep_memory_private()
-        lock(config.run_dir)
+        lock_run_dir(config.run_dir)
         asyncio.run(run(config))
-    except (BadConfig, CannotStart, OSError) as error:
-        say(f"the agent cannot start: {error}")
+    except (ConfigError, AgentStartError, OSError) as error:
+        log_line(f"the agent cannot start: {error}")
         code = 1
     os._exit(code)
 

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Raw, Struct
 from yarl import URL
 
-from chatd.agent.auth import NO_BOOT
+from chatd.agent.server.auth import NO_BOOT
 from chatd.domain.hands import AgentLost
 from chatd.domain.workspace import Endpoint
 from chatd.workspaces.signing import Signed, Signer, Untrusted

@@ -1,6 +1,6 @@
 """The server's side of the agreement with agents: keys, signed requests, replies that are checked.
 
-What is signed is said in `chatd.agent.auth`, which both sides share.
+What is signed is said in `chatd.agent.server.auth`, which both sides share.
 """
 
 import hashlib
@@ -10,7 +10,14 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from chatd.agent.auth import NO_BOOT, Claim, digest, line_mac, reply_mac, signed_headers
+from chatd.agent.server.auth import (
+    NO_BOOT,
+    RequestClaim,
+    digest,
+    line_mac,
+    reply_mac,
+    signed_headers,
+)
 from chatd.domain.errors import ChatdError
 from chatd.domain.workspace import AgentId
 
@@ -51,7 +58,7 @@ class Signer:
         body: bytes,
     ) -> Signed:
         nonce = secrets.token_hex(16)
-        claim = Claim(
+        claim = RequestClaim(
             method=method,
             target=target,
             agent=self._agent_id,

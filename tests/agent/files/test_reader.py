@@ -1,0 +1,216 @@
+"""Reading files raw and as numbered lines: limits, and what is said when they are exceeded."""
+
+import os
+import socket
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from chatd.agent.errors import AgentError
+from chatd.agent.files import reader
+from chatd.agent.files.reader import read_file, read_lines
+from tests.agent.unprivileged import Denied, denied_without_privileges, shared_directory
+
+
+@pytest.fixture
+def ground() -> Generator[Path]:
+    with shared_directory() as path:
+        yield path
+
+
+@pytest.mark.covers("files-1", "files-11")
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        ("", 400, "path is required"),
+        ("   ", 400, "path is required"),
+        ("a/b", 400, "must be absolute"),
+        ("/no/such/file", 404, "cannot read /no/such/file: no such file"),
+        ("/tmp", 400, "is a directory"),
+        ("/tmp/a\0b", 400, "NUL"),
+        ("/" + "x" * 5000, 400, "longer than"),
+        ("/tmp/\ud800", 400, "cannot be a file name"),
+        ("/dev/zero", 400, "is a device"),
+    ],
+)
+@pytest.mark.parametrize("read", [read_file, read_lines])
+def test_a_path_that_cannot_be_read_is_refused_with_the_reason(
+    read: Callable[[str], object], path: str, status: int, text: str
+) -> None:
+    with pytest.raises(AgentError) as refused:
+        read(path)
+    assert refused.value.status == status
+    assert text in refused.value.message
+
+
+@pytest.mark.parametrize("read", [read_file, read_lines])
+def test_a_pipe_and_a_socket_are_refused_without_waiting(
+    tmp_path: Path, read: Callable[[str], object]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(AgentError, match="named pipe"):
+        read(str(tmp_path / "pipe"))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        with pytest.raises(AgentError, match="socket"):
+            read(str(tmp_path / "s"))
+
+
+@pytest.mark.covers("files-1")
+@pytest.mark.parametrize("read", [read_file, read_lines])
+def test_a_file_that_may_not_be_read_is_forbidden(
+    ground: Path, read: Callable[[str], object]
+) -> None:
+    secret = ground / "secret"
+    secret.write_text("x")
+    secret.chmod(0)
+    assert denied_without_privileges(lambda: read(str(secret))) == Denied(
+        403, f"cannot read {secret}: permission denied"
+    )
+
+
+@pytest.mark.covers("files-2")
+@pytest.mark.parametrize(
+    ("offset", "limit", "expected"),
+    [
+        (0, 0, b"0123456789"),
+        (0, 4, b"0123"),
+        (7, 0, b"789"),
+        (2, 3, b"234"),
+        (0, 100, b"0123456789"),
+        (10, 0, b""),
+        (11, 5, b""),
+    ],
+)
+def test_a_window_of_bytes(tmp_path: Path, offset: int, limit: int, expected: bytes) -> None:
+    (tmp_path / "f").write_bytes(b"0123456789")
+    assert read_file(str(tmp_path / "f"), offset=offset, limit=limit)[0] == expected
+
+
+@pytest.mark.covers("files-2")
+@pytest.mark.parametrize(
+    ("name", "mime"),
+    [
+        ("a.png", "image/png"),
+        ("a.html", "text/html"),
+        ("a", "application/octet-stream"),
+        ("a.html.gz", "application/octet-stream"),
+    ],
+)
+def test_the_type_comes_from_the_name(tmp_path: Path, name: str, mime: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    assert read_file(str(tmp_path / name)) == (b"", mime)
+
+
+@pytest.mark.covers("files-1")
+@pytest.mark.parametrize("field", ["offset", "limit"])
+@pytest.mark.parametrize("read", [read_file, read_lines])
+def test_negative_numbers_are_refused(read: Callable[..., object], field: str) -> None:
+    with pytest.raises(AgentError, match=f"{field} must not be negative") as refused:
+        read("/etc/passwd", **{field: -1})
+    assert refused.value.status == 400
+
+
+def test_an_offset_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x")
+    with pytest.raises(AgentError, match="too large"):
+        read_file(str(tmp_path / "f"), offset=1 << 70)
+
+
+def test_a_huge_file_is_read_in_parts_only(tmp_path: Path) -> None:
+    huge = tmp_path / "huge"
+    huge.touch()
+    os.truncate(huge, 1 << 40)
+    with pytest.raises(AgentError, match="offset and limit") as refused:
+        read_file(str(huge))
+    assert refused.value.status == 413
+    assert read_file(str(huge), offset=1 << 39, limit=5)[0] == bytes(5)
+    with pytest.raises(AgentError, match="use execute with grep"):
+        read_lines(str(huge))
+
+
+def test_a_file_that_claims_to_be_empty_is_read_all_the_same() -> None:
+    content = read_lines("/proc/self/status")["content"]
+    assert isinstance(content, str)
+    assert content.startswith("1\tName:")
+    assert read_file("/proc/self/status")[0].startswith(b"Name:")
+
+
+def lines(tmp_path: Path, content: bytes, **options: int) -> dict[str, object]:
+    (tmp_path / "f").write_bytes(content)
+    return read_lines(str(tmp_path / "f"), **options)
+
+
+@pytest.mark.covers("files-11")
+@pytest.mark.parametrize(
+    ("content", "options", "expected", "total", "read"),
+    [
+        (b"", {}, "", 0, 0),
+        (b"a", {}, "1\ta", 1, 1),
+        (b"a\nb\n", {}, "1\ta\n2\tb\n3\t", 3, 3),
+        (b"a\r\nb", {}, "1\ta\r\n2\tb", 2, 2),
+        (b"a\rb\x0cc\xe2\x80\xa8d", {}, "1\ta\rb\x0cc\u2028d", 1, 1),
+        (b"a\nb\nc", {"offset": 2}, "2\tb\n3\tc", 3, 2),
+        (b"a\nb\nc", {"limit": 1}, "1\ta", 3, 1),
+        (b"a\nb\nc", {"offset": 2, "limit": 1}, "2\tb", 3, 1),
+        (b"a\nb\nc", {"offset": 0, "limit": 0}, "1\ta\n2\tb\n3\tc", 3, 3),
+        (b"a\nb\nc", {"offset": 3, "limit": 9000}, "3\tc", 3, 1),
+        (b"\xff\xfe", {}, "1\t\ufffd\ufffd", 1, 1),
+        (b"abcdef", {"max_line_bytes": 4}, "1\tabcd... [line cut: 4 of 6 bytes shown]", 1, 1),
+        (b"abcd", {"max_line_bytes": 4}, "1\tabcd", 1, 1),
+        (
+            "aé€x".encode(),
+            {"max_line_bytes": 5},
+            "1\taé... [line cut: 3 of 7 bytes shown]",
+            1,
+            1,
+        ),
+    ],
+)
+def test_lines_are_numbered(
+    tmp_path: Path, content: bytes, options: dict[str, int], expected: str, total: int, read: int
+) -> None:
+    assert lines(tmp_path, content, **options) == {
+        "content": expected,
+        "file_size": len(content),
+        "total_lines": total,
+        "lines_read": read,
+    }
+
+
+@pytest.mark.covers("files-11")
+def test_an_offset_past_the_end_is_told_how_many_lines_there_are(tmp_path: Path) -> None:
+    with pytest.raises(AgentError, match=r"offset 4 is beyond the end .* has 3 lines"):
+        lines(tmp_path, b"a\nb\nc", offset=4)
+
+
+def test_too_many_lines_are_refused_with_the_page_to_ask_for(tmp_path: Path) -> None:
+    content = b"x\n" * 3000
+    with pytest.raises(AgentError, match=r"use offset=5 and limit=2000"):
+        lines(tmp_path, content, offset=5, limit=2500)
+    assert lines(tmp_path, content, limit=2000)["lines_read"] == 2000
+
+
+def test_too_many_bytes_are_refused_with_a_page_that_fits(tmp_path: Path) -> None:
+    content = b"\n".join(b"y" * 500 for _ in range(100))
+    with pytest.raises(AgentError, match=r"use offset=1 and limit=65, .* offset=66"):
+        lines(tmp_path, content)
+    page = lines(tmp_path, content, offset=1, limit=65)["content"]
+    assert isinstance(page, str)
+    assert len(page) <= reader.MAX_RESPONSE_BYTES
+    with pytest.raises(AgentError):
+        lines(tmp_path, content, offset=1, limit=66)
+
+
+def test_a_line_that_alone_is_too_long_is_said_to_be(tmp_path: Path) -> None:
+    with pytest.raises(AgentError, match="line 1 alone is too long"):
+        lines(tmp_path, b"z" * 100, max_response_bytes=50)
+
+
+@pytest.mark.covers("files-11")
+def test_a_file_over_the_limit_by_one_byte_is_refused(tmp_path: Path) -> None:
+    assert lines(tmp_path, b"a" * 10, max_file_size=10)["file_size"] == 10
+    with pytest.raises(AgentError, match="over the limit of 10 bytes") as refused:
+        lines(tmp_path, b"a" * 11, max_file_size=10)
+    assert refused.value.status == 400

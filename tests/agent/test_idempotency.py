@@ -1,0 +1,270 @@
+"""A key's effect happens once: in one boot, over restarts, and wherever a crash cuts the file."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+import pytest
+
+from chatd.agent.errors import AgentError
+from chatd.agent.idempotency import MAX_RESULT_BYTES, IdempotencyJournal
+
+Json = dict[str, object]
+TIMEOUT_S = 30
+
+
+class CountedEffect:
+    """Counts how often it happened; stands at a gate if it is given one."""
+
+    def __init__(self, result: Json | None = None, gate: asyncio.Event | None = None) -> None:
+        self.count = 0
+        self.begun = asyncio.Event()
+        self._result: Json = {"n": 1} if result is None else result
+        self._gate = gate
+
+    async def __call__(self) -> Json:
+        self.count += 1
+        self.begun.set()
+        if self._gate is not None:
+            await self._gate.wait()
+        return self._result
+
+
+def failing_effect(error: Exception) -> Callable[[], Coroutine[None, None, Json]]:
+    async def effect() -> Json:
+        raise error
+
+    return effect
+
+
+async def fail_if_run() -> Json:
+    raise AssertionError("it was done again")
+
+
+async def repeat_error_code(once: IdempotencyJournal, key: str) -> str:
+    with pytest.raises(AgentError) as refusal:
+        await once.run_once(key, "test", fail_if_run)
+    assert refusal.value.status == 409
+    return refusal.value.code
+
+
+def read_records(run_dir: Path) -> list[Json]:
+    return [json.loads(line) for line in (run_dir / "once.jsonl").read_text().splitlines()]
+
+
+async def test_a_repeated_key_gets_the_first_answer_and_nothing_happens(tmp_path: Path) -> None:
+    once, effect = IdempotencyJournal(str(tmp_path)), CountedEffect({"id": "a"})
+    assert await once.run_once("k", "test", effect) == {"id": "a"}
+    assert await once.run_once("k", "test", fail_if_run) == {"id": "a"}
+    assert await once.run_once("k", "test", fail_if_run, repeat_fields={"again": True}) == {
+        "id": "a",
+        "again": True,
+    }
+    assert effect.count == 1
+    await once.close()
+
+
+async def test_the_same_key_at_the_same_time_waits_for_the_first(tmp_path: Path) -> None:
+    once, gate = IdempotencyJournal(str(tmp_path)), asyncio.Event()
+    effect = CountedEffect({"id": "a"}, gate)
+    async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as group:
+        first = group.create_task(once.run_once("k", "test", effect))
+        second = group.create_task(
+            once.run_once("k", "test", fail_if_run, repeat_fields={"again": True})
+        )
+        await effect.begun.wait()
+        gate.set()
+    assert first.result() == {"id": "a"}
+    assert second.result() == {"id": "a", "again": True}
+    await once.close()
+
+
+async def test_the_key_is_on_disk_before_the_effect_begins(tmp_path: Path) -> None:
+    once = IdempotencyJournal(str(tmp_path))
+
+    async def effect() -> Json:
+        return {"seen": read_records(tmp_path)[-1]["state"]}
+
+    assert await once.run_once("k", "test", effect) == {"seen": "begun"}
+    assert [record["state"] for record in read_records(tmp_path)] == ["begun", "done"]
+    await once.close()
+
+
+async def test_an_effect_outlives_the_caller_who_leaves(tmp_path: Path) -> None:
+    once, gate = IdempotencyJournal(str(tmp_path)), asyncio.Event()
+    effect = CountedEffect({"id": "a"}, gate)
+    async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as group:
+        caller = group.create_task(once.run_once("k", "test", effect))
+        await effect.begun.wait()
+        caller.cancel()
+        await asyncio.wait([caller])
+        gate.set()
+        assert await once.run_once("k", "test", fail_if_run) == {"id": "a"}
+    await once.close()
+
+
+async def test_after_a_restart_a_finished_key_gets_its_answer(tmp_path: Path) -> None:
+    before = IdempotencyJournal(str(tmp_path))
+    await before.run_once("k", "test", CountedEffect({"id": "a"}))
+    await before.close()
+    assert await IdempotencyJournal(str(tmp_path)).run_once("k", "test", fail_if_run) == {"id": "a"}
+
+
+async def test_what_was_begun_before_a_restart_is_unknown_and_not_done_again(
+    tmp_path: Path,
+) -> None:
+    before, gate = IdempotencyJournal(str(tmp_path)), asyncio.Event()
+    effect = CountedEffect(gate=gate)
+    async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as group:
+        group.create_task(before.run_once("k", "test", effect))
+        await effect.begun.wait()
+        after = IdempotencyJournal(str(tmp_path))
+        assert await repeat_error_code(after, "k") == "outcome_unknown"
+        assert await repeat_error_code(after, "k") == "outcome_unknown"
+        gate.set()
+    await before.close()
+
+
+async def test_an_effect_that_breaks_leaves_its_outcome_unknown(tmp_path: Path) -> None:
+    once = IdempotencyJournal(str(tmp_path))
+    with pytest.raises(ZeroDivisionError):
+        await once.run_once("k", "test", failing_effect(ZeroDivisionError()))
+    assert await repeat_error_code(once, "k") == "outcome_unknown"
+    await once.close()
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_key_that_was_told_to_try_later_is_free_again(tmp_path: Path, status: int) -> None:
+    once = IdempotencyJournal(str(tmp_path))
+    with pytest.raises(AgentError):
+        await once.run_once("k", "test", failing_effect(AgentError(status, "later")))
+    restarted = IdempotencyJournal(str(tmp_path))
+    assert await once.run_once("k", "test", CountedEffect({"id": "a"})) == {"id": "a"}
+    assert await restarted.run_once("k", "test", CountedEffect({"id": "b"})) == {"id": "b"}
+    await once.close()
+
+
+async def test_any_other_refusal_is_repeated_also_after_a_restart(tmp_path: Path) -> None:
+    once = IdempotencyJournal(str(tmp_path))
+    with pytest.raises(AgentError):
+        await once.run_once("k", "test", failing_effect(AgentError(403, "no", code="closed")))
+    for asked in (once, IdempotencyJournal(str(tmp_path))):
+        with pytest.raises(AgentError, match=r"^no$") as refusal:
+            await asked.run_once("k", "test", fail_if_run)
+        assert (refusal.value.status, refusal.value.code) == (403, "closed")
+    await once.close()
+
+
+async def test_a_key_cannot_be_used_for_something_else(tmp_path: Path) -> None:
+    once = IdempotencyJournal(str(tmp_path))
+    await once.run_once("k", "other", CountedEffect())
+    assert await repeat_error_code(once, "k") == "key_reused"
+    await once.close()
+
+
+async def test_only_so_much_is_under_way_at_a_time(tmp_path: Path) -> None:
+    once, gate = IdempotencyJournal(str(tmp_path), max_running=4), asyncio.Event()
+    async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as group:
+        effects = [CountedEffect(gate=gate) for _ in range(4)]
+        for number, effect in enumerate(effects):
+            group.create_task(once.run_once(f"k{number}", "test", effect))
+        await effects[-1].begun.wait()
+        with pytest.raises(AgentError) as refusal:
+            await once.run_once("more", "test", fail_if_run)
+        assert refusal.value.status == 503
+        gate.set()
+    assert await once.run_once("more", "test", CountedEffect({"id": "a"})) == {"id": "a"}
+    await once.close()
+
+
+@pytest.mark.parametrize("key", ["", "k" * 513])
+async def test_a_key_has_a_sensible_length(tmp_path: Path, key: str) -> None:
+    with pytest.raises(AgentError) as refusal:
+        await IdempotencyJournal(str(tmp_path)).run_once(key, "test", fail_if_run)
+    assert refusal.value.status == 400
+
+
+async def test_of_an_answer_that_is_too_large_only_the_fact_is_kept(tmp_path: Path) -> None:
+    once, large = IdempotencyJournal(str(tmp_path)), {"diff": "x" * MAX_RESULT_BYTES}
+    assert await once.run_once("k", "test", CountedEffect(dict(large))) == large
+    assert await repeat_error_code(once, "k") == "result_not_kept"
+    assert await repeat_error_code(IdempotencyJournal(str(tmp_path)), "k") == "result_not_kept"
+    await once.close()
+
+
+async def test_nothing_is_done_that_cannot_be_noted(tmp_path: Path) -> None:
+    once = IdempotencyJournal(str(tmp_path))
+    (tmp_path / "once.jsonl").mkdir()
+    with pytest.raises(AgentError) as refusal:
+        await once.run_once("k", "test", fail_if_run)
+    assert (refusal.value.status, refusal.value.code) == (503, "not_noted")
+    (tmp_path / "once.jsonl").rmdir()
+    assert await once.run_once("k", "test", CountedEffect({"id": "a"})) == {"id": "a"}
+    await once.close()
+
+
+async def test_only_so_many_keys_are_kept_in_memory_and_on_disk(tmp_path: Path) -> None:
+    once = IdempotencyJournal(str(tmp_path), max_keys=8)
+    for number in range(40):
+        await once.run_once(f"k{number}", "test", CountedEffect({"n": number}))
+    assert len(read_records(tmp_path)) <= 8 * 3 + 2
+    for asked in (once, IdempotencyJournal(str(tmp_path), max_keys=8)):
+        assert await asked.run_once("k39", "test", fail_if_run) == {"n": 39}
+        assert await asked.run_once("k33", "test", fail_if_run) == {"n": 33}
+    forgotten = CountedEffect()
+    await once.run_once("k0", "test", forgotten)
+    assert forgotten.count == 1
+    await once.close()
+
+
+async def test_a_clock_that_is_put_right_makes_nothing_happen_twice(tmp_path: Path) -> None:
+    time = [1_000.0]
+    once = IdempotencyJournal(str(tmp_path), now=lambda: time[0])
+    await once.run_once("early", "test", CountedEffect({"n": 1}))
+    time[0] = 1_800_000_000.0
+    await once.run_once("late", "test", CountedEffect({"n": 2}))
+    for asked in (once, IdempotencyJournal(str(tmp_path), now=lambda: time[0])):
+        assert await asked.run_once("early", "test", fail_if_run) == {"n": 1}
+        assert await asked.run_once("late", "test", fail_if_run) == {"n": 2}
+    await once.close()
+
+
+async def test_wherever_a_crash_cuts_the_journal_no_finished_key_is_done_again(
+    tmp_path: Path,
+) -> None:
+    once = IdempotencyJournal(str(tmp_path))
+    for number in range(2):
+        await once.run_once(f"k{number}", "test", CountedEffect({"n": number}))
+    await once.close()
+    path = tmp_path / "once.jsonl"
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        reopened = IdempotencyJournal(str(tmp_path))
+        for number in range(2):
+            # A line that lacks only its end is still a line.
+            begun = cut >= len(b"".join(lines[: 2 * number + 1])) - 1
+            done = cut >= len(b"".join(lines[: 2 * number + 2])) - 1
+            if done:
+                assert await reopened.run_once(f"k{number}", "test", fail_if_run) == {"n": number}
+            elif begun:
+                assert await repeat_error_code(reopened, f"k{number}") == "outcome_unknown"
+        await reopened.close()
+
+
+async def test_a_torn_line_does_not_spoil_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / "once.jsonl").write_bytes(b'{"key":"torn","kind":"te')
+    once = IdempotencyJournal(str(tmp_path))
+    await once.run_once("k", "test", CountedEffect({"id": "a"}))
+    await once.close()
+    assert await IdempotencyJournal(str(tmp_path)).run_once("k", "test", fail_if_run) == {"id": "a"}
+
+
+async def test_scribble_in_the_journal_is_passed_over(tmp_path: Path) -> None:
+    scribble = [b"[]", b"{}", b'{"key":1,"kind":"x","at":1}', b"\xff\xfe", b"[" * 9999, b""]
+    good = {"key": "k", "kind": "test", "state": "done", "at": 2e9, "result": {"id": "a"}}
+    lines = [*scribble, json.dumps(good).encode(), *scribble]
+    (tmp_path / "once.jsonl").write_bytes(b"\n".join(lines))
+    assert await IdempotencyJournal(str(tmp_path)).run_once("k", "test", fail_if_run) == {"id": "a"}
