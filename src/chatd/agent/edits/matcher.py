@@ -291,6 +291,6 @@ def _bounded(size: int) -> None:
 def _ambiguous(content: str, starts: Sequence[int], count: int) -> AgentError:
     return AgentError(
         400,
-        f"the text to find occurs {count} times ({format_lines(content, starts)}); add lines around "
-        "it to make it unique, or set replace_all to change every one",
+        f"the text to find occurs {count} times ({format_lines(content, starts)}); add lines "
+        "around it to make it unique, or set replace_all to change every one",
     )
