@@ -30,7 +30,7 @@ from chatd.settings.wording import refused_entry, unknown_key
 from chatd.store import chats
 from chatd.store.conn import Conn, ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from chatd.tools.source import ChatTools
+from chatd.tools.chat_tools import ChatTools
 from chatd.workspaces.autostop import Autostop
 from chatd.workspaces.binding_rows import BindingRows
 from chatd.workspaces.briefing import Briefings

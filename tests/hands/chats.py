@@ -18,7 +18,7 @@ from chatd.domain.ports import Clock, ToolContext
 from chatd.domain.workspace import AgentId, AgentRow, Pulse
 from chatd.domain.workspace_context import Binding
 from chatd.store.pool import Pool
-from chatd.tools.source import ChatTools
+from chatd.tools.chat_tools import ChatTools
 from chatd.workspaces.agent_wire import OnBehalf
 from chatd.workspaces.binding_rows import BindingRows
 from chatd.workspaces.bound import Seen

@@ -9,7 +9,7 @@ from msgspec import Raw
 from chatd.domain.call_key import call_key
 from chatd.domain.errors import Unavailable
 from chatd.domain.hands import AgentLost, NoHands
-from chatd.tools.commands import ENVIRONMENT
+from chatd.tools.command_output import COMMAND_ENVIRONMENT
 from tests.support.eventually import eventually
 from tests.tools.desk import Desk, broken
 from tests.workspaces.agents import Workbench
@@ -39,7 +39,7 @@ async def test_nothing_waits_for_a_person_and_nothing_of_the_server_leaks(
     monkeypatch.setenv("CHATD_ADMIN_TOKEN", "not for workspaces")
     told = await Desk(bench).told("execute", command="env")
     seen = dict(line.split("=", 1) for line in str(told["output"]).splitlines() if "=" in line)
-    assert ENVIRONMENT.items() <= seen.items()
+    assert COMMAND_ENVIRONMENT.items() <= seen.items()
     assert seen["CHATD_CHAT_ID"] == str(bench.chat_id)
     assert {name for name in seen if name.startswith("CHATD_")} == {
         "CHATD_CHAT_ID",
@@ -112,8 +112,8 @@ async def test_a_call_that_is_run_again_finds_the_command_it_has_started(bench: 
 async def test_what_a_command_prints_is_shown_while_it_runs(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chatd.tools.execute.FIRST_LOOK_S", 0.05)
-    monkeypatch.setattr("chatd.tools.execute.LOOK_S", 0.05)
+    monkeypatch.setattr("chatd.tools.execute.FIRST_OUTPUT_AFTER_S", 0.05)
+    monkeypatch.setattr("chatd.tools.execute.OUTPUT_POLL_INTERVAL_S", 0.05)
     desk = Desk(bench)
     command = "echo one; while [ ! -e go ]; do sleep 0.02; done; echo two"
     async with asyncio.TaskGroup() as group:
@@ -134,7 +134,7 @@ async def test_what_a_command_prints_is_shown_while_it_runs(
 async def test_a_stop_says_at_once_what_is_still_running(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chatd.tools.execute.FIRST_LOOK_S", 0.05)
+    monkeypatch.setattr("chatd.tools.execute.FIRST_OUTPUT_AFTER_S", 0.05)
     desk = Desk(bench)
     args = Raw(msgspec.json.encode({"command": "echo begun; exec sleep 600", "timeout": "5m"}))
     run = asyncio.get_running_loop().create_task(desk.tools["execute"].run(desk.context(), args))
@@ -249,7 +249,7 @@ async def test_a_process_nobody_knows_is_said_to_be_unknown(bench: Workbench, na
 
 async def test_a_signal_has_one_of_two_names(bench: Workbench) -> None:
     output = await Desk(bench).use("process_signal", process_id="x", signal="hup")
-    assert output.text == 'signal must be "terminate" or "kill", not \'hup\'.'
+    assert output.text == 'signal must be "kill" or "terminate", not "hup".'
 
 
 @pytest.mark.parametrize(

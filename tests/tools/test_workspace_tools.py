@@ -240,7 +240,7 @@ async def test_parameters_that_do_not_fit_are_told_by_name(pool: Pool) -> None:
     ("given", "complaint"),
     [
         (None, "template_id is required"),
-        ("scratch", "template_id is not an id: 'scratch'."),
+        ("scratch", 'template_id must be a UUID, not "scratch". Give the id'),
         ("00000000-0000-0000-0000-000000000001", "There is no such template."),
     ],
 )

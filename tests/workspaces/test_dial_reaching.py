@@ -13,7 +13,7 @@ from chatd.domain.ids import ToolCallId, WorkerId, WorkspaceId
 from chatd.domain.ports import ToolContext
 from chatd.domain.workspace import AgentId, AgentRow, BuildId
 from chatd.domain.workspace_context import Binding
-from chatd.tools.execute import MAX_S, RESCUE_S
+from chatd.tools.execute import MAX_TIMEOUT_S, RECONNECT_TIMEOUT_S
 from chatd.workspaces.client import AgentClient
 from chatd.workspaces.connecting import Means
 from chatd.workspaces.dials import Dials
@@ -136,7 +136,7 @@ async def test_a_connection_that_nobody_uses_is_let_go(stage: Stage) -> None:
 async def test_a_call_that_waits_for_an_hour_keeps_its_connection(stage: Stage) -> None:
     """Other chats come and go meanwhile; nobody asks for this one again until the call is over."""
     await stage.reach()
-    stage.clock.advance(MAX_S + RESCUE_S)
+    stage.clock.advance(MAX_TIMEOUT_S + RECONNECT_TIMEOUT_S)
     other = replace(stage.chat, id=new_chat_id())
     stage.tables.row = Binding(chat_id=other.id, workspace_id=HERE)
     await stage.reach(chat=other)

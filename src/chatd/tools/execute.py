@@ -1,148 +1,154 @@
 """The tool that runs a command in the workspace.
 
-The agent owns the process, not this call: whatever happens to the call, the command goes on, and
-the answer says how to find it.
+The agent owns the process, not the call: when the call ends early, the command continues, and the
+report contains its process id.
 """
 
 import asyncio
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Struct
 
 from chatd.domain.call_key import call_key
 from chatd.domain.hands import AgentConn, AgentLost, AgentRefused, Hands, Output
 from chatd.domain.ports import Clock, ToolContext
 from chatd.domain.tool_output import ToolOutput
-from chatd.tools.arguments import Arguments
-from chatd.tools.commands import ENVIRONMENT, Told, advice, finished, still_running, wanted
-from chatd.tools.tool import WorkspaceTool, answer, spec
+from chatd.tools.arguments import NOT_BLANK, Ignored, Seconds, argument
+from chatd.tools.command_output import (
+    COMMAND_ENVIRONMENT,
+    CommandReport,
+    finished_report,
+    parse_command,
+    read_file_advice,
+    running_report,
+)
+from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
 
-DEFAULT_S: Final = 10.0
-MAX_S: Final = 3600.0
-FIRST_LOOK_S: Final = 1.0
-"""Until the first output is shown while a command runs."""
-LOOK_S: Final = 3.0
-RESCUE_S: Final = 30.0
+DEFAULT_TIMEOUT_S: Final = 10.0
+MAX_TIMEOUT_S: Final = 3600.0
+FIRST_OUTPUT_AFTER_S: Final = 1.0
+"""Delay until viewers see the first output of a running command."""
+OUTPUT_POLL_INTERVAL_S: Final = 3.0
+RECONNECT_TIMEOUT_S: Final = 30.0
 
 
-def execute(hands: Hands, clock: Clock) -> WorkspaceTool:
-    async def act(context: ToolContext, args: Arguments) -> ToolOutput:
-        command = args.text("command", why="the shell command to run.")
-        want = wanted(command, background=args.flag("run_in_background"))
-        seconds = min(args.seconds("timeout", DEFAULT_S), MAX_S)
-        workdir = (args.optional_text("workdir") or "").strip() or None
-        conn = await hands.reach(context)
+class ExecuteArguments(Struct, frozen=True, kw_only=True):
+    command: Annotated[str, NOT_BLANK, argument("The command.", "the shell command to run.")]
+    timeout: Annotated[
+        Seconds,
+        argument('How long to wait for it, such as "30s" or "5m". Default 10s, at most 1h.'),
+    ] = DEFAULT_TIMEOUT_S
+    workdir: Annotated[str, argument("Directory to run it in. Default: the workspace's own.")] = ""
+    run_in_background: Annotated[bool, argument("Start it and do not wait. Default false.")] = False
+    model_intent: Annotated[
+        Ignored,
+        argument(
+            "What this is for, in a few words for a person who watches, such as"
+            ' "running the tests".'
+        ),
+    ] = None
+
+
+def execute(access: Hands, clock: Clock) -> WorkspaceTool:
+    async def handle(context: ToolContext, args: ExecuteArguments) -> ToolOutput:
+        parsed = parse_command(args.command, background=args.run_in_background)
+        conn = await access.reach(context)
         try:
             started = await conn.start_process(
-                want.command,
+                parsed.command,
                 key=call_key(context),
-                workdir=workdir,
-                env={**ENVIRONMENT, "CHATD_CHAT_ID": str(context.chat.id)},
-                background=want.background,
+                workdir=args.workdir.strip() or None,
+                env={**COMMAND_ENVIRONMENT, "CHATD_CHAT_ID": str(context.chat.id)},
+                background=parsed.background,
             )
         except AgentRefused as error:
-            return answer(Told(success=False, exit_code=-1, error=error.message))
-        if want.background:
-            told = Told(
+            return json_output(CommandReport(success=False, exit_code=-1, error=error.message))
+        if parsed.background:
+            report = CommandReport(
                 success=True,
                 backgrounded=True,
                 running=True,
                 background_process_id=started.id,
                 note="Read its output with process_output, end it with process_signal.",
             )
-            return answer(told)
-        run = _Foreground(conn, clock, context, started.id)
-        return answer(await run.follow(seconds, advice(want.command)))
+            return json_output(report)
+        run = _ForegroundCommand(conn, clock, context, started.id)
+        timeout_s = min(args.timeout, MAX_TIMEOUT_S)
+        return json_output(await run.follow(timeout_s, read_file_advice(parsed.command)))
 
-    return WorkspaceTool(
-        act=act,
-        timeout_s=MAX_S + RESCUE_S + 60,
-        spec=spec(
-            "execute",
-            "Run a command with sh -c in the workspace. It has no terminal and no input. A command"
-            " that takes longer than its timeout is not killed: it goes on in the background, and"
-            " process_output waits for it. Start servers and watchers with run_in_background.",
-            command={"type": "string", "description": "The command.", "needed": True},
-            timeout={
-                "type": "string",
-                "description": 'How long to wait for it, such as "30s" or "5m". Default 10s, at'
-                " most 1h.",
-            },
-            workdir={
-                "type": "string",
-                "description": "Directory to run it in. Default: the workspace's own.",
-            },
-            run_in_background={
-                "type": "boolean",
-                "description": "Start it and do not wait. Default false.",
-            },
-            model_intent={
-                "type": "string",
-                "description": "What this is for, in a few words for a person who watches, such as"
-                ' "running the tests".',
-            },
-        ),
+    return workspace_tool(
+        "execute",
+        "Run a command with sh -c in the workspace. It has no terminal and no input. A command"
+        " that takes longer than its timeout is not killed: it goes on in the background, and"
+        " process_output waits for it. Start servers and watchers with run_in_background.",
+        ExecuteArguments,
+        handle,
+        timeout_s=MAX_TIMEOUT_S + RECONNECT_TIMEOUT_S + 60,
     )
 
 
-class _Foreground:
-    """One command that is waited for."""
+class _ForegroundCommand:
+    """Waits for one command and shows viewers its output meanwhile."""
 
     def __init__(self, conn: AgentConn, clock: Clock, context: ToolContext, process: str) -> None:
         self._conn = conn
         self._clock = clock
         self._context = context
         self._process = process
-        self._began = clock.monotonic()
-        self._seen: Output | None = None
+        self._started_at = clock.monotonic()
+        self._last_output: Output | None = None
 
-    async def follow(self, seconds: float, note: str) -> Told:
+    async def follow(self, timeout_s: float, note: str) -> CommandReport:
         try:
-            output = await self._wait(seconds)
+            output = await self._wait(timeout_s)
         except asyncio.CancelledError:
-            # Whoever stopped the turn learns what is left of it, and at once.
-            return still_running(self._seen, self._process, "stopped before it ended", self._ms())
+            # The turn was interrupted: report the output so far without another request.
+            error = "stopped before it ended"
+            return running_report(self._last_output, self._process, error, self._elapsed_ms())
         except (AgentLost, AgentRefused) as error:
-            return await self._rescued(error.message, note)
+            return await self._report_after_loss(error.message, note)
         if output.running:
-            error = f"timed out after {seconds:g}s"
-            return still_running(await self._whole(output), self._process, error, self._ms())
-        return finished(output, self._ms(), note)
+            error = f"timed out after {timeout_s:g}s"
+            output = await self._whole_output(output)
+            return running_report(output, self._process, error, self._elapsed_ms())
+        return finished_report(output, self._elapsed_ms(), note)
 
-    async def _wait(self, seconds: float) -> Output:
-        """Until it has ended or the time is up, showing on the way what it prints."""
-        until, look, cursor = self._began + seconds, FIRST_LOOK_S, 0
+    async def _wait(self, timeout_s: float) -> Output:
+        """Return when the command has ended or the timeout has passed."""
+        until, poll_s, cursor = self._started_at + timeout_s, FIRST_OUTPUT_AFTER_S, 0
         while True:
-            left = max(0.0, until - self._clock.monotonic())
-            output = await self._conn.output(self._process, wait_s=min(left, look), after=cursor)
+            left_s = max(0.0, until - self._clock.monotonic())
+            wait_s = min(left_s, poll_s)
+            output = await self._conn.output(self._process, wait_s=wait_s, after=cursor)
             if not output.running:
-                return output if cursor == 0 else await self._whole(output)
+                return output if cursor == 0 else await self._whole_output(output)
             if output.output:
                 self._context.show(output.output)
-            self._seen = output if cursor == 0 else await self._whole(output)
+            self._last_output = output if cursor == 0 else await self._whole_output(output)
             if self._clock.monotonic() >= until:
-                return self._seen
-            look, cursor = LOOK_S, output.cursor
+                return self._last_output
+            poll_s, cursor = OUTPUT_POLL_INTERVAL_S, output.cursor
 
-    async def _whole(self, part: Output) -> Output:
-        if part is self._seen:
+    async def _whole_output(self, part: Output) -> Output:
+        if part is self._last_output:
             return part
         return await self._conn.output(self._process)
 
-    async def _rescued(self, reason: str, note: str) -> Told:
-        """The line broke, not the command: ask once more how it stands."""
+    async def _report_after_loss(self, reason: str, note: str) -> CommandReport:
+        """The connection was lost; the command may still run. Ask for its state once."""
         try:
-            async with asyncio.timeout(RESCUE_S):
+            async with asyncio.timeout(RECONNECT_TIMEOUT_S):
                 output = await self._conn.output(self._process)
         except (AgentLost, AgentRefused, TimeoutError):
-            told = still_running(self._seen, self._process, reason, self._ms())
+            report = running_report(self._last_output, self._process, reason, self._elapsed_ms())
             return msgspec.structs.replace(
-                told,
+                report,
                 note="It is not known whether the command still runs. Ask with process_output.",
             )
         if output.running:
-            return still_running(output, self._process, reason, self._ms())
-        return finished(output, self._ms(), note)
+            return running_report(output, self._process, reason, self._elapsed_ms())
+        return finished_report(output, self._elapsed_ms(), note)
 
-    def _ms(self) -> int:
-        return round((self._clock.monotonic() - self._began) * 1000)
+    def _elapsed_ms(self) -> int:
+        return round((self._clock.monotonic() - self._started_at) * 1000)

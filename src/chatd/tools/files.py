@@ -1,140 +1,144 @@
 """The tools that read, write and edit files of the workspace."""
 
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Struct
 
 from chatd.domain.call_key import call_key
+from chatd.domain.errors import ToolError
 from chatd.domain.hands import Edit, FileEdits, Hands
 from chatd.domain.ports import ToolContext
 from chatd.domain.tool_output import ToolOutput
-from chatd.tools.arguments import Arguments
-from chatd.tools.tool import WorkspaceTool, answer, spec
+from chatd.tools.arguments import AT_LEAST_1, NOT_BLANK, NOT_EMPTY, argument
+from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
 
-WHERE: Final = "give the absolute path of a file, such as /home/user/project/main.py."
-MAX_LINES: Final = 2000
-MAX_CONTENT: Final = 8 * 1024 * 1024
-UNCHANGED: Final = "Nothing of this call was applied."
+PATH_ARGUMENT_TEXT: Final = "give the absolute path of a file, such as /home/user/project/main.py."
+NOTHING_APPLIED_TEXT: Final = "Nothing of this call was applied."
+MAX_READ_LINES: Final = 2000
+MAX_CONTENT_BYTES: Final = 8 * 1024 * 1024
 
-
-def file_tools(hands: Hands) -> tuple[WorkspaceTool, ...]:
-    return (_read_file(hands), _write_file(hands), _edit_files(hands))
+_Path = Annotated[str, NOT_BLANK, argument("Absolute path of the file.", PATH_ARGUMENT_TEXT)]
 
 
-def _read_file(hands: Hands) -> WorkspaceTool:
-    async def act(context: ToolContext, args: Arguments) -> ToolOutput:
-        path = args.text("path", why=WHERE)
-        offset = args.whole("offset", 1, least=1)
-        limit = args.whole("limit", MAX_LINES, least=1)
-        conn = await hands.reach(context)
-        return answer(await conn.read_lines(path.strip(), offset=offset, limit=limit))
+class ReadFileArguments(Struct, frozen=True, kw_only=True):
+    path: _Path
+    offset: Annotated[int, AT_LEAST_1, argument("First line to read, from 1. Default 1.")] = 1
+    limit: Annotated[int, AT_LEAST_1, argument(f"Lines to read. Default {MAX_READ_LINES}.")] = (
+        MAX_READ_LINES
+    )
 
-    return WorkspaceTool(
+
+class WriteFileArguments(Struct, frozen=True, kw_only=True):
+    path: _Path
+    content: Annotated[str, argument("All of its content.", "give all of the file's new content.")]
+
+
+class EditArguments(Struct, frozen=True, kw_only=True):
+    old_text: Annotated[
+        str,
+        NOT_EMPTY,
+        argument(
+            "Text that is in the file now, with enough lines around it to be found once. Copy it"
+            " exactly, without line numbers.",
+            f"the text to be replaced. {NOTHING_APPLIED_TEXT}",
+            former_name="search",
+        ),
+    ]
+    new_text: Annotated[
+        str,
+        argument(
+            "What to put in its place.",
+            f'give "" to delete the text. {NOTHING_APPLIED_TEXT}',
+            former_name="replace",
+        ),
+    ]
+    replace_all: Annotated[
+        bool, argument("Replace every place where it is found. Default false.")
+    ] = False
+
+
+class FileEditsArguments(Struct, frozen=True, kw_only=True):
+    path: Annotated[
+        str,
+        NOT_BLANK,
+        argument("Absolute path of the file.", f"{PATH_ARGUMENT_TEXT} {NOTHING_APPLIED_TEXT}"),
+    ]
+    edits: Annotated[
+        list[EditArguments],
+        argument(
+            "Applied in order, each to the outcome of the one before.",
+            f"each with old_text and new_text. {NOTHING_APPLIED_TEXT}",
+        ),
+    ]
+
+
+class EditFilesArguments(Struct, frozen=True, kw_only=True):
+    files: Annotated[
+        list[FileEditsArguments], argument("The files to change.", "each with a path and edits.")
+    ]
+
+
+def file_tools(access: Hands) -> tuple[WorkspaceTool, ...]:
+    return (_read_file(access), _write_file(access), _edit_files(access))
+
+
+def _read_file(access: Hands) -> WorkspaceTool:
+    async def handle(context: ToolContext, args: ReadFileArguments) -> ToolOutput:
+        conn = await access.reach(context)
+        path = args.path.strip()
+        return json_output(await conn.read_lines(path, offset=args.offset, limit=args.limit))
+
+    return workspace_tool(
+        "read_file",
+        "Read a text file of the workspace. Each line comes with its number and a tab in front"
+        f" of it. At most {MAX_READ_LINES} lines and 32 KiB at once: read longer files in parts,"
+        " with offset and limit.",
+        ReadFileArguments,
+        handle,
         effect="read",
-        act=act,
-        spec=spec(
-            "read_file",
-            "Read a text file of the workspace. Each line comes with its number and a tab in front"
-            f" of it. At most {MAX_LINES} lines and 32 KiB at once: read longer files in parts,"
-            " with offset and limit.",
-            path={"type": "string", "description": "Absolute path of the file.", "needed": True},
-            offset={"type": "integer", "description": "First line to read, from 1. Default 1."},
-            limit={"type": "integer", "description": f"Lines to read. Default {MAX_LINES}."},
-        ),
     )
 
 
-def _write_file(hands: Hands) -> WorkspaceTool:
-    async def act(context: ToolContext, args: Arguments) -> ToolOutput:
-        path = args.text("path", why=WHERE)
-        content = args.optional_text("content")
-        if content is None:
-            raise args.wrong("content", "is required: give all of the file's new content.")
-        data = content.encode("utf-8", "replace")
-        if len(data) > MAX_CONTENT:
-            raise args.wrong(
-                "content", f"is too long: at most {MAX_CONTENT} bytes. Write it in parts."
+def _write_file(access: Hands) -> WorkspaceTool:
+    async def handle(context: ToolContext, args: WriteFileArguments) -> ToolOutput:
+        data = args.content.encode("utf-8", "replace")
+        if len(data) > MAX_CONTENT_BYTES:
+            raise ToolError(
+                f"content is too long: it has {len(data)} bytes, at most {MAX_CONTENT_BYTES} are"
+                " allowed. Write it in parts."
             )
-        conn = await hands.reach(context)
-        await conn.write_file(path.strip(), data, key=call_key(context))
-        return answer({"ok": True})
+        conn = await access.reach(context)
+        await conn.write_file(args.path.strip(), data, key=call_key(context))
+        return json_output({"ok": True})
 
-    return WorkspaceTool(
-        act=act,
-        spec=spec(
-            "write_file",
-            "Write a file of the workspace, whole. Directories on the way are made, a file that is"
-            " there already is replaced. To change part of a file use edit_files.",
-            path={"type": "string", "description": "Absolute path of the file.", "needed": True},
-            content={"type": "string", "description": "All of its content.", "needed": True},
-        ),
+    return workspace_tool(
+        "write_file",
+        "Write a file of the workspace, whole. Directories on the way are made, a file that is"
+        " there already is replaced. To change part of a file use edit_files.",
+        WriteFileArguments,
+        handle,
     )
 
 
-def _edit_files(hands: Hands) -> WorkspaceTool:
-    async def act(context: ToolContext, args: Arguments) -> ToolOutput:
-        listed = args.items("files", why="each with a path and edits.")
-        files = [_file_edits(file) for file in listed]
-        conn = await hands.reach(context)
+def _edit_files(access: Hands) -> WorkspaceTool:
+    async def handle(context: ToolContext, args: EditFilesArguments) -> ToolOutput:
+        conn = await access.reach(context)
+        files = [_file_edits(file) for file in args.files]
         diffs = await conn.edit_files(files, key=call_key(context))
-        return answer({"ok": True, "files": diffs})
+        return json_output({"ok": True, "files": diffs})
 
-    edit = {
-        "type": "object",
-        "properties": {
-            "old_text": {
-                "type": "string",
-                "description": "Text that is in the file now, with enough lines around it to be"
-                " found once. Copy it exactly, without line numbers.",
-            },
-            "new_text": {"type": "string", "description": "What to put in its place."},
-            "replace_all": {
-                "type": "boolean",
-                "description": "Replace every place where it is found. Default false.",
-            },
-        },
-        "required": ["old_text", "new_text"],
-    }
-    file = {
-        "type": "object",
-        "properties": {
-            "path": {"type": "string", "description": "Absolute path of the file."},
-            "edits": {
-                "type": "array",
-                "items": edit,
-                "description": "Applied in order, each to the outcome of the one before.",
-            },
-        },
-        "required": ["path", "edits"],
-    }
-    return WorkspaceTool(
-        act=act,
-        spec=spec(
-            "edit_files",
-            "Change parts of one or more files of the workspace by replacing text. If any edit"
-            " cannot be applied, none is, and the answer says why.",
-            files={
-                "type": "array",
-                "items": file,
-                "description": "The files to change.",
-                "needed": True,
-            },
-        ),
+    return workspace_tool(
+        "edit_files",
+        "Change parts of one or more files of the workspace by replacing text. If any edit"
+        " cannot be applied, none is, and the answer says why.",
+        EditFilesArguments,
+        handle,
     )
 
 
-def _file_edits(file: Arguments) -> FileEdits:
-    path = file.text("path", why=f"{WHERE} {UNCHANGED}")
-    edits = file.items("edits", why=f"each with old_text and new_text. {UNCHANGED}")
-    return FileEdits(path=path.strip(), edits=tuple(_edit(edit) for edit in edits))
-
-
-def _edit(edit: Arguments) -> Edit:
-    old, new = edit.optional_text("old_text"), edit.optional_text("new_text")
-    if not old:
-        # Former names, for models that have learnt them.
-        old = edit.optional_text("search")
-        new = edit.optional_text("replace") if new is None else new
-    if not old:
-        raise edit.wrong("old_text", f"is required: the text to be replaced. {UNCHANGED}")
-    if new is None:
-        raise edit.wrong("new_text", f'is required; give "" to delete the text. {UNCHANGED}')
-    return Edit(search=old, replace=new, replace_all=edit.flag("replace_all"))
+def _file_edits(file: FileEditsArguments) -> FileEdits:
+    edits = tuple(
+        Edit(search=edit.old_text, replace=edit.new_text, replace_all=edit.replace_all)
+        for edit in file.edits
+    )
+    return FileEdits(path=file.path.strip(), edits=edits)

@@ -1,131 +1,130 @@
-"""The tools that look after commands which run on: their output, a list of them, signals."""
+"""The tools for commands in the background: their output, their list, and signals to them."""
 
 import asyncio
-from typing import Final, Literal
+from typing import Annotated, Final, get_args
 
-from chatd.domain.hands import AgentConn, AgentLost, AgentRefused, Hands, Output
+from msgspec import Meta, Struct
+
+from chatd.domain.hands import AgentConn, AgentLost, AgentRefused, Hands, Output, Signal
 from chatd.domain.ports import ToolContext
 from chatd.domain.tool_output import ToolOutput
-from chatd.tools.arguments import Arguments
-from chatd.tools.commands import Told, capped, finished
-from chatd.tools.execute import RESCUE_S
-from chatd.tools.tool import WorkspaceTool, answer, spec
+from chatd.tools.arguments import NOT_BLANK, Ignored, Seconds, argument
+from chatd.tools.command_output import CommandReport, clip_output, finished_report
+from chatd.tools.execute import RECONNECT_TIMEOUT_S
+from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
 
 DEFAULT_WAIT_S: Final = 10.0
 MAX_WAIT_S: Final = 3600.0
-WHICH: Final = "the id that execute gave, or one of process_list."
-RUNS_ON: Final = "Still running. Wait for more with process_output."
+PROCESS_ID_TEXT: Final = "the id that execute gave, or one of process_list."
+STILL_RUNNING_TEXT: Final = "Still running. Wait for more with process_output."
+
+_ProcessId = Annotated[str, NOT_BLANK, argument("Its id.", PROCESS_ID_TEXT)]
 
 
-def process_tools(hands: Hands) -> tuple[WorkspaceTool, ...]:
-    return (_process_output(hands), _process_list(hands), _process_signal(hands))
+class ProcessOutputArguments(Struct, frozen=True, kw_only=True):
+    process_id: _ProcessId
+    wait_timeout: Annotated[
+        Seconds,
+        argument(
+            'How long to wait for its end, such as "30s"; "0s" does not wait. Default 10s, at'
+            " most 1h."
+        ),
+    ] = DEFAULT_WAIT_S
+    model_intent: Annotated[
+        Ignored, argument("What this is for, in a few words for a person who watches.")
+    ] = None
 
 
-def _process_output(hands: Hands) -> WorkspaceTool:
-    async def act(context: ToolContext, args: Arguments) -> ToolOutput:
-        process = args.text("process_id", why=WHICH)
-        seconds = min(args.seconds("wait_timeout", DEFAULT_WAIT_S), MAX_WAIT_S)
-        conn = await hands.reach(context)
+class ProcessListArguments(Struct, frozen=True):
+    pass
+
+
+class ProcessSignalArguments(Struct, frozen=True, kw_only=True):
+    process_id: _ProcessId
+    signal: Annotated[
+        Signal,
+        Meta(extra_json_schema={"enum": get_args(Signal)}),  # msgspec sorts: "kill" first
+        argument("terminate asks it to end, kill ends it.", '"terminate" or "kill".'),
+    ]
+
+
+def process_tools(access: Hands) -> tuple[WorkspaceTool, ...]:
+    return (_process_output(access), _process_list(access), _process_signal(access))
+
+
+def _process_output(access: Hands) -> WorkspaceTool:
+    async def handle(context: ToolContext, args: ProcessOutputArguments) -> ToolOutput:
+        conn = await access.reach(context)
+        wait_s = min(args.wait_timeout, MAX_WAIT_S)
         try:
-            output = await _waited(conn, process.strip(), seconds)
+            output = await _wait_for_output(conn, args.process_id.strip(), wait_s)
         except AgentRefused as error:
-            return answer({"success": False, "error": error.message})
+            return json_output({"success": False, "error": error.message})
         if not output.running:
-            return answer(finished(output, None))
-        told = Told(
+            return json_output(finished_report(output, None))
+        report = CommandReport(
             success=True,
-            output=capped(output.output),
+            output=clip_output(output.output),
             running=True,
             truncated=output.truncated,
-            note=RUNS_ON,
+            note=STILL_RUNNING_TEXT,
         )
-        return answer(told)
+        return json_output(report)
 
-    return WorkspaceTool(
+    return workspace_tool(
+        "process_output",
+        "Wait for a command that runs in the background, and read what it has printed.",
+        ProcessOutputArguments,
+        handle,
         effect="read",
-        act=act,
-        timeout_s=MAX_WAIT_S + RESCUE_S + 60,
-        spec=spec(
-            "process_output",
-            "Wait for a command that runs in the background, and read what it has printed.",
-            process_id={"type": "string", "description": "Its id.", "needed": True},
-            wait_timeout={
-                "type": "string",
-                "description": 'How long to wait for its end, such as "30s"; "0s" does not wait.'
-                " Default 10s, at most 1h.",
-            },
-            model_intent={
-                "type": "string",
-                "description": "What this is for, in a few words for a person who watches.",
-            },
-        ),
+        timeout_s=MAX_WAIT_S + RECONNECT_TIMEOUT_S + 60,
     )
 
 
-async def _waited(conn: AgentConn, process: str, seconds: float) -> Output:
+async def _wait_for_output(conn: AgentConn, process_id: str, wait_s: float) -> Output:
     try:
-        return await conn.output(process, wait_s=seconds)
+        return await conn.output(process_id, wait_s=wait_s)
     except AgentLost:
-        if not seconds:
+        if not wait_s:
             raise
-        # The line broke while we waited; how it stands now can still be asked.
+        # The connection was lost during the wait; ask once for the current state.
         try:
-            async with asyncio.timeout(RESCUE_S):
-                return await conn.output(process)
+            async with asyncio.timeout(RECONNECT_TIMEOUT_S):
+                return await conn.output(process_id)
         except TimeoutError:
             raise AgentLost("The workspace does not answer.") from None
 
 
-def _process_list(hands: Hands) -> WorkspaceTool:
-    async def act(context: ToolContext, args: Arguments) -> ToolOutput:
+def _process_list(access: Hands) -> WorkspaceTool:
+    async def handle(context: ToolContext, args: ProcessListArguments) -> ToolOutput:
         del args
-        conn = await hands.reach(context)
-        return answer({"processes": await conn.processes()})
+        conn = await access.reach(context)
+        return json_output({"processes": await conn.processes()})
 
-    return WorkspaceTool(
+    return workspace_tool(
+        "process_list",
+        "The commands that this chat has started in the workspace: those that run first, then"
+        " the newest. At most ten.",
+        ProcessListArguments,
+        handle,
         effect="read",
-        act=act,
-        spec=spec(
-            "process_list",
-            "The commands that this chat has started in the workspace: those that run first, then"
-            " the newest. At most ten.",
-        ),
     )
 
 
-def _process_signal(hands: Hands) -> WorkspaceTool:
-    async def act(context: ToolContext, args: Arguments) -> ToolOutput:
-        process = args.text("process_id", why=WHICH).strip()
-        signal = _signal(args)
-        conn = await hands.reach(context)
+def _process_signal(access: Hands) -> WorkspaceTool:
+    async def handle(context: ToolContext, args: ProcessSignalArguments) -> ToolOutput:
+        process_id = args.process_id.strip()
+        conn = await access.reach(context)
         try:
-            await conn.signal(process, signal)
+            await conn.signal(process_id, args.signal)
         except AgentRefused as error:
-            return answer({"success": False, "error": error.message})
-        text = f"{signal} was sent to {process}. process_output tells whether it has ended."
-        return answer({"success": True, "message": text})
+            return json_output({"success": False, "error": error.message})
+        text = f"{args.signal} was sent to {process_id}. process_output tells whether it has ended."
+        return json_output({"success": True, "message": text})
 
-    return WorkspaceTool(
-        act=act,
-        spec=spec(
-            "process_signal",
-            "End a command that runs in the background, with all that it has started.",
-            process_id={"type": "string", "description": "Its id.", "needed": True},
-            signal={
-                "type": "string",
-                "enum": ["terminate", "kill"],
-                "description": "terminate asks it to end, kill ends it.",
-                "needed": True,
-            },
-        ),
+    return workspace_tool(
+        "process_signal",
+        "End a command that runs in the background, with all that it has started.",
+        ProcessSignalArguments,
+        handle,
     )
-
-
-def _signal(args: Arguments) -> Literal["terminate", "kill"]:
-    match args.text("signal", why='"terminate" or "kill".'):
-        case "terminate":
-            return "terminate"
-        case "kill":
-            return "kill"
-        case other:
-            raise args.wrong("signal", f'must be "terminate" or "kill", not {other!r}.')

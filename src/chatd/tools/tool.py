@@ -1,10 +1,10 @@
-"""What all tools are made of: a description for the model and something to do.
+"""A tool for models: its description, its arguments and its handler.
 
-Owns that a failure is an answer: what a workspace refuses, what cannot be reached and what was
-asked wrongly all become results that say what to do next.
+Every failure is a result that tells the model what to do next: a refusal by the workspace, an
+unreachable workspace, wrong arguments.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -15,25 +15,25 @@ from chatd.domain.hands import AgentLost, AgentRefused, NoHands
 from chatd.domain.model import ToolSpec
 from chatd.domain.ports import Effect, ToolContext
 from chatd.domain.tool_output import ToolOutput, failed
-from chatd.tools.arguments import Arguments
+from chatd.tools.arguments import A, read_arguments, schema_of
 
-Act = Callable[[ToolContext, Arguments], Awaitable[ToolOutput]]
+ToolHandler = Callable[[ToolContext, A], Awaitable[ToolOutput]]
 
-TRY_AGAIN: Final = (
+RETRY_ADVICE_TEXT: Final = (
     "Try again in a moment; if it goes on, call stop_workspace, then start_workspace."
 )
-UNKNOWN: Final = (
+OUTCOME_UNKNOWN_TEXT: Final = (
     "chatd's own database did not answer, so it is not known how this stands. Try again in a"
     " moment."
 )
 
 
 class WorkspaceTool(Struct, frozen=True, kw_only=True):
-    """Satisfies `ports.Tool`. Whatever it changes is named by the call, so that running it again
-    after a crash changes nothing more."""
+    """Satisfies `ports.Tool`. The call key names each effect, so that a repeat after a crash has no
+    second effect."""
 
     spec: ToolSpec
-    act: Act
+    handle: Callable[[ToolContext, Raw], Awaitable[ToolOutput]]
     effect: Effect = "idempotent"
     serial: bool = False
     exclusive: bool = False
@@ -42,35 +42,38 @@ class WorkspaceTool(Struct, frozen=True, kw_only=True):
 
     async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
         try:
-            return await self.act(context, Arguments.of(args))
+            return await self.handle(context, args)
         except (ToolError, NoHands, AgentRefused) as error:
             return failed(error.message)
         except AgentLost as error:
-            return failed(f"{error.message} {TRY_AGAIN}")
+            return failed(f"{error.message} {RETRY_ADVICE_TEXT}")
         except Unavailable:
-            # Its words are for operators: they may name hosts that are nobody's business here.
-            return failed(UNKNOWN)
+            # Its message is for operators: it may name hosts.
+            return failed(OUTCOME_UNKNOWN_TEXT)
 
     async def recover(self, context: ToolContext) -> ToolOutput | None:
         del context
         return None
 
 
-def spec(name: str, description: str, /, **properties: Mapping[str, object]) -> ToolSpec:
-    """A property marked `needed` must be given."""
-    plain = {
-        key: {word: value for word, value in about.items() if word != "needed"}
-        for key, about in properties.items()
-    }
-    schema = {
-        "type": "object",
-        "properties": plain,
-        "required": [key for key, about in properties.items() if about.get("needed")],
-    }
-    return ToolSpec(
-        name=name, description=description, input_schema=Raw(msgspec.json.encode(schema))
+def workspace_tool(
+    name: str,
+    description: str,
+    arguments: type[A],
+    handler: ToolHandler[A],
+    *,
+    effect: Effect = "idempotent",
+    serial: bool = False,
+    timeout_s: float = 60.0,
+) -> WorkspaceTool:
+    async def handle(context: ToolContext, args: Raw) -> ToolOutput:
+        return await handler(context, read_arguments(arguments, args))
+
+    spec = ToolSpec(name=name, description=description, input_schema=schema_of(arguments))
+    return WorkspaceTool(
+        spec=spec, handle=handle, effect=effect, serial=serial, timeout_s=timeout_s
     )
 
 
-def answer(value: object) -> ToolOutput:
+def json_output(value: object) -> ToolOutput:
     return ToolOutput(text=msgspec.json.encode(value).decode())

@@ -1,29 +1,53 @@
-"""The tools by which a chat gets a workspace. Only chats without a parent have them: a subagent
-works where its parent does."""
+"""The tools that create, start and stop a chat's workspace. Only root chats have them: a subagent
+works in its parent's workspace."""
 
-from typing import Final
-from uuid import UUID
+from typing import Annotated, Final
+
+from msgspec import Struct, field
 
 from chatd.domain.call_key import call_key
 from chatd.domain.ports import ToolContext
 from chatd.domain.provisioning import Provisioner, Wish
 from chatd.domain.tool_output import ToolOutput
 from chatd.domain.workspace import TemplateId
-from chatd.tools.arguments import Arguments
-from chatd.tools.tool import WorkspaceTool, answer, spec
+from chatd.tools.arguments import AT_LEAST_1, argument
+from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
 
-BUILD_S: Final = 25 * 60.0
-"""A build, its agent and its start-up scripts each have a limit of their own, which is less."""
-WHICH: Final = "the id of a template, from list_templates."
-PARAMETERS: Final = {
-    "type": "object",
-    "additionalProperties": {"type": "string"},
-    "description": "Answers to the template's parameters, by name; see read_template.",
-}
+WORKSPACE_TOOL_TIMEOUT_S: Final = 25 * 60.0
+"""More than the limits of a build, its agent and its start-up scripts together."""
+TEMPLATE_ID_TEXT: Final = "the id of a template, from list_templates."
+
+_Parameters = Annotated[
+    dict[str, str],
+    argument("Answers to the template's parameters, by name; see read_template."),
+]
+
+
+class ListTemplatesArguments(Struct, frozen=True, kw_only=True):
+    query: Annotated[str, argument("Words to look for in names and descriptions.")] = ""
+    page: Annotated[int, AT_LEAST_1, argument("Which page, from 1. Default 1.")] = 1
+
+
+class ReadTemplateArguments(Struct, frozen=True, kw_only=True):
+    template_id: Annotated[TemplateId, argument("Its id.", TEMPLATE_ID_TEXT)]
+
+
+class CreateWorkspaceArguments(Struct, frozen=True, kw_only=True):
+    template_id: Annotated[TemplateId, argument("Id of the template.", TEMPLATE_ID_TEXT)]
+    name: Annotated[str, argument("A name for it. Default: one is made up.")] = ""
+    parameters: _Parameters = field(default_factory=dict[str, str])
+
+
+class StartWorkspaceArguments(Struct, frozen=True, kw_only=True):
+    parameters: _Parameters = field(default_factory=dict[str, str])
+
+
+class StopWorkspaceArguments(Struct, frozen=True):
+    pass
 
 
 def workspace_tools(provisioner: Provisioner) -> tuple[WorkspaceTool, ...]:
-    """Those that build are serial: two of one step must not race for the chat's workspace."""
+    """The tools that build are serial: two in one step must not race for the chat's workspace."""
     return (
         _list_templates(provisioner),
         _read_template(provisioner),
@@ -34,100 +58,79 @@ def workspace_tools(provisioner: Provisioner) -> tuple[WorkspaceTool, ...]:
 
 
 def _list_templates(provisioner: Provisioner) -> WorkspaceTool:
-    async def act(context: ToolContext, args: Arguments) -> ToolOutput:
-        query = (args.optional_text("query") or "").strip()
-        page = args.whole("page", 1, least=1)
-        return answer(await provisioner.list_templates(context.chat, query=query, page=page))
+    async def handle(context: ToolContext, args: ListTemplatesArguments) -> ToolOutput:
+        query = args.query.strip()
+        listing = await provisioner.list_templates(context.chat, query=query, page=args.page)
+        return json_output(listing)
 
-    return WorkspaceTool(
+    return workspace_tool(
+        "list_templates",
+        "The templates that a workspace can be made from, best first. Choose one, then call"
+        " create_workspace.",
+        ListTemplatesArguments,
+        handle,
         effect="read",
-        act=act,
-        spec=spec(
-            "list_templates",
-            "The templates that a workspace can be made from, best first. Choose one, then call"
-            " create_workspace.",
-            query={"type": "string", "description": "Words to look for in names and descriptions."},
-            page={"type": "integer", "description": "Which page, from 1. Default 1."},
-        ),
     )
 
 
 def _read_template(provisioner: Provisioner) -> WorkspaceTool:
-    async def act(context: ToolContext, args: Arguments) -> ToolOutput:
-        template = _template_id(args)
-        return answer(await provisioner.read_template(context.chat, template))
+    async def handle(context: ToolContext, args: ReadTemplateArguments) -> ToolOutput:
+        return json_output(await provisioner.read_template(context.chat, args.template_id))
 
-    return WorkspaceTool(
+    return workspace_tool(
+        "read_template",
+        "What a template makes, and the parameters that it takes.",
+        ReadTemplateArguments,
+        handle,
         effect="read",
-        act=act,
-        spec=spec(
-            "read_template",
-            "What a template makes, and the parameters that it takes.",
-            template_id={"type": "string", "description": "Its id.", "needed": True},
-        ),
     )
 
 
 def _create_workspace(provisioner: Provisioner) -> WorkspaceTool:
-    async def act(context: ToolContext, args: Arguments) -> ToolOutput:
-        wish = Wish(
-            template_id=_template_id(args),
-            name=(args.optional_text("name") or "").strip(),
-            parameters=args.texts("parameters"),
+    async def handle(context: ToolContext, args: CreateWorkspaceArguments) -> ToolOutput:
+        request = Wish(
+            template_id=args.template_id,
+            name=args.name.strip(),
+            parameters=args.parameters,
             key=call_key(context),
         )
-        return answer(await provisioner.create(context, wish))
+        return json_output(await provisioner.create(context, request))
 
-    return WorkspaceTool(
-        act=act,
+    return workspace_tool(
+        "create_workspace",
+        "Make a workspace for this chat and wait until it can be used. If the chat has one"
+        " that works, that one is kept.",
+        CreateWorkspaceArguments,
+        handle,
         serial=True,
-        timeout_s=BUILD_S,
-        spec=spec(
-            "create_workspace",
-            "Make a workspace for this chat and wait until it can be used. If the chat has one"
-            " that works, that one is kept.",
-            template_id={"type": "string", "description": "Id of the template.", "needed": True},
-            name={"type": "string", "description": "A name for it. Default: one is made up."},
-            parameters=PARAMETERS,
-        ),
+        timeout_s=WORKSPACE_TOOL_TIMEOUT_S,
     )
 
 
 def _start_workspace(provisioner: Provisioner) -> WorkspaceTool:
-    async def act(context: ToolContext, args: Arguments) -> ToolOutput:
-        return answer(await provisioner.start(context, args.texts("parameters")))
+    async def handle(context: ToolContext, args: StartWorkspaceArguments) -> ToolOutput:
+        return json_output(await provisioner.start(context, args.parameters))
 
-    return WorkspaceTool(
-        act=act,
+    return workspace_tool(
+        "start_workspace",
+        "Start this chat's workspace if it is stopped, and wait until it can be used.",
+        StartWorkspaceArguments,
+        handle,
         serial=True,
-        timeout_s=BUILD_S,
-        spec=spec(
-            "start_workspace",
-            "Start this chat's workspace if it is stopped, and wait until it can be used.",
-            parameters=PARAMETERS,
-        ),
+        timeout_s=WORKSPACE_TOOL_TIMEOUT_S,
     )
 
 
 def _stop_workspace(provisioner: Provisioner) -> WorkspaceTool:
-    async def act(context: ToolContext, args: Arguments) -> ToolOutput:
+    async def handle(context: ToolContext, args: StopWorkspaceArguments) -> ToolOutput:
         del args
-        return answer(await provisioner.stop(context))
+        return json_output(await provisioner.stop(context))
 
-    return WorkspaceTool(
-        act=act,
+    return workspace_tool(
+        "stop_workspace",
+        "Stop this chat's workspace. Its files are kept, everything that runs in it ends.",
+        StopWorkspaceArguments,
+        handle,
         serial=True,
-        timeout_s=BUILD_S,
-        spec=spec(
-            "stop_workspace",
-            "Stop this chat's workspace. Its files are kept, everything that runs in it ends.",
-        ),
+        timeout_s=WORKSPACE_TOOL_TIMEOUT_S,
     )
-
-
-def _template_id(args: Arguments) -> TemplateId:
-    text = args.text("template_id", why=WHICH).strip()
-    try:
-        return TemplateId(UUID(text))
-    except ValueError:
-        raise args.wrong("template_id", f"is not an id: {text[:100]!r}. Give {WHICH}") from None

@@ -1,0 +1,42 @@
+"""The tools and instructions of a chat. A subagent has no tools that change its workspace."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from chatd.domain.chat import Chat
+from chatd.domain.hands import Hands
+from chatd.domain.ports import Clock, Tool
+from chatd.domain.prompt_text import Instructions
+from chatd.domain.provisioning import Provisioner
+from chatd.tools.execute import execute
+from chatd.tools.files import file_tools
+from chatd.tools.processes import process_tools
+from chatd.tools.workspaces import workspace_tools
+
+LoadInstructions = Callable[[Chat], Awaitable[Instructions]]
+
+
+class ChatTools:
+    """Satisfies `ports.ToolSource`. Tools are sorted by name: providers cache a prompt only while
+    it starts with the same tools in the same order."""
+
+    def __init__(
+        self,
+        access: Hands,
+        provisioner: Provisioner,
+        load_instructions: LoadInstructions,
+        clock: Clock,
+    ) -> None:
+        shared = (*file_tools(access), execute(access, clock), *process_tools(access))
+        self._subagent_tools = _sorted(shared)
+        self._root_tools = _sorted((*shared, *workspace_tools(provisioner)))
+        self._load_instructions = load_instructions
+
+    async def tools(self, chat: Chat) -> Sequence[Tool]:
+        return self._root_tools if chat.parent_chat_id is None else self._subagent_tools
+
+    async def instructions(self, chat: Chat) -> Instructions:
+        return await self._load_instructions(chat)
+
+
+def _sorted(tools: Sequence[Tool]) -> tuple[Tool, ...]:
+    return tuple(sorted(tools, key=lambda tool: tool.spec.name))

@@ -1,0 +1,85 @@
+"""What is run when a model asks for a command, and what it is report."""
+
+import pytest
+
+from chatd.domain.hands import Output, Truncated
+from chatd.tools.command_output import (
+    MAX_OUTPUT_BYTES,
+    PREFER_READ_FILE_TEXT,
+    clip_output,
+    finished_report,
+    parse_command,
+    read_file_advice,
+)
+
+
+@pytest.mark.covers("execute-1")
+@pytest.mark.parametrize(
+    ("command", "background", "runs", "behind"),
+    [
+        ("make", False, "make", False),
+        ("serve &", False, "serve", True),
+        ("serve&  ", False, "serve", True),
+        ("a && b &", False, "a && b", True),
+        ("a &&", False, "a &&", False),
+        ("a |&", False, "a |&", False),
+        ("serve &", True, "serve &", True),
+        ("echo '&'", False, "echo '&'", False),
+    ],
+)
+def test_a_trailing_ampersand_requests_the_background(
+    *, command: str, background: bool, runs: str, behind: bool
+) -> None:
+    parsed = parse_command(command, background=background)
+    assert (parsed.command, parsed.background) == (runs, behind)
+
+
+@pytest.mark.covers("execute-4")
+@pytest.mark.parametrize(
+    ("command", "advised"),
+    [
+        ("cat main.py", True),
+        ("  cat main.py", True),
+        ("category", False),
+        ("grep -l x .", True),
+        ("rg --include-all x", True),
+        ("rg x --include-all", True),
+        ("grep -n x main.py", False),
+        ("echo cat me", False),
+    ],
+)
+def test_a_command_that_dumps_a_file_gets_advice_to_use_read_file(
+    *, command: str, advised: bool
+) -> None:
+    assert read_file_advice(command) == (PREFER_READ_FILE_TEXT if advised else "")
+
+
+@pytest.mark.parametrize(("code", "success"), [(0, True), (1, False), (-1, False), (None, False)])
+def test_only_an_exit_code_of_zero_is_success(*, code: int | None, success: bool) -> None:
+    report = finished_report(Output(output="x", running=False, exit_code=code), 12)
+    assert report.success is success
+    assert report.exit_code == (-1 if code is None else code)
+    assert report.wall_duration_ms == 12
+
+
+def test_the_report_contains_the_truncation() -> None:
+    cut = Truncated(original_bytes=99, retained_bytes=9, omitted_bytes=90)
+    report = finished_report(Output(output="x", running=False, exit_code=0, truncated=cut), None)
+    assert report.truncated == cut
+
+
+@pytest.mark.covers("execute-4")
+@pytest.mark.parametrize(
+    "text", ["é" * MAX_OUTPUT_BYTES, "a" + "€" * MAX_OUTPUT_BYTES, "x" * (MAX_OUTPUT_BYTES + 1)]
+)
+def test_clipped_output_keeps_both_ends_and_whole_characters(text: str) -> None:
+    short = clip_output(text)
+    assert len(short.encode()) < MAX_OUTPUT_BYTES + 100
+    assert "bytes left out here" in short
+    assert "\ufffd" not in short
+    assert short.startswith(text[0])
+    assert short.endswith(text[-1])
+
+
+def test_short_output_is_not_clipped() -> None:
+    assert clip_output("x" * MAX_OUTPUT_BYTES) == "x" * MAX_OUTPUT_BYTES
