@@ -9,7 +9,7 @@ from typing import Final, LiteralString, cast
 
 from msgspec import Struct
 
-from chatd.store.conn import Session
+from chatd.store.conn import DatabaseSession
 
 SETTINGS: Final = {
     # Nothing here needs to survive anything.
@@ -83,7 +83,7 @@ class House(Struct, frozen=True, kw_only=True):
     """The number of the one with 5,000 messages."""
 
 
-async def fill(session: Session, house: House) -> None:
+async def fill(session: DatabaseSession, house: House) -> None:
     """Foreign keys are not checked and the big table's indexes are made last: ten times faster."""
     await session.execute("SET session_replication_role = replica")
     await session.execute("SET maintenance_work_mem = '512MB'")
@@ -112,6 +112,6 @@ def _restore(index: str, key: str | None, definition: str | None) -> str:
     return f"ALTER TABLE chat_messages ADD CONSTRAINT {key} {definition}"
 
 
-async def _ddl(session: Session, sql: str) -> None:
+async def _ddl(session: DatabaseSession, sql: str) -> None:
     """Made of the catalogue's own words."""
     await session.execute(cast("LiteralString", sql))

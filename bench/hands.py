@@ -22,12 +22,12 @@ from chatd.bench.report import Beside, Line, at_most, noted
 from chatd.bench.stats import percentile, spread
 from chatd.bench.workload import WORKER, new_change_id, running_chat, tell_nobody
 from chatd.clock import SystemClock
-from chatd.domain.chat import Chat, Fence
+from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import Env, Tool, ToolContext
 from chatd.hands import Hands, HandsConfig
+from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig
-from chatd.store.transact import Transactor
 from chatd.workspaces.local.supervision import Supervision
 from chatd.workspaces.templates import BUILT_IN, rows_of
 

@@ -6,9 +6,9 @@ from msgspec import UNSET, Raw
 
 from bench.listener import Job, Wire, listen_for_jobs
 from chatd.clock import SystemClock
-from chatd.domain.assemble import Assembler
-from chatd.domain.model import ModelRequest, PromptMessage, PromptText, ToolSpec
-from chatd.domain.parts import Text, ToolCall
+from chatd.domain.answer.assembler import Assembler
+from chatd.domain.chat.parts import TextPart, ToolCallPart
+from chatd.domain.model.protocol import ModelRequest, PromptMessage, PromptText, ToolSpec
 from chatd.domain.ports import Provider
 from chatd.providers.registry import build
 from chatd.providers.secret import Secret
@@ -46,9 +46,9 @@ class Ours:
                 assembler.feed(event, clock.now().isoformat())
         (part,) = assembler.finished().content
         match part:
-            case Text():
+            case TextPart():
                 return part.text
-            case ToolCall() if part.args is not UNSET:
+            case ToolCallPart() if part.args is not UNSET:
                 return bytes(part.args).decode()
             case _:
                 raise AssertionError(f"neither text nor a call: {part}")

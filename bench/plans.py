@@ -18,14 +18,14 @@ from chatd.bench.ground import fresh
 from chatd.bench.report import Line, plain
 from chatd.bench.sent import Sent, as_text, caught, parameter_types
 from chatd.bench.workload import answer, new_change_id
-from chatd.domain.chat import Chat
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.ids import ChatId, MessageId, UserId, WorkerId
-from chatd.domain.worker_moves import commit_step
-from chatd.store import chats, front, messages, usage, workers
-from chatd.store.chats import ListFilter
-from chatd.store.conn import Conn, Session
-from chatd.store.transact import apply
-from chatd.store.workers import Beat
+from chatd.store.chat import chats, messages, updates, usage, workers
+from chatd.store.chat.chats import ChatListFilter
+from chatd.store.chat.transactor import apply
+from chatd.store.chat.workers import Heartbeat
+from chatd.store.conn import Conn, DatabaseSession
 
 GUARDED: Final = frozenset({"chats", "chat_messages"})
 MODES: Final = ("force_custom_plan", "force_generic_plan")
@@ -60,7 +60,7 @@ async def measure(*, quick: bool) -> list[Line]:
     return lines
 
 
-async def _judge(session: Session, question: Question) -> Line:
+async def _judge(session: DatabaseSession, question: Question) -> Line:
     sent = await caught(question.ask)
     plans = [await _explain(session, sent, mode) for mode in MODES]
     scanned = frozenset[str]().union(*(plan.scanned for plan in plans))
@@ -76,7 +76,7 @@ async def _judge(session: Session, question: Question) -> Line:
     )
 
 
-async def _explain(session: Session, sent: Sent, mode: str) -> Plan:
+async def _explain(session: DatabaseSession, sent: Sent, mode: str) -> Plan:
     """Runs it, twice so that the second finds its pages in memory, and takes it back."""
     types = await parameter_types(session, sent.text)
     texts = [
@@ -140,12 +140,14 @@ def _id(text: str) -> UUID:
     return UUID(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest())
 
 
-async def _questions(session: Session, house: House) -> Sequence[Question]:
+async def _questions(session: DatabaseSession, house: House) -> Sequence[Question]:
     worker = WorkerId(_id("worker1"))
     long_chat, compacted = ChatId(_id(str(house.long_chat))), ChatId(_id("11"))
     busy, labelled = UserId(_id("owner0")), UserId(_id("owner105"))
     mine = await session.fetch("SELECT id, epoch FROM chats WHERE worker_id = $1", worker)
-    beat = Beat(worker_id=worker, running={row["id"]: row["epoch"] for row in mine}, scope="leases")
+    beat = Heartbeat(
+        worker_id=worker, running={row["id"]: row["epoch"] for row in mine}, scope="leases"
+    )
     running = await chats.get(session, ChatId(mine[0]["id"]))
     late = await _late_page(session, busy)
     assert running is not None, "it was there a moment ago"
@@ -159,23 +161,23 @@ async def _questions(session: Session, house: House) -> Sequence[Question]:
         Question(
             name=f"tick with {len(mine)} chats",
             pages=3000,
-            ask=lambda conn: workers.tick(conn, beat),
+            ask=lambda conn: workers.send_heartbeat(conn, beat),
         ),
         Question(
             name="list, first page",
             pages=120,
-            ask=lambda conn: chats.list_roots(conn, ListFilter(owner_id=busy)),
+            ask=lambda conn: chats.list_roots(conn, ChatListFilter(owner_id=busy)),
         ),
         Question(
             name="list, a late page",
             pages=120,
-            ask=lambda conn: chats.list_roots(conn, ListFilter(owner_id=busy, after=late)),
+            ask=lambda conn: chats.list_roots(conn, ChatListFilter(owner_id=busy, after=late)),
         ),
         Question(
             name="list by label",
             pages=1200,
             ask=lambda conn: chats.list_roots(
-                conn, ListFilter(owner_id=labelled, labels={"project": "p5"})
+                conn, ChatListFilter(owner_id=labelled, labels={"project": "p5"})
             ),
         ),
         Question(
@@ -183,32 +185,34 @@ async def _questions(session: Session, house: House) -> Sequence[Question]:
             name="list by a label that the owner has not used",
             pages=house.chats // 20 * 2,
             ask=lambda conn: chats.list_roots(
-                conn, ListFilter(owner_id=busy, labels={"project": "p5"})
+                conn, ChatListFilter(owner_id=busy, labels={"project": "p5"})
             ),
         ),
         Question(name="list of pins", pages=300, ask=lambda conn: chats.list_pinned(conn, busy)),
         Question(
             name="what changed since, 5,000 messages",
             pages=40,
-            ask=lambda conn: chats.since(conn, long_chat, 4996),
+            ask=lambda conn: chats.load_changes_since(conn, long_chat, 4996),
         ),
         Question(
             name="whole, 5,000 messages",
             pages=1500,
-            ask=lambda conn: chats.since(conn, long_chat, 0),
+            ask=lambda conn: chats.load_changes_since(conn, long_chat, 0),
         ),
         Question(
-            name="history", pages=30, ask=lambda conn: messages.history(conn, ChatId(_id("100")))
+            name="history",
+            pages=30,
+            ask=lambda conn: messages.load_history(conn, ChatId(_id("100"))),
         ),
         Question(
             name="history after a summary",
             pages=40,
-            ask=lambda conn: messages.history(conn, compacted),
+            ask=lambda conn: messages.load_history(conn, compacted),
         ),
         Question(
             name="page of 50, of 5,000",
             pages=80,
-            ask=lambda conn: front.page(conn, long_chat, front.Range(before=MessageId(2500))),
+            ask=lambda conn: updates.page(conn, long_chat, updates.Range(before=MessageId(2500))),
         ),
         Question(
             name="spend of an owner",
@@ -222,7 +226,7 @@ def _commit(conn: Conn, chat: Chat) -> Awaitable[object]:
     return apply(conn, commit_step(chat, answer(chat)), new_change_id())
 
 
-async def _late_page(session: Session, owner: UserId) -> tuple[Any, ChatId]:
+async def _late_page(session: DatabaseSession, owner: UserId) -> tuple[Any, ChatId]:
     row = await session.fetchrow(
         """SELECT updated_at, id FROM chats WHERE owner_id = $1 AND parent_chat_id IS NULL
            ORDER BY updated_at, id OFFSET 60 LIMIT 1""",

@@ -25,18 +25,23 @@ from chatd.bench.workload import (
     running_chat,
     tell_nobody,
 )
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat
-from chatd.domain.commands import EditQueued, MoveQueued, SendMessage
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import EditQueued, MoveQueued, SendMessage
+from chatd.domain.chat.queue_transitions import (
+    delete_queued,
+    edit_queued,
+    move_queued,
+    promote_queued,
+)
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.user_transitions import create, interrupt, send_message
+from chatd.domain.chat.worker_transitions import finish_turn
 from chatd.domain.ids import QueueId
-from chatd.domain.queue_moves import delete_queued, edit_queued, move_queued, promote_queued
-from chatd.domain.user_moves import create, interrupt, send_message
-from chatd.domain.worker_moves import finish_turn
-from chatd.store import chats, front, messages, workers
-from chatd.store.chats import ListFilter, Loaded
+from chatd.store.chat import chats, messages, updates, workers
+from chatd.store.chat.chats import ChatListFilter, LoadedChat
+from chatd.store.chat.transactor import AppliedChange, Operation, Transactor
+from chatd.store.chat.workers import Heartbeat
 from chatd.store.pool import Pool
-from chatd.store.transact import Applied, Operation, Transactor
-from chatd.store.workers import Beat
 
 _FIRST: Final = QueueId(1)
 
@@ -60,7 +65,7 @@ class Desk:
     async def move(
         self,
         chat: Chat,
-        decide: Callable[[Loaded], Change | None],
+        decide: Callable[[LoadedChat], Change | None],
         *,
         known: bool = False,
         with_queue: bool = False,
@@ -73,7 +78,7 @@ class Desk:
             with_queue=with_queue,
         )
         outcome = await self.transactor.run(operation)
-        assert isinstance(outcome, Applied), "every errand changes something"
+        assert isinstance(outcome, AppliedChange), "every errand changes something"
         return outcome.chat
 
     async def running(self) -> Chat:
@@ -135,7 +140,7 @@ async def _create(desk: Desk, _: Chat) -> object:
 
 async def _one_step_turn(desk: Desk, chat: Chat) -> object:
     chat = await desk.send(chat)
-    await messages.history(desk.pool, chat.id)
+    await messages.load_history(desk.pool, chat.id)
     return await desk.finish(chat)
 
 
@@ -149,7 +154,7 @@ async def _interrupt(desk: Desk, chat: Chat) -> object:
 
 
 def _queue_move(
-    decide: Callable[[Loaded], Change | None],
+    decide: Callable[[LoadedChat], Change | None],
 ) -> Callable[[Desk, Chat], Awaitable[object]]:
     async def run(desk: Desk, chat: Chat) -> object:
         return await desk.move(chat, decide, with_queue=True)
@@ -164,11 +169,13 @@ async def _acquire(desk: Desk, _: Chat) -> object:
 
 
 async def _list(desk: Desk, _: Chat) -> object:
-    return await chats.list_roots(desk.pool, ListFilter(owner_id=OWNER))
+    return await chats.list_roots(desk.pool, ChatListFilter(owner_id=OWNER))
 
 
 async def _tick(desk: Desk, chat: Chat) -> object:
-    return await workers.tick(desk.pool, Beat(worker_id=WORKER, running={chat.id: chat.epoch}))
+    return await workers.send_heartbeat(
+        desk.pool, Heartbeat(worker_id=WORKER, running={chat.id: chat.epoch})
+    )
 
 
 ERRANDS: Final[Sequence[Errand]] = (
@@ -235,19 +242,19 @@ ERRANDS: Final[Sequence[Errand]] = (
         name="what changed since",
         most=1,
         prepare=Desk.running,
-        run=lambda desk, chat: chats.since(desk.pool, chat.id, 0),
+        run=lambda desk, chat: chats.load_changes_since(desk.pool, chat.id, 0),
     ),
     Errand(
         name="history",
         most=1,
         prepare=Desk.running,
-        run=lambda desk, chat: messages.history(desk.pool, chat.id),
+        run=lambda desk, chat: messages.load_history(desk.pool, chat.id),
     ),
     Errand(
         name="page of messages",
         most=1,
         prepare=Desk.running,
-        run=lambda desk, chat: front.page(desk.pool, chat.id, front.Range()),
+        run=lambda desk, chat: updates.page(desk.pool, chat.id, updates.Range()),
     ),
     Errand(
         name="list of chats",

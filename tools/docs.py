@@ -9,8 +9,16 @@ from itertools import product
 from pathlib import Path
 from typing import get_args
 
+from chatd.domain.chat.states import (
+    TRANSITIONS,
+    Actor,
+    State,
+    Status,
+    Transition,
+    public_status,
+    state_of,
+)
 from chatd.domain.errors import InvariantBroken
-from chatd.domain.states import TABLE, Actor, Move, State, Status, classify, public_status
 from tools.behaviour_index import INDEX, write_index
 
 DOCUMENT = Path(__file__).parent.parent / "ARCHITECTURE.md"
@@ -34,7 +42,7 @@ def _rows_by_state() -> dict[State, list[tuple[Status, bool, bool, bool]]]:
     no_yes = (False, True)
     for status, queued, archived, owned in product(statuses, no_yes, no_yes, no_yes):
         try:
-            state = classify(status, queued=queued, archived=archived, owned=owned)
+            state = state_of(status, queued=queued, archived=archived, owned=owned)
         except InvariantBroken:
             continue
         found[state].append((status, queued, archived, owned))
@@ -47,13 +55,13 @@ def moves() -> Iterator[str]:
     yield "|---|" + "---|" * len(columns)
     for actor in Actor:
         yield f"| *{actor.value}* |" + " |" * len(columns)
-        for move in Move:
-            if move.actor is actor and move is not Move.UNARCHIVE:
+        for move in Transition:
+            if move.actor is actor and move is not Transition.UNARCHIVE:
                 yield f"| {move} |" + "".join(f" {_cell(move, state)} |" for state in columns)
 
 
-def _cell(move: Move, state: State) -> str:
-    targets = TABLE[move].get(state)
+def _cell(move: Transition, state: State) -> str:
+    targets = TRANSITIONS[move].get(state)
     if targets is None:
         return ""
     return _names(targets) if targets else "="
@@ -72,7 +80,7 @@ def _names(targets: frozenset[State]) -> str:
 
 
 def unarchiving() -> Iterator[str]:
-    cells = TABLE[Move.UNARCHIVE].items()
+    cells = TRANSITIONS[Transition.UNARCHIVE].items()
     pairs = ", ".join(f"{state} to {' '.join(sorted(targets))}" for state, targets in cells)
     yield f"An archived chat refuses every move but `unarchive`: {pairs}."
 

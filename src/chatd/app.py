@@ -22,21 +22,21 @@ from chatd.api.doors import Doors
 from chatd.api.health import Health
 from chatd.api.serve import Application, Bound, CannotListen, bind
 from chatd.api.serve import serve_on as listen
-from chatd.database import connect_config, database, keep_up
-from chatd.domain.chat import Chat
+from chatd.database import connect_config, keep_database_up, open_database
+from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChangeId, WorkerId
 from chatd.domain.ports import Clock, Env, Tool
-from chatd.domain.prompt_text import Instructions
+from chatd.domain.prompt.instructions import Instructions
 from chatd.hands import Hands, Rooms, check_hands, hands_config
-from chatd.models import Catalogue, directory
+from chatd.model_directory import ModelDirectory, build_registry
 from chatd.replica import Replica, replica_config
 from chatd.settings.tree import Settings, SettingsError
-from chatd.store import migrate
+from chatd.store import migrator
 from chatd.telemetry import Gauges, Telemetry
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessRole(msgspec.Struct, frozen=True, kw_only=True):
     """What this process does: what it answers on its port, if anything, and whether it runs
     chats."""
 
@@ -44,10 +44,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     works: bool = True
 
 
-EVERYTHING: Final = Job()
+FULL_ROLE: Final = ProcessRole()
 
 
-class Ready(msgspec.Struct, frozen=True, kw_only=True):
+class ReadyInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to tell once everything runs."""
 
     url: str | None
@@ -56,10 +56,10 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     migrated: tuple[str, ...]
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class LifecycleCallbacks(msgspec.Struct, frozen=True, kw_only=True):
     """Who hears of it: `ready` once, `stopping` with the number of chats that still run."""
 
-    ready: Callable[[Ready], None]
+    ready: Callable[[ReadyInfo], None]
     stopping: Callable[[int], None] = lambda _running: None
 
 
@@ -81,26 +81,26 @@ async def serve(
     *,
     clock: Clock,
     stop: asyncio.Event,
-    told: Told,
-    job: Job = EVERYTHING,
+    told: LifecycleCallbacks,
+    job: ProcessRole = FULL_ROLE,
 ) -> int:
     """Run until `stop` is set. Everything that was started is stopped again, whatever happens, but
     for workspaces: how many of them go on is what is returned."""
     token = _given_token(env, settings)
     check_hands(settings, env)
-    own = directory(settings, env, clock)
+    own = build_registry(settings, env, clock)
     try:
         async with (
             _port(settings, job) as port,
-            database(settings, env) as server,
+            open_database(settings, env) as server,
             asyncio.TaskGroup() as group,
         ):
-            migrated = await migrate.up(server.dsn)
-            watch = group.create_task(keep_up(server, clock), name="database watch")
+            migrated = await migrator.up(server.dsn)
+            watch = group.create_task(keep_database_up(server, clock), name="database watch")
             registry = CollectorRegistry()
             telemetry = Telemetry(registry)
             surroundings = Env(clock=clock, emit=telemetry, new_id=uuid4, new_change_id=_change_id)
-            models = Catalogue(own, surroundings)
+            models = ModelDirectory(own, surroundings)
             connect = connect_config(settings, server.dsn)
             me = WorkerId(surroundings.new_id())
             hands = None
@@ -122,14 +122,14 @@ async def serve(
                 await models.declare(pool)
                 readers = [
                     group.create_task(models.run(), name="models"),
-                    group.create_task(gauges.watch(pool, surroundings), name="backlog"),
+                    group.create_task(gauges.run(pool, surroundings), name="backlog"),
                 ]
-                house = House(
+                house = RunningProcess(
                     replica=replica,
                     models=models,
                     registry=registry,
                     stop=stop,
-                    rooms=rooms,
+                    workspaces=rooms,
                     port=port,
                     token=token,
                 )
@@ -160,24 +160,24 @@ def _gauges(registry: CollectorRegistry, settings: Settings, replica: Replica) -
     return gauges
 
 
-class House(msgspec.Struct, frozen=True, kw_only=True):
+class RunningProcess(msgspec.Struct, frozen=True, kw_only=True):
     """All that runs by the time the doors are opened."""
 
     replica: Replica
-    models: Catalogue
+    models: ModelDirectory
     registry: CollectorRegistry
     stop: asyncio.Event
-    rooms: Rooms | None
+    workspaces: Rooms | None
     port: socket.socket | None
     token: str | None
 
 
 async def _open(
     settings: Settings,
-    job: Job,
-    house: House,
+    job: ProcessRole,
+    house: RunningProcess,
     *,
-    told: Told,
+    told: LifecycleCallbacks,
     migrated: tuple[str, ...],
 ) -> None:
     """Until a stop is asked for and what runs has come to an end. The port stays open for so
@@ -188,7 +188,7 @@ async def _open(
 
     def ready(where: Bound | None) -> None:
         told.ready(
-            Ready(
+            ReadyInfo(
                 url=None if where is None else where.url,
                 token_file=None if given else str(settings.data_dir / TOKEN_FILE),
                 model=named,
@@ -209,7 +209,9 @@ async def _open(
         )
 
 
-async def _leave(house: House, told: Told, app: Application | None = None) -> None:
+async def _leave(
+    house: RunningProcess, told: LifecycleCallbacks, app: Application | None = None
+) -> None:
     """When a stop is asked for: streams are sent away while the steps under way end."""
     await house.stop.wait()
     told.stopping(house.replica.worker.running)
@@ -219,7 +221,7 @@ async def _leave(house: House, told: Told, app: Application | None = None) -> No
         group.create_task(house.replica.drain(), name="drain")
 
 
-def _front(settings: Settings, job: Job, house: House) -> Application:
+def _front(settings: Settings, job: ProcessRole, house: RunningProcess) -> Application:
     pool, stop = house.replica.database.pool, house.stop
     if job.answers == "health":
         return HealthOnly(Health(pool, house.registry, stop.is_set))
@@ -236,7 +238,7 @@ def _given_token(env: Mapping[str, str], settings: Settings) -> str | None:
 
 
 @asynccontextmanager
-async def _port(settings: Settings, job: Job) -> AsyncGenerator[socket.socket | None]:
+async def _port(settings: Settings, job: ProcessRole) -> AsyncGenerator[socket.socket | None]:
     """First of all: a server that cannot have its port must not take chats that it leaves a
     moment later, again and again if it is started again and again."""
     if job.answers == "nothing":
@@ -265,7 +267,7 @@ def _change_id() -> ChangeId:
     return ChangeId(secrets.randbits(62) + 1)
 
 
-def _doors(house: House, token: str) -> Doors:
+def _doors(house: RunningProcess, token: str) -> Doors:
     replica = house.replica
     return Doors(
         pool=replica.database.pool,
@@ -281,6 +283,6 @@ def _doors(house: House, token: str) -> Doors:
         registry=house.registry,
         draining=house.stop.is_set,
         known=replica.feeds.known,
-        rooms=house.rooms,
+        rooms=house.workspaces,
         budget=replica.budget,
     )

@@ -12,11 +12,11 @@ from chatd.pg.config import EmbeddedConfig, PgError
 from chatd.pg.server import PostgresServer, open_server
 from chatd.settings.tree import Settings, redact_url
 from chatd.store.conn import ConnectConfig
-from chatd.store.greet import greet
+from chatd.store.server_check import check_server
 
 log = logging.getLogger(__name__)
 
-WATCH_S: Final = 2.0
+DATABASE_CHECK_INTERVAL_S: Final = 2.0
 
 
 def connect_config(settings: Settings, dsn: str) -> ConnectConfig:
@@ -28,7 +28,9 @@ def connect_config(settings: Settings, dsn: str) -> ConnectConfig:
 
 
 @asynccontextmanager
-async def database(settings: Settings, env: Mapping[str, str]) -> AsyncGenerator[PostgresServer]:
+async def open_database(
+    settings: Settings, env: Mapping[str, str]
+) -> AsyncGenerator[PostgresServer]:
     """Started if need be; left when this ends."""
     config = EmbeddedConfig(database_url=settings.database.url, data_dir=settings.data_dir / "pg")
     try:
@@ -46,18 +48,18 @@ async def database(settings: Settings, env: Mapping[str, str]) -> AsyncGenerator
 async def _greeted(url: str) -> None:
     """Nobody should have to guess which database it was that could not be used."""
     try:
-        await greet(ConnectConfig(dsn=url))
+        await check_server(ConnectConfig(dsn=url))
     except ChatdError as error:
         text = f"{error.message} It was looked for at {redact_url(url)}"
         raise ChatdError(text, code=error.code) from error
 
 
-async def keep_up(server: PostgresServer, clock: Clock) -> None:
+async def keep_database_up(server: PostgresServer, clock: Clock) -> None:
     """Bring the embedded server back whenever it has died. A failure is told once, not each time
     that we try again."""
     told = False
     while True:
-        await clock.sleep(WATCH_S, "database_watch")
+        await clock.sleep(DATABASE_CHECK_INTERVAL_S, "database_watch")
         try:
             await server.ensure_running()
         except PgError as error:

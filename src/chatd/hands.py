@@ -16,18 +16,22 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.chat import Chat, Fence
+from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.errors import ChatdError, Conflict
-from chatd.domain.git_changes import GitChanges
-from chatd.domain.hands import AgentConn, AgentLost, Context
 from chatd.domain.ids import ChatId, ToolCallId, WorkerId, WorkspaceId
 from chatd.domain.ports import Env, ToolContext
-from chatd.domain.workspace import AgentRow, Problem, Template, TemplateSpec
-from chatd.domain.workspace_rules import AgentUnclear, NoAgent
+from chatd.domain.workspace.agent_api import (
+    AgentApi,
+    AgentUnreachable,
+    GitChanges,
+    WorkspaceContext,
+)
+from chatd.domain.workspace.entities import AgentRow, FieldProblem, Template, TemplateSpec
+from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
 from chatd.engine.tasks import run_contained
 from chatd.settings.tree import Settings, SettingsError
 from chatd.settings.wording import refused_entry, unknown_key
-from chatd.store import chats
+from chatd.store.chat import chats
 from chatd.store.conn import Conn, ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.tools.chat_tools import ChatTools
@@ -169,7 +173,7 @@ class Hands:
         self.provisioning = Provisioning(pool, Catalogue(pool, env.clock), making)
         self.tools = ChatTools(self, self.provisioning, self.briefings.instructions, env.clock)
 
-    async def reach(self, context: ToolContext) -> AgentConn:
+    async def connect(self, context: ToolContext) -> AgentApi:
         """Satisfies `domain.hands.Hands`: whoever is reached is in use."""
         turn = await self.reaching.connection(context)
         conn = await turn.get()
@@ -177,16 +181,16 @@ class Hands:
             self.usage.used(turn.bound.workspace_id)
         return conn
 
-    async def _read_context(self, agent: AgentRow) -> Context:
+    async def _read_context(self, agent: AgentRow) -> WorkspaceContext:
         opened = await self._transport.open(agent.id, agent.endpoints, within_s=READ_S)
         try:
             return await opened.conn.context()
         finally:
             await opened.release()
 
-    async def _connect(self, chat: Chat) -> AgentConn:
+    async def _connect(self, chat: Chat) -> AgentApi:
         context = ToolContext(chat=chat, call_id=ToolCallId("briefing"), fence=Fence.of(chat))
-        return await self.reach(context)
+        return await self.connect(context)
 
     async def _bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
         await self.reaching.bound(chat_id, workspace_id)
@@ -295,7 +299,7 @@ class Rooms:
 
     async def problems(
         self, template: Template, spec: TemplateSpec, values: Mapping[str, str]
-    ) -> Sequence[Problem]:
+    ) -> Sequence[FieldProblem]:
         """Without a builder there is nobody to ask: then it is the build that says so."""
         if self._hands is None or self._hands.backend.kind != template.backend:
             return ()
@@ -312,7 +316,7 @@ class Rooms:
                 agent = await self._agent(chat)
                 opened = await self._transport.open(agent.id, agent.endpoints)
         except TimeoutError:
-            raise AgentLost("The workspace agent did not answer in time.") from None
+            raise AgentUnreachable("The workspace agent did not answer in time.") from None
         try:
             async with aclosing(opened.conn.git_changes(chat.id)) as changes:
                 yield changes
@@ -326,5 +330,5 @@ class Rooms:
             return (await self._rows.latest_agent(chat.workspace_id)).agent
         except NoAgent:
             raise Conflict("The chat's workspace does not run.", code="no_agent") from None
-        except AgentUnclear as error:
+        except AmbiguousAgent as error:
             raise Conflict(error.message, code=error.code) from None

@@ -12,10 +12,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.domain.chat import Chat
-from chatd.domain.hint import Hint
+from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.ids import WorkerId
-from chatd.domain.ports import Budget, Env, Models, ToolSource
+from chatd.domain.ports import Budget, Env, ModelSource, ToolSource
 from chatd.engine.attempt import Committer
 from chatd.engine.lease import WorkerLease
 from chatd.engine.maintenance import RetentionConfig, maintenance_tasks, retention_tasks
@@ -30,21 +29,20 @@ from chatd.engine.title_generator import TitleGenerator
 from chatd.engine.tool_runner import ToolDeps
 from chatd.engine.turn_loop import TurnLoop, TurnLoopDeps
 from chatd.engine.worker import Worker, WorkerConfig, WorkerDeps
-from chatd.parts.episodes import Episodes
-from chatd.parts.tail import Tail
-from chatd.parts.writer import JournalWriter
+from chatd.parts.episodes import EpisodeRegistry
+from chatd.parts.journal_tail import JournalTail
+from chatd.parts.journal_writer import JournalWriter
 from chatd.settings.tree import Settings
+from chatd.store.chat.transactor import AppliedChange, Transactor
+from chatd.store.chat.workers import RunningLimits, worker_lock_key
 from chatd.store.conn import ConnectConfig, StatementHook
-from chatd.store.listen import ListenConfig, Listener
+from chatd.store.notifications import HintListener, HintPublisher, ListenConfig, PublishConfig
 from chatd.store.pool import Database, PoolConfig
-from chatd.store.publish import PublishConfig, Publisher
-from chatd.store.transact import Applied, Transactor
-from chatd.store.workers import Caps, lock_key
-from chatd.stream.feeds import Feeds
-from chatd.stream.live import Live
-from chatd.stream.watch import Watches
+from chatd.stream.chat_list import ChatListFeeds
+from chatd.stream.feed_registry import FeedRegistry
+from chatd.stream.live_parts import LivePartSource
 
-CLOSE_S: Final = 1.0
+CLOSE_TIMEOUT_S: Final = 1.0
 """What is left of half a minute after the drain window: nothing at the end may take longer."""
 
 
@@ -71,7 +69,7 @@ class Replica:
         config: ReplicaConfig,
         env: Env,
         *,
-        models: Models,
+        models: ModelSource,
         tools: ToolSource,
         budget: Budget | None = None,
         on_statement: StatementHook | None = None,
@@ -82,19 +80,21 @@ class Replica:
         self.me = me or WorkerId(env.new_id())
         self.env = env
         self.database = Database(
-            PoolConfig(connect=config.connect, max_size=config.pool_size, close_within_s=CLOSE_S),
+            PoolConfig(
+                connect=config.connect, max_size=config.pool_size, close_timeout_s=CLOSE_TIMEOUT_S
+            ),
             on_statement=on_statement,
         )
         pool = self.database.pool
-        self.publisher = Publisher(
-            PublishConfig(connect=config.connect, close_within_s=CLOSE_S), env.clock
+        self.publisher = HintPublisher(
+            PublishConfig(connect=config.connect, close_within_s=CLOSE_TIMEOUT_S), env.clock
         )
         self.transactor = Transactor(pool, self.on_applied)
         self.journal = JournalWriter(pool, env, self.me)
-        self.episodes = Episodes(env.clock, self.journal)
-        self.tail = Tail(pool, env, self.publisher.publish)
-        self.feeds = Feeds(pool, env, Live(self.episodes, self.tail, self.me))
-        self.watches = Watches(pool, env)
+        self.episodes = EpisodeRegistry(env.clock, self.journal)
+        self.tail = JournalTail(pool, env, self.publisher.publish)
+        self.feeds = FeedRegistry(pool, env, LivePartSource(self.episodes, self.tail, self.me))
+        self.watches = ChatListFeeds(pool, env)
         self.background_tasks = BackgroundTasks(
             env,
             (
@@ -102,12 +102,12 @@ class Replica:
                 *retention_tasks(config.retention, pool, env, self.on_applied),
             ),
         )
-        self.listener = Listener(
+        self.listener = HintListener(
             ListenConfig(connect=config.connect),
             env.clock,
             on_hint=self._hinted,
             on_dirty=self._missed,
-            lock_key=lock_key(self.me),
+            lock_key=worker_lock_key(self.me),
         )
         self.lease = WorkerLease(env.clock)
         self.task_reaper = TaskReaper(env)
@@ -149,35 +149,35 @@ class Replica:
         self._works = config.runs_chats
         self._work: asyncio.Task[None] | None = None
 
-    def on_applied(self, applied: Applied) -> None:
+    def on_applied(self, applied: AppliedChange) -> None:
         """A write of this replica: to whoever runs or watches here at once, and to the others.
         Nobody is told of anything earlier than its commit."""
         chat = applied.chat
         self.env.emit("step_committed", chat_id=chat.id, snapshot_version=chat.snapshot_version)
         self.publisher.publish(Hint.of(applied.chat))
-        self.feeds.told(applied)
-        self.watches.told(applied)
+        self.feeds.on_applied(applied)
+        self.watches.on_applied(applied)
         self.worker.on_applied(applied)
 
     def announce_chat(self, chat: Chat, kind: str) -> None:
         """A row that has changed without a new version, such as by a title."""
         self.publisher.publish(Hint.of(chat, kind))
-        self.watches.changed(chat, kind)
+        self.watches.on_metadata_changed(chat, kind)
 
     def _announced(self, chat: Chat) -> None:
         self.publisher.publish(Hint.of(chat))
-        self.feeds.told(Applied(chat=chat))
-        self.watches.changed(chat)
+        self.feeds.on_applied(AppliedChange(chat=chat))
+        self.watches.on_metadata_changed(chat)
 
     def _hinted(self, hint: Hint) -> None:
-        self.journal.hinted(hint)
-        self.feeds.hinted(hint)
-        self.watches.hinted(hint)
+        self.journal.on_hint(hint)
+        self.feeds.on_hint(hint)
+        self.watches.on_hint(hint)
         self.worker.on_hint(hint)
 
     def _missed(self) -> None:
-        self.feeds.everything_is_dirty()
-        self.watches.everything_is_dirty()
+        self.feeds.mark_all_dirty()
+        self.watches.mark_all_dirty()
         self.worker.mark_all_dirty()
 
     @asynccontextmanager
@@ -240,16 +240,16 @@ def replica_config(
     )
 
 
-def _caps(settings: Settings) -> Caps | None:
+def _caps(settings: Settings) -> RunningLimits | None:
     """None is faster: a chat is then taken by the very statement that writes its message."""
     limits = settings.limits
-    caps = Caps(
+    caps = RunningLimits(
         roots=limits.running,
         roots_per_owner=limits.running_per_user,
         children=limits.running_subagents,
         children_per_owner=limits.running_subagents_per_user,
     )
-    return None if caps == Caps() else caps
+    return None if caps == RunningLimits() else caps
 
 
 def _spend(settings: Settings) -> SpendLimit | None:

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Env
-from chatd.store import backlog
+from chatd.store.chat import workers
 from chatd.store.conn import Conn
 
 log: Final = logging.getLogger("chatd")
@@ -102,12 +102,12 @@ _CAUSES: Final[Mapping[str, str]] = {
     "database_refused": "the database refuses this server; were its user or its rights changed?",
 }
 _USUAL: Final = logging.DEBUG
-LOOK_S: Final = 10.0
+BACKLOG_READ_INTERVAL_S: Final = 10.0
 # Leaving is worth a line only if there was something to leave.
 _IF_ANY: Final = frozenset({"drain_started", "drain_finished"})
 
 
-class Line(Struct, frozen=True, kw_only=True):
+class LogEvent(Struct, frozen=True, kw_only=True):
     """What is logged of an event: words in a text, fields in a line of JSON."""
 
     event: str
@@ -168,7 +168,7 @@ class Telemetry:
         error = fields.get("error")
         cause = error if isinstance(error, BaseException) and level >= logging.ERROR else None
         said = {name: value for name, value in fields.items() if name != "error"}
-        log.log(level, Line(event=event, fields=said), exc_info=cause)
+        log.log(level, LogEvent(event=event, fields=said), exc_info=cause)
 
 
 class Gauges:
@@ -192,20 +192,20 @@ class Gauges:
         )
         self._show(None)
 
-    async def watch(self, conn: Conn, env: Env) -> None:
+    async def run(self, conn: Conn, env: Env) -> None:
         """For ever. What cannot be read is not a number: an old one would look like a good one."""
         failures = 0
         while True:
             try:
-                self._show(await backlog.read(conn))
+                self._show(await workers.read_backlog(conn))
                 failures = 0
             except ChatdError as error:
                 self._show(None)
                 failures += 1
                 env.emit("backlog_unread", error_kind=error.code, failures=failures)
-            await env.clock.sleep(LOOK_S, "backlog")
+            await env.clock.sleep(BACKLOG_READ_INTERVAL_S, "backlog")
 
-    def _show(self, found: backlog.Backlog | None) -> None:
+    def _show(self, found: workers.Backlog | None) -> None:
         for state in ("pending", "running", "interrupting"):
             count: int | float = math.nan if found is None else getattr(found, state)
             self._chats.labels(state).set(count)

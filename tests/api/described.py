@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from chatd.clock import SystemClock
-from chatd.domain.states import State
+from chatd.domain.chat.states import State
 from tests.api.rooms import HERE, House, a_house, first_build
 from tests.support.builders import FakeBackend, building
 from tests.support.front import FAST, ME

@@ -8,14 +8,14 @@ from uuid import UUID
 import msgspec
 
 from chatd.clock import SystemClock
-from chatd.domain.chat import Chat
-from chatd.domain.git_changes import GitChanges
+from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, WorkspaceId
-from chatd.domain.workspace import Problem, Template, TemplateSpec
+from chatd.domain.workspace.agent_api import GitChanges
+from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
 from chatd.hands import HandsConfig, Rooms
-from chatd.store import held_builds
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool
+from chatd.store.workspace import build_leases
 from tests.support.front import Answer, Door, Front, Json, front_door
 from tests.support.streaming import env_with
 from tests.support.workspaces import agent_spec, hold, plant_template, wanted
@@ -36,7 +36,7 @@ class Told:
         self.ttl_s: str | None = None
         self.woken = 0
         self.bound_to: list[tuple[ChatId, WorkspaceId | None]] = []
-        self.wrong: Sequence[Problem] = ()
+        self.wrong: Sequence[FieldProblem] = ()
 
     def wake(self) -> None:
         self.woken += 1
@@ -44,7 +44,7 @@ class Told:
 
     async def problems(
         self, template: Template, spec: TemplateSpec, values: Mapping[str, str]
-    ) -> Sequence[Problem]:
+    ) -> Sequence[FieldProblem]:
         return self.wrong or await self._rooms.problems(template, spec, values)
 
     async def bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
@@ -85,12 +85,12 @@ def first_build(made: Json) -> Json:
 
 async def end_build(house: House, **agent: object) -> None:
     """Play the builder: the one build that waits ends well, with an agent if it is a start."""
-    [taken] = await held_builds.take(house.pool, wanted(hosts=(HERE,)))
+    [taken] = await build_leases.acquire_builds(house.pool, wanted(hosts=(HERE,)))
     starts = taken.build.transition == "start"
     columns: Json = {"isolation": "bwrap", "directory": "~/x", **agent}
     made = (agent_spec(taken.build.build_number, **columns),)
-    ended = held_builds.Ended(status="succeeded", agents=made if starts else ())
-    assert await held_builds.finish(house.pool, hold(taken.build), ended) is not None
+    ended = build_leases.BuildResult(status="succeeded", agents=made if starts else ())
+    assert await build_leases.finish_build(house.pool, hold(taken.build), ended) is not None
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from chatd.domain.states import State
+from chatd.domain.chat.states import State
 from tests.support.any_request import CASES, SEED, AnyRequest, operations
 from tests.support.front import CLEVER, FAST, Front
 from tests.support.seeds import Seed

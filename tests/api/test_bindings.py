@@ -6,10 +6,10 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.domain.hands import Context, Resource
 from chatd.domain.ids import WorkspaceId
-from chatd.domain.workspace import AgentId, BuildId
-from chatd.store import bindings, context_rows
+from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext
+from chatd.domain.workspace.entities import AgentId, BuildId
+from chatd.store.workspace import bindings
 from tests.api.rooms import House, end_build, first_build, id_of
 from tests.support.front import STRANGER, Json, saying
 from tests.support.listening import event_source
@@ -24,14 +24,18 @@ async def running(house: House) -> tuple[Json, AgentId]:
     return made, AgentId(id_of(seen.at("agents")[0]))
 
 
-def context(number: int, *resources: Resource) -> Context:
-    return Context(
+def context(number: int, *resources: ContextResource) -> WorkspaceContext:
+    return WorkspaceContext(
         version=number, hash=f"h{number}", directory="/x", os="linux", resources=resources
     )
 
 
-RULES = Resource(kind="instruction_file", source="/x/AGENTS.md", status="ok", content="s", size=1)
-HUGE = Resource(kind="instruction_file", source="/x/B.md", status="oversize", size=9, error="big")
+RULES = ContextResource(
+    kind="instruction_file", source="/x/AGENTS.md", status="ok", content="s", size=1
+)
+HUGE = ContextResource(
+    kind="instruction_file", source="/x/B.md", status="oversize", size=9, error="big"
+)
 
 
 async def test_a_chat_begins_in_a_workspace_and_is_moved_out_of_it(house: House) -> None:
@@ -63,7 +67,9 @@ async def test_another_workspace_forgets_whom_the_chat_talked_to(house: House) -
     row = (await house.ask("GET", f"/workspaces/{made['id']}")).json
     build = BuildId(id_of(first_build(row)))
     workspace = WorkspaceId(id_of(made))
-    await bindings.remember(house.pool, chat_id, workspace, build_id=build, agent_id=agent_id)
+    await bindings.save_bound_agent(
+        house.pool, chat_id, workspace, build_id=build, agent_id=agent_id
+    )
     seen = (await house.ask("GET", f"/chats/{chat_id}")).json
     assert (seen["build_id"], seen["agent_id"]) == (str(build), str(agent_id))
     assert (await house.ask("PATCH", f"/chats/{chat_id}", {"workspace_id": other["id"]})).status
@@ -137,7 +143,7 @@ async def test_a_chat_goes_by_what_it_has_pinned_until_it_pins_anew(house: House
     chat_id = await house.front.create(workspace_id=made["id"])
     path = f"/chats/{chat_id}"
     assert (await house.ask("PUT", f"{path}/context")).code == (409, "no_context")
-    await context_rows.put(house.pool, agent_id, context(1, RULES, HUGE), initial=True)
+    await bindings.save_context(house.pool, agent_id, context(1, RULES, HUGE), initial=True)
     pinned = await house.ask("PUT", f"{path}/context")
     assert pinned.status == 200, pinned.content
     found = msgspec.convert(pinned.json["context"], Json)
@@ -149,7 +155,7 @@ async def test_a_chat_goes_by_what_it_has_pinned_until_it_pins_anew(house: House
         "status": "ok",
         "size": 1,
     }
-    await context_rows.put(house.pool, agent_id, context(2, RULES), initial=False)
+    await bindings.save_context(house.pool, agent_id, context(2, RULES), initial=False)
     behind = msgspec.convert((await house.ask("GET", path)).json["context"], Json)
     assert (behind["dirty"], len(msgspec.convert(behind["resources"], list[Json]))) == (True, 2)
     anew = msgspec.convert((await house.ask("PUT", f"{path}/context")).json["context"], Json)

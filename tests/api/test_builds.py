@@ -4,22 +4,22 @@ import asyncio
 
 import pytest
 
-from chatd.store import build_logs, held_builds
-from chatd.store.build_logs import Line
+from chatd.store.workspace import build_leases
+from chatd.store.workspace.build_leases import BuildLogLine
 from tests.api.rooms import HERE, House, end_build, first_build
 from tests.support.front import Json
 from tests.support.listening import event_source
 from tests.support.workspaces import hold, wanted
 
 
-async def take(house: House) -> held_builds.Hold:
-    [taken] = await held_builds.take(house.pool, wanted(hosts=(HERE,)))
+async def take(house: House) -> build_leases.BuildLease:
+    [taken] = await build_leases.acquire_builds(house.pool, wanted(hosts=(HERE,)))
     return hold(taken.build)
 
 
-async def say(house: House, held: held_builds.Hold, *words: str) -> None:
-    lines = [Line(stage="seed", level="info", output=text) for text in words]
-    await build_logs.append(house.pool, held, lines)
+async def say(house: House, held: build_leases.BuildLease, *words: str) -> None:
+    lines = [BuildLogLine(stage="seed", level="info", output=text) for text in words]
+    await build_leases.append_log(house.pool, held, lines)
 
 
 async def test_a_workspace_is_stopped_started_and_deleted_by_builds(house: House) -> None:
@@ -116,7 +116,7 @@ async def test_a_build_that_waits_is_cancelled_at_once_and_one_that_runs_a_littl
     for _ in range(2):
         asked = await house.ask("POST", f"/builds/{second}/cancel")
         assert (asked.status, asked.json["status"]) == (200, "canceling")
-    await held_builds.finish(house.pool, held, held_builds.Ended(status="canceled"))
+    await build_leases.finish_build(house.pool, held, build_leases.BuildResult(status="canceled"))
     third = (await house.build(made, "start")).json["id"]
     await end_build(house)
     assert (await house.ask("POST", f"/builds/{third}/cancel")).code == (409, "build_ended")
@@ -130,7 +130,9 @@ async def test_what_a_build_has_said_comes_in_pages(house: House) -> None:
     assert (page["has_more"], page["ended"]) == (True, False)
     rest = await house.ask("GET", f"/builds/{build}/logs?after={page['next_after']}")
     assert [one["output"] for one in rest.at("logs")] == ["three"]
-    await held_builds.finish(house.pool, held, held_builds.Ended(status="failed", error="no"))
+    await build_leases.finish_build(
+        house.pool, held, build_leases.BuildResult(status="failed", error="no")
+    )
     last = (await house.ask("GET", f"/builds/{build}/logs?after={rest.json['next_after']}")).json
     assert last == {
         "logs": [],
@@ -154,8 +156,8 @@ async def test_a_build_is_followed_to_its_end_and_resumed_anywhere(house: House)
         await say(house, held, "three")
         assert (await source.json())["output"] == "three"
         await say(house, held, "four")
-        await held_builds.finish(
-            house.pool, held, held_builds.Ended(status="failed", error="broken")
+        await build_leases.finish_build(
+            house.pool, held, build_leases.BuildResult(status="failed", error="broken")
         )
         assert (await source.json())["output"] == "four"
         ended = await source.event()

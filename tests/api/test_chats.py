@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from chatd.domain.states import State
-from chatd.store import messages
+from chatd.domain.chat.states import State
+from chatd.store.chat import messages
 from tests.support.factories import CHAT, OWNER, WORKER
 from tests.support.front import CLEVER, FAST, Door, Front, Json, Slots, front_door, saying
 from tests.support.seeds import Seed
@@ -54,7 +54,7 @@ async def test_a_chat_keeps_all_that_it_was_made_with(front: Front) -> None:
     kept = (chat.model_config_id, chat.reasoning_effort, chat.mode)
     assert kept == (CLEVER.id, "high", "plan")
     assert b'"ask"' in bytes(chat.client_tools or b"")
-    rows = await messages.history(front.replica.pool, chat.id)
+    rows = await messages.load_history(front.replica.pool, chat.id)
     assert [(row.role, row.visibility) for row in rows] == [("system", "model"), ("user", "both")]
     assert rows[1].model_config_id == CLEVER.id
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chatd.domain.workspace import Endpoint
+from chatd.domain.workspace.entities import Endpoint
 from tests.agent.git.git_fixture import run_git as git
 from tests.api.rooms import House, end_build
 from tests.support.front import STRANGER, Front, Json

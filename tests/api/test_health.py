@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from chatd.store.pool import Pool
-from chatd.stream.watch import Watcher
+from chatd.stream.chat_list import ChatListSubscription
 from tests.support.front import ME, Door, Front, authorized, front_door, saying
 from tests.support.listening import event_source
 
@@ -78,7 +78,7 @@ async def test_a_bug_in_a_stream_ends_it_with_a_word(
     async def broken(_self: object) -> None:
         raise RuntimeError("the password is swordfish")
 
-    monkeypatch.setattr(Watcher, "next", broken)
+    monkeypatch.setattr(ChatListSubscription, "next", broken)
     async with event_source(front, "/events") as source:
         block = await source.event()
     assert block is not None

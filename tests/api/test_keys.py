@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from chatd.domain.states import State
-from chatd.store import messages
+from chatd.domain.chat.states import State
+from chatd.store.chat import messages
 from tests.support.factories import CHAT
 from tests.support.front import STRANGER, Answer, Front, saying
 from tests.support.seeds import Seed
@@ -76,7 +76,7 @@ async def test_a_repeated_message_that_has_gone_on_is_still_known(front: Front) 
     again = await keyed(front, SEND, "later", "k")
     assert (again.status, again.json["queued"], again.json["queue_id"]) == (200, True, 1)
     assert "queued_message" not in again.json
-    history = await messages.history(front.replica.pool, CHAT)
+    history = await messages.load_history(front.replica.pool, CHAT)
     assert sum("later" in str(row.content) for row in history) == 1
 
 

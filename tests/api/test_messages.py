@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from chatd.domain.change import Change
-from chatd.domain.chat import MAX_QUEUED, Chat
-from chatd.domain.commands import WhenBusy
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import WhenBusy
+from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Chat
+from chatd.domain.chat.states import State
+from chatd.domain.chat.worker_transitions import acquire, finish_turn
 from chatd.domain.ids import MessageId
-from chatd.domain.states import State
-from chatd.domain.worker_moves import acquire, finish_turn
-from chatd.store import messages
+from chatd.store.chat import messages
 from tests.support.factories import CHAT, WORKER, draft, text
 from tests.support.front import CLEVER, STRANGER, Door, Front, Json, front_door, saying
 from tests.support.seeds import Seed, step
@@ -87,7 +87,7 @@ async def test_a_sender_may_rather_be_refused_than_wait(front: Front) -> None:
 
 @pytest.mark.covers("O27")
 async def test_a_full_queue_takes_no_more(front: Front) -> None:
-    before = await plant_in(front.replica.pool, Seed(state=State.R1, plain=MAX_QUEUED))
+    before = await plant_in(front.replica.pool, Seed(state=State.R1, plain=MAX_QUEUED_MESSAGES))
     refused = await front.ask("POST", SEND, saying("one more"))
     assert refused.code == (429, "queue_full")
     assert await front.chat(CHAT) == before
@@ -137,7 +137,7 @@ async def _talk(front: Front, turns: int) -> list[int]:
         await front.ask("POST", SEND, saying(f"question {number}"))
         await front.act(CHAT, lambda chat: acquire(chat, WORKER))
         await front.act(CHAT, _answered)
-    rows = await messages.history(front.replica.pool, CHAT)
+    rows = await messages.load_history(front.replica.pool, CHAT)
     return [row.id for row in rows if row.visibility != "model"]
 
 
@@ -178,7 +178,7 @@ async def test_an_edit_replaces_a_message_and_all_after_it(front: Front, state: 
     edited = await front.ask("PATCH", f"{SEND}/2", saying("first, but better"))
     assert edited.status == 200
     assert words(edited.json["message"]) == "first, but better"
-    rows = await messages.history(front.replica.pool, CHAT)
+    rows = await messages.load_history(front.replica.pool, CHAT)
     assert [(row.id, row.role) for row in rows] == [
         (1, "system"),
         (edited.json["message_id"], "user"),
@@ -196,7 +196,7 @@ async def test_only_my_own_messages_can_be_edited(front: Front) -> None:
     assert (await front.ask("PATCH", f"{SEND}/99", saying("x"))).code == (404, "not_found")
     unknown = await front.ask("PATCH", f"{SEND}/2", saying("x", contents=[]))
     assert (unknown.status, unknown.field) == (400, "contents")
-    assert MessageId(3) in [row.id for row in await messages.history(front.replica.pool, CHAT)]
+    assert MessageId(3) in [row.id for row in await messages.load_history(front.replica.pool, CHAT)]
 
 
 # Tool results

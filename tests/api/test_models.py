@@ -7,11 +7,11 @@ from uuid import UUID
 import pytest
 
 from chatd.clock import SystemClock
-from chatd.domain.failures import ModelFailed
 from chatd.domain.ids import ModelConfigId
-from chatd.models import Catalogue, directory
+from chatd.domain.model.failures import ModelError
+from chatd.model_directory import ModelDirectory, build_registry
 from chatd.settings.tree import ModelEntry, PriceEntry, ProviderEntry, Settings
-from chatd.store import models
+from chatd.store import model_configs
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.front import CLEVER, FAST, RETIRED, Front, saying
@@ -31,13 +31,13 @@ def catalogue(
     *entries: ModelEntry,
     providers: tuple[ProviderEntry, ...] = (HOUSE,),
     clock: FakeClock | None = None,
-) -> Catalogue:
+) -> ModelDirectory:
     settings = Settings(data_dir=Path("/nowhere"), providers=providers, models=entries)
     at = clock or SystemClock()
-    return Catalogue(directory(settings, {}, at), env_with(at))
+    return ModelDirectory(build_registry(settings, {}, at), env_with(at))
 
 
-async def names(known: Catalogue) -> list[str]:
+async def names(known: ModelDirectory) -> list[str]:
     return [one.config.name for one in await known.all() if one.enabled]
 
 
@@ -87,7 +87,7 @@ async def test_what_is_not_declared_any_more_is_switched_off_and_keeps_its_name_
         "demo": True,
         "house": False,
     }
-    with pytest.raises(ModelFailed, match="not configured any more"):
+    with pytest.raises(ModelError, match="not configured any more"):
         await after.choose(small.config.id)
     again = catalogue(SMALL)
     await again.declare(pool)
@@ -98,9 +98,12 @@ async def test_what_is_not_declared_any_more_is_switched_off_and_keeps_its_name_
 
 async def test_declaring_the_same_again_changes_nothing(pool: Pool) -> None:
     await catalogue(SMALL, BIG).declare(pool)
-    before = (await models.models(pool), await models.providers(pool))
+    before = (await model_configs.list_models(pool), await model_configs.list_providers(pool))
     await catalogue(SMALL, BIG).declare(pool)
-    assert (await models.models(pool), await models.providers(pool)) == before
+    assert (
+        await model_configs.list_models(pool),
+        await model_configs.list_providers(pool),
+    ) == before
 
 
 async def test_replicas_that_start_together_with_other_settings_do_not_fight(pool: Pool) -> None:
@@ -109,10 +112,10 @@ async def test_replicas_that_start_together_with_other_settings_do_not_fight(poo
     async with asyncio.TaskGroup() as group:
         for one in several:
             group.create_task(one.declare(pool))
-    enabled = [one.config.name for one in await models.models(pool) if one.enabled]
+    enabled = [one.config.name for one in await model_configs.list_models(pool) if one.enabled]
     assert enabled in (["big", "small", "demo"], ["big", "demo"], ["demo"])
     await catalogue(SMALL).declare(pool)
-    assert [one.config.name for one in await models.models(pool) if one.enabled] == [
+    assert [one.config.name for one in await model_configs.list_models(pool) if one.enabled] == [
         "small",
         "demo",
     ]
@@ -139,15 +142,15 @@ async def test_a_model_that_another_replica_declared_is_known_here(pool: Pool) -
 
 async def test_a_model_whose_provider_is_not_declared_here_says_so(pool: Pool) -> None:
     await catalogue(SMALL).declare(pool)
-    small = (await models.models(pool))[0]
+    small = (await model_configs.list_models(pool))[0]
     elsewhere = catalogue(providers=())
-    with pytest.raises(ModelFailed, match="not configured any more"):
+    with pytest.raises(ModelError, match="not configured any more"):
         await elsewhere.choose(small.config.id)
     await elsewhere.declare(pool)
     await catalogue(SMALL).declare(pool)
     unheard = ModelConfigId(UUID(int=9))
     assert await elsewhere.get(unheard) is None  # reads the list again
-    with pytest.raises(ModelFailed, match="provider of the model small is not configured on"):
+    with pytest.raises(ModelError, match="provider of the model small is not configured on"):
         await elsewhere.choose(small.config.id)
 
 

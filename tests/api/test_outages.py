@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from chatd.domain.states import State
-from chatd.store import chats, messages
+from chatd.domain.chat.states import State
+from chatd.store.chat import chats, messages
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
@@ -42,7 +42,7 @@ async def test_a_request_waits_for_a_database_that_comes_back(
         proxy.refuse(new=False)
         await clock.pass_over("request_retry")
     assert sending.result().status == 200
-    rows = await messages.history(pool, CHAT)
+    rows = await messages.load_history(pool, CHAT)
     assert sum("still there?" in str(row.content) for row in rows) == 1
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.domain.states import State
+from chatd.domain.chat.states import State
 from tests.support.factories import CHAT
 from tests.support.front import CLEVER, Answer, Front, saying
 from tests.support.seeds import Seed

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from chatd.api.call import LARGE_BODY, SMALL_BODY
-from chatd.domain.states import State
+from chatd.domain.chat.states import State
 from tests.support.factories import CHAT
 from tests.support.front import CLEVER, ME, STRANGER, Front, Json, saying
 from tests.support.seeds import Seed

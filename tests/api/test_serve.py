@@ -8,7 +8,7 @@ import pytest
 
 from chatd.api.doors import Limits
 from chatd.api.serve import Bound, CannotListen, Patience, serve
-from chatd.store import chats
+from chatd.store.chat import chats
 from chatd.store.pool import Pool
 from tests.support.eventually import eventually
 from tests.support.front import ME, Door, Front, front_door

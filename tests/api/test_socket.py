@@ -11,9 +11,9 @@ import pytest
 
 from chatd.api.call import Message, Scope
 from chatd.api.doors import Limits
+from chatd.domain.chat.states import State
+from chatd.domain.chat.worker_transitions import acquire
 from chatd.domain.ids import ChatId
-from chatd.domain.states import State
-from chatd.domain.worker_moves import acquire
 from tests.support.client_state import ClientState
 from tests.support.factories import CHAT, WORKER
 from tests.support.front import ME, STRANGER, Door, Front, Json, authorized, front_door, saying
@@ -270,7 +270,7 @@ async def test_a_chat_that_is_gone_ends_its_topic_and_no_other(front: Front) -> 
         await mine.subscribe(topic(chat_id))
         await mine.until("version")
         await front.replica.pool.execute("DELETE FROM chats")
-        front.replica.feeds.everything_is_dirty()
+        front.replica.feeds.mark_all_dirty()
         ended = await mine.next()
         assert (ended["type"], ended["code"]) == ("unsubscribed", "not_found")
         await mine.subscribe("chats")

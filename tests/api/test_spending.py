@@ -7,17 +7,17 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from chatd.api.application import build
+from chatd.domain.chat.messages import TokenUsage, UsageEntry
+from chatd.domain.chat.states import State
 from chatd.domain.ids import ChatId
-from chatd.domain.messages import Usage, UsageEntry
-from chatd.domain.states import State
 from chatd.engine.spend_guard import OwnerBudget, SpendGuard, SpendLimit
-from chatd.store import usage
+from chatd.store.chat import usage
 from tests.support.factories import CHAT
 from tests.support.front import STRANGER, Answer, Front, listening, saying
 from tests.support.seeds import Seed
 from tests.support.store import plant_in
 
-PAID = UsageEntry(kind="turn", provider="acme", model="fast-1", usage=Usage(), cost_micros=5)
+PAID = UsageEntry(kind="turn", provider="acme", model="fast-1", usage=TokenUsage(), cost_micros=5)
 TOO_MUCH = (409, "usage_limit_exceeded")
 KEY = {"Idempotency-Key": "k"}
 
@@ -50,7 +50,7 @@ async def test_whoever_has_spent_the_limit_is_told_so_and_nothing_is_written(
     made = await limited.ask("POST", "/chats", saying("hello"), headers=KEY)
     first = await send(limited, CHAT)
     assert (made.status, first.status) == (201, 200)
-    await usage.book(limited.replica.pool, await limited.chat(CHAT), PAID)
+    await usage.insert_usage(limited.replica.pool, await limited.chat(CHAT), PAID)
     before = await limited.chat(CHAT)
     refused = await limited.ask("POST", "/chats", saying("hello"))
     assert refused.code == TOO_MUCH
@@ -69,7 +69,7 @@ async def test_what_was_granted_is_answered_again_and_strangers_learn_nothing(
     await plant_in(limited.replica.pool, Seed(state=State.W))
     made = await limited.ask("POST", "/chats", saying("hello"), headers=KEY)
     first = await send(limited, CHAT)
-    await usage.book(limited.replica.pool, await limited.chat(CHAT), PAID)
+    await usage.insert_usage(limited.replica.pool, await limited.chat(CHAT), PAID)
     again = await limited.ask("POST", "/chats", saying("hello"), headers=KEY)
     assert (again.status, again.json["id"]) == (201, made.json["id"])
     repeated = await send(limited, CHAT)

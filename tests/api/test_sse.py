@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from chatd.api.doors import Limits
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat, Episode
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.row import Chat, Episode
+from chatd.domain.chat.states import State
+from chatd.domain.chat.worker_transitions import acquire, finish_turn
 from chatd.domain.ids import ChatId
-from chatd.domain.parts import Text
-from chatd.domain.states import State
-from chatd.domain.worker_moves import acquire, finish_turn
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT, WORKER, draft, text
@@ -60,7 +60,7 @@ async def test_live_parts_reach_the_viewer_before_they_are_committed(front: Fron
         await watcher.watch(source, reached(chat.snapshot_version))
         recorder = front.replica.record(chat)
         for word in ("Once ", "upon\n", "a time"):
-            recorder.add("assistant", [Text(text=word)])
+            recorder.add("assistant", [TextPart(text=word)])
         await watcher.watch(source, lambda seen: seen.preview == "Once upon\na time")
         assert watcher.state.episode == (Episode.of(chat).history_version, chat.attempt)
         done = await front.act(chat_id, answered("Once upon\na time"))

@@ -5,8 +5,14 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.domain.workspace import GitSeed, Limits, Option, Parameter, TemplateSpec
-from chatd.store import templates
+from chatd.domain.workspace.entities import (
+    GitSeed,
+    Parameter,
+    ParameterOption,
+    ResourceLimits,
+    TemplateSpec,
+)
+from chatd.store.workspace import templates
 from tests.api.rooms import House
 from tests.support.workspaces import TEMPLATE, template, version
 
@@ -14,23 +20,25 @@ SPEC = TemplateSpec(
     seed=GitSeed(url="https://me:hidden-password@example.org/x.git"),
     env={"TOKEN": "hidden-value", "A": "b"},
     startup_script="curl -H hidden-header",
-    limits=Limits(memory_bytes=1024),
+    limits=ResourceLimits(memory_bytes=1024),
     network="full",
     directory="src",
 )
 SIZE = Parameter(name="size", type="number", required=True, min=1, max=9, options=())
-FLAVOUR = Parameter(name="flavour", default="plain", options=(Option(name="P", value="plain"),))
+FLAVOUR = Parameter(
+    name="flavour", default="plain", options=(ParameterOption(name="P", value="plain"),)
+)
 
 
 async def test_a_template_shows_what_it_asks_for_and_hides_what_it_knows(house: House) -> None:
-    with_spec = templates.Put(
+    with_spec = templates.TemplateUpsert(
         template=template(description="Made to be looked at."),
         version=version(id=UUID(int=0x7E2), spec=SPEC, readme="# Hi", parameters=(SIZE, FLAVOUR)),
     )
     put = msgspec.structs.replace(
         with_spec, template=template(active_version_id=with_spec.version.id)
     )
-    assert await templates.put(house.pool, put) is not None
+    assert await templates.upsert_template(house.pool, put) is not None
     (listed,) = (await house.ask("GET", "/templates")).items
     assert (listed["name"], listed["id"]) == ("scratch", str(TEMPLATE))
     shown = await house.ask("GET", f"/templates/{TEMPLATE}")

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.workspace import AgentId, Parameter, Problem, Pulse, VersionId
-from chatd.store import agents, templates
+from chatd.domain.workspace.entities import AgentHealth, AgentId, FieldProblem, Parameter, VersionId
+from chatd.store.workspace import agents, templates
 from tests.api.rooms import House, end_build, first_build, id_of
 from tests.support.front import STRANGER, Front, Json
 from tests.support.workspaces import TEMPLATE, plant_template, template, version
@@ -19,8 +19,8 @@ PARAMETERS = VersionId(UUID(int=0x7E3))
 
 async def ask_parameters(house: House) -> None:
     row = version(id=PARAMETERS, parameters=(SIZE, FIXED))
-    put = templates.Put(template=template(active_version_id=PARAMETERS), version=row)
-    assert await templates.put(house.pool, put) is not None
+    put = templates.TemplateUpsert(template=template(active_version_id=PARAMETERS), version=row)
+    assert await templates.upsert_template(house.pool, put) is not None
 
 
 async def test_a_workspace_is_made_with_its_first_build_and_shown_as_it_becomes(
@@ -46,8 +46,8 @@ async def test_a_workspace_is_made_with_its_first_build_and_shown_as_it_becomes(
     assert (seen.json["isolation"], seen.json["directory"]) == ("bwrap", "~/x")
     assert not {"endpoints", "boot_id"} & agent.keys()
 
-    heard = {AgentId(id_of(agent)): Pulse(boot_id="b", directory="/home/dev/x")}
-    await agents.heard(house.pool, heard)
+    heard = {AgentId(id_of(agent)): AgentHealth(boot_id="b", directory="/home/dev/x")}
+    await agents.record_healthy(house.pool, heard)
     seen = await house.ask("GET", path)
     assert seen.at("agents")[0]["status"] == "connected"
     assert seen.json["directory"] == "/home/dev/x"
@@ -147,7 +147,10 @@ async def test_a_workspace_is_not_made_with_anything_wrong(
 
 
 async def test_what_the_backend_finds_wrong_is_told_field_by_field(house: House) -> None:
-    house.told.wrong = [Problem(field="a", detail="no"), Problem(field="b", detail="neither")]
+    house.told.wrong = [
+        FieldProblem(field="a", detail="no"),
+        FieldProblem(field="b", detail="neither"),
+    ]
     refused = await house.ask("POST", "/workspaces", {"template": "scratch"})
     assert refused.code == (400, "invalid_input")
     assert [one["field"] for one in refused.at("validations")] == ["parameters.a", "parameters.b"]
@@ -164,7 +167,7 @@ async def test_a_name_of_ones_own_is_taken_once(house: House) -> None:
 
 
 async def test_a_template_that_is_not_offered_any_more_makes_nothing(house: House) -> None:
-    await templates.retire(house.pool, "user", [])
+    await templates.deprecate_missing(house.pool, "user", [])
     refused = await house.ask("POST", "/workspaces", {"template": "scratch"})
     assert refused.field == "template"
 

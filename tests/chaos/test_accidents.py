@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from chatd.engine.tool_runner import UNKNOWN_OUTCOME_OUTPUT
-from chatd.store import chats
+from chatd.store.chat import chats
 from tests.support.accidents import Stage, a_stage
 from tests.support.proxy import proxy_to
 from tests.support.replica_process import DieAt

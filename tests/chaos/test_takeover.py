@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from chatd.domain.events import MessageEvent, PreviewReset
+from chatd.domain.chat.events import MessageEvent, PreviewReset
 from tests.support.accidents import a_stage
 from tests.support.crash import mortal_server
 from tests.support.streaming import Client, shows

@@ -30,7 +30,7 @@ from chatd.settings.tree import (
     Settings,
     Workspaces,
 )
-from chatd.store import migrate
+from chatd.store import migrator
 from tests.support.clock import FakeClock
 from tests.support.database import scratch_space
 from tests.support.eventually import eventually
@@ -113,7 +113,7 @@ async def test_a_fresh_server_answers_with_the_demo_model_and_leaves_nothing_run
         async with client_of(url, token) as client:
             assert await answered(client, await begun(client, "fast: hello"))
         assert await stopped(process, signal.SIGTERM) == (0, b"Stopped.\n")
-    count = len(migrate.load(migrate.packaged()))
+    count = len(migrator.load_migrations(migrator.packaged_migrations()))
     assert told_of(first) == [
         f"  data      {data_dir}",
         f"  database  embedded PostgreSQL, {count} migrations applied",
@@ -206,10 +206,10 @@ async def test_while_it_drains_the_port_stays_open_and_nothing_new_is_begun(
     dsn: str, tmp_path: Path
 ) -> None:
     stop = asyncio.Event()
-    ready: asyncio.Future[app.Ready] = asyncio.get_running_loop().create_future()
+    ready: asyncio.Future[app.ReadyInfo] = asyncio.get_running_loop().create_future()
     running: list[int] = []
     settings = plain_settings(dsn, tmp_path)
-    told = app.Told(ready=ready.set_result, stopping=running.append)
+    told = app.LifecycleCallbacks(ready=ready.set_result, stopping=running.append)
     env = {"CHATD_ADMIN_TOKEN": TOKEN}
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         serving = group.create_task(
@@ -242,13 +242,13 @@ async def test_while_it_drains_the_port_stays_open_and_nothing_new_is_begun(
 async def test_limits_of_the_settings_hold(dsn: str, tmp_path: Path) -> None:
     """One chat runs at a time, and the first whole answer spends all there is."""
     stop = asyncio.Event()
-    ready: asyncio.Future[app.Ready] = asyncio.get_running_loop().create_future()
+    ready: asyncio.Future[app.ReadyInfo] = asyncio.get_running_loop().create_future()
     dear = ModelEntry(
         name="dear", provider="demo", model="demo", prices=PriceEntry(input=1, output=10**6)
     )
     limits = Limits(running_per_user=1, spend_micros=1, spend_period="day")
     settings = replace(plain_settings(dsn, tmp_path), limits=limits, models=(dear,))
-    told = app.Told(ready=ready.set_result)
+    told = app.LifecycleCallbacks(ready=ready.set_result)
     env = {"CHATD_ADMIN_TOKEN": TOKEN}
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(app.serve(settings, env, clock=SystemClock(), stop=stop, told=told))
@@ -347,7 +347,9 @@ def test_migrate_says_what_is_pending_and_does_it_once(
         ran = CliRunner().invoke(command_line, ("migrate", command, *at))
         return ran.exit_code, ran.output
 
-    files = [migration.file for migration in migrate.load(migrate.packaged())]
+    files = [
+        migration.file for migration in migrator.load_migrations(migrator.packaged_migrations())
+    ]
     assert said("check") == (3, "".join(f"pending {file}\n" for file in files))
     assert said("up") == (0, "".join(f"applied {file}\n" for file in files))
     assert said("up") == (0, "up to date\n")
@@ -387,7 +389,11 @@ async def test_a_database_that_was_killed_is_brought_back(data_dir: Path) -> Non
     async with asyncio.timeout(50), asyncio.TaskGroup() as group:
         group.create_task(
             app.serve(
-                settings, {}, clock=clock, stop=stop, told=app.Told(ready=lambda _: ready.set())
+                settings,
+                {},
+                clock=clock,
+                stop=stop,
+                told=app.LifecycleCallbacks(ready=lambda _: ready.set()),
             )
         )
         await ready.wait()
@@ -397,6 +403,6 @@ async def test_a_database_that_was_killed_is_brought_back(data_dir: Path) -> Non
         await clock.pass_over("database_watch")
         await clock.asleep_on("database_watch", within_s=40)
         dsn = f"postgresql://chatd@/chatd?host={socket_dir}&port={port}"
-        assert not (await migrate.check(dsn)).behind
+        assert not (await migrator.check(dsn)).behind
         stop.set()
     assert not pid_file(data_dir).exists()

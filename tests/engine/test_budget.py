@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from chatd.domain.chat import Chat, ChatError
+from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
 from chatd.engine.spend_guard import OwnerBudget, Period, SpendGuard, SpendLimit, period_start

@@ -2,10 +2,10 @@
 
 import pytest
 
-from chatd.domain import user_moves
-from chatd.domain.commands import EditMessage
+from chatd.domain.chat import user_transitions
+from chatd.domain.chat.commands import EditMessage
 from chatd.domain.errors import ChatBusy
-from chatd.store import messages
+from chatd.store.chat import messages
 from tests.support.house import a_house
 from tests.support.providers.server import Gate
 from tests.support.tools import GatedTool
@@ -70,10 +70,10 @@ async def test_an_edit_fences_the_running_answer_off(dsn: str) -> None:
         house.says("answer to the new")
         chat_id = await house.create("old")
         await gate.reached.wait()
-        target = (await messages.history(house.replica.database.pool, chat_id))[0]
+        target = (await messages.load_history(house.replica.database.pool, chat_id))[0]
         edit = EditMessage(target=target, prompt=house.prompt("new"))
         with house.replica.worker.reserve_slot(root=True) as free:
-            await house.move(chat_id, lambda chat: user_moves.edit_message(chat, edit, free))
+            await house.move(chat_id, lambda chat: user_transitions.edit_message(chat, edit, free))
         gate.open()
         await house.rests(chat_id, epoch=2)
         assert await house.transcript(chat_id) == ["user: new", "assistant: answer to the new"]

@@ -8,15 +8,15 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from chatd.domain.change import NOT_ANSWERED
-from chatd.domain.chat import Chat
-from chatd.domain.hint import Hint
+from chatd.domain.chat.change import INTERRUPTED_CALL_TEXT
+from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.ports import Tool
-from chatd.domain.prompt_text import Instructions
+from chatd.domain.prompt.instructions import Instructions
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
-from chatd.store import migrate, tool_runs
-from chatd.store.apply import STEP
+from chatd.store import migrator
+from chatd.store.chat import idempotency
+from chatd.store.chat.apply import APPLY_STEP
 from tests.support.clock import FakeClock
 from tests.support.database import OwnServer
 from tests.support.eventually import eventually
@@ -80,7 +80,7 @@ async def test_an_answer_whose_commit_was_not_confirmed_is_there_once(
     dsn: str, proxy: Proxy
 ) -> None:
     async with far_away(dsn, proxy) as (house, other, line):
-        line.swallows(STEP.text)
+        line.swallows(APPLY_STEP.text)
         house.says("once")
         chat_id = await house.create("go")
         await other.until(chat_id, "W")
@@ -98,7 +98,7 @@ async def test_a_step_whose_commit_was_not_confirmed_is_followed_by_the_next(
     dsn: str, proxy: Proxy
 ) -> None:
     async with far_away(dsn, proxy, GatedTool()) as (house, other, line):
-        line.swallows(STEP.text)
+        line.swallows(APPLY_STEP.text)
         house.calls(("c1", "echo", "{}"))
         house.says("done")
         chat_id = await house.create("go")
@@ -119,7 +119,7 @@ async def test_a_stop_after_a_commit_that_was_not_confirmed_doubles_nothing(
     dsn: str, proxy: Proxy
 ) -> None:
     async with far_away(dsn, proxy, GatedTool()) as (house, other, line):
-        line.swallows(STEP.text)
+        line.swallows(APPLY_STEP.text)
         house.calls(("c1", "echo", "{}"))
         chat_id = await house.create("go")
         await until_version(other, chat_id, 2)
@@ -129,7 +129,7 @@ async def test_a_stop_after_a_commit_that_was_not_confirmed_doubles_nothing(
         assert await other.transcript(chat_id) == [
             "user: go",
             "assistant: echo(c1)",
-            f"tool: error(c1) {{'error': {NOT_ANSWERED!r}}}",
+            f"tool: error(c1) {{'error': {INTERRUPTED_CALL_TEXT!r}}}",
         ]
 
 
@@ -145,7 +145,7 @@ async def test_a_mark_whose_write_was_not_confirmed_is_known_for_ones_own(
     """Else a tool that never ran would be reported as one that may have."""
     tool = GatedTool(effect="once")
     async with far_away(dsn, proxy, tool) as (house, other, line):
-        line.swallows(tool_runs.START)
+        line.swallows(idempotency.START)
         house.calls(("c1", "echo", "{}"))
         house.says("done")
         chat_id = await house.create("go")
@@ -164,7 +164,7 @@ async def test_a_mark_whose_write_was_not_confirmed_is_known_for_ones_own(
 @pytest.mark.promise("P1")
 async def test_a_restart_of_the_database_costs_no_answer(own_server: OwnServer) -> None:
     gate = Gate()
-    await migrate.up(own_server.dsn)
+    await migrator.up(own_server.dsn)
     async with a_house(own_server.dsn) as house:
         house.says("all ", gate, "of it")
         chat_id = await house.create("go")

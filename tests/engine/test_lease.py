@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from chatd.domain.lease import LEASE_S, NO_NEW_WORK_S
+from chatd.domain.lease import LEASE_TTL_S, NO_NEW_WORK_AFTER_S
 from chatd.engine.lease import WorkerLease
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
@@ -41,7 +41,7 @@ async def test_with_an_old_lease_no_model_is_called(
         house.says("after the break")
         chat_id = await house.create("go")
         await gate.reached.wait()
-        house.replica.lease.renew(clock.monotonic() - NO_NEW_WORK_S)
+        house.replica.lease.renew(clock.monotonic() - NO_NEW_WORK_AFTER_S)
         with house.replica.worker.reserve_slot(root=True) as free:
             assert free is None
         gate.open()
@@ -65,7 +65,7 @@ async def test_with_a_lost_lease_everything_stops_and_goes_on_when_it_is_back(
         house.says("half", gate)
         chat_id = await house.create("go")
         await gate.reached.wait()
-        await cut_off(house, proxy, clock, LEASE_S)
+        await cut_off(house, proxy, clock, LEASE_TTL_S)
         await house.events.wait("lease_lost")
         await house.events.wait("runner_left", chat_id=chat_id)
         await api.requests[0].disconnected.wait()
@@ -98,7 +98,7 @@ async def test_a_lease_is_as_old_as_the_question_not_the_answer(clock: FakeClock
     lease = WorkerLease(clock)
     assert lease.health == "no_new_work"
     asked = clock.monotonic()
-    clock.advance(NO_NEW_WORK_S)
+    clock.advance(NO_NEW_WORK_AFTER_S)
     lease.renew(asked)
     assert lease.health == "no_new_work"
 

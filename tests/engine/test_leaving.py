@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from chatd.domain import user_moves
+from chatd.domain.chat import user_transitions
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from tests.support.eventually import eventually
@@ -100,7 +100,7 @@ async def test_a_message_that_comes_while_leaving_is_not_kept(dsn: str) -> None:
             assert free is not None
             leaving = house.leaves()
             await house.events.wait("drain_started")
-            change = user_moves.create(command, free)
+            change = user_transitions.create(command, free)
             await house.replica.transactor.create(change, change_id())
         await house.until(command.id, "P0")
         gate.open()

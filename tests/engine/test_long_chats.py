@@ -5,10 +5,10 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.chat import Chat
+from chatd.domain.answer.tool_output import ToolOutput
+from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import ToolContext
-from chatd.domain.tool_output import ToolOutput
 from chatd.store.pool import Pool
 from tests.support.house import House, a_house
 from tests.support.streaming import Client

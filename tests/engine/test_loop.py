@@ -5,12 +5,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.change import NOT_ANSWERED
-from chatd.domain.messages import Draft
-from chatd.domain.parts import Text
-from chatd.domain.prompt_text import Instructions
+from chatd.domain.chat.change import INTERRUPTED_CALL_TEXT
+from chatd.domain.chat.messages import Draft
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.prompt.instructions import Instructions
 from chatd.engine.worker import WorkerConfig
-from chatd.store import messages
+from chatd.store.chat import messages
 from tests.support.clock import FakeClock
 from tests.support.house import a_house, a_house_with
 from tests.support.providers.anthropic import FakeAnthropic, event
@@ -22,7 +22,7 @@ HASTY = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.1)
 
 
 def system(text: str) -> Draft:
-    return Draft(role="system", content=(Text(text=text),))
+    return Draft(role="system", content=(TextPart(text=text),))
 
 
 @pytest.mark.covers("loop-30")
@@ -45,7 +45,7 @@ async def test_the_model_is_offered_the_tools_there_are_and_its_cache_is_marked(
         turns = _list(request["messages"])
         assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
         assert [_marked(_list(turn["content"])[-1]) for turn in turns] == [False, True, True]
-        answer = (await messages.history(house.pool, chat_id))[-1]
+        answer = (await messages.load_history(house.pool, chat_id))[-1]
         assert answer.usage is not None
         assert answer.usage.context_limit == 4096
 
@@ -86,8 +86,8 @@ async def test_a_search_of_the_provider_that_never_ended_is_not_kept(dsn: str) -
         )
         chat_id = await house.create("look it up")
         await house.rests(chat_id, epoch=1)
-        answer = (await messages.history(house.pool, chat_id))[-1]
-        assert [type(part) for part in answer.content] == [Text]
+        answer = (await messages.load_history(house.pool, chat_id))[-1]
+        assert [type(part) for part in answer.content] == [TextPart]
 
 
 @pytest.mark.promise("P4")
@@ -106,7 +106,7 @@ async def test_a_step_that_is_stopped_keeps_its_words_and_answers_its_half_said_
         assert await house.transcript(chat_id) == [
             "user: hello",
             "assistant: partial output echo(c1)",
-            f"tool: error(c1) {{'error': {NOT_ANSWERED!r}}}",
+            f"tool: error(c1) {{'error': {INTERRUPTED_CALL_TEXT!r}}}",
         ]
 
 

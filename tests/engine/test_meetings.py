@@ -7,14 +7,14 @@ from collections.abc import Coroutine
 import pytest
 from msgspec import Raw
 
-from chatd.domain import queue_moves, user_moves
-from chatd.domain.chat import MAX_QUEUED, Chat
-from chatd.domain.commands import EditMessage
+from chatd.domain.chat import queue_transitions, user_transitions
+from chatd.domain.chat.commands import EditMessage
+from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Chat
 from chatd.domain.errors import ChatdError, NotFound, QueueFull, RequestError
 from chatd.domain.ids import ChatId, MessageId, QueueId
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
-from chatd.store.transact import Operation
+from chatd.store.chat.transactor import Operation
 from tests.support.eventually import eventually
 from tests.support.house import House, a_house, a_house_with, change_id
 from tests.support.providers.openai_chat import FakeCompatible
@@ -44,7 +44,7 @@ async def edit(house: House, chat_id: ChatId, message: int, text: str) -> Chat:
                 chat_id=chat_id,
                 change_id=change_id(),
                 message_id=MessageId(message),
-                decide=lambda loaded: user_moves.edit_message(
+                decide=lambda loaded: user_transitions.edit_message(
                     loaded.chat, EditMessage(target=loaded.target, prompt=house.prompt(text)), free
                 ),
             )
@@ -99,7 +99,7 @@ async def take_out(house: House, chat_id: ChatId, item: int) -> Chat:
             chat_id=chat_id,
             change_id=change_id(),
             with_queue=True,
-            decide=lambda loaded: queue_moves.delete_queued(
+            decide=lambda loaded: queue_transitions.delete_queued(
                 loaded.chat, loaded.queue, QueueId(item)
             ),
         )
@@ -140,12 +140,12 @@ async def test_of_two_who_want_the_last_place_in_the_queue_one_is_refused(dsn: s
         house.says("busy", gate)
         chat_id = await house.create("go")
         await gate.reached.wait()
-        for number in range(MAX_QUEUED - 1):
+        for number in range(MAX_QUEUED_MESSAGES - 1):
             await house.send(chat_id, f"{number}")
         sends = (house.send(chat_id, text) for text in ("one", "two"))
         done = await asyncio.gather(*(outcome(each) for each in sends))
         assert sorted(isinstance(each, QueueFull) for each in done) == [False, True]
-        assert (await house.chat(chat_id)).queue_len == MAX_QUEUED
+        assert (await house.chat(chat_id)).queue_len == MAX_QUEUED_MESSAGES
         await house.archive(chat_id)
         gate.open()
         await house.rests(chat_id)

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from chatd.domain.chat import Chat, ChatError
+from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.ids import ChatId
-from chatd.domain.titles import fallback_title
-from chatd.store import chats
+from chatd.domain.prompt.titles import fallback_title
+from chatd.store.chat import chats
 from tests.support.house import House, a_house_with
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate, Recorded, Reply

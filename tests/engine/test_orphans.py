@@ -5,19 +5,19 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain import user_moves
-from chatd.domain.chat import MAX_ORPHANED
+from chatd.domain.chat import user_transitions
+from chatd.domain.chat.row import MAX_WORKER_DEATHS
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
 from chatd.engine.chat_reaper import ChatReaper
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
-from chatd.store import chats, workers
+from chatd.store.chat import chats, workers
+from chatd.store.chat.transactor import Transactor
+from chatd.store.chat.workers import HeartbeatResult
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from chatd.store.transact import Transactor
-from chatd.store.workers import Heard
 from tests.support.clock import FakeClock
 from tests.support.factories import AT, WORKER
 from tests.support.house import Events, House, a_house, a_house_with, change_id, wound
@@ -36,7 +36,7 @@ async def die_with(house: House, chat_id: ChatId, crashes: int = 0) -> None:
         """INSERT INTO chat_workers (worker_id, lock_key, renewed_at, lease_until)
            VALUES ($1, $2, now() - interval '1 h', now() - interval '1 h')""",
         ghost,
-        workers.lock_key(ghost),
+        workers.worker_lock_key(ghost),
     )
     await house.pool.execute(
         """UPDATE chats SET worker_id = $2, epoch = epoch + 1, attempt = attempt + 1,
@@ -69,8 +69,8 @@ async def test_a_chat_that_has_killed_too_many_workers_is_left_alone(
     async with FakeCompatible.running() as api:
         async with a_house_with(dsn, api, worker=NO_ROOM) as house:
             bad, good = await house.create("bad"), await house.create("good")
-            await die_with(house, bad, crashes=MAX_ORPHANED)
-            await die_with(house, good, crashes=MAX_ORPHANED - 1)
+            await die_with(house, bad, crashes=MAX_WORKER_DEATHS)
+            await die_with(house, good, crashes=MAX_WORKER_DEATHS - 1)
         async with a_house_with(dsn, api, clock=clock) as house, wound(clock):
             house.says("fine")
             chat = await house.until(bad, "E0")
@@ -87,7 +87,7 @@ async def test_many_orphans_do_not_cost_the_living_their_lease(dsn: str, clock: 
         async with a_house_with(dsn, api, worker=NO_ROOM) as house:
             chat_ids = [await house.create("go") for _ in range(60)]
             for chat_id in chat_ids:
-                await die_with(house, chat_id, crashes=MAX_ORPHANED)
+                await die_with(house, chat_id, crashes=MAX_WORKER_DEATHS)
         async with a_house_with(dsn, api, clock=clock, worker=NO_ROOM) as house, wound(clock):
             for chat_id in chat_ids:
                 await house.until(chat_id, "E0")
@@ -106,7 +106,7 @@ async def test_a_chat_that_somebody_holds_on_to_does_not_keep_other_orphans_wait
     committer = Committer(Transactor(pool, Told()), env)
     sweeper = ChatReaper(pool, committer, WorkerId(UUID(int=0)), env)
     held, other = [await open_chat(pool, number, free=WORKER) for number in (1, 2)]
-    heard = Heard(
+    heard = HeartbeatResult(
         dead=frozenset({WORKER}),
         orphaned=(held.id, other.id),
         expired=(),
@@ -155,7 +155,7 @@ async def test_a_chat_that_is_ours_by_the_row_and_known_to_nobody_is_not_stuck(d
         house.says("found")
         async with session_to(dsn) as somebody:
             command = house.command("hi")
-            await write(somebody, user_moves.create(command, house.replica.me))
+            await write(somebody, user_transitions.create(command, house.replica.me))
         assert (await house.until(command.id, "W")).epoch > 1
         await house.events.wait("unknown_chat_released", chat_id=command.id)
         assert await house.transcript(command.id) == ["user: hi", "assistant: found"]
@@ -166,7 +166,7 @@ async def test_a_runner_that_crashes_again_and_again_ends_in_an_error(dsn: str) 
     """Even saying what went wrong fails: nothing can be written but that it has crashed. Where
     it can be said, it is, and what it has cost too."""
     async with a_house(dsn) as house:
-        for _ in range(MAX_ORPHANED + 2):
+        for _ in range(MAX_WORKER_DEATHS + 2):
             house.says("unwritable")
         await house.pool.execute(
             """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -190,7 +190,7 @@ async def test_a_runner_that_crashes_again_and_again_ends_in_an_error(dsn: str) 
             await house.pool.execute("DROP FUNCTION refuse CASCADE")
         assert chat.last_error is not None
         assert chat.last_error.kind == "crashed"
-        assert len(house.api.requests) == MAX_ORPHANED + 2
+        assert len(house.api.requests) == MAX_WORKER_DEATHS + 2
 
 
 @pytest.mark.covers("F21")

@@ -4,15 +4,15 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain import worker_moves
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat, Episode
+from chatd.domain.chat import worker_transitions
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.row import Chat, Episode
+from chatd.domain.chat.worker_transitions import MAX_WORKER_DEATHS
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.domain.worker_moves import MAX_ORPHANED
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
-from chatd.parts.replay import read_episode
-from chatd.store import workers
+from chatd.parts.journal_tail import read_episode
+from chatd.store.chat import workers
 from chatd.store.conn import Conn
 from tests.support.eventually import eventually
 from tests.support.house import House, a_house, a_house_with
@@ -120,7 +120,7 @@ async def test_a_stop_keeps_what_was_shown_however_many_die_of_it(dsn: str, prox
             cut_off(proxy)
             await looks_on.interrupt(chat_id)
             await bury_the_owner(looks_on, chat_id)
-            for ghost in range(1, MAX_ORPHANED):
+            for ghost in range(1, MAX_WORKER_DEATHS):
                 (taken,) = await workers.acquire(
                     pool, WorkerId(UUID(int=ghost)), roots=1, children=0
                 )
@@ -180,7 +180,7 @@ async def half_said(house: House, others: House) -> ChatId:
 async def bury_the_owner(house: House, chat_id: ChatId) -> None:
     def reap(chat: Chat) -> Change:
         assert chat.worker_id is not None
-        return worker_moves.reap(chat, chat.worker_id)
+        return worker_transitions.reap(chat, chat.worker_id)
 
     await house.move(chat_id, reap)
 

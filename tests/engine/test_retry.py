@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from chatd.domain.model import ModelEvent, ModelRequest
+from chatd.domain.model.protocol import ModelEvent, ModelRequest
+from chatd.domain.model.retry import MAX_MODEL_CALL_ATTEMPTS, STREAM_IDLE_TIMEOUT_S
 from chatd.domain.ports import Provider
-from chatd.domain.retry import MAX_ATTEMPTS
-from chatd.domain.silence import SILENCE_S
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from tests.support.clock import FakeClock
@@ -127,7 +126,7 @@ async def test_what_does_not_get_better_is_given_up(dsn: str, clock: FakeClock) 
     async with FakeCompatible.running() as api:
         async with a_house_with(dsn, api, worker=NO_ROOM) as house:
             chat_id = await house.create("hi")
-            await house.pool.execute("UPDATE chats SET attempt = $1", MAX_ATTEMPTS - 2)
+            await house.pool.execute("UPDATE chats SET attempt = $1", MAX_MODEL_CALL_ATTEMPTS - 2)
         async with a_house_with(dsn, api, clock=clock) as house:
             house.api.reply(503, BUSY)
             house.api.reply(503, BUSY)
@@ -163,7 +162,7 @@ async def test_silence_is_a_failure_that_passes(dsn: str, clock: FakeClock) -> N
         house.says("am back")
         chat_id = await house.create("hi")
         await house.api.received.wait()
-        await let_pass(clock, SILENCE_S + 60)
+        await let_pass(clock, STREAM_IDLE_TIMEOUT_S + 60)
         failed = await house.events.wait("model_failed")
         assert failed["error_kind"] == "stream_silence_timeout"
         async with wound(clock):
@@ -178,7 +177,7 @@ async def test_whoever_speaks_now_and_then_is_not_silent(dsn: str, clock: FakeCl
         house.says("still ", gate, "here")
         chat_id = await house.create("hi")
         await gate.reached.wait()
-        await let_pass(clock, SILENCE_S - 60)
+        await let_pass(clock, STREAM_IDLE_TIMEOUT_S - 60)
         gate.open()
         assert (await house.rests(chat_id)).state == "W"
         assert await house.transcript(chat_id) == ["user: hi", "assistant: still here"]

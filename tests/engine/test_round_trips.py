@@ -4,20 +4,20 @@ from collections import Counter
 
 import pytest
 
-from chatd.store import journal
-from chatd.store.apply import APPLY, CREATE, PLAIN, STEP
-from chatd.store.chats import LOAD
-from chatd.store.messages import HISTORY
+from chatd.store.chat import journal
+from chatd.store.chat.apply import APPLY, APPLY_STEP, APPLY_WITHOUT_QUEUE, INSERT_CHAT
+from chatd.store.chat.chats import LOAD
+from chatd.store.chat.messages import HISTORY
 from tests.support.house import House, a_house
 from tests.support.tools import GatedTool
 
 NAMES = {
     APPLY.text: "apply",
-    CREATE.text: "create",
+    INSERT_CHAT.text: "create",
     HISTORY: "history",
     LOAD: "load",
-    PLAIN: "plain",
-    STEP.text: "step",
+    APPLY_WITHOUT_QUEUE: "plain",
+    APPLY_STEP.text: "step",
 }
 BESIDE = {journal.APPEND}
 """What is written behind, for others."""

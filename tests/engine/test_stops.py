@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from chatd.domain.chat import Episode
+from chatd.domain.chat.row import Episode
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
 from chatd.engine.chat_reaper import ChatReaper
-from chatd.parts.replay import read_episode
+from chatd.parts.journal_tail import read_episode
+from chatd.store.chat.workers import HeartbeatResult
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from chatd.store.workers import Heard
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.factories import WORKER
@@ -165,7 +165,7 @@ async def test_what_was_shown_is_asked_for_again_if_the_database_was_busy(
         sweeper = ChatReaper(busy, committer, house.replica.me, env)
         sweeping = asyncio.get_running_loop().create_task(sweeper.run())
         stack.callback(sweeping.cancel)
-        late = Heard(
+        late = HeartbeatResult(
             dead=frozenset(),
             orphaned=(),
             expired=(chat_id,),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.domain.summary import INSTRUCTION
+from chatd.domain.prompt.compaction import SUMMARY_INSTRUCTION
 from tests.support.house import House, a_house
 from tests.support.providers.server import Gate
 from tests.support.tools import GatedTool
@@ -16,7 +16,7 @@ OVERFLOW = {
 
 
 def asked_for_a_summary(house: House, number: int) -> bool:
-    return INSTRUCTION[:40].encode() in house.api.requests[number].body
+    return SUMMARY_INSTRUCTION[:40].encode() in house.api.requests[number].body
 
 
 async def test_a_full_context_is_summarized_before_the_next_call(dsn: str) -> None:

@@ -5,12 +5,16 @@ import asyncio
 import pytest
 from msgspec import Raw
 
-from chatd.domain.batch import MUST_BE_ALONE, NOT_JSON, SKIPPED
-from chatd.domain.chat import Chat
+from chatd.domain.answer.tool_calls import (
+    ARGS_NOT_JSON_TEXT,
+    EXCLUSIVE_TOOL_TEXT,
+    SKIPPED_CALL_TEXT,
+)
+from chatd.domain.answer.tool_output import ToolOutput
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.worker_transitions import EXPIRED_CALL_TEXT
 from chatd.domain.errors import InvalidInput, TransitionNotAllowed
 from chatd.domain.ids import ToolCallId
-from chatd.domain.tool_output import ToolOutput
-from chatd.domain.worker_moves import TIMED_OUT
 from chatd.engine.tool_runner import UNKNOWN_OUTCOME_OUTPUT
 from chatd.engine.worker import WorkerConfig
 from tests.support.clock import FakeClock
@@ -47,7 +51,7 @@ async def test_arguments_that_are_not_json_are_sent_back(dsn: str) -> None:
     tool = GatedTool()
     async with a_house(dsn, tools=[tool]) as house:
         [line] = await results(house, ("c1", "echo", '{"say": '))
-        assert NOT_JSON in line
+        assert ARGS_NOT_JSON_TEXT in line
         assert tool.runs == []
 
 
@@ -131,8 +135,8 @@ async def test_a_tool_that_must_be_alone_runs_alone_or_not_at_all(dsn: str) -> N
     alone, other = GatedTool("alone", exclusive=True), GatedTool("other")
     async with a_house(dsn, tools=[alone, other]) as house:
         lines = await results(house, ("c1", "alone", "{}"), ("c2", "other", "{}"))
-        assert MUST_BE_ALONE in lines[0]
-        assert SKIPPED in lines[1]
+        assert EXCLUSIVE_TOOL_TEXT in lines[0]
+        assert SKIPPED_CALL_TEXT in lines[1]
         assert (alone.runs, other.runs) == ([], [])
 
 
@@ -255,7 +259,7 @@ async def test_results_that_never_come_are_not_waited_for_for_ever(dsn: str) -> 
         assert await house.transcript(chat_id) == [
             "user: go",
             "assistant: pick(c1)",
-            f"tool: error(c1) {{'error': {TIMED_OUT!r}}}",
+            f"tool: error(c1) {{'error': {EXPIRED_CALL_TEXT!r}}}",
             "assistant: never mind",
         ]
 

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from chatd.domain.chat import MAX_QUEUED, Chat
+from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Chat
 from chatd.domain.errors import QueueFull
 from tests.support.chaos.remains import remains_of
 from tests.support.eventually import eventually
@@ -110,7 +110,7 @@ async def test_messages_that_come_all_at_once_are_answered_one_by_one(dsn: str) 
     gate, texts = Gate(), [f"message {n}" for n in range(50)]
     async with a_house(dsn) as house:
         house.says("busy", gate)
-        for _ in range(MAX_QUEUED):
+        for _ in range(MAX_QUEUED_MESSAGES):
             house.says("ok")
         chat_id = await house.create("go")
         await gate.reached.wait()
@@ -124,7 +124,7 @@ async def test_messages_that_come_all_at_once_are_answered_one_by_one(dsn: str) 
         assert (await house.rests(chat_id)).state == "W"
         lines = (await house.transcript(chat_id))[2:]
         assert lines[0::2] == [f"user: {text}" for text in queued]
-        assert lines[1::2] == ["assistant: ok"] * MAX_QUEUED
+        assert lines[1::2] == ["assistant: ok"] * MAX_QUEUED_MESSAGES
         assert sorted(queued) == sorted(taken)
 
 

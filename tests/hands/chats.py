@@ -10,13 +10,19 @@ from typing import cast
 from msgspec import Struct
 
 from chatd.clock import SystemClock
-from chatd.domain.chat import Chat, Fence
+from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.errors import Unavailable
-from chatd.domain.hands import AgentConn, AgentLost, Context, Lines, Resource
 from chatd.domain.ids import ChatId, ToolCallId, WorkspaceId
 from chatd.domain.ports import Clock, ToolContext
-from chatd.domain.workspace import AgentId, AgentRow, Pulse
-from chatd.domain.workspace_context import Binding
+from chatd.domain.workspace.agent_api import (
+    AgentApi,
+    AgentUnreachable,
+    ContextResource,
+    FileLines,
+    WorkspaceBinding,
+    WorkspaceContext,
+)
+from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow
 from chatd.store.pool import Pool
 from chatd.tools.chat_tools import ChatTools
 from chatd.workspaces.agent_wire import OnBehalf
@@ -54,22 +60,22 @@ class FakeAgent:
         self._row = row
         self._words = words
 
-    def on_behalf_of(self, on_behalf: OnBehalf) -> AgentConn:
+    def on_behalf_of(self, on_behalf: OnBehalf) -> AgentApi:
         del on_behalf
-        return cast("AgentConn", self)
+        return cast("AgentApi", self)
 
-    async def read_lines(self, path: str, *, offset: int = 1, limit: int = 2000) -> Lines:
+    async def read_lines(self, path: str, *, offset: int = 1, limit: int = 2000) -> FileLines:
         del offset, limit
         text = f"1\t{path} of {self._row.id}"
-        return Lines(content=text, file_size=1, total_lines=1, lines_read=1)
+        return FileLines(content=text, file_size=1, total_lines=1, lines_read=1)
 
-    async def context(self, *, after: int = 0, wait_s: float = 0) -> Context:
+    async def context(self, *, after: int = 0, wait_s: float = 0) -> WorkspaceContext:
         del after, wait_s
-        file = Resource(
+        file = ContextResource(
             kind="instruction_file", source="/home/dev/AGENTS.md", status="ok", content=self._words
         )
         where = {"directory": "/home/dev", "os": "linux"}
-        return Context(version=1, hash=self._words, resources=(file,), **where)
+        return WorkspaceContext(version=1, hash=self._words, resources=(file,), **where)
 
 
 class Exchange:
@@ -86,7 +92,7 @@ class Exchange:
     async def open(self, row: AgentRow) -> Dialled[AgentClient]:
         self.dialled.append(row.id)
         if row.id in self.dead:
-            raise AgentLost("Nobody listens there.")
+            raise AgentUnreachable("Nobody listens there.")
         if row.id in self.deaf:
             await asyncio.Event().wait()
         if self.hold is not None:
@@ -97,9 +103,9 @@ class Exchange:
     async def _release(self) -> None:
         self.released += 1
 
-    async def ping(self, row: AgentRow) -> Pulse:
+    async def ping(self, row: AgentRow) -> AgentHealth:
         del row
-        return Pulse(boot_id="boot", lifecycle="ready", directory="/home/dev")
+        return AgentHealth(boot_id="boot", lifecycle="ready", directory="/home/dev")
 
 
 class CountedRows:
@@ -111,7 +117,7 @@ class CountedRows:
         self.broken: set[str] = set()
         self.failed = asyncio.Event()
 
-    async def binding(self, chat_id: ChatId) -> Binding | None:
+    async def binding(self, chat_id: ChatId) -> WorkspaceBinding | None:
         self._ask("binding")
         return await self._rows.binding(chat_id)
 
@@ -123,7 +129,7 @@ class CountedRows:
         self._ask("latest")
         return await self._rows.latest_agent(workspace_id)
 
-    async def remember(self, binding: Binding) -> bool:
+    async def remember(self, binding: WorkspaceBinding) -> bool:
         self._ask("remember")
         return await self._rows.remember(binding)
 
@@ -170,12 +176,12 @@ class Stand:
         provisioning = Provisioning(pool, Catalogue(pool, env.clock), making)
         self.tools = ChatTools(self, provisioning, self.briefings.instructions, env.clock)
 
-    async def reach(self, context: ToolContext) -> AgentConn:
-        return await self.reaching.reach(context)
+    async def connect(self, context: ToolContext) -> AgentApi:
+        return await self.reaching.connect(context)
 
-    async def _connect(self, chat: Chat) -> AgentConn:
+    async def _connect(self, chat: Chat) -> AgentApi:
         context = ToolContext(chat=chat, call_id=ToolCallId("briefing"), fence=Fence.of(chat))
-        return await self.reach(context)
+        return await self.connect(context)
 
     async def _bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
         await self.reaching.bound(chat_id, workspace_id)

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from chatd.domain.workspace import Limits, TemplateSpec
+from chatd.domain.workspace.entities import ResourceLimits, TemplateSpec
 from chatd.workspaces.templates import TemplateFile
 from tests.hands.servers import ObedientModel, Site
 from tests.support.local_rig import data_directory, shared_kits
@@ -15,7 +15,9 @@ TEMPLATES = (
     TemplateFile(name="plain"),
     TemplateFile(
         name="small",
-        spec=TemplateSpec(limits=Limits(memory_bytes=128 * MIB, processes=48, file_bytes=8 * MIB)),
+        spec=TemplateSpec(
+            limits=ResourceLimits(memory_bytes=128 * MIB, processes=48, file_bytes=8 * MIB)
+        ),
     ),
     TemplateFile(name="slow", spec=TemplateSpec(startup_script=SLOW)),
 )

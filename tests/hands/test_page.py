@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from chatd.domain.workspace import GitSeed, Limits, TemplateSpec
+from chatd.domain.workspace.entities import GitSeed, ResourceLimits, TemplateSpec
 from chatd.settings.load import ConfigFile, load
 from chatd.workspaces.templates import TemplateFile
 
@@ -27,5 +27,5 @@ def test_the_example_of_a_template_is_one() -> None:
 def test_the_limits_on_the_page_are_all_there_are() -> None:
     table = PAGE.read_text().partition("## Limits")[2].partition("## ")[0]
     named = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-    assert sorted(named) == sorted(Limits.__struct_fields__)
-    assert Limits() == TemplateSpec().limits
+    assert sorted(named) == sorted(ResourceLimits.__struct_fields__)
+    assert ResourceLimits() == TemplateSpec().limits

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.ids import ChatId, WorkspaceId
-from chatd.domain.workspace import AgentId
-from chatd.domain.workspace_context import Binding
-from chatd.store import bindings
+from chatd.domain.workspace.agent_api import WorkspaceBinding
+from chatd.domain.workspace.entities import AgentId
 from chatd.store.pool import Pool
+from chatd.store.workspace import bindings
 from chatd.workspaces.briefing import ATTACHED, NONE_YET, STOPPED
 from chatd.workspaces.connecting import DIAL_S
 from tests.hands.chats import DELAY_S, Counts, Room, a_room
@@ -60,7 +60,7 @@ def offered(room: Room) -> set[str]:
     return {tool["function"]["name"] for tool in tools}
 
 
-async def bound(pool: Pool, chat_id: ChatId) -> Binding:
+async def bound(pool: Pool, chat_id: ChatId) -> WorkspaceBinding:
     found = await bindings.get(pool, chat_id)
     assert found is not None
     return found

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TypeAlias
 
-from chatd.store.conn import Session
+from chatd.store.conn import DatabaseSession
 from chatd.store.pool import Pool
 from tests.model.fate import Fate
 from tests.model.people import People
@@ -16,7 +16,7 @@ Act: TypeAlias = Callable[[], Awaitable[None]]
 class DatabaseMachine:
     """What a write must do is known beforehand and compared at once (`mirror`)."""
 
-    def __init__(self, pool: Pool, locks: Session, rng: Random) -> None:
+    def __init__(self, pool: Pool, locks: DatabaseSession, rng: Random) -> None:
         self.stage = Stage(pool, locks, rng)
         self.people = People(self.stage)
         self.fate = Fate(self.stage)

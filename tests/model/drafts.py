@@ -6,9 +6,9 @@ from uuid import UUID
 
 import msgspec
 
+from chatd.domain.chat.messages import Draft, PendingCall, TokenUsage, UsageEntry, UserInput
+from chatd.domain.chat.parts import Part, TextPart
 from chatd.domain.ids import ModelConfigId, UserId
-from chatd.domain.messages import Draft, PendingCall, Prompt, Usage, UsageEntry
-from chatd.domain.parts import Part, Text
 from tests.model.world import Rows
 from tests.support.factories import OWNER, call, draft, result, text
 from tests.support.seeds import CLIENT_TOOL
@@ -26,9 +26,9 @@ class Drafts:
         self._said = 0
         self._called = 0
 
-    def prompt(self) -> Prompt:
+    def prompt(self) -> UserInput:
         self._said += 1
-        return Prompt(
+        return UserInput(
             content=(text(f"prompt {self._said}"),),
             created_by=self.rng.choice(_AUTHORS),
             model_config_id=self.rng.choice(_MODELS),
@@ -66,18 +66,20 @@ class Drafts:
             return ()
         cost = self.rng.choice((None, 0, 7))
         return (
-            UsageEntry(kind="turn", provider="demo", model="m", usage=Usage(), cost_micros=cost),
+            UsageEntry(
+                kind="turn", provider="demo", model="m", usage=TokenUsage(), cost_micros=cost
+            ),
         )
 
 
 def check_said_once(rows: Rows) -> None:
     """A prompt is in history once or in the queue once, never in both."""
-    said = [_words(message) for message in rows.messages if message.begins_turn]
+    said = [_words(message) for message in rows.messages if message.starts_turn]
     waiting = [_words(item) for item in rows.queue]
     everything = [words for words in (*said, *waiting) if words]
     assert len(everything) == len(set(everything)), "a prompt is there twice"
 
 
-def _words(of: Draft | Prompt) -> str | None:
+def _words(of: Draft | UserInput) -> str | None:
     first = of.content[0]
-    return first.text if isinstance(first, Text) else msgspec.json.encode(first).decode()
+    return first.text if isinstance(first, TextPart) else msgspec.json.encode(first).decode()

@@ -11,30 +11,29 @@ from uuid import UUID
 
 import msgspec
 
-from chatd.domain.change import Change, Request
-from chatd.domain.chat import Chat, Fence
-from chatd.domain.commands import CreateChat
+from chatd.domain.chat.change import Change, IdempotencyKey
+from chatd.domain.chat.commands import CreateChat
+from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.chat.states import TRANSITIONS, Actor, State, Transition
+from chatd.domain.chat.user_transitions import archive_tree, create, unarchive_tree
 from chatd.domain.errors import RequestError, StaleFence, TransitionNotAllowed
-from chatd.domain.family import archive_family, unarchive_family
 from chatd.domain.ids import ChatId, RequestId, WorkerId
-from chatd.domain.states import TABLE, Actor, Move, State
-from chatd.domain.user_moves import create
 from tests.model.drafts import Drafts, check_said_once
 from tests.model.invariants import Watch, at_rest, check_alive, check_families, check_spend
 from tests.model.moves import Moment, make_move
 from tests.model.world import LostRace, RequestSeen, Rows, World, apply_all, apply_purely
 from tests.support.factories import OWNER
 
-_MOVES = list(Move)
-_LISTED = {state: [move for move in Move if state in TABLE[move]] for state in State}
+_MOVES = list(Transition)
+_LISTED = {state: [move for move in Transition if state in TRANSITIONS[move]] for state in State}
 _FENCED = frozenset(
     {
-        Move.COMMIT_STEP,
-        Move.FINISH_TURN,
-        Move.REQUIRE_ACTION,
-        Move.FAIL_TURN,
-        Move.RECORD_RETRY,
-        Move.FINISH_INTERRUPT,
+        Transition.COMMIT_STEP,
+        Transition.FINISH_TURN,
+        Transition.REQUIRE_ACTION,
+        Transition.FAIL_TURN,
+        Transition.RECORD_RETRY,
+        Transition.FINISH_INTERRUPT,
     }
 )
 
@@ -45,7 +44,7 @@ class Driver:
     def __init__(self, rng: Random) -> None:
         self.rng = rng
         self.world = World()
-        self.seen: Counter[tuple[Move, State, State | None]] = Counter()
+        self.seen: Counter[tuple[Transition, State, State | None]] = Counter()
         self._drafts = Drafts(rng)
         self._workers = [WorkerId(UUID(int=100)), WorkerId(UUID(int=101))]
         self._dead: list[WorkerId] = []
@@ -89,9 +88,9 @@ class Driver:
         for chat in chats.values():
             check_alive(chat, (*self._workers, *self._dead))
 
-    def move(self, rows: Rows, move: Move) -> None:
+    def move(self, rows: Rows, move: Transition) -> None:
         before = rows.chat
-        if move in (Move.ARCHIVE, Move.UNARCHIVE):
+        if move in (Transition.ARCHIVE, Transition.UNARCHIVE):
             self._family(before, move)
             return
         at = self._moment(rows)
@@ -101,10 +100,12 @@ class Driver:
             _check_refusal(before, move, refused)
             change = None
         else:
-            assert before.state in TABLE[move], f"{move} from {before.state} is not listed"
+            assert before.state in TRANSITIONS[move], f"{move} from {before.state} is not listed"
         self.seen[move, before.state, change and change.after.state] += 1
         if change is not None:
-            assert change.after.state in TABLE[move][before.state], "led to what is not listed"
+            assert change.after.state in TRANSITIONS[move][before.state], (
+                "led to what is not listed"
+            )
             assert move not in _FENCED or at.fence == Fence.of(before), "8: a stale fence wrote"
             self._hand_in(change)
 
@@ -145,8 +146,8 @@ class Driver:
     def _plague(self, rows: Rows) -> None:
         """A chat that kills whoever takes it."""
         for _ in range(4):
-            self.move(rows, Move.ACQUIRE)
-            self.move(rows, Move.REAP)
+            self.move(rows, Transition.ACQUIRE)
+            self.move(rows, Transition.REAP)
 
     # Writing
 
@@ -159,13 +160,15 @@ class Driver:
         else:
             self._write(change)
 
-    def _request(self) -> Request:
+    def _request(self) -> IdempotencyKey:
         if self._requests == 0 or self.rng.random() < 0.8:
             self._requests += 1
             number = self._requests
         else:
             number = self.rng.randint(1, self._requests)
-        return Request(scope=OWNER, id=RequestId(UUID(int=number)), op="send", fingerprint="")
+        return IdempotencyKey(
+            scope=OWNER, id=RequestId(UUID(int=number)), op="send", fingerprint=""
+        )
 
     def write_late(self) -> None:
         """What was held up arrives now; the row has usually moved on."""
@@ -187,8 +190,8 @@ class Driver:
         self._paid_micros += sum(entry.cost_micros or 0 for entry in change.usage)
         self._watches[rows.chat.id].saw(change, rows.chat, rows.messages, rows.queue)
 
-    def _family(self, before: Chat, move: Move) -> None:
-        decide = archive_family if move is Move.ARCHIVE else unarchive_family
+    def _family(self, before: Chat, move: Transition) -> None:
+        decide = archive_tree if move is Transition.ARCHIVE else unarchive_tree
         try:
             changes = decide(self.world.family(before.root_chat_id), before.id)
         except RequestError:
@@ -223,21 +226,21 @@ class Driver:
             self._write(change)
 
 
-def _check_refusal(chat: Chat, move: Move, refused: RequestError | StaleFence) -> None:
+def _check_refusal(chat: Chat, move: Transition, refused: RequestError | StaleFence) -> None:
     who = Actor.USER if isinstance(refused, RequestError) else Actor.WORKER
     assert move.actor is who, f"{move} was refused with {refused!r}"
     if isinstance(refused, TransitionNotAllowed):
-        assert chat.state not in TABLE[move], f"{move} from {chat.state} is listed"
+        assert chat.state not in TRANSITIONS[move], f"{move} from {chat.state} is listed"
 
 
-def _next_by_itself(chat: Chat, workers: list[WorkerId]) -> Move:
+def _next_by_itself(chat: Chat, workers: list[WorkerId]) -> Transition:
     """What a worker would do next."""
     if chat.status == "requires_action":
-        return Move.EXPIRE_ACTION
+        return Transition.EXPIRE_ACTION
     if chat.worker_id is None:
-        return Move.ACQUIRE
+        return Transition.ACQUIRE
     if chat.worker_id not in workers:
-        return Move.REAP
+        return Transition.REAP
     if chat.status == "interrupting":
-        return Move.FINISH_INTERRUPT
-    return Move.FINISH_TURN
+        return Transition.FINISH_INTERRUPT
+    return Transition.FINISH_TURN

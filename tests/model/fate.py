@@ -4,30 +4,30 @@ from typing import Final
 
 from msgspec import Struct
 
+from chatd.domain.chat.states import Transition
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.domain.lease import LEASE_S
-from chatd.domain.states import Move
-from chatd.store import workers
-from chatd.store.workers import Heard
+from chatd.domain.lease import LEASE_TTL_S
+from chatd.store.chat import workers
+from chatd.store.chat.workers import HeartbeatResult
 from tests.model.invariants import at_rest
 from tests.model.replica import TICK_S, Replica, Runner
 from tests.model.stage import Stage
 from tests.support.errands import Plan
 
 _GHOSTLY: Final = (
-    Move.COMMIT_STEP,
-    Move.FINISH_TURN,
-    Move.REQUIRE_ACTION,
-    Move.FAIL_TURN,
-    Move.RECORD_RETRY,
-    Move.RELEASE,
+    Transition.COMMIT_STEP,
+    Transition.FINISH_TURN,
+    Transition.REQUIRE_ACTION,
+    Transition.FAIL_TURN,
+    Transition.RECORD_RETRY,
+    Transition.RELEASE,
 )
 
 
 class Late(Struct, frozen=True, kw_only=True):
     """What somebody learned from a tick and has not acted upon yet."""
 
-    move: Move
+    move: Transition
     chat_id: ChatId
     dead: WorkerId | None = None
 
@@ -51,7 +51,9 @@ class Fate:
         if await self._is_sure(replica, runner):
             move = await replica.next_move(runner)
             self._stage.nobody_hears = self._rng.random() < 0.05
-            await self._step(replica, runner, Move.RELEASE if self._rng.random() < 0.05 else move)
+            await self._step(
+                replica, runner, Transition.RELEASE if self._rng.random() < 0.05 else move
+            )
 
     async def _is_sure(self, replica: Replica, runner: Runner) -> bool:
         """One whose write was not answered first finds out, or leaves."""
@@ -62,7 +64,7 @@ class Fate:
             replica.drop(runner.row.id)
         return False
 
-    async def _step(self, replica: Replica, runner: Runner, move: Move) -> None:
+    async def _step(self, replica: Replica, runner: Runner, move: Transition) -> None:
         stage, row = self._stage, runner.row
         stage.serving = replica
         number, fence = stage.number(), runner.fence
@@ -104,26 +106,26 @@ class Fate:
         self._check_deaths(heard)
         if heard.unknown:
             await mirror.release(replica.id, sorted(heard.unknown))
-        await workers.strike(mirror.pool, heard.dead)
+        await workers.delete_workers(mirror.pool, heard.dead)
         expired = [
-            Late(move=Move.EXPIRE_INTERRUPT, chat_id=chat_id)
+            Late(move=Transition.EXPIRE_INTERRUPT, chat_id=chat_id)
             if mirror.chats[chat_id].status == "interrupting"
-            else Late(move=Move.EXPIRE_ACTION, chat_id=chat_id)
+            else Late(move=Transition.EXPIRE_ACTION, chat_id=chat_id)
             for chat_id in sorted(heard.expired)
         ]
         orphaned = [
-            Late(move=Move.REAP, chat_id=chat_id, dead=mirror.chats[chat_id].worker_id)
+            Late(move=Transition.REAP, chat_id=chat_id, dead=mirror.chats[chat_id].worker_id)
             for chat_id in sorted(heard.orphaned)
         ]
         self._stage.note(f"dead={len(heard.dead)} late={len(expired) + len(orphaned)}")
         return [*expired, *orphaned]
 
-    def _check_deaths(self, heard: Heard) -> None:
+    def _check_deaths(self, heard: HeartbeatResult) -> None:
         """Nobody who holds his lock and renews his lease is ever taken for dead."""
         for replica in self._stage.replicas:
             if replica.id in heard.dead:
                 since = self._stage.now - replica.ticks.last_at
-                assert since > LEASE_S, "a live worker was buried"
+                assert since > LEASE_TTL_S, "a live worker was buried"
 
     async def act_late(self) -> None:
         """Much may have happened since it was learned."""
@@ -160,7 +162,7 @@ class Fate:
         ghost = self._rng.choice(tempted or ghosts)
         fence, row = ghost.fence, ghost.row
         stopping = fence.status == "interrupting"
-        move = Move.FINISH_INTERRUPT if stopping else self._rng.choice(_GHOSTLY)
+        move = Transition.FINISH_INTERRUPT if stopping else self._rng.choice(_GHOSTLY)
         number = self._stage.number()
         await self._stage.do(Plan(move=move, chat_id=row.id, number=number, fence=fence, known=row))
 
@@ -202,5 +204,5 @@ class Fate:
                 if not await self._is_sure(replica, runner):
                     continue
                 move = await replica.next_move(runner, orderly=True)
-                if move is not Move.FINISH_INTERRUPT or runner.row.id not in stubborn:
+                if move is not Transition.FINISH_INTERRUPT or runner.row.id not in stubborn:
                     await self._step(replica, runner, move)

@@ -7,12 +7,18 @@ list of invariants in ARCHITECTURE.md. Checks are incremental: a step costs what
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from chatd.domain.change import Change
-from chatd.domain.chat import MAX_ORPHANED, MAX_QUEUED, Chat
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.messages import (
+    Message,
+    QueuedMessage,
+    UsageEntry,
+    local_calls,
+    local_results,
+)
+from chatd.domain.chat.queue_transitions import in_order
+from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, MAX_WORKER_DEATHS, Chat
+from chatd.domain.chat.states import ARCHIVED_STATES, BUSY_STATES, State
 from chatd.domain.ids import ChatId, QueueId, ToolCallId, WorkerId
-from chatd.domain.messages import Message, QueuedMessage, UsageEntry, local_calls, local_results
-from chatd.domain.queue_moves import in_order
-from chatd.domain.states import ARCHIVED, BUSY, State
 
 
 def check_row(chat: Chat) -> None:
@@ -32,8 +38,8 @@ def check_row(chat: Chat) -> None:
     assert not owned or chat.attempt > 0, "owned, not at an attempt"
     assert chat.retry_state is None or active, "retry of a resting chat"
     assert not chat.compaction_requested or active, "compaction of a resting chat"
-    assert 0 <= chat.steer_len <= chat.queue_len <= MAX_QUEUED, "queue length"
-    assert 0 <= chat.orphan_count <= MAX_ORPHANED, "orphan count"
+    assert 0 <= chat.steer_len <= chat.queue_len <= MAX_QUEUED_MESSAGES, "queue length"
+    assert 0 <= chat.orphan_count <= MAX_WORKER_DEATHS, "orphan count"
     newest = max(chat.history_version, chat.queue_version, chat.retry_version)
     assert newest <= chat.snapshot_version, "a part is newer than the whole"
     assert chat.pin_order == 0 or (chat.is_root and not chat.archived), "pin"
@@ -82,7 +88,7 @@ def _check_ownership(before: Chat, after: Chat) -> None:
 
 def check_alive(chat: Chat, workers: Collection[WorkerId]) -> None:
     """9: only rest needs a person to end. `workers` are those alive or still to be reaped."""
-    if chat.state not in BUSY:
+    if chat.state not in BUSY_STATES:
         return
     cared_for = chat.worker_id in workers or chat.runnable_at is not None
     assert cared_for or chat.action_deadline is not None, "nobody will ever move this chat"
@@ -183,9 +189,9 @@ class Watch:
             self._transcript.feed(message)
         self._transcript.check(chat, marked=self.marked)
         started = chat.turn_message_id
-        if started is not None and chat.state in BUSY:
+        if started is not None and chat.state in BUSY_STATES:
             begun = messages[started - 1]
-            assert begun.begins_turn, "begun by no prompt"
+            assert begun.starts_turn, "begun by no prompt"
             assert not begun.deleted, "begun by what is gone"
 
     def _follow_queue(
@@ -227,4 +233,4 @@ class Watch:
 
 
 def at_rest(chat: Chat) -> bool:
-    return chat.state in ARCHIVED or chat.state in (State.W, State.E0, State.E1)
+    return chat.state in ARCHIVED_STATES or chat.state in (State.W, State.E0, State.E1)

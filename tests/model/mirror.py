@@ -10,17 +10,17 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.queue_transitions import in_order
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.states import TRANSITIONS, Transition
+from chatd.domain.chat.worker_transitions import acquire, release
 from chatd.domain.errors import ChatdError, RequestError, StaleFence
 from chatd.domain.ids import ChangeId, ChatId, WorkerId
-from chatd.domain.queue_moves import in_order
-from chatd.domain.states import TABLE, Move
-from chatd.domain.worker_moves import acquire, release
-from chatd.store import workers
-from chatd.store.chats import Loaded
+from chatd.store.chat import workers
+from chatd.store.chat.chats import LoadedChat
+from chatd.store.chat.transactor import AppliedChange, NoChange, OnApplied, Transactor
 from chatd.store.pool import Pool
-from chatd.store.transact import Applied, Tell, Transactor, Unchanged
 from tests.model.invariants import Watch, check_families, check_spend
 from tests.model.world import World, apply_all, apply_purely
 from tests.support.errands import Errand, Plan
@@ -33,9 +33,9 @@ NEWS: Final[LiteralString] = f"""
         WHERE known.id = c.id AND known.version = c.snapshot_version)"""
 
 
-IDLE: Final = frozenset(move for move in Move if frozenset() in TABLE[move].values()) | {
-    Move.MOVE_QUEUED
-}
+IDLE: Final = frozenset(
+    move for move in Transition if frozenset() in TRANSITIONS[move].values()
+) | {Transition.MOVE_QUEUED}
 """Moves for which there may be nothing to do."""
 
 
@@ -45,7 +45,7 @@ class Refused(Struct, frozen=True):
 
 
 class Mirror:
-    def __init__(self, pool: Pool, tell: Tell) -> None:
+    def __init__(self, pool: Pool, tell: OnApplied) -> None:
         self.pool = pool
         self.transactor = Transactor(pool, tell)
         self.world = World()
@@ -58,7 +58,7 @@ class Mirror:
 
     # Writes
 
-    async def do(self, errand: Errand) -> Applied | None:
+    async def do(self, errand: Errand) -> AppliedChange | None:
         """None if it was refused or changed nothing, as it had to be."""
         meant = self._meant(errand.plan)
         try:
@@ -68,7 +68,7 @@ class Mirror:
             assert refused == meant
             await self.verify()
             return None
-        if isinstance(outcome, Unchanged):
+        if isinstance(outcome, NoChange):
             assert meant is None, f"nothing to do, expected {meant}"
             await self.verify()
             return None
@@ -85,28 +85,28 @@ class Mirror:
         target = None
         if plan.target is not None and 0 < plan.target <= len(rows.messages):
             target = rows.messages[plan.target - 1]
-        loaded = Loaded(chat=rows.chat, queue=tuple(in_order(rows.queue)), target=target)
+        loaded = LoadedChat(chat=rows.chat, queue=tuple(in_order(rows.queue)), target=target)
         try:
             change = plan.decide(loaded)
         except (RequestError, StaleFence) as error:
             return Refused(type(error), error.code)
         state = rows.chat.state
-        assert state in TABLE[plan.move], f"{plan.move} is not listed for {state}"
+        assert state in TRANSITIONS[plan.move], f"{plan.move} is not listed for {state}"
         if change is not None:
-            assert change.after.state in TABLE[plan.move][state], f"{plan.move} from {state}"
+            assert change.after.state in TRANSITIONS[plan.move][state], f"{plan.move} from {state}"
         return change
 
     async def again(self, errand: Errand) -> None:
         """What was written already is found, or there is nothing to do for it any more. Either
         way nothing more is written."""
         outcome = await errand.run(self.transactor)
-        if isinstance(outcome, Applied):
+        if isinstance(outcome, AppliedChange):
             assert outcome.replayed, "written twice"
         else:
             assert errand.plan.move in IDLE, "said, and not found again"
         await self.verify()
 
-    async def create(self, change: Change, change_id: ChangeId) -> Applied:
+    async def create(self, change: Change, change_id: ChangeId) -> AppliedChange:
         applied = await self.transactor.create(change, change_id)
         await self.verify(change)
         return applied
@@ -116,14 +116,14 @@ class Mirror:
         root: ChatId,
         decide: Callable[[Sequence[Chat]], tuple[Change, ...]],
         change_id: ChangeId,
-    ) -> list[Applied]:
+    ) -> list[AppliedChange]:
         """Empty if it was refused, as it had to be."""
         try:
             meant = decide(self.world.family(root))
         except RequestError as error:
             meant = Refused(type(error), error.code)
         try:
-            written = await self.transactor.run_family(root, decide, change_id)
+            written = await self.transactor.run_tree(root, decide, change_id)
         except RequestError as error:
             refused = Refused(type(error), error.code)
             assert refused == meant

@@ -5,33 +5,37 @@ from random import Random
 
 from msgspec import Struct
 
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat, Fence, RetryState
-from chatd.domain.commands import (
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import (
     ClientResult,
     EditMessage,
     EditQueued,
-    Failure,
+    FailTurn,
     MoveQueued,
+    RecordRetry,
     RequestCompaction,
-    Retry,
     SendMessage,
     Step,
     SubmitToolResults,
     WhenBusy,
 )
-from chatd.domain.ids import QueueId, WorkerId
-from chatd.domain.messages import Draft
-from chatd.domain.queue_moves import delete_queued, edit_queued, move_queued, promote_queued
-from chatd.domain.states import Move
-from chatd.domain.user_moves import (
+from chatd.domain.chat.messages import Draft
+from chatd.domain.chat.queue_transitions import (
+    delete_queued,
+    edit_queued,
+    move_queued,
+    promote_queued,
+)
+from chatd.domain.chat.row import Chat, Fence, RetryState
+from chatd.domain.chat.states import Transition
+from chatd.domain.chat.user_transitions import (
     edit_message,
     interrupt,
     request_compaction,
     send_message,
     submit_tool_results,
 )
-from chatd.domain.worker_moves import (
+from chatd.domain.chat.worker_transitions import (
     acquire,
     commit_step,
     expire_action,
@@ -44,6 +48,7 @@ from chatd.domain.worker_moves import (
     release,
     require_action,
 )
+from chatd.domain.ids import QueueId, WorkerId
 from tests.model.drafts import CLIENT_TOOLS, Drafts
 from tests.model.world import Rows
 from tests.support.seeds import FAILED
@@ -66,7 +71,7 @@ class Moment(Struct, frozen=True, kw_only=True):
         return self.rows.chat
 
 
-def make_move(move: Move, at: Moment) -> Change | None:
+def make_move(move: Transition, at: Moment) -> Change | None:
     return _MAKE[move](at)
 
 
@@ -167,37 +172,37 @@ def _partial(at: Moment) -> tuple[Draft, ...]:
 
 
 def _fail(at: Moment) -> Change | None:
-    return fail_turn(at.chat, Failure(step=_step(at, *_partial(at)), error=FAILED))
+    return fail_turn(at.chat, FailTurn(step=_step(at, *_partial(at)), error=FAILED))
 
 
 def _retry(at: Moment) -> Change | None:
     state = RetryState(attempt=at.chat.attempt, delay_ms=1000, error="overloaded")
-    return record_retry(at.chat, Retry(fence=at.fence, state=state))
+    return record_retry(at.chat, RecordRetry(fence=at.fence, state=state))
 
 
-_MAKE: dict[Move, Callable[[Moment], Change | None]] = {
-    Move.SEND_QUEUE: _send("queue"),
-    Move.SEND_STEER: _send("steer"),
-    Move.SEND_INTERRUPT: _send("interrupt"),
-    Move.SEND_ROLLBACK: _send("rollback"),
-    Move.SEND_REJECT: _send("reject"),
-    Move.EDIT_MESSAGE: _edit,
-    Move.INTERRUPT: lambda at: interrupt(at.chat, at.free),
-    Move.SUBMIT_TOOL_RESULTS: _submit,
-    Move.REQUEST_COMPACTION: _compact,
-    Move.EDIT_QUEUED: _edit_queued,
-    Move.MOVE_QUEUED: _move_queued,
-    Move.PROMOTE_QUEUED: _promote,
-    Move.DELETE_QUEUED: _delete,
-    Move.ACQUIRE: lambda at: acquire(at.chat, at.worker),
-    Move.COMMIT_STEP: _commit,
-    Move.FINISH_TURN: _finish,
-    Move.REQUIRE_ACTION: _ask,
-    Move.FAIL_TURN: _fail,
-    Move.RECORD_RETRY: _retry,
-    Move.FINISH_INTERRUPT: lambda at: finish_interrupt(at.chat, _step(at, *_partial(at))),
-    Move.RELEASE: lambda at: release(at.chat, at.fence.worker_id, at.fence.epoch),
-    Move.REAP: lambda at: reap(at.chat, at.dead),
-    Move.EXPIRE_INTERRUPT: lambda at: expire_interrupt(at.chat),
-    Move.EXPIRE_ACTION: lambda at: expire_action(at.chat),
+_MAKE: dict[Transition, Callable[[Moment], Change | None]] = {
+    Transition.SEND_QUEUE: _send("queue"),
+    Transition.SEND_STEER: _send("steer"),
+    Transition.SEND_INTERRUPT: _send("interrupt"),
+    Transition.SEND_ROLLBACK: _send("rollback"),
+    Transition.SEND_REJECT: _send("reject"),
+    Transition.EDIT_MESSAGE: _edit,
+    Transition.INTERRUPT: lambda at: interrupt(at.chat, at.free),
+    Transition.SUBMIT_TOOL_RESULTS: _submit,
+    Transition.REQUEST_COMPACTION: _compact,
+    Transition.EDIT_QUEUED: _edit_queued,
+    Transition.MOVE_QUEUED: _move_queued,
+    Transition.PROMOTE_QUEUED: _promote,
+    Transition.DELETE_QUEUED: _delete,
+    Transition.ACQUIRE: lambda at: acquire(at.chat, at.worker),
+    Transition.COMMIT_STEP: _commit,
+    Transition.FINISH_TURN: _finish,
+    Transition.REQUIRE_ACTION: _ask,
+    Transition.FAIL_TURN: _fail,
+    Transition.RECORD_RETRY: _retry,
+    Transition.FINISH_INTERRUPT: lambda at: finish_interrupt(at.chat, _step(at, *_partial(at))),
+    Transition.RELEASE: lambda at: release(at.chat, at.fence.worker_id, at.fence.epoch),
+    Transition.REAP: lambda at: reap(at.chat, at.dead),
+    Transition.EXPIRE_INTERRUPT: lambda at: expire_interrupt(at.chat),
+    Transition.EXPIRE_ACTION: lambda at: expire_action(at.chat),
 }

@@ -5,11 +5,11 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from chatd.domain.change import Request
-from chatd.domain.chat import Chat
-from chatd.domain.family import archive_family, unarchive_family
+from chatd.domain.chat.change import IdempotencyKey
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.states import TRANSITIONS, Transition
+from chatd.domain.chat.user_transitions import archive_tree, unarchive_tree
 from chatd.domain.ids import ChangeId, MessageId, RequestId
-from chatd.domain.states import TABLE, Move
 from tests.model.stage import Stage
 from tests.support.errands import OTHER_USER_MOVES, SENDS, Errand, Plan
 from tests.support.viewer import fresh, resume
@@ -32,7 +32,7 @@ class People:
             chat_id=chat.id,
             number=stage.number(),
             free=stage.serving.free if stage.serving else None,
-            target=target if move is Move.EDIT_MESSAGE else None,
+            target=target if move is Transition.EDIT_MESSAGE else None,
             known=stage.perhaps_old_row(chat.id),
         )
         if self._rng.random() < 0.25:
@@ -40,9 +40,9 @@ class People:
         stage.nobody_hears = self._rng.random() < 0.08
         await stage.do(plan)
 
-    def _wish(self, chat: Chat) -> Move:
+    def _wish(self, chat: Chat) -> Transition:
         moves = SENDS if self._rng.random() < 0.5 else OTHER_USER_MOVES
-        sensible = [move for move in moves if chat.state in TABLE[move]]
+        sensible = [move for move in moves if chat.state in TRANSITIONS[move]]
         return self._rng.choice(sensible if sensible and self._rng.random() < 0.8 else moves)
 
     async def ask_again(self) -> None:
@@ -63,9 +63,9 @@ class People:
         stage = self._stage
         shelved = [chat for chat in stage.mirror.chats.values() if chat.archived]
         chat = self._rng.choice(shelved) if shelved else stage.any_chat()
-        move = archive_family if not chat.archived else unarchive_family
+        move = archive_tree if not chat.archived else unarchive_tree
         if self._rng.random() < 0.1:
-            move = archive_family
+            move = archive_tree
         stage.serve()
         written = await stage.mirror.family(
             chat.root_chat_id, lambda members: move(members, chat.id), ChangeId(stage.number())
@@ -90,8 +90,8 @@ class People:
         views.append(now)
 
 
-def _key(plan: Plan, chat: Chat) -> Request:
-    return Request(
+def _key(plan: Plan, chat: Chat) -> IdempotencyKey:
+    return IdempotencyKey(
         scope=chat.owner_id,
         id=RequestId(UUID(int=plan.number)),
         op=plan.move,

@@ -11,27 +11,33 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from chatd.domain import compaction, lease
-from chatd.domain.chat import Chat, Fence
-from chatd.domain.decide import (
-    CALLS_DISAGREE,
+from chatd.domain import lease
+from chatd.domain.chat.messages import Message
+from chatd.domain.chat.row import Chat, Fence, Hint
+from chatd.domain.chat.states import Transition
+from chatd.domain.decisions import (
+    PENDING_CALLS_MISMATCH_ERROR,
     Action,
     Compact,
+    DeferRow,
     Fail,
     Finish,
     Generate,
+    IgnoreRow,
     RequireAction,
-    Rules,
+    RestartTask,
+    RunnerView,
     RunTools,
+    StopRunner,
+    TurnRules,
+    UpdateView,
+    decide_reaction,
     next_action,
 )
-from chatd.domain.hint import Hint
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.domain.messages import Message
-from chatd.domain.react import Ignore, Leave, Note, Restart, RunnerView, Wait, react
-from chatd.domain.states import Move
-from chatd.store import chats, messages, workers
-from chatd.store.workers import Beat, Heard
+from chatd.domain.prompt import compaction
+from chatd.store.chat import chats, messages, workers
+from chatd.store.chat.workers import Heartbeat, HeartbeatResult
 from tests.model.drafts import CLIENT_TOOLS
 from tests.model.mirror import Mirror
 from tests.support.errands import Errand
@@ -41,13 +47,13 @@ TICK_S: Final = 3.0
 SCALE: Final = 100
 """The database's clock cannot be stopped. Leases are a hundred times as long there, and grow
 older as much faster, so that the real time a walk takes makes no difference."""
-_RULES: Final = Rules(client_tools=CLIENT_TOOLS)
+_RULES: Final = TurnRules(client_tools=CLIENT_TOOLS)
 _GENERATED: Final = (
-    *(Move.COMMIT_STEP,) * 5,
-    *(Move.FINISH_TURN,) * 3,
-    Move.REQUIRE_ACTION,
-    Move.FAIL_TURN,
-    Move.RECORD_RETRY,
+    *(Transition.COMMIT_STEP,) * 5,
+    *(Transition.FINISH_TURN,) * 3,
+    Transition.REQUIRE_ACTION,
+    Transition.FAIL_TURN,
+    Transition.RECORD_RETRY,
 )
 
 
@@ -70,18 +76,18 @@ class Runner:
 
     def hear(self, row: Chat, me: WorkerId) -> bool:
         """False when there is nothing left to run."""
-        match react(self.view, row, me):
-            case Ignore():
+        match decide_reaction(self.view, row, me):
+            case IgnoreRow():
                 return True
-            case Note(view=view):
+            case UpdateView(view=view):
                 self.row, self.view = row, view
                 return True
-            case Restart(fence=fence, view=view):
+            case RestartTask(fence=fence, view=view):
                 self.row, self.view, self.fence = row, view, fence
                 return True
-            case Leave():
+            case StopRunner():
                 return False
-            case Wait():
+            case DeferRow():
                 raise AssertionError("writes are answered before rows come in")
 
 
@@ -95,7 +101,7 @@ class Replica:
         self.awake = True
         self.runners: dict[ChatId, Runner] = {}
         self.inbox: list[Hint] = []
-        self.ticks = lease.Ticks(interval_s=TICK_S)
+        self.ticks = lease.HeartbeatHistory(interval_s=TICK_S)
         self.ghosts: deque[Runner] = deque(maxlen=8)
 
     @property
@@ -136,7 +142,7 @@ class Replica:
                 row = await chats.get(self._mirror.pool, hint.chat_id)
                 assert row is not None
                 self._hear(runner, row)
-        elif hint.runnable:
+        elif hint.is_runnable:
             await self.fill_slots()
 
     async def fill_slots(self) -> None:
@@ -146,48 +152,50 @@ class Replica:
 
     # Work
 
-    async def next_move(self, runner: Runner, *, orderly: bool = False) -> Move:
+    async def next_move(self, runner: Runner, *, orderly: bool = False) -> Transition:
         """What a runner would do next, with the luck that it has."""
         if runner.fence.status == "interrupting":
-            return Move.FINISH_INTERRUPT
+            return Transition.FINISH_INTERRUPT
         row = runner.row
-        history = await messages.history(self._mirror.pool, row.id)
+        history = await messages.load_history(self._mirror.pool, row.id)
         action = next_action(history, row, _RULES)
         now = self._mirror.world.chats[row.id]
         if now.chat.history_version == row.history_version:
-            assert action != Fail(error=CALLS_DISAGREE), "history and row tell of different calls"
+            assert action != Fail(error=PENDING_CALLS_MISMATCH_ERROR), (
+                "history and row tell of different calls"
+            )
             assert [message.id for message in history] == _since_summary(now.live)
         return self._move_of(action, orderly=orderly)
 
-    def _move_of(self, action: Action, *, orderly: bool) -> Move:
+    def _move_of(self, action: Action, *, orderly: bool) -> Transition:
         match action:
             case Generate():
-                return Move.FINISH_TURN if orderly else self._rng.choice(_GENERATED)
+                return Transition.FINISH_TURN if orderly else self._rng.choice(_GENERATED)
             case RunTools() | Compact():
-                return Move.COMMIT_STEP
+                return Transition.COMMIT_STEP
             case RequireAction():
-                return Move.REQUIRE_ACTION
+                return Transition.REQUIRE_ACTION
             case Finish():
-                return Move.FINISH_TURN
+                return Transition.FINISH_TURN
             case Fail():
-                return Move.FAIL_TURN
+                return Transition.FAIL_TURN
 
     # Life
 
-    async def tick(self, now: float, *, draining: bool = False) -> Heard:
+    async def tick(self, now: float, *, draining: bool = False) -> HeartbeatResult:
         """Renew the lease. Says what must be done for the chats of others."""
         mirror, running = self._mirror, {id_: r.view.epoch for id_, r in self.runners.items()}
         scope = lease.may_reap(self.ticks, now)
-        beat = Beat(
+        beat = Heartbeat(
             worker_id=self.id,
             running=running,
             scope=scope,
             draining=draining,
-            lease_s=lease.LEASE_S * SCALE,
+            lease_s=lease.LEASE_TTL_S * SCALE,
             silent_s=1.5 * SCALE,
             overdue_s=5 * SCALE,
         )
-        heard = await workers.tick(mirror.pool, beat)
+        heard = await workers.send_heartbeat(mirror.pool, beat)
         self.ticks = self.ticks.succeeded(now)
         mine = {c.id: c.epoch for c in mirror.chats.values() if c.worker_id == self.id}
         assert set(heard.lost) == {id_ for id_ in running if mine.get(id_) != running[id_]}
@@ -207,12 +215,12 @@ class Replica:
         for chat_id in list(self.runners):
             self.drop(chat_id)
         self.inbox.clear()
-        self.ticks = lease.Ticks(interval_s=TICK_S)
+        self.ticks = lease.HeartbeatHistory(interval_s=TICK_S)
         return was
 
 
 def _since_summary(live: list[Message]) -> list[int]:
-    cut = compaction.boundary(live)
+    cut = compaction.find_boundary(live)
     since = cut.id if cut is not None else 0
     return [
         row.id for row in live if row.id >= since or (row.role == "system" and not row.compressed)

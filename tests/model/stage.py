@@ -10,17 +10,16 @@ from random import Random
 from typing import Final, LiteralString
 from uuid import UUID
 
-from chatd.domain.change import ACTION_TIMEOUT_S, INTERRUPT_TIMEOUT_S
-from chatd.domain.chat import RECENT_CHANGES, Chat
-from chatd.domain.commands import CreateChat
-from chatd.domain.hint import Hint
+from chatd.domain.chat.change import CLIENT_TOOL_DEADLINE_S, INTERRUPT_DEADLINE_S
+from chatd.domain.chat.commands import CreateChat
+from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat, Hint
+from chatd.domain.chat.user_transitions import create
 from chatd.domain.ids import ChangeId, ChatId, UserId
-from chatd.domain.user_moves import create
-from chatd.store.conn import Session
-from chatd.store.listen import HOLD
+from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.workers import worker_lock_key
+from chatd.store.conn import DatabaseSession
+from chatd.store.notifications import HOLD_WORKER_LOCK
 from chatd.store.pool import Pool
-from chatd.store.transact import Applied
-from chatd.store.workers import lock_key
 from tests.model.invariants import check_alive
 from tests.model.mirror import Mirror
 from tests.model.replica import SCALE, Replica, Runner, Written
@@ -48,7 +47,7 @@ class Stage:
     """`locks` is the session that holds the replicas' locks. One session can hold them all and
     let go of each at once; that a dead process lets go of its lock is tested elsewhere."""
 
-    def __init__(self, pool: Pool, locks: Session, rng: Random) -> None:
+    def __init__(self, pool: Pool, locks: DatabaseSession, rng: Random) -> None:
         self.rng = rng
         self.now = 1000.0
         self.mirror = Mirror(pool, self._tell)
@@ -68,7 +67,7 @@ class Stage:
     async def begin(self) -> None:
         """A family of three, a chat of somebody else, and two replicas that tick."""
         for replica in self.replicas:
-            await self._locks.fetchval(HOLD, lock_key(replica.id))
+            await self._locks.fetchval(HOLD_WORKER_LOCK, worker_lock_key(replica.id))
             await replica.tick(self.now)
         root = await self.create(PEOPLE[0], None)
         await self.create(PEOPLE[0], root)
@@ -123,7 +122,7 @@ class Stage:
         """Somebody did not hear how it went and tries once more. False: the row has forgotten,
         because too much has happened since."""
         chat = self.mirror.chats[written.errand.plan.chat_id]
-        if chat.snapshot_version - written.version >= RECENT_CHANGES:
+        if chat.snapshot_version - written.version >= RECENT_CHANGES_KEPT:
             return False
         await self.mirror.again(written.errand)
         self.note(f"again #{written.errand.plan.number}")
@@ -131,7 +130,7 @@ class Stage:
 
     # News
 
-    def _tell(self, applied: Applied) -> None:
+    def _tell(self, applied: AppliedChange) -> None:
         self._rows.setdefault(applied.chat.id, deque(maxlen=4)).append(applied.chat)
         if self.nobody_hears:
             return
@@ -149,7 +148,7 @@ class Stage:
         """The longer, the likelier does it pass a deadline."""
         self.now += seconds
         await self.mirror.pool.execute(AGE_WORKERS, seconds * SCALE)
-        likely = {"interrupting": INTERRUPT_TIMEOUT_S, "requires_action": ACTION_TIMEOUT_S}
+        likely = {"interrupting": INTERRUPT_DEADLINE_S, "requires_action": CLIENT_TOOL_DEADLINE_S}
         await self.expire(
             [
                 chat.id
@@ -163,8 +162,8 @@ class Stage:
 
     async def die(self, replica: Replica) -> None:
         """Another process takes its place."""
-        await self._locks.fetchval(LET_GO, lock_key(replica.reborn()))
-        await self._locks.fetchval(HOLD, lock_key(replica.id))
+        await self._locks.fetchval(LET_GO, worker_lock_key(replica.reborn()))
+        await self._locks.fetchval(HOLD_WORKER_LOCK, worker_lock_key(replica.id))
         self._everyone.add(replica.id)
         if self.rng.random() < 0.8:
             # Otherwise it may take chats before anybody knows that it is there.

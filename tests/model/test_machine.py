@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from chatd.domain.chat.states import Transition
 from chatd.domain.ids import ChatId
-from chatd.domain.states import Move
 from tests.model.driver import Driver
 
 CHATS = st.integers(min_value=0, max_value=3)
@@ -26,8 +26,8 @@ class World(RuleBasedStateMachine):
         assert self.driver is not None
         return list(self.driver.world.chats)[number]
 
-    @rule(number=CHATS, move=st.sampled_from(Move))
-    def move(self, number: int, move: Move) -> None:
+    @rule(number=CHATS, move=st.sampled_from(Transition))
+    def move(self, number: int, move: Transition) -> None:
         assert self.driver is not None
         self.driver.move(self.driver.world.chats[self._chat(number)], move)
 

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from chatd.domain.states import TABLE, Move, State
+from chatd.domain.chat.states import TRANSITIONS, State, Transition
 from tests.model.driver import Driver
 
 WORLDS = 50
@@ -13,8 +13,8 @@ STEPS = 250
 SEEDS = range(8)
 
 
-def _walk(seed: int) -> Counter[tuple[Move, State, State | None]]:
-    seen: Counter[tuple[Move, State, State | None]] = Counter()
+def _walk(seed: int) -> Counter[tuple[Transition, State, State | None]]:
+    seen: Counter[tuple[Transition, State, State | None]] = Counter()
     for world in range(WORLDS):
         driver = Driver(Random(f"{seed}.{world}"))
         try:
@@ -33,7 +33,9 @@ def _walk(seed: int) -> Counter[tuple[Move, State, State | None]]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_invariants_hold_at_every_step_and_all_comes_to_rest(seed: int) -> None:
     seen = _walk(seed)
-    listed = {(m, s, to) for m, row in TABLE.items() for s, goals in row.items() for to in goals}
+    listed = {
+        (m, s, to) for m, row in TRANSITIONS.items() for s, goals in row.items() for to in goals
+    }
     visited = {cell for cell in seen if cell[2] is not None}
     assert visited <= listed
     assert len(visited) > 0.95 * len(listed), "the walk goes round in too small a circle"

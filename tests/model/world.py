@@ -11,11 +11,18 @@ from uuid import UUID
 
 import msgspec
 
-from chatd.domain.change import Appended, Change, Enqueued, Placed, Request, Rewritten
-from chatd.domain.chat import Chat
+from chatd.domain.chat.change import (
+    AppendedMessage,
+    Change,
+    EditedQueuedMessage,
+    EnqueuedMessage,
+    IdempotencyKey,
+    MovedQueuedMessage,
+)
+from chatd.domain.chat.messages import Draft, Message, QueuedMessage, UsageEntry
+from chatd.domain.chat.queue_transitions import in_order
+from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, MessageId, QueueId, RequestId
-from chatd.domain.messages import Draft, Message, QueuedMessage, UsageEntry
-from chatd.domain.queue_moves import in_order
 from tests.support.factories import AT
 
 
@@ -44,7 +51,7 @@ class World:
     def __init__(self) -> None:
         self.chats: dict[ChatId, Rows] = {}
         self.usage: list[UsageEntry] = []
-        self.requests: dict[tuple[UUID, RequestId], Request] = {}
+        self.requests: dict[tuple[UUID, RequestId], IdempotencyKey] = {}
 
     def family(self, root: ChatId) -> list[Chat]:
         return [rows.chat for rows in self.chats.values() if rows.chat.root_chat_id == root]
@@ -105,12 +112,12 @@ def _write_messages(rows: Rows, change: Change, joining: Sequence[QueuedMessage]
     rows.messages.extend(_appended(added, version) for added in change.messages)
     first = change.after.next_message_id - len(joining)
     rows.messages.extend(
-        _appended(Appended(id=MessageId(first + index), draft=item.draft()), version)
+        _appended(AppendedMessage(id=MessageId(first + index), draft=item.draft()), version)
         for index, item in enumerate(joining)
     )
 
 
-def _appended(added: Appended, version: int) -> Message:
+def _appended(added: AppendedMessage, version: int) -> Message:
     draft = added.draft
     fields = {name: getattr(draft, name) for name in Draft.__struct_fields__}
     return Message(**fields, id=added.id, revision=version, created_at=AT)
@@ -133,7 +140,7 @@ def _write_queue(rows: Rows, change: Change, joining: Sequence[QueuedMessage]) -
     rows.queue.extend(_enqueued(item) for item in change.enqueue)
 
 
-def _rewritten(item: QueuedMessage, to: Rewritten | None) -> QueuedMessage:
+def _rewritten(item: QueuedMessage, to: EditedQueuedMessage | None) -> QueuedMessage:
     if to is None:
         return item
     return msgspec.structs.replace(
@@ -144,13 +151,13 @@ def _rewritten(item: QueuedMessage, to: Rewritten | None) -> QueuedMessage:
     )
 
 
-def _placed(item: QueuedMessage, to: Placed | None) -> QueuedMessage:
+def _placed(item: QueuedMessage, to: MovedQueuedMessage | None) -> QueuedMessage:
     if to is None:
         return item
     return msgspec.structs.replace(item, position=to.position, steer=to.steer)
 
 
-def _enqueued(added: Enqueued) -> QueuedMessage:
+def _enqueued(added: EnqueuedMessage) -> QueuedMessage:
     prompt = added.prompt
     return QueuedMessage(
         id=QueueId(added.id),

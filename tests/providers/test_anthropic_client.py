@@ -8,16 +8,16 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.classify import classify
-from chatd.domain.model import (
+from chatd.domain.chat.parts import TextPart, ToolCallPart
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.protocol import (
     ComputerTool,
     Finished,
     ModelEvent,
     ModelRequest,
-    ProviderFailed,
+    ProviderError,
     TextDelta,
 )
-from chatd.domain.parts import Text, ToolCall
 from chatd.providers.anthropic.client import AnthropicProvider
 from chatd.providers.http import HttpConfig
 from chatd.providers.secret import Secret
@@ -56,8 +56,8 @@ async def ask(provider: AnthropicProvider, asked: ModelRequest | None = None) ->
             return [event async for event in events]
 
 
-async def failure(provider: AnthropicProvider, asked: ModelRequest | None = None) -> ProviderFailed:
-    with pytest.raises(ProviderFailed) as caught:
+async def failure(provider: AnthropicProvider, asked: ModelRequest | None = None) -> ProviderError:
+    with pytest.raises(ProviderError) as caught:
         await ask(provider, asked)
     return caught.value
 
@@ -67,7 +67,7 @@ async def test_an_answer_comes_over_the_wire(
 ) -> None:
     fake.play("text")
     answer = answer_of(await ask(claude))
-    assert answer.content == (Text(text='Grüß Gott, 世界 👋\n"quoted"'),)
+    assert answer.content == (TextPart(text='Grüß Gott, 世界 👋\n"quoted"'),)
     assert answer.usage is not None
     assert answer.usage.cache_read_tokens == 1820
 
@@ -94,10 +94,10 @@ async def test_a_round_of_tools_is_taken_by_the_api(
     fake.play("text")
     asked = request(message("user", "Weather?"), model="claude-sonnet-4-6", tools=TOOLS)
     first = answer_of(await ask(claude, asked))
-    calls = [part for part in first.content if isinstance(part, ToolCall)]
+    calls = [part for part in first.content if isinstance(part, ToolCallPart)]
     assert len(calls) == 2
     again = msgspec.structs.replace(asked, messages=(*asked.messages, *replayed(first)))
-    assert answer_of(await ask(claude, again)).said_something
+    assert answer_of(await ask(claude, again)).has_visible_text
 
 
 # What is sent
@@ -165,7 +165,7 @@ async def test_a_wrong_option_is_told_before_anything_is_sent(
 ) -> None:
     asked = request(model=MODEL, options=Raw(b'{"thinking":{"budget_tokens":7}}'))
     error = await failure(claude, asked)
-    classified = classify(error.fault)
+    classified = classify_fault(error.fault)
     assert classified.kind == "config"
     assert "options.thinking.budget_tokens" in (classified.error.detail or "")
     assert fake.requests == []
@@ -197,7 +197,7 @@ async def test_closing_the_provider_ends_what_it_streams(
         reading = group.create_task(failure(claude))
         await gate.reached.wait()
         await claude.close()
-        assert classify((await reading).fault).retryable
+        assert classify_fault((await reading).fault).retryable
 
 
 @pytest.mark.parametrize("ending", [Cut(), Reset()])
@@ -215,7 +215,7 @@ async def test_an_answer_without_its_end_is_incomplete(
     fake.play("cut_off")
     fault = (await failure(claude)).fault
     assert fault.incomplete
-    assert classify(fault).retryable
+    assert classify_fault(fault).retryable
 
 
 async def test_silence_is_given_up_in_the_end(fake: FakeAnthropic) -> None:
@@ -254,14 +254,14 @@ async def test_what_the_api_refuses_is_told(
     fake.answer_with(refusal(status, kind, said, **{"retry-after": "3"}))
     fault = (await failure(claude)).fault
     assert (fault.status_code, fault.type, fault.retry_after_s) == (status, kind, 3)
-    assert classify(fault).kind == means
+    assert classify_fault(fault).kind == means
 
 
 async def test_what_the_api_finds_wrong_is_quoted(
     fake: FakeAnthropic, claude: AnthropicProvider
 ) -> None:
     asked = request(*tool_round()[:3], message("user", "?"), model=MODEL)
-    detail = classify((await failure(claude, asked)).fault).error.detail or ""
+    detail = classify_fault((await failure(claude, asked)).fault).error.detail or ""
     assert "`tool_use` ids were found without `tool_result` blocks" in detail
 
 
@@ -269,7 +269,7 @@ async def test_a_result_nobody_asked_for_is_refused_by_the_fake(
     fake: FakeAnthropic, claude: AnthropicProvider
 ) -> None:
     asked = request(message("user", "Hi"), message("tool", result("toolu_9")), model=MODEL)
-    detail = classify((await failure(claude, asked)).fault).error.detail or ""
+    detail = classify_fault((await failure(claude, asked)).fault).error.detail or ""
     assert "unexpected `tool_use_id`" in detail
 
 
@@ -282,7 +282,7 @@ async def test_the_key_is_nowhere_to_be_seen(
     error = await failure(provider)
     await provider.close()
     shown = [repr(settings(fake)), repr(provider), repr(error), repr(error.args), str(error)]
-    shown += [repr(error.fault), repr(classify(error.fault)), caplog.text]
+    shown += [repr(error.fault), repr(classify_fault(error.fault)), caplog.text]
     assert not any(KEY in text for text in shown)
     assert error.__cause__ is None
     assert error.__context__ is None

@@ -8,28 +8,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from chatd.domain.assemble import Answer
-from chatd.domain.classify import classify
+from chatd.domain.answer.assembler import Answer
+from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.chat.parts import (
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from chatd.domain.ids import ToolCallId
-from chatd.domain.messages import Usage
-from chatd.domain.model import (
-    CallDelta,
-    CallDone,
-    CallStart,
-    Failed,
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.protocol import (
     Finished,
     ModelEvent,
     ProviderFault,
     ReasoningDelta,
     ReasoningEnd,
     ReasoningStart,
-    ResultDone,
     SourceFound,
+    StreamFailed,
     TextDelta,
     TextEnd,
     TextStart,
+    ToolCallDelta,
+    ToolCallDone,
+    ToolCallStart,
+    ToolResultDone,
 )
-from chatd.domain.parts import Reasoning, Source, Text, ToolCall, ToolResult
 from chatd.providers.anthropic.decode import Decoder
 from chatd.providers.anthropic.metadata import Kept, keep, kept
 from chatd.providers.schema import ToolNames
@@ -45,7 +51,7 @@ from tests.support.providers.reading import (
 )
 
 ALL = sorted(path.stem for path in STREAMS.glob("*.sse"))
-ENDINGS = (Finished, Failed)
+ENDINGS = (Finished, StreamFailed)
 
 
 def read(name: str) -> list[ModelEvent]:
@@ -64,7 +70,7 @@ def finished(name: str) -> Finished:
 
 def failed(data: bytes) -> ProviderFault:
     last = read_whole(Decoder, data)[-1]
-    assert isinstance(last, Failed)
+    assert isinstance(last, StreamFailed)
     return last.fault
 
 
@@ -115,14 +121,14 @@ def test_a_stream_that_stops_before_its_last_event_is_incomplete(name: str) -> N
     for at in range(0, end, 7):
         fault = failed(data[:at])
         assert fault.incomplete
-        assert classify(fault).retryable
+        assert classify_fault(fault).retryable
 
 
 def test_the_last_event_counts_without_the_blank_line_after_it() -> None:
     data = START + text_block(0, "Hi") + STOP + END
     assert read_whole(Decoder, data.rstrip(b"\n")) == read_whole(Decoder, data)
     half = read_whole(Decoder, data.rstrip(b"}\n"))[-1]
-    assert isinstance(half, Failed)
+    assert isinstance(half, StreamFailed)
     assert half.fault.incomplete
 
 
@@ -153,35 +159,45 @@ def test_thoughts_keep_their_signature_and_calls_their_order() -> None:
         TextDelta(id="1", delta="Let me "),
         TextDelta(id="1", delta="look that up."),
         TextEnd(id="1"),
-        CallStart(id=paris, name="get_weather"),
-        CallDelta(id=paris, delta='{"city": "P'),
-        CallDelta(id=paris, delta='aris", "unit"'),
-        CallDelta(id=paris, delta=': "c"}'),
-        CallDone(id=paris, name="get_weather", input='{"city": "Paris", "unit": "c"}'),
-        CallStart(id=cities, name="list_cities"),
-        CallDone(id=cities, name="list_cities", input="{}"),
+        ToolCallStart(id=paris, name="get_weather"),
+        ToolCallDelta(id=paris, delta='{"city": "P'),
+        ToolCallDelta(id=paris, delta='aris", "unit"'),
+        ToolCallDelta(id=paris, delta=': "c"}'),
+        ToolCallDone(id=paris, name="get_weather", input='{"city": "Paris", "unit": "c"}'),
+        ToolCallStart(id=cities, name="list_cities"),
+        ToolCallDone(id=cities, name="list_cities", input="{}"),
     ]
 
 
 def test_redacted_thoughts_and_thoughts_without_text_are_kept() -> None:
     redacted, silent, text = answer("redacted_thinking").content
-    assert isinstance(redacted, Reasoning)
-    assert isinstance(silent, Reasoning)
+    assert isinstance(redacted, ReasoningPart)
+    assert isinstance(silent, ReasoningPart)
     assert kept(redacted.provider_metadata).redacted_thinking == (
         "EmwKAhgBEgy3va3pzix/LafPsn4aDFIT2Xlxh0L5L8rLVyIwxtE3rAFBa8cr3qpPkNRj2YfWXGmKDxH4mPnZ5sQ7vB"
     )
     assert (silent.text, kept(silent.provider_metadata).signature) == ("", "ErUBCkYIBRgCIkDVzQ==")
-    assert text == Text(text="I can help with that.")
+    assert text == TextPart(text="I can help with that.")
 
 
 def test_a_search_comes_inline_with_its_results_and_the_pages_it_quotes() -> None:
     content = answer("web_search").content
     assert [type(part) for part in content] == [
-        *(Text, ToolCall, ToolResult, Text, Text, Source, Text, Text, Source)
+        *(
+            TextPart,
+            ToolCallPart,
+            ToolResultPart,
+            TextPart,
+            TextPart,
+            SourcePart,
+            TextPart,
+            TextPart,
+            SourcePart,
+        )
     ]
     call, result = content[1], content[2]
-    assert isinstance(call, ToolCall)
-    assert isinstance(result, ToolResult)
+    assert isinstance(call, ToolCallPart)
+    assert isinstance(result, ToolResultPart)
     assert call.provider_executed
     assert call.args == Raw(b'{"query": "ada lovelace notes"}')
     assert (result.tool_call_id, result.tool_name) == (call.tool_call_id, "web_search")
@@ -190,21 +206,23 @@ def test_a_search_comes_inline_with_its_results_and_the_pages_it_quotes() -> Non
     assert isinstance(result.result, Raw)
     found = msgspec.json.decode(result.result, type=list[dict[str, object]])
     assert [str(page["encrypted_content"])[:4] for page in found] == ["Eqgf", "EqQC"]
-    assert [part for part in content if isinstance(part, Source)] == [
-        Source(url="https://en.wikipedia.org/wiki/Ada_Lovelace", title="Ada Lovelace - Wikipedia"),
-        Source(url="https://example.org/notes?id=1&x=2"),
+    assert [part for part in content if isinstance(part, SourcePart)] == [
+        SourcePart(
+            url="https://en.wikipedia.org/wiki/Ada_Lovelace", title="Ada Lovelace - Wikipedia"
+        ),
+        SourcePart(url="https://example.org/notes?id=1&x=2"),
     ]
 
 
 def test_quotations_stay_with_the_text_that_makes_them() -> None:
-    texts = [part for part in answer("web_search").content if isinstance(part, Text)]
+    texts = [part for part in answer("web_search").content if isinstance(part, TextPart)]
     quotes = [kept(text.provider_metadata).citations for text in texts]
     assert [len(found or ()) for found in quotes] == [0, 0, 1, 0, 2]
 
 
 def test_a_search_that_failed_is_an_error() -> None:
     result = answer("web_search_error").content[1]
-    assert isinstance(result, ToolResult)
+    assert isinstance(result, ToolResultPart)
     assert result.is_error
     assert result.result == Raw(
         b'{"type":"web_search_tool_result_error","error_code":"max_uses_exceeded"}'
@@ -216,7 +234,7 @@ def test_a_search_that_failed_is_an_error() -> None:
 
 def test_a_click_on_the_screen_is_a_call() -> None:
     call = answer("computer").content[-1]
-    assert isinstance(call, ToolCall)
+    assert isinstance(call, ToolCallPart)
     assert (call.tool_name, call.args) == (
         "computer",
         Raw(b'{"action": "left_click", "coordinate": [512, 300]}'),
@@ -224,7 +242,7 @@ def test_a_click_on_the_screen_is_a_call() -> None:
 
 
 def test_members_of_the_screens_toolset_are_actions_of_one_tool() -> None:
-    calls = [part for part in answer("computer_toolset").content if isinstance(part, ToolCall)]
+    calls = [part for part in answer("computer_toolset").content if isinstance(part, ToolCallPart)]
     assert [(call.tool_name, call.args) for call in calls] == [
         ("computer", Raw(b'{"action":"left_click","coordinate":[512, 300]}')),
         ("computer", Raw(b'{"action":"screenshot"}')),
@@ -233,17 +251,17 @@ def test_members_of_the_screens_toolset_are_actions_of_one_tool() -> None:
 
 def test_a_call_cut_off_by_the_limit_keeps_what_was_said() -> None:
     call = read("max_tokens")[-2]
-    assert isinstance(call, CallDone)
+    assert isinstance(call, ToolCallDone)
     assert call.input == '{"path": "a.txt", "content": "half a sen'
 
 
 def test_a_gateway_may_send_blocks_whole_and_leave_one_open() -> None:
     assert answer("gateway").content == (
-        Text(text="Whole at once"),
-        ToolCall(
+        TextPart(text="Whole at once"),
+        ToolCallPart(
             tool_call_id=ToolCallId("toolu_gw"), tool_name="read_file", args=Raw(b'{"path":"a b"}')
         ),
-        Text(text="unclosed"),
+        TextPart(text="unclosed"),
     )
 
 
@@ -252,7 +270,7 @@ def test_a_toolset_call_may_come_whole() -> None:
         block = {"type": "tool_use", "id": "t", "name": "key", "toolset_name": "computer"}
         begin = event("content_block_start", index=0, content_block={**block, "input": sent})
         call = answer_of(read_whole(Decoder, START + begin + STOP + END)).content[0]
-        assert isinstance(call, ToolCall)
+        assert isinstance(call, ToolCallPart)
         assert call.args == Raw(b'{"action":"key"' + told + b"}")
 
 
@@ -301,7 +319,7 @@ def test_tools_are_known_again_by_their_own_names() -> None:
         b'"get_weather"', b'"%b"' % names.wire("get weather").encode()
     )
     events = read_whole(lambda: Decoder(names), data)
-    assert [e.name for e in events if isinstance(e, CallDone)] == ["get weather", "list_cities"]
+    assert [e.name for e in events if isinstance(e, ToolCallDone)] == ["get weather", "list_cities"]
 
 
 def test_a_block_whose_place_is_taken_closes_the_one_before() -> None:
@@ -332,7 +350,7 @@ def test_halves_of_a_character_do_not_cost_the_answer() -> None:
     [
         (
             "text",
-            Usage(
+            TokenUsage(
                 input_tokens=4,
                 output_tokens=17,
                 total_tokens=2151,
@@ -342,15 +360,17 @@ def test_halves_of_a_character_do_not_cost_the_answer() -> None:
         ),
         (
             "thinking_and_tools",
-            Usage(input_tokens=412, output_tokens=164, total_tokens=576, reasoning_tokens=58),
+            TokenUsage(input_tokens=412, output_tokens=164, total_tokens=576, reasoning_tokens=58),
         ),
         (
             "web_search",
-            Usage(input_tokens=10682, output_tokens=510, total_tokens=11192, context_tokens=2679),
+            TokenUsage(
+                input_tokens=10682, output_tokens=510, total_tokens=11192, context_tokens=2679
+            ),
         ),
         (
             "web_search_error",
-            Usage(
+            TokenUsage(
                 input_tokens=1900,
                 output_tokens=40,
                 total_tokens=2740,
@@ -361,13 +381,13 @@ def test_halves_of_a_character_do_not_cost_the_answer() -> None:
         ),
         (
             "gateway",
-            Usage(input_tokens=55, output_tokens=12, total_tokens=72, cache_read_tokens=5),
+            TokenUsage(input_tokens=55, output_tokens=12, total_tokens=72, cache_read_tokens=5),
         ),
-        ("unknown_things", Usage(input_tokens=30, output_tokens=5, total_tokens=35)),
+        ("unknown_things", TokenUsage(input_tokens=30, output_tokens=5, total_tokens=35)),
     ],
 )
 def test_tokens_told_in_instalments_are_neither_lost_nor_counted_twice(
-    name: str, usage: Usage
+    name: str, usage: TokenUsage
 ) -> None:
     assert finished(name).usage == usage
 
@@ -385,12 +405,12 @@ def test_a_later_telling_of_nothing_does_not_erase_what_was_told() -> None:
     )
     last = read_whole(Decoder, start + zero + END)[-1]
     assert isinstance(last, Finished)
-    assert last.usage == Usage(
+    assert last.usage == TokenUsage(
         input_tokens=9, cache_read_tokens=100, output_tokens=5, total_tokens=114
     )
 
 
-def told(start: object, later: object) -> Usage:
+def told(start: object, later: object) -> TokenUsage:
     begin = event("message_start", message={"usage": start})
     stop = event("message_delta", delta={"stop_reason": "end_turn"}, usage=later)
     last = read_whole(Decoder, begin + stop + END)[-1]
@@ -402,7 +422,7 @@ def told(start: object, later: object) -> Usage:
 def test_counts_that_are_told_again_are_not_added_up() -> None:
     read = {"input_tokens": 9, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20}
     thought = {"output_tokens": 5, "output_tokens_details": {"thinking_tokens": 3}}
-    assert told({**read, **thought}, {**read, **thought}) == Usage(
+    assert told({**read, **thought}, {**read, **thought}) == TokenUsage(
         input_tokens=9,
         cache_read_tokens=100,
         cache_creation_tokens=20,
@@ -413,8 +433,8 @@ def test_counts_that_are_told_again_are_not_added_up() -> None:
 
 
 def test_nothing_told_is_nothing_counted() -> None:
-    assert told(None, None) == Usage()
-    assert told({}, {"output_tokens_details": {}, "iterations": []}) == Usage()
+    assert told(None, None) == TokenUsage()
+    assert told({}, {"output_tokens_details": {}, "iterations": []}) == TokenUsage()
 
 
 def test_a_model_asked_once_has_no_other_context_than_what_it_read() -> None:
@@ -503,8 +523,8 @@ def test_a_reason_once_told_is_not_taken_back() -> None:
 def test_an_error_in_the_middle_is_told_by_the_vendors_word_for_it() -> None:
     fault = failed(stream("error_midway"))
     assert (fault.type, fault.message) == ("overloaded_error", "Overloaded")
-    assert classify(fault).kind == "overloaded"
-    assert classify(fault).retryable
+    assert classify_fault(fault).kind == "overloaded"
+    assert classify_fault(fault).retryable
 
 
 @pytest.mark.covers("providers-4")
@@ -535,7 +555,7 @@ def test_both_the_reason_and_the_end_are_needed() -> None:
 def test_damage_is_a_failure_that_may_be_tried_again(data: bytes) -> None:
     fault = failed(START + data + STOP + END)
     assert fault.incomplete
-    assert classify(fault).retryable
+    assert classify_fault(fault).retryable
 
 
 def test_results_nested_without_end_are_damage() -> None:
@@ -548,7 +568,7 @@ def test_results_nested_without_end_are_damage() -> None:
 def test_an_event_without_end_is_given_up() -> None:
     decoder = Decoder(framing=SseParser(limit=1000))
     events = read_pieces(decoder, [START, b"data: ", *[b"x" * 100] * 20])
-    assert isinstance(events[-1], Failed)
+    assert isinstance(events[-1], StreamFailed)
     assert events[-1].fault.incomplete
 
 
@@ -657,7 +677,7 @@ def test_a_result_of_a_kind_that_did_not_exist_is_kept_whole() -> None:
     block = {"type": "oracle_tool_result", "tool_use_id": "srvtoolu_1", "content": {"said": 42}}
     begin = event("content_block_start", index=0, content_block=block)
     result = read_whole(Decoder, START + begin + STOP + END)[0]
-    assert result == ResultDone(
+    assert result == ToolResultDone(
         id=ToolCallId("srvtoolu_1"),
         name="oracle",
         result=Raw(b'{"said":42}'),

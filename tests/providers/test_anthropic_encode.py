@@ -8,10 +8,10 @@ from msgspec import UNSET, Raw, structs
 
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model import (
+from chatd.domain.model.protocol import (
     ComputerTool,
+    ForcedTool,
     ModelRequest,
-    NamedTool,
     PromptCall,
     PromptFile,
     PromptMessage,
@@ -442,7 +442,7 @@ def test_tools_are_sorted_and_their_schemas_put_right() -> None:
         ("required", "null", {"type": "any"}),
         ("required", "true", {"type": "any", "disable_parallel_tool_use": True}),
         (
-            NamedTool(name="mcp.example/do it"),
+            ForcedTool(name="mcp.example/do it"),
             "null",
             {"type": "tool", "name": "mcp_example_do_it"},
         ),

@@ -18,8 +18,8 @@ from anthropic.types.beta import message_create_params as beta_params
 from msgspec import Raw, structs
 from pydantic import BaseModel, TypeAdapter
 
-from chatd.domain.model import Finished
-from chatd.domain.parts import Reasoning, Text, ToolCall, ToolResult
+from chatd.domain.chat.parts import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.model.protocol import Finished
 from chatd.providers.anthropic.decode import Decoder
 from chatd.providers.anthropic.encode import encode
 from chatd.providers.anthropic.metadata import kept
@@ -55,18 +55,18 @@ async def test_the_official_package_reads_the_same(name: str, fake: FakeAnthropi
     theirs = await official(fake, name)
     ours = answer_of(read_whole(Decoder, stream(name)))
     texts = [block.text for block in theirs.content if block.type == "text"]
-    assert "".join(texts) == "".join(p.text for p in ours.content if isinstance(p, Text))
+    assert "".join(texts) == "".join(p.text for p in ours.content if isinstance(p, TextPart))
     thoughts = [(b.thinking, b.signature) for b in theirs.content if b.type == "thinking"]
     own = [
         (part.text, kept(part.provider_metadata).signature)
         for part in ours.content
-        if isinstance(part, Reasoning) and kept(part.provider_metadata).signature
+        if isinstance(part, ReasoningPart) and kept(part.provider_metadata).signature
     ]
     assert own == thoughts
     assert calls(ours.content) == their_calls(theirs)
     results = [b for b in theirs.content if b.type == "web_search_tool_result"]
     assert [b.tool_use_id for b in results] == [
-        part.tool_call_id for part in ours.content if isinstance(part, ToolResult)
+        part.tool_call_id for part in ours.content if isinstance(part, ToolResultPart)
     ]
     assert ours.finished is not None
     same_ending(ours.finished, theirs)
@@ -76,7 +76,7 @@ def calls(content: tuple[object, ...]) -> list[tuple[str, str, object]]:
     return [
         (part.tool_call_id, part.tool_name, msgspec.json.decode(part.args))
         for part in content
-        if isinstance(part, ToolCall) and isinstance(part.args, Raw)
+        if isinstance(part, ToolCallPart) and isinstance(part.args, Raw)
     ]
 
 

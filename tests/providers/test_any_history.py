@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-from chatd.domain.messages import Message
-from chatd.domain.model import ModelRequest, ProviderFailed
+from chatd.domain.chat.messages import Message
+from chatd.domain.model.protocol import ModelRequest, ProviderError
 from chatd.domain.ports import Provider
-from chatd.domain.prompt import Reader, build_prompt
+from chatd.domain.prompt.builder import PromptTarget, build_prompt
 from chatd.providers.registry import build
 from chatd.providers.secret import Secret
 from chatd.providers.settings import Kind, ProviderSettings
@@ -62,13 +62,13 @@ async def asked(wire: str) -> AsyncGenerator[tuple[FakeServer, Provider, str]]:
 
 
 async def refused(provider: Provider, model: str, history: list[Message]) -> str | None:
-    reader = Reader(provider="here", files=FILES, strict_tools=True)
+    reader = PromptTarget(provider="here", files=FILES, strict_tools=True)
     request = ModelRequest(model=model, messages=build_prompt(history, reader))
     try:
         async with provider.stream(request) as events:
             async for _ in events:
                 pass
-    except ProviderFailed as failed:
+    except ProviderError as failed:
         return f"{failed.fault.status_code} {failed.fault.message} {failed.fault.body}"
     return None
 

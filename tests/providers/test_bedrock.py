@@ -14,8 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from chatd.domain.classify import classify
-from chatd.domain.model import Failed, Finished, ModelEvent, ModelRequest, ProviderFailed
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.protocol import (
+    Finished,
+    ModelEvent,
+    ModelRequest,
+    ProviderError,
+    StreamFailed,
+)
 from chatd.providers.anthropic.decode import Decoder
 from chatd.providers.bedrock.client import BedrockProvider, default_url, region_of
 from chatd.providers.bedrock.eventstream import EventStream
@@ -186,10 +192,10 @@ def test_events_of_other_kinds_are_passed_over() -> None:
 )
 def test_an_exception_in_the_middle_is_told_under_its_name(name: str, kind: str) -> None:
     (failed,) = read_whole(new_decoder, exception(name, "Too many tokens"))
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, StreamFailed)
     assert (failed.fault.type, failed.fault.message) == (name, "Too many tokens")
-    assert classify(failed.fault).kind == kind
-    assert classify(failed.fault).retryable
+    assert classify_fault(failed.fault).kind == kind
+    assert classify_fault(failed.fault).retryable
 
 
 def test_an_error_that_is_not_modelled_is_told_as_well() -> None:
@@ -199,16 +205,19 @@ def test_an_error_that_is_not_modelled_is_told_as_well() -> None:
         ":error-message": "Sorry",
     }
     (failed,) = read_whole(new_decoder, frame(headers, b""))
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, StreamFailed)
     assert (failed.fault.type, failed.fault.message) == ("InternalFailure", "Sorry")
-    assert classify(failed.fault).retryable
+    assert classify_fault(failed.fault).retryable
 
 
 def test_an_exception_without_words_is_told_by_its_name() -> None:
     headers = {":message-type": "exception", ":exception-type": "throttlingException"}
     (failed,) = read_whole(new_decoder, frame(headers, b""))
-    assert isinstance(failed, Failed)
-    assert (failed.fault.type, classify(failed.fault).kind) == ("throttlingException", "rate_limit")
+    assert isinstance(failed, StreamFailed)
+    assert (failed.fault.type, classify_fault(failed.fault).kind) == (
+        "throttlingException",
+        "rate_limit",
+    )
 
 
 @pytest.mark.covers("providers-6")
@@ -238,7 +247,7 @@ def test_a_message_that_is_none_is_damage_that_may_be_tried_again(message: bytes
     with pytest.raises(BrokenFraming):
         EventStream().feed(message)
     events = read_whole(new_decoder, stream("cut_off") + message)
-    assert isinstance(events[-1], Failed)
+    assert isinstance(events[-1], StreamFailed)
     assert events[-1].fault.incomplete
 
 
@@ -270,7 +279,7 @@ def test_any_bytes_give_events_and_one_ending(seed: int) -> None:
     for at in range(0, len(data), size):
         events += decoder.feed(bytes(data[at : at + size]))
     events += decoder.close()
-    endings = [isinstance(event, Finished | Failed) for event in events]
+    endings = [isinstance(event, Finished | StreamFailed) for event in events]
     assert endings == [False] * (len(events) - 1) + [True]
 
 
@@ -301,8 +310,8 @@ async def ask(provider: BedrockProvider, asked: ModelRequest | None = None) -> l
             return [event async for event in events]
 
 
-async def failure(provider: BedrockProvider, asked: ModelRequest | None = None) -> ProviderFailed:
-    with pytest.raises(ProviderFailed) as caught:
+async def failure(provider: BedrockProvider, asked: ModelRequest | None = None) -> ProviderError:
+    with pytest.raises(ProviderError) as caught:
         await ask(provider, asked)
     return caught.value
 
@@ -323,7 +332,7 @@ async def test_a_signed_request_is_taken_whatever_the_model_is_called(
 ) -> None:
     fake.play("text")
     answer = answer_of(await ask(bedrock, request(*tool_round(), model=model, tools=TOOLS)))
-    assert answer.said_something
+    assert answer.has_visible_text
     (seen,) = fake.requests
     assert seen.path == f"/model/{path}/invoke-with-response-stream"
     assert seen.json["anthropic_version"] == "bedrock-2023-05-31"
@@ -352,7 +361,7 @@ async def test_a_search_is_refused_before_anything_is_sent(
     fake: FakeBedrock, bedrock: BedrockProvider
 ) -> None:
     asked = request(model=MODEL, options=Raw(b'{"web_search_enabled":true}'))
-    classified = classify((await failure(bedrock, asked)).fault)
+    classified = classify_fault((await failure(bedrock, asked)).fault)
     assert classified.kind == "config"
     assert "web_search_enabled" in (classified.error.detail or "")
     assert fake.requests == []
@@ -387,8 +396,8 @@ async def test_what_aws_refuses_is_told(
     fake.answer_with(refusal(status, name, "No."))
     fault = (await failure(bedrock)).fault
     assert (fault.provider, fault.type) == ("bedrock", name)
-    assert classify(fault).kind == means
-    assert classify(fault).error.detail == "No."
+    assert classify_fault(fault).kind == means
+    assert classify_fault(fault).error.detail == "No."
 
 
 async def test_a_wrong_key_is_refused_and_not_shown(fake: FakeBedrock) -> None:
@@ -405,9 +414,9 @@ async def test_a_wrong_key_is_refused_and_not_shown(fake: FakeBedrock) -> None:
 
 def refused(**more: object) -> tuple[str, str]:
     plain = ProviderSettings(kind="bedrock", region=REGION)
-    with pytest.raises(ProviderFailed) as caught:
+    with pytest.raises(ProviderError) as caught:
         build(msgspec.structs.replace(plain, **more), FakeClock())
-    classified = classify(caught.value.fault)
+    classified = classify_fault(caught.value.fault)
     return classified.kind, classified.error.detail or ""
 
 
@@ -518,7 +527,7 @@ async def test_a_machine_without_credentials_is_told(
     provider = BedrockProvider(settings(fake, aws=None), FakeClock())
     error = await failure(provider)
     await provider.close()
-    assert classify(error.fault).kind == means
+    assert classify_fault(error.fault).kind == means
     assert "abcdef" not in repr(error.fault)
     assert fake.requests == []
 

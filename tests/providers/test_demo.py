@@ -7,23 +7,23 @@ import msgspec
 import pytest
 from msgspec import UNSET, Raw
 
-from chatd.domain import summary, titles
-from chatd.domain.classify import classify
-from chatd.domain.labels import label_request
-from chatd.domain.model import (
-    CallDone,
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.protocol import (
     Finished,
+    ForcedTool,
     ModelEvent,
     ModelRequest,
-    NamedTool,
     PromptFile,
-    ProviderFailed,
+    ProviderError,
     ReasoningDelta,
     SourceFound,
     TextDelta,
+    ToolCallDone,
     ToolSpec,
 )
-from chatd.domain.parts import Text
+from chatd.domain.prompt import compaction, titles
+from chatd.domain.prompt.labels import label_request
 from chatd.providers.demo.provider import TOKEN_SLEEP, DemoOptions, DemoProvider
 from chatd.providers.settings import ProviderSettings
 from tests.support.clock import FakeClock
@@ -52,11 +52,11 @@ async def play(demo: DemoProvider, sent: ModelRequest) -> list[ModelEvent]:
 
 async def answer_text(demo: DemoProvider, sent: ModelRequest) -> str:
     events = await play(demo, sent)
-    return "".join(p.text for p in answer_of(events).content if isinstance(p, Text))
+    return "".join(p.text for p in answer_of(events).content if isinstance(p, TextPart))
 
 
 async def calls(demo: DemoProvider, sent: ModelRequest) -> list[tuple[str, str]]:
-    return [(e.name, e.input) for e in await play(demo, sent) if isinstance(e, CallDone)]
+    return [(e.name, e.input) for e in await play(demo, sent) if isinstance(e, ToolCallDone)]
 
 
 async def test_the_first_answer_explains_chatd_and_lists_what_to_try(demo: DemoProvider) -> None:
@@ -75,7 +75,7 @@ async def test_every_phrase_of_the_greeting_starts_a_scene(demo: DemoProvider) -
     for word in promised:
         try:
             events = await play(demo, request_for(word, tools=ALL_TOOLS))
-        except ProviderFailed:
+        except ProviderError:
             failed += 1
             continue
         spoken = "".join(e.delta for e in events if isinstance(e, TextDelta))
@@ -132,7 +132,7 @@ async def test_sources_and_refusals_on_request(demo: DemoProvider) -> None:
 async def test_a_tool_is_called_and_its_result_is_shown(demo: DemoProvider) -> None:
     sent = request_for("use a tool", tools=(tool("execute"),))
     events = await play(demo, sent)
-    [called] = [e for e in events if isinstance(e, CallDone)]
+    [called] = [e for e in events if isinstance(e, ToolCallDone)]
     assert called.name == "execute"
     end = events[-1]
     assert isinstance(end, Finished)
@@ -184,7 +184,7 @@ async def test_the_model_calls_tools_of_the_client(
     tools = (WEATHER, declared("searchArchive"), tool("read_file"))
     sent = request_for(prompt, tools=tools, failures=0)
     if "permanent" in prompt:
-        with pytest.raises(ProviderFailed):
+        with pytest.raises(ProviderError):
             await play(demo, sent)
         return
     assert [name for name, _ in await calls(demo, sent)] == ([named] if named else [])
@@ -219,22 +219,22 @@ async def test_a_second_summary_lists_the_requests_of_the_first(
     first = request(
         message("user", "paint the house"), model="demo", options=request_for("").options
     )
-    one = await answer_text(demo, summary.summary_request(first))
+    one = await answer_text(demo, compaction.summary_request(first))
     second = request(
-        message("user", f"{summary.PREFIX}{one}"),
+        message("user", f"{compaction.SUMMARY_PREFIX}{one}"),
         message("assistant", "Yes."),
         message("user", "and the fence"),
         model="demo",
         options=request_for("").options,
     )
-    two = await answer_text(demo, summary.summary_request(second))
+    two = await answer_text(demo, compaction.summary_request(second))
     assert "- paint the house\n- and the fence\n" in two
-    assert summary.PREFIX.strip()[:30] not in two
-    assert summary.INSTRUCTION[:30] not in two
+    assert compaction.SUMMARY_PREFIX.strip()[:30] not in two
+    assert compaction.SUMMARY_INSTRUCTION[:30] not in two
 
 
 async def test_a_demanded_tool_is_called(demo: DemoProvider) -> None:
-    named = request_for("hi", tools=ALL_TOOLS, tool_choice=NamedTool(name="read_file"))
+    named = request_for("hi", tools=ALL_TOOLS, tool_choice=ForcedTool(name="read_file"))
     assert await calls(demo, named) == [("read_file", '{"path":"hi"}')]
     assert len(await calls(demo, request_for("hi", tools=ALL_TOOLS, tool_choice="required"))) == 1
 
@@ -253,7 +253,7 @@ async def test_ids_of_calls_differ_from_step_to_step(demo: DemoProvider) -> None
         event.id
         for sent in (first, later)
         for event in await play(demo, sent)
-        if isinstance(event, CallDone)
+        if isinstance(event, ToolCallDone)
     ]
     assert len(set(ids)) == 2
 
@@ -263,13 +263,13 @@ async def test_ids_of_calls_differ_from_step_to_step(demo: DemoProvider) -> None
 
 async def test_the_model_answers_after_two_failures(demo: DemoProvider) -> None:
     sent = request_for("show me an error")
-    with pytest.raises(ProviderFailed) as first:
+    with pytest.raises(ProviderError) as first:
         await play(demo, sent)
-    failure = classify(first.value.fault)
+    failure = classify_fault(first.value.fault)
     assert (failure.kind, failure.retryable, failure.error.provider) == ("overloaded", True, "demo")
-    with pytest.raises(ProviderFailed) as second:
+    with pytest.raises(ProviderError) as second:
         await play(demo, sent)
-    assert classify(second.value.fault).retryable
+    assert classify_fault(second.value.fault).retryable
     assert "There it is" in await answer_text(demo, sent)
 
 
@@ -277,15 +277,15 @@ async def test_the_last_failure_comes_in_the_middle_of_the_answer(demo: DemoProv
     async with demo.stream(request_for("show me an error", failures=1)) as events:
         seen = [await anext(events) for _ in range(5)]
         assert any(isinstance(e, TextDelta) for e in seen)
-        with pytest.raises(ProviderFailed):
+        with pytest.raises(ProviderError):
             await _rest(events)
 
 
 async def test_a_permanent_error_is_repeated(demo: DemoProvider) -> None:
     for _ in range(4):
-        with pytest.raises(ProviderFailed) as caught:
+        with pytest.raises(ProviderError) as caught:
             await play(demo, request_for("a fatal error"))
-        assert not classify(caught.value.fault).retryable
+        assert not classify_fault(caught.value.fault).retryable
 
 
 # Titles, labels and summaries
@@ -330,11 +330,11 @@ async def test_a_summary_lists_the_requests_of_the_user(demo: DemoProvider) -> N
         tools=ALL_TOOLS,
         options=request_for("").options,
     )
-    text = await answer_text(demo, summary.summary_request(follow_up))
+    text = await answer_text(demo, compaction.summary_request(follow_up))
     assert "Goal: fix the failing test" in text
     # After compaction, the summary starts the same scene.
     after = request(
-        message("user", f"{summary.PREFIX}{text}"),
+        message("user", f"{compaction.SUMMARY_PREFIX}{text}"),
         model="demo",
         tools=ALL_TOOLS,
         options=follow_up.options,
@@ -426,7 +426,7 @@ async def test_input_tokens_are_estimated(demo: DemoProvider) -> None:
 
 
 async def test_an_invalid_option_is_named(demo: DemoProvider) -> None:
-    with pytest.raises(ProviderFailed, match="tokens_per_second"):
+    with pytest.raises(ProviderError, match="tokens_per_second"):
         await play(demo, request_for("hi", options=Raw(b'{"tokens_per_second":-1}')))
 
 

@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.model import (
+from chatd.domain.chat.parts import TextPart, ToolCallPart
+from chatd.domain.model.protocol import (
     ModelRequest,
     PromptCall,
     PromptMessage,
     PromptText,
     ToolSpec,
 )
-from chatd.domain.parts import Text, ToolCall
 from chatd.providers.demo.coding_task import CODE, FIXED
 from chatd.providers.demo.provider import DemoProvider
 from chatd.providers.settings import ProviderSettings
@@ -45,8 +45,10 @@ async def run_turn(
         request = ModelRequest(model="demo", messages=messages, tools=tools, options=UNPACED)
         async with asyncio.timeout(WAIT_S), provider.stream(request) as events:
             answer = answer_of([event async for event in events])
-        calls = [part for part in answer.content if isinstance(part, ToolCall)]
-        texts = [PromptText(text=part.text) for part in answer.content if isinstance(part, Text)]
+        calls = [part for part in answer.content if isinstance(part, ToolCallPart)]
+        texts = [
+            PromptText(text=part.text) for part in answer.content if isinstance(part, TextPart)
+        ]
         asked = [
             PromptCall(id=call.tool_call_id, name=call.tool_name, input=Raw(bytes(call.args)))
             for call in calls

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.domain.model import Effort, PromptFile
+from chatd.domain.model.protocol import Effort, PromptFile
 from chatd.providers.effort import SCALE, budget_tokens, lowered, raised
 from chatd.providers.files import (
     ANTHROPIC,

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.classify import classify
-from chatd.domain.model import ModelEvent, ModelRequest, ProviderFailed, TextDelta
-from chatd.domain.parts import Text
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.protocol import ModelEvent, ModelRequest, ProviderError, TextDelta
 from chatd.providers.gemini.client import GeminiProvider
 from chatd.providers.http import HttpConfig
 from chatd.providers.secret import Secret
@@ -48,8 +48,8 @@ async def ask(provider: GeminiProvider, asked: ModelRequest | None = None) -> li
             return [event async for event in events]
 
 
-async def failure(provider: GeminiProvider, asked: ModelRequest | None = None) -> ProviderFailed:
-    with pytest.raises(ProviderFailed) as caught:
+async def failure(provider: GeminiProvider, asked: ModelRequest | None = None) -> ProviderError:
+    with pytest.raises(ProviderError) as caught:
         await ask(provider, asked)
     return caught.value
 
@@ -58,7 +58,7 @@ async def test_an_answer_comes_over_the_wire(fake: FakeGemini, gemini: GeminiPro
     fake.script(stream("text"))
     answer = answer_of(await ask(gemini))
     assert answer.content == (
-        Text(
+        TextPart(
             text="The sky looks blue because air scatters short waves"
             " more than long ones. 日本語 👩‍🚀"
         ),
@@ -97,7 +97,7 @@ async def test_addresses_are_joined(fake: FakeGemini, base: str, model: str, pat
     provider = GeminiProvider(settings(fake, base_url=f"{fake.url}{base}"))
     fake.script(stream("text"))
     # The fake knows one address only, and answers 404 at others.
-    with suppress(ProviderFailed):
+    with suppress(ProviderError):
         await ask(provider, request(model=model))
     await provider.close()
     assert fake.requests[0].path == f"{path}:streamGenerateContent?alt=sse"
@@ -112,7 +112,7 @@ async def test_a_header_of_ones_own_stands_in_for_the_key(fake: FakeGemini) -> N
 
 @pytest.mark.covers("providers-16")
 async def test_without_a_key_nothing_is_built(fake: FakeGemini) -> None:
-    with pytest.raises(ProviderFailed, match="GEMINI_API_KEY"):
+    with pytest.raises(ProviderError, match="GEMINI_API_KEY"):
         GeminiProvider(settings(fake, api_key=None))
 
 
@@ -121,7 +121,7 @@ async def test_a_wrong_key_is_told_apart_from_a_wrong_request_and_not_shown(
 ) -> None:
     provider = GeminiProvider(settings(fake, api_key=Secret("wrong-key-123456")))
     failed = await failure(provider)
-    assert classify(failed.fault).kind == "auth"
+    assert classify_fault(failed.fault).kind == "auth"
     assert "wrong-key" not in repr(failed) + repr(failed.fault) + repr(failed.args)
     assert failed.__context__ is None or "wrong-key" not in repr(failed.__context__)
     await provider.close()
@@ -132,7 +132,7 @@ async def test_what_the_api_refuses_is_an_error_with_its_words(
 ) -> None:
     asked = request(message("user", "Hi"), message("assistant", call("a")), model=MODEL)
     failed = await failure(gemini, asked)
-    told = classify(failed.fault)
+    told = classify_fault(failed.fault)
     assert (told.kind, told.retryable, told.error.status_code) == ("generic", False, 400)
     assert "number of function response parts" in (told.error.detail or "")
     assert told.error.provider == "google"
@@ -146,7 +146,7 @@ async def test_the_time_to_wait_is_found_in_the_body_even_in_an_array(
     failed = await failure(gemini)
     assert failed.fault.retry_after_s == 12
     assert failed.fault.type == "RESOURCE_EXHAUSTED"
-    assert classify(failed.fault).kind == "rate_limit"
+    assert classify_fault(failed.fault).kind == "rate_limit"
 
 
 async def test_a_prompt_that_is_too_long_is_told_apart(
@@ -154,7 +154,7 @@ async def test_a_prompt_that_is_too_long_is_told_apart(
 ) -> None:
     said = "The input token count (1048999) exceeds the maximum number of tokens allowed (1048576)."
     fake.reply(400, error(400, "INVALID_ARGUMENT", said))
-    assert classify((await failure(gemini)).fault).kind == "context_overflow"
+    assert classify_fault((await failure(gemini)).fault).kind == "context_overflow"
 
 
 async def test_an_error_in_the_middle_of_an_answer_is_raised(
@@ -171,7 +171,7 @@ async def test_an_answer_without_an_end_is_raised(
     fake: FakeGemini, gemini: GeminiProvider, name: str
 ) -> None:
     fake.script(stream(name))
-    assert classify((await failure(gemini)).fault).retryable
+    assert classify_fault((await failure(gemini)).fault).retryable
 
 
 async def test_a_cut_before_the_last_word_is_raised_and_after_it_is_not(
@@ -227,7 +227,7 @@ async def test_a_wrong_option_is_told_before_anything_is_sent(
     fake: FakeGemini, gemini: GeminiProvider
 ) -> None:
     failed = await failure(gemini, request(model=MODEL, options=Raw(b'{"threshold":"ALL"}')))
-    assert classify(failed.fault).kind == "config"
+    assert classify_fault(failed.fault).kind == "config"
     assert "threshold" in failed.fault.message
     assert fake.requests == []
 

@@ -5,7 +5,7 @@ import pytest
 from msgspec import Raw
 
 from chatd.domain.errors import InvalidInput
-from chatd.domain.model import Effort, ModelRequest, NamedTool, ToolChoice, ToolSpec
+from chatd.domain.model.protocol import Effort, ForcedTool, ModelRequest, ToolChoice, ToolSpec
 from chatd.providers.gemini.encode import encode, tool_names
 from chatd.providers.options import parse
 from chatd.providers.options_google import GoogleOptions, SafetySetting, ThinkingConfig
@@ -74,10 +74,10 @@ def test_tools_are_declared_by_name_with_schemas_every_model_takes() -> None:
     [
         ("none", {"mode": "NONE"}),
         ("required", {"mode": "ANY"}),
-        (NamedTool(name="now"), {"mode": "ANY", "allowedFunctionNames": ["now"]}),
+        (ForcedTool(name="now"), {"mode": "ANY", "allowedFunctionNames": ["now"]}),
     ],
 )
-def test_a_choice_of_tools_is_a_mode(choice: ToolChoice | NamedTool, config: Object) -> None:
+def test_a_choice_of_tools_is_a_mode(choice: ToolChoice | ForcedTool, config: Object) -> None:
     found = body(request(tools=(NOW,), tool_choice=choice, model=OLD))
     assert found["toolConfig"] == {"functionCallingConfig": config}
 

@@ -7,22 +7,29 @@ import msgspec
 import pytest
 from msgspec import UNSET, Raw
 
-from chatd.domain.assemble import Answer
-from chatd.domain.classify import classify
+from chatd.domain.answer.assembler import Answer
+from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.chat.parts import (
+    Part,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from chatd.domain.ids import ToolCallId
-from chatd.domain.messages import Usage
-from chatd.domain.model import (
-    CallDone,
-    Failed,
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.protocol import (
     Finished,
     ModelEvent,
     ProviderFault,
     ReasoningEnd,
     SourceFound,
+    StreamFailed,
     TextDelta,
     TextEnd,
+    ToolCallDone,
 )
-from chatd.domain.parts import Part, Reasoning, Source, Text, ToolCall, ToolResult
 from chatd.providers.gemini.answer import MAX_SOURCES
 from chatd.providers.gemini.decode import Decoder
 from chatd.providers.gemini.wire import Mark, SignedSpan, as_metadata, mark_of
@@ -54,21 +61,23 @@ def finished(name: str) -> Finished:
 
 def failed(name: str) -> ProviderFault:
     last = read(name)[-1]
-    assert isinstance(last, Failed)
+    assert isinstance(last, StreamFailed)
     return last.fault
 
 
 def said(name: str) -> list[Part]:
     """The answer without what is only remembered for the vendor."""
     return [
-        part if isinstance(part, Source) else msgspec.structs.replace(part, provider_metadata=UNSET)
+        part
+        if isinstance(part, SourcePart)
+        else msgspec.structs.replace(part, provider_metadata=UNSET)
         for part in answer(name).content
-        if isinstance(part, Text | Reasoning | ToolCall | ToolResult | Source)
+        if isinstance(part, TextPart | ReasoningPart | ToolCallPart | ToolResultPart | SourcePart)
     ]
 
 
-def call(call_id: str, name: str, args: str) -> ToolCall:
-    return ToolCall(tool_call_id=ToolCallId(call_id), tool_name=name, args=Raw(args.encode()))
+def call(call_id: str, name: str, args: str) -> ToolCallPart:
+    return ToolCallPart(tool_call_id=ToolCallId(call_id), tool_name=name, args=Raw(args.encode()))
 
 
 def signatures(name: str) -> list[str]:
@@ -94,7 +103,7 @@ def test_line_ends_do_not_matter(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_stream_ends_with_exactly_one_last_word(name: str) -> None:
-    ends = [event for event in read(name) if isinstance(event, Finished | Failed)]
+    ends = [event for event in read(name) if isinstance(event, Finished | StreamFailed)]
     assert ends == [read(name)[-1]]
 
 
@@ -107,19 +116,19 @@ def test_text_comes_in_pieces() -> None:
     ]
     assert finished("text") == Finished(
         reason="stop",
-        usage=Usage(input_tokens=8, output_tokens=24, total_tokens=32),
+        usage=TokenUsage(input_tokens=8, output_tokens=24, total_tokens=32),
         response_id="mNYRaefsJLKhkdUP4tGv8Ac",
     )
 
 
 def test_thoughts_are_reasoning_and_part_of_the_output() -> None:
     assert said("thinking") == [
-        Reasoning(
+        ReasoningPart(
             text="**Looking at the sum**\n\nI add the two numbers first. Then I check the carry."
         ),
-        Text(text="17 + 25 is **42**."),
+        TextPart(text="17 + 25 is **42**."),
     ]
-    assert finished("thinking").usage == Usage(
+    assert finished("thinking").usage == TokenUsage(
         input_tokens=186,
         output_tokens=49,
         total_tokens=1259,
@@ -145,18 +154,18 @@ def test_a_signature_on_the_first_piece_of_a_text_covers_that_piece_only() -> No
         Mark(model=MODEL, spans=(SignedSpan(start=0, end=7, signature=signature),))
     )
     assert thought.provider_metadata is UNSET
-    assert said("signed_text")[1] == Text(text="Call it Ada, or Grace.")
+    assert said("signed_text")[1] == TextPart(text="Call it Ada, or Grace.")
 
 
 def test_calls_in_parallel_keep_their_ids_and_the_first_its_signature() -> None:
     assert said("calls_parallel")[1:] == [
-        Text(text="I'll read both files."),
+        TextPart(text="I'll read both files."),
         call("8f2k1q0z", "read_file", '{"path": "/w/calc.py", "limit": 200}'),
         call("9p3m7x4c", "read_file", '{"path": "/w/test_calc.py"}'),
         call("1b5v8n2m", "execute", r'{"command": "pytest -q \"a b\"\nls"}'),
     ]
     [signature] = signatures("calls_parallel")
-    assert [e.provider_metadata for e in read("calls_parallel") if isinstance(e, CallDone)] == [
+    assert [e.provider_metadata for e in read("calls_parallel") if isinstance(e, ToolCallDone)] == [
         as_metadata(Mark(model=MODEL, signature=signature, call_id="8f2k1q0z")),
         as_metadata(Mark(model=MODEL, call_id="9p3m7x4c")),
         as_metadata(Mark(model=MODEL, call_id="1b5v8n2m")),
@@ -178,7 +187,7 @@ def test_calls_without_ids_get_some_that_the_request_decides() -> None:
 def test_an_id_that_comes_twice_is_told_apart() -> None:
     part = {"functionCall": {"name": "now", "id": "same"}}
     data = event({"candidates": [{"content": {"parts": [part, part]}, "finishReason": "STOP"}]})
-    calls = [e for e in read_whole(new_decoder, data) if isinstance(e, CallDone)]
+    calls = [e for e in read_whole(new_decoder, data) if isinstance(e, ToolCallDone)]
     assert [c.id for c in calls] == ["same", "same-1"]
     assert [mark_of(c.provider_metadata) for c in calls] == [Mark(model=MODEL, call_id="same")] * 2
 
@@ -186,7 +195,7 @@ def test_an_id_that_comes_twice_is_told_apart() -> None:
 def test_a_call_goes_by_the_name_we_know_it_by() -> None:
     part = {"functionCall": {"name": "show_time"}}
     data = event({"candidates": [{"content": {"parts": [part]}, "finishReason": "STOP"}]})
-    [done] = [e for e in read_whole(new_decoder, data) if isinstance(e, CallDone)]
+    [done] = [e for e in read_whole(new_decoder, data) if isinstance(e, ToolCallDone)]
     assert done.name == "show.time"
 
 
@@ -201,12 +210,14 @@ def test_calls_are_an_answer_even_without_a_reason_to_finish() -> None:
 def test_pages_found_are_sources_once_each_and_after_the_text() -> None:
     base = "https://vertexaisearch.cloud.google.com/grounding-api-redirect"
     assert said("search") == [
-        Text(text="Spain won Euro 2024, beating England."),
-        Source(url=f"{base}/AUZIYQE1", title="uefa.com"),
-        Source(url=f"{base}/AUZIYQE2", title="wikipedia.org"),
+        TextPart(text="Spain won Euro 2024, beating England."),
+        SourcePart(url=f"{base}/AUZIYQE1", title="uefa.com"),
+        SourcePart(url=f"{base}/AUZIYQE2", title="wikipedia.org"),
     ]
     end = finished("search")
-    assert end.usage == Usage(input_tokens=80, output_tokens=10, total_tokens=90, context_tokens=12)
+    assert end.usage == TokenUsage(
+        input_tokens=80, output_tokens=10, total_tokens=90, context_tokens=12
+    )
     assert end.provider_metadata is not UNSET
     assert b'"webSearchQueries": ["who won euro 2024"]' in bytes(end.provider_metadata)
 
@@ -214,13 +225,13 @@ def test_pages_found_are_sources_once_each_and_after_the_text() -> None:
 def test_a_search_beside_our_own_tools_is_a_call_and_a_result_of_the_provider() -> None:
     content = answer("search_and_call").content
     searched, found, called, source = content
-    assert isinstance(searched, ToolCall)
-    assert isinstance(found, ToolResult)
-    assert isinstance(called, ToolCall)
+    assert isinstance(searched, ToolCallPart)
+    assert isinstance(found, ToolResultPart)
+    assert isinstance(called, ToolCallPart)
     assert (searched.tool_name, searched.provider_executed) == ("web_search", True)
     assert (found.tool_call_id, found.provider_executed) == (searched.tool_call_id, True)
     assert (called.tool_name, called.provider_executed) == ("get_weather", False)
-    assert source == Source(url="https://example.org/utqiagvik", title="example.org")
+    assert source == SourcePart(url="https://example.org/utqiagvik", title="example.org")
     marks = [mark_of(part.provider_metadata) for part in (searched, found, called)]
     assert [mark.signature for mark in marks if mark] == signatures("search_and_call")
     assert finished("search_and_call").reason == "tool-calls"
@@ -265,7 +276,7 @@ def test_a_later_telling_does_not_erase_what_it_leaves_out() -> None:
     last = event({"candidates": [{"content": {"parts": [{"text": "a"}]}, "finishReason": "STOP"}]})
     end = read_whole(new_decoder, data + last)[-1]
     assert isinstance(end, Finished)
-    assert end.usage == Usage(
+    assert end.usage == TokenUsage(
         input_tokens=6,
         output_tokens=5,
         total_tokens=15,
@@ -276,23 +287,23 @@ def test_a_later_telling_does_not_erase_what_it_leaves_out() -> None:
 
 
 def test_a_refused_prompt_is_still_paid_for() -> None:
-    assert finished("blocked").usage == Usage(input_tokens=31, total_tokens=31)
+    assert finished("blocked").usage == TokenUsage(input_tokens=31, total_tokens=31)
 
 
 def test_a_call_that_the_model_has_garbled_is_an_error_worth_another_try() -> None:
     fault = failed("malformed_call")
     assert fault.type == "malformed_function_call"
     assert "default_api.read_file" in fault.message
-    assert classify(fault).retryable
+    assert classify_fault(fault).retryable
 
 
 @pytest.mark.covers("providers-12")
 @pytest.mark.parametrize(
     ("word", "ending"),
     [
-        ("MALFORMED_FUNCTION_CALL", Failed),
-        ("MALFORMED_RESPONSE", Failed),
-        ("UNEXPECTED_TOOL_CALL", Failed),
+        ("MALFORMED_FUNCTION_CALL", StreamFailed),
+        ("MALFORMED_RESPONSE", StreamFailed),
+        ("UNEXPECTED_TOOL_CALL", StreamFailed),
         ("TOO_MANY_TOOL_CALLS", Finished),
         ("OTHER", Finished),
     ],
@@ -314,24 +325,24 @@ def test_a_call_beside_one_that_was_garbled_is_kept() -> None:
 
 
 def test_a_reason_with_every_piece_cuts_nothing_off() -> None:
-    assert said("every_chunk_stops") == [Text(text="One two three")]
+    assert said("every_chunk_stops") == [TextPart(text="One two three")]
 
 
 def test_what_is_not_known_is_passed_over() -> None:
-    assert said("unknown") == [Text(text="Here is a picture.")]
+    assert said("unknown") == [TextPart(text="Here is a picture.")]
     assert finished("unknown").reason == "stop"
 
 
 def test_a_last_event_without_its_blank_line_counts() -> None:
-    assert said("no_blank_line") == [Text(text="All of it.")]
+    assert said("no_blank_line") == [TextPart(text="All of it.")]
 
 
 def test_an_error_in_the_middle_ends_the_stream_with_its_facts() -> None:
     fault = failed("overloaded")
     assert (fault.status_code, fault.type) == (503, "UNAVAILABLE")
-    assert classify(fault).retryable
+    assert classify_fault(fault).retryable
     assert failed("rate_limited").retry_after_s == 37.5
-    assert classify(failed("rate_limited")).kind == "rate_limit"
+    assert classify_fault(failed("rate_limited")).kind == "rate_limit"
 
 
 def test_nothing_is_read_after_an_error() -> None:
@@ -355,7 +366,7 @@ def test_nothing_is_read_after_an_error() -> None:
 )
 def test_an_event_that_cannot_be_read_is_a_failure(data: bytes) -> None:
     [last] = read_whole(new_decoder, data)
-    assert isinstance(last, Failed)
+    assert isinstance(last, StreamFailed)
     assert last.fault.incomplete
 
 
@@ -364,14 +375,14 @@ def test_half_a_character_does_not_cost_the_answer() -> None:
         rb'data: {"candidates":[{"content":{"parts":[{"text":"\ud83d!"}]},"finishReason":"STOP"}]}'
     )
     events = read_whole(new_decoder, data + b"\n\n")
-    assert answer_of(events).content == (Text(text="\ufffd!"),)
+    assert answer_of(events).content == (TextPart(text="\ufffd!"),)
 
 
 def test_an_event_without_end_is_a_failure() -> None:
     decoder = new_decoder()
     piece = b"data: " + b"x" * (1024 * 1024)
     events = [event for _ in range(40) for event in decoder.feed(piece)]
-    assert [type(e) for e in events[:1]] == [Failed]
+    assert [type(e) for e in events[:1]] == [StreamFailed]
 
 
 def test_sources_are_bounded() -> None:
@@ -381,5 +392,5 @@ def test_sources_are_bounded() -> None:
     assert sum(isinstance(e, SourceFound) for e in events) == MAX_SOURCES
 
 
-def is_call(event: ModelEvent) -> TypeGuard[CallDone]:
-    return isinstance(event, CallDone)
+def is_call(event: ModelEvent) -> TypeGuard[ToolCallDone]:
+    return isinstance(event, ToolCallDone)

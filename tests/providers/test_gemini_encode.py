@@ -7,7 +7,7 @@ import pytest
 from msgspec import UNSET, Raw
 
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model import (
+from chatd.domain.model.protocol import (
     PromptCall,
     PromptFile,
     PromptMessage,

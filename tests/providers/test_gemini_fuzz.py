@@ -7,9 +7,9 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chatd.domain.assemble import Assembler
-from chatd.domain.model import Failed, Finished, ModelEvent
-from chatd.domain.parts import decode_parts, encode_parts
+from chatd.domain.answer.assembler import Assembler
+from chatd.domain.chat.parts import decode_parts, encode_parts
+from chatd.domain.model.protocol import Finished, ModelEvent, StreamFailed
 from chatd.providers.gemini.decode import Decoder
 from chatd.providers.schema import ToolNames
 from tests.support.effort import examples
@@ -70,7 +70,7 @@ chunks = st.fixed_dictionaries(
 def last_word(pieces: list[bytes]) -> list[ModelEvent]:
     decoder = Decoder(model="gemini-3-pro", names=ToolNames([]), call_prefix="call")
     events = read_pieces(decoder, pieces)
-    assert [e for e in events if isinstance(e, Finished | Failed)] == events[-1:]
+    assert [e for e in events if isinstance(e, Finished | StreamFailed)] == events[-1:]
     assembler = Assembler()
     for event in events:
         assembler.feed(event)

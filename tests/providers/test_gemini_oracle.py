@@ -10,8 +10,15 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.model import CallDone, Finished, ModelEvent, PromptFile, SourceFound, ToolSpec
-from chatd.domain.parts import Reasoning, Text
+from chatd.domain.chat.parts import ReasoningPart, TextPart
+from chatd.domain.model.protocol import (
+    Finished,
+    ModelEvent,
+    PromptFile,
+    SourceFound,
+    ToolCallDone,
+    ToolSpec,
+)
 from chatd.providers.gemini.decode import Decoder
 from chatd.providers.gemini.encode import encode, tool_names
 from chatd.providers.gemini.wire import mark_of
@@ -59,9 +66,11 @@ async def test_google_reads_a_stream_as_we_do(fake: FakeGemini, name: str) -> No
         judged = await judge(models, MODEL)
     events = read(name)
     answer = answer_of(events)
-    assert "".join(p.text for p in answer.content if isinstance(p, Text)) == judged.text
-    assert "".join(p.text for p in answer.content if isinstance(p, Reasoning)) == judged.thoughts
-    calls = [e for e in events if isinstance(e, CallDone) and not e.provider_executed]
+    assert "".join(p.text for p in answer.content if isinstance(p, TextPart)) == judged.text
+    assert (
+        "".join(p.text for p in answer.content if isinstance(p, ReasoningPart)) == judged.thoughts
+    )
+    calls = [e for e in events if isinstance(e, ToolCallDone) and not e.provider_executed]
     assert [(_given_id(c), c.name, msgspec.json.decode(c.input)) for c in calls] == judged.calls
     assert [e.url for e in events if isinstance(e, SourceFound)] == judged.sources
     assert _signatures(events) == judged.signatures
@@ -87,7 +96,7 @@ def _check_end(end: Finished, judged: Judged, *, called: bool) -> None:
     assert usage.total_tokens == judged.total_tokens
 
 
-def _given_id(call: CallDone) -> str | None:
+def _given_id(call: ToolCallDone) -> str | None:
     mark = mark_of(call.provider_metadata)
     return mark.call_id if mark is not None else None
 

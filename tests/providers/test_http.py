@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from chatd.domain.classify import classify
-from chatd.domain.messages import Usage
-from chatd.domain.model import (
-    Failed,
+from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.protocol import (
     Finished,
     ModelEvent,
-    ProviderFailed,
+    ProviderError,
     ProviderFault,
+    StreamFailed,
     TextDelta,
 )
 from chatd.providers.faults import incomplete
@@ -37,7 +37,7 @@ from tests.support.providers.server import (
 
 KEY = "sk-very-secret-0123456789abcdef"
 WAIT_S = 30
-END = Finished(reason="stop", usage=Usage())
+END = Finished(reason="stop", usage=TokenUsage())
 QUICK = HttpConfig(read_timeout_s=0.05, error_body_s=0.05)
 
 
@@ -56,14 +56,14 @@ class Echo:
 
     def _event(self, word: str) -> ModelEvent:
         if word == "fail":
-            return Failed(fault=ProviderFault(message=f"failed with {KEY}", body=KEY))
+            return StreamFailed(fault=ProviderFault(message=f"failed with {KEY}", body=KEY))
         if word != "end":
             return TextDelta(id="0", delta=word)
         self._is_done = True
         return END
 
     def close(self) -> list[ModelEvent]:
-        return [] if self._is_done else [Failed(fault=incomplete())]
+        return [] if self._is_done else [StreamFailed(fault=incomplete())]
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ async def ask(http: Http, url: str, body: bytes = b"{}") -> list[ModelEvent]:
 async def failure(url: str, config: HttpConfig | None = None) -> ProviderFault:
     http = Http("acme", (Secret(KEY),), config)
     try:
-        with pytest.raises(ProviderFailed) as caught:
+        with pytest.raises(ProviderError) as caught:
             await ask(http, url)
     finally:
         await http.close()
@@ -100,7 +100,7 @@ async def failure(url: str, config: HttpConfig | None = None) -> ProviderFault:
     return caught.value.fault
 
 
-def assert_clean(error: ProviderFailed) -> None:
+def assert_clean(error: ProviderError) -> None:
     """Neither the error nor anything it hangs on to knows the key."""
     assert error.__cause__ is None
     assert error.__context__ is None
@@ -236,7 +236,7 @@ async def test_no_cookie_is_kept_and_nothing_is_compressed(fake: FakeServer, htt
     url = fake.url.replace("127.0.0.1", "localhost")
     fake.reply(500, b"{}", {"set-cookie": "a=b; Path=/"})
     fake.script(b"end")
-    with pytest.raises(ProviderFailed):
+    with pytest.raises(ProviderError):
         await ask(http, url)
     await ask(http, url)
     assert "cookie" not in fake.requests[1].headers
@@ -246,7 +246,7 @@ async def test_no_cookie_is_kept_and_nothing_is_compressed(fake: FakeServer, htt
 async def test_a_closed_provider_is_not_opened_again(fake: FakeServer) -> None:
     http = Http("acme")
     await http.close()
-    with pytest.raises(ProviderFailed):
+    with pytest.raises(ProviderError):
         await ask(http, fake.url)
     assert fake.requests == []
 
@@ -259,7 +259,7 @@ async def test_a_cut_in_the_middle_is_told(fake: FakeServer, ending: Cut | Reset
     fake.script(b"one ", ending)
     fault = await failure(fake.url)
     assert fault.transport == "reset"
-    assert classify(fault).retryable
+    assert classify_fault(fault).retryable
 
 
 async def test_a_reply_that_ends_too_soon_is_incomplete(fake: FakeServer) -> None:
@@ -279,7 +279,7 @@ async def test_nobody_listening_is_told(fake: FakeServer) -> None:
     await server.wait_closed()
     fault = await failure(f"http://127.0.0.1:{port}/v1?key={KEY}")
     assert (fault.transport, fault.message) == ("refused", "no connection to 127.0.0.1")
-    assert classify(fault).retryable
+    assert classify_fault(fault).retryable
 
 
 async def test_a_name_that_does_not_exist_is_told() -> None:
@@ -294,7 +294,7 @@ async def test_a_certificate_nobody_vouches_for_is_refused(tmp_path: Path) -> No
         assert fake.requests == []
     assert fault.transport == "tls"
     assert "certificate" in fault.message
-    assert classify(fault).kind == "config"
+    assert classify_fault(fault).kind == "config"
 
 
 async def answering(scheme: str, answer: bytes) -> ProviderFault:
@@ -318,7 +318,7 @@ async def test_a_server_without_tls_is_told() -> None:
 async def test_a_server_that_does_not_speak_http_is_told() -> None:
     fault = await answering("http", b"SSH-2.0-OpenSSH_9.2\r\n")
     assert fault.message == "127.0.0.1 does not speak HTTP"
-    assert not classify(fault).retryable
+    assert not classify_fault(fault).retryable
 
 
 async def test_a_proxy_of_the_surroundings_is_not_used(
@@ -342,7 +342,7 @@ async def test_a_proxy_that_is_not_there_is_told(fake: FakeServer) -> None:
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://host/", "http://", "http://[::1"])
 async def test_an_address_that_is_none_is_told(url: str) -> None:
-    assert classify(await failure(url)).kind == "config"
+    assert classify_fault(await failure(url)).kind == "config"
 
 
 # What servers say
@@ -354,7 +354,7 @@ async def test_an_error_is_told_with_what_the_vendor_calls_it(fake: FakeServer) 
     fault = await failure(fake.url)
     assert (fault.status_code, fault.type, fault.retry_after_s) == (529, "overloaded_error", 7)
     assert fault.message == "status 529"
-    assert classify(fault).error.detail == "Overloaded"
+    assert classify_fault(fault).error.detail == "Overloaded"
 
 
 @pytest.mark.parametrize(
@@ -407,7 +407,7 @@ async def test_a_web_page_where_an_api_should_be_is_told(fake: FakeServer, statu
     fake.reply(status, b"<!doctype html><title>Hello</title>")
     fault = await failure(fake.url)
     assert "web page" in fault.message
-    classified = classify(fault)
+    classified = classify_fault(fault)
     assert classified.retryable is (status == 502)
     assert (classified.kind == "config") is (status != 502)
     assert "<" not in (classified.error.detail or "")
@@ -416,7 +416,10 @@ async def test_a_web_page_where_an_api_should_be_is_told(fake: FakeServer, statu
 async def test_json_where_a_stream_should_be_is_told(fake: FakeServer) -> None:
     fake.reply(200, {"error": {"message": "model not found", "type": "not_found_error"}})
     fault = await failure(fake.url)
-    assert (fault.type, classify(fault).error.detail) == ("not_found_error", "model not found")
+    assert (fault.type, classify_fault(fault).error.detail) == (
+        "not_found_error",
+        "model not found",
+    )
 
 
 @pytest.mark.parametrize(
@@ -436,14 +439,14 @@ async def test_the_status_within_a_good_reply_counts(
 ) -> None:
     fake.reply(200, body)
     fault = await failure(fake.url)
-    assert (fault.status_code, classify(fault).retryable) == (status, retryable)
+    assert (fault.status_code, classify_fault(fault).retryable) == (status, retryable)
 
 
 async def test_a_stream_under_a_wrong_name_is_read_all_the_same(
     fake: FakeServer, http: Http
 ) -> None:
     fake.reply(200, b"data: one", {"content-type": "application/json"})
-    with pytest.raises(ProviderFailed) as caught:
+    with pytest.raises(ProviderError) as caught:
         await ask(http, fake.url)
     assert caught.value.fault.incomplete
 
@@ -466,7 +469,7 @@ async def test_a_redirect_is_not_followed(fake: FakeServer) -> None:
         fake.reply(307, b"", {"location": f"{other.url}/?k=1"})
         fault = await failure(fake.url)
         assert other.requests == []
-    assert classify(fault).kind == "config"
+    assert classify_fault(fault).kind == "config"
     assert "redirect" in fault.message
 
 

@@ -6,22 +6,22 @@ import msgspec
 import pytest
 from msgspec import UNSET, Raw
 
-from chatd.domain.assemble import Answer as Assembled
-from chatd.domain.classify import classify
+from chatd.domain.answer.assembler import Answer as Assembled
+from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.chat.parts import Part, ReasoningPart, SourcePart, TextPart, ToolCallPart
 from chatd.domain.ids import ToolCallId
-from chatd.domain.messages import Usage
-from chatd.domain.model import (
-    CallDone,
-    Failed,
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.protocol import (
     Finished,
     ModelEvent,
     ProviderFault,
     SourceFound,
+    StreamFailed,
     TextDelta,
     TextEnd,
     TextStart,
+    ToolCallDone,
 )
-from chatd.domain.parts import Part, Reasoning, Source, Text, ToolCall
 from chatd.providers.openai_chat.answer import Answer
 from chatd.providers.openai_chat.decode import Decoder
 from chatd.providers.openai_chat.thoughts import ThoughtSplitter
@@ -58,20 +58,22 @@ def finished(name: str) -> Finished:
 
 def failed(data: bytes) -> ProviderFault:
     last = read_whole(decoder, data)[-1]
-    assert isinstance(last, Failed)
+    assert isinstance(last, StreamFailed)
     return last.fault
 
 
 def said(name: str) -> list[Part]:
     return [
-        part if isinstance(part, Source) else msgspec.structs.replace(part, provider_metadata=UNSET)
+        part
+        if isinstance(part, SourcePart)
+        else msgspec.structs.replace(part, provider_metadata=UNSET)
         for part in answer(name).content
-        if isinstance(part, Text | Reasoning | ToolCall | Source)
+        if isinstance(part, TextPart | ReasoningPart | ToolCallPart | SourcePart)
     ]
 
 
-def call(call_id: str, name: str, args: str) -> ToolCall:
-    return ToolCall(tool_call_id=ToolCallId(call_id), tool_name=name, args=Raw(args.encode()))
+def call(call_id: str, name: str, args: str) -> ToolCallPart:
+    return ToolCallPart(tool_call_id=ToolCallId(call_id), tool_name=name, args=Raw(args.encode()))
 
 
 # However it is cut
@@ -88,7 +90,7 @@ def test_a_stream_means_the_same_wherever_it_is_cut(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_there_is_one_end_and_nothing_after_it(name: str) -> None:
     events = read(name)
-    assert [e for e in events if isinstance(e, Finished | Failed)] == events[-1:]
+    assert [e for e in events if isinstance(e, Finished | StreamFailed)] == events[-1:]
     ended = new_for(name)
     ended.feed(stream(name))
     ended.close()
@@ -107,7 +109,7 @@ def test_a_stream_that_stops_before_a_reason_to_is_incomplete(name: str) -> None
     for at in range(0, end, 5):
         fault = failed(data[:at])
         assert fault.incomplete
-        assert classify(fault).retryable
+        assert classify_fault(fault).retryable
 
 
 def test_a_reason_to_stop_is_enough_of_an_end() -> None:
@@ -140,7 +142,7 @@ def test_text_comes_piece_by_piece() -> None:
         (
             "tools",
             [
-                Text(text="Looking."),
+                TextPart(text="Looking."),
                 call("call_aaa111", "read_file", '{"path":"a.txt"}'),
                 call("call_bbb222", "show.time", "{}"),
             ],
@@ -148,26 +150,26 @@ def test_text_comes_piece_by_piece() -> None:
         (
             "deepseek",
             [
-                Reasoning(text="The user asks for the time."),
-                Text(text="Let me see."),
+                ReasoningPart(text="The user asks for the time."),
+                TextPart(text="Let me see."),
                 call("call_ds_1", "show.time", '{"zone":"UTC"}'),
             ],
         ),
         (
             "openrouter",
             [
-                Reasoning(text="I should search."),
-                Source(url="https://example.org/towers", title="Towers"),
-                Text(text="Found it: the tower."),
-                Reasoning(text=""),
+                ReasoningPart(text="I should search."),
+                SourcePart(url="https://example.org/towers", title="Towers"),
+                TextPart(text="Found it: the tower."),
+                ReasoningPart(text=""),
                 call("toolu_9", "read_file", '{"path":"t"}'),
             ],
         ),
         (
             "gemini",
             [
-                Reasoning(text="**Calculating**\n\nStep one. More thinking."),
-                Text(text="The answer needs a look."),
+                ReasoningPart(text="**Calculating**\n\nStep one. More thinking."),
+                TextPart(text="The answer needs a look."),
                 call("jm4owj31", "read_file", '{"path":"a.txt"}'),
                 call("tool-call-1-abc", "show.time", "{}"),
             ],
@@ -175,23 +177,23 @@ def test_text_comes_piece_by_piece() -> None:
         (
             "gemini_vertex",
             [
-                Reasoning(text="**Exploring**\n\nUntagged thought."),
-                Text(text="Plain answer with a < b and <thoughts>."),
+                ReasoningPart(text="**Exploring**\n\nUntagged thought."),
+                TextPart(text="Plain answer with a < b and <thoughts>."),
             ],
         ),
         (
             "ollama",
             [
-                Reasoning(text="Two calls then."),
+                ReasoningPart(text="Two calls then."),
                 call("call_x1", "read_file", '{"path":"a"}'),
                 call("call_x2", "read_file", '{"path":"b"}'),
             ],
         ),
-        ("vllm", [Reasoning(text="Greet."), Text(text="Hello!")]),
-        ("mistral", [Reasoning(text="Hmm, so."), Text(text="Bonjour !")]),
-        ("llamacpp", [Text(text="Hi there")]),
-        ("refusal", [Text(text="I'm sorry, I cannot help.")]),
-        ("half_character", [Text(text="a smile: 😀 and half: \ufffd!")]),
+        ("vllm", [ReasoningPart(text="Greet."), TextPart(text="Hello!")]),
+        ("mistral", [ReasoningPart(text="Hmm, so."), TextPart(text="Bonjour !")]),
+        ("llamacpp", [TextPart(text="Hi there")]),
+        ("refusal", [TextPart(text="I'm sorry, I cannot help.")]),
+        ("half_character", [TextPart(text="a smile: 😀 and half: \ufffd!")]),
     ],
 )
 def test_answers_of_all_kinds_of_servers(name: str, parts: list[Part]) -> None:
@@ -237,11 +239,11 @@ def test_a_refusal_is_why_the_answer_ended() -> None:
     [
         (
             "text",
-            Usage(input_tokens=56, output_tokens=14, total_tokens=134, cache_read_tokens=64),
+            TokenUsage(input_tokens=56, output_tokens=14, total_tokens=134, cache_read_tokens=64),
         ),
         (
             "deepseek",
-            Usage(
+            TokenUsage(
                 input_tokens=72,
                 output_tokens=50,
                 total_tokens=250,
@@ -252,14 +254,14 @@ def test_a_refusal_is_why_the_answer_ended() -> None:
         # Google counts thoughts in the total alone.
         (
             "gemini",
-            Usage(input_tokens=16, output_tokens=611, total_tokens=627, reasoning_tokens=602),
+            TokenUsage(input_tokens=16, output_tokens=611, total_tokens=627, reasoning_tokens=602),
         ),
         # The last count is the one that counts.
-        ("vllm", Usage(input_tokens=12, output_tokens=3, total_tokens=15)),
-        ("no_ids", Usage()),
+        ("vllm", TokenUsage(input_tokens=12, output_tokens=3, total_tokens=15)),
+        ("no_ids", TokenUsage()),
     ],
 )
-def test_tokens_are_counted(name: str, usage: Usage) -> None:
+def test_tokens_are_counted(name: str, usage: TokenUsage) -> None:
     assert finished(name).usage == usage
 
 
@@ -269,7 +271,7 @@ def test_the_last_chunk_with_counts_is_kept_though_others_follow() -> None:
     empty = b'data: {"choices":[],"usage":null}\n\n'
     end = read_whole(decoder, chunk("stop", content="Hi") + counted + empty + DONE)[-1]
     assert isinstance(end, Finished)
-    assert end.usage == Usage(input_tokens=3, output_tokens=4, total_tokens=7)
+    assert end.usage == TokenUsage(input_tokens=3, output_tokens=4, total_tokens=7)
 
 
 @pytest.mark.covers("providers-10")
@@ -297,7 +299,7 @@ def test_calls_without_ids_get_some_that_no_other_step_has() -> None:
         call("tool-call-1-abc", "read_file", '{"path":"b"}'),
     ]
     plain = answer_of(read_whole(lambda: decoder(salt=""), stream("no_ids")))
-    assert [p.tool_call_id for p in plain.content if isinstance(p, ToolCall)] == [
+    assert [p.tool_call_id for p in plain.content if isinstance(p, ToolCallPart)] == [
         "tool-call-0",
         "tool-call-1",
     ]
@@ -310,7 +312,7 @@ def test_calls_of_one_number_without_ids_are_told_apart_by_their_names() -> None
         for name, said in (("read_file", '{"a":'), ("read_file", "{}}"), ("show_time", "{}"))
     ]
     data = b"".join(chunk(tool_calls=[piece]) for piece in begun) + chunk("tool_calls") + DONE
-    calls = [event for event in read_whole(decoder, data) if isinstance(event, CallDone)]
+    calls = [event for event in read_whole(decoder, data) if isinstance(event, ToolCallDone)]
     assert [(done.name, done.input) for done in calls] == [
         ("read_file", '{"a":{}}'),
         ("show.time", "{}"),
@@ -320,14 +322,17 @@ def test_calls_of_one_number_without_ids_are_told_apart_by_their_names() -> None
 
 @pytest.mark.covers("providers-10")
 def test_a_call_without_arguments_has_an_empty_object_of_them() -> None:
-    assert [e.input for e in read("no_ids") if isinstance(e, CallDone)] == ["{}", '{"path":"b"}']
+    assert [e.input for e in read("no_ids") if isinstance(e, ToolCallDone)] == [
+        "{}",
+        '{"path":"b"}',
+    ]
 
 
 def test_an_id_that_history_has_already_is_not_used_again() -> None:
     again = read_whole(
         lambda: decoder(taken=["call_aaa111", "call_bbb222", "call_bbb222-abc"]), stream("tools")
     )
-    assert [e.id for e in again if isinstance(e, CallDone)] == [
+    assert [e.id for e in again if isinstance(e, ToolCallDone)] == [
         "call_aaa111-abc",
         "call_bbb222-abc-2",
     ]
@@ -337,7 +342,7 @@ def test_an_id_that_history_has_already_is_not_used_again() -> None:
 
 
 def test_reasoning_remembers_where_it_came_from() -> None:
-    [thought] = [p for p in answer("deepseek").content if isinstance(p, Reasoning)]
+    [thought] = [p for p in answer("deepseek").content if isinstance(p, ReasoningPart)]
     kept = unpack(thought.provider_metadata, ORIGIN)
     assert kept is not None
     assert kept.field == "reasoning_content"
@@ -345,7 +350,7 @@ def test_reasoning_remembers_where_it_came_from() -> None:
 
 
 def test_sealed_pieces_of_reasoning_are_put_together() -> None:
-    *_, carrier = [p for p in answer("openrouter").content if isinstance(p, Reasoning)]
+    *_, carrier = [p for p in answer("openrouter").content if isinstance(p, ReasoningPart)]
     kept = unpack(carrier.provider_metadata, ORIGIN)
     assert kept is not None
     assert [msgspec.json.decode(detail) for detail in kept.details] == [
@@ -373,7 +378,7 @@ def test_a_piece_without_a_signature_does_not_erase_one() -> None:
     ]
     data = b"".join(chunk(reasoning_details=[piece]) for piece in pieces) + chunk("stop") + DONE
     *_, carrier = answer_of(read_whole(decoder, data)).content
-    assert isinstance(carrier, Reasoning)
+    assert isinstance(carrier, ReasoningPart)
     kept = unpack(carrier.provider_metadata, ORIGIN)
     assert kept is not None
     assert [msgspec.json.decode(detail) for detail in kept.details] == [
@@ -385,14 +390,14 @@ def test_two_sealed_pieces_stay_two() -> None:
     sealed = [{"type": "reasoning.encrypted", "data": data, "index": 0} for data in ("x", "y")]
     data = chunk(reasoning_details=sealed) + chunk("stop", content="Hi") + DONE
     [_, carrier] = answer_of(read_whole(decoder, data)).content
-    assert isinstance(carrier, Reasoning)
+    assert isinstance(carrier, ReasoningPart)
     kept = unpack(carrier.provider_metadata, ORIGIN)
     assert kept is not None
     assert len(kept.details) == 2
 
 
 def test_a_signature_stays_with_its_call() -> None:
-    first, second = [p for p in answer("gemini").content if isinstance(p, ToolCall)]
+    first, second = [p for p in answer("gemini").content if isinstance(p, ToolCallPart)]
     kept = unpack(first.provider_metadata, ORIGIN)
     assert kept is not None
     assert msgspec.json.decode(kept.extra or b"") == {
@@ -431,7 +436,9 @@ def test_what_only_looks_like_a_tag_is_not_lost() -> None:
 @pytest.mark.covers("providers-13")
 def test_only_google_has_thoughts_in_its_text() -> None:
     data = chunk("stop", content="<thought>plain</thought>") + DONE
-    assert answer_of(read_whole(decoder, data)).content == (Text(text="<thought>plain</thought>"),)
+    assert answer_of(read_whole(decoder, data)).content == (
+        TextPart(text="<thought>plain</thought>"),
+    )
 
 
 # What fails
@@ -447,7 +454,7 @@ def test_only_google_has_thoughts_in_its_text() -> None:
     ],
 )
 def test_failures_are_facts_that_can_be_judged(name: str, kind: str, *, retryable: bool) -> None:
-    told = classify(failed(stream(name)))
+    told = classify_fault(failed(stream(name)))
     assert (told.kind, told.retryable) == (kind, retryable)
 
 
@@ -484,7 +491,7 @@ def test_of_an_error_the_word_is_kept_and_not_more_than_its_beginning() -> None:
 def test_an_error_of_nothing_is_none(nothing: bytes) -> None:
     said = b'data: {"error":%s,"choices":[{"delta":{"content":"Hi"},"error":%s}]}\n\n'
     events = read_whole(decoder, said % (nothing, nothing) + chunk("stop") + DONE)
-    assert answer_of(events).content == (Text(text="Hi"),)
+    assert answer_of(events).content == (TextPart(text="Hi"),)
 
 
 def test_an_event_called_error_is_one() -> None:
@@ -496,10 +503,10 @@ def test_an_event_that_makes_no_sense_is_a_failure_worth_another_try() -> None:
     for data in (b'{"choices": 7}', b"{", b"[]", b"\xff"):
         fault = failed(b"data: " + data + b"\n\n" + chunk("stop") + DONE)
         assert fault.incomplete
-        assert classify(fault).retryable
+        assert classify_fault(fault).retryable
 
 
 def test_other_choices_are_none_of_ours() -> None:
     other = b'data: {"choices":[{"index":1,"delta":{"content":"no"},"finish_reason":"stop"}]}\n\n'
     data = chunk(content="yes") + other + chunk("stop") + DONE
-    assert answer_of(read_whole(decoder, data)).content == (Text(text="yes"),)
+    assert answer_of(read_whole(decoder, data)).content == (TextPart(text="yes"),)

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.model import (
+from chatd.domain.model.protocol import (
+    ForcedTool,
     ModelRequest,
-    NamedTool,
     PromptFile,
     PromptMessage,
     PromptReasoning,
@@ -307,7 +307,7 @@ def test_a_tool_may_be_demanded_even_of_servers_that_know_no_names() -> None:
     asked = request(
         model="m",
         tools=(tool("show.time"), tool("read_file")),
-        tool_choice=NamedTool(name="show.time"),
+        tool_choice=ForcedTool(name="show.time"),
     )
     sent = body(asked)
     assert sent["tool_choice"] == {"type": "function", "function": {"name": "show_time"}}

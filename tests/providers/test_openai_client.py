@@ -7,17 +7,17 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.classify import classify
-from chatd.domain.model import (
+from chatd.domain.chat.parts import TextPart, ToolCallPart
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.protocol import (
     ComputerTool,
     ModelEvent,
     ModelRequest,
     PromptMessage,
-    ProviderFailed,
+    ProviderError,
     TextStart,
     ToolSpec,
 )
-from chatd.domain.parts import Text, ToolCall
 from chatd.providers.http import HttpConfig
 from chatd.providers.openai import OpenAIProvider
 from chatd.providers.openai_link import OPENROUTER_URL, VERCEL_URL, address
@@ -79,8 +79,8 @@ async def ask_of(provider: OpenAIProvider, asked: ModelRequest) -> list[ModelEve
         await provider.close()
 
 
-async def failure(fake: FakeServer, asked: ModelRequest, **more: object) -> ProviderFailed:
-    with pytest.raises(ProviderFailed) as caught:
+async def failure(fake: FakeServer, asked: ModelRequest, **more: object) -> ProviderError:
+    with pytest.raises(ProviderError) as caught:
         await ask(fake, asked, **more)
     return caught.value
 
@@ -141,7 +141,7 @@ async def test_a_server_that_repeats_its_ids_does_not_repeat_our_calls(
     first = answer_of(await ask(compatible, asked, kind="openai-compat"))
     again = request(*_going_on(replayed(first)), model="m", tools=TOOLS)
     second = answer_of(await ask(compatible, again, kind="openai-compat"))
-    calls = [p for p in (*first.content, *second.content) if isinstance(p, ToolCall)]
+    calls = [p for p in (*first.content, *second.content) if isinstance(p, ToolCallPart)]
     assert len({part.tool_call_id for part in calls}) == 4
 
 
@@ -182,10 +182,10 @@ async def test_a_call_without_an_answer_is_refused_and_not_tried_again(
     responses: FakeResponses, chat: FakeChat
 ) -> None:
     asked = request(message("user", "Hi"), message("assistant", call("a")), model=PLAIN)
-    told = classify((await failure(responses, asked)).fault)
+    told = classify_fault((await failure(responses, asked)).fault)
     assert (told.kind, told.retryable, told.error.status_code) == ("generic", False, 400)
     asked = msgspec.structs.replace(asked, options=USE_CHAT)
-    told = classify((await failure(chat, asked)).fault)
+    told = classify_fault((await failure(chat, asked)).fault)
     assert (told.kind, told.retryable, told.error.status_code) == ("generic", False, 400)
     assert "did not have response messages" in (told.error.detail or "")
 
@@ -225,7 +225,7 @@ async def test_the_wire_is_chosen_once(
     chosen = settings(chat, kind=kind, use_responses_api=configured)
     provider = OpenAIProvider(chosen, f"{chat.url}/v1")
     wire = provider.transport(asked)
-    with pytest.raises(ProviderFailed):
+    with pytest.raises(ProviderError):
         await ask_of(provider, asked)
     assert chat.requests[0].path == path
     assert path.endswith("/responses") == (wire == "responses")
@@ -256,7 +256,7 @@ def test_addresses(kind: Kind, base: str | None, used: str) -> None:
 
 @pytest.mark.parametrize("kind", ["azure", "openai-compat"])
 def test_whoever_can_be_anywhere_needs_an_address(kind: Kind) -> None:
-    with pytest.raises(ProviderFailed, match="base_url"):
+    with pytest.raises(ProviderError, match="base_url"):
         build(ProviderSettings(kind=kind, api_key=Secret(KEY)))
 
 
@@ -295,14 +295,14 @@ async def test_a_server_of_ones_own_needs_no_key(compatible: FakeCompatible) -> 
     compatible.script(chat_stream("text"))
     await ask(compatible, request(model="m"), kind="openai-compat", api_key=None)
     assert "authorization" not in compatible.requests[0].headers
-    with pytest.raises(ProviderFailed, match="OPENROUTER_API_KEY"):
+    with pytest.raises(ProviderError, match="OPENROUTER_API_KEY"):
         build(ProviderSettings(kind="openrouter"))
 
 
 async def test_a_wrong_key_is_told_of_and_not_shown(responses: FakeResponses) -> None:
     wrong = "sk-proj-WrongWrongWrongWrong"
     failed = await failure(responses, request(model=PLAIN), api_key=Secret(wrong))
-    assert classify(failed.fault).kind == "auth"
+    assert classify_fault(failed.fault).kind == "auth"
     assert wrong not in repr(failed) + repr(failed.fault) + repr(failed.args)
     assert failed.__context__ is None
 
@@ -316,7 +316,7 @@ async def test_an_option_that_is_wrong_is_named_before_anything_is_sent(
     asked = request(model=PLAIN, options=Raw(b'{"text_verbosity":"loud"}'))
     failed = await failure(responses, asked)
     assert "text_verbosity" in failed.fault.message
-    assert classify(failed.fault).kind == "config"
+    assert classify_fault(failed.fault).kind == "config"
     assert not responses.requests
 
 
@@ -345,7 +345,7 @@ async def test_refusals_are_facts_that_can_be_judged(
     body = {"error": {"message": "It went wrong.", "param": None, **error}}
     responses.reply(status, body, {"retry-after-ms": "1500"})
     failed = await failure(responses, request(model=PLAIN), name="my openai")
-    told = classify(failed.fault)
+    told = classify_fault(failed.fault)
     assert (told.kind, told.retryable) == (kind, retryable)
     assert (failed.fault.status_code, failed.fault.retry_after_s) == (status, 1.5)
     assert failed.fault.provider == "my openai"
@@ -363,7 +363,7 @@ async def test_a_connection_that_breaks_in_the_middle_is_worth_another_try(
 ) -> None:
     responses.script(stream("text")[:2000], end)
     failed = await failure(responses, request(model=PLAIN))
-    assert classify(failed.fault).retryable
+    assert classify_fault(failed.fault).retryable
 
 
 async def test_a_connection_that_breaks_after_the_last_word_costs_nothing(
@@ -371,7 +371,7 @@ async def test_a_connection_that_breaks_after_the_last_word_costs_nothing(
 ) -> None:
     compatible.script(chunk(content="Hi") + chunk("stop"), Reset())
     events = await ask(compatible, request(model="m"), kind="openai-compat")
-    assert answer_of(events).content == (Text(text="Hi"),)
+    assert answer_of(events).content == (TextPart(text="Hi"),)
 
 
 async def test_a_server_that_falls_silent_is_not_waited_for_for_ever(
@@ -388,7 +388,7 @@ async def test_a_stream_may_be_cut_in_the_middle_of_an_event(responses: FakeResp
     pieces = [data[at : at + 100] for at in range(0, len(data), 100)]
     responses.script(*pieces)
     answer = answer_of(await ask(responses, request(model=THINKS, tools=TOOLS)))
-    names = [part.tool_name for part in answer.content if isinstance(part, ToolCall)]
+    names = [part.tool_name for part in answer.content if isinstance(part, ToolCallPart)]
     assert names == ["read_file", "show.time"]
 
 

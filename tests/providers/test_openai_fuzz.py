@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatd.domain.assemble import Assembler
-from chatd.domain.model import (
-    CallDone,
-    CallStart,
-    Failed,
+from chatd.domain.answer.assembler import Assembler
+from chatd.domain.chat.parts import decode_parts, encode_parts
+from chatd.domain.model.protocol import (
     Finished,
     ModelEvent,
+    StreamFailed,
+    ToolCallDone,
+    ToolCallStart,
 )
-from chatd.domain.parts import decode_parts, encode_parts
 from chatd.providers.http import Decoder
 from chatd.providers.openai_chat.answer import Answer
 from chatd.providers.openai_chat.decode import Decoder as ChatDecoder
@@ -53,7 +53,7 @@ seeds = st.integers(0, 2**32)
 def heard(wire: str, pieces: list[bytes]) -> list[ModelEvent]:
     """What the decoder says, having checked that the house can work with it."""
     events = read_pieces(WIRES[wire](), pieces)
-    assert [e for e in events if isinstance(e, Finished | Failed)] == events[-1:]
+    assert [e for e in events if isinstance(e, Finished | StreamFailed)] == events[-1:]
     assembler = Assembler()
     for event in events:
         assembler.feed(event)
@@ -88,8 +88,8 @@ def test_any_events_of_a_response(seed: int) -> None:
         head = f"event: {name}\n".encode() if named else b""
         pieces.append(head + b"data: " + msgspec.json.encode({**data, "type": name}) + b"\n\n")
     told = heard("responses", pieces)
-    begun = {e.id for e in told if isinstance(e, CallStart)}
-    assert {e.id for e in told if isinstance(e, CallDone)} <= begun
+    begun = {e.id for e in told if isinstance(e, ToolCallStart)}
+    assert {e.id for e in told if isinstance(e, ToolCallDone)} <= begun
 
 
 @pytest.mark.parametrize("wire", ["chat", "gemini"])
@@ -99,7 +99,7 @@ def test_any_chunks_of_a_completion(wire: str, seed: int) -> None:
     dice = Dice(seed)
     values = dice.several_of(dice.chunk)
     told = heard(wire, [b"data: " + msgspec.json.encode(value) + b"\n\n" for value in values])
-    done = [e.id for e in told if isinstance(e, CallDone)]
+    done = [e.id for e in told if isinstance(e, ToolCallDone)]
     assert len(set(done)) == len(done)
 
 

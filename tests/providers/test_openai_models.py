@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.domain.model import Effort
+from chatd.domain.model.protocol import Effort
 from chatd.providers.openai_link import azure_url
 from chatd.providers.openai_models import fitted_effort, reasons, transport_of
 

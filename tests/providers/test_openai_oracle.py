@@ -10,18 +10,18 @@ import pytest
 from msgspec import Raw
 from openai import APIError
 
-from chatd.domain.model import (
-    CallDone,
+from chatd.domain.chat.parts import ReasoningPart, TextPart, ToolCallPart
+from chatd.domain.model.protocol import (
     ComputerTool,
-    Failed,
     Finished,
+    ForcedTool,
     ModelEvent,
-    NamedTool,
     PromptFile,
     PromptMessage,
+    StreamFailed,
+    ToolCallDone,
     ToolSpec,
 )
-from chatd.domain.parts import Reasoning, Text, ToolCall
 from chatd.providers.openai_chat.answer import Answer
 from chatd.providers.openai_chat.decode import Decoder as ChatDecoder
 from chatd.providers.openai_chat.dialect import OPENAI
@@ -90,7 +90,7 @@ def read_chat(name: str) -> list[ModelEvent]:
 
 
 def text_of(events: list[ModelEvent]) -> str:
-    return "".join(part.text for part in answer_of(events).content if isinstance(part, Text))
+    return "".join(part.text for part in answer_of(events).content if isinstance(part, TextPart))
 
 
 # What streams mean
@@ -106,18 +106,20 @@ async def test_openai_reads_a_response_as_we_do(responses: FakeResponses, name: 
     if name != "whole_items":  # it knows nothing of text that does not come in pieces
         assert text_of(events) == judged.text + judged.refusal
     if name != "nameless":  # its thoughts are no summary
-        assert [p.text for p in content if isinstance(p, Reasoning)] == judged.reasoning
-    calls = [e for e in events if isinstance(e, CallDone) and e.name != "computer"]
+        assert [p.text for p in content if isinstance(p, ReasoningPart)] == judged.reasoning
+    calls = [e for e in events if isinstance(e, ToolCallDone) and e.name != "computer"]
     ours = [(c.id, c.name, c.input) for c in calls if not c.provider_executed]
     assert ours == [(i, name, args or "{}") for i, name, args in judged.calls]
-    searches = [p.tool_call_id for p in content if isinstance(p, ToolCall) and p.provider_executed]
+    searches = [
+        p.tool_call_id for p in content if isinstance(p, ToolCallPart) and p.provider_executed
+    ]
     assert searches == judged.searches
     end = events[-1]
     assert isinstance(end, Finished)
     expected = RESPONSES_REASONS[judged.finish or ""]
     if judged.refusal:
         expected = "content-filter"
-    if any(isinstance(e, CallDone) and not e.provider_executed for e in events):
+    if any(isinstance(e, ToolCallDone) and not e.provider_executed for e in events):
         expected = "tool-calls"
     assert end.reason == expected
     _check_usage(end, judged)
@@ -131,7 +133,7 @@ async def test_openai_reads_a_completion_as_we_do(chat: FakeChat, name: str) -> 
     events = read_chat(name)
     if name != "half_character":  # it passes the half on
         assert text_of(events) == judged.text + judged.refusal
-    calls = [e for e in events if isinstance(e, CallDone)]
+    calls = [e for e in events if isinstance(e, ToolCallDone)]
     assert [(c.id, c.name, c.input) for c in calls] == judged.calls
     end = events[-1]
     assert isinstance(end, Finished)
@@ -153,7 +155,7 @@ async def test_openai_fails_where_we_do_reading_a_response(
     responses: FakeResponses, name: str
 ) -> None:
     failed = read_response(name)[-1]
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, StreamFailed)
     responses.script(stream(name))
     async with openai_client(responses.url) as client:
         if name == "error_nested":
@@ -167,7 +169,7 @@ async def test_openai_fails_where_we_do_reading_a_response(
 @pytest.mark.parametrize("name", ["error", "openrouter_error"])
 async def test_openai_fails_where_we_do_reading_a_completion(chat: FakeChat, name: str) -> None:
     failed = read_chat(name)[-1]
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, StreamFailed)
     chat.script(chat_stream(name))
     async with openai_client(chat.url) as client:
         with pytest.raises(APIError) as raised:
@@ -235,7 +237,7 @@ def test_a_response_is_asked_for_in_openais_words(
 ) -> None:
     for more in (
         {"options": OpenAIOptions()},
-        {"options": OPTIONS, "tool_choice": NamedTool(name="show.time")},
+        {"options": OPTIONS, "tool_choice": ForcedTool(name="show.time")},
     ):
         options = more["options"]
         assert isinstance(options, OpenAIOptions)
@@ -273,7 +275,7 @@ def test_a_completion_is_asked_for_in_openais_words(
         *messages,
         model=model,
         tools=TOOLS,
-        tool_choice=NamedTool(name="show.time"),
+        tool_choice=ForcedTool(name="show.time"),
         max_output_tokens=100,
         temperature=0.5,
         presence_penalty=0.5,

@@ -4,25 +4,33 @@ import msgspec
 import pytest
 from msgspec import UNSET, Raw
 
-from chatd.domain.assemble import Answer
-from chatd.domain.classify import classify
+from chatd.domain.answer.assembler import Answer
+from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.chat.parts import (
+    Json,
+    Part,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from chatd.domain.ids import ToolCallId
-from chatd.domain.messages import Usage
-from chatd.domain.model import (
-    CallDelta,
-    CallDone,
-    CallStart,
-    Failed,
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.protocol import (
     Finished,
     ModelEvent,
     ProviderFault,
     ReasoningEnd,
-    ResultDone,
+    StreamFailed,
     TextDelta,
     TextEnd,
     TextStart,
+    ToolCallDelta,
+    ToolCallDone,
+    ToolCallStart,
+    ToolResultDone,
 )
-from chatd.domain.parts import Json, Part, Reasoning, Source, Text, ToolCall, ToolResult
 from chatd.providers.faults import incomplete
 from chatd.providers.openai_responses.decode import Decoder
 from chatd.providers.openai_responses.wire import Kept, unpack
@@ -53,7 +61,7 @@ def finished(name: str) -> Finished:
 
 def failed(data: bytes) -> ProviderFault:
     last = read_whole(new_decoder, data)[-1]
-    assert isinstance(last, Failed)
+    assert isinstance(last, StreamFailed)
     return last.fault
 
 
@@ -66,14 +74,16 @@ def kept(metadata: Json) -> Kept:
 def said(name: str) -> list[Part]:
     """The answer without what is only remembered for the vendor."""
     return [
-        part if isinstance(part, Source) else msgspec.structs.replace(part, provider_metadata=UNSET)
+        part
+        if isinstance(part, SourcePart)
+        else msgspec.structs.replace(part, provider_metadata=UNSET)
         for part in answer(name).content
-        if isinstance(part, Text | Reasoning | ToolCall | ToolResult | Source)
+        if isinstance(part, TextPart | ReasoningPart | ToolCallPart | ToolResultPart | SourcePart)
     ]
 
 
-def call(call_id: str, name: str, args: str) -> ToolCall:
-    return ToolCall(tool_call_id=ToolCallId(call_id), tool_name=name, args=Raw(args.encode()))
+def call(call_id: str, name: str, args: str) -> ToolCallPart:
+    return ToolCallPart(tool_call_id=ToolCallId(call_id), tool_name=name, args=Raw(args.encode()))
 
 
 DONE = event("response.completed", response={"id": "resp_1", "status": "completed"})
@@ -103,7 +113,7 @@ def test_a_stream_means_the_same_with_other_line_ends(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_there_is_one_end_and_nothing_after_it(name: str) -> None:
     events = read(name)
-    assert [e for e in events if isinstance(e, Finished | Failed)] == events[-1:]
+    assert [e for e in events if isinstance(e, Finished | StreamFailed)] == events[-1:]
     decoder = new_decoder()
     decoder.feed(stream(name))
     decoder.close()
@@ -119,7 +129,7 @@ def test_a_stream_that_stops_before_its_last_event_is_incomplete(name: str) -> N
     for at in range(0, end, 5):
         fault = failed(data[:at])
         assert fault == incomplete()
-        assert classify(fault).retryable
+        assert classify_fault(fault).retryable
 
 
 def test_the_last_event_counts_without_the_blank_line_after_it() -> None:
@@ -146,8 +156,8 @@ def test_text_comes_piece_by_piece() -> None:
 
 def test_summaries_of_reasoning_are_paragraphs_and_the_sealed_item_is_kept_as_it_came() -> None:
     reasoning, text = answer("reasoning").content
-    assert isinstance(reasoning, Reasoning)
-    assert isinstance(text, Text)
+    assert isinstance(reasoning, ReasoningPart)
+    assert isinstance(text, TextPart)
     assert reasoning.text == (
         "**Weighing options**\n\nThe user wants a short answer.\n\n**Deciding**\n\nBlue it is."
     )
@@ -163,16 +173,16 @@ def test_summaries_of_reasoning_are_paragraphs_and_the_sealed_item_is_kept_as_it
 
 def test_calls_come_in_pieces_and_whole_under_our_names_for_the_tools() -> None:
     first, second = ToolCallId("call_aaa111"), ToolCallId("call_bbb222")
-    assert [e for e in read("tools") if isinstance(e, CallStart | CallDelta)] == [
-        CallStart(id=first, name="read_file"),
-        CallDelta(id=first, delta='{"pa'),
-        CallDelta(id=first, delta='th":"a'),
-        CallDelta(id=first, delta='.txt"}'),
-        CallStart(id=second, name="show.time"),
+    assert [e for e in read("tools") if isinstance(e, ToolCallStart | ToolCallDelta)] == [
+        ToolCallStart(id=first, name="read_file"),
+        ToolCallDelta(id=first, delta='{"pa'),
+        ToolCallDelta(id=first, delta='th":"a'),
+        ToolCallDelta(id=first, delta='.txt"}'),
+        ToolCallStart(id=second, name="show.time"),
     ]
     assert said("tools") == [
-        Reasoning(text=""),
-        Text(text="I will look at both files."),
+        ReasoningPart(text=""),
+        TextPart(text="I will look at both files."),
         call("call_aaa111", "read_file", '{"path":"a.txt"}'),
         call("call_bbb222", "show.time", "{}"),
     ]
@@ -180,7 +190,7 @@ def test_calls_come_in_pieces_and_whole_under_our_names_for_the_tools() -> None:
 
 
 def test_a_search_comes_with_what_it_asked_and_what_it_found() -> None:
-    found = [part for part in said("web_search") if isinstance(part, ToolCall | ToolResult)]
+    found = [part for part in said("web_search") if isinstance(part, ToolCallPart | ToolResultPart)]
     one, two = ToolCallId("ws_search01"), ToolCallId("ws_search02")
     assert [(p.tool_call_id, p.tool_name, p.provider_executed) for p in found] == [
         (one, "web_search", True),
@@ -189,8 +199,8 @@ def test_a_search_comes_with_what_it_asked_and_what_it_found() -> None:
         (two, "web_search", True),
     ]
     asked, result = found[0], found[1]
-    assert isinstance(asked, ToolCall)
-    assert isinstance(result, ToolResult)
+    assert isinstance(asked, ToolCallPart)
+    assert isinstance(result, ToolResultPart)
     assert msgspec.json.decode(asked.args or b"") == {
         "type": "search",
         "query": "tallest tower 2026",
@@ -207,26 +217,26 @@ def test_a_search_comes_with_what_it_asked_and_what_it_found() -> None:
 
 
 def test_a_page_is_named_once_however_often_it_is_cited() -> None:
-    assert [p for p in said("web_search") if isinstance(p, Source)] == [
-        Source(url="https://example.org/towers", title="Towers of the world")
+    assert [p for p in said("web_search") if isinstance(p, SourcePart)] == [
+        SourcePart(url="https://example.org/towers", title="Towers of the world")
     ]
 
 
 def test_a_search_remembers_the_reasoning_it_came_after() -> None:
-    calls = [p for p in answer("web_search").content if isinstance(p, ToolCall)]
+    calls = [p for p in answer("web_search").content if isinstance(p, ToolCallPart)]
     assert [kept(p.provider_metadata).after for p in calls] == ["rs_search01", "rs_search02"]
-    reasoning = [p for p in answer("web_search").content if isinstance(p, Reasoning)]
+    reasoning = [p for p in answer("web_search").content if isinstance(p, ReasoningPart)]
     assert [kept(p.provider_metadata).after for p in reasoning] == [None, None, None]
 
 
 def test_a_search_that_failed_is_an_error() -> None:
     data = item_done(0, type="web_search_call", id="ws_1", status="failed") + DONE
     [asked, result] = [
-        e for e in read_whole(new_decoder, data) if isinstance(e, CallDone | ResultDone)
+        e for e in read_whole(new_decoder, data) if isinstance(e, ToolCallDone | ToolResultDone)
     ]
-    assert isinstance(result, ResultDone)
+    assert isinstance(result, ToolResultDone)
     assert result.is_error
-    assert isinstance(asked, CallDone)
+    assert isinstance(asked, ToolCallDone)
     assert asked.input == "{}"
 
 
@@ -254,7 +264,7 @@ def test_a_search_that_failed_is_an_error() -> None:
     ],
 )
 def test_a_computer_is_called_like_a_tool_of_ours(name: str, call_id: str, args: object) -> None:
-    [used] = [p for p in answer(name).content if isinstance(p, ToolCall)]
+    [used] = [p for p in answer(name).content if isinstance(p, ToolCallPart)]
     assert (used.tool_call_id, used.tool_name, used.provider_executed) == (
         call_id,
         "computer",
@@ -266,9 +276,9 @@ def test_a_computer_is_called_like_a_tool_of_ours(name: str, call_id: str, args:
 
 def test_a_refusal_is_shown_and_is_why_the_answer_ended() -> None:
     words = "I'm sorry, I cannot help with that."
-    assert said("refusal") == [Text(text=words)]
+    assert said("refusal") == [TextPart(text=words)]
     [text] = answer("refusal").content
-    assert isinstance(text, Text)
+    assert isinstance(text, TextPart)
     assert kept(text.provider_metadata).refusal
     end = finished("refusal")
     assert (end.reason, end.explanation) == ("content-filter", words)
@@ -290,7 +300,7 @@ def test_ends_are_told_apart(name: str, reason: str) -> None:
 
 
 def test_arguments_that_were_cut_short_are_told_as_they_stand() -> None:
-    [done] = [e for e in read("cut_call") if isinstance(e, CallDone)]
+    [done] = [e for e in read("cut_call") if isinstance(e, ToolCallDone)]
     assert done.input == '{"path":"a.txt","content":"it was a dark'
 
 
@@ -299,11 +309,11 @@ def test_arguments_that_were_cut_short_are_told_as_they_stand() -> None:
     [
         (
             "text",
-            Usage(input_tokens=56, output_tokens=14, total_tokens=134, cache_read_tokens=64),
+            TokenUsage(input_tokens=56, output_tokens=14, total_tokens=134, cache_read_tokens=64),
         ),
         (
             "reasoning",
-            Usage(
+            TokenUsage(
                 input_tokens=24,
                 output_tokens=90,
                 total_tokens=390,
@@ -314,7 +324,7 @@ def test_arguments_that_were_cut_short_are_told_as_they_stand() -> None:
         ),
     ],
 )
-def test_tokens_from_the_cache_are_not_counted_as_read(name: str, usage: Usage) -> None:
+def test_tokens_from_the_cache_are_not_counted_as_read(name: str, usage: TokenUsage) -> None:
     end = finished(name)
     assert end.usage == usage
     assert (end.response_id or "").startswith("resp_")
@@ -342,7 +352,7 @@ def test_more_cached_tokens_than_there_are_is_no_debt() -> None:
     ],
 )
 def test_failures_are_facts_that_can_be_judged(name: str, kind: str, *, retryable: bool) -> None:
-    told = classify(failed(stream(name)))
+    told = classify_fault(failed(stream(name)))
     assert (told.kind, told.retryable) == (kind, retryable)
 
 
@@ -359,7 +369,7 @@ def test_failures_are_facts_that_can_be_judged(name: str, kind: str, *, retryabl
 )
 def test_errors_come_in_many_forms(data: bytes, message: str, *, retryable: bool) -> None:
     fault = failed(b"data: " + data + b"\n\n")
-    assert (fault.message, classify(fault).retryable) == (message, retryable)
+    assert (fault.message, classify_fault(fault).retryable) == (message, retryable)
 
 
 def test_what_was_said_before_a_failure_still_comes() -> None:
@@ -368,7 +378,7 @@ def test_what_was_said_before_a_failure_still_comes() -> None:
 
 def test_an_event_that_makes_no_sense_is_a_failure_worth_another_try() -> None:
     fault = failed(b'event: response.output_text.delta\ndata: {"delta": 7}\n\n' + DONE)
-    assert classify(fault).retryable
+    assert classify_fault(fault).retryable
     assert fault.incomplete
 
 
@@ -376,7 +386,7 @@ def test_an_event_that_makes_no_sense_is_a_failure_worth_another_try() -> None:
 
 
 def test_unknown_events_are_passed_over_and_unknown_items_kept_unless_they_want_an_answer() -> None:
-    carriers = [p for p in answer("unknown").content if isinstance(p, Reasoning)]
+    carriers = [p for p in answer("unknown").content if isinstance(p, ReasoningPart)]
     items = [
         msgspec.json.decode(kept(p.provider_metadata).item or b"", type=dict[str, object])
         for p in carriers
@@ -387,18 +397,18 @@ def test_unknown_events_are_passed_over_and_unknown_items_kept_unless_they_want_
         "thing_of_the_future",
     ]
     assert items[2]["payload"] == {"a": [1, 2.5, None, "é"]}
-    assert said("unknown")[-1] == Text(text="Still here.")
+    assert said("unknown")[-1] == TextPart(text="Still here.")
 
 
 def test_events_without_names_are_known_by_their_type() -> None:
-    assert said("nameless") == [Reasoning(text="We need to greet."), Text(text="Hello!")]
+    assert said("nameless") == [ReasoningPart(text="We need to greet."), TextPart(text="Hello!")]
 
 
 def test_items_that_come_without_deltas_come_whole() -> None:
     assert said("whole_items") == [
-        Source(url="https://example.net/w", title="W"),
-        Text(text="All at once."),
-        Reasoning(text="One.\n\nTwo."),
+        SourcePart(url="https://example.net/w", title="W"),
+        TextPart(text="All at once."),
+        ReasoningPart(text="One.\n\nTwo."),
         call("call_whole1", "show.time", '{"a": 1}'),
     ]
 
@@ -416,7 +426,7 @@ def test_what_the_api_leaves_open_is_closed_at_the_end() -> None:
     assert events[-4:-1] == [
         TextEnd(id="0.0"),
         ReasoningEnd(id="1"),
-        CallDone(id=ToolCallId("call_1"), name="read_file", input='{"a"'),
+        ToolCallDone(id=ToolCallId("call_1"), name="read_file", input='{"a"'),
     ]
     end = events[-1]
     assert isinstance(end, Finished)
@@ -426,7 +436,7 @@ def test_what_the_api_leaves_open_is_closed_at_the_end() -> None:
 def test_an_item_closed_twice_counts_once() -> None:
     item = item_done(0, type="function_call", id="fc_1", call_id="call_1", name="read_file")
     events = read_whole(new_decoder, item + item + DONE)
-    assert len([e for e in events if isinstance(e, CallDone)]) == 1
+    assert len([e for e in events if isinstance(e, ToolCallDone)]) == 1
 
 
 def test_half_a_character_does_not_cost_the_answer() -> None:

@@ -7,10 +7,10 @@ import pytest
 from msgspec import Raw
 
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model import (
+from chatd.domain.model.protocol import (
     ComputerTool,
+    ForcedTool,
     ModelRequest,
-    NamedTool,
     PromptCall,
     PromptFile,
     PromptMessage,
@@ -249,7 +249,7 @@ def test_a_computer_is_offered_as_the_model_knows_it(
     model: str, tool: Fields, truncation: str | None
 ) -> None:
     screen = ComputerTool(width_px=1280, height_px=800)
-    sent = body(request(model=model, computer=screen, tool_choice=NamedTool(name="computer")))
+    sent = body(request(model=model, computer=screen, tool_choice=ForcedTool(name="computer")))
     assert sent["tools"] == [tool]
     assert sent.get("truncation") == truncation
     assert sent["tool_choice"] == {"type": tool["type"]}
@@ -260,7 +260,7 @@ def test_a_computer_is_offered_as_the_model_knows_it(
     [
         ("none", "none"),
         ("required", "required"),
-        (NamedTool(name="show.time"), {"type": "function", "name": "show_time"}),
+        (ForcedTool(name="show.time"), {"type": "function", "name": "show_time"}),
     ],
 )
 def test_a_tool_may_be_demanded(choice: object, sent: object) -> None:

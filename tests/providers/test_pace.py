@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model import CallDelta, ModelEvent, TextDelta, TextEnd, TextStart
+from chatd.domain.model.protocol import ModelEvent, TextDelta, TextEnd, TextStart, ToolCallDelta
 from chatd.providers.pace import PROMPT_READS, Beat, Pace, joined
 
 NEVER_S = 3600.0
@@ -15,8 +15,8 @@ def text(delta: str, block: str = "1") -> TextDelta:
     return TextDelta(id=block, delta=delta)
 
 
-def call(delta: str, id_: str) -> CallDelta:
-    return CallDelta(id=ToolCallId(id_), delta=delta)
+def call(delta: str, id_: str) -> ToolCallDelta:
+    return ToolCallDelta(id=ToolCallId(id_), delta=delta)
 
 
 def test_neighbouring_pieces_of_one_text_become_one() -> None:

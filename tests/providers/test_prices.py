@@ -7,10 +7,10 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.domain.cost import cost_micros
+from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.messages import Usage
-from chatd.domain.model import ModelConfig, Prices, PriceTier
+from chatd.domain.model.config import cost_micros
+from chatd.domain.model.protocol import ModelConfig, Prices, PriceTier
 from chatd.providers.prices import ModelFacts, PriceBook
 from chatd.providers.settings import Kind
 
@@ -110,7 +110,7 @@ def test_what_is_configured_wins_as_a_whole(book: PriceBook) -> None:
 
 def test_the_demo_is_free_and_needs_no_table() -> None:
     facts = PriceBook().facts("demo", "demo", NOW)
-    assert cost_micros(Usage(input_tokens=10, output_tokens=10), facts.prices) == 0
+    assert cost_micros(TokenUsage(input_tokens=10, output_tokens=10), facts.prices) == 0
 
 
 def test_a_whole_configuration_is_not_looked_up() -> None:
@@ -120,8 +120,8 @@ def test_a_whole_configuration_is_not_looked_up() -> None:
 
 def test_a_call_above_a_tier_costs_the_tier_for_all_of_its_tokens(book: PriceBook) -> None:
     found = prices(book, "google", "gemini-2.5-pro")
-    short = Usage(input_tokens=150_000, cache_read_tokens=50_000, output_tokens=1000)
-    long = Usage(input_tokens=150_001, cache_read_tokens=50_000, output_tokens=1000)
+    short = TokenUsage(input_tokens=150_000, cache_read_tokens=50_000, output_tokens=1000)
+    long = TokenUsage(input_tokens=150_001, cache_read_tokens=50_000, output_tokens=1000)
     assert cost_micros(short, found) == 150_000 * 1.25 + 50_000 * 0.125 + 10_000
     assert cost_micros(long, found) == -(-(150_001 * 25 + 50_000 * 2.5 + 150_000) // 10)
 

@@ -5,9 +5,9 @@ from typing import get_args
 import msgspec
 import pytest
 
-from chatd.domain.classify import classify
 from chatd.domain.errors import InvariantBroken
-from chatd.domain.model import ProviderFailed
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.protocol import ProviderError
 from chatd.providers.registry import BUILDERS, OPTIONS, TIMED_BUILDERS, build
 from chatd.providers.secret import Secret
 from chatd.providers.settings import (
@@ -25,9 +25,9 @@ PLAIN = ProviderSettings(kind="anthropic", api_key=KEY)
 
 def refused(settings: ProviderSettings) -> tuple[str, str]:
     """The kind of the refusal, and its words."""
-    with pytest.raises(ProviderFailed) as caught:
+    with pytest.raises(ProviderError) as caught:
         build(settings)
-    classified = classify(caught.value.fault)
+    classified = classify_fault(caught.value.fault)
     assert not classified.retryable
     return classified.kind, classified.error.detail or ""
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from chatd.domain.model import ToolSpec
+from chatd.domain.model.protocol import ToolSpec
 from chatd.providers.schema import ToolNames, by_name, closed, normalised
 from tests.support.fuzz import fuzzed
 

@@ -13,20 +13,20 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.assemble import Assembler, merged
-from chatd.domain.classify import classify
-from chatd.domain.model import (
-    CallDelta,
-    CallDone,
+from chatd.domain.answer.assembler import Assembler, merge_text
+from chatd.domain.chat.parts import Part, TextPart, ToolCallPart, public_parts
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.protocol import (
     Finished,
     ModelEvent,
     ModelRequest,
     PromptMessage,
-    ProviderFailed,
+    ProviderError,
     TextDelta,
+    ToolCallDelta,
+    ToolCallDone,
     ToolSpec,
 )
-from chatd.domain.parts import Part, Text, ToolCall, public_parts
 from chatd.domain.ports import Provider
 from chatd.providers.registry import build
 from chatd.providers.secret import Secret
@@ -81,7 +81,7 @@ async def ask(provider: Provider, wanted: ModelRequest) -> list[ModelEvent]:
 
 
 def said(events: list[ModelEvent]) -> str:
-    return "".join(part.text for part in answer_of(events).content if isinstance(part, Text))
+    return "".join(part.text for part in answer_of(events).content if isinstance(part, TextPart))
 
 
 def ending(events: list[ModelEvent]) -> Finished:
@@ -106,7 +106,7 @@ async def test_what_viewers_are_shown_adds_up_to_what_is_kept(provider: Provider
     for event in await ask(provider, asked(message("user", "Count to five."))):
         shown += assembler.feed(event)
     kept = assembler.finished().content
-    assert public_parts(kept) == merged(shown)
+    assert public_parts(kept) == merge_text(shown)
 
 
 async def test_an_answer_that_is_cut_short_says_so(provider: Provider) -> None:
@@ -121,7 +121,7 @@ async def test_a_whole_conversation_is_understood(provider: Provider) -> None:
     first = [message("system", "You are brief."), message("user", "Say hello.")]
     answer = answer_of(await ask(provider, asked(*first)))
     wanted = asked(*first, *replayed(answer), message("user", "And now say goodbye."))
-    assert answer_of(await ask(provider, wanted)).said_something
+    assert answer_of(await ask(provider, wanted)).has_visible_text
 
 
 async def test_the_same_question_gets_the_same_answer_on_every_wire(model_url: str) -> None:
@@ -138,12 +138,12 @@ async def test_a_tool_is_called_and_its_result_read(provider: Provider) -> None:
     told.append(message("user", "What is the weather in Paris?"))
     wanted = asked(*told, tools=(WEATHER,), tool_choice="required", max_output_tokens=80)
     events = await ask(provider, wanted)
-    [called] = [event for event in events if isinstance(event, CallDone)]
+    [called] = [event for event in events if isinstance(event, ToolCallDone)]
     assert (called.name, msgspec.json.decode(called.input)) == ("get_weather", {"city": "Paris"})
-    assert "".join(e.delta for e in events if isinstance(e, CallDelta)) == called.input
+    assert "".join(e.delta for e in events if isinstance(e, ToolCallDelta)) == called.input
     assert ending(events).reason == "tool-calls"
     answer = answer_of(events)
-    [kept] = [part for part in answer.content if isinstance(part, ToolCall)]
+    [kept] = [part for part in answer.content if isinstance(part, ToolCallPart)]
     assert (kept.tool_call_id, kept.tool_name) == (called.id, called.name)
     wanted = asked(*told, *replayed(answer), tools=(WEATHER,))
     assert ending(await ask(provider, wanted)).usage.output_tokens > 0
@@ -187,9 +187,9 @@ async def test_who_leaves_early_frees_the_model_for_the_next(provider: Provider)
 
 
 async def test_a_prompt_beyond_the_context_is_an_error_of_its_own(provider: Provider) -> None:
-    with pytest.raises(ProviderFailed) as caught:
+    with pytest.raises(ProviderError) as caught:
         await ask(provider, asked(message("user", "word " * 6000)))
-    told = classify(caught.value.fault)
+    told = classify_fault(caught.value.fault)
     assert (told.kind, told.retryable) == ("context_overflow", False)
 
 

@@ -7,17 +7,17 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.change import Change
-from chatd.domain.commands import EditMessage, SendMessage
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import EditMessage, SendMessage
+from chatd.domain.chat.messages import TokenUsage, UsageEntry
+from chatd.domain.chat.states import TRANSITIONS, State, Transition
+from chatd.domain.chat.user_transitions import edit_message, send_message
+from chatd.domain.chat.worker_transitions import commit_step, finish_turn
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import ChangeId, MessageId, ModelConfigId, UserId
-from chatd.domain.messages import Usage, UsageEntry
-from chatd.domain.states import TABLE, Move, State
-from chatd.domain.user_moves import edit_message, send_message
-from chatd.domain.worker_moves import commit_step, finish_turn
-from chatd.store import chats, messages
+from chatd.store.chat import chats, messages
+from chatd.store.chat.transactor import apply
 from chatd.store.pool import Pool
-from chatd.store.transact import apply
 from tests.model.driver import Driver
 from tests.model.world import Rows
 from tests.support.cells import Case, cases
@@ -67,7 +67,7 @@ async def paid_entries(pool: Pool) -> list[UsageEntry]:
             kind=row["kind"],
             provider=row["provider"],
             model=row["model"],
-            usage=Usage(
+            usage=TokenUsage(
                 input_tokens=row["input_tokens"],
                 output_tokens=row["output_tokens"],
                 reasoning_tokens=row["reasoning_tokens"],
@@ -102,7 +102,7 @@ async def test_a_change_made_from_an_older_row_writes_nothing(pool: Pool) -> Non
 
 def listed_moves() -> dict[Seed, list[Case]]:
     found: dict[Seed, list[Case]] = {}
-    for case in (next(cases(state, move)) for move in Move for state in TABLE[move]):
+    for case in (next(cases(state, move)) for move in Transition for state in TRANSITIONS[move]):
         found.setdefault(case.seed, []).append(case)
     return found
 
@@ -142,7 +142,7 @@ async def test_a_promoted_message_keeps_its_author_and_its_time_is_that_of_promo
     command = SendMessage(prompt=prompt("mine", created_by=guest))
     chat = (await write(pool, send_message(chat, command, None))).chat
     done = await write(pool, finish_turn(chat, step(chat, draft("assistant", text("Two.")))))
-    *_, promoted = await messages.history(pool, CHAT)
+    *_, promoted = await messages.load_history(pool, CHAT)
     assert (promoted.created_by, promoted.content) == (guest, (text("mine"),))
     assert promoted.created_at == done.chat.updated_at
     assert done.messages[-1] == promoted
@@ -150,12 +150,12 @@ async def test_a_promoted_message_keeps_its_author_and_its_time_is_that_of_promo
 
 async def test_an_edit_marks_what_it_forgets_with_its_own_version(pool: Pool) -> None:
     chat = await plant_in(pool, Seed(state=State.R1, calls="local", plain=2))
-    target = (await messages.history(pool, CHAT))[1]
+    target = (await messages.load_history(pool, CHAT))[1]
     change = edit_message(chat, EditMessage(target=target, prompt=prompt("instead")), None)
     done = await write(pool, change)
     found = (await stored(pool))[CHAT]
     gone = [message for message in found.messages if message.deleted]
-    assert done.forgotten == tuple(message.id for message in gone)
+    assert done.deleted_ids == tuple(message.id for message in gone)
     assert gone[0].id == target.id
     assert {message.revision for message in gone} == {done.chat.snapshot_version}
     assert [message.role for message in found.messages if not message.deleted] == [
@@ -169,7 +169,7 @@ PAID = UsageEntry(
     kind="turn",
     provider="anthropic",
     model="large",
-    usage=Usage(
+    usage=TokenUsage(
         input_tokens=1,
         output_tokens=2,
         reasoning_tokens=3,
@@ -182,7 +182,7 @@ PAID = UsageEntry(
     price=Raw(b'{"in" : 3}'),
     runtime_ms=8,
 )
-UNPRICED = UsageEntry(kind="compaction", provider="local", model="m", usage=Usage(), ok=False)
+UNPRICED = UsageEntry(kind="compaction", provider="local", model="m", usage=TokenUsage(), ok=False)
 
 
 @pytest.mark.promise("P11")
@@ -211,7 +211,7 @@ async def test_every_column_of_a_message_is_stored_by_every_statement(pool: Pool
         model_config_id=ModelConfigId(UUID(int=50)),
         reasoning_effort="high",
         created_by=UserId(UUID(int=60)),
-        usage=Usage(input_tokens=1, context_limit=9),
+        usage=TokenUsage(input_tokens=1, context_limit=9),
         cost_micros=0,
         runtime_ms=12,
         provider_response_id="resp_1",
@@ -231,7 +231,7 @@ async def test_more_than_one_message_at_once_is_not_silently_left_out_of_the_que
     pool: Pool,
 ) -> None:
     chat = await plant_in(pool, Seed(state=State.R0))
-    change = Change.of(chat).put_in_queue(prompt("one")).put_in_queue(prompt("two"))
+    change = Change.of(chat).enqueue_message(prompt("one")).enqueue_message(prompt("two"))
     with pytest.raises(InvariantBroken):
         await apply(pool, change, ChangeId(SEEDING))
     assert (await stored(pool))[CHAT].chat == chat

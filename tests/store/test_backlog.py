@@ -5,9 +5,9 @@ import math
 
 from prometheus_client import CollectorRegistry
 
-from chatd.domain.states import State
-from chatd.store import backlog
-from chatd.store.backlog import Backlog
+from chatd.domain.chat.states import State
+from chatd.store.chat import workers
+from chatd.store.chat.workers import Backlog
 from chatd.store.pool import Pool
 from chatd.telemetry import Gauges
 from tests.support.clock import FakeClock
@@ -20,14 +20,14 @@ NOTHING = Backlog(pending=0, running=0, interrupting=0, oldest_pending_s=0)
 
 
 async def test_chats_under_way_are_counted_and_the_longest_wait_is_known(pool: Pool) -> None:
-    assert await backlog.read(pool) == NOTHING
+    assert await workers.read_backlog(pool) == NOTHING
     await open_chat(pool, 1)
     await pool.execute("UPDATE chats SET runnable_at = now() - interval '1 min'")
     await open_child(pool, 2, root=1)
     await open_chat(pool, 3, free=WORKER)
     await plant_in(pool, Seed(state=State.I0, chat_id=chat_id(4)))
     await plant_in(pool, Seed(state=State.W, chat_id=chat_id(5)))
-    found = await backlog.read(pool)
+    found = await workers.read_backlog(pool)
     assert (found.pending, found.running, found.interrupting) == (2, 1, 1)
     assert found.oldest_pending_s >= 60
 
@@ -35,7 +35,7 @@ async def test_chats_under_way_are_counted_and_the_longest_wait_is_known(pool: P
 async def test_a_wait_by_a_clock_that_went_back_is_no_wait(pool: Pool) -> None:
     await open_chat(pool, 1)
     await pool.execute("UPDATE chats SET runnable_at = now() + interval '1 h'")
-    assert (await backlog.read(pool)).oldest_pending_s == 0
+    assert (await workers.read_backlog(pool)).oldest_pending_s == 0
 
 
 async def test_what_cannot_be_read_is_not_shown_as_a_number(pool: Pool) -> None:
@@ -46,7 +46,7 @@ async def test_what_cannot_be_read_is_not_shown_as_a_number(pool: Pool) -> None:
         return pending, registry.get_sample_value("chatd_oldest_pending_seconds")
 
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        watching = group.create_task(Gauges(registry).watch(pool, env_with(clock, told)))
+        watching = group.create_task(Gauges(registry).run(pool, env_with(clock, told)))
         await clock.asleep_on("backlog")
         assert shown() == (0, 0)
         await pool.close()

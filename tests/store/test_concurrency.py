@@ -8,8 +8,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.store import chats, workers
-from chatd.store.chats import LOCK
+from chatd.store.chat import chats, workers
+from chatd.store.chat.chats import LOCK
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support import effort
@@ -62,7 +62,7 @@ async def test_releasing_all_chats_while_a_family_is_archived_is_no_deadlock(poo
         await chats.lock(archiver, root)
         releasing = group.create_task(workers.release(pool, me))
         await eventually(lambda: is_waiting_for_a_row(pool))
-        await chats.lock_family(archiver, root)
+        await chats.lock_tree(archiver, root)
     assert len(releasing.result()) == 2
 
 

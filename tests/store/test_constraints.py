@@ -4,8 +4,8 @@ from typing import LiteralString
 
 import pytest
 
+from chatd.domain.chat.states import State
 from chatd.domain.errors import InvariantBroken
-from chatd.domain.states import State
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed

@@ -6,24 +6,24 @@ A provider's prompt cache and its signatures depend on every byte; people depend
 import pytest
 from msgspec import Raw
 
-from chatd.domain.chat import ChatError
-from chatd.domain.commands import Failure, SendMessage
+from chatd.domain.chat.commands import FailTurn, SendMessage
+from chatd.domain.chat.messages import UserInput, pending_calls
+from chatd.domain.chat.parts import Part, TextPart, ToolCallPart, UnknownPart, encode_parts
+from chatd.domain.chat.row import ChatError
+from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import send_message
+from chatd.domain.chat.worker_transitions import commit_step, fail_turn, finish_turn, require_action
 from chatd.domain.ids import ToolCallId
-from chatd.domain.messages import Prompt, open_calls
-from chatd.domain.parts import Opaque, Part, Text, ToolCall, encode_parts
-from chatd.domain.states import State
-from chatd.domain.user_moves import send_message
-from chatd.domain.worker_moves import commit_step, fail_turn, finish_turn, require_action
-from chatd.store import chats, front, messages
+from chatd.store.chat import chats, messages, updates
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, OWNER, WORKER, call, draft, text
 from tests.support.seeds import CLIENT_TOOL, Seed, step
 from tests.support.store import open_chat, plant_in, write
 
 
-def args(raw: bytes) -> ToolCall:
+def args(raw: bytes) -> ToolCallPart:
     """A call that is nobody's to answer."""
-    return ToolCall(
+    return ToolCallPart(
         tool_call_id=ToolCallId("c1"), tool_name="search", args=Raw(raw), provider_executed=True
     )
 
@@ -33,14 +33,16 @@ AWKWARD: dict[str, Part] = {
     "numbers as they were written": args(b"[1.0, 1e400, -0, 123456789012345678901234567890]"),
     "escapes as they were written": args(rb'"\u0041\/\u00e9\ud83d\ude00"'),
     "an escaped NUL": args(rb'{"a":"\u0000"}'),
-    "NUL in words": Text(text="a\0b"),
-    "words that look like SQL and JSON": Text(text='\'); DROP TABLE chats; -- {"a": \\u0000 $1'),
-    "characters of every length": Text(text="aé€😀\u2028\ufeff\ufffd"),
-    "a megabyte": Text(text="ß" * 500_000 + "."),
-    "a kind of part that is not known yet": Opaque(
+    "NUL in words": TextPart(text="a\0b"),
+    "words that look like SQL and JSON": TextPart(
+        text='\'); DROP TABLE chats; -- {"a": \\u0000 $1'
+    ),
+    "characters of every length": TextPart(text="aé€😀\u2028\ufeff\ufffd"),
+    "a megabyte": TextPart(text="ß" * 500_000 + "."),
+    "a kind of part that is not known yet": UnknownPart(
         raw=Raw(b'{"type":"scent", "of" : ["tea",  1]}')
     ),
-    "a part that lost its type": Opaque(raw=Raw(b"[ null ]")),
+    "a part that lost its type": UnknownPart(raw=Raw(b"[ null ]")),
 }
 
 
@@ -48,14 +50,17 @@ LAST_MESSAGE = "SELECT content::text FROM chat_messages ORDER BY id DESC LIMIT 1
 LAST_QUEUED = "SELECT content::text FROM chat_queued_messages ORDER BY id DESC LIMIT 1"
 
 
-async def comes_back(pool: Pool, sent: Prompt) -> None:
+async def comes_back(pool: Pool, sent: UserInput) -> None:
     """By every way of reading the newest message."""
-    *_, last = await messages.history(pool, CHAT)
-    page = await front.page(pool, CHAT, front.Range(limit=1))
+    *_, last = await messages.load_history(pool, CHAT)
+    page = await updates.page(pool, CHAT, updates.Range(limit=1))
     assert page is not None
     [paged] = page.messages
-    loaded = await chats.load(pool, CHAT, message_id=last.id)
-    whole, newer = await chats.since(pool, CHAT, 0), await chats.since(pool, CHAT, 1)
+    loaded = await chats.load_for_transition(pool, CHAT, message_id=last.id)
+    whole, newer = (
+        await chats.load_changes_since(pool, CHAT, 0),
+        await chats.load_changes_since(pool, CHAT, 1),
+    )
     assert loaded is not None
     assert whole is not None
     assert newer is not None
@@ -66,7 +71,9 @@ async def comes_back(pool: Pool, sent: Prompt) -> None:
 @pytest.mark.covers("loop-37")
 @pytest.mark.parametrize("part", AWKWARD.values(), ids=AWKWARD.keys())
 async def test_content_survives_appending_queueing_and_promotion(pool: Pool, part: Part) -> None:
-    sent = SendMessage(prompt=Prompt(content=(text("so"), part, text("it is")), created_by=OWNER))
+    sent = SendMessage(
+        prompt=UserInput(content=(text("so"), part, text("it is")), created_by=OWNER)
+    )
     written = encode_parts(sent.prompt.content)
     chat = await plant_in(pool, Seed(state=State.W))
 
@@ -77,7 +84,7 @@ async def test_content_survives_appending_queueing_and_promotion(pool: Pool, par
 
     queued = await write(pool, send_message(appended.chat, sent, None))
     assert await pool.fetchval(LAST_QUEUED) == written
-    loaded = await chats.load(pool, CHAT, with_queue=True)
+    loaded = await chats.load_for_transition(pool, CHAT, with_queue=True)
     assert loaded is not None
     assert [item.content for item in loaded.queue] == [sent.prompt.content]
 
@@ -91,24 +98,24 @@ async def test_content_survives_appending_queueing_and_promotion(pool: Pool, par
 async def test_half_a_character_is_replaced_and_told_as_it_was_stored(pool: Pool) -> None:
     """Two halves that belong together find each other."""
     sent = SendMessage(
-        prompt=Prompt(content=(Text(text="a\ud800b\ud83d\ude00"),), created_by=OWNER)
+        prompt=UserInput(content=(TextPart(text="a\ud800b\ud83d\ude00"),), created_by=OWNER)
     )
     chat = await plant_in(pool, Seed(state=State.W))
     appended = await write(pool, send_message(chat, sent, WORKER))
     assert appended.messages[-1].content == (text("a\ufffdb😀"),)
-    assert (await messages.history(pool, CHAT))[-1] == appended.messages[-1]
+    assert (await messages.load_history(pool, CHAT))[-1] == appended.messages[-1]
 
     queued = await write(pool, send_message(appended.chat, sent, None))
     answer = draft("assistant", text("One."))
     promoted = await write(pool, finish_turn(queued.chat, step(queued.chat, answer)))
     assert promoted.messages[-1].content == (text("a\ufffdb😀"),)
-    assert (await messages.history(pool, CHAT))[-1] == promoted.messages[-1]
+    assert (await messages.load_history(pool, CHAT))[-1] == promoted.messages[-1]
 
 
 async def test_an_error_that_quotes_half_a_character_can_still_be_stored(pool: Pool) -> None:
     """Else the turn could neither go on nor fail."""
     chat = await plant_in(pool, Seed(state=State.R0))
-    failure = Failure(
+    failure = FailTurn(
         step=step(chat), error=ChatError(message="cannot read \udcff\0", detail="\ud800")
     )
     failed = await write(pool, fail_turn(chat, failure))
@@ -123,7 +130,7 @@ async def test_a_call_named_by_half_a_character_is_the_same_call_in_row_and_hist
     asked = draft("assistant", call("c\ud800", "to\udc00"))
     done = await write(pool, commit_step(chat, step(chat, asked)))
     assert await chats.get(pool, CHAT) == done.chat
-    found = open_calls(await messages.history(pool, CHAT))
+    found = pending_calls(await messages.load_history(pool, CHAT))
     assert [(it.tool_call_id, it.tool_name) for it in found] == [
         (it.id, it.name) for it in done.chat.pending_calls
     ]
@@ -134,7 +141,7 @@ async def test_arguments_for_a_client_are_the_models_own_bytes(pool: Pool) -> No
     chat = await plant_in(pool, Seed(state=State.R0))
     asked = draft("assistant", call("c1", CLIENT_TOOL, written))
     done = await write(pool, require_action(chat, step(chat, asked)))
-    [stored_call] = (await chats.since(pool, CHAT, 0) or done).chat.pending_calls
+    [stored_call] = (await chats.load_changes_since(pool, CHAT, 0) or done).chat.pending_calls
     assert stored_call.args == Raw(written.encode())
     assert await chats.get(pool, CHAT) == done.chat
 

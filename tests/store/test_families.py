@@ -6,18 +6,17 @@ from collections.abc import Awaitable, Sequence
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat
-from chatd.domain.commands import Failure
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import FailTurn
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import archive, archive_tree, unarchive_tree
+from chatd.domain.chat.worker_transitions import fail_turn, finish_turn, require_action
 from chatd.domain.errors import Conflict, InvariantBroken, NotFound
-from chatd.domain.family import archive_family, unarchive_family
 from chatd.domain.ids import ChangeId, UserId, WorkerId
-from chatd.domain.states import State
-from chatd.domain.user_moves import archive
-from chatd.domain.worker_moves import fail_turn, finish_turn, require_action
-from chatd.store import chats, workers
+from chatd.store.chat import chats, workers
+from chatd.store.chat.transactor import Transactor, apply
 from chatd.store.pool import Pool
-from chatd.store.transact import Transactor, apply
 from tests.support.eventually import eventually
 from tests.support.factories import WORKER, call, draft, text
 from tests.support.seeds import CLIENT_TOOL, FAILED, step
@@ -51,7 +50,7 @@ def child_of(number: int, parent: int, root: int = 1) -> Change:
 
 
 def shelve(members: Sequence[Chat]) -> tuple[Change, ...]:
-    return archive_family(members, ROOT)
+    return archive_tree(members, ROOT)
 
 
 # Creating
@@ -158,14 +157,14 @@ async def mixed_family(pool: Pool) -> None:
     for number in (2, 3, 4, 5):
         await open_child(pool, number, root=1)
     await workers.acquire(pool, WORKER, roots=9, children=9)
-    running = {it.id: it for it in await chats.lock_family(pool, ROOT)}
+    running = {it.id: it for it in await chats.lock_tree(pool, ROOT)}
     failing, asking, idle = (running[chat_id(number)] for number in (2, 3, 5))
-    await write(pool, fail_turn(failing, Failure(step=step(failing), error=FAILED)))
+    await write(pool, fail_turn(failing, FailTurn(step=step(failing), error=FAILED)))
     question = draft("assistant", call("c1", CLIENT_TOOL))
     await write(pool, require_action(asking, step(asking, question)))
     await workers.release(pool, WORKER, [chat_id(4)])
     await write(pool, finish_turn(idle, step(idle, draft("assistant", text("Done.")))))
-    states = [it.state for it in await chats.lock_family(pool, ROOT)]
+    states = [it.state for it in await chats.lock_tree(pool, ROOT)]
     assert states == [State.R0, State.E0, State.A0, State.P0, State.W]
 
 
@@ -174,7 +173,7 @@ async def test_a_family_in_mixed_states_is_archived_and_brought_back_together(
     pool: Pool, transactor: Transactor, told: Told
 ) -> None:
     await mixed_family(pool)
-    shelved = await transactor.run_family(ROOT, shelve, ChangeId(1))
+    shelved = await transactor.run_tree(ROOT, shelve, ChangeId(1))
     found = await stored(pool)
     assert [found[it.chat.id].chat for it in shelved] == [it.chat for it in shelved]
     assert [it.chat.state for it in shelved] == [
@@ -188,8 +187,8 @@ async def test_a_family_in_mixed_states_is_archived_and_brought_back_together(
     assert [message.role for message in found[chat_id(3)].messages] == ["user", "assistant", "tool"]
     assert told.applied == shelved
 
-    back = await transactor.run_family(
-        ROOT, lambda members: unarchive_family(members, ROOT), ChangeId(2)
+    back = await transactor.run_tree(
+        ROOT, lambda members: unarchive_tree(members, ROOT), ChangeId(2)
     )
     assert [it.chat.state for it in back] == [State.W, State.E0, State.W, State.W, State.W]
     assert told.applied == [*shelved, *back]
@@ -207,10 +206,10 @@ async def test_if_one_member_cannot_none_is_archived_and_nobody_hears_of_it(
         return (*good, replace(last, before=replace(last.before, snapshot_version=999)))
 
     with pytest.raises(InvariantBroken):
-        await transactor.run_family(ROOT, with_a_stale_one, ChangeId(1))
+        await transactor.run_tree(ROOT, with_a_stale_one, ChangeId(1))
     with pytest.raises(NotFound):
-        await transactor.run_family(
-            ROOT, lambda members: archive_family(members, chat_id(77)), ChangeId(2)
+        await transactor.run_tree(
+            ROOT, lambda members: archive_tree(members, chat_id(77)), ChangeId(2)
         )
     assert await dump(pool) == before
     assert told.applied == []
@@ -220,9 +219,9 @@ async def test_a_family_archived_again_by_the_same_change_is_left_alone(
     pool: Pool, transactor: Transactor, told: Told
 ) -> None:
     await mixed_family(pool)
-    first = await transactor.run_family(ROOT, shelve, ChangeId(1))
+    first = await transactor.run_tree(ROOT, shelve, ChangeId(1))
     before = await dump(pool)
-    again = await transactor.run_family(ROOT, shelve, ChangeId(1))
+    again = await transactor.run_tree(ROOT, shelve, ChangeId(1))
     assert again == [replace(applied, replayed=True) for applied in first]
     assert await dump(pool) == before
 
@@ -237,7 +236,7 @@ async def test_a_child_created_just_before_its_root_is_archived_goes_along(
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         async with pool.transaction() as spawning:
             assert await apply(spawning, child_of(2, parent=1), ChangeId(1)) is not None
-            shelving = group.create_task(transactor.run_family(ROOT, shelve, ChangeId(2)))
+            shelving = group.create_task(transactor.run_tree(ROOT, shelve, ChangeId(2)))
             await eventually(lambda: somebody_waits(pool))
         shelved = await shelving
     assert {applied.chat.id for applied in shelved} == {ROOT, CHILD}
@@ -251,7 +250,7 @@ async def test_a_child_created_just_after_its_root_is_archived_is_refused(
     await open_chat(pool, 1)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         async with pool.transaction() as shelving:
-            for change in shelve(await chats.lock_family(shelving, ROOT)):
+            for change in shelve(await chats.lock_tree(shelving, ROOT)):
                 assert await apply(shelving, change, ChangeId(2)) is not None
             spawning = group.create_task(
                 refused(transactor.create(child_of(2, parent=1), ChangeId(1)))

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from chatd.domain.errors import ChatdError, InvalidInput, InvariantBroken, Unavailable
-from chatd.store.conn import ConnectConfig, Session, connect
-from chatd.store.faults import Duplicate, MissingReference, translate
+from chatd.store.conn import ConnectConfig, DatabaseSession, connect
+from chatd.store.errors import DuplicateRow, MissingReference, translate_driver_error
 from tests.support.eventually import eventually
 from tests.support.proxy import Proxy, proxy_to
 
@@ -24,7 +24,7 @@ ENTER = "INSERT INTO ledger (id, amount) VALUES (1, 1)"
 
 
 @pytest.fixture
-async def near(empty_dsn: str) -> AsyncGenerator[Session]:
+async def near(empty_dsn: str) -> AsyncGenerator[DatabaseSession]:
     """Straight to the server."""
     session = await connect(ConnectConfig(dsn=empty_dsn))
     await session.execute(LEDGER)
@@ -33,13 +33,13 @@ async def near(empty_dsn: str) -> AsyncGenerator[Session]:
 
 
 @pytest.fixture
-async def line(near: Session, empty_dsn: str) -> AsyncGenerator[Proxy]:
+async def line(near: DatabaseSession, empty_dsn: str) -> AsyncGenerator[Proxy]:
     async with proxy_to(empty_dsn) as proxy:
         yield proxy
 
 
 @pytest.fixture
-async def far(line: Proxy) -> AsyncGenerator[Session]:
+async def far(line: Proxy) -> AsyncGenerator[DatabaseSession]:
     """Over a network that can fail."""
     session = await connect(ConnectConfig(dsn=line.dsn))
     yield session
@@ -52,12 +52,12 @@ async def fault(call: Awaitable[object]) -> ChatdError:
     return caught.value
 
 
-async def entries(near: Session) -> bool:
+async def entries(near: DatabaseSession) -> bool:
     return await near.fetchval("SELECT count(*) FROM ledger") == 1
 
 
 async def test_a_statement_whose_answer_was_lost_may_have_been_applied(
-    near: Session, far: Session, line: Proxy
+    near: DatabaseSession, far: DatabaseSession, line: Proxy
 ) -> None:
     await far.execute("SELECT 1")
     line.hold_replies()
@@ -71,10 +71,10 @@ async def test_a_statement_whose_answer_was_lost_may_have_been_applied(
 
 
 async def test_a_statement_on_a_session_known_to_be_lost_was_never_sent(
-    far: Session, line: Proxy
+    far: DatabaseSession, line: Proxy
 ) -> None:
     gone = asyncio.Event()
-    far.on_lost(gone.set)
+    far.on_connection_lost(gone.set)
     line.cut()
     async with asyncio.timeout(30):
         await gone.wait()
@@ -84,7 +84,7 @@ async def test_a_statement_on_a_session_known_to_be_lost_was_never_sent(
 
 
 async def test_a_transaction_lost_before_its_commit_was_not_applied(
-    near: Session, far: Session, line: Proxy
+    near: DatabaseSession, far: DatabaseSession, line: Proxy
 ) -> None:
     async def lose() -> None:
         async with far.transaction():
@@ -99,7 +99,7 @@ async def test_a_transaction_lost_before_its_commit_was_not_applied(
 
 
 async def test_a_transaction_whose_commit_was_lost_may_have_been_applied(
-    near: Session, far: Session, line: Proxy
+    near: DatabaseSession, far: DatabaseSession, line: Proxy
 ) -> None:
     async def lose() -> None:
         async with far.transaction():
@@ -115,7 +115,7 @@ async def test_a_transaction_whose_commit_was_lost_may_have_been_applied(
     assert (error.code, error.maybe_applied) == ("database_down", True)
 
 
-async def test_a_server_gone_silent_is_given_up(near: Session, line: Proxy) -> None:
+async def test_a_server_gone_silent_is_given_up(near: DatabaseSession, line: Proxy) -> None:
     link = ConnectConfig(dsn=line.dsn, statement_timeout_s=0.05, answer_margin_s=0.05)
     session = await connect(link)
     line.stall()
@@ -128,13 +128,13 @@ async def test_a_server_gone_silent_is_given_up(near: Session, line: Proxy) -> N
 
 async def test_connecting_to_a_server_gone_silent_is_given_up(line: Proxy) -> None:
     line.stall()
-    error = await fault(connect(ConnectConfig(dsn=line.dsn, connect_within_s=0.05)))
+    error = await fault(connect(ConnectConfig(dsn=line.dsn, connect_timeout_s=0.05)))
     assert isinstance(error, Unavailable)
     assert (error.code, error.maybe_applied) == ("database_timeout", False)
 
 
 async def test_a_session_ended_by_an_administrator_counts_as_lost(
-    near: Session, far: Session
+    near: DatabaseSession, far: DatabaseSession
 ) -> None:
     async with asyncio.TaskGroup() as group:
         sleeping = group.create_task(fault(far.execute("SELECT pg_sleep(60)")))
@@ -145,14 +145,16 @@ async def test_a_session_ended_by_an_administrator_counts_as_lost(
     assert (error.code, error.maybe_applied) == ("database_down", True)
 
 
-async def is_running(near: Session, query: str) -> bool:
+async def is_running(near: DatabaseSession, query: str) -> bool:
     found = await near.fetchval(
         "SELECT count(*) FROM pg_stat_activity WHERE query = $1 AND state = 'active'", query
     )
     return found == 1
 
 
-async def test_a_slow_statement_is_ended_by_the_server_and_not_applied(near: Session) -> None:
+async def test_a_slow_statement_is_ended_by_the_server_and_not_applied(
+    near: DatabaseSession,
+) -> None:
     await near.execute("SET statement_timeout = 50")
     slow = "INSERT INTO ledger (id, note) SELECT 1, pg_sleep(60)::text"
     error = await fault(near.execute(slow))
@@ -161,7 +163,9 @@ async def test_a_slow_statement_is_ended_by_the_server_and_not_applied(near: Ses
     assert near.reusable
 
 
-async def test_a_lock_that_does_not_come_is_a_busy_database(near: Session, far: Session) -> None:
+async def test_a_lock_that_does_not_come_is_a_busy_database(
+    near: DatabaseSession, far: DatabaseSession
+) -> None:
     async with near.transaction():
         await near.execute("LOCK TABLE ledger")
         await far.execute("SET lock_timeout = 50")
@@ -170,11 +174,15 @@ async def test_a_lock_that_does_not_come_is_a_busy_database(near: Session, far: 
     assert (error.code, error.maybe_applied) == ("database_busy", False)
 
 
-async def test_the_loser_of_a_deadlock_may_try_again(near: Session, far: Session) -> None:
+async def test_the_loser_of_a_deadlock_may_try_again(
+    near: DatabaseSession, far: DatabaseSession
+) -> None:
     await near.execute("INSERT INTO ledger (id) VALUES (1), (2)")
     await near.execute("SET deadlock_timeout = 50")
 
-    async def touch(session: Session, first: int, second: int, met: asyncio.Barrier) -> None:
+    async def touch(
+        session: DatabaseSession, first: int, second: int, met: asyncio.Barrier
+    ) -> None:
         async with session.transaction():
             await session.execute("UPDATE ledger SET amount = 1 WHERE id = $1", first)
             await met.wait()
@@ -190,20 +198,24 @@ async def test_the_loser_of_a_deadlock_may_try_again(near: Session, far: Session
     ]
 
 
-async def test_a_row_that_is_there_already_is_named_by_its_constraint(near: Session) -> None:
+async def test_a_row_that_is_there_already_is_named_by_its_constraint(
+    near: DatabaseSession,
+) -> None:
     await near.execute(ENTER)
     error = await fault(near.execute(ENTER))
-    assert isinstance(error, Duplicate)
+    assert isinstance(error, DuplicateRow)
     assert error.constraint == "one_entry_each"
 
 
-async def test_a_reference_to_nothing_is_named_by_its_constraint(near: Session) -> None:
+async def test_a_reference_to_nothing_is_named_by_its_constraint(near: DatabaseSession) -> None:
     error = await fault(near.execute("INSERT INTO ledger (id, parent) VALUES (1, 99)"))
     assert isinstance(error, MissingReference)
     assert error.constraint == "parent_exists"
 
 
-async def test_a_check_that_fails_is_our_bug_and_does_not_quote_the_row(near: Session) -> None:
+async def test_a_check_that_fails_is_our_bug_and_does_not_quote_the_row(
+    near: DatabaseSession,
+) -> None:
     secret = "INSERT INTO ledger (id, amount, note) VALUES (1, -1, 'a secret of the user')"
     error = await fault(near.execute(secret))
     assert isinstance(error, InvariantBroken)
@@ -211,7 +223,7 @@ async def test_a_check_that_fails_is_our_bug_and_does_not_quote_the_row(near: Se
     assert "secret" not in f"{error} {error.__cause__}"
 
 
-async def test_an_argument_of_the_wrong_type_is_our_bug(near: Session) -> None:
+async def test_an_argument_of_the_wrong_type_is_our_bug(near: DatabaseSession) -> None:
     error = await fault(near.fetchval("SELECT $1::int", "not a number"))
     assert isinstance(error, InvariantBroken)
     assert near.reusable
@@ -250,17 +262,17 @@ def test_states_of_the_server_that_pass_by_themselves(
     state: str, code: str, *, maybe_applied: bool
 ) -> None:
     error = server_error(state)
-    sent = translate(error, sent=True)
+    sent = translate_driver_error(error, sent=True)
     assert isinstance(sent, Unavailable)
     assert (sent.code, sent.maybe_applied) == (code, maybe_applied)
-    unsent = translate(error, sent=False)
+    unsent = translate_driver_error(error, sent=False)
     assert isinstance(unsent, Unavailable)
     assert not unsent.maybe_applied
 
 
 @pytest.mark.parametrize("state", ["22P02", "23502", "23514", "25P02", "42P01", "XX000", "ZZZZZ"])
 def test_states_of_the_server_that_only_a_person_can_mend(state: str) -> None:
-    error = translate(server_error(state), sent=True)
+    error = translate_driver_error(server_error(state), sent=True)
     assert isinstance(error, InvariantBroken)
     assert state in error.message
 
@@ -271,7 +283,7 @@ def server_error(state: str) -> asyncpg.PostgresError:
     return error
 
 
-async def test_identifiers_from_the_database_are_as_good_as_our_own(near: Session) -> None:
+async def test_identifiers_from_the_database_are_as_good_as_our_own(near: DatabaseSession) -> None:
     ours = UUID(int=7)
     theirs = await near.fetchval("SELECT $1::uuid", ours)
     assert theirs == ours
@@ -279,6 +291,6 @@ async def test_identifiers_from_the_database_are_as_good_as_our_own(near: Sessio
     assert msgspec.json.encode(theirs) == msgspec.json.encode(ours)
 
 
-async def test_json_comes_and_goes_as_text_byte_for_byte(near: Session) -> None:
+async def test_json_comes_and_goes_as_text_byte_for_byte(near: DatabaseSession) -> None:
     text = '{"b":  1, "a": [1.0,"\\u0000"]}'
     assert await near.fetchval("SELECT $1::json", text) == text

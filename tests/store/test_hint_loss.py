@@ -6,15 +6,14 @@ from random import Random
 
 import pytest
 
+from chatd.aio.backoff import Backoff
 from chatd.clock import SystemClock
-from chatd.domain.hint import Hint
+from chatd.domain.chat.row import Hint
 from chatd.domain.ids import ChangeId
-from chatd.store.backoff import Backoff
+from chatd.store.chat.transactor import AppliedChange, Transactor
 from chatd.store.conn import ConnectConfig
-from chatd.store.listen import ListenConfig, Listener
+from chatd.store.notifications import HintListener, HintPublisher, ListenConfig, PublishConfig
 from chatd.store.pool import Pool
-from chatd.store.publish import PublishConfig, Publisher
-from chatd.store.transact import Applied, Transactor
 from tests.support.client_state import ClientState
 from tests.support.crowd import Crowd
 from tests.support.operations import new_chat, sending
@@ -23,7 +22,7 @@ from tests.support.viewer import fresh, resume
 END = """
     SELECT count(*) FROM (SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
     WHERE datname = current_database() AND application_name = $1) ended"""
-SOON = Backoff(first_s=0.01, most_s=0.05)
+SOON = Backoff(first_delay_s=0.01, max_delay_s=0.05)
 
 
 class Ear:
@@ -52,8 +51,8 @@ class Replicas:
         self.ear = Ear()
         link = ConnectConfig(dsn=dsn)
         clock = SystemClock()
-        self.publisher = Publisher(PublishConfig(connect=link, backoff=SOON), clock)
-        self.listener = Listener(
+        self.publisher = HintPublisher(PublishConfig(connect=link, backoff=SOON), clock)
+        self.listener = HintListener(
             ListenConfig(connect=link, backoff=SOON),
             clock,
             on_hint=self.ear.hints.put_nowait,
@@ -62,7 +61,7 @@ class Replicas:
         self._transactor = Transactor(pool, self._tell)
         self._version = 0
 
-    def _tell(self, applied: Applied) -> None:
+    def _tell(self, applied: AppliedChange) -> None:
         self.publisher.publish(Hint.of(applied.chat))
 
     async def write(self) -> int:

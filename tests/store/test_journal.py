@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.chat import Episode
+from chatd.domain.chat.row import Episode
 from chatd.domain.ids import ChatId
-from chatd.store import journal
-from chatd.store.conn import Conn, Session
-from chatd.store.journal import SLOTS, Flush
+from chatd.store.chat import journal
+from chatd.store.chat.journal import JOURNAL_SLOTS, JournalEntry
+from chatd.store.conn import Conn, DatabaseSession
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT
 from tests.support.plans import plan_of
@@ -28,13 +28,13 @@ WRITE_IN_SLOT = """
     VALUES ($1, $2, 3, 1, $3, $3, '')"""
 
 
-def flush(first: int, last: int, episode: Episode = HERE, *, closed: bool = False) -> Flush:
+def flush(first: int, last: int, episode: Episode = HERE, *, closed: bool = False) -> JournalEntry:
     parts = f"{first}-{last}".encode()
-    return Flush(episode=episode, first_seq=first, last_seq=last, parts=parts, closed=closed)
+    return JournalEntry(episode=episode, first_seq=first, last_seq=last, parts=parts, closed=closed)
 
 
 @pytest.fixture
-async def moment(dsn: str) -> AsyncGenerator[Session]:
+async def moment(dsn: str) -> AsyncGenerator[DatabaseSession]:
     """A session in which it stays the same time."""
     async with session_to(dsn) as session:
         await session.execute("BEGIN")
@@ -45,7 +45,7 @@ async def moment(dsn: str) -> AsyncGenerator[Session]:
 async def write_back(conn: Conn, slots_ago: int) -> int:
     """One part that was written some slots ago; its number is 10 less that."""
     now = await conn.fetchval(SLOT_NOW)
-    await conn.execute(WRITE_IN_SLOT, (now - slots_ago) % SLOTS, CHAT, 10 - slots_ago)
+    await conn.execute(WRITE_IN_SLOT, (now - slots_ago) % JOURNAL_SLOTS, CHAT, 10 - slots_ago)
     return 10 - slots_ago
 
 
@@ -96,7 +96,7 @@ async def test_a_long_episode_comes_in_bounded_portions(pool: Pool) -> None:
 
 async def test_parts_are_bytes_and_come_back_as_such(pool: Pool) -> None:
     parts = bytes(range(256)) * 1000
-    await journal.append(pool, [Flush(episode=HERE, first_seq=1, last_seq=9, parts=parts)])
+    await journal.append(pool, [JournalEntry(episode=HERE, first_seq=1, last_seq=9, parts=parts)])
     [found] = await journal.tail(pool, [(HERE, 0)])
     assert found.parts == parts
 
@@ -109,44 +109,46 @@ async def test_nothing_to_write_is_nothing_written(pool: Pool) -> None:
 # The ring
 
 
-async def test_what_is_written_goes_into_the_slot_of_the_hour(moment: Session) -> None:
+async def test_what_is_written_goes_into_the_slot_of_the_hour(moment: DatabaseSession) -> None:
     await journal.append(moment, [flush(1, 1)])
     assert await moment.fetchval("SELECT slot FROM chat_journal") == await moment.fetchval(SLOT_NOW)
 
 
-async def test_who_reads_from_the_start_sees_a_quarter_of_an_hour_back(moment: Session) -> None:
-    for slots_ago in range(SLOTS):
+async def test_who_reads_from_the_start_sees_a_quarter_of_an_hour_back(
+    moment: DatabaseSession,
+) -> None:
+    for slots_ago in range(JOURNAL_SLOTS):
         await write_back(moment, slots_ago)
     found = await journal.tail(moment, [(HERE, 0)])
     assert [one.first_seq for one in found] == [7, 8, 9, 10]
 
 
-async def test_who_follows_looks_no_further_back_than_one_slot(moment: Session) -> None:
-    for slots_ago in range(SLOTS):
+async def test_who_follows_looks_no_further_back_than_one_slot(moment: DatabaseSession) -> None:
+    for slots_ago in range(JOURNAL_SLOTS):
         await write_back(moment, slots_ago)
     found = await journal.tail(moment, [(HERE, 1)])
     assert [one.first_seq for one in found] == [9, 10]
 
 
 async def test_emptying_never_touches_what_can_be_read_nor_what_is_written_next(
-    moment: Session,
+    moment: DatabaseSession,
 ) -> None:
     """Of six slots, four are read and the next one will be written in a moment."""
-    for slots_ago in range(SLOTS):
+    for slots_ago in range(JOURNAL_SLOTS):
         await write_back(moment, slots_ago)
-    await journal.empty_oldest(moment)
+    await journal.truncate_oldest_slot(moment)
     left = await moment.fetch("SELECT first_seq FROM chat_journal ORDER BY 1")
     assert [row["first_seq"] for row in left] == [5, 7, 8, 9, 10]
-    await journal.empty_oldest(moment)
+    await journal.truncate_oldest_slot(moment)
     assert len(await moment.fetch("SELECT FROM chat_journal")) == 5
 
 
-async def test_every_slot_has_its_table(moment: Session) -> None:
-    for slot in range(SLOTS):
+async def test_every_slot_has_its_table(moment: DatabaseSession) -> None:
+    for slot in range(JOURNAL_SLOTS):
         await moment.execute(WRITE_IN_SLOT, slot, CHAT, slot)
     names = await moment.fetch("SELECT tableoid::regclass::text AS name, slot FROM chat_journal")
     assert {(row["name"], row["slot"]) for row in names} == {
-        (f"chat_journal_{slot}", slot) for slot in range(SLOTS)
+        (f"chat_journal_{slot}", slot) for slot in range(JOURNAL_SLOTS)
     }
 
 
@@ -155,7 +157,7 @@ async def test_emptying_an_empty_slot_waits_for_nobody(pool: Pool) -> None:
     await pool.execute("TRUNCATE chat_journal")
     async with asyncio.timeout(20), pool.transaction() as reader:
         await reader.execute("LOCK TABLE chat_journal IN ACCESS SHARE MODE")
-        await journal.empty_oldest(pool)
+        await journal.truncate_oldest_slot(pool)
 
 
 async def test_the_journal_is_not_logged(pool: Pool) -> None:
@@ -163,7 +165,7 @@ async def test_the_journal_is_not_logged(pool: Pool) -> None:
         """SELECT relpersistence::text AS kind FROM pg_class
            WHERE relname ~ '^chat_journal_[0-9]$'"""
     )
-    assert [row["kind"] for row in kinds] == ["u"] * SLOTS
+    assert [row["kind"] for row in kinds] == ["u"] * JOURNAL_SLOTS
 
 
 # The plan
@@ -176,7 +178,7 @@ FILL = """
 
 @pytest.mark.parametrize(("seen", "named"), [(0, {0, 1, 2, 3}), (5, {0, 1})])
 async def test_the_tail_looks_into_the_named_slots_only_and_there_by_index(
-    moment: Session, seen: int, named: set[int]
+    moment: DatabaseSession, seen: int, named: set[int]
 ) -> None:
     await moment.execute(FILL)
     await moment.execute("ANALYZE chat_journal")
@@ -186,7 +188,7 @@ async def test_the_tail_looks_into_the_named_slots_only_and_there_by_index(
     read = [node for node in nodes if "Relation Name" in node and node["Actual Loops"] > 0]
     now = await moment.fetchval(SLOT_NOW)
     slots = {int(node["Relation Name"].removeprefix("chat_journal_")) for node in read}
-    assert slots == {(now - slots_ago) % SLOTS for slots_ago in named}
+    assert slots == {(now - slots_ago) % JOURNAL_SLOTS for slots_ago in named}
     for node in read:
         assert node["Node Type"] == "Index Scan"
         assert "chat_id" in node["Index Cond"]

@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
+from chatd.domain.chat.states import State
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChangeId, ChatId
-from chatd.domain.states import State
 from chatd.engine.maintenance import RetentionConfig, retention_tasks
-from chatd.store import chats, keeping
+from chatd.store.chat import chats, updates
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.seeds import Seed
@@ -62,19 +62,19 @@ async def test_idle_chats_are_archived_with_their_family_and_everybody_is_told(p
 
 async def test_a_chat_that_was_touched_meanwhile_is_not_archived(pool: Pool) -> None:
     chat = await planted(pool, 1, State.W, days=3)
-    ((found, since),) = await keeping.idle(pool, DAY, most=10)
+    ((found, since),) = await updates.list_idle_chats(pool, DAY, most=10)
     await untouched(pool, chat, days=0)
-    assert await keeping.archive_idle(pool, found, since, ChangeId(7)) == ()
+    assert await updates.archive_idle_tree(pool, found, since, ChangeId(7)) == ()
     assert await archived(pool) == set()
     with pytest.raises(NotFound):
-        await keeping.archive_idle(pool, chat_id(99), since, ChangeId(8))
+        await updates.archive_idle_tree(pool, chat_id(99), since, ChangeId(8))
 
 
 async def test_a_family_of_which_somebody_is_at_work_is_left_alone(pool: Pool) -> None:
     await planted(pool, 1, State.W, days=3)
     await open_child(pool, 2, root=1)
     await untouched(pool, chat_id(2), days=3)
-    assert await keeping.idle(pool, DAY, most=10) == []
+    assert await updates.list_idle_chats(pool, DAY, most=10) == []
 
 
 async def test_archived_chats_are_removed_for_good_and_what_they_cost_is_not(pool: Pool) -> None:

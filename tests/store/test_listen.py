@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from chatd.domain.hint import Hint, encode
+from chatd.domain.chat.row import Hint, encode_hint
 from chatd.store.conn import ConnectConfig
-from chatd.store.listen import ListenConfig, Listener
+from chatd.store.notifications import HintListener, ListenConfig
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.database import OwnServer
@@ -34,8 +34,8 @@ class Ear:
     def __init__(self, dsn: str, clock: FakeClock, *, lock_key: int | None) -> None:
         self.hints: asyncio.Queue[Hint] = asyncio.Queue()
         self.dirty: asyncio.Queue[None] = asyncio.Queue()
-        self.listener = Listener(
-            ListenConfig(connect=ConnectConfig(dsn=dsn), pong_within_s=0.5),
+        self.listener = HintListener(
+            ListenConfig(connect=ConnectConfig(dsn=dsn), pong_timeout_s=0.5),
             clock,
             on_hint=self.hints.put_nowait,
             on_dirty=lambda: self.dirty.put_nowait(None),
@@ -65,7 +65,7 @@ async def ear(dsn: str, clock: FakeClock, *, lock_key: int | None = None) -> Asy
 
 
 async def say(pool: Pool, version: int) -> None:
-    await shout(pool, encode(Hint.of(chat(snapshot_version=version))))
+    await shout(pool, encode_hint(Hint.of(chat(snapshot_version=version))))
 
 
 async def shout(pool: Pool, payload: str) -> None:

@@ -5,23 +5,23 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.chat import Chat
-from chatd.domain.commands import SendMessage
+from chatd.domain.chat.commands import SendMessage
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import archive, send_message, unarchive
 from chatd.domain.ids import ChatId, MessageId, UserId
-from chatd.domain.states import State
-from chatd.domain.user_moves import archive, send_message, unarchive
-from chatd.store import chats
-from chatd.store.chats import ListFilter
+from chatd.store.chat import chats
+from chatd.store.chat.chats import ChatListFilter
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, OWNER, prompt
 from tests.support.seeds import Seed
 from tests.support.store import age, chat_id, open_chat, open_child, plant_in, write
 
-MINE = ListFilter(owner_id=OWNER)
+MINE = ChatListFilter(owner_id=OWNER)
 STRANGER = UserId(UUID(int=99))
 
 
-async def listed(pool: Pool, which: ListFilter = MINE) -> list[int]:
+async def listed(pool: Pool, which: ChatListFilter = MINE) -> list[int]:
     return [chat.id.int for chat in await chats.list_roots(pool, which)]
 
 
@@ -51,7 +51,7 @@ async def test_only_ones_own_roots_are_listed(pool: Pool) -> None:
     await open_chat(pool, 2, owner_id=STRANGER)
     await open_child(pool, 3, root=1)
     assert await listed(pool) == [1]
-    assert await listed(pool, ListFilter(owner_id=STRANGER)) == [2]
+    assert await listed(pool, ChatListFilter(owner_id=STRANGER)) == [2]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
@@ -65,7 +65,9 @@ async def test_pages_of_chats_touched_at_one_moment_neither_repeat_nor_skip(
     seen: list[int] = []
     after: tuple[datetime, ChatId] | None = None
     for _ in range(8):
-        page = await chats.list_roots(pool, ListFilter(owner_id=OWNER, after=after, limit=limit))
+        page = await chats.list_roots(
+            pool, ChatListFilter(owner_id=OWNER, after=after, limit=limit)
+        )
         seen += [chat.id.int for chat in page]
         if len(page) < limit:
             break
@@ -80,7 +82,7 @@ async def test_archived_chats_are_a_list_of_their_own(pool: Pool) -> None:
     assert second is not None
     shelved = (await write(pool, archive(second))).chat
     assert await listed(pool) == [3, 1]
-    assert await listed(pool, ListFilter(owner_id=OWNER, archived=True)) == [2]
+    assert await listed(pool, ChatListFilter(owner_id=OWNER, archived=True)) == [2]
     await write(pool, unarchive(shelved))
     assert await listed(pool) == [2, 3, 1]
 
@@ -92,7 +94,7 @@ async def test_a_list_can_be_narrowed_by_labels(pool: Pool) -> None:
     await open_chat(pool, 4)
 
     async def with_labels(**labels: str) -> list[int]:
-        return await listed(pool, ListFilter(owner_id=OWNER, labels=labels))
+        return await listed(pool, ChatListFilter(owner_id=OWNER, labels=labels))
 
     assert await with_labels(team="red") == [2, 1]
     assert await with_labels(kind="bug") == [3, 1]
@@ -105,9 +107,9 @@ async def test_a_labelled_list_has_pages_too(pool: Pool) -> None:
     for number in range(1, 6):
         await open_chat(pool, number, labels={"team": "red" if number % 2 else "blue"})
     await at_one_moment(pool)
-    red = ListFilter(owner_id=OWNER, labels={"team": "red"}, limit=2)
+    red = ChatListFilter(owner_id=OWNER, labels={"team": "red"}, limit=2)
     first = await chats.list_roots(pool, red)
-    rest = ListFilter(owner_id=OWNER, labels={"team": "red"}, after=place(first[-1]))
+    rest = ChatListFilter(owner_id=OWNER, labels={"team": "red"}, after=place(first[-1]))
     assert [chat.id.int for chat in first] == [5, 3]
     assert await listed(pool, rest) == [1]
 

@@ -7,19 +7,25 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.change import Change, Request
-from chatd.domain.chat import Chat, Fence
-from chatd.domain.commands import Step
+from chatd.domain.chat.change import Change, IdempotencyKey
+from chatd.domain.chat.commands import Step
+from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.chat.user_transitions import archive_tree
+from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.errors import StaleFence, Unavailable
-from chatd.domain.family import archive_family
 from chatd.domain.ids import ChangeId, RequestId
-from chatd.domain.worker_moves import commit_step
-from chatd.store import chats
-from chatd.store.apply import APPLY, CREATE, STEP
-from chatd.store.chats import Loaded
+from chatd.store.chat import chats
+from chatd.store.chat.apply import APPLY, APPLY_STEP, INSERT_CHAT
+from chatd.store.chat.chats import LoadedChat
+from chatd.store.chat.transactor import (
+    AppliedChange,
+    Operation,
+    OperationOutcome,
+    Transactor,
+    apply,
+)
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from chatd.store.transact import Applied, Operation, Outcome, Transactor, apply
 from tests.support.eventually import eventually
 from tests.support.factories import OWNER, draft, text
 from tests.support.ledger import said
@@ -29,7 +35,7 @@ from tests.support.stored import stored
 
 pytestmark = pytest.mark.promise("P1")
 
-KEY = Request(scope=OWNER, id=RequestId(UUID(int=9)), op="send", fingerprint="second")
+KEY = IdempotencyKey(scope=OWNER, id=RequestId(UUID(int=9)), op="send", fingerprint="second")
 
 
 class Line:
@@ -37,7 +43,7 @@ class Line:
 
     def __init__(self, proxy: Proxy) -> None:
         self.proxy = proxy
-        self.told: list[Applied] = []
+        self.told: list[AppliedChange] = []
         link = ConnectConfig(dsn=proxy.dsn)
         # One session: what was prepared on it stays prepared, so a statement is one message.
         self.pool = Pool(PoolConfig(connect=link, max_size=1), on_statement=self._on_statement)
@@ -45,7 +51,7 @@ class Line:
         self._at: tuple[str, Callable[[], None]] | None = None
         self._there = asyncio.Event()
 
-    def tell(self, applied: Applied) -> None:
+    def tell(self, applied: AppliedChange) -> None:
         self.told.append(applied)
 
     def _on_statement(self, query: str) -> None:
@@ -75,7 +81,7 @@ async def started(line: Line, number: int = 1) -> Chat:
     """A chat that this replica works on, and a session on which all statements are prepared."""
     made = await line.transactor.create(new_chat(number), ChangeId(number))
     applied = await line.transactor.run(sending("first", ChangeId(number + 100), made.chat.id))
-    assert isinstance(applied, Applied)
+    assert isinstance(applied, AppliedChange)
     late = commit_step(made.chat, answer(made.chat))
     assert await apply(line.pool, late, ChangeId(0)) is None, "only to have it prepared"
     line.told.clear()
@@ -89,7 +95,7 @@ def answer(chat: Chat) -> Step:
 def answering(chat: Chat, change_id: ChangeId) -> Operation:
     step = answer(chat)
 
-    def decide(loaded: Loaded) -> Change:
+    def decide(loaded: LoadedChat) -> Change:
         return commit_step(loaded.chat, step)
 
     return Operation(chat_id=chat.id, change_id=change_id, decide=decide, known=chat)
@@ -119,8 +125,8 @@ async def is_at(near: Pool, version: int) -> bool:
     return newest == version
 
 
-def replayed(outcome: Outcome) -> Applied:
-    assert isinstance(outcome, Applied)
+def replayed(outcome: OperationOutcome) -> AppliedChange:
+    assert isinstance(outcome, AppliedChange)
     assert outcome.replayed
     return outcome
 
@@ -128,7 +134,7 @@ def replayed(outcome: Outcome) -> Applied:
 async def test_an_answer_whose_reply_was_lost_is_there_once(line: Line, pool: Pool) -> None:
     chat = await started(line)
     step = answering(chat, ChangeId(7))
-    await lose_reply(line, pool, line.transactor.run(step), of=STEP.text, version=3)
+    await lose_reply(line, pool, line.transactor.run(step), of=APPLY_STEP.text, version=3)
 
     again = replayed(await line.transactor.run(step))
 
@@ -144,7 +150,7 @@ async def test_an_answer_tried_again_under_another_id_is_refused_by_its_fence(
 ) -> None:
     chat = await started(line)
     step = answering(chat, ChangeId(7))
-    await lose_reply(line, pool, line.transactor.run(step), of=STEP.text, version=3)
+    await lose_reply(line, pool, line.transactor.run(step), of=APPLY_STEP.text, version=3)
 
     with pytest.raises(StaleFence):
         await line.transactor.run(answering(chat, ChangeId(8)))
@@ -177,7 +183,7 @@ async def test_a_message_that_never_arrived_is_written_by_the_next_try(
 
     outcome = await line.transactor.run(operation)
 
-    assert isinstance(outcome, Applied)
+    assert isinstance(outcome, AppliedChange)
     assert not outcome.replayed
     assert said((await stored(pool))[chat.id]) == ["hello 1", "first", "second"]
 
@@ -205,7 +211,7 @@ async def test_a_chat_whose_reply_was_lost_is_there_once(line: Line, pool: Pool)
     await started(line, 1)
     change = new_chat(2)
     creating = line.transactor.create(change, ChangeId(2))
-    line.fails_at(CREATE.text, line.proxy.hold_replies)
+    line.fails_at(INSERT_CHAT.text, line.proxy.hold_replies)
     async with asyncio.TaskGroup() as group:
         trying = group.create_task(fails(creating))
         await line.has_failed()
@@ -227,10 +233,10 @@ async def test_a_family_whose_archiving_was_not_answered_is_archived_once(
     child = (await line.transactor.create(new_chat(2, root), ChangeId(2))).chat.id
 
     def decide(members: list[Chat]) -> tuple[Change, ...]:
-        return archive_family(members, root)
+        return archive_tree(members, root)
 
-    def archiving() -> Awaitable[list[Applied]]:
-        return line.transactor.run_family(root, decide, ChangeId(7))
+    def archiving() -> Awaitable[list[AppliedChange]]:
+        return line.transactor.run_tree(root, decide, ChangeId(7))
 
     await lose_reply(line, pool, archiving(), of="COMMIT", version=3)
 

@@ -11,9 +11,16 @@ from pathlib import Path
 import pytest
 
 from chatd.domain.errors import Unavailable
-from chatd.store import migrate
-from chatd.store.conn import ConnectConfig, Session, connect
-from chatd.store.migrate import Applied, Bounds, Migration, MigrationError, Plan, Standing
+from chatd.store import migrator
+from chatd.store.conn import ConnectConfig, DatabaseSession, connect
+from chatd.store.migrator import (
+    AppliedMigration,
+    Migration,
+    MigrationError,
+    MigrationPlan,
+    MigrationStatus,
+    MigrationTimeouts,
+)
 from tests.support.eventually import eventually
 
 AT = datetime(2026, 3, 27, tzinfo=UTC)
@@ -26,9 +33,9 @@ def migration(version: int, sql: str = "SELECT 1") -> Migration:
     return Migration(version=version, name=f"step{version}", sql=sql)
 
 
-def applied(version: int, sql: str = "SELECT 1") -> Applied:
+def applied(version: int, sql: str = "SELECT 1") -> AppliedMigration:
     done = migration(version, sql)
-    return Applied(version=version, name=done.name, checksum=done.checksum, applied_at=AT)
+    return AppliedMigration(version=version, name=done.name, checksum=done.checksum, applied_at=AT)
 
 
 M1, M2, M3 = (migration(v) for v in (1, 2, 3))
@@ -38,16 +45,18 @@ A1, A2, A3 = (applied(v) for v in (1, 2, 3))
 @pytest.mark.parametrize(
     ("files", "done", "expected"),
     [
-        ([], [], Plan()),
-        ([M1, M2], [], Plan(pending=(M1, M2))),
-        ([M1, M2, M3], [A1], Plan(pending=(M2, M3))),
-        ([M1, M2], [A1, A2], Plan()),
-        ([M1], [A1, A2, A3], Plan(ahead=(A2, A3))),
-        ([], [A1], Plan(ahead=(A1,))),
+        ([], [], MigrationPlan()),
+        ([M1, M2], [], MigrationPlan(pending=(M1, M2))),
+        ([M1, M2, M3], [A1], MigrationPlan(pending=(M2, M3))),
+        ([M1, M2], [A1, A2], MigrationPlan()),
+        ([M1], [A1, A2, A3], MigrationPlan(ahead=(A2, A3))),
+        ([], [A1], MigrationPlan(ahead=(A1,))),
     ],
 )
-def test_what_is_left_to_do(files: list[Migration], done: list[Applied], expected: Plan) -> None:
-    assert migrate.plan(files, done) == expected
+def test_what_is_left_to_do(
+    files: list[Migration], done: list[AppliedMigration], expected: MigrationPlan
+) -> None:
+    assert migrator.plan_migrations(files, done) == expected
     assert expected.behind == bool(expected.pending)
 
 
@@ -61,10 +70,10 @@ def test_what_is_left_to_do(files: list[Migration], done: list[Applied], expecte
     ],
 )
 def test_a_history_that_these_files_did_not_make_is_refused(
-    files: list[Migration], done: list[Applied], complaint: str
+    files: list[Migration], done: list[AppliedMigration], complaint: str
 ) -> None:
     with pytest.raises(MigrationError, match=complaint):
-        migrate.plan(files, done)
+        migrator.plan_migrations(files, done)
 
 
 def folder(path: Path, files: Mapping[str, str]) -> Path:
@@ -76,7 +85,7 @@ def folder(path: Path, files: Mapping[str, str]) -> Path:
 
 def test_files_are_read_in_order_and_other_files_are_left_alone(tmp_path: Path) -> None:
     folder(tmp_path, {"0002_b.sql": TWO, "0001_a.sql": ONE, "README.md": "not SQL"})
-    assert [m.file for m in migrate.load(tmp_path)] == ["0001_a.sql", "0002_b.sql"]
+    assert [m.file for m in migrator.load_migrations(tmp_path)] == ["0001_a.sql", "0002_b.sql"]
 
 
 @pytest.mark.parametrize(
@@ -94,48 +103,48 @@ def test_numbers_have_no_gaps_and_no_doubles(
 ) -> None:
     folder(tmp_path, dict.fromkeys(files, ONE))
     with pytest.raises(MigrationError, match=complaint):
-        migrate.load(tmp_path)
+        migrator.load_migrations(tmp_path)
 
 
 @pytest.mark.parametrize("statement", ["COMMIT;", "begin;", "  Rollback ;", "START TRANSACTION;"])
 def test_a_file_that_would_end_its_transaction_is_refused(tmp_path: Path, statement: str) -> None:
     folder(tmp_path, {"0001_a.sql": f"{ONE}\n{statement}\n{TWO}"})
     with pytest.raises(MigrationError, match="must not end it"):
-        migrate.load(tmp_path)
+        migrator.load_migrations(tmp_path)
 
 
 def test_a_function_body_may_begin_and_end(tmp_path: Path) -> None:
     body = "CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS $$\nBEGIN\nRETURN 1;\nEND;\n$$;"
     folder(tmp_path, {"0001_a.sql": body})
-    assert [m.sql for m in migrate.load(tmp_path)] == [body]
+    assert [m.sql for m in migrator.load_migrations(tmp_path)] == [body]
 
 
 def test_a_checkout_with_other_line_ends_is_the_same_migration(tmp_path: Path) -> None:
     (tmp_path / "0001_a.sql").write_bytes(b"SELECT 1;\r\nSELECT 2;\r\n")
-    (crossed,) = migrate.load(tmp_path)
+    (crossed,) = migrator.load_migrations(tmp_path)
     assert crossed.sql == "SELECT 1;\nSELECT 2;\n"
 
 
 @pytest.fixture
-async def onlooker(empty_dsn: str) -> AsyncGenerator[Session]:
+async def onlooker(empty_dsn: str) -> AsyncGenerator[DatabaseSession]:
     session = await connect(ConnectConfig(dsn=empty_dsn, application_name="onlooker"))
     yield session
     await session.close(within_s=30)
 
 
 @asynccontextmanager
-async def gate_shut(onlooker: Session) -> AsyncGenerator[None]:
+async def gate_shut(onlooker: DatabaseSession) -> AsyncGenerator[None]:
     await onlooker.execute("SELECT pg_advisory_lock(7)")
     yield
     await onlooker.execute("SELECT pg_advisory_unlock(7)")
 
 
-async def tables(onlooker: Session) -> list[str]:
+async def tables(onlooker: DatabaseSession) -> list[str]:
     rows = await onlooker.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
     return sorted(row["tablename"] for row in rows)
 
 
-async def waiting_for_locks(onlooker: Session, count: int) -> bool:
+async def waiting_for_locks(onlooker: DatabaseSession, count: int) -> bool:
     found = await onlooker.fetchval(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
         "AND wait_event = 'advisory'"
@@ -147,23 +156,25 @@ async def test_what_is_pending_is_applied_in_order_and_only_once(
     empty_dsn: str, tmp_path: Path
 ) -> None:
     folder(tmp_path, {"0001_a.sql": ONE, "0002_b.sql": "ALTER TABLE one ADD COLUMN more int;"})
-    assert await migrate.up(empty_dsn, tmp_path) == ["0001_a.sql", "0002_b.sql"]
-    assert await migrate.up(empty_dsn, tmp_path) == []
+    assert await migrator.up(empty_dsn, tmp_path) == ["0001_a.sql", "0002_b.sql"]
+    assert await migrator.up(empty_dsn, tmp_path) == []
 
 
 async def test_the_packaged_migrations_make_a_database_that_is_up_to_date(empty_dsn: str) -> None:
-    assert (await migrate.check(empty_dsn)).behind
-    assert await migrate.up(empty_dsn) == [m.file for m in migrate.load(migrate.packaged())]
-    assert await migrate.check(empty_dsn) == Plan()
+    assert (await migrator.check(empty_dsn)).behind
+    assert await migrator.up(empty_dsn) == [
+        m.file for m in migrator.load_migrations(migrator.packaged_migrations())
+    ]
+    assert await migrator.check(empty_dsn) == MigrationPlan()
 
 
 async def test_looking_at_an_untouched_database_leaves_it_untouched(
-    empty_dsn: str, onlooker: Session, tmp_path: Path
+    empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
 ) -> None:
     folder(tmp_path, {"0001_a.sql": ONE})
-    assert (await migrate.check(empty_dsn, tmp_path)).behind
-    assert await migrate.status(empty_dsn, tmp_path) == [
-        Standing(version=1, name="a", state="pending")
+    assert (await migrator.check(empty_dsn, tmp_path)).behind
+    assert await migrator.status(empty_dsn, tmp_path) == [
+        MigrationStatus(version=1, name="a", state="pending")
     ]
     assert await tables(onlooker) == []
 
@@ -172,9 +183,9 @@ async def test_status_tells_applied_changed_pending_and_unknown_apart(
     empty_dsn: str, tmp_path: Path
 ) -> None:
     newer = {f"000{n}_{name}.sql": "SELECT 1" for n, name in enumerate("abcd", start=1)}
-    await migrate.up(empty_dsn, folder(tmp_path / "newer", newer))
+    await migrator.up(empty_dsn, folder(tmp_path / "newer", newer))
     here = folder(tmp_path / "here", {"0001_a.sql": "SELECT 1", "0002_b.sql": "SELECT 2"})
-    standings = await migrate.status(empty_dsn, here)
+    standings = await migrator.status(empty_dsn, here)
     assert [(s.version, s.name, s.state) for s in standings] == [
         (1, "a", "applied"),
         (2, "b", "changed"),
@@ -189,38 +200,38 @@ async def test_a_database_ahead_of_the_code_is_fine_to_run_on(
 ) -> None:
     newer = folder(tmp_path / "newer", {"0001_a.sql": ONE, "0002_b.sql": TWO})
     older = folder(tmp_path / "older", {"0001_a.sql": ONE})
-    await migrate.up(empty_dsn, newer)
-    plan = await migrate.check(empty_dsn, older)
+    await migrator.up(empty_dsn, newer)
+    plan = await migrator.check(empty_dsn, older)
     assert not plan.behind
     assert [a.name for a in plan.ahead] == ["b"]
-    assert await migrate.up(empty_dsn, older) == []
+    assert await migrator.up(empty_dsn, older) == []
 
 
 async def test_a_changed_file_stops_everything_that_follows_it(
-    empty_dsn: str, onlooker: Session, tmp_path: Path
+    empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
 ) -> None:
-    await migrate.up(empty_dsn, folder(tmp_path, {"0001_a.sql": ONE}))
+    await migrator.up(empty_dsn, folder(tmp_path, {"0001_a.sql": ONE}))
     folder(tmp_path, {"0001_a.sql": ONE + " -- a better idea", "0002_b.sql": TWO})
     with pytest.raises(MigrationError, match=r"0001_a\.sql has changed"):
-        await migrate.up(empty_dsn, tmp_path)
+        await migrator.up(empty_dsn, tmp_path)
     with pytest.raises(MigrationError, match=r"0001_a\.sql has changed"):
-        await migrate.check(empty_dsn, tmp_path)
+        await migrator.check(empty_dsn, tmp_path)
     assert await tables(onlooker) == ["one", "schema_migrations"]
 
 
 async def test_a_file_that_fails_leaves_nothing_and_is_named_with_its_line(
-    empty_dsn: str, onlooker: Session, tmp_path: Path
+    empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
 ) -> None:
     folder(tmp_path, {"0001_a.sql": ONE, "0002_b.sql": f"{TWO}\n\nSELECT * FROM nowhere;"})
     with pytest.raises(MigrationError, match=r"0002_b\.sql, line 3: .*nowhere"):
-        await migrate.up(empty_dsn, tmp_path)
+        await migrator.up(empty_dsn, tmp_path)
     assert await tables(onlooker) == ["one", "schema_migrations"]
     folder(tmp_path, {"0002_b.sql": TWO})
-    assert await migrate.up(empty_dsn, tmp_path) == ["0002_b.sql"]
+    assert await migrator.up(empty_dsn, tmp_path) == ["0002_b.sql"]
 
 
 async def test_a_session_lost_in_the_middle_leaves_nothing_half_done(
-    empty_dsn: str, onlooker: Session, tmp_path: Path
+    empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
 ) -> None:
     folder(tmp_path, {"0001_a.sql": ONE + GATE})
     async with gate_shut(onlooker), asyncio.TaskGroup() as group:
@@ -234,44 +245,46 @@ async def test_a_session_lost_in_the_middle_leaves_nothing_half_done(
     assert error.message.startswith("0001_a.sql: ")
     assert not error.maybe_applied
     assert await tables(onlooker) == ["schema_migrations"]
-    assert await migrate.up(empty_dsn, tmp_path) == ["0001_a.sql"]
+    assert await migrator.up(empty_dsn, tmp_path) == ["0001_a.sql"]
 
 
-async def refused(dsn: str, directory: Path, bounds: Bounds = migrate.USUAL) -> Unavailable:
+async def refused(
+    dsn: str, directory: Path, bounds: MigrationTimeouts = migrator.DEFAULT_MIGRATION_TIMEOUTS
+) -> Unavailable:
     with pytest.raises(Unavailable) as caught:
-        await migrate.up(dsn, directory, bounds)
+        await migrator.up(dsn, directory, bounds)
     return caught.value
 
 
 async def test_nobody_waits_for_another_migrator_beyond_the_bound(
-    empty_dsn: str, onlooker: Session, tmp_path: Path
+    empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
 ) -> None:
-    await onlooker.execute("SELECT pg_advisory_lock($1)", migrate.LOCK_KEY)
-    error = await refused(empty_dsn, tmp_path, Bounds(turn_s=0.05))
+    await onlooker.execute("SELECT pg_advisory_lock($1)", migrator.LOCK_KEY)
+    error = await refused(empty_dsn, tmp_path, MigrationTimeouts(turn_s=0.05))
     assert error.code == "migration_busy"
     assert f"(onlooker, process {onlooker.backend_pid})" in error.message
 
 
 async def test_a_table_in_use_is_not_waited_for_beyond_the_bound(
-    empty_dsn: str, onlooker: Session, tmp_path: Path
+    empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
 ) -> None:
     await onlooker.execute("CREATE TABLE busy (id int)")
     folder(tmp_path, {"0001_a.sql": "ALTER TABLE busy ADD COLUMN more int;"})
     async with onlooker.transaction():
         await onlooker.execute("LOCK TABLE busy")
-        error = await refused(empty_dsn, tmp_path, Bounds(lock_s=0.05))
+        error = await refused(empty_dsn, tmp_path, MigrationTimeouts(lock_s=0.05))
     assert error.code == "database_busy"
-    assert await migrate.up(empty_dsn, tmp_path) == ["0001_a.sql"]
+    assert await migrator.up(empty_dsn, tmp_path) == ["0001_a.sql"]
 
 
 PROCESS = """
 import asyncio, pathlib, sys
-from chatd.store import migrate
-print(asyncio.run(migrate.up(sys.argv[1], pathlib.Path(sys.argv[2]))))
+from chatd.store import migrator
+print(asyncio.run(migrator.up(sys.argv[1], pathlib.Path(sys.argv[2]))))
 """
 
 
-async def migrator(dsn: str, directory: Path) -> Process:
+async def start_migrator(dsn: str, directory: Path) -> Process:
     return await asyncio.create_subprocess_exec(
         sys.executable, "-c", PROCESS, dsn, str(directory), stdout=PIPE
     )
@@ -284,11 +297,11 @@ async def said(process: Process) -> str:
 
 
 async def test_of_two_processes_that_start_together_one_migrates_and_one_waits(
-    empty_dsn: str, onlooker: Session, tmp_path: Path
+    empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
 ) -> None:
     folder(tmp_path, {"0001_a.sql": ONE + GATE, "0002_b.sql": TWO})
     async with gate_shut(onlooker):
-        processes = [await migrator(empty_dsn, tmp_path) for _ in range(2)]
+        processes = [await start_migrator(empty_dsn, tmp_path) for _ in range(2)]
         # One stands at the gate in the middle of its first file, the other waits for that one.
         await eventually(lambda: waiting_for_locks(onlooker, 2), within_s=20)
     heard = [await said(process) for process in processes]
@@ -297,12 +310,12 @@ async def test_of_two_processes_that_start_together_one_migrates_and_one_waits(
 
 
 async def test_a_migrator_killed_in_the_middle_makes_way_for_the_next(
-    empty_dsn: str, onlooker: Session, tmp_path: Path
+    empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
 ) -> None:
     folder(tmp_path, {"0001_a.sql": ONE + GATE})
     async with gate_shut(onlooker):
-        victim = await migrator(empty_dsn, tmp_path)
+        victim = await start_migrator(empty_dsn, tmp_path)
         await eventually(lambda: waiting_for_locks(onlooker, 1), within_s=20)
         victim.kill()
         await victim.wait()
-    assert await migrate.up(empty_dsn, tmp_path) == ["0001_a.sql"]
+    assert await migrator.up(empty_dsn, tmp_path) == ["0001_a.sql"]

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from chatd.domain.errors import Unavailable
 from chatd.store.conn import ConnectConfig
-from chatd.store.faults import translate
+from chatd.store.errors import translate_driver_error
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.crash import mortal_server
 from tests.support.crowd import Crowd
@@ -122,6 +122,6 @@ async def is_nobody_at_work(pool: Pool) -> bool:
 def test_a_driver_that_has_lost_its_place_is_a_lost_connection() -> None:
     """A server that ends says so to idle sessions, and hangs up a moment later."""
     confused = asyncpg.InternalClientError("cannot switch to state 12")
-    fault = translate(confused, sent=True)
+    fault = translate_driver_error(confused, sent=True)
     assert isinstance(fault, Unavailable)
     assert fault.code == "database_down"

@@ -24,8 +24,8 @@ async def pool_of(
     config = PoolConfig(
         connect=ConnectConfig(dsn=dsn),
         max_size=size,
-        acquire_within_s=acquire_within_s,
-        close_within_s=close_within_s,
+        acquire_timeout_s=acquire_within_s,
+        close_timeout_s=close_within_s,
     )
     pool = Pool(config)
     try:
@@ -123,7 +123,7 @@ async def test_one_who_waits_is_not_handed_a_session_left_inside_a_transaction(d
 async def test_one_who_waits_takes_the_place_of_one_who_could_not_connect(
     dsn: str, proxy: Proxy
 ) -> None:
-    link = ConnectConfig(dsn=proxy.dsn, connect_within_s=0.5)
+    link = ConnectConfig(dsn=proxy.dsn, connect_timeout_s=0.5)
     pool = Pool(PoolConfig(connect=link, max_size=1))
     proxy.stall()
     async with asyncio.TaskGroup() as group:
@@ -190,7 +190,7 @@ async def test_a_failure_that_a_transaction_passes_over_is_not_taken_for_a_commi
 
 
 async def test_the_tick_has_its_own_session_when_the_pool_is_exhausted(dsn: str) -> None:
-    config = PoolConfig(connect=ConnectConfig(dsn=dsn), max_size=1, acquire_within_s=0.05)
+    config = PoolConfig(connect=ConnectConfig(dsn=dsn), max_size=1, acquire_timeout_s=0.05)
     database = Database(config)
     async with database.pool.transaction():
         with pytest.raises(Unavailable):

@@ -8,10 +8,10 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.domain.hint import Hint, decode
+from chatd.domain.chat.row import Hint, decode_hint
 from chatd.domain.ids import ChatId
-from chatd.store.conn import ConnectConfig, Session, connect
-from chatd.store.publish import PublishConfig, Publisher
+from chatd.store.conn import ConnectConfig, DatabaseSession, connect
+from chatd.store.notifications import HintPublisher, PublishConfig
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.factories import chat
@@ -28,12 +28,12 @@ Said = tuple[int, int, str | None]
 class Audience:
     """Hears the channel by itself, without the listener."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: DatabaseSession) -> None:
         self.session = session
         self._heard: asyncio.Queue[Said] = asyncio.Queue()
 
     def hear(self, pid: int, payload: str) -> None:
-        heard = decode(payload)
+        heard = decode_hint(payload)
         assert heard is not None
         self._heard.put_nowait((heard.chat_id.int, heard.snapshot_version, heard.kind))
 
@@ -51,13 +51,13 @@ async def audience(dsn: str) -> AsyncGenerator[Audience]:
     await session.close(within_s=30)
 
 
-def publisher_on(dsn: str, clock: FakeClock, **wishes: float) -> Publisher:
+def publisher_on(dsn: str, clock: FakeClock, **wishes: float) -> HintPublisher:
     config = PublishConfig(connect=ConnectConfig(dsn=dsn))
-    return Publisher(msgspec.structs.replace(config, **wishes), clock, draw=lambda: 1.0)
+    return HintPublisher(msgspec.structs.replace(config, **wishes), clock, draw=lambda: 1.0)
 
 
 @asynccontextmanager
-async def running(publisher: Publisher) -> AsyncGenerator[Publisher]:
+async def running(publisher: HintPublisher) -> AsyncGenerator[HintPublisher]:
     async with asyncio.TaskGroup() as group:
         run = group.create_task(publisher.run())
         yield publisher

@@ -5,21 +5,21 @@ from collections.abc import Iterable
 
 import pytest
 
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat
-from chatd.domain.commands import EditMessage, SendMessage
-from chatd.domain.compaction import prompt_rows
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import EditMessage, SendMessage
+from chatd.domain.chat.messages import Draft, Message
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import edit_message, send_message
+from chatd.domain.chat.worker_transitions import commit_step, finish_turn
 from chatd.domain.ids import ChangeId, MessageId
-from chatd.domain.messages import Draft, Message
-from chatd.domain.parts import Text
-from chatd.domain.states import State
-from chatd.domain.user_moves import edit_message, send_message
-from chatd.domain.worker_moves import commit_step, finish_turn
-from chatd.store import chats, front, messages
-from chatd.store.chats import Loaded, Since
-from chatd.store.front import Page
+from chatd.domain.prompt.compaction import rows_for_prompt
+from chatd.store.chat import chats, messages, updates
+from chatd.store.chat.chats import ChatChanges, LoadedChat
+from chatd.store.chat.transactor import Operation, Transactor
+from chatd.store.chat.updates import Page
 from chatd.store.pool import Pool
-from chatd.store.transact import Operation, Transactor
 from tests.support.factories import CHAT, WORKER, call, draft, prompt, result, text
 from tests.support.seeds import Seed, step
 from tests.support.store import Told, chat_id, open_chat, plant_in, write
@@ -36,14 +36,14 @@ async def answer(pool: Pool, chat: Chat, *drafts: Draft) -> Chat:
 
 
 async def edit(pool: Pool, chat: Chat, message_id: int, words: str) -> Chat:
-    loaded = await chats.load(pool, CHAT, message_id=MessageId(message_id))
+    loaded = await chats.load_for_transition(pool, CHAT, message_id=MessageId(message_id))
     assert loaded is not None
     command = EditMessage(target=loaded.target, prompt=prompt(words))
     return (await write(pool, edit_message(chat, command, WORKER))).chat
 
 
 def spoken(rows: list[Message] | tuple[Message, ...]) -> list[str]:
-    return [part.text for row in rows for part in row.content if isinstance(part, Text)]
+    return [part.text for row in rows for part in row.content if isinstance(part, TextPart)]
 
 
 SUMMARY = (
@@ -75,7 +75,7 @@ async def test_without_a_summary_the_history_is_everything_that_is_not_deleted(
     chat = await plant_in(pool, Seed(state=State.W))
     chat = await send(pool, chat, "two")
     chat = await edit(pool, chat, 4, "three")
-    history = await messages.history(pool, CHAT)
+    history = await messages.load_history(pool, CHAT)
     assert spoken(history) == ["Be kind.", "first", "One.", "three"]
     assert [row.id for row in history] == [1, 2, 3, 5]
     assert history == [row for row in (await stored(pool))[CHAT].messages if not row.deleted]
@@ -83,7 +83,7 @@ async def test_without_a_summary_the_history_is_everything_that_is_not_deleted(
 
 async def test_before_the_newest_summary_only_system_texts_count(pool: Pool) -> None:
     await compacted(pool)
-    history = await messages.history(pool, CHAT)
+    history = await messages.load_history(pool, CHAT)
     assert spoken(history) == ["Be kind.", "For people.", "In short.", "Two."]
     assert [row.id for row in history] == sorted(row.id for row in history)
 
@@ -96,15 +96,15 @@ async def test_what_the_model_is_shown_is_the_same_from_history_and_from_all_row
     chat = (await write(pool, commit_step(chat, step(chat, *SUMMARY)))).chat
     await answer(pool, chat, draft("assistant", text("Three.")))
     everything = list((await stored(pool))[CHAT].messages)
-    shown = prompt_rows(await messages.history(pool, CHAT))
-    assert shown == prompt_rows(everything)
+    shown = rows_for_prompt(await messages.load_history(pool, CHAT))
+    assert shown == rows_for_prompt(everything)
     assert spoken(shown) == ["Be kind.", "In short.", "Three."]
 
 
 async def test_a_deleted_summary_gives_back_what_it_stood_for(pool: Pool) -> None:
     chat = await compacted(pool)
     await edit(pool, chat, 5, "two again")
-    assert spoken(await messages.history(pool, CHAT)) == [
+    assert spoken(await messages.load_history(pool, CHAT)) == [
         "Be kind.",
         "For people.",
         "one",
@@ -116,8 +116,8 @@ async def test_a_deleted_summary_gives_back_what_it_stood_for(pool: Pool) -> Non
 async def test_the_history_of_a_chat_is_its_own(pool: Pool) -> None:
     await plant_in(pool, Seed(state=State.W))
     await open_chat(pool, 7, prompt=prompt("elsewhere"))
-    assert spoken(await messages.history(pool, chat_id(7))) == ["elsewhere"]
-    assert await messages.history(pool, chat_id(8)) == []
+    assert spoken(await messages.load_history(pool, chat_id(7))) == ["elsewhere"]
+    assert await messages.load_history(pool, chat_id(8)) == []
 
 
 # Pages
@@ -131,8 +131,8 @@ async def page(
     limit: int = 50,
     most_bytes: int = 10_000,
 ) -> Page:
-    which = front.Range(before=before, after=after, limit=limit, most_bytes=most_bytes)
-    found = await front.page(pool, CHAT, which)
+    which = updates.Range(before=before, after=after, limit=limit, most_bytes=most_bytes)
+    found = await updates.page(pool, CHAT, which)
     assert found is not None
     return found
 
@@ -184,8 +184,10 @@ async def test_a_page_ends_once_it_is_large_whichever_way_it_goes(pool: Pool) ->
 # Since a version
 
 
-async def since(pool: Pool, version: int, *, most: int = 1000, most_bytes: int = 10_000) -> Since:
-    found = await chats.since(pool, CHAT, version, most=most, most_bytes=most_bytes)
+async def since(
+    pool: Pool, version: int, *, most: int = 1000, most_bytes: int = 10_000
+) -> ChatChanges:
+    found = await chats.load_changes_since(pool, CHAT, version, most=most, most_bytes=most_bytes)
     assert found is not None
     return found
 
@@ -195,7 +197,7 @@ async def test_a_new_viewer_gets_everything_but_what_is_deleted(pool: Pool) -> N
     chat = await edit(pool, chat, 4, "instead")
     chat = await send(pool, chat, "later")
     everything = (await stored(pool))[CHAT]
-    assert await since(pool, 0) == Since(
+    assert await since(pool, 0) == ChatChanges(
         chat=chat,
         messages=tuple(row for row in everything.messages if not row.deleted),
         queue=everything.queue,
@@ -223,7 +225,7 @@ async def test_a_viewer_who_was_away_gets_rows_by_revision(pool: Pool) -> None:
     assert found.queue is None
     assert found.chat == chat
     nothing = await since(pool, chat.snapshot_version)
-    assert nothing == Since(chat=chat, messages=(), queue=None, cut=False)
+    assert nothing == ChatChanges(chat=chat, messages=(), queue=None, cut=False)
 
 
 async def test_a_deleted_message_comes_as_its_id_without_its_words(pool: Pool) -> None:
@@ -263,9 +265,9 @@ async def test_of_too_many_messages_the_newest_come_and_it_says_so(pool: Pool) -
 
 async def test_a_chat_that_is_not_there_has_nothing_to_tell(pool: Pool) -> None:
     assert await chats.get(pool, CHAT) is None
-    assert await chats.load(pool, CHAT, with_queue=True) is None
-    assert await chats.since(pool, CHAT, 0) is None
-    assert await chats.since(pool, CHAT, 5) is None
+    assert await chats.load_for_transition(pool, CHAT, with_queue=True) is None
+    assert await chats.load_changes_since(pool, CHAT, 0) is None
+    assert await chats.load_changes_since(pool, CHAT, 5) is None
 
 
 @pytest.mark.promise("P8")
@@ -289,7 +291,7 @@ async def test_a_read_is_of_one_version_whoever_writes_meanwhile(pool: Pool) -> 
             assert newest == found.chat.history_version <= found.chat.snapshot_version
             assert len(found.queue or ()) == found.chat.queue_len
             assert [row.id for row in found.messages][-1] == found.chat.next_message_id - 1
-            loaded = await chats.load(pool, CHAT, with_queue=True)
+            loaded = await chats.load_for_transition(pool, CHAT, with_queue=True)
             assert loaded is not None
             assert len(loaded.queue) == loaded.chat.queue_len
             seen.add(found.chat.snapshot_version)
@@ -298,7 +300,7 @@ async def test_a_read_is_of_one_version_whoever_writes_meanwhile(pool: Pool) -> 
 def _chatter(number: int) -> Operation:
     """A turn that ends, with the next message waiting: history and queue move together."""
 
-    def decide(loaded: Loaded) -> Change:
+    def decide(loaded: LoadedChat) -> Change:
         chat = loaded.chat
         if chat.queue_len < 2:
             return send_message(chat, SendMessage(prompt=prompt(f"{number}")), WORKER)

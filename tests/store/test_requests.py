@@ -6,18 +6,18 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.change import Change, Request
-from chatd.domain.chat import MAX_QUEUED
-from chatd.domain.commands import SendMessage, WhenBusy
+from chatd.domain.chat.change import Change, IdempotencyKey
+from chatd.domain.chat.commands import SendMessage, WhenBusy
+from chatd.domain.chat.row import MAX_QUEUED_MESSAGES
+from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import archive, send_message
 from chatd.domain.errors import NotFound, QueueFull, RequestReused, TransitionNotAllowed
 from chatd.domain.ids import ChangeId, MessageId, QueueId, RequestId
-from chatd.domain.states import State
-from chatd.domain.user_moves import archive, send_message
-from chatd.store import chats, requests
-from chatd.store.chats import Loaded
+from chatd.store.chat import chats, idempotency
+from chatd.store.chat.chats import LoadedChat
+from chatd.store.chat.idempotency import RecordedRequest
+from chatd.store.chat.transactor import AppliedChange, Operation, Transactor
 from chatd.store.pool import Pool
-from chatd.store.requests import Recorded
-from chatd.store.transact import Applied, Operation, Transactor
 from tests.support.factories import CHAT, OWNER, prompt
 from tests.support.ledger import said
 from tests.support.seeds import Seed
@@ -25,12 +25,16 @@ from tests.support.store import Told, chat_id, dump, open_chat, opening, plant_i
 from tests.support.stored import stored
 
 
-def key(number: int = 1, fingerprint: str = "hello", scope: UUID = CHAT) -> Request:
-    return Request(scope=scope, id=RequestId(UUID(int=number)), op="send", fingerprint=fingerprint)
+def key(number: int = 1, fingerprint: str = "hello", scope: UUID = CHAT) -> IdempotencyKey:
+    return IdempotencyKey(
+        scope=scope, id=RequestId(UUID(int=number)), op="send", fingerprint=fingerprint
+    )
 
 
-def sending(words: str, number: int, request: Request, busy: WhenBusy = "queue") -> Operation:
-    def decide(loaded: Loaded) -> Change:
+def sending(
+    words: str, number: int, request: IdempotencyKey, busy: WhenBusy = "queue"
+) -> Operation:
+    def decide(loaded: LoadedChat) -> Change:
         command = SendMessage(prompt=prompt(words), when_busy=busy)
         return send_message(loaded.chat, command, None)
 
@@ -55,8 +59,8 @@ async def test_what_a_request_did_is_recorded_with_it(pool: Pool, transactor: Tr
     await plant_in(pool, Seed(state=State.W))
     sent = await transactor.run(sending("at once", 1, key(1)))
     queued = await transactor.run(sending("later", 2, key(2)))
-    assert isinstance(sent, Applied)
-    assert await requests.get(pool, key(1)) == Recorded(
+    assert isinstance(sent, AppliedChange)
+    assert await idempotency.get(pool, key(1)) == RecordedRequest(
         chat_id=CHAT,
         op="send",
         fingerprint="hello",
@@ -64,7 +68,7 @@ async def test_what_a_request_did_is_recorded_with_it(pool: Pool, transactor: Tr
         message_id=sent.messages[-1].id,
         queue_id=None,
     )
-    assert await requests.get(pool, key(2)) == Recorded(
+    assert await idempotency.get(pool, key(2)) == RecordedRequest(
         chat_id=CHAT,
         op="send",
         fingerprint="hello",
@@ -72,7 +76,7 @@ async def test_what_a_request_did_is_recorded_with_it(pool: Pool, transactor: Tr
         message_id=None,
         queue_id=QueueId(1),
     )
-    assert await requests.get(pool, key(3)) is None
+    assert await idempotency.get(pool, key(3)) is None
 
 
 @pytest.mark.promise("P1")
@@ -83,8 +87,8 @@ async def test_the_same_request_again_gets_the_recorded_answer_and_writes_nothin
     await transactor.run(sending("hello", 1, key()))
     before = await dump(pool)
     again = await transactor.run(sending("hello", 2, key()))
-    assert again == Applied(
-        chat=told.applied[0].chat, request=await requests.get(pool, key()), replayed=True
+    assert again == AppliedChange(
+        chat=told.applied[0].chat, request=await idempotency.get(pool, key()), replayed=True
     )
     assert await dump(pool) == before
     assert len(told.applied) == 1
@@ -100,7 +104,7 @@ async def test_ten_of_the_same_request_at_once_send_one_message(
     outcomes = await asyncio.gather(*(transactor.run(operation) for operation in same))
     assert await words(pool) == ["first", "hello"]
     assert len(told.applied) == 1
-    applied = [it for it in outcomes if isinstance(it, Applied)]
+    applied = [it for it in outcomes if isinstance(it, AppliedChange)]
     assert len(applied) == 10
     assert [it.replayed for it in applied].count(False) == 1
     assert {it.request.message_id for it in applied if it.request} == {MessageId(4)}
@@ -145,13 +149,13 @@ async def test_a_repeat_is_answered_though_the_chat_would_refuse_it_now(
     pool: Pool, transactor: Transactor
 ) -> None:
     """The queue is full, not least because of the first try."""
-    await plant_in(pool, Seed(state=State.R1, plain=MAX_QUEUED - 1))
+    await plant_in(pool, Seed(state=State.R1, plain=MAX_QUEUED_MESSAGES - 1))
     await transactor.run(sending("the last", 1, key()))
     with pytest.raises(QueueFull):
         await transactor.run(sending("one more", 2, key(2)))
     again = await transactor.run(sending("the last", 3, key()))
-    assert isinstance(again, Applied)
-    assert again.request == await requests.get(pool, key())
+    assert isinstance(again, AppliedChange)
+    assert again.request == await idempotency.get(pool, key())
 
     full = await chats.get(pool, CHAT)
     assert full is not None
@@ -159,7 +163,7 @@ async def test_a_repeat_is_answered_though_the_chat_would_refuse_it_now(
     with pytest.raises(TransitionNotAllowed):
         await transactor.run(sending("one more", 4, key(2)))
     archived = await transactor.run(sending("the last", 5, key()))
-    assert isinstance(archived, Applied)
+    assert isinstance(archived, AppliedChange)
     assert archived.replayed
 
 
@@ -170,7 +174,7 @@ async def test_a_refused_request_may_be_tried_again_under_its_key(
         await transactor.run(sending("hello", 1, key()))
     await plant_in(pool, Seed(state=State.W))
     outcome = await transactor.run(sending("hello", 2, key()))
-    assert isinstance(outcome, Applied)
+    assert isinstance(outcome, AppliedChange)
     assert not outcome.replayed
 
 
@@ -226,10 +230,10 @@ async def test_old_keys_are_forgotten_in_batches_and_young_ones_kept(
         " WHERE request_id <> $1",
         key(5).id,
     )
-    assert await requests.forget_old(pool, most=3) == 3
-    assert await requests.forget_old(pool, most=3) == 1
-    assert await requests.forget_old(pool, most=3) == 0
-    assert await requests.get(pool, key(5)) is not None
+    assert await idempotency.delete_old_requests(pool, most=3) == 3
+    assert await idempotency.delete_old_requests(pool, most=3) == 1
+    assert await idempotency.delete_old_requests(pool, most=3) == 0
+    assert await idempotency.get(pool, key(5)) is not None
 
 
 async def test_two_who_forget_at_once_pass_each_other(pool: Pool, transactor: Transactor) -> None:
@@ -238,5 +242,5 @@ async def test_two_who_forget_at_once_pass_each_other(pool: Pool, transactor: Tr
         await transactor.run(sending(f"{number}", number, key(number)))
     await pool.execute("UPDATE chat_requests SET created_at = 'epoch'")
     async with pool.transaction() as one, pool.transaction() as other:
-        assert await requests.forget_old(one, most=3) == 3
-        assert await requests.forget_old(other, most=3) == 1
+        assert await idempotency.delete_old_requests(one, most=3) == 3
+        assert await idempotency.delete_old_requests(other, most=3) == 1

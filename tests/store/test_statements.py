@@ -11,10 +11,9 @@ from typing import LiteralString, cast
 
 import chatd.store
 from chatd.domain.errors import ChatdError
-from chatd.store import chats, usage, workers
-from chatd.store.conn import Conn, Session
+from chatd.store.chat import chats, usage, workers
+from chatd.store.conn import Conn, DatabaseSession, NamedStatement, named_statement
 from chatd.store.pool import Pool
-from chatd.store.statement import Statement, named
 from tests.support.factories import CHAT, OTHER_WORKER, OWNER, WORKER
 from tests.support.plans import plan_of, rows_read
 from tests.support.store import open_chat, session_to
@@ -30,7 +29,7 @@ def constants() -> Iterator[tuple[str, str]]:
     for module in pkgutil.iter_modules(chatd.store.__path__):
         found = vars(importlib.import_module(f"chatd.store.{module.name}"))
         for name, value in found.items():
-            if isinstance(value, Statement):
+            if isinstance(value, NamedStatement):
                 yield f"{module.name}.{name}", value.text
             elif isinstance(value, str) and not name.startswith("__"):
                 yield f"{module.name}.{name}", value
@@ -72,7 +71,7 @@ async def test_every_statement_can_be_prepared(dsn: str) -> None:
 
 
 async def test_names_become_numbers_once_each_and_casts_stay() -> None:
-    statement = named("SELECT :b::text, :a, x[1:2], ", ":b WHERE '{}' = :a::json")
+    statement = named_statement("SELECT :b::text, :a, x[1:2], ", ":b WHERE '{}' = :a::json")
     assert statement.text == "SELECT $1::text, $2, x[1:2], $1 WHERE '{}' = $2::json"
     assert statement.args({"a": 1, "b": 2, "c": 3}) == [2, 1]
 
@@ -93,7 +92,7 @@ LONG = """
     WHERE (c.id, n) <> ($1, 1)"""
 
 
-async def big_house(session: Session) -> None:
+async def big_house(session: DatabaseSession) -> None:
     """Many idle chats, one of them long, and many runnable children."""
     await open_chat(session, CHAT.int, free=WORKER)
     await session.execute(MANY, CHAT, OWNER)
@@ -142,7 +141,7 @@ async def test_the_spend_of_an_owner_is_read_by_its_own_rows(dsn: str) -> None:
         )
         await session.execute("ANALYZE usage_events")
         one = await session.fetchval("SELECT md5('7')::uuid")
-        assert await rows_read(session, usage.SPENT, one, "2020-01-01") <= 12
+        assert await rows_read(session, usage.SUM_SPENT, one, "2020-01-01") <= 12
         await session.execute("ROLLBACK")
 
 

@@ -11,17 +11,17 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.states import TRANSITIONS, State, Transition
+from chatd.domain.chat.worker_transitions import acquire, release
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChangeId, ChatId, MessageId
-from chatd.domain.states import TABLE, Move, State
-from chatd.domain.worker_moves import acquire, release
-from chatd.store import workers
-from chatd.store.chats import Loaded
+from chatd.store.chat import workers
+from chatd.store.chat.chats import LoadedChat
+from chatd.store.chat.transactor import AppliedChange, NoChange, Operation, Transactor
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
-from chatd.store.transact import Applied, Operation, Transactor, Unchanged
 from tests.model.world import Rows, World, apply_purely
 from tests.support.cells import Case, cases, refusal
 from tests.support.factories import OTHER_WORKER, WORKER
@@ -31,7 +31,12 @@ from tests.support.store import Told, copy, dump, plant_in
 from tests.support.stored import Stored, stored, timeless
 
 ON_THE_QUEUE = frozenset(
-    {Move.EDIT_QUEUED, Move.MOVE_QUEUED, Move.PROMOTE_QUEUED, Move.DELETE_QUEUED}
+    {
+        Transition.EDIT_QUEUED,
+        Transition.MOVE_QUEUED,
+        Transition.PROMOTE_QUEUED,
+        Transition.DELETE_QUEUED,
+    }
 )
 
 
@@ -58,11 +63,11 @@ class Attempt:
         )
 
     def _target(self) -> MessageId | None:
-        if self.case.move is not Move.EDIT_MESSAGE:
+        if self.case.move is not Transition.EDIT_MESSAGE:
             return None
-        return next(message.id for message in self._seeded.history if message.begins_turn)
+        return next(message.id for message in self._seeded.history if message.starts_turn)
 
-    def _decide(self, loaded: Loaded) -> Change | None:
+    def _decide(self, loaded: LoadedChat) -> Change | None:
         read = Seeded(
             seed=self.case.seed,
             chat=loaded.chat,
@@ -84,7 +89,7 @@ async def attempts(conn: Conn, wanted: list[Case]) -> list[Attempt]:
     return made
 
 
-def distinct(state: State, move: Move) -> Iterator[Case]:
+def distinct(state: State, move: Transition) -> Iterator[Case]:
     """Circumstances that make no difference to a move need no database to show it."""
     seen: list[tuple[Seed, Change | None]] = []
     for case in cases(state, move):
@@ -95,15 +100,24 @@ def distinct(state: State, move: Move) -> Iterator[Case]:
 
 
 def listed(state: State) -> list[Case]:
-    return [case for move in Move if TABLE[move].get(state) for case in distinct(state, move)]
+    return [
+        case
+        for move in Transition
+        if TRANSITIONS[move].get(state)
+        for case in distinct(state, move)
+    ]
 
 
 def without_effect(state: State) -> list[Case]:
-    return [next(cases(state, move)) for move in Move if TABLE[move].get(state) == frozenset()]
+    return [
+        next(cases(state, move))
+        for move in Transition
+        if TRANSITIONS[move].get(state) == frozenset()
+    ]
 
 
 def unlisted(state: State) -> list[Case]:
-    return [next(cases(state, move)) for move in Move if state not in TABLE[move]]
+    return [next(cases(state, move)) for move in Transition if state not in TRANSITIONS[move]]
 
 
 @pytest.mark.promise("P1")
@@ -115,30 +129,30 @@ async def test_a_listed_move_is_stored_as_meant_and_told_once(pool: Pool, state:
     before = await stored(pool)
     outcomes = [await transactor.run(attempt.operation()) for attempt in tried]
     after = await stored(pool)
-    reached: set[tuple[Move, State]] = set()
-    changed: list[Applied] = []
+    reached: set[tuple[Transition, State]] = set()
+    changed: list[AppliedChange] = []
     for attempt, outcome in zip(tried, outcomes, strict=True):
         was, now = before[attempt.chat_id], after[attempt.chat_id]
-        if isinstance(outcome, Applied):
+        if isinstance(outcome, AppliedChange):
             check_written(attempt, was, now, outcome)
             changed.append(outcome)
         else:
             # A message that stands alone has no other place to move to.
-            assert attempt.case.move is Move.MOVE_QUEUED
-            assert (outcome, now) == (Unchanged(chat=was.chat), was), str(attempt)
+            assert attempt.case.move is Transition.MOVE_QUEUED
+            assert (outcome, now) == (NoChange(chat=was.chat), was), str(attempt)
         reached.add((attempt.case.move, now.chat.state))
     assert told.applied == changed
-    assert reached == {(m, to) for m in Move for to in TABLE[m].get(state, frozenset())}
+    assert reached == {(m, to) for m in Transition for to in TRANSITIONS[m].get(state, frozenset())}
 
 
-def check_written(attempt: Attempt, was: Stored, now: Stored, outcome: Applied) -> None:
+def check_written(attempt: Attempt, was: Stored, now: Stored, outcome: AppliedChange) -> None:
     change, version = attempt.change, was.chat.snapshot_version + 1
     assert change is not None
     assert now.chat.snapshot_version == version, str(attempt)
-    assert outcome == Applied(
+    assert outcome == AppliedChange(
         chat=now.chat,
         messages=tuple(m for m in now.messages if m.revision == version and not m.deleted),
-        forgotten=tuple(m.id for m in now.messages if m.revision == version and m.deleted),
+        deleted_ids=tuple(m.id for m in now.messages if m.revision == version and m.deleted),
     ), str(attempt)
     assert now.timeless() == predicted(was, change), str(attempt)
     check_times(change, was.chat, now.chat)
@@ -170,7 +184,7 @@ async def test_a_move_with_nothing_to_do_touches_no_row(pool: Pool, state: State
     before, chats = await dump(pool), await stored(pool)
     for attempt in tried:
         outcome = await transactor.run(attempt.operation())
-        assert outcome == Unchanged(chat=chats[attempt.chat_id].chat), str(attempt)
+        assert outcome == NoChange(chat=chats[attempt.chat_id].chat), str(attempt)
     assert await dump(pool) == before
     assert told.applied == []
 

@@ -8,25 +8,28 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.chat import Chat
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.states import State
 from chatd.domain.ids import WorkerId
-from chatd.domain.states import State
-from chatd.store import listen, workers
+from chatd.store import notifications
+from chatd.store.chat import workers
+from chatd.store.chat.workers import Heartbeat, HeartbeatResult, ReapScope
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
-from chatd.store.workers import Beat, Heard, Scope
 from tests.support.factories import AT, OTHER_WORKER, WORKER
 from tests.support.seeds import Seed
 from tests.support.store import age, chat_id, open_chat, open_child, plant_in, session_to
 
-ME = Beat(worker_id=WORKER, running={})
-OTHER = Beat(worker_id=OTHER_WORKER, running={}, lease_s=1000)
-QUIET = Heard(dead=frozenset(), orphaned=(), expired=(), unknown=(), lost=(), runnable=False, at=AT)
+ME = Heartbeat(worker_id=WORKER, running={})
+OTHER = Heartbeat(worker_id=OTHER_WORKER, running={}, lease_s=1000)
+QUIET = HeartbeatResult(
+    dead=frozenset(), orphaned=(), expired=(), unknown=(), lost=(), runnable=False, at=AT
+)
 
 
-async def hear(conn: Conn, scope: Scope = "none", **beat: object) -> Heard:
+async def hear(conn: Conn, scope: ReapScope = "none", **beat: object) -> HeartbeatResult:
     """At a time that is always the same."""
-    return replace(await workers.tick(conn, replace(ME, scope=scope, **beat)), at=AT)
+    return replace(await workers.send_heartbeat(conn, replace(ME, scope=scope, **beat)), at=AT)
 
 
 async def silent_for(conn: Conn, worker: WorkerId, seconds: float) -> None:
@@ -43,13 +46,13 @@ async def silent_for(conn: Conn, worker: WorkerId, seconds: float) -> None:
 async def alive(dsn: str, worker: WorkerId) -> AsyncGenerator[None]:
     """Another process holds its lock for as long as it lives."""
     async with session_to(dsn) as session:
-        await session.execute(listen.HOLD, workers.lock_key(worker))
+        await session.execute(notifications.HOLD_WORKER_LOCK, workers.worker_lock_key(worker))
         yield
 
 
 async def left_by(pool: Pool, worker: WorkerId, seconds: float, *numbers: int) -> list[Chat]:
     """Chats of a worker that was last heard of some time ago."""
-    await workers.tick(pool, replace(OTHER, worker_id=worker))
+    await workers.send_heartbeat(pool, replace(OTHER, worker_id=worker))
     await silent_for(pool, worker, seconds)
     return [await open_chat(pool, number, free=worker) for number in numbers]
 
@@ -66,7 +69,7 @@ async def test_the_first_tick_registers_and_each_renews_by_the_databases_clock(p
     first = await pool.fetchrow(lease, WORKER)
     assert first is not None
     assert (first["started_at"], first["lease_s"]) == (first["renewed_at"], 30)
-    assert (first["lock_key"], first["draining"]) == (workers.lock_key(WORKER), False)
+    assert (first["lock_key"], first["draining"]) == (workers.worker_lock_key(WORKER), False)
 
     await silent_for(pool, WORKER, 3600)
     await hear(pool, lease_s=7, draining=True)
@@ -98,7 +101,7 @@ async def test_no_time_of_a_workers_own_clock_reaches_the_database(dsn: str) -> 
 
 
 async def test_the_tick_tells_the_time_of_the_database(pool: Pool) -> None:
-    heard = await workers.tick(pool, ME)
+    heard = await workers.send_heartbeat(pool, ME)
     assert heard.at == await pool.fetchval("SELECT renewed_at FROM chat_workers")
 
 
@@ -118,20 +121,20 @@ BOUNDS = {"silent_s": 100.0, "overdue_s": 100.0}
 @pytest.mark.parametrize(
     ("held", "silent_s", "dead_to"),
     [
-        (False, 50, set[Scope]()),  # has just been heard of: it will take its lock again
+        (False, 50, set[ReapScope]()),  # has just been heard of: it will take its lock again
         (False, 150, {"locks", "leases"}),  # gone
-        (True, 150, set[Scope]()),  # slow
-        (True, 1050, set[Scope]()),  # late, but not by enough
+        (True, 150, set[ReapScope]()),  # slow
+        (True, 1050, set[ReapScope]()),  # late, but not by enough
         (True, 1150, {"leases"}),  # stopped, or cut off
         (False, 1150, {"locks", "leases"}),
-        (False, -50, set[Scope]()),
+        (False, -50, set[ReapScope]()),
         (False, -150, {"locks", "leases"}),  # gone, and then the database's clock went back
-        (True, -150, set[Scope]()),
+        (True, -150, set[ReapScope]()),
     ],
 )
 @pytest.mark.parametrize("scope", ["none", "locks", "leases"])
 async def test_who_is_dead_depends_on_lock_and_lease_and_on_what_may_be_acted_on(
-    dsn: str, pool: Pool, *, held: bool, silent_s: float, dead_to: set[Scope], scope: Scope
+    dsn: str, pool: Pool, *, held: bool, silent_s: float, dead_to: set[ReapScope], scope: ReapScope
 ) -> None:
     """The lease is for a thousand seconds."""
     [chat] = await left_by(pool, OTHER_WORKER, silent_s, 1)
@@ -193,12 +196,12 @@ async def known(conn: Conn) -> set[WorkerId]:
 async def test_a_dead_worker_is_forgotten_once_its_chats_are_handed_on(pool: Pool) -> None:
     await left_by(pool, OTHER_WORKER, 2000, 1)
     dead = (await hear(pool, "leases")).dead
-    await workers.strike(pool, dead)
+    await workers.delete_workers(pool, dead)
     assert await known(pool) == {WORKER, OTHER_WORKER}, "its chat would be nobody's"
     await workers.release(pool, OTHER_WORKER)
-    await workers.strike(pool, frozenset())
+    await workers.delete_workers(pool, frozenset())
     assert await known(pool) == {WORKER, OTHER_WORKER}
-    await workers.strike(pool, dead)
+    await workers.delete_workers(pool, dead)
     assert await known(pool) == {WORKER}
 
 
@@ -206,7 +209,7 @@ async def test_a_worker_that_was_struck_off_too_early_is_back_with_its_next_tick
     pool: Pool,
 ) -> None:
     await hear(pool)
-    await workers.strike(pool, frozenset({WORKER}))
+    await workers.delete_workers(pool, frozenset({WORKER}))
     await hear(pool)
     assert await known(pool) == {WORKER}
 
@@ -216,8 +219,8 @@ async def test_two_who_strike_the_same_dead_do_not_wait_for_each_other(pool: Poo
     await left_by(pool, OTHER_WORKER, 2000)
     dead = frozenset({OTHER_WORKER})
     async with pool.transaction() as one, pool.transaction() as other:
-        await workers.strike(one, dead)
-        await workers.strike(other, dead)
+        await workers.delete_workers(one, dead)
+        await workers.delete_workers(other, dead)
     assert await known(pool) == {WORKER}
 
 

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.chat import Fence
-from chatd.domain.commands import SendMessage
+from chatd.domain.chat.commands import SendMessage
+from chatd.domain.chat.row import Fence
+from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import interrupt, send_message
 from chatd.domain.errors import StaleFence
 from chatd.domain.ids import ToolCallId
-from chatd.domain.states import State
-from chatd.domain.user_moves import interrupt, send_message
-from chatd.store import tool_runs, workers
+from chatd.store.chat import idempotency, workers
 from chatd.store.pool import Pool
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT, OTHER_WORKER, prompt
@@ -32,28 +32,28 @@ async def marks(pool: Pool) -> list[tuple[str, int]]:
 
 async def test_the_first_may_run_and_the_second_may_not(pool: Pool) -> None:
     fence = await running(pool)
-    assert await tool_runs.start(pool, CHAT, CALL, fence)
-    assert not await tool_runs.start(pool, CHAT, CALL, fence)
-    assert await tool_runs.start(pool, CHAT, OTHER_CALL, fence)
+    assert await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
+    assert not await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
+    assert await idempotency.mark_tool_started(pool, CHAT, OTHER_CALL, fence)
     assert await marks(pool) == [(CALL, fence.epoch), (OTHER_CALL, fence.epoch)]
 
 
 async def test_a_try_whose_answer_was_lost_knows_its_own_mark(pool: Pool) -> None:
     fence = await running(pool)
-    await tool_runs.start(pool, CHAT, CALL, fence)
-    assert await tool_runs.start(pool, CHAT, CALL, fence, again=True)
+    await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
+    assert await idempotency.mark_tool_started(pool, CHAT, CALL, fence, again=True)
     await workers.release(pool, fence.worker_id)
     [taken] = await workers.acquire(pool, OTHER_WORKER, roots=1, children=0)
-    assert not await tool_runs.start(pool, CHAT, CALL, Fence.of(taken), again=True)
+    assert not await idempotency.mark_tool_started(pool, CHAT, CALL, Fence.of(taken), again=True)
 
 
 async def test_after_a_crash_the_next_worker_finds_the_mark(pool: Pool) -> None:
     fence = await running(pool)
-    await tool_runs.start(pool, CHAT, CALL, fence)
+    await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
     await workers.release(pool, fence.worker_id)
     [taken] = await workers.acquire(pool, OTHER_WORKER, roots=1, children=0)
-    assert not await tool_runs.start(pool, CHAT, CALL, Fence.of(taken))
-    assert await tool_runs.start(pool, CHAT, OTHER_CALL, Fence.of(taken))
+    assert not await idempotency.mark_tool_started(pool, CHAT, CALL, Fence.of(taken))
+    assert await idempotency.mark_tool_started(pool, CHAT, OTHER_CALL, Fence.of(taken))
 
 
 @pytest.mark.covers("T13")
@@ -67,9 +67,9 @@ async def test_a_worker_that_lost_its_chat_starts_nothing(pool: Pool) -> None:
     )
     for stale in others:
         with pytest.raises(StaleFence):
-            await tool_runs.start(pool, CHAT, CALL, stale)
+            await idempotency.mark_tool_started(pool, CHAT, CALL, stale)
     with pytest.raises(StaleFence):
-        await tool_runs.start(pool, chat_id(99), CALL, fence)
+        await idempotency.mark_tool_started(pool, chat_id(99), CALL, fence)
     assert await marks(pool) == []
 
 
@@ -78,7 +78,7 @@ async def test_no_tool_starts_once_the_chat_is_being_stopped(pool: Pool) -> None
     stopped = await write(pool, interrupt(chat, None))
     for fence in (Fence.of(chat), Fence.of(stopped.chat)):
         with pytest.raises(StaleFence):
-            await tool_runs.start(pool, CHAT, CALL, fence)
+            await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
     assert await marks(pool) == []
 
 
@@ -89,7 +89,7 @@ async def test_a_start_waits_for_whoever_is_taking_the_chat_away(pool: Pool) -> 
 
     async def start() -> None:
         with pytest.raises(StaleFence):
-            await tool_runs.start(pool, CHAT, CALL, Fence.of(chat))
+            await idempotency.mark_tool_started(pool, CHAT, CALL, Fence.of(chat))
 
     async with asyncio.timeout(30), asyncio.TaskGroup() as group, pool.transaction() as session:
         await write(session, send_message(chat, rollback, OTHER_WORKER))
@@ -99,6 +99,6 @@ async def test_a_start_waits_for_whoever_is_taking_the_chat_away(pool: Pool) -> 
 
 
 async def test_marks_go_with_their_chat(pool: Pool) -> None:
-    await tool_runs.start(pool, CHAT, CALL, await running(pool))
+    await idempotency.mark_tool_started(pool, CHAT, CALL, await running(pool))
     await pool.execute("DELETE FROM chats")
     assert await marks(pool) == []

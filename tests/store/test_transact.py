@@ -6,21 +6,21 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat
-from chatd.domain.commands import SendMessage
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import SendMessage
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import archive, interrupt, send_message
+from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.errors import NotFound, StaleFence, TransitionNotAllowed
 from chatd.domain.ids import ChangeId, WorkerId
-from chatd.domain.states import State
-from chatd.domain.user_moves import archive, interrupt, send_message
-from chatd.domain.worker_moves import commit_step
-from chatd.store import chats, workers
-from chatd.store.apply import APPLY, CREATE, PLAIN, STEP
-from chatd.store.chats import LOAD, LOCK, Loaded
+from chatd.store.chat import chats, workers
+from chatd.store.chat.apply import APPLY, APPLY_STEP, APPLY_WITHOUT_QUEUE, INSERT_CHAT
+from chatd.store.chat.chats import LOAD, LOCK, LoadedChat
+from chatd.store.chat.transactor import AppliedChange, NoChange, Operation, Transactor
+from chatd.store.chat.workers import ACQUIRE, TICK, Heartbeat
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from chatd.store.transact import Applied, Operation, Transactor, Unchanged
-from chatd.store.workers import ACQUIRE, TICK, Beat
 from tests.support.database import TestServer
 from tests.support.factories import CHAT, OTHER_WORKER, WORKER, draft, prompt, text
 from tests.support.ledger import said
@@ -34,7 +34,7 @@ Meddle = Callable[[], None]
 def sending(
     words: str, number: int, *, free: WorkerId | None = None, known: Chat | None = None
 ) -> Operation:
-    def decide(loaded: Loaded) -> Change:
+    def decide(loaded: LoadedChat) -> Change:
         return send_message(loaded.chat, SendMessage(prompt=prompt(words)), free)
 
     return Operation(chat_id=CHAT, change_id=ChangeId(number), decide=decide, known=known)
@@ -44,7 +44,7 @@ def meddled(operation: Operation, *between: Meddle) -> Operation:
     """The same, but each time somebody does something between the decision and the write."""
     waiting = list(between)
 
-    def decide(loaded: Loaded) -> Change | None:
+    def decide(loaded: LoadedChat) -> Change | None:
         change = operation.decide(loaded)
         waiting.pop(0)()
         return change
@@ -96,7 +96,7 @@ async def test_who_was_too_late_decides_again_on_what_is_there_now(
     await plant_in(pool, Seed(state=State.W))
     operation = meddled(sending("late", 1), rival.runs(sending("early", 2)), lambda: None)
     outcome = await transactor.run(operation)
-    assert isinstance(outcome, Applied)
+    assert isinstance(outcome, AppliedChange)
     assert outcome.chat.state is State.P1
     assert await words(pool) == ["first", "early", "late"]
     assert told.applied == [outcome]
@@ -107,7 +107,7 @@ WRITE = "write"
 
 
 def shown(sent: list[str]) -> list[str]:
-    writes = {statement.text for statement in (APPLY, PLAIN, STEP)}
+    writes = {statement.text for statement in (APPLY, APPLY_WITHOUT_QUEUE, APPLY_STEP)}
     return [WRITE if text in writes else text for text in sent]
 
 
@@ -159,7 +159,7 @@ async def test_a_refusal_never_rests_on_a_row_that_the_caller_had_kept(
     chat = await plant_in(pool, Seed(state=State.W))
     outdated = replace(chat, archived=True)
     outcome = await transactor.run(sending("again", 1, known=outdated))
-    assert isinstance(outcome, Applied)
+    assert isinstance(outcome, AppliedChange)
     assert await words(pool) == ["first", "again"]
 
 
@@ -178,7 +178,7 @@ async def test_that_there_is_nothing_to_do_never_rests_on_a_row_that_the_caller_
     outcome = await transactor.run(stop)
     assert outcome.chat.state is State.I0
     again = await transactor.run(replace(stop, change_id=ChangeId(2)))
-    assert again == Unchanged(chat=outcome.chat)
+    assert again == NoChange(chat=outcome.chat)
 
 
 @pytest.mark.covers("F20")
@@ -221,7 +221,7 @@ async def test_an_operation_tried_again_finds_that_it_has_landed(
     await workers.release(pool, WORKER)
     before = await dump(pool)
     again = await transactor.run(commit)
-    assert isinstance(first, Applied)
+    assert isinstance(first, AppliedChange)
     now = await chats.get(pool, CHAT)
     assert now is not None
     assert again == replace(first, chat=now, replayed=True)
@@ -242,8 +242,8 @@ async def test_an_edit_tried_again_says_what_it_forgot(
         ),
     )
     first = await transactor.run(rollback)
-    assert isinstance(first, Applied)
-    assert len(first.forgotten) == 1
+    assert isinstance(first, AppliedChange)
+    assert len(first.deleted_ids) == 1
     assert await transactor.run(rollback) == replace(first, replayed=True)
 
 
@@ -282,10 +282,10 @@ async def test_a_step_is_committed_in_one_statement(dsn: str, pool: Pool) -> Non
 async def test_creating_acquiring_and_a_tick_are_one_statement_each(dsn: str) -> None:
     create = opening(CHAT.int)
     assert await sent_by(dsn, lambda it: Transactor(it, Told()).create(create, ChangeId(1))) == [
-        CREATE.text
+        INSERT_CHAT.text
     ]
     assert await sent_by(
         dsn, lambda it: workers.acquire(it, OTHER_WORKER, roots=1, children=1)
     ) == [ACQUIRE]
-    beat = Beat(worker_id=OTHER_WORKER, running={CHAT: 1})
-    assert await sent_by(dsn, lambda it: workers.tick(it, beat)) == [TICK]
+    beat = Heartbeat(worker_id=OTHER_WORKER, running={CHAT: 1})
+    assert await sent_by(dsn, lambda it: workers.send_heartbeat(it, beat)) == [TICK]

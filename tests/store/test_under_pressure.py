@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChangeId
-from chatd.store import chats, workers
+from chatd.store.chat import chats, workers
+from chatd.store.chat.transactor import AppliedChange, Transactor
+from chatd.store.chat.workers import Heartbeat
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Database, Pool, PoolConfig
-from chatd.store.transact import Applied, Transactor
-from chatd.store.workers import Beat
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT, WORKER
 from tests.support.operations import new_chat, sending, tell_nobody
@@ -26,7 +26,7 @@ async def replica(
     dsn: str, *, size: int = 2, limits: Mapping[str, float] | None = None
 ) -> AsyncGenerator[Database]:
     link = replace(ConnectConfig(dsn=dsn, application_name="replica"), **(limits or {}))
-    database = Database(PoolConfig(connect=link, max_size=size, acquire_within_s=0.05))
+    database = Database(PoolConfig(connect=link, max_size=size, acquire_timeout_s=0.05))
     try:
         yield database
     finally:
@@ -52,12 +52,14 @@ async def test_a_replica_whose_pool_is_exhausted_refuses_and_keeps_its_lease(
         transactor = Transactor(database.pool, tell_nobody)
         async with database.pool.transaction(), database.pool.transaction():
             refusal = await refused(transactor)
-            heard = await workers.tick(database.tick, Beat(worker_id=WORKER, running={CHAT: 1}))
+            heard = await workers.send_heartbeat(
+                database.tick, Heartbeat(worker_id=WORKER, running={CHAT: 1})
+            )
         assert (refusal.code, refusal.maybe_applied) == ("database_busy", False)
         assert heard.lost == ()
         assert await lease_s(pool) > 0
         outcome = await transactor.run(sending("second", ChangeId(7)))
-    assert isinstance(outcome, Applied)
+    assert isinstance(outcome, AppliedChange)
     assert outcome.chat.snapshot_version == 2
 
 
@@ -87,7 +89,7 @@ async def test_a_change_held_up_for_too_long_is_given_up_and_was_not_written(
             assert (refusal.code, refusal.maybe_applied) == (code, False)
         assert (await stored(pool))[CHAT].chat.snapshot_version == 1
         outcome = await transactor.run(sending("second", ChangeId(7)))
-    assert isinstance(outcome, Applied)
+    assert isinstance(outcome, AppliedChange)
     assert not outcome.replayed
 
 
@@ -107,7 +109,7 @@ async def test_a_caller_who_goes_away_while_held_up_leaves_nothing_behind(
             await eventually(lambda: are_held_up(pool, 0))
         assert (await stored(pool))[CHAT].chat.snapshot_version == 1
         outcome = await transactor.run(sending("third", ChangeId(8)))
-    assert isinstance(outcome, Applied)
+    assert isinstance(outcome, AppliedChange)
 
 
 async def are_held_up(pool: Pool, count: int) -> bool:

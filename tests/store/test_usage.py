@@ -7,14 +7,14 @@ from uuid import UUID
 
 import pytest
 
+from chatd.domain.chat.messages import TokenUsage, UsageEntry
+from chatd.domain.chat.states import State
+from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.ids import ChatId, UserId
-from chatd.domain.messages import Usage, UsageEntry
-from chatd.domain.states import State
-from chatd.domain.worker_moves import commit_step
-from chatd.store import usage
+from chatd.store.chat import usage
+from chatd.store.chat.usage import TreeCost
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
-from chatd.store.usage import FamilyCost
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT, OWNER, WORKER, draft, text
 from tests.support.seeds import Seed, step
@@ -175,7 +175,7 @@ async def test_a_commit_by_a_clock_that_went_back_is_counted_all_the_same(pool: 
     """Its time is not before what has been rolled up already, or nobody would look there."""
     await pool.execute("UPDATE usage_rolled_up SET until = now() + interval '1 hour'")
     chat = await plant_in(pool, Seed(state=State.R0))
-    paid = UsageEntry(kind="turn", provider="p", model="m", usage=Usage(), cost_micros=7)
+    paid = UsageEntry(kind="turn", provider="p", model="m", usage=TokenUsage(), cost_micros=7)
     taken = step(chat, draft("assistant", text("Yes.")), usage=(paid,))
     await write(pool, commit_step(chat, taken))
     assert await pool.fetchval("SELECT at = until FROM usage_events, usage_rolled_up")
@@ -199,10 +199,10 @@ async def test_the_cost_of_a_family_is_that_of_all_its_members(pool: Pool) -> No
     await spend(pool, None, root=root.id)
     await spend(pool, 100, root=chat_id(9))
     await pool.execute("UPDATE usage_events SET chat_id = $1 WHERE cost_micros IS NULL", child.id)
-    assert await usage.of_family(pool, root.id) == FamilyCost(
+    assert await usage.tree_cost(pool, root.id) == TreeCost(
         calls=2, unpriced_calls=1, cost_micros=5
     )
-    assert await usage.of_family(pool, chat_id(77)) == FamilyCost(
+    assert await usage.tree_cost(pool, chat_id(77)) == TreeCost(
         calls=0, unpriced_calls=0, cost_micros=0
     )
 

@@ -5,12 +5,12 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.chat import Chat
-from chatd.domain.commands import SendMessage
+from chatd.domain.chat.commands import SendMessage
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import interrupt, send_message
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.domain.states import State
-from chatd.domain.user_moves import interrupt, send_message
-from chatd.store import chats, workers
+from chatd.store.chat import chats, workers
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 from tests.support.factories import OTHER_WORKER, WORKER, prompt
@@ -162,7 +162,7 @@ async def test_releasing_and_archiving_a_family_at_once_do_not_wait_for_each_oth
 
     async def lock_family() -> None:
         async with pool.transaction() as session:
-            await chats.lock_family(session, chat_id(5))
+            await chats.lock_tree(session, chat_id(5))
 
     async with asyncio.timeout(30):
         for _ in range(20):

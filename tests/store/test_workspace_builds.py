@@ -7,12 +7,11 @@ from uuid import UUID
 import pytest
 
 from chatd.domain.ids import WorkerId
-from chatd.domain.workspace import Build, BuildId
-from chatd.store import build_logs, builds, held_builds, workspaces
-from chatd.store.build_logs import Line
-from chatd.store.builds import NewBuild
-from chatd.store.held_builds import Ended, Hold
+from chatd.domain.workspace.entities import Build, BuildId
 from chatd.store.pool import Pool
+from chatd.store.workspace import build_leases, builds, workspaces
+from chatd.store.workspace.build_leases import BuildLease, BuildLogLine, BuildResult
+from chatd.store.workspace.builds import NewBuild
 from tests.support.factories import OTHER_WORKER, WORKER
 from tests.support.workspaces import (
     age_builds,
@@ -28,11 +27,11 @@ from tests.support.workspaces import (
     workspace_id,
 )
 
-OK = Ended(status="succeeded")
+OK = BuildResult(status="succeeded")
 
 
 async def take(pool: Pool, worker: WorkerId = WORKER, **columns: object) -> Build | None:
-    taken = await held_builds.take(pool, wanted(worker_id=worker, **columns))
+    taken = await build_leases.acquire_builds(pool, wanted(worker_id=worker, **columns))
     assert len(taken) <= 1
     return taken[0].build if taken else None
 
@@ -57,7 +56,7 @@ async def test_the_same_request_made_again_finds_its_build(pool: Pool) -> None:
     again = await builds.insert(pool, new_build(4, after=2, made_by="k"))
     assert again is not None
     assert again.id == build_id(2)
-    assert len(await builds.of_workspace(pool, workspace_id(1))) == 2
+    assert len(await builds.list_builds(pool, workspace_id(1))) == 2
 
 
 async def test_a_deleted_workspace_is_built_no_more(pool: Pool) -> None:
@@ -74,11 +73,13 @@ async def test_each_build_is_taken_by_one_worker(pool: Pool) -> None:
         await workspaces.create(pool, new_workspace(number))
     crowd = [WorkerId(UUID(int=0xF0 + n)) for n in range(6)]
     batches = await asyncio.gather(
-        *(held_builds.take(pool, wanted(worker_id=worker, most=3)) for worker in crowd)
+        *(build_leases.acquire_builds(pool, wanted(worker_id=worker, most=3)) for worker in crowd)
     )
     taken = [t.build.id for batch in batches for t in batch]
     assert len(taken) == len(set(taken))
-    while more := await held_builds.take(pool, wanted(worker_id=crowd[0], most=5, running=taken)):
+    while more := await build_leases.acquire_builds(
+        pool, wanted(worker_id=crowd[0], most=5, running=taken)
+    ):
         taken += [t.build.id for t in more]
     assert len(set(taken)) == 12
 
@@ -127,8 +128,8 @@ async def test_a_worker_takes_again_what_it_does_not_know_it_holds(pool: Pool) -
     again = await take(pool, lease_s=None, struck_s=None)
     assert again is not None
     assert again.attempt == 2
-    assert await held_builds.finish(pool, hold(held), OK) is None
-    assert await held_builds.finish(pool, hold(again), OK) is not None
+    assert await build_leases.finish_build(pool, hold(held), OK) is None
+    assert await build_leases.finish_build(pool, hold(again), OK) is not None
 
 
 @pytest.mark.promise("P3")
@@ -140,15 +141,19 @@ async def test_whoever_has_lost_a_build_writes_nothing(pool: Pool) -> None:
     taken = await take(pool, OTHER_WORKER)
     assert taken is not None
     mine = hold(held)
-    assert await held_builds.beat(pool, WORKER, [mine]) == {}
+    assert await build_leases.renew_builds(pool, WORKER, [mine]) == {}
     assert (
-        await held_builds.finish(pool, mine, Ended(status="succeeded", agents=(agent_spec(),)))
+        await build_leases.finish_build(
+            pool, mine, BuildResult(status="succeeded", agents=(agent_spec(),))
+        )
         is None
     )
-    await build_logs.append(pool, mine, [Line(stage="s", level="info", output="late")])
-    await held_builds.release(pool, mine)
+    await build_leases.append_log(
+        pool, mine, [BuildLogLine(stage="s", level="info", output="late")]
+    )
+    await build_leases.release_builds(pool, mine)
     assert await builds.get(pool, held.id) == taken
-    assert await build_logs.logs(pool, held.id) == []
+    assert await build_leases.list_log(pool, held.id) == []
     assert await pool.fetchval("SELECT count(*) FROM workspace_agents") == 0
 
 
@@ -156,9 +161,9 @@ async def test_an_end_written_twice_is_written_once(pool: Pool) -> None:
     await plant(pool)
     held = await take(pool)
     assert held is not None
-    ended = Ended(status="succeeded", agents=(agent_spec(1), agent_spec(2, parent_id=None)))
-    done = await held_builds.finish(pool, hold(held), ended)
-    assert await held_builds.finish(pool, hold(held), ended) is None
+    ended = BuildResult(status="succeeded", agents=(agent_spec(1), agent_spec(2, parent_id=None)))
+    done = await build_leases.finish_build(pool, hold(held), ended)
+    assert await build_leases.finish_build(pool, hold(held), ended) is None
     assert await builds.get(pool, held.id) == done
     assert await pool.fetchval("SELECT count(*) FROM workspace_agents") == 2
 
@@ -167,7 +172,7 @@ async def test_a_failed_build_leaves_agents_and_deadline_of_the_one_before(pool:
     await plant(pool, ttl_s=60)
     await finish(pool)
     await builds.insert(pool, new_build(2))
-    await finish(pool, Ended(status="failed", error="no"))
+    await finish(pool, BuildResult(status="failed", error="no"))
     first = await builds.get(pool, build_id(1))
     assert first is not None
     assert first.deadline is not None
@@ -178,22 +183,22 @@ async def test_lines_come_back_in_order_and_from_where_one_was(pool: Pool) -> No
     await plant(pool)
     held = await take(pool)
     assert held is not None
-    lines = [Line(stage="seed", level="info", output=f"{n}\0") for n in range(50)]
-    await build_logs.append(pool, hold(held), lines[:30])
-    await build_logs.append(pool, hold(held), lines[30:])
-    page = await build_logs.logs(pool, held.id, most=40)
-    rest = await build_logs.logs(pool, held.id, after=page[-1].id)
+    lines = [BuildLogLine(stage="seed", level="info", output=f"{n}\0") for n in range(50)]
+    await build_leases.append_log(pool, hold(held), lines[:30])
+    await build_leases.append_log(pool, hold(held), lines[30:])
+    page = await build_leases.list_log(pool, held.id, most=40)
+    rest = await build_leases.list_log(pool, held.id, after=page[-1].id)
     assert [line.output for line in (*page, *rest)] == [f"{n}\ufffd" for n in range(50)]
 
 
 async def test_what_builds_of_long_ago_have_said_is_forgotten(pool: Pool) -> None:
     await plant(pool)
-    said = [Line(stage="s", level="info", output="hello")]
+    said = [BuildLogLine(stage="s", level="info", output="hello")]
     for number in range(1, 23):
         held = await take(pool)
         assert held is not None
-        await build_logs.append(pool, hold(held), said)
-        await held_builds.finish(pool, hold(held), OK)
+        await build_leases.append_log(pool, hold(held), said)
+        await build_leases.finish_build(pool, hold(held), OK)
         await builds.insert(pool, new_build(100 + number, after=number, transition="start"))
     count = "SELECT count(*) FROM workspace_build_logs"
     assert await pool.fetchval(count) == 20
@@ -207,11 +212,11 @@ async def test_what_nobody_takes_up_is_ended_with_a_reason(pool: Pool) -> None:
     await plant_template(pool)
     for number in (1, 2, 3):
         await workspaces.create(pool, new_workspace(number))
-    taken = await held_builds.take(pool, wanted(most=2))
+    taken = await build_leases.acquire_builds(pool, wanted(most=2))
     await builds.cancel(pool, taken[1].build.id)
-    assert await held_builds.reap(pool, after_s=100, error="nobody came") == []
+    assert await build_leases.reap_builds(pool, after_s=100, error="nobody came") == []
     await age_builds(pool, 101)
-    ended = await held_builds.reap(pool, after_s=100, error="nobody came")
+    ended = await build_leases.reap_builds(pool, after_s=100, error="nobody came")
     assert sorted((b.status, b.error) for b in ended) == [
         ("canceled", ""),
         ("failed", "nobody came"),
@@ -225,7 +230,7 @@ class Walk:
     def __init__(self, pool: Pool, seed: int) -> None:
         self._pool = pool
         self._random = random.Random(seed)
-        self._holds: list[Hold] = []
+        self._holds: list[BuildLease] = []
         self._next = 100
         self._stale: set[tuple[BuildId, int]] = set()
 
@@ -236,7 +241,7 @@ class Walk:
 
     async def ask(self) -> None:
         self._next += 1
-        seen = await workspaces.standing(self._pool, workspace_id(1))
+        seen = await workspaces.load_snapshot(self._pool, workspace_id(1))
         assert seen is not None
         assert seen.build is not None
         new = NewBuild(
@@ -254,44 +259,48 @@ class Walk:
     async def take(self) -> None:
         worker = self._random.choice((WORKER, OTHER_WORKER))
         mine = [h.id for h in self._holds if h.worker_id == worker]
-        for taken in await held_builds.take(self._pool, wanted(worker_id=worker, running=mine)):
+        for taken in await build_leases.acquire_builds(
+            self._pool, wanted(worker_id=worker, running=mine)
+        ):
             self._stale |= {(h.id, h.attempt) for h in self._holds if h.id == taken.build.id}
             self._holds.append(hold(taken.build))
 
     async def beat(self) -> None:
         for one in self._holds:
-            await held_builds.beat(self._pool, one.worker_id, [one])
+            await build_leases.renew_builds(self._pool, one.worker_id, [one])
 
     async def end(self) -> None:
         if not self._holds:
             return
         one = self._holds.pop(self._random.randrange(len(self._holds)))
-        outcomes = (OK, Ended(status="failed", error="x"), Ended(status="canceled"))
-        done = await held_builds.finish(self._pool, one, self._random.choice(outcomes))
+        outcomes = (OK, BuildResult(status="failed", error="x"), BuildResult(status="canceled"))
+        done = await build_leases.finish_build(self._pool, one, self._random.choice(outcomes))
         assert done is None or (one.id, one.attempt) not in self._stale, "a stale worker wrote"
 
     async def cancel(self) -> None:
-        latest = (await builds.of_workspace(self._pool, workspace_id(1)))[0]
+        latest = (await builds.list_builds(self._pool, workspace_id(1)))[0]
         await builds.cancel(self._pool, latest.id)
 
     async def leave(self) -> None:
         if self._holds:
-            await held_builds.release(self._pool, self._holds.pop())
+            await build_leases.release_builds(self._pool, self._holds.pop())
 
     async def wait(self) -> None:
         await age_builds(self._pool, self._random.choice((5, 31)))
 
     async def check(self) -> None:
-        rows = await builds.of_workspace(self._pool, workspace_id(1), most=1000)
+        rows = await builds.list_builds(self._pool, workspace_id(1), most=1000)
         assert [row.build_number for row in rows] == list(range(len(rows), 0, -1))
         assert all(not row.active for row in rows[1:])
 
     async def come_to_rest(self) -> None:
         """Whatever has happened: one worker and some time end it."""
         await age_builds(self._pool, 31)
-        for taken in await held_builds.take(self._pool, wanted(worker_id=WorkerId(UUID(int=0xEE)))):
-            assert await held_builds.finish(self._pool, hold(taken.build), OK) is not None
-        assert not (await builds.of_workspace(self._pool, workspace_id(1)))[0].active
+        for taken in await build_leases.acquire_builds(
+            self._pool, wanted(worker_id=WorkerId(UUID(int=0xEE)))
+        ):
+            assert await build_leases.finish_build(self._pool, hold(taken.build), OK) is not None
+        assert not (await builds.list_builds(self._pool, workspace_id(1)))[0].active
 
 
 @pytest.mark.promise("P2")

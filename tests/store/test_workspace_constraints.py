@@ -5,11 +5,11 @@ from typing import LiteralString
 
 import pytest
 
-from chatd.domain.chat import Fence
+from chatd.domain.chat.row import Fence
+from chatd.domain.chat.states import State
 from chatd.domain.errors import InvariantBroken
-from chatd.domain.states import State
-from chatd.store import bindings, held_builds
 from chatd.store.pool import Pool
+from chatd.store.workspace import bindings, build_leases
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed
 from tests.support.store import plant_in
@@ -142,9 +142,11 @@ async def test_an_impossible_workspace_build_or_agent_is_refused(pool: Pool) -> 
     fence = Fence.of(await plant_in(pool, Seed(state=State.R0, calls="local")))
     await plant_for(pool, CHAT, fence)
     await finish(pool)
-    await bindings.remember(pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1))
+    await bindings.save_bound_agent(
+        pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
+    )
     await plant(pool, 2)
-    await held_builds.take(pool, wanted())
+    await build_leases.acquire_builds(pool, wanted())
     await plant(pool, 3)
     for name, statement in IMPOSSIBLE:
         with pytest.raises(InvariantBroken, match=f'"{name}"'):

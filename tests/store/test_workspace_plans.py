@@ -2,8 +2,9 @@
 
 from uuid import UUID
 
-from chatd.store import agents, bindings, builds, held_builds, made_by, overdue, workspaces
-from chatd.store.conn import Session
+from chatd.store.chat import idempotency
+from chatd.store.conn import DatabaseSession
+from chatd.store.workspace import agents, bindings, build_leases, builds, workspaces
 from tests.support.factories import CHAT, WORKER
 from tests.support.plans import plan_of, rows_read
 from tests.support.store import session_to
@@ -29,7 +30,7 @@ AGENTS = """
 TABLES = {"workspaces", "workspace_builds", "workspace_agents", "chat_bindings"}
 
 
-async def big_yard(session: Session) -> None:
+async def big_yard(session: DatabaseSession) -> None:
     """Thousands of workspaces on many hosts, and one on ours whose first build waits."""
     await plant(session)
     for statement in (SPACES, BUILDS, AGENTS):
@@ -43,31 +44,31 @@ async def test_what_is_asked_all_the_time_reads_no_more_than_it_returns(dsn: str
         await big_yard(session)
         hosts, backends = f"{{{HOST}}}", "{fake}"
         take = (WORKER, hosts, backends, 30, 2, "{}", 15)
-        assert await rows_read(session, held_builds.TAKE, *take) <= 12
-        assert await rows_read(session, held_builds.REAP, 1800, "late", 100) <= 4
+        assert await rows_read(session, build_leases.TAKE, *take) <= 12
+        assert await rows_read(session, build_leases.REAP, 1800, "late", 100) <= 4
         assert await rows_read(session, agents.ON_HOST, hosts, 1000) <= 4
         page = (hosts, "fake", UUID(int=0), 100)
         assert await rows_read(session, workspaces.ON_HOST, *page) <= 6
-        assert await rows_read(session, workspaces.STANDING, workspace_id(1)) <= 4
-        assert await rows_read(session, overdue.FIND, 600, 50) <= 4
+        assert await rows_read(session, workspaces.GET_SNAPSHOT, workspace_id(1)) <= 4
+        assert await rows_read(session, builds.FIND, 600, 50) <= 4
         assert await rows_read(session, bindings.GET, CHAT) <= 4
         await session.execute("ROLLBACK")
 
 
 async def test_nothing_asked_of_one_workspace_or_host_scans_them_all(dsn: str) -> None:
     statements = {
-        "beat": held_builds.BEAT,
-        "finish": held_builds.FINISH.text,
+        "beat": build_leases.BEAT,
+        "finish": build_leases.FINISH.text,
         "insert": builds.INSERT.text,
-        "take": held_builds.TAKE,
+        "take": build_leases.TAKE,
         "used": workspaces.USED,
         "heard": agents.HEARD,
         "missed": agents.MISSED,
         "on host": agents.ON_HOST,
         "remember": bindings.REMEMBER,
-        "overdue": overdue.FIND,
-        "forget who asked for workspaces": made_by.FORGET_WORKSPACES,
-        "forget who asked for builds": made_by.FORGET_BUILDS,
+        "overdue": builds.FIND,
+        "forget who asked for workspaces": idempotency.FORGET_WORKSPACES,
+        "forget who asked for builds": idempotency.FORGET_BUILDS,
     }
     async with session_to(dsn) as session:
         await session.execute("BEGIN")

@@ -7,14 +7,22 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.chat import Fence
+from chatd.domain.chat.row import Fence
+from chatd.domain.chat.states import State
 from chatd.domain.errors import ChatdError, StaleFence
 from chatd.domain.ids import UserId
-from chatd.domain.states import State
-from chatd.domain.workspace import DemoSeed, Limits, Option, Parameter, TemplateId, TemplateSpec
-from chatd.domain.workspace_rules import bumped_deadline
-from chatd.store import bindings, builds, templates, workers, workspaces
+from chatd.domain.workspace.entities import (
+    DemoSeed,
+    Parameter,
+    ParameterOption,
+    ResourceLimits,
+    TemplateId,
+    TemplateSpec,
+)
+from chatd.domain.workspace.rules import bumped_deadline
+from chatd.store.chat import workers
 from chatd.store.pool import Pool
+from chatd.store.workspace import bindings, builds, templates, workspaces
 from tests.support.factories import CHAT, OTHER_WORKER, OWNER
 from tests.support.seeds import Seed
 from tests.support.store import plant_in
@@ -52,52 +60,64 @@ async def count(pool: Pool, table: str) -> int:
 
 async def test_a_template_comes_back_as_it_was_put(pool: Pool) -> None:
     spec = TemplateSpec(
-        seed=DemoSeed(), env={"A": "1"}, limits=Limits(processes=7), startup_script="echo hi"
+        seed=DemoSeed(),
+        env={"A": "1"},
+        limits=ResourceLimits(processes=7),
+        startup_script="echo hi",
     )
     parameters = (
         Parameter(name="repo", required=True, regex="^https:", description="where from"),
         Parameter(name="size", type="number", default="2", min=1, max=8.5),
-        Parameter(name="os", options=(Option(name="Debian", value="debian"),), mutable=False),
+        Parameter(
+            name="os", options=(ParameterOption(name="Debian", value="debian"),), mutable=False
+        ),
     )
-    put = templates.Put(
+    put = templates.TemplateUpsert(
         template=template(description="half \0 of it", default_ttl_s=60),
         version=version(spec=spec, readme="# Hi", parameters=parameters),
     )
-    stored = await templates.put(pool, put)
+    stored = await templates.upsert_template(pool, put)
     assert stored is not None
     assert (stored.description, stored.default_ttl_s) == ("half \ufffd of it", 60)
     assert await templates.get(pool, TEMPLATE) == stored
-    read = await templates.version(pool, VERSION)
+    read = await templates.get_version(pool, VERSION)
     assert read is not None
     assert (read.spec, read.parameters, read.readme) == (spec, parameters, "# Hi")
 
 
 async def test_all_replicas_put_the_same_template_at_once(pool: Pool) -> None:
-    put = templates.Put(template=template(), version=version())
-    await asyncio.gather(*(templates.put(pool, put) for _ in range(8)))
+    put = templates.TemplateUpsert(template=template(), version=version())
+    await asyncio.gather(*(templates.upsert_template(pool, put) for _ in range(8)))
     assert [stored.id for stored in await templates.list_all(pool)] == [TEMPLATE]
 
 
 async def test_a_name_that_somebody_else_has_taken_is_refused(pool: Pool) -> None:
     await plant_template(pool)
     other = template(id=TemplateId(UUID(int=0x99)), name="SCRATCH")
-    with pytest.raises(templates.NameTaken):
-        await templates.put(pool, templates.Put(template=other, version=version()))
+    with pytest.raises(templates.TemplateNameTaken):
+        await templates.upsert_template(
+            pool, templates.TemplateUpsert(template=other, version=version())
+        )
     assert len(await templates.list_all(pool)) == 1
 
 
 async def test_a_template_that_was_deleted_stays_deleted(pool: Pool) -> None:
     await plant_template(pool)
     await pool.execute("UPDATE templates SET deleted = true")
-    assert await templates.put(pool, templates.Put(template=template(), version=version())) is None
+    assert (
+        await templates.upsert_template(
+            pool, templates.TemplateUpsert(template=template(), version=version())
+        )
+        is None
+    )
     assert await templates.list_all(pool) == []
 
 
 async def test_templates_no_longer_in_the_file_are_retired_and_come_back(pool: Pool) -> None:
     await plant_template(pool, origin="settings")
-    await templates.retire(pool, "builtin", ())
+    await templates.deprecate_missing(pool, "builtin", ())
     assert not (await templates.list_all(pool))[0].deprecated
-    await templates.retire(pool, "settings", ())
+    await templates.deprecate_missing(pool, "settings", ())
     assert (await templates.list_all(pool))[0].deprecated
     assert not (await plant_template(pool, origin="settings")).deprecated
 
@@ -107,10 +127,10 @@ async def test_signals_count_own_and_others_use(pool: Pool) -> None:
     await workspaces.create(pool, new_workspace(2, owner_id=UUID(int=77)))
     await workspaces.create(pool, new_workspace(3))
     await pool.execute("UPDATE workspaces SET deleted = true WHERE id = $1", workspace_id(3))
-    signal = (await templates.signals(pool, OWNER))[TEMPLATE]
+    signal = (await templates.list_usage(pool, OWNER))[TEMPLATE]
     assert (signal.active, signal.deleted, signal.developers) == (1, 1, 2)
     await pool.execute("UPDATE workspaces SET last_used_at = now() - interval '61 days'")
-    assert await templates.signals(pool, OWNER) == {}
+    assert await templates.list_usage(pool, OWNER) == {}
 
 
 # Workspaces
@@ -122,12 +142,12 @@ async def test_a_workspace_comes_with_its_first_build(pool: Pool) -> None:
     assert (created.workspace.name, created.again) == ("work-1", False)
     assert created.build.status == "pending"
     assert (created.build.build_number, created.build.transition) == (1, "start")
-    seen = await workspaces.standing(pool, workspace_id(1))
+    seen = await workspaces.load_snapshot(pool, workspace_id(1))
     assert seen is not None
     assert (seen.workspace, seen.build, seen.agents) == (created.workspace, created.build, ())
-    [listed] = await workspaces.page(pool, OWNER, after=None, most=9)
+    [listed] = await workspaces.list_page(pool, OWNER, after=None, most=9)
     assert listed.workspace == created.workspace
-    assert await workspaces.standing(pool, workspace_id(9)) is None
+    assert await workspaces.load_snapshot(pool, workspace_id(9)) is None
 
 
 async def test_the_same_request_made_again_finds_what_it_made(pool: Pool) -> None:
@@ -154,7 +174,7 @@ async def test_a_crowd_with_one_key_makes_one_workspace(pool: Pool) -> None:
 
 async def test_two_names_that_differ_only_in_case_clash(pool: Pool) -> None:
     await plant(pool, 1, name="Work")
-    with pytest.raises(workspaces.NameTaken):
+    with pytest.raises(workspaces.WorkspaceNameTaken):
         await workspaces.create(pool, new_workspace(2, name="wORK", made_by=KEY))
     await workspaces.create(pool, new_workspace(3, name="work", owner_id=UUID(int=77)))
     assert await count(pool, "workspaces") == 2
@@ -205,8 +225,12 @@ async def test_a_chat_changes_its_workspace_only_from_the_one_that_was_seen(pool
     await workspaces.create(pool, new_workspace(2))
     assert await bindings.bind(pool, CHAT, seen=None, workspace_id=one, build_id=build_id(1))
     assert not await bindings.bind(pool, CHAT, seen=None, workspace_id=two)
-    assert await bindings.remember(pool, CHAT, one, build_id=build_id(1), agent_id=agent_id(1))
-    assert not await bindings.remember(pool, CHAT, two, build_id=build_id(2), agent_id=agent_id(2))
+    assert await bindings.save_bound_agent(
+        pool, CHAT, one, build_id=build_id(1), agent_id=agent_id(1)
+    )
+    assert not await bindings.save_bound_agent(
+        pool, CHAT, two, build_id=build_id(2), agent_id=agent_id(2)
+    )
     assert await bindings.bind(pool, CHAT, seen=one, workspace_id=two)
     bound = await bindings.get(pool, CHAT)
     assert bound is not None
@@ -225,7 +249,7 @@ async def test_another_owners_workspace_is_no_workspace_whatever_the_row_says(po
     bound = await bindings.get(pool, CHAT)
     assert bound is not None
     assert (bound.workspace_id, bound.build_id, bound.agent_id) == (None, None, None)
-    assert not await bindings.remember(
+    assert not await bindings.save_bound_agent(
         pool, CHAT, theirs, build_id=build_id(1), agent_id=agent_id(1)
     )
 
@@ -262,7 +286,7 @@ async def test_use_moves_the_deadline_as_the_rule_says(
         None if most_s is None else float(most_s),
     )
     before = await builds.get(pool, build_id(1))
-    await workspaces.used(pool, [workspace_id(1), workspace_id(9)])
+    await workspaces.record_activity(pool, [workspace_id(1), workspace_id(9)])
     after = await builds.get(pool, build_id(1))
     used = await workspaces.get(pool, workspace_id(1))
     assert before is not None
@@ -285,7 +309,7 @@ async def test_a_stopped_workspace_has_no_deadline_to_move(pool: Pool) -> None:
     await finish(pool)
     await builds.insert(pool, new_build(2))
     await finish(pool)
-    await workspaces.used(pool, [workspace_id(1)])
+    await workspaces.record_activity(pool, [workspace_id(1)])
     assert await pool.fetchval("SELECT count(*) FROM workspace_builds WHERE deadline > now()") == 0
 
 

@@ -10,13 +10,12 @@ from random import Random
 
 import pytest
 
-from chatd.domain.chat import Chat, Episode
-from chatd.domain.hint import Hint
+from chatd.domain.chat.row import Chat, Episode, Hint
 from chatd.domain.ids import ChatId
-from chatd.parts.episodes import Recorder
-from chatd.store import chats
-from chatd.store.transact import Applied
-from chatd.stream.frames import sse
+from chatd.parts.episodes import PartRecorder
+from chatd.store.chat import chats
+from chatd.store.chat.transactor import AppliedChange
+from chatd.stream.frames import encode_sse
 from tests.stream.conftest import House
 from tests.support.client_state import ClientState
 from tests.support.crowd import Crowd
@@ -43,17 +42,17 @@ class Life(Crowd):
         self.workers = [A, B]
         self.serving = house.here
         self.late: list[Hint] = []
-        self.recorders: dict[Episode, tuple[Recorder, list[str]]] = {}
+        self.recorders: dict[Episode, tuple[PartRecorder, list[str]]] = {}
 
     def _hear(self, row: Chat) -> None:
         super()._hear(row)
         if self.rng.random() < 0.6:
             self.late.append(Hint.of(row))
 
-    def _tell(self, applied: Applied) -> None:
+    def _tell(self, applied: AppliedChange) -> None:
         super()._tell(applied)
         if self.rng.random() < 0.8:
-            self.serving.feeds.told(applied)
+            self.serving.feeds.on_applied(applied)
 
     async def step(self) -> None:
         self.serving = self.rng.choice((self.house.here, self.house.there))
@@ -106,7 +105,7 @@ class Fickle(Client):
             async with self.connected(replica.feeds) as viewer:
                 patience = rng.choice((0, 1, 3, 10, 30, 100))
                 while patience > 0:
-                    for event, last_id in read_sse(sse(await viewer.next())):
+                    for event, last_id in read_sse(encode_sse(await viewer.next())):
                         self.apply(event, last_id)
                         if (patience := patience - 1) <= 0:
                             break

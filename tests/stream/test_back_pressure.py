@@ -5,8 +5,8 @@ import weakref
 
 import pytest
 
-from chatd.domain.events import VersionReached
-from chatd.stream.chain import Chain, Follower, Lagged
+from chatd.domain.chat.events import VersionReached
+from chatd.stream.fanout import Broadcast, Lagged, Subscription
 from tests.stream.conftest import House
 from tests.support.clock import FakeClock
 from tests.support.factories import draft, text
@@ -111,8 +111,8 @@ class Thing:
 
 
 async def test_what_everybody_has_passed_is_not_kept(clock: FakeClock) -> None:
-    chain: Chain[Thing] = Chain()
-    quick, stuck = Follower(chain, clock), Follower(chain, clock)
+    chain: Broadcast[Thing] = Broadcast()
+    quick, stuck = Subscription(chain, clock), Subscription(chain, clock)
     thing = Thing()
     kept = weakref.ref(thing)
     chain.append(thing, 2 * 1024 * 1024)

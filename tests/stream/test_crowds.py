@@ -6,11 +6,11 @@ from contextlib import AsyncExitStack
 import pytest
 
 from chatd.domain.errors import Unavailable
-from chatd.store import chats, front
+from chatd.store.chat import chats, updates
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from chatd.stream.feeds import Feeds, FeedsConfig
-from chatd.stream.sharing import Shared, SharedByVersion, Stuck
+from chatd.stream.fanout import SharedRead, SharedReadTimeout, VersionedSharedRead
+from chatd.stream.feed_registry import FeedRegistry, FeedRegistryConfig
 from tests.stream.conftest import House
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
@@ -47,7 +47,7 @@ class Reads:
 
 
 async def wants(
-    shared: Shared[int], group: asyncio.TaskGroup, many: int
+    shared: SharedRead[int], group: asyncio.TaskGroup, many: int
 ) -> list[asyncio.Task[int]]:
     before = shared.wanted
     tasks = [group.create_task(shared.get(30)) for _ in range(many)]
@@ -61,7 +61,7 @@ async def wants(
 
 async def test_those_who_come_while_a_read_is_under_way_share_the_next() -> None:
     reads = Reads()
-    shared = Shared(reads)
+    shared = SharedRead(reads)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         (first,) = await wants(shared, group, 1)
         await reads.under_way(1)
@@ -80,7 +80,7 @@ async def test_those_who_come_while_a_read_is_under_way_share_the_next() -> None
 
 async def test_if_the_one_who_reads_gives_up_the_next_one_reads() -> None:
     reads = Reads()
-    shared = Shared(reads)
+    shared = SharedRead(reads)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         (first,) = await wants(shared, group, 1)
         await reads.under_way(1)
@@ -93,7 +93,7 @@ async def test_if_the_one_who_reads_gives_up_the_next_one_reads() -> None:
 
 async def test_a_read_that_fails_fails_for_all_who_share_it_and_not_for_the_next() -> None:
     reads = Reads()
-    shared = Shared(reads)
+    shared = SharedRead(reads)
 
     async def refused() -> None:
         with pytest.raises(Unavailable):
@@ -121,11 +121,11 @@ async def test_a_read_that_fails_fails_for_all_who_share_it_and_not_for_the_next
 
 async def test_nobody_waits_longer_than_they_like_for_the_read_of_another() -> None:
     reads = Reads()
-    shared = Shared(reads)
+    shared = SharedRead(reads)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         (stuck,) = await wants(shared, group, 1)
         await reads.under_way(1)
-        with pytest.raises(Stuck):
+        with pytest.raises(SharedReadTimeout):
             await shared.get(0)
         assert shared.wanted == 1
         stuck.cancel()
@@ -138,7 +138,7 @@ async def test_those_who_give_up_on_a_read_share_another() -> None:
     async def read(_version: int) -> int:
         return await reads()
 
-    shared = SharedByVersion(read, patience_s=0.001)
+    shared = VersionedSharedRead(read, patience_s=0.001)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         stuck = group.create_task(shared.get(0))
         await reads.under_way(1)
@@ -171,7 +171,9 @@ async def test_a_crowd_leaves_room_for_those_who_write(
     many = [await house.here.create(number) for number in range(1, 9)]
     connect = ConnectConfig(dsn=dsn, lock_timeout_s=30, statement_timeout_s=30)
     small = Pool(PoolConfig(connect=connect, max_size=3))
-    feeds = Feeds(small, env_with(clock), house.there.live, FeedsConfig(joining=2))
+    feeds = FeedRegistry(
+        small, env_with(clock), house.there.live, FeedRegistryConfig(max_concurrent_joins=2)
+    )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(small.close)
         group = await stack.enter_async_context(asyncio.TaskGroup())
@@ -180,7 +182,7 @@ async def test_a_crowd_leaves_room_for_those_who_write(
             for chat in many:
                 group.create_task(Client(chat.id).see(feeds, at(1)))
             await eventually(lambda: somebody_waits(house.pool))
-            await front.alive(small)
+            await updates.alive(small)
             assert small.waiting == 0
 
 
@@ -188,8 +190,8 @@ async def test_whoever_waits_in_line_for_too_long_is_told_so(
     house: House, clock: FakeClock
 ) -> None:
     chat = await house.here.create()
-    config = FeedsConfig(joining=0, join_within_s=0.01)
-    feeds = Feeds(house.pool, env_with(clock), house.there.live, config)
+    config = FeedRegistryConfig(max_concurrent_joins=0, join_timeout_s=0.01)
+    feeds = FeedRegistry(house.pool, env_with(clock), house.there.live, config)
     with pytest.raises(Unavailable) as refused:
         await Client(chat.id).see(feeds, at(1))
     assert (refused.value.code, feeds.watched) == ("database_busy", 0)

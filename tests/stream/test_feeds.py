@@ -5,11 +5,11 @@ import asyncio
 import msgspec
 import pytest
 
+from chatd.domain.chat.events import MessageEvent, StatusEvent, VersionReached
 from chatd.domain.errors import NotFound
-from chatd.domain.events import MessageEvent, StatusEvent, VersionReached
-from chatd.store import chats, watched
-from chatd.store.transact import Applied
-from chatd.store.workers import acquire
+from chatd.store.chat import chats
+from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.workers import acquire
 from tests.stream.conftest import House
 from tests.support.clock import FakeClock
 from tests.support.factories import text
@@ -18,7 +18,7 @@ from tests.support.streaming import B, Client, at
 from tests.support.turns import finishes, lets_go, says, sends
 from tests.support.viewer import fresh
 
-SINCE, WHOLE, POLL = chats.SINCE, chats.WHOLE, watched.VERSIONS
+SINCE, WHOLE, POLL = chats.SINCE, chats.WHOLE, chats.VERSIONS
 
 
 def reads(sent: list[str]) -> list[str]:
@@ -91,7 +91,7 @@ async def test_a_row_that_a_batch_has_taken_can_be_told_too(house: House) -> Non
     async with client.connected(house.there.feeds) as viewer:
         house.sent_there.clear()
         (taken,) = await acquire(house.pool, B, roots=1, children=0)
-        house.there.feeds.told(Applied(chat=taken))
+        house.there.feeds.on_applied(AppliedChange(chat=taken))
         await client.watch(viewer, at(3))
         assert reads(house.sent_there) == []
     assert client.state == await fresh(house.pool, chat.id)
@@ -104,9 +104,9 @@ async def test_commits_that_are_told_out_of_order_are_all_there(house: House) ->
     async with client.connected(house.there.feeds) as viewer:
         second = await write(house.pool, says("second")(chat), 2)
         third = await write(house.pool, says("third")(second.chat), 3)
-        house.there.feeds.told(third)
-        house.there.feeds.told(second)
-        house.there.feeds.told(second)
+        house.there.feeds.on_applied(third)
+        house.there.feeds.on_applied(second)
+        house.there.feeds.on_applied(second)
         await client.watch(viewer, at(3))
     assert client.state == await fresh(house.pool, chat.id)
 
@@ -119,7 +119,7 @@ async def test_a_write_that_cannot_be_told_as_it_is_does_not_harm_the_writer(hou
         second = await write(house.pool, says("fine")(chat), 2)
         (row,) = second.messages
         broken = msgspec.structs.replace(row, content=(text("\ud83d"),))
-        house.here.feeds.told(msgspec.structs.replace(second, messages=(broken,)))
+        house.here.feeds.on_applied(msgspec.structs.replace(second, messages=(broken,)))
         await client.watch(viewer, at(2))
     assert client.state == await fresh(house.pool, chat.id)
 
@@ -157,14 +157,14 @@ async def test_viewers_that_come_from_different_versions_end_up_alike(house: Hou
 
 async def test_a_chat_that_is_not_there_is_refused_before_anything_is_sent(house: House) -> None:
     with pytest.raises(NotFound):
-        async with house.here.feeds.view(chat_id(77), None):
+        async with house.here.feeds.open_viewer(chat_id(77), None):
             raise AssertionError
     assert house.here.feeds.watched == 0
 
 
 async def test_a_chat_that_goes_away_ends_its_streams(house: House, clock: FakeClock) -> None:
     chat = await house.here.create()
-    async with house.here.feeds.view(chat.id, None) as viewer:
+    async with house.here.feeds.open_viewer(chat.id, None) as viewer:
         await viewer.next()
         await house.pool.execute("DELETE FROM chats")
         await clock.pass_over("feeds_poll")
@@ -175,8 +175,8 @@ async def test_a_chat_that_goes_away_ends_its_streams(house: House, clock: FakeC
 
 async def test_a_feed_goes_with_its_last_viewer(house: House) -> None:
     chat = await house.here.create()
-    async with house.there.feeds.view(chat.id, None):
-        async with house.there.feeds.view(chat.id, None):
+    async with house.there.feeds.open_viewer(chat.id, None):
+        async with house.there.feeds.open_viewer(chat.id, None):
             assert house.there.feeds.watched == 1
         assert house.there.feeds.watched == 1
         assert house.there.tail.find(chat.id) is not None
@@ -237,7 +237,7 @@ async def test_after_deafness_all_are_looked_at_in_one_statement(
         await clock.asleep_on("feeds_poll")
         house.sent_there.clear()
         await house.here.do(chat, finishes("unheard"))
-        house.there.feeds.everything_is_dirty()
+        house.there.feeds.mark_all_dirty()
         await clients[0].watch(viewer, at(2))
         assert reads(house.sent_there) == ["poll", "since"]
 

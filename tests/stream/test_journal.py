@@ -9,16 +9,14 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.domain.chat import Chat, Episode
-from chatd.domain.hint import Hint
+from chatd.domain.answer.partial import LivePart
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.row import Chat, Episode, Hint
 from chatd.domain.ids import ChatId
-from chatd.domain.partial import LivePart
-from chatd.domain.parts import Text
-from chatd.parts.episodes import Episodes
-from chatd.parts.replay import read_episode
-from chatd.parts.tail import Tail
-from chatd.parts.writer import TAILED, JournalWriter, WriterConfig
-from chatd.store import journal
+from chatd.parts.episodes import EpisodeRegistry
+from chatd.parts.journal_tail import JournalTail, read_episode
+from chatd.parts.journal_writer import TAILED_HINT_KIND, JournalWriter, JournalWriterConfig
+from chatd.store.chat import journal
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.clock import FakeClock
@@ -69,7 +67,7 @@ async def rows(pool: Pool, count: int) -> list[tuple[int, int, int]]:
 async def test_all_episodes_of_a_replica_go_in_one_statement(dsn: str, clock: FakeClock) -> None:
     async with counting_pool(dsn) as (pool, sent):
         writer = JournalWriter(pool, env_with(clock))
-        episodes = Episodes(clock, writer)
+        episodes = EpisodeRegistry(clock, writer)
         async with running(writer, episodes):
             recorders = [episodes.open(Episode.of(running_chat(n))) for n in (1, 2, 3)]
             for recorder in recorders:
@@ -91,16 +89,16 @@ async def test_it_is_written_promptly_only_while_somebody_tails(
     episode = Episode.of(running_chat())
 
     async def pause_after(seq: int) -> float:
-        writer.note(episode, seq, [b"{}"], closed=False)
+        writer.enqueue(episode, seq, [b"{}"], closed=False)
         return await clock.pass_over("journal_flush")
 
     async with running(writer):
         assert await pause_after(1) == pytest.approx(0.1)
-        writer.hinted(Hint.of(chat(worker_id=None), TAILED))
-        writer.hinted(Hint.of(running_chat()))
+        writer.on_hint(Hint.of(chat(worker_id=None), TAILED_HINT_KIND))
+        writer.on_hint(Hint.of(running_chat()))
         assert await pause_after(2) == pytest.approx(0.1), "neither was about us being tailed"
-        writer.hinted(Hint.of(running_chat(), TAILED))
-        writer.note(episode, 3, [b"{}"], closed=False)
+        writer.on_hint(Hint.of(running_chat(), TAILED_HINT_KIND))
+        writer.enqueue(episode, 3, [b"{}"], closed=False)
         assert await clock.pass_over("journal_flush") == pytest.approx(0.025)
         clock.advance(25)
         assert await pause_after(4) == pytest.approx(0.1)
@@ -111,14 +109,14 @@ async def test_the_first_part_of_a_step_does_not_wait_for_the_others(
 ) -> None:
     writer = JournalWriter(pool, env_with(clock), WORKER)
     async with running(writer):
-        writer.note(Episode.of(running_chat(1)), 1, [b"{}"], closed=False)
+        writer.enqueue(Episode.of(running_chat(1)), 1, [b"{}"], closed=False)
         await clock.asleep_on("journal_flush")
-        writer.hinted(Hint.of(running_chat(), TAILED))
-        writer.note(Episode.of(running_chat(1)), 2, [b"{}"], closed=False)
+        writer.on_hint(Hint.of(running_chat(), TAILED_HINT_KIND))
+        writer.enqueue(Episode.of(running_chat(1)), 2, [b"{}"], closed=False)
         assert await rows(pool, 2) == [(1, 1, 1), (1, 2, 2)], "somebody has begun to tail"
         await clock.asleep_on("journal_flush")
-        writer.note(Episode.of(running_chat(1)), 3, [b"{}"], closed=False)
-        writer.note(Episode.of(running_chat(2)), 1, [b"{}"], closed=False)
+        writer.enqueue(Episode.of(running_chat(1)), 3, [b"{}"], closed=False)
+        writer.enqueue(Episode.of(running_chat(2)), 1, [b"{}"], closed=False)
         assert await rows(pool, 4) == [(1, 1, 1), (1, 2, 2), (1, 3, 3), (2, 1, 1)]
 
 
@@ -130,14 +128,14 @@ async def test_what_the_database_does_not_take_is_written_later_without_a_hole(
     writer = JournalWriter(link, env_with(clock, emitted), draw=lambda: 1.0)
     episode = Episode.of(running_chat())
     async with running(writer):
-        writer.note(episode, 1, [b"{}"], closed=False)
+        writer.enqueue(episode, 1, [b"{}"], closed=False)
         await rows(pool, 1)
         proxy.refuse(new=True)
         proxy.cut()
         await clock.pass_over("journal_flush")
-        writer.note(episode, 2, [b"{}", b"{}"], closed=False)
+        writer.enqueue(episode, 2, [b"{}", b"{}"], closed=False)
         await clock.asleep_on("journal_retry")
-        writer.note(episode, 4, [b"{}"], closed=True)
+        writer.enqueue(episode, 4, [b"{}"], closed=True)
         proxy.refuse(new=False)
         await clock.pass_over("journal_retry")
         await clock.pass_over("journal_flush")
@@ -150,16 +148,16 @@ async def test_when_too_much_is_pending_new_parts_are_dropped_and_no_hole_is_wri
     pool: Pool, clock: FakeClock
 ) -> None:
     """An episode is given up from the first part that was dropped; the next one is not."""
-    config = WriterConfig(max_pending_bytes=10)
+    config = JournalWriterConfig(max_pending_bytes=10)
     writer = JournalWriter(pool, env_with(clock), None, config)
     episode, other = Episode.of(running_chat(1)), Episode.of(running_chat(2))
-    writer.note(episode, 1, [b"0123456789"], closed=False)
-    writer.note(episode, 2, [b"dropped"], closed=False)
+    writer.enqueue(episode, 1, [b"0123456789"], closed=False)
+    writer.enqueue(episode, 2, [b"dropped"], closed=False)
     async with running(writer):
         await clock.asleep_on("journal_flush")
-        writer.note(episode, 3, [b"after the hole"], closed=False)
-        writer.note(other, 1, [b"fine"], closed=True)
-        writer.note(episode, 4, [], closed=True)
+        writer.enqueue(episode, 3, [b"after the hole"], closed=False)
+        writer.enqueue(other, 1, [b"fine"], closed=True)
+        writer.enqueue(episode, 4, [], closed=True)
         await clock.pass_over("journal_flush")
         assert await rows(pool, 2) == [(1, 1, 1), (2, 1, 1)]
     assert writer.dropped == 2
@@ -167,9 +165,9 @@ async def test_when_too_much_is_pending_new_parts_are_dropped_and_no_hole_is_wri
 
 async def test_much_is_written_in_several_statements(dsn: str, clock: FakeClock) -> None:
     async with counting_pool(dsn) as (pool, sent):
-        writer = JournalWriter(pool, env_with(clock), None, WriterConfig(batch_bytes=100))
+        writer = JournalWriter(pool, env_with(clock), None, JournalWriterConfig(batch_bytes=100))
         for number in range(1, 6):
-            writer.note(Episode.of(running_chat(number)), 1, [b"x" * 60], closed=False)
+            writer.enqueue(Episode.of(running_chat(number)), 1, [b"x" * 60], closed=False)
         async with running(writer):
             await rows(pool, 5)
         assert sent.count(journal.APPEND) == 3
@@ -192,9 +190,9 @@ async def test_the_oldest_journal_is_emptied_from_time_to_time(
 # Tailing
 
 
-def tail_on(pool: Pool, clock: FakeClock) -> tuple[Tail, list[Hint]]:
+def tail_on(pool: Pool, clock: FakeClock) -> tuple[JournalTail, list[Hint]]:
     said: list[Hint] = []
-    return Tail(pool, env_with(clock), said.append, draw=lambda: 1.0), said
+    return JournalTail(pool, env_with(clock), said.append, draw=lambda: 1.0), said
 
 
 def ignore() -> None:
@@ -237,8 +235,8 @@ async def test_nothing_is_asked_while_nothing_is_followed(dsn: str, clock: FakeC
         assert sent == [journal.APPEND]
 
 
-def flush(first: int, last: int, parts: bytes, **columns: object) -> journal.Flush:
-    row = journal.Flush(
+def flush(first: int, last: int, parts: bytes, **columns: object) -> journal.JournalEntry:
+    row = journal.JournalEntry(
         episode=Episode.of(running_chat()), first_seq=first, last_seq=last, parts=parts
     )
     return msgspec.structs.replace(row, **columns)
@@ -268,11 +266,11 @@ async def test_whoever_runs_the_chat_is_told_that_it_is_tailed_now_and_then(
     async with running(tail):
         await clock.pass_over("tail")
         await clock.asleep_on("tail")
-        assert said == [Hint.of(running_chat(1), TAILED)]
+        assert said == [Hint.of(running_chat(1), TAILED_HINT_KIND)]
         clock.advance(10)
         await clock.pass_over("tail")
         await clock.asleep_on("tail")
-        assert said == [Hint.of(running_chat(1), TAILED)] * 2
+        assert said == [Hint.of(running_chat(1), TAILED_HINT_KIND)] * 2
 
 
 async def test_an_answer_about_an_episode_that_is_over_is_not_taken_for_the_next(
@@ -321,7 +319,7 @@ async def test_a_database_that_is_away_makes_previews_late_and_no_more(
 @pytest.mark.promise("P4")
 async def test_what_a_dead_worker_had_shown_can_be_read_back(pool: Pool, clock: FakeClock) -> None:
     writer = JournalWriter(pool, env_with(clock))
-    episodes = Episodes(clock, writer)
+    episodes = EpisodeRegistry(clock, writer)
     episode = Episode.of(running_chat())
     async with running(writer, episodes):
         recorder = episodes.open(episode)
@@ -333,8 +331,8 @@ async def test_what_a_dead_worker_had_shown_can_be_read_back(pool: Pool, clock: 
         await rows(pool, 2)
     await pool.execute("INSERT INTO chat_journal SELECT * FROM chat_journal")
     assert await read_episode(pool, episode) == (
-        LivePart(role="assistant", part=Text(text="Once")),
-        LivePart(role="assistant", part=Text(text=" upon")),
+        LivePart(role="assistant", part=TextPart(text="Once")),
+        LivePart(role="assistant", part=TextPart(text=" upon")),
     )
     assert await read_episode(pool, Episode.of(running_chat(attempt=2))) == ()
 
@@ -353,7 +351,7 @@ async def test_nothing_is_read_back_past_a_hole_nor_of_unknown_kinds(pool: Pool)
         pool, [flush(1, 2, known + b"\n" + unknown), flush(3, 3, known), flush(5, 5, known)]
     )
     found = await read_episode(pool, Episode.of(running_chat()))
-    assert found == (LivePart(role="assistant", part=Text(text="a")),) * 2
+    assert found == (LivePart(role="assistant", part=TextPart(text="a")),) * 2
 
 
 async def test_a_long_episode_is_read_back_whole(pool: Pool) -> None:

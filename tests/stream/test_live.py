@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from chatd.domain.chat import Episode
-from chatd.domain.events import MessagePart, PreviewReset
-from chatd.parts.tape import TRUNCATED
-from chatd.store import chats, journal
+from chatd.domain.chat.events import MessagePart, PreviewReset
+from chatd.domain.chat.row import Episode
+from chatd.parts.episode_buffer import PREVIEW_TRUNCATED_PART
+from chatd.store.chat import chats, journal
 from tests.stream.conftest import House
 from tests.support.clock import FakeClock
 from tests.support.factories import text
@@ -206,7 +206,7 @@ async def test_a_preview_that_is_too_long_ends_with_a_mark_everywhere(live_house
         recorder.add("assistant", [text("x" * 100_000)])
     recorder.close()
     near, far = Client(chat.id), Client(chat.id)
-    seen_mark = shows("x" * 1_000_000 + TRUNCATED.text)
+    seen_mark = shows("x" * 1_000_000 + PREVIEW_TRUNCATED_PART.text)
     await near.see(house.here.feeds, seen_mark)
     await far.see(house.there.feeds, seen_mark)
 
@@ -221,7 +221,7 @@ async def test_after_a_hole_the_preview_stops_and_the_message_comes_all_the_same
     async with far.connected(house.there.feeds) as viewer:
         recorder.add("assistant", [text("seen")])
         await far.watch(viewer, shows("seen"))
-        lost = journal.Flush(episode=Episode.of(chat), first_seq=3, last_seq=3, parts=b"{}")
+        lost = journal.JournalEntry(episode=Episode.of(chat), first_seq=3, last_seq=3, parts=b"{}")
         await journal.append(house.pool, [lost])
         async with asyncio.timeout(30):
             while (followed := house.there.tail.find(chat.id)) and not followed.broken:

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from chatd.domain.chat import Chat
-from chatd.domain.events import HistoryReset, MessageEvent
-from chatd.store import chats
-from chatd.store.conn import Session
+from chatd.domain.chat.events import HistoryReset, MessageEvent
+from chatd.domain.chat.row import Chat
+from chatd.store.chat import chats
+from chatd.store.conn import DatabaseSession
 from chatd.stream.frames import Frame
 from tests.stream.conftest import House
 from tests.support.clock import FakeClock
@@ -29,7 +29,7 @@ TABLES = ("chats", "chat_messages")
 class StandBy:
     """Has the rows as they were when it last heard of them."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: DatabaseSession) -> None:
         self._session = session
 
     async def hear(self) -> None:

@@ -10,12 +10,11 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from chatd.domain.chat import Chat
-from chatd.domain.events import MessageEvent, StatusEvent
-from chatd.domain.hint import Hint
-from chatd.store import chats
+from chatd.domain.chat.events import MessageEvent, StatusEvent
+from chatd.domain.chat.row import Chat, Hint
+from chatd.store.chat import chats
+from chatd.store.chat.transactor import AppliedChange
 from chatd.store.pool import Pool
-from chatd.store.transact import Applied
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT
@@ -43,10 +42,10 @@ class Slow:
         self.chat = await open_chat(self.pool, CHAT.int, free=A)
         # So that there is a session to hold back, on which nothing has to be prepared first.
         for version in (0, 1):
-            await chats.since(self.replica.pool, CHAT, version)
+            await chats.load_changes_since(self.replica.pool, CHAT, version)
         self.sent.clear()
 
-    async def change(self, decide: Decision) -> Applied:
+    async def change(self, decide: Decision) -> AppliedChange:
         """Written by somebody else; the replica is told or not, as the test likes."""
         assert self.chat is not None
         self._changes += 1
@@ -88,7 +87,7 @@ async def test_what_comes_while_the_first_viewer_joins_is_looked_for(slow: Slow)
     async with asyncio.TaskGroup() as group:
         group.create_task(client.see(slow.replica.feeds, at(2)))
         await slow.answer_is_held_back()
-        slow.replica.feeds.told(await slow.change(finishes("meanwhile")))
+        slow.replica.feeds.on_applied(await slow.change(finishes("meanwhile")))
         slow.proxy.resume()
     assert client.state == await fresh(slow.pool, CHAT)
 
@@ -100,8 +99,8 @@ async def test_what_comes_while_another_viewer_joins_follows_its_snapshot(slow: 
         async with asyncio.TaskGroup() as group:
             group.create_task(second.see(slow.replica.feeds, at(3)))
             await slow.answer_is_held_back()
-            slow.replica.feeds.told(await slow.change(says("two")))
-            slow.replica.feeds.told(await slow.change(finishes("three")))
+            slow.replica.feeds.on_applied(await slow.change(says("two")))
+            slow.replica.feeds.on_applied(await slow.change(finishes("three")))
             slow.proxy.resume()
         await first.watch(viewer, at(3))
     assert slow.reads == 2, "one for each who joined"
@@ -115,13 +114,13 @@ async def test_a_read_that_our_own_commits_have_overtaken_tells_nothing(slow: Sl
         await client.watch(viewer, at(1))
         slow.hold()
         two = await slow.change(says("two"))
-        slow.replica.feeds.hinted(Hint.of(two.chat))
+        slow.replica.feeds.on_hint(Hint.of(two.chat))
         await slow.answer_is_held_back()
-        slow.replica.feeds.told(two)
-        slow.replica.feeds.told(await slow.change(says("three")))
+        slow.replica.feeds.on_applied(two)
+        slow.replica.feeds.on_applied(await slow.change(says("three")))
         await client.watch(viewer, at(3))
         slow.proxy.resume()
-        slow.replica.feeds.hinted(Hint.of((await slow.change(finishes("four"))).chat))
+        slow.replica.feeds.on_hint(Hint.of((await slow.change(finishes("four"))).chat))
         await client.watch(viewer, at(4))
     assert messages_in(client) == [1, 2, 3, 4]
     assert client.state == await fresh(slow.pool, CHAT)
@@ -134,9 +133,9 @@ async def test_a_read_that_began_before_our_own_commit_may_still_bring_more(slow
         two = await slow.change(says("two"))
         await slow.change(sends("queued"))
         slow.hold()
-        slow.replica.feeds.hinted(Hint.of(two.chat))
+        slow.replica.feeds.on_hint(Hint.of(two.chat))
         await slow.answer_is_held_back()
-        slow.replica.feeds.told(two)
+        slow.replica.feeds.on_applied(two)
         slow.proxy.resume()
         await client.watch(viewer, at(3))
     assert messages_in(client) == [1, 2]
@@ -150,12 +149,12 @@ async def test_a_flood_of_hints_is_one_read_in_flight_and_one_behind_it(slow: Sl
         await client.watch(viewer, at(1))
         slow.sent.clear()
         slow.hold()
-        slow.replica.feeds.hinted(Hint.of((await slow.change(says("first"))).chat))
+        slow.replica.feeds.on_hint(Hint.of((await slow.change(says("first"))).chat))
         await slow.answer_is_held_back()
         for number in range(30):
             hint = Hint.of((await slow.change(says(f"{number}"))).chat)
             for _ in range(10):
-                slow.replica.feeds.hinted(hint)
+                slow.replica.feeds.on_hint(hint)
         slow.proxy.resume()
         await client.watch(viewer, at(32))
         assert slow.reads == 2
@@ -169,12 +168,12 @@ async def test_a_hint_that_the_read_under_way_has_answered_causes_no_other(slow:
         slow.sent.clear()
         two, three = await slow.change(says("two")), await slow.change(says("three"))
         slow.hold()
-        slow.replica.feeds.hinted(Hint.of(two.chat))
+        slow.replica.feeds.on_hint(Hint.of(two.chat))
         await slow.answer_is_held_back()
-        slow.replica.feeds.hinted(Hint.of(three.chat))
+        slow.replica.feeds.on_hint(Hint.of(three.chat))
         slow.proxy.resume()
         await client.watch(viewer, at(3))
-        slow.replica.feeds.hinted(Hint.of((await slow.change(says("four"))).chat))
+        slow.replica.feeds.on_hint(Hint.of((await slow.change(says("four"))).chat))
         await client.watch(viewer, at(4))
         assert slow.reads == 2
 
@@ -194,7 +193,7 @@ async def test_one_that_came_in_between_two_versions_of_a_group_is_not_misled(
             await slow.answer_is_held_back()
             await slow.change(ends_stopped("so far"))
             last = await slow.change(sends("go on", free=A))
-            slow.replica.feeds.hinted(Hint.of(last.chat))
+            slow.replica.feeds.on_hint(Hint.of(last.chat))
             await first.watch(viewer, at(4))
             slow.proxy.resume()
         assert stopped.chat.public_status == "interrupting"
@@ -217,7 +216,7 @@ async def test_a_viewer_ahead_of_its_feed_is_told_nothing_twice(slow: Slow) -> N
         async with third.connected(slow.replica.feeds) as ahead:
             await third.watch(ahead, at(2))
             await first.watch(one, at(2))
-            slow.replica.feeds.told(await slow.change(finishes("done")))
+            slow.replica.feeds.on_applied(await slow.change(finishes("done")))
             await third.watch(ahead, at(3))
         await second.watch(two, at(3))
     assert messages_in(third) == [1, 2, 3]
@@ -247,7 +246,7 @@ async def test_a_read_under_way_when_the_last_viewer_leaves_follows_nothing(slow
     async with client.connected(replica.feeds) as viewer:
         await client.watch(viewer, at(1))
         slow.hold()
-        replica.feeds.hinted(Hint.of((await slow.change(says("two"))).chat))
+        replica.feeds.on_hint(Hint.of((await slow.change(says("two"))).chat))
         await slow.answer_is_held_back()
     assert replica.tail.find(CHAT) is None
     async with AsyncExitStack() as others:
@@ -265,7 +264,7 @@ async def test_a_database_that_is_away_is_waited_for(slow: Slow, clock: FakeCloc
         await client.watch(viewer, at(1))
         slow.proxy.refuse(new=True)
         slow.proxy.cut()
-        slow.replica.feeds.hinted(Hint.of((await slow.change(finishes("meanwhile"))).chat))
+        slow.replica.feeds.on_hint(Hint.of((await slow.change(finishes("meanwhile"))).chat))
         await clock.asleep_on("feed_retry")
         slow.proxy.refuse(new=False)
         await clock.pass_over("feed_retry")

@@ -6,13 +6,13 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.domain.hint import Hint
+from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady, PublicChat, public_chat
+from chatd.domain.chat.row import Hint
+from chatd.domain.chat.user_transitions import archive
 from chatd.domain.ids import UserId
-from chatd.domain.public_chat import PublicChat, WatchEvent, WatchReady, public_chat
-from chatd.domain.user_moves import archive
-from chatd.store import chats
-from chatd.stream.chain import Lagged
-from chatd.stream.watch import Watcher
+from chatd.store.chat import chats
+from chatd.stream.chat_list import ChatListSubscription
+from chatd.stream.fanout import Lagged
 from tests.stream.conftest import House
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
@@ -22,24 +22,24 @@ from tests.support.turns import finishes, says, sends
 
 SOMEBODY_ELSE = UserId(UUID(int=77))
 
-_EVENT = msgspec.json.Decoder(WatchEvent | WatchReady)
+_EVENT = msgspec.json.Decoder(ChatListEvent | ChatListReady)
 
 
-async def told(watcher: Watcher) -> WatchEvent | WatchReady:
+async def told(watcher: ChatListSubscription) -> ChatListEvent | ChatListReady:
     async with asyncio.timeout(30):
         (event,) = (await watcher.next()).events
     return _EVENT.decode(event)
 
 
-async def change(watcher: Watcher) -> tuple[str, PublicChat]:
+async def change(watcher: ChatListSubscription) -> tuple[str, PublicChat]:
     event = await told(watcher)
-    assert isinstance(event, WatchEvent)
+    assert isinstance(event, ChatListEvent)
     return event.kind, event.chat
 
 
 async def test_a_watch_begins_by_saying_that_it_is_ready(house: House) -> None:
     with house.here.watches.watch(OWNER) as watcher:
-        assert await told(watcher) == WatchReady()
+        assert await told(watcher) == ChatListReady()
 
 
 async def test_writes_here_are_told_without_a_query(house: House) -> None:
@@ -75,7 +75,7 @@ async def test_a_new_title_is_told_though_no_version_changes(house: House) -> No
         await told(far)
         retitled = await chats.set_title(house.pool, chat.id, was=chat.title, now="A better one")
         assert retitled is not None
-        house.here.watches.changed(retitled, "title")
+        house.here.watches.on_metadata_changed(retitled, "title")
         house.network.publish(Hint.of(retitled, "title"))
         assert await change(near) == ("title", public_chat(retitled))
         assert await change(far) == ("title", public_chat(retitled))
@@ -86,10 +86,10 @@ async def test_what_changes_beside_the_row_is_told_here_and_there(house: House) 
     with house.here.watches.watch(OWNER) as near, house.there.watches.watch(OWNER) as far:
         for watcher, watches in ((near, house.here.watches), (far, house.there.watches)):
             await told(watcher)
-            watches.changed(chat)
+            watches.on_metadata_changed(chat)
             await change(watcher)
-        house.here.watches.changed(chat)
-        house.here.watches.changed(chat, "workspace")
+        house.here.watches.on_metadata_changed(chat)
+        house.here.watches.on_metadata_changed(chat, "workspace")
         house.network.publish(Hint.of(chat, "workspace"))
         assert await change(near) == ("changed", public_chat(chat))
         assert await change(far) == ("changed", public_chat(chat))
@@ -136,7 +136,7 @@ async def test_after_deafness_the_client_is_asked_to_list_again(house: House) ->
     with house.here.watches.watch(OWNER) as watcher:
         await told(watcher)
         house.here.deaf_for_a_while()
-        assert await told(watcher) == WatchReady()
+        assert await told(watcher) == ChatListReady()
 
 
 async def test_nothing_is_asked_while_nobody_watches(house: House, clock: FakeClock) -> None:
@@ -170,7 +170,7 @@ async def test_a_row_that_cannot_be_read_stops_nobody(house: House, clock: FakeC
     with house.there.watches.watch(OWNER) as watcher:
         await told(watcher)
         await house.pool.execute("UPDATE chats SET retry_state = '[]' WHERE id = $1", bad.id)
-        house.there.watches.hinted(Hint.of(msgspec.structs.replace(bad, snapshot_version=2)))
+        house.there.watches.on_hint(Hint.of(msgspec.structs.replace(bad, snapshot_version=2)))
         await clock.pass_over("watch_poll")
 
         async def complained() -> bool:

@@ -11,8 +11,8 @@ from uuid import UUID
 import msgspec
 
 from chatd.domain.ids import WorkerId
+from chatd.store.chat.workers import acquire
 from chatd.store.conn import ConnectConfig, connect
-from chatd.store.workers import acquire
 
 
 async def main(dsn: str, worker_id: WorkerId) -> None:

@@ -12,19 +12,19 @@ import msgspec
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkerId, WorkspaceId
 from chatd.domain.ports import Clock
-from chatd.domain.workspace import (
+from chatd.domain.workspace.entities import (
     AgentRow,
     AgentSpec,
+    BackendState,
     Build,
     BuildId,
     Endpoint,
-    Observed,
-    Problem,
+    FieldProblem,
     TemplateSpec,
     Workspace,
 )
-from chatd.store import builds
 from chatd.store.conn import Conn, Row
+from chatd.store.workspace import builds
 from chatd.workspaces.backend import BuildCancelled, BuildContext
 from chatd.workspaces.builder import Builder, BuilderConfig
 from tests.support.eventually import eventually
@@ -57,11 +57,13 @@ class FakeBackend:
         self.fails: Exception | None = None
         self.deaf = False
         self.heeds_cancel = False
-        self.observed: dict[WorkspaceId, Observed] = {}
+        self.observed: dict[WorkspaceId, BackendState] = {}
         self.removed: list[WorkspaceId] = []
         self.says: list[str] = []
 
-    async def validate(self, spec: TemplateSpec, params: Mapping[str, str]) -> Sequence[Problem]:
+    async def validate(
+        self, spec: TemplateSpec, params: Mapping[str, str]
+    ) -> Sequence[FieldProblem]:
         return ()
 
     async def start(self, context: BuildContext) -> Sequence[AgentSpec]:
@@ -87,9 +89,9 @@ class FakeBackend:
     async def delete(self, context: BuildContext) -> None:
         await self.stop(context)
 
-    async def inspect(self, workspace: Workspace) -> Observed:
+    async def inspect(self, workspace: Workspace) -> BackendState:
         found = "running" if workspace.id in self.sandboxes else "stopped"
-        return self.observed.get(workspace.id, Observed(state=found))
+        return self.observed.get(workspace.id, BackendState(state=found))
 
     async def endpoints(self, workspace: Workspace, agent: AgentRow) -> Sequence[Endpoint]:
         return ()

@@ -11,21 +11,23 @@ from itertools import product
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chatd.domain.chat.states import ARCHIVED_STATES, BUSY_STATES, Actor, State, Transition
 from chatd.domain.errors import ChatBusy, ChatdError, NotFound, StaleFence, TransitionNotAllowed
 from chatd.domain.ids import WorkerId
-from chatd.domain.states import ARCHIVED, BUSY, Actor, Move, State
 from tests.support.factories import OTHER_WORKER
 from tests.support.seeds import OpenCalls, Seed
 
-_NEED_OWNER = frozenset({Move.RELEASE, Move.REAP, Move.FINISH_INTERRUPT})
-_STOPPING = frozenset({Move.INTERRUPT, Move.SEND_INTERRUPT, Move.PROMOTE_QUEUED})
-_NAME_AN_ITEM = frozenset({Move.EDIT_QUEUED, Move.MOVE_QUEUED, Move.PROMOTE_QUEUED})
+_NEED_OWNER = frozenset({Transition.RELEASE, Transition.REAP, Transition.FINISH_INTERRUPT})
+_STOPPING = frozenset({Transition.INTERRUPT, Transition.SEND_INTERRUPT, Transition.PROMOTE_QUEUED})
+_NAME_AN_ITEM = frozenset(
+    {Transition.EDIT_QUEUED, Transition.MOVE_QUEUED, Transition.PROMOTE_QUEUED}
+)
 
 
 class Case(Struct, frozen=True, kw_only=True):
     """`free`: this replica has a slot. `keep_owner`: the worker goes on with the next step."""
 
-    move: Move
+    move: Transition
     seed: Seed
     free: bool = True
     keep_owner: bool = True
@@ -35,12 +37,12 @@ class Case(Struct, frozen=True, kw_only=True):
         return OTHER_WORKER if self.free else None
 
 
-def cases(state: State, move: Move) -> Iterator[Case]:
+def cases(state: State, move: Transition) -> Iterator[Case]:
     for seed, flag in product(_seeds(state, move), (True, False)):
         yield Case(move=move, seed=seed, free=flag, keep_owner=flag)
 
 
-def _seeds(state: State, move: Move) -> Iterator[Seed]:
+def _seeds(state: State, move: Transition) -> Iterator[Seed]:
     queues = ((1, 0), (2, 0), (0, 1), (1, 1)) if state.endswith("1") else ((0, 0),)
     for (plain, steer), calls, owned, orphans in product(
         queues, _calls(state, move), _owned(state, move), _orphans(state, move)
@@ -54,29 +56,29 @@ def _seeds(state: State, move: Move) -> Iterator[Seed]:
             yield replace(seed, begun=False)
 
 
-def _calls(state: State, move: Move) -> tuple[OpenCalls | None, ...]:
-    if move is Move.REQUIRE_ACTION and state in (State.R0, State.R1):
+def _calls(state: State, move: Transition) -> tuple[OpenCalls | None, ...]:
+    if move is Transition.REQUIRE_ACTION and state in (State.R0, State.R1):
         return ("none", "client")
     return ("none", "local") if state[0] in "EPRI" else (None,)
 
 
-def _owned(state: State, move: Move) -> tuple[bool, ...]:
+def _owned(state: State, move: Transition) -> tuple[bool, ...]:
     if state[0] != "I" or move in _NEED_OWNER:
         return (True,)
-    return (False,) if move is Move.ACQUIRE else (True, False)
+    return (False,) if move is Transition.ACQUIRE else (True, False)
 
 
-def _orphans(state: State, move: Move) -> tuple[int, ...]:
-    return (0, 3) if move is Move.REAP and state[0] in "RI" else (0,)
+def _orphans(state: State, move: Transition) -> tuple[int, ...]:
+    return (0, 3) if move is Transition.REAP and state[0] in "RI" else (0,)
 
 
-def refusal(state: State, move: Move) -> tuple[type[ChatdError], str]:
+def refusal(state: State, move: Transition) -> tuple[type[ChatdError], str]:
     """The type and code with which an unlisted move is refused."""
     if move.actor is Actor.WORKER:
         return StaleFence, "stale_fence"
-    if state in ARCHIVED:
+    if state in ARCHIVED_STATES:
         return TransitionNotAllowed, "chat_archived"
-    if move is Move.SEND_REJECT and state in BUSY:
+    if move is Transition.SEND_REJECT and state in BUSY_STATES:
         return ChatBusy, "chat_busy"
     if move in _NAME_AN_ITEM:
         return NotFound, "not_found"

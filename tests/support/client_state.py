@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.domain.chat import ChatError, RetryState
-from chatd.domain.diff import Snapshot
-from chatd.domain.events import (
+from chatd.domain.chat.diff import ChatSnapshot
+from chatd.domain.chat.events import (
     ActionRequired,
-    AskedCall,
     ErrorEvent,
     Event,
     HistoryReset,
@@ -23,16 +21,18 @@ from chatd.domain.events import (
     PartPayload,
     PreviewReset,
     PublicMessage,
-    PublicQueued,
+    PublicQueuedMessage,
     QueueUpdate,
+    RequestedCall,
     RetryEvent,
     StatusEvent,
     VersionReached,
     public_message,
     public_queued,
 )
+from chatd.domain.chat.row import ChatError, RetryState
+from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import MessageId
-from chatd.domain.states import PublicStatus
 
 
 class ClientState(Struct, frozen=True, kw_only=True):
@@ -42,10 +42,10 @@ class ClientState(Struct, frozen=True, kw_only=True):
     has_older: bool = False
     status: PublicStatus | None = None
     messages: Mapping[MessageId, PublicMessage] = {}
-    queue: tuple[PublicQueued, ...] = ()
+    queue: tuple[PublicQueuedMessage, ...] = ()
     retry: RetryState | None = None
     error: ChatError | None = None
-    asked: tuple[AskedCall, ...] = ()
+    asked: tuple[RequestedCall, ...] = ()
     episode: tuple[int, int] | None = None
     preview: tuple[PartPayload, ...] = ()
 
@@ -91,7 +91,7 @@ class ClientState(Struct, frozen=True, kw_only=True):
         return replace(self, preview=())
 
     @staticmethod
-    def of(full: Snapshot) -> "ClientState":
+    def of(full: ChatSnapshot) -> "ClientState":
         """What a client that reads everything now would show."""
         chat = full.chat
         assert full.since == 0
@@ -107,7 +107,7 @@ class ClientState(Struct, frozen=True, kw_only=True):
             retry=chat.retry_state,
             error=chat.last_error if chat.public_status == "error" else None,
             asked=tuple(
-                AskedCall(tool_call_id=call.id, tool_name=call.name, args=call.args)
+                RequestedCall(tool_call_id=call.id, tool_name=call.name, args=call.args)
                 for call in asked
             ),
             episode=(chat.history_version, chat.attempt),

@@ -10,7 +10,7 @@ from typing import Final
 
 from chatd.pg.config import EmbeddedConfig
 from chatd.pg.server import PostgresServer, open_server
-from chatd.store import migrate
+from chatd.store import migrator
 from tests.support.database import scratch_space
 
 SMALL: Final = {"shared_buffers": "16MB", "max_connections": "40", "fsync": "on"}
@@ -42,7 +42,7 @@ async def mortal_server() -> AsyncGenerator[MortalServer]:
         data_dir = Path(home) / "pg"
         server = await open_server(EmbeddedConfig(data_dir=data_dir, settings=SMALL), os.environ)
         try:
-            await migrate.up(server.dsn)
+            await migrator.up(server.dsn)
             yield MortalServer(server, data_dir)
         finally:
             await server.close()

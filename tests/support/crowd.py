@@ -10,30 +10,29 @@ from random import Random
 from typing import Final
 from uuid import UUID
 
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat, Fence
-from chatd.domain.commands import CreateChat
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import CreateChat
+from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.chat.states import TRANSITIONS, Transition
+from chatd.domain.chat.user_transitions import archive_tree, create, unarchive_tree
 from chatd.domain.errors import Conflict, RequestError, StaleFence, Unavailable
-from chatd.domain.family import archive_family, unarchive_family
 from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId, WorkerId
-from chatd.domain.states import TABLE, Move
-from chatd.domain.user_moves import create
-from chatd.store import chats, workers
+from chatd.store.chat import chats, workers
+from chatd.store.chat.transactor import AppliedChange, Transactor
 from chatd.store.pool import Pool
-from chatd.store.transact import Applied, Transactor
 from tests.support.errands import OTHER_USER_MOVES, SENDS, Errand, Plan
 from tests.support.factories import prompt
 from tests.support.ledger import Ledger, said
 from tests.support.stored import check_all, paid_micros, stored
 
 _RUNNING: Final = (
-    *(Move.COMMIT_STEP,) * 6,
-    *(Move.FINISH_TURN,) * 3,
-    *(Move.REQUIRE_ACTION,) * 2,
-    Move.FAIL_TURN,
-    Move.RECORD_RETRY,
+    *(Transition.COMMIT_STEP,) * 6,
+    *(Transition.FINISH_TURN,) * 3,
+    *(Transition.REQUIRE_ACTION,) * 2,
+    Transition.FAIL_TURN,
+    Transition.RECORD_RETRY,
 )
-_SAYING: Final = frozenset((*SENDS, Move.EDIT_MESSAGE, Move.EDIT_QUEUED))
+_SAYING: Final = frozenset((*SENDS, Transition.EDIT_MESSAGE, Transition.EDIT_QUEUED))
 _OWNER: Final = UserId(UUID(int=7))
 _MOST_CHATS: Final = 40
 
@@ -52,7 +51,7 @@ class Crowd:
         self.unknown: list[Errand] = []
         self._numbers = itertools.count(1)
 
-    def _tell(self, applied: Applied) -> None:
+    def _tell(self, applied: AppliedChange) -> None:
         self._hear(applied.chat)
 
     def _hear(self, row: Chat) -> None:
@@ -95,14 +94,14 @@ class Crowd:
                 chat_id=row.id,
                 number=next(self._numbers),
                 free=self._free(),
-                target=target if move is Move.EDIT_MESSAGE else None,
+                target=target if move is Transition.EDIT_MESSAGE else None,
                 known=row if self.rng.random() < 0.3 else None,
             )
         )
 
-    def _wish(self, row: Chat) -> Move:
+    def _wish(self, row: Chat) -> Transition:
         moves = SENDS if self.rng.random() < 0.4 else OTHER_USER_MOVES
-        sensible = [move for move in moves if row.state in TABLE[move]]
+        sensible = [move for move in moves if row.state in TRANSITIONS[move]]
         return self.rng.choice(sensible if sensible and self.rng.random() < 0.8 else moves)
 
     async def worker(self) -> None:
@@ -139,14 +138,16 @@ class Crowd:
             return
         row = self.rng.choice(owned)
         stopping = row.status == "interrupting"
-        move = Move.FINISH_INTERRUPT if stopping else self.rng.choice(_RUNNING)
+        move = Transition.FINISH_INTERRUPT if stopping else self.rng.choice(_RUNNING)
         number, fence = next(self._numbers), Fence.of(row)
         await self._do(Plan(move=move, chat_id=row.id, number=number, fence=fence, known=row))
 
     async def gravedigger(self) -> None:
         """Takes workers for dead that are not, and ends what has not waited long enough."""
         row = self._any_chat()
-        move = self.rng.choice((Move.REAP, Move.EXPIRE_ACTION, Move.EXPIRE_INTERRUPT))
+        move = self.rng.choice(
+            (Transition.REAP, Transition.EXPIRE_ACTION, Transition.EXPIRE_INTERRUPT)
+        )
         dead = self.rng.choice(self.workers)
         await self._do(Plan(move=move, chat_id=row.id, number=next(self._numbers), dead=dead))
 
@@ -162,7 +163,7 @@ class Crowd:
             await self.worker()
 
     async def _shelve(self, root: Chat) -> None:
-        move = unarchive_family if root.archived else archive_family
+        move = unarchive_tree if root.archived else archive_tree
         change_id = ChangeId(next(self._numbers))
 
         def decide(members: list[Chat]) -> tuple[Change, ...]:
@@ -172,7 +173,7 @@ class Crowd:
             return changes
 
         try:
-            written = await self.transactor.run_family(root.id, decide, change_id)
+            written = await self.transactor.run_tree(root.id, decide, change_id)
         except RequestError as error:
             self.happened[f"family {error.code}"] += 1
         else:
@@ -226,7 +227,7 @@ class Crowd:
             if (row := await chats.get(self.pool, plan.chat_id)) is not None:
                 self._hear(row)
             return
-        replayed = isinstance(outcome, Applied) and outcome.replayed
+        replayed = isinstance(outcome, AppliedChange) and outcome.replayed
         self.happened[f"{plan.move} {'replayed' if replayed else type(outcome).__name__}"] += 1
         if plan.move in _SAYING:
             self.said.add(plan.saying)

@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 
 from chatd.pg.config import EmbeddedConfig
 from chatd.pg.server import PostgresServer, open_server
-from chatd.store import migrate
-from chatd.store.conn import ConnectConfig, Session, connect
+from chatd.store import migrator
+from chatd.store.conn import ConnectConfig, DatabaseSession, connect
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ class TestServer:
     def _build(self, template: str) -> None:
         unfinished = "template_unfinished"
         dsn = self.create(unfinished)
-        self.run(migrate.up(dsn))
+        self.run(migrator.up(dsn))
         self.run(_once(dsn, KEEP_SEEDS))
         self._admin(f"ALTER DATABASE {unfinished} RENAME TO {template}")
 
@@ -153,7 +153,7 @@ class Clone:
     def __init__(self, server: TestServer, name: str, dsn: str) -> None:
         self._server = server
         self._name = name
-        self._session: Session | None = None
+        self._session: DatabaseSession | None = None
         self.dsn = dsn
 
     def clean(self, *, patience_s: float = 2) -> list[str]:
@@ -204,7 +204,7 @@ async def own_server_in(parent: Path) -> AsyncGenerator[OwnServer]:
             await server.stop()
 
 
-async def _others_left(session: Session, patience_s: float) -> list[str]:
+async def _others_left(session: DatabaseSession, patience_s: float) -> list[str]:
     """A backend takes a moment to notice that its client has gone."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
@@ -251,7 +251,9 @@ def _home() -> Path:
 
 
 def _schema_id() -> str:
-    checksums = "".join(m.checksum for m in migrate.load(migrate.packaged()))
+    checksums = "".join(
+        m.checksum for m in migrator.load_migrations(migrator.packaged_migrations())
+    )
     return hashlib.sha256((checksums + KEEP_SEEDS).encode()).hexdigest()[:12]
 
 

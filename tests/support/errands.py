@@ -11,15 +11,15 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from chatd.domain.change import Change, Request
-from chatd.domain.chat import Chat, Fence
-from chatd.domain.commands import EditMessage
+from chatd.domain.chat.change import Change, IdempotencyKey
+from chatd.domain.chat.commands import EditMessage
+from chatd.domain.chat.messages import UserInput
+from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.chat.states import Actor, Transition
+from chatd.domain.chat.user_transitions import edit_message
 from chatd.domain.ids import ChangeId, ChatId, MessageId, WorkerId
-from chatd.domain.messages import Prompt
-from chatd.domain.states import Actor, Move
-from chatd.domain.user_moves import edit_message
-from chatd.store.chats import Loaded
-from chatd.store.transact import Applied, Operation, Outcome, Transactor
+from chatd.store.chat.chats import LoadedChat
+from chatd.store.chat.transactor import AppliedChange, Operation, OperationOutcome, Transactor
 from tests.model.drafts import Drafts
 from tests.model.moves import Moment, make_move
 from tests.model.world import Rows
@@ -27,24 +27,29 @@ from tests.support.factories import prompt
 from tests.support.ledger import Ledger
 
 SENDS: Final = (
-    Move.SEND_QUEUE,
-    Move.SEND_STEER,
-    Move.SEND_INTERRUPT,
-    Move.SEND_ROLLBACK,
-    Move.SEND_REJECT,
+    Transition.SEND_QUEUE,
+    Transition.SEND_STEER,
+    Transition.SEND_INTERRUPT,
+    Transition.SEND_ROLLBACK,
+    Transition.SEND_REJECT,
 )
 OTHER_USER_MOVES: Final = (
-    Move.EDIT_MESSAGE,
-    Move.INTERRUPT,
-    Move.SUBMIT_TOOL_RESULTS,
-    Move.REQUEST_COMPACTION,
-    Move.EDIT_QUEUED,
-    Move.MOVE_QUEUED,
-    Move.PROMOTE_QUEUED,
-    Move.DELETE_QUEUED,
+    Transition.EDIT_MESSAGE,
+    Transition.INTERRUPT,
+    Transition.SUBMIT_TOOL_RESULTS,
+    Transition.REQUEST_COMPACTION,
+    Transition.EDIT_QUEUED,
+    Transition.MOVE_QUEUED,
+    Transition.PROMOTE_QUEUED,
+    Transition.DELETE_QUEUED,
 )
 QUEUE_MOVES: Final = frozenset(
-    {Move.EDIT_QUEUED, Move.MOVE_QUEUED, Move.PROMOTE_QUEUED, Move.DELETE_QUEUED}
+    {
+        Transition.EDIT_QUEUED,
+        Transition.MOVE_QUEUED,
+        Transition.PROMOTE_QUEUED,
+        Transition.DELETE_QUEUED,
+    }
 )
 NOBODY: Final = Fence(
     worker_id=WorkerId(UUID(int=0)), epoch=-1, status="running", history_version=0
@@ -59,7 +64,7 @@ class _OneSaying(Drafts):
         self.saying = f"words {number}"
         self._called = number * 10
 
-    def prompt(self) -> Prompt:
+    def prompt(self) -> UserInput:
         return prompt(self.saying)
 
 
@@ -67,7 +72,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """What somebody means to do. `fence` is what a worker believes it holds; `dead` the worker
     it takes for dead; `free` the worker with a slot at the replica that was asked."""
 
-    move: Move
+    move: Transition
     chat_id: ChatId
     number: int
     free: WorkerId | None = None
@@ -75,16 +80,16 @@ class Plan(Struct, frozen=True, kw_only=True):
     dead: WorkerId | None = None
     target: MessageId | None = None
     known: Chat | None = None
-    request: Request | None = None
+    request: IdempotencyKey | None = None
 
     @property
     def saying(self) -> str:
         return f"words {self.number}"
 
-    def decide(self, loaded: Loaded) -> Change | None:
+    def decide(self, loaded: LoadedChat) -> Change | None:
         rng = Random(self.number)
         drafts = _OneSaying(rng, self.number)
-        if self.move is Move.EDIT_MESSAGE:
+        if self.move is Transition.EDIT_MESSAGE:
             command = EditMessage(target=loaded.target, prompt=drafts.prompt())
             return edit_message(loaded.chat, command, self.free)
         rows = Rows(loaded.chat)
@@ -106,13 +111,13 @@ class Plan(Struct, frozen=True, kw_only=True):
         row = change.before
         if row is None or self.move.actor is Actor.USER:
             return
-        if self.move is Move.REAP:
+        if self.move is Transition.REAP:
             assert row.worker_id == self.dead, "buried somebody else"
         if self.fence is None:
             return
         held, now = self.fence, (row.worker_id, row.epoch)
         assert now == (held.worker_id, held.epoch), "wrote to a chat of another"
-        if self.move is not Move.RELEASE:
+        if self.move is not Transition.RELEASE:
             now = (row.status, row.history_version)
             assert now == (held.status, held.history_version), "wrote to a chat that moved on"
 
@@ -129,7 +134,7 @@ class Errand:
     def change_id(self) -> ChangeId:
         return ChangeId(self.plan.number)
 
-    async def run(self, transactor: Transactor) -> Outcome:
+    async def run(self, transactor: Transactor) -> OperationOutcome:
         plan = self.plan
         operation = Operation(
             chat_id=plan.chat_id,
@@ -141,12 +146,12 @@ class Errand:
             request=plan.request,
         )
         outcome = await transactor.run(operation)
-        if isinstance(outcome, Applied) and (change := self.made(outcome)) is not None:
+        if isinstance(outcome, AppliedChange) and (change := self.made(outcome)) is not None:
             plan.check_right_to(change)
             self._ledger.wrote(change, self.change_id)
         return outcome
 
-    def made(self, outcome: Applied) -> Change | None:
+    def made(self, outcome: AppliedChange) -> Change | None:
         """Which of our tries it was that has been applied; None if it was somebody else's."""
         if outcome.request is not None:
             version = outcome.request.version
@@ -157,9 +162,9 @@ class Errand:
         return next(ours, None)
 
     def _noting(
-        self, decide: Callable[[Loaded], Change | None]
-    ) -> Callable[[Loaded], Change | None]:
-        def noted(loaded: Loaded) -> Change | None:
+        self, decide: Callable[[LoadedChat], Change | None]
+    ) -> Callable[[LoadedChat], Change | None]:
+        def noted(loaded: LoadedChat) -> Change | None:
             change = decide(loaded)
             if change is not None:
                 self._sent.append(change)

@@ -10,10 +10,10 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw
 
-from chatd.domain.chat import Chat
+from chatd.domain.chat.messages import Draft, Message, PendingCall, QueuedMessage, Role, UserInput
+from chatd.domain.chat.parts import Part, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, MessageId, QueueId, ToolCallId, UserId, WorkerId
-from chatd.domain.messages import Draft, Message, PendingCall, Prompt, QueuedMessage, Role
-from chatd.domain.parts import Part, Text, ToolCall, ToolResult
 
 CHAT = ChatId(UUID(int=1))
 OWNER = UserId(UUID(int=2))
@@ -50,8 +50,8 @@ def draft(role: Role, *parts: Part, **columns: object) -> Draft:
     return msgspec.structs.replace(Draft(role=role, content=parts), **columns)
 
 
-def prompt(words: str = "hello", **columns: object) -> Prompt:
-    return msgspec.structs.replace(Prompt(content=(text(words),), created_by=OWNER), **columns)
+def prompt(words: str = "hello", **columns: object) -> UserInput:
+    return msgspec.structs.replace(UserInput(content=(text(words),), created_by=OWNER), **columns)
 
 
 def queued(queue_id: int, words: str = "later", **columns: object) -> QueuedMessage:
@@ -67,15 +67,15 @@ def queued(queue_id: int, words: str = "later", **columns: object) -> QueuedMess
     return msgspec.structs.replace(row, **columns)
 
 
-def text(words: str = "hello") -> Text:
-    return Text(text=words)
+def text(words: str = "hello") -> TextPart:
+    return TextPart(text=words)
 
 
 def call(
     call_id: str, name: str = "execute", args: str | None = "{}", **columns: object
-) -> ToolCall:
+) -> ToolCallPart:
     """`args` is JSON text; None leaves them out, as for arguments that were not JSON."""
-    part = ToolCall(
+    part = ToolCallPart(
         tool_call_id=ToolCallId(call_id),
         tool_name=name,
         args=UNSET if args is None else Raw(args.encode()),
@@ -88,8 +88,10 @@ def result(
     name: str = "execute",
     output: str = '{"output":"done"}',
     **columns: object,
-) -> ToolResult:
-    part = ToolResult(tool_call_id=ToolCallId(call_id), tool_name=name, result=Raw(output.encode()))
+) -> ToolResultPart:
+    part = ToolResultPart(
+        tool_call_id=ToolCallId(call_id), tool_name=name, result=Raw(output.encode())
+    )
     return msgspec.structs.replace(part, **columns)
 
 

@@ -22,16 +22,15 @@ from chatd.api.auth import Tokens
 from chatd.api.doors import Doors, Limits, Rooms
 from chatd.api.serve import Bound, serve
 from chatd.clock import SystemClock
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat
-from chatd.domain.hint import Hint
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
-from chatd.domain.model import EffortRange, ModelConfig, Prices
+from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock
-from chatd.store import chats
-from chatd.store.models import KnownModel, KnownProvider
+from chatd.store.chat import chats
+from chatd.store.chat.transactor import Operation
+from chatd.store.model_configs import StoredModel, StoredProvider
 from chatd.store.pool import Pool
-from chatd.store.transact import Operation
 from tests.support.factories import OWNER
 from tests.support.streaming import A, Network, StreamReplica, env_with, replica_on
 
@@ -56,8 +55,8 @@ RETIRED: Final = model(503, "retired", prices=Prices(input="3"))
 LONG_AGO: Final = datetime(2020, 1, 1, tzinfo=UTC)
 
 
-def known(config: ModelConfig, *, default: bool = False, enabled: bool = True) -> KnownModel:
-    return KnownModel(
+def known(config: ModelConfig, *, default: bool = False, enabled: bool = True) -> StoredModel:
+    return StoredModel(
         config=config,
         enabled=enabled,
         is_default=default,
@@ -74,21 +73,21 @@ class Directory:
         self.models = [known(one, default=one is models[0]) for one in models]
         self.models += [known(one, enabled=False) for one in gone]
 
-    async def by_name(self, name: str) -> KnownModel | None:
+    async def by_name(self, name: str) -> StoredModel | None:
         return next((one for one in self.models if one.config.name == name), None)
 
-    async def get(self, model_id: ModelConfigId) -> KnownModel | None:
+    async def get(self, model_id: ModelConfigId) -> StoredModel | None:
         return next((one for one in self.models if one.config.id == model_id), None)
 
-    async def default(self) -> KnownModel | None:
+    async def default(self) -> StoredModel | None:
         return next((one for one in self.models if one.is_default), None)
 
-    async def all(self) -> Sequence[KnownModel]:
+    async def all(self) -> Sequence[StoredModel]:
         return self.models
 
-    async def providers(self) -> Sequence[KnownProvider]:
+    async def providers(self) -> Sequence[StoredProvider]:
         return [
-            KnownProvider(
+            StoredProvider(
                 id=UUID(int=number),
                 name=name,
                 kind="anthropic",
@@ -240,7 +239,7 @@ class Door(Struct, frozen=True, kw_only=True):
 
 def doors_of(replica: StreamReplica, wanted: Door, clock: Clock) -> Doors:
     def announce(chat: Chat, kind: str) -> None:
-        replica.watches.changed(chat, kind)
+        replica.watches.on_metadata_changed(chat, kind)
         replica.network.publish(Hint.of(chat, kind))
 
     return Doors(

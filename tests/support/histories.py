@@ -10,21 +10,21 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw
 
-from chatd.domain.ids import ModelConfigId
-from chatd.domain.messages import Message, Role
-from chatd.domain.parts import (
-    ContextFile,
-    File,
-    FileReference,
+from chatd.domain.chat.messages import Message, Role
+from chatd.domain.chat.parts import (
+    ContextFilePart,
+    FilePart,
+    FileReferencePart,
     Json,
-    Opaque,
     Part,
-    Reasoning,
-    Skill,
-    Source,
-    Text,
+    ReasoningPart,
+    SkillPart,
+    SourcePart,
+    TextPart,
+    UnknownPart,
 )
-from chatd.domain.prompt_files import ResolvedFile
+from chatd.domain.ids import ModelConfigId
+from chatd.domain.prompt.parts import ResolvedFile
 from tests.support.factories import call, message, result
 
 OURS: Final = ModelConfigId(UUID(int=1))
@@ -58,16 +58,16 @@ _METADATA: Final[Sequence[Json]] = (
     Raw(b'{"anthropic":{"signature":"s"}}'),
 )
 _OTHERS: Final[Sequence[Part]] = (
-    Source(url="https://x.example"),
-    File(media_type="image/png", file_id="full"),
-    File(media_type="image/png", file_id="empty"),
-    File(media_type="image/png", file_id="gone"),
-    File(media_type="text/plain", data="aGk="),
-    FileReference(file_name="a.py", start_line=1, end_line=2, content="```\n"),
-    ContextFile(context_file_path="A", context_file_content="rules"),
-    ContextFile(context_file_path=""),
-    Skill(skill_name="s"),
-    Opaque(raw=Raw(b'{"type":"hologram"}')),
+    SourcePart(url="https://x.example"),
+    FilePart(media_type="image/png", file_id="full"),
+    FilePart(media_type="image/png", file_id="empty"),
+    FilePart(media_type="image/png", file_id="gone"),
+    FilePart(media_type="text/plain", data="aGk="),
+    FileReferencePart(file_name="a.py", start_line=1, end_line=2, content="```\n"),
+    ContextFilePart(context_file_path="A", context_file_content="rules"),
+    ContextFilePart(context_file_path=""),
+    SkillPart(skill_name="s"),
+    UnknownPart(raw=Raw(b'{"type":"hologram"}')),
 )
 _ROLES: Final[Sequence[Role]] = ("user", "assistant", "tool", "assistant", "tool", "system")
 _COLUMNS: Final[Sequence[dict[str, object]]] = (
@@ -84,9 +84,9 @@ def any_part(draw: Random) -> Part:
     one, name, yes = draw.choice(_IDS), draw.choice(_NAMES), lambda: draw.random() < 0.5
     match draw.randrange(6):
         case 0:
-            return Text(text=draw.choice(_WORDS))
+            return TextPart(text=draw.choice(_WORDS))
         case 1:
-            return Reasoning(text=draw.choice(_WORDS), provider_metadata=draw.choice(_METADATA))
+            return ReasoningPart(text=draw.choice(_WORDS), provider_metadata=draw.choice(_METADATA))
         case 2 | 3:
             return call(one, name, draw.choice(_ARGUMENTS), provider_executed=yes())
         case 4:

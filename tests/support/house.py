@@ -16,10 +16,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.clock import SystemClock
-from chatd.domain import queue_moves, user_moves
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat
-from chatd.domain.commands import (
+from chatd.domain.chat import queue_transitions, user_transitions
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import (
     ClientResult,
     CreateChat,
     EditMessage,
@@ -28,20 +27,21 @@ from chatd.domain.commands import (
     SubmitToolResults,
     WhenBusy,
 )
+from chatd.domain.chat.messages import Message, UserInput
+from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallId, UserId
-from chatd.domain.messages import Message, Prompt
-from chatd.domain.model import ModelConfig, Prices
-from chatd.domain.parts import Part, Reasoning, Text, ToolCall, ToolResult
+from chatd.domain.model.protocol import ModelConfig, Prices
 from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource
 from chatd.engine.worker import WorkerConfig
 from chatd.providers.registry import build
 from chatd.providers.secret import Secret
 from chatd.providers.settings import ProviderSettings
 from chatd.replica import Replica, ReplicaConfig
-from chatd.store import chats, messages
+from chatd.store.chat import chats, messages
+from chatd.store.chat.transactor import Operation
 from chatd.store.conn import ConnectConfig, StatementHook
 from chatd.store.pool import Pool
-from chatd.store.transact import Operation
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.providers.anthropic import KEY as ANTHROPIC_KEY
@@ -135,7 +135,9 @@ class House:
     async def create(self, text: str, **fields: object) -> ChatId:
         command = replace(self.command(text), **fields)
         with self.replica.worker.reserve_slot(root=command.parent_chat_id is None) as free:
-            await self.replica.transactor.create(user_moves.create(command, free), change_id())
+            await self.replica.transactor.create(
+                user_transitions.create(command, free), change_id()
+            )
         return command.id
 
     def command(self, text: str) -> CreateChat:
@@ -146,26 +148,26 @@ class House:
     async def create_unowned(self, text: str) -> ChatId:
         """As a replica without a free slot does it."""
         command = self.command(text)
-        await self.replica.transactor.create(user_moves.create(command, None), change_id())
+        await self.replica.transactor.create(user_transitions.create(command, None), change_id())
         return command.id
 
     async def send(self, chat_id: ChatId, text: str, when_busy: WhenBusy = "queue") -> Chat:
         command = SendMessage(prompt=self.prompt(text), when_busy=when_busy)
         with self.replica.worker.reserve_slot(root=True) as free:
             return await self.move(
-                chat_id, lambda chat: user_moves.send_message(chat, command, free)
+                chat_id, lambda chat: user_transitions.send_message(chat, command, free)
             )
 
     async def interrupt(self, chat_id: ChatId) -> Chat:
-        return await self.move(chat_id, lambda chat: user_moves.interrupt(chat, None))
+        return await self.move(chat_id, lambda chat: user_transitions.interrupt(chat, None))
 
     async def edit(self, chat_id: ChatId, text: str) -> Chat:
         """The chat's first message."""
-        target = (await messages.history(self.pool, chat_id))[0]
+        target = (await messages.load_history(self.pool, chat_id))[0]
         command = EditMessage(target=target, prompt=self.prompt(text))
         with self.replica.worker.reserve_slot(root=True) as free:
             return await self.move(
-                chat_id, lambda chat: user_moves.edit_message(chat, command, free)
+                chat_id, lambda chat: user_transitions.edit_message(chat, command, free)
             )
 
     async def submit(self, chat_id: ChatId, **outputs: str) -> Chat:
@@ -176,14 +178,14 @@ class House:
         command = SubmitToolResults(results=tuple(results))
         with self.replica.worker.reserve_slot(root=True) as free:
             return await self.move(
-                chat_id, lambda chat: user_moves.submit_tool_results(chat, command, free)
+                chat_id, lambda chat: user_transitions.submit_tool_results(chat, command, free)
             )
 
     async def compact(self, chat_id: ChatId) -> Chat:
         command = RequestCompaction(compactable=True)
         with self.replica.worker.reserve_slot(root=True) as free:
             return await self.move(
-                chat_id, lambda chat: user_moves.request_compaction(chat, command, free)
+                chat_id, lambda chat: user_transitions.request_compaction(chat, command, free)
             )
 
     async def promote(self, chat_id: ChatId, item: int) -> Chat:
@@ -192,7 +194,7 @@ class House:
                 chat_id=chat_id,
                 change_id=change_id(),
                 with_queue=True,
-                decide=lambda loaded: queue_moves.promote_queued(
+                decide=lambda loaded: queue_transitions.promote_queued(
                     loaded.chat, loaded.queue, QueueId(item), None
                 ),
             )
@@ -200,10 +202,10 @@ class House:
         return outcome.chat
 
     async def archive(self, chat_id: ChatId) -> Chat:
-        return await self.move(chat_id, user_moves.archive)
+        return await self.move(chat_id, user_transitions.archive)
 
     async def unarchive(self, chat_id: ChatId) -> Chat:
-        return await self.move(chat_id, user_moves.unarchive)
+        return await self.move(chat_id, user_transitions.unarchive)
 
     async def move(self, chat_id: ChatId, decide: Callable[[Chat], Change | None]) -> Chat:
         outcome = await self.replica.transactor.run(
@@ -213,8 +215,8 @@ class House:
         )
         return outcome.chat
 
-    def prompt(self, text: str) -> Prompt:
-        return Prompt(content=(Text(text=text),), created_by=self.owner)
+    def prompt(self, text: str) -> UserInput:
+        return UserInput(content=(TextPart(text=text),), created_by=self.owner)
 
     # Fate
 
@@ -259,7 +261,7 @@ class House:
         return await self.chat(chat_id)
 
     async def transcript(self, chat_id: ChatId) -> list[str]:
-        return [_line(message) for message in await messages.history(self.pool, chat_id)]
+        return [_line(message) for message in await messages.load_history(self.pool, chat_id)]
 
     async def booked(self) -> list[tuple[str, bool, int]]:
         """Every model call in the books: what for, whether it gave an answer, tokens read."""
@@ -287,11 +289,11 @@ def _line(message: Message) -> str:
 
 def _word(part: Part) -> str:
     match part:
-        case Text() | Reasoning():
+        case TextPart() | ReasoningPart():
             return part.text
-        case ToolCall():
+        case ToolCallPart():
             return f"{part.tool_name}({part.tool_call_id})"
-        case ToolResult():
+        case ToolResultPart():
             result = msgspec.json.decode(bytes(part.result)) if part.result else None
             return f"{'error' if part.is_error else 'result'}({part.tool_call_id}) {result}"
         case _:

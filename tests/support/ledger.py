@@ -9,12 +9,12 @@ from typing import Literal
 
 from msgspec import Struct
 
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.messages import Draft, UserInput
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.worker_transitions import acquire, release
 from chatd.domain.ids import ChangeId, ChatId, WorkerId
-from chatd.domain.messages import Draft, Prompt
-from chatd.domain.parts import Text
-from chatd.domain.worker_moves import acquire, release
 from tests.model.world import Rows, World, apply_purely
 from tests.support.stored import Stored, timeless
 
@@ -109,13 +109,13 @@ class Replay:
         self.unsaid.update(word for word in waited if word not in accounted)
 
 
-def words(of: Draft | Prompt) -> str:
+def words(of: Draft | UserInput) -> str:
     """The text of its first part; each prompt of a test has words of its own."""
     first = of.content[0]
-    return first.text if isinstance(first, Text) else ""
+    return first.text if isinstance(first, TextPart) else ""
 
 
 def said(rows: Rows | Stored) -> list[str]:
     """The words of all prompts in history, taken back or not, and in the queue."""
-    history = [words(row) for row in rows.messages if row.begins_turn]
+    history = [words(row) for row in rows.messages if row.starts_turn]
     return [*history, *(words(item) for item in rows.queue)]

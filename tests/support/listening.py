@@ -11,9 +11,9 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat
-from chatd.domain.events import Event
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.events import Event
+from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
 from tests.support.client_state import ClientState
 from tests.support.factories import prompt

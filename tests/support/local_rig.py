@@ -20,16 +20,16 @@ import pytest
 from msgspec import Struct
 
 from chatd.clock import SystemClock
-from chatd.domain.hands import AgentLost, Output
 from chatd.domain.ids import UserId, WorkspaceId
-from chatd.domain.workspace import (
+from chatd.domain.workspace.agent_api import AgentUnreachable, ProcessOutput
+from chatd.domain.workspace.entities import (
     AgentSpec,
     Build,
     BuildId,
+    BuildTransition,
     LogLevel,
     TemplateId,
     TemplateSpec,
-    Transition,
     VersionId,
     Workspace,
 )
@@ -84,7 +84,7 @@ class Rig:
         *,
         workspace: WorkspaceId | None = None,
         build: int = 1,
-        transition: Transition = "start",
+        transition: BuildTransition = "start",
         params: Mapping[str, str] | None = None,
     ) -> BuildContext:
         chosen = workspace or WorkspaceId(uuid4())
@@ -134,14 +134,14 @@ class Rig:
         async def look() -> bool:
             try:
                 opened = await self.dial(running)
-            except AgentLost:
+            except AgentUnreachable:
                 return False
             await opened.release()
             return opened.hello.boot_id != boot_id
 
         await eventually(look, within_s=WITHIN_S)
 
-    async def run(self, running: Running, command: str) -> Output:
+    async def run(self, running: Running, command: str) -> ProcessOutput:
         """To its end."""
         async with self.dialled(running) as conn, asyncio.timeout(WITHIN_S):
             started = await conn.start_process(command, key=uuid4().hex)
@@ -251,7 +251,7 @@ def _workspace(workspace: WorkspaceId) -> Workspace:
     )
 
 
-def _build(workspace: WorkspaceId, number: int, transition: Transition) -> Build:
+def _build(workspace: WorkspaceId, number: int, transition: BuildTransition) -> Build:
     return Build(
         id=BuildId(uuid5(workspace, str(number))),
         workspace_id=workspace,

@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import UUID
 
 from chatd.domain.ids import WorkspaceId
-from chatd.domain.workspace import DemoSeed, TemplateSpec
+from chatd.domain.workspace.entities import DemoSeed, TemplateSpec
 from chatd.workspaces.local.backend import LocalConfig
 from tests.support.local_rig import HOST, Rig, Running
 

@@ -2,12 +2,12 @@
 
 from uuid import UUID
 
-from chatd.domain.change import Change
-from chatd.domain.commands import CreateChat, SendMessage
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import CreateChat, SendMessage
+from chatd.domain.chat.user_transitions import create, send_message
 from chatd.domain.ids import ChangeId, ChatId
-from chatd.domain.user_moves import create, send_message
-from chatd.store.chats import Loaded
-from chatd.store.transact import Applied, Operation
+from chatd.store.chat.chats import LoadedChat
+from chatd.store.chat.transactor import AppliedChange, Operation
 from tests.support.factories import CHAT, OWNER, WORKER, prompt
 
 
@@ -25,11 +25,11 @@ def new_chat(number: int, parent: ChatId | None = None) -> Change:
 
 
 def sending(words: str, change_id: ChangeId, chat_id: ChatId = CHAT) -> Operation:
-    def decide(loaded: Loaded) -> Change:
+    def decide(loaded: LoadedChat) -> Change:
         return send_message(loaded.chat, SendMessage(prompt=prompt(words)), None)
 
     return Operation(chat_id=chat_id, change_id=change_id, decide=decide)
 
 
-def tell_nobody(applied: Applied) -> None:
+def tell_nobody(applied: AppliedChange) -> None:
     """For tests in which nobody listens."""

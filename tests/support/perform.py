@@ -2,32 +2,31 @@
 
 from collections.abc import Callable
 
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat, Fence, RetryState
-from chatd.domain.commands import (
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import (
     ClientResult,
     EditMessage,
     EditQueued,
-    Failure,
+    FailTurn,
     MoveQueued,
+    RecordRetry,
     RequestCompaction,
-    Retry,
     SendMessage,
     Step,
     SubmitToolResults,
     WhenBusy,
 )
-from chatd.domain.ids import QueueId
-from chatd.domain.messages import Draft
-from chatd.domain.queue_moves import (
+from chatd.domain.chat.messages import Draft
+from chatd.domain.chat.queue_transitions import (
     delete_queued,
     edit_queued,
     in_order,
     move_queued,
     promote_queued,
 )
-from chatd.domain.states import Move
-from chatd.domain.user_moves import (
+from chatd.domain.chat.row import Chat, Fence, RetryState
+from chatd.domain.chat.states import Transition
+from chatd.domain.chat.user_transitions import (
     archive,
     edit_message,
     interrupt,
@@ -36,7 +35,7 @@ from chatd.domain.user_moves import (
     submit_tool_results,
     unarchive,
 )
-from chatd.domain.worker_moves import (
+from chatd.domain.chat.worker_transitions import (
     acquire,
     commit_step,
     expire_action,
@@ -49,16 +48,17 @@ from chatd.domain.worker_moves import (
     release,
     require_action,
 )
+from chatd.domain.ids import QueueId
 from tests.support.cells import Case
 from tests.support.factories import OTHER_WORKER, WORKER, call, draft, prompt, result, text
 from tests.support.seeds import CLIENT_TOOL, FAILED, Seeded
 
-_WHEN_BUSY: dict[Move, WhenBusy] = {
-    Move.SEND_QUEUE: "queue",
-    Move.SEND_STEER: "steer",
-    Move.SEND_INTERRUPT: "interrupt",
-    Move.SEND_ROLLBACK: "rollback",
-    Move.SEND_REJECT: "reject",
+_WHEN_BUSY: dict[Transition, WhenBusy] = {
+    Transition.SEND_QUEUE: "queue",
+    Transition.SEND_STEER: "steer",
+    Transition.SEND_INTERRUPT: "interrupt",
+    Transition.SEND_ROLLBACK: "rollback",
+    Transition.SEND_REJECT: "reject",
 }
 
 
@@ -73,7 +73,7 @@ def _send(case: Case, seeded: Seeded) -> Change | None:
 
 
 def _edit(case: Case, seeded: Seeded) -> Change | None:
-    target = next(message for message in seeded.history if message.begins_turn)
+    target = next(message for message in seeded.history if message.starts_turn)
     return edit_message(seeded.chat, EditMessage(target=target, prompt=prompt("edited")), case.slot)
 
 
@@ -160,12 +160,12 @@ def _require_action(case: Case, seeded: Seeded) -> Change | None:
 
 
 def _fail(case: Case, seeded: Seeded) -> Change | None:
-    return fail_turn(seeded.chat, Failure(step=_step(case, seeded), error=FAILED))
+    return fail_turn(seeded.chat, FailTurn(step=_step(case, seeded), error=FAILED))
 
 
 def _retry(case: Case, seeded: Seeded) -> Change | None:
     state = RetryState(attempt=1, delay_ms=1000, error="overloaded")
-    return record_retry(seeded.chat, Retry(fence=_fence(seeded.chat), state=state))
+    return record_retry(seeded.chat, RecordRetry(fence=_fence(seeded.chat), state=state))
 
 
 def _finish_interrupt(case: Case, seeded: Seeded) -> Change | None:
@@ -173,27 +173,27 @@ def _finish_interrupt(case: Case, seeded: Seeded) -> Change | None:
     return finish_interrupt(seeded.chat, _step(case, seeded, *partial))
 
 
-_PERFORM: dict[Move, Callable[[Case, Seeded], Change | None]] = {
+_PERFORM: dict[Transition, Callable[[Case, Seeded], Change | None]] = {
     **dict.fromkeys(_WHEN_BUSY, _send),
-    Move.EDIT_MESSAGE: _edit,
-    Move.INTERRUPT: lambda case, seeded: interrupt(seeded.chat, case.slot),
-    Move.SUBMIT_TOOL_RESULTS: _submit,
-    Move.REQUEST_COMPACTION: _compact,
-    Move.ARCHIVE: lambda case, seeded: archive(seeded.chat),
-    Move.UNARCHIVE: lambda case, seeded: unarchive(seeded.chat),
-    Move.EDIT_QUEUED: _edit_queued,
-    Move.MOVE_QUEUED: _move_queued,
-    Move.PROMOTE_QUEUED: _promote,
-    Move.DELETE_QUEUED: _delete,
-    Move.ACQUIRE: lambda case, seeded: acquire(seeded.chat, OTHER_WORKER),
-    Move.COMMIT_STEP: _commit,
-    Move.FINISH_TURN: _finish,
-    Move.REQUIRE_ACTION: _require_action,
-    Move.FAIL_TURN: _fail,
-    Move.RECORD_RETRY: _retry,
-    Move.FINISH_INTERRUPT: _finish_interrupt,
-    Move.RELEASE: lambda case, seeded: release(seeded.chat, WORKER, seeded.chat.epoch),
-    Move.REAP: lambda case, seeded: reap(seeded.chat, WORKER),
-    Move.EXPIRE_INTERRUPT: lambda case, seeded: expire_interrupt(seeded.chat),
-    Move.EXPIRE_ACTION: lambda case, seeded: expire_action(seeded.chat),
+    Transition.EDIT_MESSAGE: _edit,
+    Transition.INTERRUPT: lambda case, seeded: interrupt(seeded.chat, case.slot),
+    Transition.SUBMIT_TOOL_RESULTS: _submit,
+    Transition.REQUEST_COMPACTION: _compact,
+    Transition.ARCHIVE: lambda case, seeded: archive(seeded.chat),
+    Transition.UNARCHIVE: lambda case, seeded: unarchive(seeded.chat),
+    Transition.EDIT_QUEUED: _edit_queued,
+    Transition.MOVE_QUEUED: _move_queued,
+    Transition.PROMOTE_QUEUED: _promote,
+    Transition.DELETE_QUEUED: _delete,
+    Transition.ACQUIRE: lambda case, seeded: acquire(seeded.chat, OTHER_WORKER),
+    Transition.COMMIT_STEP: _commit,
+    Transition.FINISH_TURN: _finish,
+    Transition.REQUIRE_ACTION: _require_action,
+    Transition.FAIL_TURN: _fail,
+    Transition.RECORD_RETRY: _retry,
+    Transition.FINISH_INTERRUPT: _finish_interrupt,
+    Transition.RELEASE: lambda case, seeded: release(seeded.chat, WORKER, seeded.chat.epoch),
+    Transition.REAP: lambda case, seeded: reap(seeded.chat, WORKER),
+    Transition.EXPIRE_INTERRUPT: lambda case, seeded: expire_interrupt(seeded.chat),
+    Transition.EXPIRE_ACTION: lambda case, seeded: expire_action(seeded.chat),
 }

@@ -16,9 +16,9 @@ from typing import Final, Self
 import msgspec
 from msgspec import Raw, Struct
 
-from chatd.domain.model import ToolSpec
-from chatd.domain.ports import Effect, ToolContext
-from chatd.domain.tool_output import ToolOutput
+from chatd.domain.answer.tool_output import ToolOutput
+from chatd.domain.model.protocol import ToolSpec
+from chatd.domain.ports import ToolContext, ToolEffect
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate, Recorded, Reply
 
@@ -135,9 +135,9 @@ class RemoteTool:
     stops_turn = False
     timeout_s = 30.0
 
-    def __init__(self, name: str, effect: Effect, shop: Path) -> None:
+    def __init__(self, name: str, effect: ToolEffect, shop: Path) -> None:
         self.spec = ToolSpec(name=name, description="Does it.", input_schema=SCHEMA)
-        self.effect: Effect = effect
+        self.effect: ToolEffect = effect
         self._shop = shop
 
     async def run(self, context: ToolContext, args: Raw) -> ToolOutput:

@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterator
 from typing import Any, LiteralString, cast
 
-from chatd.store.conn import Session
+from chatd.store.conn import DatabaseSession
 
 
 async def plan_of(
-    session: Session, statement: str, *args: object, option: str = ""
+    session: DatabaseSession, statement: str, *args: object, option: str = ""
 ) -> list[dict[str, Any]]:
     """All nodes of the plan. Without arguments they are all NULL."""
     await session.execute("SET plan_cache_mode = force_generic_plan")
@@ -23,7 +23,7 @@ async def plan_of(
     return list(_nodes(found[0]["Plan"]))
 
 
-async def rows_read(session: Session, statement: str, *args: object) -> int:
+async def rows_read(session: DatabaseSession, statement: str, *args: object) -> int:
     """How many rows of tables a run of the statement looks at."""
     return sum(map(_looked_at, await plan_of(session, statement, *args, option="ANALYZE,")))
 

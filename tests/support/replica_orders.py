@@ -10,9 +10,9 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from chatd.domain import queue_moves, user_moves
-from chatd.domain.change import Change, Request
-from chatd.domain.commands import (
+from chatd.domain.chat import queue_transitions, user_transitions
+from chatd.domain.chat.change import Change, IdempotencyKey
+from chatd.domain.chat.commands import (
     CreateChat,
     EditMessage,
     EditQueued,
@@ -20,6 +20,8 @@ from chatd.domain.commands import (
     SendMessage,
     WhenBusy,
 )
+from chatd.domain.chat.messages import UserInput
+from chatd.domain.chat.parts import TextPart
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import (
     ChangeId,
@@ -30,13 +32,11 @@ from chatd.domain.ids import (
     UserId,
     WorkerId,
 )
-from chatd.domain.messages import Prompt
-from chatd.domain.parts import Text
 from chatd.replica import Replica
-from chatd.store.chats import Loaded
-from chatd.store.transact import Operation
-from chatd.stream.feeds import Feeds
-from chatd.stream.frames import sse
+from chatd.store.chat.chats import LoadedChat
+from chatd.store.chat.transactor import Operation
+from chatd.stream.feed_registry import FeedRegistry
+from chatd.stream.frames import encode_sse
 from tests.support.chaos.remains import remains_of
 
 OWNER = UserId(UUID(int=4711))
@@ -118,7 +118,7 @@ class FrontDoor:
                     id=ChatId(order.chat), owner_id=OWNER, title="chaos", prompt=prompt(order)
                 )
                 made = await self._replica.transactor.create(
-                    user_moves.create(command, free), change_id(), key_of(order, OWNER)
+                    user_transitions.create(command, free), change_id(), key_of(order, OWNER)
                 )
                 return made.chat.state
             outcome = await self._replica.transactor.run(
@@ -134,25 +134,27 @@ class FrontDoor:
             return outcome.chat.state
 
 
-def decided(order: Order, loaded: Loaded, free: WorkerId | None) -> Change | None:
+def decided(order: Order, loaded: LoadedChat, free: WorkerId | None) -> Change | None:
     chat, queue, item = loaded.chat, loaded.queue, QueueId(order.target)
     match order.do:
         case "send":
             send = SendMessage(prompt=prompt(order), when_busy=order.when_busy)
-            return user_moves.send_message(chat, send, free)
+            return user_transitions.send_message(chat, send, free)
         case "interrupt":
-            return user_moves.interrupt(chat, free)
+            return user_transitions.interrupt(chat, free)
         case "edit":
             edit = EditMessage(target=loaded.target, prompt=prompt(order))
-            return user_moves.edit_message(chat, edit, free)
+            return user_transitions.edit_message(chat, edit, free)
         case "promote_queued":
-            return queue_moves.promote_queued(chat, queue, item, free)
+            return queue_transitions.promote_queued(chat, queue, item, free)
         case "move_queued":
-            return queue_moves.move_queued(chat, queue, MoveQueued(id=item, before=None))
+            return queue_transitions.move_queued(chat, queue, MoveQueued(id=item, before=None))
         case "delete_queued":
-            return queue_moves.delete_queued(chat, queue, item)
+            return queue_transitions.delete_queued(chat, queue, item)
         case "edit_queued":
-            return queue_moves.edit_queued(chat, queue, EditQueued(id=item, prompt=prompt(order)))
+            return queue_transitions.edit_queued(
+                chat, queue, EditQueued(id=item, prompt=prompt(order))
+            )
         case "create" | "watch" | "unwatch" | "remains":
             raise AssertionError(order.do)
 
@@ -160,7 +162,7 @@ def decided(order: Order, loaded: Loaded, free: WorkerId | None) -> Change | Non
 class Gallery:
     """Whoever watches at this replica."""
 
-    def __init__(self, feeds: Feeds) -> None:
+    def __init__(self, feeds: FeedRegistry) -> None:
         self._feeds = feeds
         self._watching: dict[int, asyncio.Task[None]] = {}
 
@@ -179,20 +181,20 @@ class Gallery:
 
     async def _watch(self, order: Order) -> None:
         try:
-            async with self._feeds.view(ChatId(order.chat), order.after) as viewer:
+            async with self._feeds.open_viewer(ChatId(order.chat), order.after) as viewer:
                 async for frame in viewer.frames():
-                    say(Seen(frame=order.id, sse=sse(frame).decode()))
+                    say(Seen(frame=order.id, sse=encode_sse(frame).decode()))
         except ChatdError as error:
             say(Seen(frame=order.id, ended=error.code))
 
 
-def prompt(order: Order) -> Prompt:
-    return Prompt(content=(Text(text=order.text),), created_by=OWNER)
+def prompt(order: Order) -> UserInput:
+    return UserInput(content=(TextPart(text=order.text),), created_by=OWNER)
 
 
-def key_of(order: Order, scope: UUID) -> Request | None:
+def key_of(order: Order, scope: UUID) -> IdempotencyKey | None:
     if order.key is None:
         return None
-    return Request(
+    return IdempotencyKey(
         scope=scope, id=RequestId(order.key), op=order.do, fingerprint=f"{order.do} {order.text}"
     )

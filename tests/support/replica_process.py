@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from chatd.clock import SystemClock
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.model import ModelConfig
+from chatd.domain.model.protocol import ModelConfig
 from chatd.domain.ports import Env, ModelChoice, Provider
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig

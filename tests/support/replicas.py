@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from chatd.domain.commands import WhenBusy
+from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.ids import ChatId
 from tests.support.chaos.remains import Remains
 from tests.support.house import Events

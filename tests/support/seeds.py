@@ -11,21 +11,26 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat, ChatError, Fence, RetryState
-from chatd.domain.commands import (
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import (
     CreateChat,
-    Failure,
+    FailTurn,
+    RecordRetry,
     RequestCompaction,
-    Retry,
     SendMessage,
     Step,
 )
-from chatd.domain.ids import ChatId, WorkerId
-from chatd.domain.messages import Draft, Message, QueuedMessage
-from chatd.domain.states import State
-from chatd.domain.user_moves import archive, create, interrupt, request_compaction, send_message
-from chatd.domain.worker_moves import (
+from chatd.domain.chat.messages import Draft, Message, QueuedMessage
+from chatd.domain.chat.row import Chat, ChatError, Fence, RetryState
+from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import (
+    archive,
+    create,
+    interrupt,
+    request_compaction,
+    send_message,
+)
+from chatd.domain.chat.worker_transitions import (
     acquire,
     commit_step,
     fail_turn,
@@ -35,6 +40,7 @@ from chatd.domain.worker_moves import (
     release,
     require_action,
 )
+from chatd.domain.ids import ChatId, WorkerId
 from tests.model.world import World, apply_purely
 from tests.support.factories import CHAT, OWNER, WORKER, call, draft, prompt, text
 
@@ -157,7 +163,7 @@ def _work(road: _Road, seed: Seed) -> None:
         road.go(send_message(road.chat, command, None))
     if seed.retry:
         state = RetryState(attempt=1, delay_ms=1000, error="overloaded")
-        road.go(record_retry(road.chat, Retry(fence=Fence.of(road.chat), state=state)))
+        road.go(record_retry(road.chat, RecordRetry(fence=Fence.of(road.chat), state=state)))
 
 
 def _stay(road: _Road, seed: Seed) -> None:
@@ -180,7 +186,7 @@ def _ask_person(road: _Road, seed: Seed) -> None:
 
 
 def _fail(road: _Road, seed: Seed) -> None:
-    road.go(fail_turn(road.chat, Failure(step=step(road.chat), error=FAILED)))
+    road.go(fail_turn(road.chat, FailTurn(step=step(road.chat), error=FAILED)))
 
 
 def _shelve(road: _Road, seed: Seed) -> None:

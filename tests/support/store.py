@@ -10,15 +10,15 @@ from uuid import UUID
 
 import msgspec
 
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat
-from chatd.domain.commands import CreateChat
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import CreateChat
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.user_transitions import create
 from chatd.domain.ids import ChangeId, ChatId, WorkerId
-from chatd.domain.user_moves import create
-from chatd.store import chats
-from chatd.store.conn import Conn, ConnectConfig, Session, connect
+from chatd.store.chat import chats
+from chatd.store.chat.transactor import AppliedChange, apply
+from chatd.store.conn import Conn, ConnectConfig, DatabaseSession, connect
 from chatd.store.pool import Pool, PoolConfig
-from chatd.store.transact import Applied, apply
 from tests.support.factories import OWNER, prompt
 from tests.support.seeds import Seed, plant
 
@@ -52,9 +52,9 @@ class Told:
     """Whoever is told of writes, and remembers."""
 
     def __init__(self) -> None:
-        self.applied: list[Applied] = []
+        self.applied: list[AppliedChange] = []
 
-    def __call__(self, applied: Applied) -> None:
+    def __call__(self, applied: AppliedChange) -> None:
         self.applied.append(applied)
 
     @property
@@ -83,7 +83,7 @@ async def open_child(conn: Conn, number: int, root: int, parent: int | None = No
     return await open_chat(conn, number, root_chat_id=chat_id(root), parent_chat_id=above)
 
 
-async def write(conn: Conn, change: Change | None, change_id: int = SEEDING) -> Applied:
+async def write(conn: Conn, change: Change | None, change_id: int = SEEDING) -> AppliedChange:
     """Write what must not meet anybody."""
     assert change is not None
     applied = await apply(conn, change, ChangeId(change_id))
@@ -118,7 +118,7 @@ async def dump(conn: Conn) -> dict[str, list[str]]:
 
 
 @asynccontextmanager
-async def session_to(dsn: str) -> AsyncGenerator[Session]:
+async def session_to(dsn: str) -> AsyncGenerator[DatabaseSession]:
     """A session of somebody else."""
     session = await connect(ConnectConfig(dsn=dsn, application_name="somebody else"))
     try:

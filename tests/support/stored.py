@@ -11,12 +11,18 @@ from typing import Final, LiteralString
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.domain.chat import Chat
+from chatd.domain.chat.messages import Message, QueuedMessage
+from chatd.domain.chat.queue_transitions import in_order
+from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
-from chatd.domain.messages import Message, QueuedMessage
-from chatd.domain.queue_moves import in_order
 from chatd.store.conn import Conn, Row
-from chatd.store.rows import MESSAGE_COLUMNS, QUEUE_COLUMNS, chat_of, messages_in, queue_in
+from chatd.store.rows import (
+    MESSAGE_COLUMNS,
+    QUEUE_COLUMNS,
+    chat_from_row,
+    messages_from_json,
+    queue_from_json,
+)
 from tests.model.invariants import check_families, check_messages, check_queue, check_row
 from tests.support.factories import AT
 
@@ -50,9 +56,9 @@ async def stored(conn: Conn, only: Iterable[ChatId] | None = None) -> dict[ChatI
 def stored_of(rows: Iterable[Row]) -> dict[ChatId, Stored]:
     return {
         row["id"]: Stored(
-            chat=chat_of(row),
-            messages=messages_in(row["messages"]),
-            queue=queue_in(row["queue"]),
+            chat=chat_from_row(row),
+            messages=messages_from_json(row["messages"]),
+            queue=queue_from_json(row["queue"]),
         )
         for row in rows
     }

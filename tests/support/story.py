@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from chatd.domain.change import Change
-from chatd.domain.messages import Message, QueuedMessage
-from chatd.domain.parts import Part, Text, ToolCall, ToolResult
-from chatd.domain.queue_moves import in_order
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.messages import Message, QueuedMessage
+from chatd.domain.chat.parts import Part, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.chat.queue_transitions import in_order
 from tests.model.invariants import Watch
 from tests.model.world import Rows, World, apply_purely
 from tests.support.seeds import Seeded
@@ -39,11 +39,11 @@ def waiting(queue: Iterable[QueuedMessage]) -> list[str]:
 
 def _part(part: Part) -> str:
     match part:
-        case Text(text=words):
+        case TextPart(text=words):
             return words
-        case ToolCall(tool_call_id=call_id):
+        case ToolCallPart(tool_call_id=call_id):
             return f"[{call_id}]"
-        case ToolResult(tool_call_id=call_id, is_error=is_error):
+        case ToolResultPart(tool_call_id=call_id, is_error=is_error):
             return f"{call_id} {'failed' if is_error else 'done'}"
         case _:
             return type(part).__name__

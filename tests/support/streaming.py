@@ -15,23 +15,22 @@ from uuid import UUID, uuid4
 import msgspec
 
 from chatd.clock import SystemClock
-from chatd.domain.chat import Chat, Episode
-from chatd.domain.events import Event
-from chatd.domain.hint import Hint
+from chatd.domain.chat.events import Event
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.row import Chat, Episode, Hint
 from chatd.domain.ids import ChangeId, ChatId, WorkerId
-from chatd.domain.parts import Text
 from chatd.domain.ports import Clock, Env
-from chatd.parts.episodes import Episodes, EpisodesConfig, Recorder
-from chatd.parts.tail import Tail, TailConfig
-from chatd.parts.writer import JournalWriter, WriterConfig
+from chatd.parts.episodes import EpisodeRegistry, EpisodesConfig, PartRecorder
+from chatd.parts.journal_tail import JournalTail, JournalTailConfig
+from chatd.parts.journal_writer import JournalWriter, JournalWriterConfig
+from chatd.store.chat.transactor import AppliedChange, Operation, Transactor
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from chatd.store.transact import Applied, Operation, Transactor
-from chatd.stream.feeds import Feeds
-from chatd.stream.frames import Frame, array, sse
-from chatd.stream.live import Live
+from chatd.stream.chat_list import ChatListFeeds
+from chatd.stream.feed_registry import FeedRegistry
+from chatd.stream.frames import Frame, encode_json_array, encode_sse
+from chatd.stream.live_parts import LivePartSource
 from chatd.stream.viewer import Viewer
-from chatd.stream.watch import Watches
 from tests.support.client_state import ClientState
 from tests.support.store import opening
 from tests.support.turns import Decision
@@ -46,15 +45,17 @@ _EVENTS: Final = msgspec.json.Decoder(tuple[Event, ...])
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     episodes: EpisodesConfig = EpisodesConfig()
-    writer: WriterConfig = WriterConfig()
-    tail: TailConfig = TailConfig()
+    writer: JournalWriterConfig = JournalWriterConfig()
+    tail: JournalTailConfig = JournalTailConfig()
 
 
 USUAL: Final = Pace()
 QUICK: Final = Pace(
     episodes=EpisodesConfig(coalesce_s=0.003),
-    writer=WriterConfig(prompt_s=0.003, relaxed_s=0.01, longest_s=0.02),
-    tail=TailConfig(every_s=0.004, seldom_s=0.03),
+    writer=JournalWriterConfig(
+        tailed_interval_s=0.003, untailed_interval_s=0.01, max_interval_s=0.02
+    ),
+    tail=JournalTailConfig(interval_s=0.004, quiet_interval_s=0.03),
 )
 """Where time passes by itself, so that tests need not wait for it."""
 
@@ -122,27 +123,27 @@ class StreamReplica:
         self._new_change_id = env.new_change_id
         pace = QUICK if isinstance(clock, SystemClock) else USUAL
         self.writer = JournalWriter(other, env, me, pace.writer, draw=lambda: 1.0)
-        self.episodes = Episodes(clock, self.writer, pace.episodes)
-        self.tail = Tail(other, env, network.publish, pace.tail, draw=lambda: 1.0)
-        self.live = Live(self.episodes, self.tail, me)
-        self.feeds = Feeds(pool, env, self.live, draw=lambda: 1.0)
-        self.watches = Watches(other, env, draw=lambda: 1.0)
+        self.episodes = EpisodeRegistry(clock, self.writer, pace.episodes)
+        self.tail = JournalTail(other, env, network.publish, pace.tail, draw=lambda: 1.0)
+        self.live = LivePartSource(self.episodes, self.tail, me)
+        self.feeds = FeedRegistry(pool, env, self.live, draw=lambda: 1.0)
+        self.watches = ChatListFeeds(other, env, draw=lambda: 1.0)
         self.transactor = Transactor(other, self.tell)
         network.replicas.append(self)
 
-    def tell(self, applied: Applied) -> None:
-        self.feeds.told(applied)
-        self.watches.told(applied)
+    def tell(self, applied: AppliedChange) -> None:
+        self.feeds.on_applied(applied)
+        self.watches.on_applied(applied)
         self.network.publish(Hint.of(applied.chat))
 
     def heard(self, hint: Hint) -> None:
-        self.feeds.hinted(hint)
-        self.watches.hinted(hint)
-        self.writer.hinted(hint)
+        self.feeds.on_hint(hint)
+        self.watches.on_hint(hint)
+        self.writer.on_hint(hint)
 
     def deaf_for_a_while(self) -> None:
-        self.feeds.everything_is_dirty()
-        self.watches.everything_is_dirty()
+        self.feeds.mark_all_dirty()
+        self.watches.mark_all_dirty()
 
     async def create(self, number: int = 1, **columns: object) -> Chat:
         """A new chat, which this replica's worker has taken."""
@@ -158,7 +159,7 @@ class StreamReplica:
         )
         return (await self.transactor.run(operation)).chat
 
-    def record(self, chat: Chat) -> Recorder:
+    def record(self, chat: Chat) -> PartRecorder:
         return self.episodes.open(Episode.of(chat))
 
     @asynccontextmanager
@@ -204,22 +205,22 @@ class Client:
         return "".join(part_text(part.part) for part in self.state.preview)
 
     @asynccontextmanager
-    async def connected(self, feeds: Feeds) -> AsyncGenerator[Viewer]:
+    async def connected(self, feeds: FeedRegistry) -> AsyncGenerator[Viewer]:
         """Without a version to go on from, a client begins with nothing: what it may have of a
         first group that was cut off can have been deleted since."""
         if not self.last_id:
             self.state = ClientState()
-        async with feeds.view(self.chat_id, self.last_id) as viewer:
+        async with feeds.open_viewer(self.chat_id, self.last_id) as viewer:
             self.connections += 1
             yield viewer
 
     def take(self, frame: Frame) -> None:
-        for event, last_id in read_sse(sse(frame)):
+        for event, last_id in read_sse(encode_sse(frame)):
             self.apply(event, last_id)
 
     def take_array(self, frame: Frame) -> None:
         """Here the version comes with the last event only, so it is known from that."""
-        for event in _EVENTS.decode(array(frame)):
+        for event in _EVENTS.decode(encode_json_array(frame)):
             self.apply(event, None)
         self.last_id = self.state.version
 
@@ -241,7 +242,7 @@ class Client:
             shown = f"episode {state.episode}, preview {self.preview!r}"
             raise AssertionError(f"waits in vain at {told}, {shown}") from None
 
-    async def see(self, feeds: Feeds, until: Callable[["Client"], bool]) -> None:
+    async def see(self, feeds: FeedRegistry, until: Callable[["Client"], bool]) -> None:
         """Connect, and stay until then."""
         async with self.connected(feeds) as viewer:
             await self.watch(viewer, until)
@@ -256,7 +257,7 @@ def shows(words: str) -> Callable[[Client], bool]:
 
 
 def part_text(part: object) -> str:
-    return part.text if isinstance(part, Text) else ""
+    return part.text if isinstance(part, TextPart) else ""
 
 
 def read_sse(data: bytes) -> Iterable[tuple[Event, int | None]]:

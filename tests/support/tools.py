@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from msgspec import Raw
 
-from chatd.domain.chat import Chat
+from chatd.domain.answer.tool_output import ToolOutput
+from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model import ToolSpec
-from chatd.domain.ports import Effect, Tool, ToolContext
-from chatd.domain.prompt_text import Instructions
-from chatd.domain.tool_output import ToolOutput
+from chatd.domain.model.protocol import ToolSpec
+from chatd.domain.ports import Tool, ToolContext, ToolEffect
+from chatd.domain.prompt.instructions import Instructions
 from tests.support.providers.server import Gate
 
 SCHEMA = Raw(b'{"type":"object","properties":{"say":{"type":"string"}}}')
@@ -25,14 +25,14 @@ class GatedTool:
         name: str = "echo",
         *,
         gate: Gate | None = None,
-        effect: Effect = "read",
+        effect: ToolEffect = "read",
         serial: bool = False,
         exclusive: bool = False,
         stops_turn: bool = False,
         timeout_s: float = 5.0,
     ) -> None:
         self.spec = ToolSpec(name=name, description="Says it again.", input_schema=SCHEMA)
-        self.effect: Effect = effect
+        self.effect: ToolEffect = effect
         self.serial = serial
         self.exclusive = exclusive
         self.stops_turn = stops_turn

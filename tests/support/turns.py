@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from chatd.domain import user_moves, worker_moves
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat, Fence, RetryState
-from chatd.domain.commands import Failure, Retry, SendMessage, WhenBusy
+from chatd.domain.chat import user_transitions, worker_transitions
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import FailTurn, RecordRetry, SendMessage, WhenBusy
+from chatd.domain.chat.messages import Draft
+from chatd.domain.chat.row import Chat, Fence, RetryState
 from chatd.domain.ids import WorkerId
-from chatd.domain.messages import Draft
 from tests.support.factories import draft, prompt, text
 from tests.support.seeds import FAILED, step
 
@@ -17,16 +17,16 @@ Decision = Callable[[Chat], Change | None]
 def sends(words: str, when_busy: WhenBusy = "queue", free: WorkerId | None = None) -> Decision:
     """A person sends; `free` takes the chat if it has to run."""
     command = SendMessage(prompt=prompt(words), when_busy=when_busy)
-    return lambda chat: user_moves.send_message(chat, command, free)
+    return lambda chat: user_transitions.send_message(chat, command, free)
 
 
 def stops() -> Decision:
-    return lambda chat: user_moves.interrupt(chat, None)
+    return lambda chat: user_transitions.interrupt(chat, None)
 
 
 def commits(*messages: Draft) -> Decision:
     """The worker ends a step and goes on with the turn."""
-    return lambda chat: worker_moves.commit_step(chat, step(chat, *messages))
+    return lambda chat: worker_transitions.commit_step(chat, step(chat, *messages))
 
 
 def says(words: str) -> Decision:
@@ -34,33 +34,37 @@ def says(words: str) -> Decision:
 
 
 def finishes(words: str) -> Decision:
-    return lambda chat: worker_moves.finish_turn(chat, step(chat, draft("assistant", text(words))))
+    return lambda chat: worker_transitions.finish_turn(
+        chat, step(chat, draft("assistant", text(words)))
+    )
 
 
 def ends_stopped(words: str) -> Decision:
     """The partial answer is saved."""
-    return lambda chat: worker_moves.finish_interrupt(
+    return lambda chat: worker_transitions.finish_interrupt(
         chat, step(chat, draft("assistant", text(words)))
     )
 
 
 def fails() -> Decision:
     """Nothing of the step is kept."""
-    return lambda chat: worker_moves.fail_turn(chat, Failure(step=step(chat), error=FAILED))
+    return lambda chat: worker_transitions.fail_turn(chat, FailTurn(step=step(chat), error=FAILED))
 
 
 def tries_again() -> Decision:
     state = RetryState(attempt=1, delay_ms=1000, error="overloaded")
-    return lambda chat: worker_moves.record_retry(chat, Retry(fence=Fence.of(chat), state=state))
+    return lambda chat: worker_transitions.record_retry(
+        chat, RecordRetry(fence=Fence.of(chat), state=state)
+    )
 
 
 def lets_go() -> Decision:
     def decide(chat: Chat) -> Change:
         assert chat.worker_id is not None
-        return worker_moves.release(chat, chat.worker_id, chat.epoch)
+        return worker_transitions.release(chat, chat.worker_id, chat.epoch)
 
     return decide
 
 
 def is_taken_by(worker: WorkerId) -> Decision:
-    return lambda chat: worker_moves.acquire(chat, worker)
+    return lambda chat: worker_transitions.acquire(chat, worker)

@@ -1,16 +1,16 @@
 """A viewer over the database: knows a version, reads what changed since, and applies it."""
 
-from chatd.domain.diff import Seen, Snapshot, diff, needs_full
+from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
 from chatd.domain.ids import ChatId
-from chatd.store import chats
+from chatd.store.chat import chats
 from chatd.store.conn import Conn
 from tests.support.client_state import ClientState
 
 
-async def snapshot(conn: Conn, chat_id: ChatId, version: int, *, most: int = 1000) -> Snapshot:
-    seen = await chats.since(conn, chat_id, version, most=most)
+async def snapshot(conn: Conn, chat_id: ChatId, version: int, *, most: int = 1000) -> ChatSnapshot:
+    seen = await chats.load_changes_since(conn, chat_id, version, most=most)
     assert seen is not None
-    return Snapshot(
+    return ChatSnapshot(
         chat=seen.chat, since=version, messages=seen.messages, queue=seen.queue, cut=seen.cut
     )
 
@@ -27,6 +27,6 @@ async def resume(
     if state.version == 0:
         return state.apply(diff(None, await snapshot(conn, chat_id, 0))).settled()
     changes = await snapshot(conn, chat_id, state.version, most=most)
-    if needs_full(state.version, changes):
+    if needs_full_read(state.version, changes):
         changes = await snapshot(conn, chat_id, 0)
-    return state.apply(diff(Seen(version=state.version), changes)).settled()
+    return state.apply(diff(ViewerPosition(version=state.version), changes)).settled()

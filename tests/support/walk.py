@@ -6,44 +6,44 @@ so a walk also shows that every action can be committed.
 
 from random import Random
 
-from chatd.domain import queue_moves, user_moves, worker_moves
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat, ChatError, Fence, RetryState
-from chatd.domain.commands import (
+from chatd.domain.chat import queue_transitions, user_transitions, worker_transitions
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import (
     ClientResult,
     CreateChat,
     EditMessage,
     EditQueued,
-    Failure,
+    FailTurn,
     MoveQueued,
+    RecordRetry,
     RequestCompaction,
-    Retry,
     SendMessage,
     Step,
     SubmitToolResults,
     WhenBusy,
 )
-from chatd.domain.compaction import compactable
-from chatd.domain.decide import (
-    CALLS_DISAGREE,
+from chatd.domain.chat.diff import ChatSnapshot
+from chatd.domain.chat.messages import Draft, TokenUsage
+from chatd.domain.chat.row import Chat, ChatError, Fence, RetryState
+from chatd.domain.decisions import (
+    PENDING_CALLS_MISMATCH_ERROR,
     Compact,
     Fail,
     Finish,
     Generate,
     RequireAction,
-    Rules,
     RunTools,
+    TurnRules,
     next_action,
 )
-from chatd.domain.diff import Snapshot
 from chatd.domain.errors import RequestError, StaleFence
 from chatd.domain.ids import QueueId, WorkerId
-from chatd.domain.messages import Draft, Usage
+from chatd.domain.prompt.compaction import is_compactable
 from tests.model.world import Rows, World, apply_purely
 from tests.support import factories
 from tests.support.factories import CHAT, OTHER_WORKER, OWNER, WORKER, call, draft, result, text
 
-RULES = Rules(
+RULES = TurnRules(
     max_steps=3,
     client_tools=frozenset({"ask_client"}),
     exclusive_tools=frozenset({"propose_plan"}),
@@ -66,7 +66,7 @@ class Walk:
             before=(draft("system", text("Be good."), visibility="model"),),
             prompt=factories.prompt(self._name()),
         )
-        self.rows = apply_purely(self._world, user_moves.create(command, self._free()))
+        self.rows = apply_purely(self._world, user_transitions.create(command, self._free()))
 
     @property
     def chat(self) -> Chat:
@@ -94,7 +94,7 @@ class Walk:
         self.rows.chat = saved.chat
         self.rows.messages, self.rows.queue = list(saved.messages), list(saved.queue)
 
-    def snapshot(self, since: int = 0, most: int = 1000) -> Snapshot:
+    def snapshot(self, since: int = 0, most: int = 1000) -> ChatSnapshot:
         """What a read of the rows that changed after version `since` finds."""
         changed = [
             row
@@ -102,7 +102,7 @@ class Walk:
             if row.revision > since and (since > 0 or not row.deleted)
         ]
         read_queue = since == 0 or self.chat.queue_version > since
-        return Snapshot(
+        return ChatSnapshot(
             chat=self.chat,
             since=since,
             messages=tuple(changed[-most:]),
@@ -110,11 +110,11 @@ class Walk:
             cut=len(changed) > most,
         )
 
-    def written(self) -> Snapshot:
+    def written(self) -> ChatSnapshot:
         """What whoever made the last change knows without reading, but for the queue."""
         version = self.chat.snapshot_version
         touched = [row for row in self.rows.messages if row.revision == version]
-        return Snapshot(
+        return ChatSnapshot(
             chat=self.chat,
             since=version - 1,
             messages=tuple(row for row in touched if not row.deleted),
@@ -138,25 +138,25 @@ class Walk:
             case 0:
                 target = self._draw.choice((*self.rows.messages, None))
                 command = EditMessage(target=target, prompt=prompt)
-                return user_moves.edit_message(chat, command, free)
+                return user_transitions.edit_message(chat, command, free)
             case 1 | 2:
-                return user_moves.interrupt(chat, free)
+                return user_transitions.interrupt(chat, free)
             case 3 | 4:
                 answers = tuple(
                     ClientResult(tool_call_id=call.id, output="1") for call in chat.pending_calls
                 )
                 command = SubmitToolResults(results=answers)
-                return user_moves.submit_tool_results(chat, command, free)
+                return user_transitions.submit_tool_results(chat, command, free)
             case 5:
-                command = RequestCompaction(compactable=compactable(self.rows.messages))
-                return user_moves.request_compaction(chat, command, free)
+                command = RequestCompaction(compactable=is_compactable(self.rows.messages))
+                return user_transitions.request_compaction(chat, command, free)
             case 6:
-                return user_moves.archive(chat) if self._draw.random() < 0.3 else None
+                return user_transitions.archive(chat) if self._draw.random() < 0.3 else None
             case 7:
-                return user_moves.unarchive(chat)
+                return user_transitions.unarchive(chat)
             case _:
                 command = SendMessage(prompt=prompt, when_busy=self._draw.choice(WHEN_BUSY))
-                return user_moves.send_message(chat, command, free)
+                return user_transitions.send_message(chat, command, free)
 
     def _queue(self) -> Change | None:
         chat, queue, free = self.chat, self.rows.queue, self._free()
@@ -164,14 +164,16 @@ class Walk:
         match self._draw.randrange(5):
             case 0:
                 before = self._draw.choice([None, *(row.id for row in queue)])
-                return queue_moves.move_queued(chat, queue, MoveQueued(id=item, before=before))
+                return queue_transitions.move_queued(
+                    chat, queue, MoveQueued(id=item, before=before)
+                )
             case 1:
-                return queue_moves.promote_queued(chat, queue, item, free)
+                return queue_transitions.promote_queued(chat, queue, item, free)
             case 2:
-                return queue_moves.delete_queued(chat, queue, item)
+                return queue_transitions.delete_queued(chat, queue, item)
             case _:
                 edit = EditQueued(id=item, prompt=factories.prompt(self._name()))
-                return queue_moves.edit_queued(chat, queue, edit)
+                return queue_transitions.edit_queued(chat, queue, edit)
 
     # Workers
 
@@ -179,20 +181,20 @@ class Walk:
         chat, worker = self.chat, self._free() or WORKER
         match self._draw.randrange(10):
             case 0:
-                return worker_moves.release(chat, worker, chat.epoch)
+                return worker_transitions.release(chat, worker, chat.epoch)
             case 1:
-                return worker_moves.reap(chat, worker)
+                return worker_transitions.reap(chat, worker)
             case 2:
-                return worker_moves.expire_interrupt(chat)
+                return worker_transitions.expire_interrupt(chat)
             case 3:
-                return worker_moves.expire_action(chat)
+                return worker_transitions.expire_action(chat)
             case _:
-                return worker_moves.acquire(chat, worker)
+                return worker_transitions.acquire(chat, worker)
 
     def _work(self) -> Change | None:
         fence = Fence.of(self.chat)
         if self.chat.status == "interrupting":
-            return worker_moves.finish_interrupt(self.chat, self._partial(fence))
+            return worker_transitions.finish_interrupt(self.chat, self._partial(fence))
         action = next_action(self.rows.messages, self.chat, RULES)
         match action:
             case Generate():
@@ -204,39 +206,41 @@ class Walk:
                 ]
                 return self._commit(fence, *found)
             case RequireAction():
-                return worker_moves.require_action(self.chat, Step(fence=fence))
+                return worker_transitions.require_action(self.chat, Step(fence=fence))
             case Compact(source=source):
                 return self._compact(fence, asked_for=source == "manual")
             case Finish():
-                return worker_moves.finish_turn(self.chat, Step(fence=fence))
+                return worker_transitions.finish_turn(self.chat, Step(fence=fence))
             case Fail(error=error):
-                assert error is not CALLS_DISAGREE
-                return worker_moves.fail_turn(
-                    self.chat, Failure(step=Step(fence=fence), error=error)
+                assert error is not PENDING_CALLS_MISMATCH_ERROR
+                return worker_transitions.fail_turn(
+                    self.chat, FailTurn(step=Step(fence=fence), error=error)
                 )
 
     def _generate(self, fence: Fence) -> Change:
         dice = self._draw.random()
         if dice < 0.1:
             error = ChatError(message=self._name())
-            return worker_moves.fail_turn(self.chat, Failure(step=Step(fence=fence), error=error))
+            return worker_transitions.fail_turn(
+                self.chat, FailTurn(step=Step(fence=fence), error=error)
+            )
         if dice < 0.25:
             state = RetryState(attempt=1, delay_ms=1000, error=self._name())
-            return worker_moves.record_retry(self.chat, Retry(fence=fence, state=state))
+            return worker_transitions.record_retry(self.chat, RecordRetry(fence=fence, state=state))
         asked = [
             call(self._name(), self._draw.choice(TOOLS)) for _ in range(self._draw.randrange(3))
         ]
-        usage = Usage(input_tokens=self._draw.randrange(100))
+        usage = TokenUsage(input_tokens=self._draw.randrange(100))
         answer = draft("assistant", text(self._name()), *asked, usage=usage)
         if asked or self._draw.random() < 0.3:
             return self._commit(fence, answer)
-        return worker_moves.finish_turn(self.chat, Step(fence=fence, messages=(answer,)))
+        return worker_transitions.finish_turn(self.chat, Step(fence=fence, messages=(answer,)))
 
     def _compact(self, fence: Fence, *, asked_for: bool) -> Change:
         if not asked_for:
             return self._commit(fence, *self._summary())
         step = Step(fence=fence, messages=self._summary(), compacted=True)
-        return worker_moves.finish_turn(self.chat, step)
+        return worker_transitions.finish_turn(self.chat, step)
 
     def _commit(self, fence: Fence, *messages: Draft) -> Change:
         step = Step(
@@ -245,7 +249,7 @@ class Walk:
             client_tools=RULES.client_tools,
             keep_owner=not self._rarely(),
         )
-        return worker_moves.commit_step(self.chat, step)
+        return worker_transitions.commit_step(self.chat, step)
 
     def _partial(self, fence: Fence) -> Step:
         """What was said before the stop; nothing, if calls were running."""

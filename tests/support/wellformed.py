@@ -12,7 +12,7 @@ from itertools import pairwise
 import msgspec
 from msgspec import UNSET
 
-from chatd.domain.model import (
+from chatd.domain.model.protocol import (
     PromptCall,
     PromptFile,
     PromptMessage,

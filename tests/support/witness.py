@@ -10,9 +10,9 @@ from typing import Final, LiteralString
 
 from msgspec import Struct
 
+from chatd.domain.chat.messages import Message, local_calls
+from chatd.domain.chat.parts import TextPart
 from chatd.domain.ids import ChatId
-from chatd.domain.messages import Message, local_calls
-from chatd.domain.parts import Text
 from chatd.store.conn import Conn
 from tests.support.eventually import eventually
 from tests.support.ledger import said, words
@@ -144,7 +144,7 @@ class Witness:
             assert answers.count(_whole(text)) <= 1, f"answered twice: {text} in {chat_id}"
         if chat_id in self.stopped:
             return
-        live = [words(row) for row in found.messages if row.begins_turn and not row.deleted]
+        live = [words(row) for row in found.messages if row.starts_turn and not row.deleted]
         due = live[-1:] if chat_id in self.hurried else live
         for text in due:
             assert _whole(text) in answers, f"not answered: {text} in {chat_id}"
@@ -159,7 +159,7 @@ def _is_answer(row: Message) -> bool:
 
 
 def _text(row: Message) -> str:
-    return "".join(part.text for part in row.content if isinstance(part, Text))
+    return "".join(part.text for part in row.content if isinstance(part, TextPart))
 
 
 async def _busy(conn: Conn) -> list[str]:

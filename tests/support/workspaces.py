@@ -7,9 +7,9 @@ from uuid import UUID
 
 import msgspec
 
-from chatd.domain.chat import Fence
+from chatd.domain.chat.row import Fence
 from chatd.domain.ids import ChatId, WorkerId, WorkspaceId
-from chatd.domain.workspace import (
+from chatd.domain.workspace.entities import (
     AgentId,
     AgentRow,
     AgentSpec,
@@ -22,8 +22,8 @@ from chatd.domain.workspace import (
     VersionId,
     Workspace,
 )
-from chatd.store import builds, held_builds, templates, workspaces
 from chatd.store.conn import Conn
+from chatd.store.workspace import build_leases, builds, templates, workspaces
 from tests.support.factories import AT, OWNER, WORKER
 
 TEMPLATE = TemplateId(UUID(int=0x7E))
@@ -137,8 +137,8 @@ def new_build(number: int, **columns: object) -> builds.NewBuild:
 
 
 async def plant_template(conn: Conn, **columns: object) -> Template:
-    put = templates.Put(template=template(**columns), version=version())
-    planted = await templates.put(conn, put)
+    put = templates.TemplateUpsert(template=template(**columns), version=version())
+    planted = await templates.upsert_template(conn, put)
     assert planted is not None
     return planted
 
@@ -151,33 +151,33 @@ async def plant(conn: Conn, number: int = 1, **columns: object) -> Workspace:
 
 async def plant_for(
     conn: Conn, chat_id: ChatId, fence: Fence, number: int = 1, **columns: object
-) -> workspaces.Created:
+) -> workspaces.CreatedWorkspace:
     new = new_workspace(number, **columns)
     return await workspaces.create(conn, new, chat_id=chat_id, fence=fence)
 
 
-def wanted(**columns: object) -> held_builds.Wanted:
-    row = held_builds.Wanted(
+def wanted(**columns: object) -> build_leases.AcquireBuilds:
+    row = build_leases.AcquireBuilds(
         worker_id=WORKER, hosts=(HOST,), backends=(BACKEND,), lease_s=30, most=10
     )
     return msgspec.structs.replace(row, **columns)
 
 
-def hold(taken: Build) -> held_builds.Hold:
+def hold(taken: Build) -> build_leases.BuildLease:
     assert taken.worker_id is not None
-    return held_builds.Hold(id=taken.id, worker_id=taken.worker_id, attempt=taken.attempt)
+    return build_leases.BuildLease(id=taken.id, worker_id=taken.worker_id, attempt=taken.attempt)
 
 
 async def finish(
-    conn: Conn, ended: held_builds.Ended | None = None, worker: WorkerId = WORKER
+    conn: Conn, ended: build_leases.BuildResult | None = None, worker: WorkerId = WORKER
 ) -> Build:
     """Take the one build there is and end it; unless told, well and with one agent."""
-    [taken] = await held_builds.take(conn, wanted(worker_id=worker))
+    [taken] = await build_leases.acquire_builds(conn, wanted(worker_id=worker))
     if ended is None:
         agents = (agent_spec(taken.build.build_number),)
         starts = taken.build.transition == "start"
-        ended = held_builds.Ended(status="succeeded", agents=agents if starts else ())
-    done = await held_builds.finish(conn, hold(taken.build), ended)
+        ended = build_leases.BuildResult(status="succeeded", agents=agents if starts else ())
+    done = await build_leases.finish_build(conn, hold(taken.build), ended)
     assert done is not None
     return done
 
@@ -197,6 +197,6 @@ async def age_builds(conn: Conn, seconds: float) -> None:
 
 async def agents_of(conn: Conn, which: WorkspaceId) -> Sequence[AgentRow]:
     """Those of its latest build."""
-    seen = await workspaces.standing(conn, which)
+    seen = await workspaces.load_snapshot(conn, which)
     assert seen is not None
     return seen.agents

@@ -7,11 +7,11 @@ import msgspec
 from msgspec import Raw
 
 from chatd.clock import SystemClock
-from chatd.domain.chat import Fence
-from chatd.domain.hands import AgentConn, AgentLost, Output
+from chatd.domain.answer.tool_output import ToolOutput
+from chatd.domain.chat.row import Fence
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import ToolContext
-from chatd.domain.tool_output import ToolOutput
+from chatd.domain.workspace.agent_api import AgentApi, AgentUnreachable, ProcessOutput
 from chatd.tools.execute import execute
 from chatd.tools.files import file_tools
 from chatd.tools.processes import process_tools
@@ -22,15 +22,15 @@ from tests.workspaces.agents import Workbench
 class Desk:
     """Satisfies `domain.hands.Hands`. Every call has an id of its own unless a test gives one."""
 
-    def __init__(self, bench: Workbench, line: AgentConn | None = None) -> None:
+    def __init__(self, bench: Workbench, line: AgentApi | None = None) -> None:
         self.bench = bench
-        self.line: AgentConn | Exception = line or bench.conn
+        self.line: AgentApi | Exception = line or bench.conn
         tools = (*file_tools(self), execute(self, SystemClock()), *process_tools(self))
         self.tools = {tool.spec.name: tool for tool in tools}
         self.shown: list[str] = []
         self._calls = 0
 
-    async def reach(self, context: ToolContext) -> AgentConn:
+    async def connect(self, context: ToolContext) -> AgentApi:
         del context
         if isinstance(self.line, Exception):
             raise self.line
@@ -61,14 +61,14 @@ class Desk:
 class BrokenLine:
     """An agent whose answer to a question about output is lost so many times."""
 
-    def __init__(self, conn: AgentConn, losses: int) -> None:
+    def __init__(self, conn: AgentApi, losses: int) -> None:
         self._conn = conn
         self._losses = losses
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._conn, name)
 
-    async def output(self, process_id: str, *, wait_s: float = 0, after: int = 0) -> Output:
+    async def output(self, process_id: str, *, wait_s: float = 0, after: int = 0) -> ProcessOutput:
         if wait_s:
             # It is the answer that is lost, so whatever is asked after has happened.
             found = await self._conn.output(process_id, wait_s=wait_s, after=after)
@@ -76,9 +76,9 @@ class BrokenLine:
             found = await self._conn.output(process_id, after=after)
         if self._losses:
             self._losses -= 1
-            raise AgentLost("The line broke.")
+            raise AgentUnreachable("The line broke.")
         return found
 
 
-def broken(conn: AgentConn, losses: int) -> AgentConn:
-    return cast("AgentConn", BrokenLine(conn, losses))
+def broken(conn: AgentApi, losses: int) -> AgentApi:
+    return cast("AgentApi", BrokenLine(conn, losses))

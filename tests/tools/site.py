@@ -10,15 +10,16 @@ import msgspec
 from msgspec import Raw
 
 from chatd.clock import SystemClock
-from chatd.domain.chat import Fence
-from chatd.domain.hands import AgentLost
+from chatd.domain.answer.tool_output import ToolOutput
+from chatd.domain.chat.row import Fence
+from chatd.domain.chat.states import State
 from chatd.domain.ids import ChatId, ToolCallId, WorkspaceId
 from chatd.domain.ports import ToolContext
-from chatd.domain.states import State
-from chatd.domain.tool_output import ToolOutput
-from chatd.domain.workspace import AgentRow, Lifecycle, Pulse
-from chatd.store import agents, chats
+from chatd.domain.workspace.agent_api import AgentUnreachable
+from chatd.domain.workspace.entities import AgentHealth, AgentLifecycle, AgentRow
+from chatd.store.chat import chats
 from chatd.store.pool import Pool
+from chatd.store.workspace import agents
 from chatd.tools.workspaces import workspace_tools
 from chatd.workspaces.builder import Builder
 from chatd.workspaces.catalogue import Catalogue
@@ -40,22 +41,22 @@ class Agents:
     """Those whose pulse can be felt. `unheard`: so many first tries have no answer."""
 
     def __init__(self) -> None:
-        self.lifecycles: list[Lifecycle] = ["ready"]
+        self.lifecycles: list[AgentLifecycle] = ["ready"]
         self.silent = False
         self.instead: Ping | None = None
         self.unheard = 0
         self.asked = 0
 
-    async def ping(self, agent: AgentRow) -> Pulse:
+    async def ping(self, agent: AgentRow) -> AgentHealth:
         self.asked += 1
         if self.instead is not None:
             return await self.instead(agent)
         if self.silent or self.asked <= self.unheard:
-            raise AgentLost("Nobody answers.")
+            raise AgentUnreachable("Nobody answers.")
         first = self.lifecycles[0]
         if len(self.lifecycles) > 1:
             del self.lifecycles[0]
-        return Pulse(boot_id="boot", lifecycle=first, directory="/home/dev")
+        return AgentHealth(boot_id="boot", lifecycle=first, directory="/home/dev")
 
 
 class Site:
@@ -105,7 +106,9 @@ class Site:
         """The heartbeat has heard of the agent of this workspace."""
         which = WorkspaceId(UUID(workspace_id))
         found = await agents_of(self.pool, which)
-        await agents.heard(self.pool, {each.id: Pulse(boot_id="boot") for each in found})
+        await agents.record_healthy(
+            self.pool, {each.id: AgentHealth(boot_id="boot") for each in found}
+        )
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.domain.hands import Output, Truncated
+from chatd.domain.workspace.agent_api import OutputTruncation, ProcessOutput
 from chatd.tools.command_output import (
     MAX_OUTPUT_BYTES,
     PREFER_READ_FILE_TEXT,
@@ -56,15 +56,17 @@ def test_a_command_that_dumps_a_file_gets_advice_to_use_read_file(
 
 @pytest.mark.parametrize(("code", "success"), [(0, True), (1, False), (-1, False), (None, False)])
 def test_only_an_exit_code_of_zero_is_success(*, code: int | None, success: bool) -> None:
-    report = finished_report(Output(output="x", running=False, exit_code=code), 12)
+    report = finished_report(ProcessOutput(output="x", running=False, exit_code=code), 12)
     assert report.success is success
     assert report.exit_code == (-1 if code is None else code)
     assert report.wall_duration_ms == 12
 
 
 def test_the_report_contains_the_truncation() -> None:
-    cut = Truncated(original_bytes=99, retained_bytes=9, omitted_bytes=90)
-    report = finished_report(Output(output="x", running=False, exit_code=0, truncated=cut), None)
+    cut = OutputTruncation(original_bytes=99, retained_bytes=9, omitted_bytes=90)
+    report = finished_report(
+        ProcessOutput(output="x", running=False, exit_code=0, truncated=cut), None
+    )
     assert report.truncated == cut
 
 

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.call_key import call_key
+from chatd.domain.answer.tool_calls import call_key
 from chatd.domain.errors import Unavailable
-from chatd.domain.hands import AgentLost, NoHands
+from chatd.domain.workspace.agent_api import AgentUnreachable, WorkspaceUnavailable
 from chatd.tools.command_output import COMMAND_ENVIRONMENT
 from tests.support.eventually import eventually
 from tests.tools.desk import Desk, broken
@@ -207,8 +207,11 @@ async def test_a_timeout_that_is_none_is_refused_before_anything_runs(bench: Wor
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (NoHands("This chat has none. Call create_workspace."), "create_workspace."),
-        (AgentLost("The workspace does not answer."), "stop_workspace, then start_workspace"),
+        (WorkspaceUnavailable("This chat has none. Call create_workspace."), "create_workspace."),
+        (
+            AgentUnreachable("The workspace does not answer."),
+            "stop_workspace, then start_workspace",
+        ),
         (Unavailable("10.0.0.5 refuses"), "Try again in a moment."),
     ],
 )

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from chatd.clock import SystemClock
 from chatd.domain.ids import UserId, WorkspaceId
-from chatd.domain.workspace import BuildId, Endpoint, Lifecycle, Parameter, VersionId
-from chatd.store import bindings, builds, chats, templates, workspaces
+from chatd.domain.workspace.entities import AgentLifecycle, BuildId, Endpoint, Parameter, VersionId
+from chatd.store.chat import chats
 from chatd.store.pool import Pool
+from chatd.store.workspace import bindings, builds, templates, workspaces
 from chatd.workspaces.backend import BuildFailed
 from chatd.workspaces.transport import Transport
 from tests.support.factories import CHAT, OWNER
@@ -49,7 +50,7 @@ async def test_a_call_that_is_run_again_makes_no_second_workspace(pool: Pool) ->
         first = await site.create("the-call")
         again = await site.create("the-call")
         assert again == first
-        assert len(await workspaces.page(pool, OWNER, after=None, most=9)) == 1
+        assert len(await workspaces.list_page(pool, OWNER, after=None, most=9)) == 1
         assert sum(site.backend.made.values()) == 1
 
 
@@ -202,7 +203,7 @@ async def test_an_agent_that_comes_late_is_waited_for(pool: Pool) -> None:
     ],
 )
 async def test_scripts_that_end_badly_are_told_and_no_failure(
-    pool: Pool, lifecycle: Lifecycle, told_of: str
+    pool: Pool, lifecycle: AgentLifecycle, told_of: str
 ) -> None:
     async with a_site(pool, waits=BRIEF) as site:
         site.agents.lifecycles = [lifecycle]
@@ -233,7 +234,7 @@ async def test_parameters_that_do_not_fit_are_told_by_name(pool: Pool) -> None:
         told = await site.create(parameters={"colour": "red"})
         assert "colour" in told["error"]
         assert told["validations"][0]["field"] == "colour"
-        assert await workspaces.page(pool, OWNER, after=None, most=9) == []
+        assert await workspaces.list_page(pool, OWNER, after=None, most=9) == []
 
 
 @pytest.mark.parametrize(
@@ -285,11 +286,11 @@ async def test_templates_are_listed_with_what_to_do_next(pool: Pool) -> None:
 async def test_a_template_is_read_with_what_it_asks(pool: Pool) -> None:
     async with a_site(pool) as site:
         asked = Parameter(name="size", type="number", required=True, min=1, max=4)
-        put = templates.Put(
+        put = templates.TemplateUpsert(
             template=template(active_version_id=OTHER),
             version=version(id=OTHER, parameters=(asked,), readme="How to."),
         )
-        await templates.put(pool, put)
+        await templates.upsert_template(pool, put)
         told = await site.told("read_template", template_id=str(TEMPLATE))
         assert told["template"]["name"] == "scratch"
         assert told["template"]["readme"] == "How to."
@@ -305,7 +306,7 @@ async def test_a_template_is_read_with_what_it_asks(pool: Pool) -> None:
 async def test_the_workspace_is_given_the_templates_time_to_live(pool: Pool) -> None:
     async with a_site(pool, default_ttl_s=900) as site:
         await site.create()
-        (made,) = await workspaces.page(pool, OWNER, after=None, most=9)
+        (made,) = await workspaces.list_page(pool, OWNER, after=None, most=9)
         assert made.workspace is not None
         assert made.workspace.ttl_s == 900
 

@@ -4,16 +4,21 @@ import msgspec
 import pytest
 from msgspec import UNSET, Raw
 
-from chatd.domain.answer import Answer, Keep, Nothing, Refused, judge
-from chatd.domain.assemble import MAX_ANSWER, Assembler, taken_ids
-from chatd.domain.failures import ModelFailed
+from chatd.domain.answer.answer import Answer, EmptyAnswer, KeepAnswer, RejectAnswer, judge_answer
+from chatd.domain.answer.assembler import MAX_ANSWER_BYTES, Assembler, used_call_ids
+from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.chat.parts import (
+    Json,
+    Part,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from chatd.domain.ids import ToolCallId
-from chatd.domain.messages import Usage
-from chatd.domain.model import (
-    CallDelta,
-    CallDone,
-    CallStart,
-    Failed,
+from chatd.domain.model.failures import ModelError
+from chatd.domain.model.protocol import (
     Finished,
     FinishReason,
     ModelEvent,
@@ -21,18 +26,21 @@ from chatd.domain.model import (
     ReasoningDelta,
     ReasoningEnd,
     ReasoningStart,
-    ResultDone,
     SourceFound,
+    StreamFailed,
     TextDelta,
     TextEnd,
     TextStart,
+    ToolCallDelta,
+    ToolCallDone,
+    ToolCallStart,
+    ToolResultDone,
 )
-from chatd.domain.parts import Json, Part, Reasoning, Source, Text, ToolCall, ToolResult
 from tests.support.factories import call, message
 
 A, B = ToolCallId("a"), ToolCallId("b")
 SIGNED = Raw(b'{"anthropic":{"signature":"s"}}')
-STOP = Finished(reason="stop", usage=Usage(input_tokens=3, output_tokens=2))
+STOP = Finished(reason="stop", usage=TokenUsage(input_tokens=3, output_tokens=2))
 
 
 def fed(*events: ModelEvent) -> Assembler:
@@ -55,7 +63,7 @@ def plain(part: Part) -> str:
 
 
 def metadata(part: Part) -> bytes | None:
-    assert isinstance(part, Text | Reasoning | ToolCall | ToolResult)
+    assert isinstance(part, TextPart | ReasoningPart | ToolCallPart | ToolResultPart)
     raw: Json = part.provider_metadata
     return None if raw is UNSET else bytes(raw)
 
@@ -66,28 +74,28 @@ def metadata(part: Part) -> bytes | None:
 def test_text_is_shown_as_it_comes_and_kept_as_one() -> None:
     assembler = Assembler()
     assert assembler.feed(TextStart(id="1")) == ()
-    assert assembler.feed(TextDelta(id="1", delta="Hello, ")) == (Text(text="Hello, "),)
-    assert assembler.feed(TextDelta(id="1", delta="world")) == (Text(text="world"),)
+    assert assembler.feed(TextDelta(id="1", delta="Hello, ")) == (TextPart(text="Hello, "),)
+    assert assembler.feed(TextDelta(id="1", delta="world")) == (TextPart(text="world"),)
     assert assembler.feed(TextEnd(id="1")) == ()
     assert assembler.feed(STOP) == ()
     answer = assembler.finished()
-    assert answer == Answer(content=(Text(text="Hello, world"),), finished=STOP)
+    assert answer == Answer(content=(TextPart(text="Hello, world"),), finished=STOP)
     assert answer.usage == STOP.usage
 
 
 @pytest.mark.covers("loop-15")
 def test_text_whose_beginning_was_never_told_is_shown_and_kept_all_the_same() -> None:
     assembler = Assembler()
-    assert assembler.feed(TextDelta(id="9", delta="late")) == (Text(text="late"),)
-    assert assembler.finished().content == (Text(text="late"),)
+    assert assembler.feed(TextDelta(id="9", delta="late")) == (TextPart(text="late"),)
+    assert assembler.finished().content == (TextPart(text="late"),)
 
 
 def test_an_empty_piece_is_not_shown() -> None:
     assembler = Assembler()
     assert assembler.feed(TextDelta(id="1", delta="")) == ()
     assert assembler.feed(ReasoningDelta(id="1", delta="")) == ()
-    assert assembler.feed(CallStart(id=A, name="execute")) == ()
-    assert assembler.feed(CallDelta(id=A, delta="")) == ()
+    assert assembler.feed(ToolCallStart(id=A, name="execute")) == ()
+    assert assembler.feed(ToolCallDelta(id=A, delta="")) == ()
 
 
 def test_neighbouring_texts_become_one_unless_a_vendor_attached_something() -> None:
@@ -98,7 +106,7 @@ def test_neighbouring_texts_become_one_unless_a_vendor_attached_something() -> N
         TextDelta(id="2", delta="b"),
         TextEnd(id="2"),
     ]
-    assert content(*events) == (Text(text="ab"),)
+    assert content(*events) == (TextPart(text="ab"),)
     marked = content(*events[:2], TextEnd(id="1", provider_metadata=SIGNED), *events[3:])
     assert [plain(part) for part in marked] == [
         '{"type":"text","text":"a","provider_metadata":{"anthropic":{"signature":"s"}}}',
@@ -128,7 +136,7 @@ def test_reasoning_keeps_its_signature_when_later_pieces_have_none() -> None:
         ReasoningEnd(id="1", provider_metadata=Raw(b"null")),
     )
     assert [metadata(part) for part in kept] == [bytes(SIGNED)]
-    assert isinstance(kept[0], Reasoning)
+    assert isinstance(kept[0], ReasoningPart)
     assert kept[0].text == "Let me see"
 
 
@@ -159,16 +167,18 @@ def test_reasoning_without_words_and_without_a_seal_is_not_kept() -> None:
 def test_reasoning_says_when_it_began_and_when_it_was_done() -> None:
     assembler = Assembler()
     assembler.feed(ReasoningStart(id="1"), at="09:00")
-    assert assembler.feed(ReasoningDelta(id="1", delta="hm"), at="09:01") == (Reasoning(text="hm"),)
+    assert assembler.feed(ReasoningDelta(id="1", delta="hm"), at="09:01") == (
+        ReasoningPart(text="hm"),
+    )
     assembler.feed(ReasoningEnd(id="1"), at="09:02")
-    done = Reasoning(text="hm", created_at="09:00", completed_at="09:02")
+    done = ReasoningPart(text="hm", created_at="09:00", completed_at="09:02")
     assert assembler.finished().content == (done,)
 
 
 def test_reasoning_that_is_interrupted_was_done_at_the_interrupt() -> None:
     assembler = Assembler()
     assembler.feed(ReasoningDelta(id="1", delta="hm"), at="09:00")
-    done = Reasoning(text="hm", created_at="09:00", completed_at="09:05")
+    done = ReasoningPart(text="hm", created_at="09:00", completed_at="09:05")
     assert assembler.interrupted(at="09:05").content == (done,)
 
 
@@ -177,11 +187,11 @@ def test_reasoning_that_is_interrupted_was_done_at_the_interrupt() -> None:
 
 def test_the_input_of_a_call_is_shown_as_it_comes_and_the_whole_call_when_it_is_there() -> None:
     assembler = Assembler()
-    assert assembler.feed(CallStart(id=A, name="execute")) == ()
-    assert assembler.feed(CallDelta(id=A, delta='{"x":')) == (
-        ToolCall(tool_call_id=A, tool_name="execute", args_delta='{"x":'),
+    assert assembler.feed(ToolCallStart(id=A, name="execute")) == ()
+    assert assembler.feed(ToolCallDelta(id=A, delta='{"x":')) == (
+        ToolCallPart(tool_call_id=A, tool_name="execute", args_delta='{"x":'),
     )
-    shown = assembler.feed(CallDone(id=A, name="execute", input='{"x": 1}'), at="09:00")
+    shown = assembler.feed(ToolCallDone(id=A, name="execute", input='{"x": 1}'), at="09:00")
     whole = call("a", args='{"x": 1}', created_at="09:00")
     assert [plain(part) for part in shown] == [plain(whole)]
     assert [plain(part) for part in assembler.finished().content] == [plain(whole)]
@@ -190,9 +200,9 @@ def test_the_input_of_a_call_is_shown_as_it_comes_and_the_whole_call_when_it_is_
 @pytest.mark.covers("loop-16")
 def test_the_whole_call_counts_and_not_its_pieces() -> None:
     kept = content(
-        CallStart(id=A, name="execute"),
-        CallDelta(id=A, delta='{"x":2}'),
-        CallDone(id=A, name="read_file", input='{"x":1}', provider_metadata=SIGNED),
+        ToolCallStart(id=A, name="execute"),
+        ToolCallDelta(id=A, delta='{"x":2}'),
+        ToolCallDone(id=A, name="read_file", input='{"x":1}', provider_metadata=SIGNED),
     )
     whole = call("a", "read_file", '{"x":1}', provider_metadata=SIGNED)
     assert [plain(part) for part in kept] == [plain(whole)]
@@ -212,51 +222,53 @@ def test_the_whole_call_counts_and_not_its_pieces() -> None:
     ],
 )
 def test_arguments_are_kept_if_they_are_json(given: str, kept: bytes | None) -> None:
-    (part,) = content(CallDone(id=A, name="execute", input=given))
-    assert isinstance(part, ToolCall)
+    (part,) = content(ToolCallDone(id=A, name="execute", input=given))
+    assert isinstance(part, ToolCallPart)
     assert (None if part.args is UNSET else bytes(part.args)) == kept
 
 
 def test_a_piece_of_a_call_that_nobody_began_is_ignored() -> None:
     assembler = Assembler()
-    assert assembler.feed(CallDelta(id=A, delta="{")) == ()
+    assert assembler.feed(ToolCallDelta(id=A, delta="{")) == ()
     assert assembler.finished().content == ()
 
 
 @pytest.mark.covers("loop-16")
 def test_a_call_cut_short_at_the_end_of_an_answer_is_not_taken_for_one_without_input() -> None:
-    (part,) = content(CallStart(id=A, name="execute"), Finished(reason="length", usage=Usage()))
-    assert isinstance(part, ToolCall)
+    (part,) = content(
+        ToolCallStart(id=A, name="execute"), Finished(reason="length", usage=TokenUsage())
+    )
+    assert isinstance(part, ToolCallPart)
     assert part.args is UNSET
 
 
 @pytest.mark.covers("loop-17")
 def test_two_calls_of_one_id_become_two_calls() -> None:
     kept = content(
-        CallDone(id=A, name="execute", input="{}"),
-        CallStart(id=A, name="execute"),
-        CallDone(id=A, name="execute", input="{}"),
-        CallDone(id=ToolCallId(""), name="execute", input="{}"),
+        ToolCallDone(id=A, name="execute", input="{}"),
+        ToolCallStart(id=A, name="execute"),
+        ToolCallDone(id=A, name="execute", input="{}"),
+        ToolCallDone(id=ToolCallId(""), name="execute", input="{}"),
     )
-    assert [p.tool_call_id for p in kept if isinstance(p, ToolCall)] == ["a", "a-2", "call"]
+    assert [p.tool_call_id for p in kept if isinstance(p, ToolCallPart)] == ["a", "a-2", "call"]
 
 
 @pytest.mark.covers("loop-17")
 def test_an_id_that_an_earlier_answer_used_is_not_used_again() -> None:
     history = [message(1, "assistant", call("a"), call("b", provider_executed=True))]
-    assembler = Assembler(taken=taken_ids(history))
+    assembler = Assembler(taken=used_call_ids(history))
     shown = [
-        *assembler.feed(CallStart(id=A, name="execute")),
-        *assembler.feed(CallDelta(id=A, delta="{}")),
-        *assembler.feed(CallDone(id=A, name="execute", input="{}")),
+        *assembler.feed(ToolCallStart(id=A, name="execute")),
+        *assembler.feed(ToolCallDelta(id=A, delta="{}")),
+        *assembler.feed(ToolCallDone(id=A, name="execute", input="{}")),
     ]
-    assert {p.tool_call_id for p in shown if isinstance(p, ToolCall)} == {"a-2"}
+    assert {p.tool_call_id for p in shown if isinstance(p, ToolCallPart)} == {"a-2"}
 
 
 @pytest.mark.covers("loop-3")
 def test_the_providers_own_calls_keep_their_ids_and_results_stand_beside_them() -> None:
-    search = CallDone(id=A, name="web_search", input='{"q":"x"}', provider_executed=True)
-    found = ResultDone(
+    search = ToolCallDone(id=A, name="web_search", input='{"q":"x"}', provider_executed=True)
+    found = ToolResultDone(
         id=A, name="web_search", result=Raw(b'[{"url":"u"}]'), provider_metadata=SIGNED
     )
     assembler = Assembler(taken=[A])
@@ -264,26 +276,26 @@ def test_the_providers_own_calls_keep_their_ids_and_results_stand_beside_them() 
     assembler.feed(TextEnd(id="1"))
     assembler.feed(search)
     (shown,) = assembler.feed(found, at="09:00")
-    assert isinstance(shown, ToolResult)
+    assert isinstance(shown, ToolResultPart)
     assert shown.provider_executed
     assembler.feed(TextDelta(id="2", delta="Found."))
     kinds = [type(part) for part in assembler.finished().content]
-    assert kinds == [Text, ToolCall, ToolResult, Text]
+    assert kinds == [TextPart, ToolCallPart, ToolResultPart, TextPart]
     assert assembler.finished().content[2] == shown
     assert shown.tool_call_id == A
 
 
 @pytest.mark.covers("prompt-15")
 def test_bytes_of_a_provider_that_are_not_text_are_mended() -> None:
-    (part,) = content(ResultDone(id=A, name="web_search", result=Raw(b'"\xff"')))
-    assert isinstance(part, ToolResult)
+    (part,) = content(ToolResultDone(id=A, name="web_search", result=Raw(b'"\xff"')))
+    assert isinstance(part, ToolResultPart)
     assert part.result is not UNSET
     assert bytes(part.result).decode() == '"\ufffd"'
 
 
 def test_a_source_is_shown_and_kept() -> None:
     assembler = Assembler()
-    source = Source(url="https://x.example", source_id="s", title="X")
+    source = SourcePart(url="https://x.example", source_id="s", title="X")
     found = SourceFound(url="https://x.example", id="s", title="X")
     assert assembler.feed(found) == (source,)
     assert assembler.finished().content == (source,)
@@ -296,27 +308,27 @@ def test_a_source_is_shown_and_kept() -> None:
 def test_blocks_stand_in_the_order_in_which_they_were_completed() -> None:
     kept = content(
         TextStart(id="1"),
-        CallStart(id=A, name="execute"),
+        ToolCallStart(id=A, name="execute"),
         TextDelta(id="1", delta="text"),
-        CallDone(id=A, name="execute", input="{}"),
+        ToolCallDone(id=A, name="execute", input="{}"),
         ReasoningDelta(id="r", delta="hm"),
         ReasoningEnd(id="r"),
         TextEnd(id="1"),
     )
-    assert [type(part) for part in kept] == [ToolCall, Reasoning, Text]
+    assert [type(part) for part in kept] == [ToolCallPart, ReasoningPart, TextPart]
 
 
 @pytest.mark.covers("loop-5")
 def test_what_is_open_at_an_interrupt_follows_in_the_order_in_which_it_was_begun() -> None:
     kept = interrupted(
-        CallStart(id=A, name="execute"),
-        CallDelta(id=A, delta='{"path":"main.go"'),
+        ToolCallStart(id=A, name="execute"),
+        ToolCallDelta(id=A, delta='{"path":"main.go"'),
         TextDelta(id="1", delta="done "),
         TextEnd(id="1"),
         ReasoningDelta(id="r", delta="hm"),
         TextDelta(id="2", delta="half a sen"),
-        CallStart(id=B, name="read_file"),
-        CallDelta(id=B, delta='{"path":"x"}'),
+        ToolCallStart(id=B, name="read_file"),
+        ToolCallDelta(id=B, delta='{"path":"x"}'),
     )
     assert [plain(part) for part in kept] == [
         '{"type":"text","text":"done "}',
@@ -330,7 +342,7 @@ def test_what_is_open_at_an_interrupt_follows_in_the_order_in_which_it_was_begun
 @pytest.mark.covers("loop-5")
 def test_an_interrupted_answer_has_no_usage() -> None:
     assembler = fed(TextDelta(id="1", delta="x"), STOP)
-    assert assembler.interrupted() == Answer(content=(Text(text="x"),))
+    assert assembler.interrupted() == Answer(content=(TextPart(text="x"),))
     assert assembler.interrupted().usage is None
 
 
@@ -341,22 +353,22 @@ def test_an_interrupt_before_the_first_word_leaves_nothing() -> None:
 
 
 def test_a_failure_adds_nothing() -> None:
-    assert fed().feed(Failed(fault=ProviderFault(message="no"))) == ()
+    assert fed().feed(StreamFailed(fault=ProviderFault(message="no"))) == ()
 
 
 def test_half_a_character_neither_breaks_the_preview_nor_the_answer() -> None:
     assembler = Assembler()
-    assert assembler.feed(TextDelta(id="1", delta="a\ud83d")) == (Text(text="a\ufffd"),)
+    assert assembler.feed(TextDelta(id="1", delta="a\ud83d")) == (TextPart(text="a\ufffd"),)
     assembler.feed(TextDelta(id="1", delta="\ude00"))
-    assert assembler.finished().content == (Text(text="a\U0001f600"),)
+    assert assembler.finished().content == (TextPart(text="a\U0001f600"),)
 
 
 def test_an_answer_that_does_not_end_is_a_failure() -> None:
     assembler = Assembler()
-    piece = TextDelta(id="1", delta="x" * (MAX_ANSWER // 4))
+    piece = TextDelta(id="1", delta="x" * (MAX_ANSWER_BYTES // 4))
     for _ in range(3):
         assembler.feed(piece)
-    with pytest.raises(ModelFailed):
+    with pytest.raises(ModelError):
         assembler.feed(piece)
 
 
@@ -364,31 +376,37 @@ def test_an_answer_that_does_not_end_is_a_failure() -> None:
 def test_what_was_assembled_can_be_stored_and_read_back() -> None:
     kept = content(
         ReasoningStart(id="1", text="hm", provider_metadata=SIGNED),
-        CallDone(id=A, name="execute", input=r'{"a":"\ud800\u0000"}'),
-        ResultDone(id=A, name="web_search", result=Raw(b'{"x":"\xff"}')),
+        ToolCallDone(id=A, name="execute", input=r'{"a":"\ud800\u0000"}'),
+        ToolResultDone(id=A, name="web_search", result=Raw(b'{"x":"\xff"}')),
         TextDelta(id="1", delta="\ud800\0"),
     )
     stored = msgspec.json.encode(kept)
-    assert msgspec.json.decode(stored, type=tuple[Reasoning | ToolCall | ToolResult | Text, ...])
+    assert msgspec.json.decode(
+        stored, type=tuple[ReasoningPart | ToolCallPart | ToolResultPart | TextPart, ...]
+    )
 
 
 # What an answer is worth
 
 
 def answer(*parts: Part, reason: FinishReason = "stop", why: str | None = None) -> Answer:
-    return Answer(content=parts, finished=Finished(reason=reason, usage=Usage(), explanation=why))
+    return Answer(
+        content=parts, finished=Finished(reason=reason, usage=TokenUsage(), explanation=why)
+    )
 
 
-THOUGHT = Reasoning(text="I should not.")
+THOUGHT = ReasoningPart(text="I should not.")
 
 
 @pytest.mark.covers("loop-23")
-@pytest.mark.parametrize("parts", [(), (THOUGHT,), (Text(text=" "),), (THOUGHT, Text(text=""))])
+@pytest.mark.parametrize(
+    "parts", [(), (THOUGHT,), (TextPart(text=" "),), (THOUGHT, TextPart(text=""))]
+)
 def test_an_answer_that_was_filtered_before_a_word_was_said_is_an_error(
     parts: tuple[Part, ...],
 ) -> None:
-    verdict = judge(answer(*parts, reason="content-filter", why="Category: x."), "anthropic")
-    assert isinstance(verdict, Refused)
+    verdict = judge_answer(answer(*parts, reason="content-filter", why="Category: x."), "anthropic")
+    assert isinstance(verdict, RejectAnswer)
     error = verdict.failure.error
     assert (error.kind, error.retryable) == ("content_filter", False)
     assert error.message == "Anthropic declined to answer."
@@ -397,36 +415,36 @@ def test_an_answer_that_was_filtered_before_a_word_was_said_is_an_error(
 
 def test_what_a_provider_says_of_its_refusal_is_bounded() -> None:
     for why, detail in ((None, None), (" ", None), ("x" * 900, "x" * 499 + "…")):
-        verdict = judge(answer(reason="content-filter", why=why), "anthropic")
-        assert isinstance(verdict, Refused)
+        verdict = judge_answer(answer(reason="content-filter", why=why), "anthropic")
+        assert isinstance(verdict, RejectAnswer)
         assert verdict.failure.error.detail == detail
 
 
 @pytest.mark.covers("loop-23")
-@pytest.mark.parametrize("part", [Text(text="partial"), call("a"), Source(url="u")])
+@pytest.mark.parametrize("part", [TextPart(text="partial"), call("a"), SourcePart(url="u")])
 def test_what_was_visibly_said_is_kept_though_the_rest_was_filtered(part: Part) -> None:
-    assert judge(answer(THOUGHT, part, reason="content-filter"), "anthropic") == Keep()
+    assert judge_answer(answer(THOUGHT, part, reason="content-filter"), "anthropic") == KeepAnswer()
 
 
 @pytest.mark.covers("loop-24")
 def test_an_answer_without_content_ends_the_turn_and_adds_nothing() -> None:
-    assert judge(answer(), "openai") == Nothing()
-    assert judge(answer(Text(text=" \n")), "openai") == Nothing()
-    assert judge(Answer(content=()), "openai") == Nothing()
+    assert judge_answer(answer(), "openai") == EmptyAnswer()
+    assert judge_answer(answer(TextPart(text=" \n")), "openai") == EmptyAnswer()
+    assert judge_answer(Answer(content=()), "openai") == EmptyAnswer()
 
 
 def test_reasoning_alone_is_kept_if_the_model_stopped_by_itself() -> None:
-    assert judge(answer(THOUGHT), "openai") == Keep()
-    sealed = Reasoning(text="", provider_metadata=SIGNED)
-    assert judge(answer(sealed), "openai") == Keep()
+    assert judge_answer(answer(THOUGHT), "openai") == KeepAnswer()
+    sealed = ReasoningPart(text="", provider_metadata=SIGNED)
+    assert judge_answer(answer(sealed), "openai") == KeepAnswer()
 
 
 def test_an_answer_that_ended_in_an_error_may_be_asked_for_again() -> None:
-    verdict = judge(answer(THOUGHT, reason="error"), "google")
-    assert isinstance(verdict, Refused)
+    verdict = judge_answer(answer(THOUGHT, reason="error"), "google")
+    assert isinstance(verdict, RejectAnswer)
     assert verdict.failure.retryable
-    assert judge(answer(Text(text="said"), reason="error"), "google") == Keep()
+    assert judge_answer(answer(TextPart(text="said"), reason="error"), "google") == KeepAnswer()
 
 
 def test_a_call_counts_whatever_made_the_model_stop() -> None:
-    assert judge(answer(call("a", args=None), reason="length"), "openai") == Keep()
+    assert judge_answer(answer(call("a", args=None), reason="length"), "openai") == KeepAnswer()

@@ -3,17 +3,17 @@
 import msgspec
 import pytest
 
-from chatd.domain.chat import ChatError
-from chatd.domain.classify import classify, classify_error
-from chatd.domain.failures import (
-    Classified,
-    Kind,
-    ModelFailed,
-    for_provider,
+from chatd.domain.chat.row import ChatError
+from chatd.domain.model.classify import classify_error, classify_fault
+from chatd.domain.model.failures import (
+    ClassifiedFailure,
+    FailureKind,
+    ModelError,
+    failure_message,
     known_failure,
-    message_of,
+    with_provider,
 )
-from chatd.domain.model import ProviderFailed, ProviderFault
+from chatd.domain.model.protocol import ProviderError, ProviderFault
 
 
 def fault(message: str = "", **facts: object) -> ProviderFault:
@@ -21,7 +21,7 @@ def fault(message: str = "", **facts: object) -> ProviderFault:
 
 
 def judged(message: str = "", **facts: object) -> tuple[str, bool]:
-    found = classify(fault(message, **facts))
+    found = classify_fault(fault(message, **facts))
     return found.kind, found.retryable
 
 
@@ -160,7 +160,7 @@ def test_a_body_that_is_too_large_to_be_read_counts_as_too_long() -> None:
 def test_where_two_rules_match_the_more_telling_one_wins(
     message: str, status: int | None, kind: str
 ) -> None:
-    assert classify(fault(message, status_code=status)).kind == kind
+    assert classify_fault(fault(message, status_code=status)).kind == kind
 
 
 @pytest.mark.covers("errors-4")
@@ -187,12 +187,12 @@ def test_where_two_rules_match_the_more_telling_one_wins(
     ],
 )
 def test_a_status_is_read_from_text_but_never_made_up(message: str, status: int | None) -> None:
-    assert classify(fault(message)).error.status_code == status
+    assert classify_fault(fault(message)).error.status_code == status
 
 
 @pytest.mark.covers("errors-4")
 def test_a_status_the_provider_gave_counts_more_than_one_in_the_text() -> None:
-    found = classify(fault("status 503", status_code=401))
+    found = classify_fault(fault("status 503", status_code=401))
     assert (found.error.status_code, found.kind) == (401, "auth")
 
 
@@ -218,23 +218,23 @@ def test_a_status_the_provider_gave_counts_more_than_one_in_the_text() -> None:
 def test_the_provider_is_known_by_what_the_text_says_most_specifically(
     text: str, provider: str | None
 ) -> None:
-    assert classify(fault(text)).error.provider == provider
+    assert classify_fault(fault(text)).error.provider == provider
 
 
 @pytest.mark.covers("loop-10")
 def test_the_configured_provider_counts_more_than_the_text() -> None:
-    found = classify(fault("anthropic: overloaded", provider="bedrock"))
+    found = classify_fault(fault("anthropic: overloaded", provider="bedrock"))
     assert (found.error.provider, found.error.message) == ("bedrock", "AWS Bedrock is overloaded.")
 
 
 @pytest.mark.covers("loop-10")
 def test_a_provider_that_is_hinted_later_renames_the_message_and_keeps_the_wait() -> None:
-    found = classify(fault("claude is overloaded", retry_after_s=7.0))
-    named = for_provider(found, "bedrock")
+    found = classify_fault(fault("claude is overloaded", retry_after_s=7.0))
+    named = with_provider(found, "bedrock")
     assert named.error.message == "AWS Bedrock is overloaded."
     assert (named.error.provider, named.retry_after_s) == ("bedrock", 7.0)
-    assert for_provider(found, "") is found
-    assert for_provider(found, "anthropic") is found
+    assert with_provider(found, "") is found
+    assert with_provider(found, "anthropic") is found
 
 
 # The vendor's own word
@@ -326,7 +326,7 @@ def test_a_model_that_is_overloaded_is_not_told_as_one_that_cannot_be_reached() 
 )
 def test_what_only_the_body_says_counts_too(body: str, kind: str) -> None:
     status = 403 if kind == "usage_limit" else None
-    assert classify(fault("request failed", body=body, status_code=status)).kind == kind
+    assert classify_fault(fault("request failed", body=body, status_code=status)).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -407,7 +407,7 @@ def test_a_status_beats_what_the_transport_says_of_the_stream() -> None:
 
 @pytest.mark.covers("errors-4")
 def test_the_number_of_a_stream_is_not_a_status() -> None:
-    found = classify(fault("stream error: stream ID 401; CANCEL; received from peer"))
+    found = classify_fault(fault("stream error: stream ID 401; CANCEL; received from peer"))
     assert (found.kind, found.error.status_code) == ("timeout", None)
 
 
@@ -434,7 +434,7 @@ def test_a_cancellation_counts_only_if_nothing_else_is_known() -> None:
     ],
 )
 def test_a_broken_conversation_at_the_vendor_is_told_without_ids(message: str) -> None:
-    found = classify(fault("status 400", status_code=400, body=message))
+    found = classify_fault(fault("status 400", status_code=400, body=message))
     assert (found.kind, found.retryable) == ("generic", False)
     assert found.error.detail is not None
     assert "abc123" not in found.error.detail
@@ -447,14 +447,14 @@ def test_a_broken_conversation_at_the_vendor_is_told_without_ids(message: str) -
 def test_what_was_classified_where_it_arose_stays_so_however_it_is_wrapped() -> None:
     known = known_failure("missing_key", "openai")
     outer = RuntimeError("timeout, status 503")
-    outer.__cause__ = ModelFailed(known)
+    outer.__cause__ = ModelError(known)
     assert classify_error(outer) is known
 
 
 @pytest.mark.covers("errors-3")
 def test_a_providers_failure_is_found_under_other_exceptions() -> None:
     outer = RuntimeError("while reading")
-    outer.__context__ = ProviderFailed(fault("no", status_code=529, provider="vercel"))
+    outer.__context__ = ProviderError(fault("no", status_code=529, provider="vercel"))
     assert classify_error(outer).error.message == "Vercel AI Gateway is overloaded."
 
 
@@ -474,7 +474,7 @@ def test_exceptions_that_refer_to_each_other_come_to_an_end() -> None:
 
 @pytest.mark.covers("errors-7")
 def test_an_error_carries_all_that_clients_show() -> None:
-    found = classify(
+    found = classify_fault(
         fault(
             "status 429",
             provider="openai",
@@ -483,7 +483,7 @@ def test_an_error_carries_all_that_clients_show() -> None:
             retry_after_s=3.0,
         )
     )
-    assert found == Classified(
+    assert found == ClassifiedFailure(
         kind="rate_limit",
         error=ChatError(
             message="OpenAI is limiting the rate of requests.",
@@ -497,7 +497,7 @@ def test_an_error_carries_all_that_clients_show() -> None:
     )
 
 
-KINDS: tuple[Kind, ...] = (
+KINDS: tuple[FailureKind, ...] = (
     "generic",
     "overloaded",
     "rate_limit",
@@ -515,18 +515,20 @@ KINDS: tuple[Kind, ...] = (
 
 @pytest.mark.covers("errors-15")
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_has_a_message_that_names_the_provider(kind: Kind) -> None:
-    assert "my gateway" in message_of(kind, "my gateway").lower()
-    assert "the provider" in message_of(kind, "").lower()
-    assert message_of(kind, "")[0].isupper()
+def test_every_kind_has_a_message_that_names_the_provider(kind: FailureKind) -> None:
+    assert "my gateway" in failure_message(kind, "my gateway").lower()
+    assert "the provider" in failure_message(kind, "").lower()
+    assert failure_message(kind, "")[0].isupper()
 
 
 @pytest.mark.covers("errors-15")
 @pytest.mark.parametrize(
     "kind", ["overloaded", "rate_limit", "timeout", "stream_silence_timeout", "generic"]
 )
-def test_the_message_of_what_is_tried_again_holds_no_status_and_no_advice(kind: Kind) -> None:
-    text = message_of(kind, "openai")
+def test_the_message_of_what_is_tried_again_holds_no_status_and_no_advice(
+    kind: FailureKind,
+) -> None:
+    text = failure_message(kind, "openai")
     assert not any(character.isdigit() for character in text)
     assert "check" not in text.lower()
 

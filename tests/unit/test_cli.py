@@ -22,8 +22,8 @@ from chatd.cli.logs import JsonFormatter, TextFormatter, is_news
 from chatd.cli.main import app
 from chatd.cli.run import Stop, until_signal
 from chatd.domain.errors import Unavailable
-from chatd.store.greet import require
-from chatd.telemetry import Line
+from chatd.store.server_check import require_version
+from chatd.telemetry import LogEvent
 
 CHATD = Path(sys.executable).with_name("chatd")
 NOWHERE = "postgresql://ada:hunter2@127.0.0.1:1/chatd"
@@ -175,9 +175,9 @@ def test_an_address_that_cannot_be_read_ends_with_one_line_without_its_password(
 @pytest.mark.parametrize(("version", "said"), [(140011, "is PostgreSQL 14;"), (90624, "9;")])
 def test_an_old_database_is_refused_by_its_version(version: int, said: str) -> None:
     with pytest.raises(Unavailable, match=f"{said}.* chatd needs 15 or newer"):
-        require(version)
-    require(150000)
-    require(180001)
+        require_version(version)
+    require_version(150000)
+    require_version(180001)
 
 
 async def test_the_first_signal_asks_and_the_second_breaks_off() -> None:
@@ -237,7 +237,7 @@ def test_a_line_of_text_says_when_and_in_which_time_zone() -> None:
 
 def test_an_event_is_fields_in_json_and_words_in_text() -> None:
     chat_id = UUID(int=1)
-    event = Line(event="model_failed", fields={"chat_id": chat_id, "attempt": 2})
+    event = LogEvent(event="model_failed", fields={"chat_id": chat_id, "attempt": 2})
     record = logging.LogRecord("chatd", logging.WARNING, "", 0, event, None, None)
     line = json.loads(JsonFormatter().format(record))
     del line["time"]

@@ -3,16 +3,16 @@
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain import compaction
-from chatd.domain.compaction import Fill, Status
-from chatd.domain.messages import Message, Usage
-from chatd.domain.parts import Part
+from chatd.domain.chat.messages import Message, TokenUsage
+from chatd.domain.chat.parts import Part
+from chatd.domain.prompt import compaction
+from chatd.domain.prompt.compaction import ContextFill, Status
 from tests.support.factories import call, message, result, text
 
 
 def answer(message_id: int, tokens: int | None, *parts: Part, limit: int | None = None) -> Message:
     """An answer to a prompt of that many tokens."""
-    usage = None if tokens is None else Usage(input_tokens=tokens, context_limit=limit)
+    usage = None if tokens is None else TokenUsage(input_tokens=tokens, context_limit=limit)
     return message(message_id, "assistant", *(parts or (text(),)), usage=usage)
 
 
@@ -43,22 +43,22 @@ def ids(rows: list[Message]) -> list[int]:
 
 
 def test_a_chat_without_a_summary_has_no_boundary() -> None:
-    assert compaction.boundary([system(1), user(2), answer(3, 10)]) is None
+    assert compaction.find_boundary([system(1), user(2), answer(3, 10)]) is None
 
 
 def test_the_boundary_is_the_newest_summary_and_not_the_result_shown_after_it() -> None:
     history = [user(1), answer(2, 10), *summary(3), user(6), answer(7, 10), *summary(8)]
-    assert compaction.boundary(history) == history[7]
+    assert compaction.find_boundary(history) == history[7]
 
 
 def test_the_boundary_is_found_by_id_whatever_the_order() -> None:
     history = [*summary(8), user(1), *summary(3)]
-    assert compaction.boundary(history) == history[0]
+    assert compaction.find_boundary(history) == history[0]
 
 
 def test_a_deleted_summary_is_no_boundary() -> None:
     history = [user(1), *summary(2), user(5), *map(deleted, summary(6))]
-    assert compaction.boundary(history) == history[1]
+    assert compaction.find_boundary(history) == history[1]
 
 
 def test_without_a_boundary_the_model_sees_all_that_is_neither_deleted_nor_for_people() -> None:
@@ -70,32 +70,32 @@ def test_without_a_boundary_the_model_sees_all_that_is_neither_deleted_nor_for_p
         answer(5, 10, call("a")),
         message(6, "tool", result("a")),
     ]
-    assert ids(compaction.prompt_rows(history)) == [1, 2, 5, 6]
+    assert ids(compaction.rows_for_prompt(history)) == [1, 2, 5, 6]
 
 
 def test_after_a_summary_the_model_sees_system_rows_the_summary_and_what_follows() -> None:
     history = [system(1), user(2), answer(3, 10), *summary(4), user(7), system(8), answer(9, 10)]
-    assert ids(compaction.prompt_rows(history)) == [1, 4, 7, 8, 9]
+    assert ids(compaction.rows_for_prompt(history)) == [1, 4, 7, 8, 9]
 
 
 def test_an_older_summary_is_not_seen_besides_a_newer_one() -> None:
     history = [system(1), user(2), *summary(3), user(6), answer(7, 10), *summary(8), user(11)]
-    assert ids(compaction.prompt_rows(history)) == [1, 8, 11]
+    assert ids(compaction.rows_for_prompt(history)) == [1, 8, 11]
 
 
 def test_a_compressed_system_row_is_not_seen() -> None:
     history = [replace(system(1), compressed=True, visibility="both"), system(2), user(3)]
-    assert ids(compaction.prompt_rows(history)) == [2, 3]
+    assert ids(compaction.rows_for_prompt(history)) == [2, 3]
 
 
 def test_an_edit_that_deletes_the_summary_brings_back_what_it_stood_for() -> None:
     history = [user(1), answer(2, 10), *map(deleted, [user(3), *summary(4), user(7)]), user(8)]
-    assert ids(compaction.prompt_rows(history)) == [1, 2, 8]
+    assert ids(compaction.rows_for_prompt(history)) == [1, 2, 8]
 
 
 def test_prompt_rows_come_by_id() -> None:
     history = [user(7), *summary(4), answer(9, 10), system(1), user(2)]
-    assert ids(compaction.prompt_rows(history)) == [1, 4, 7, 9]
+    assert ids(compaction.rows_for_prompt(history)) == [1, 4, 7, 9]
 
 
 @pytest.mark.parametrize(
@@ -113,26 +113,26 @@ def test_prompt_rows_come_by_id() -> None:
 def test_only_answers_since_the_last_summary_can_be_summarized(
     history: list[Message], *, expected: bool
 ) -> None:
-    assert compaction.compactable(history) is expected
+    assert compaction.is_compactable(history) is expected
 
 
 @pytest.mark.covers("compaction-7")
 @pytest.mark.parametrize(
     ("usage", "tokens"),
     [
-        (Usage(input_tokens=1, cache_read_tokens=20, cache_creation_tokens=300), 321),
-        (Usage(input_tokens=5, output_tokens=7, total_tokens=12), 5),
-        (Usage(output_tokens=7, total_tokens=12), 12),
-        (Usage(output_tokens=7), 0),
-        (Usage(), 0),
+        (TokenUsage(input_tokens=1, cache_read_tokens=20, cache_creation_tokens=300), 321),
+        (TokenUsage(input_tokens=5, output_tokens=7, total_tokens=12), 5),
+        (TokenUsage(output_tokens=7, total_tokens=12), 12),
+        (TokenUsage(output_tokens=7), 0),
+        (TokenUsage(), 0),
         (None, 0),
     ],
 )
 def test_the_context_is_what_was_read_cached_or_not_and_else_the_total(
-    usage: Usage | None, tokens: int
+    usage: TokenUsage | None, tokens: int
 ) -> None:
     history = [user(1), message(2, "assistant", text(), usage=usage)]
-    assert compaction.measure(history, 1000) == Fill(tokens=tokens, limit=1000)
+    assert compaction.measure_fill(history, 1000) == ContextFill(tokens=tokens, limit=1000)
 
 
 @pytest.mark.parametrize(
@@ -143,25 +143,31 @@ def test_a_limit_that_the_provider_reports_is_worth_more_than_the_configured_one
     reported: int | None, configured: int | None, limit: int
 ) -> None:
     history = [user(1), answer(2, 10, limit=reported)]
-    assert compaction.measure(history, configured) == Fill(tokens=10, limit=limit)
+    assert compaction.measure_fill(history, configured) == ContextFill(tokens=10, limit=limit)
 
 
 @pytest.mark.covers("compaction-7")
 def test_the_newest_answer_that_was_counted_is_measured() -> None:
     history = [user(1), answer(2, 10), user(3), answer(4, 30), user(5), answer(6, None)]
-    assert compaction.measure(history, 100) == Fill(tokens=30, limit=100)
+    assert compaction.measure_fill(history, 100) == ContextFill(tokens=30, limit=100)
 
 
 def test_what_was_counted_before_the_summary_is_not_measured() -> None:
     history = [user(1), answer(2, 90), *summary(3), user(6)]
-    assert compaction.measure(history, 100) == Fill(tokens=0, limit=100)
+    assert compaction.measure_fill(history, 100) == ContextFill(tokens=0, limit=100)
 
 
 @pytest.mark.parametrize(
     ("fill", "percent"),
-    [(Fill(tokens=699, limit=1000), 69), (Fill(tokens=5, limit=0), 0), (Fill(limit=7), 0)],
+    [
+        (ContextFill(tokens=699, limit=1000), 69),
+        (ContextFill(tokens=5, limit=0), 0),
+        (ContextFill(limit=7), 0),
+    ],
 )
-def test_the_percentage_is_rounded_down_and_zero_if_unknown(fill: Fill, percent: int) -> None:
+def test_the_percentage_is_rounded_down_and_zero_if_unknown(
+    fill: ContextFill, percent: int
+) -> None:
     assert fill.percent == percent
 
 
@@ -189,11 +195,11 @@ def test_compaction_is_needed_from_the_threshold_on(
     tokens: int | None, limit: int | None, threshold: int, expected: Status
 ) -> None:
     history = [user(1), answer(2, tokens), user(3)]
-    assert compaction.status(history, limit, threshold) == expected
+    assert compaction.compaction_status(history, limit, threshold) == expected
 
 
 def test_a_chat_without_an_answer_needs_no_compaction() -> None:
-    assert compaction.status([user(1)], 1, 0) == "none"
+    assert compaction.compaction_status([user(1)], 1, 0) == "none"
 
 
 @pytest.mark.covers("compaction-5")
@@ -222,8 +228,8 @@ def test_a_summary_that_did_not_help_is_not_followed_by_another(
     since_the_summary: list[Message], expected: Status
 ) -> None:
     history = [system(1), user(2), *summary(3), *since_the_summary]
-    assert compaction.status(history, 100, 70) == expected
+    assert compaction.compaction_status(history, 100, 70) == expected
 
 
 def test_a_first_answer_over_the_limit_is_summarized_if_nothing_was_before() -> None:
-    assert compaction.status([user(1), answer(2, 80)], 100, 70) == "needed"
+    assert compaction.compaction_status([user(1), answer(2, 80)], 100, 70) == "needed"

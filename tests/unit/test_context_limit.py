@@ -4,11 +4,15 @@ import msgspec
 import pytest
 from msgspec import UNSET, Raw
 
-from chatd.domain.context_limit import LARGEST, effective_limit, reported_limit
+from chatd.domain.model.config import (
+    MAX_CONTEXT_LIMIT_TOKENS,
+    effective_context_limit,
+    read_context_limit,
+)
 
 
 def found(value: object) -> int | None:
-    return reported_limit(Raw(msgspec.json.encode(value)))
+    return read_context_limit(Raw(msgspec.json.encode(value)))
 
 
 @pytest.mark.covers("limit-1")
@@ -72,8 +76,8 @@ def test_a_name_that_means_something_else_is_not(key: str) -> None:
         ("200000", 200_000),
         (" 200000 ", 200_000),
         (1, 1),
-        (LARGEST, LARGEST),
-        (LARGEST + 1, None),
+        (MAX_CONTEXT_LIMIT_TOKENS, MAX_CONTEXT_LIMIT_TOKENS),
+        (MAX_CONTEXT_LIMIT_TOKENS + 1, None),
         (0, None),
         (-5, None),
         (1.5, None),
@@ -109,8 +113,8 @@ def test_a_list_at_the_top_is_looked_into() -> None:
 @pytest.mark.covers("limit-4")
 @pytest.mark.parametrize("raw", [b"", b"null", b"{}", b"3", b"not json", b"[" * 100_000])
 def test_where_nothing_is_said_nothing_is_found(raw: bytes) -> None:
-    assert reported_limit(Raw(raw)) is None
-    assert reported_limit(UNSET) is None
+    assert read_context_limit(Raw(raw)) is None
+    assert read_context_limit(UNSET) is None
 
 
 @pytest.mark.parametrize(
@@ -121,4 +125,4 @@ def test_what_the_provider_says_counts_before_what_is_configured(
     said: int | None, configured: int | None, limit: int | None
 ) -> None:
     metadata = Raw(msgspec.json.encode({"context_limit": said}))
-    assert effective_limit(metadata, configured) == limit
+    assert effective_context_limit(metadata, configured) == limit

@@ -3,25 +3,25 @@
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.chat import Chat
-from chatd.domain.compaction import Fill
-from chatd.domain.decide import (
-    CALLS_DISAGREE,
-    OVER_LIMIT,
+from chatd.domain.chat.messages import Message, TokenUsage
+from chatd.domain.chat.row import Chat
+from chatd.domain.decisions import (
+    CONTEXT_FULL_ERROR,
+    PENDING_CALLS_MISMATCH_ERROR,
     Action,
     Compact,
     Fail,
     Finish,
     Generate,
     RequireAction,
-    Rules,
     RunTools,
+    TurnRules,
     next_action,
 )
-from chatd.domain.messages import Message, Usage
+from chatd.domain.prompt.compaction import ContextFill
 from tests.support.factories import WORKER, call, chat, message, pending, result, text
 
-RULES = Rules(
+RULES = TurnRules(
     max_steps=3,
     client_tools=frozenset({"ask_client", "pick_file"}),
     exclusive_tools=frozenset({"propose_plan"}),
@@ -44,7 +44,7 @@ def user(message_id: int) -> Message:
 
 
 def answer(message_id: int, tokens: int = 0) -> Message:
-    return message(message_id, "assistant", text(), usage=Usage(input_tokens=tokens))
+    return message(message_id, "assistant", text(), usage=TokenUsage(input_tokens=tokens))
 
 
 def asks(message_id: int, *specs: str, tokens: int = 0) -> Message:
@@ -53,7 +53,7 @@ def asks(message_id: int, *specs: str, tokens: int = 0) -> Message:
         call(call_id, name or "execute")
         for call_id, _, name in (spec.partition(":") for spec in specs)
     ]
-    usage = Usage(input_tokens=tokens)
+    usage = TokenUsage(input_tokens=tokens)
     return message(message_id, "assistant", text("let me see"), *calls, usage=usage)
 
 
@@ -164,7 +164,7 @@ def test_the_clients_calls_are_refused_with_the_batch_and_the_client_is_not_aske
 def test_open_calls_that_do_not_match_the_row_fail_the_turn(
     history: list[Message], row: Chat
 ) -> None:
-    assert next_action(history, row, RULES) == Fail(error=CALLS_DISAGREE)
+    assert next_action(history, row, RULES) == Fail(error=PENDING_CALLS_MISMATCH_ERROR)
 
 
 def test_a_new_message_leaves_behind_a_call_that_nobody_answered() -> None:
@@ -185,7 +185,7 @@ def test_a_requested_compaction_comes_before_the_end_of_the_turn() -> None:
     history = [user(1), answer(2, 10)]
     row = running(compaction_requested=True)
     assert next_action(history, row, RULES) == Compact(
-        source="manual", fill=Fill(tokens=10, limit=100), threshold=70
+        source="manual", fill=ContextFill(tokens=10, limit=100), threshold=70
     )
 
 
@@ -198,10 +198,10 @@ def test_a_requested_compaction_waits_for_open_calls() -> None:
 
 @pytest.mark.covers("compaction-3")
 def test_a_requested_compaction_needs_neither_a_limit_nor_a_threshold() -> None:
-    rules = Rules(context_limit=None, compaction_threshold=100)
+    rules = TurnRules(context_limit=None, compaction_threshold=100)
     row = running(compaction_requested=True)
     assert next_action([user(1), answer(2)], row, rules) == Compact(
-        source="manual", fill=Fill(), threshold=100
+        source="manual", fill=ContextFill(), threshold=100
     )
 
 
@@ -298,7 +298,7 @@ def test_a_summary_in_the_turn_does_not_start_its_count_again() -> None:
 
 @pytest.mark.parametrize("max_steps", [1, 0, -1])
 def test_a_turn_has_at_least_one_step(max_steps: int) -> None:
-    rules = Rules(max_steps=max_steps)
+    rules = TurnRules(max_steps=max_steps)
     assert next_action([user(1)], running(), rules) == Generate()
     done = [user(1), asks(2, "a"), replies(3, "a")]
     assert next_action(done, running(), rules) == Finish(reason="max_steps")
@@ -308,9 +308,9 @@ def test_by_default_a_turn_may_be_long_and_no_limit_of_context_is_known() -> Non
     history = [user(1)]
     for step in range(1199):
         history += [asks(2 + 2 * step, "a", tokens=10**9), replies(3 + 2 * step, "a")]
-    assert next_action(history, running(), Rules()) == Generate()
+    assert next_action(history, running(), TurnRules()) == Generate()
     history += [asks(5000, "a"), replies(5001, "a")]
-    assert next_action(history, running(), Rules()) == Finish(reason="max_steps")
+    assert next_action(history, running(), TurnRules()) == Finish(reason="max_steps")
 
 
 # 7 and 8: before a model call
@@ -319,7 +319,7 @@ def test_by_default_a_turn_may_be_long_and_no_limit_of_context_is_known() -> Non
 def test_a_full_context_is_compacted_before_the_next_call() -> None:
     history = [user(1), answer(2, 70), user(3)]
     assert next_action(history, running(), RULES) == Compact(
-        source="auto", fill=Fill(tokens=70, limit=100), threshold=70
+        source="auto", fill=ContextFill(tokens=70, limit=100), threshold=70
     )
 
 
@@ -336,13 +336,13 @@ def test_after_the_summary_the_model_is_called() -> None:
 @pytest.mark.covers("compaction-5")
 def test_a_summary_that_did_not_help_fails_the_turn() -> None:
     history = [user(1), *summary(2), asks(5, "a", tokens=80), replies(6, "a")]
-    assert next_action(history, running(), RULES) == Fail(error=OVER_LIMIT)
+    assert next_action(history, running(), RULES) == Fail(error=CONTEXT_FULL_ERROR)
 
 
 def test_a_threshold_that_makes_no_sense_is_the_default() -> None:
     rules = replace(RULES, compaction_threshold=250)
     assert next_action([user(1), answer(2, 70), user(3)], running(), rules) == Compact(
-        source="auto", fill=Fill(tokens=70, limit=100), threshold=70
+        source="auto", fill=ContextFill(tokens=70, limit=100), threshold=70
     )
 
 

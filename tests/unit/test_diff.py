@@ -6,30 +6,30 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from chatd.domain.chat import Chat, ChatError, RetryState
-from chatd.domain.diff import Seen, Snapshot, diff, needs_full
-from chatd.domain.errors import InvariantBroken
-from chatd.domain.events import (
+from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
+from chatd.domain.chat.events import (
     ActionPayload,
     ActionRequired,
-    AskedCall,
     ErrorEvent,
     HistoryReset,
     MessageEvent,
     MessagesDeleted,
     PreviewReset,
     PublicMessage,
-    PublicQueued,
+    PublicQueuedMessage,
     QueueUpdate,
+    RequestedCall,
     RetryEvent,
     StatusEvent,
     StatusPayload,
     VersionReached,
 )
+from chatd.domain.chat.messages import Message, QueuedMessage
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.row import Chat, ChatError, RetryState
+from chatd.domain.chat.states import PublicStatus
+from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import MessageId, ToolCallId
-from chatd.domain.messages import Message, QueuedMessage
-from chatd.domain.parts import Text
-from chatd.domain.states import PublicStatus
 from tests.support.factories import (
     AT,
     CHAT,
@@ -54,15 +54,15 @@ FAILURE = ChatError(message="The model is gone.")
 WAIT = RetryState(attempt=1, delay_ms=1000, error="busy")
 
 
-def full(row: Chat, *queue: QueuedMessage, history: tuple[Message, ...] = HISTORY) -> Snapshot:
-    return Snapshot(chat=row, since=0, messages=history, queue=queue)
+def full(row: Chat, *queue: QueuedMessage, history: tuple[Message, ...] = HISTORY) -> ChatSnapshot:
+    return ChatSnapshot(chat=row, since=0, messages=history, queue=queue)
 
 
 def since(
     version: int, row: Chat, *rows: Message, queue: Sequence[QueuedMessage] | None = None
-) -> Snapshot:
+) -> ChatSnapshot:
     waiting = None if queue is None else tuple(queue)
-    return Snapshot(chat=row, since=version, messages=rows, queue=waiting)
+    return ChatSnapshot(chat=row, since=version, messages=rows, queue=waiting)
 
 
 def later(**columns: object) -> Chat:
@@ -81,7 +81,7 @@ def shown(row: Message) -> MessageEvent:
         id=row.id,
         chat_id=CHAT,
         role=row.role,
-        content=tuple(part for part in row.content if isinstance(part, Text)),
+        content=tuple(part for part in row.content if isinstance(part, TextPart)),
         created_at=AT,
     )
     return MessageEvent(chat_id=CHAT, message=public)
@@ -91,10 +91,10 @@ def queue_of(*rows: QueuedMessage) -> QueueUpdate:
     return QueueUpdate(
         chat_id=CHAT,
         queued_messages=tuple(
-            PublicQueued(
+            PublicQueuedMessage(
                 id=row.id,
                 chat_id=CHAT,
-                content=tuple(part for part in row.content if isinstance(part, Text)),
+                content=tuple(part for part in row.content if isinstance(part, TextPart)),
                 created_at=AT,
                 created_by=OWNER,
                 steer=row.steer,
@@ -127,7 +127,7 @@ def test_a_new_viewer_is_told_the_status_first_and_then_everything() -> None:
 
 
 def test_a_viewer_that_resumes_from_nothing_is_a_new_viewer() -> None:
-    assert diff(Seen(version=0), full(RUNNING)) == diff(None, full(RUNNING))
+    assert diff(ViewerPosition(version=0), full(RUNNING)) == diff(None, full(RUNNING))
 
 
 def test_a_new_viewer_never_hears_of_deleted_messages() -> None:
@@ -171,21 +171,21 @@ def test_a_new_viewer_of_a_long_history_is_told_that_there_is_more() -> None:
 
 
 def test_a_live_viewer_that_has_it_all_is_told_nothing() -> None:
-    assert diff(Seen.of(RUNNING), since(20, RUNNING)) == ()
+    assert diff(ViewerPosition.of(RUNNING), since(20, RUNNING)) == ()
 
 
 def test_a_late_read_tells_a_live_viewer_nothing() -> None:
-    assert diff(Seen.of(later()), since(19, RUNNING)) == ()
+    assert diff(ViewerPosition.of(later()), since(19, RUNNING)) == ()
 
 
 def test_a_change_that_shows_nothing_still_moves_the_version() -> None:
-    assert diff(Seen.of(RUNNING), since(20, later())) == (version(),)
+    assert diff(ViewerPosition.of(RUNNING), since(20, later())) == (version(),)
 
 
 def test_an_answer_replaces_its_preview_in_one_group() -> None:
     answer = message(4, "assistant", text("done"), revision=21)
     row = later(history_version=21, status="waiting", worker_id=None)
-    assert diff(Seen.of(RUNNING), since(20, row, answer)) == (
+    assert diff(ViewerPosition.of(RUNNING), since(20, row, answer)) == (
         shown(answer),
         status("waiting"),
         preview(21),
@@ -194,7 +194,7 @@ def test_an_answer_replaces_its_preview_in_one_group() -> None:
 
 
 def test_rows_that_the_viewer_has_seen_are_not_sent_again() -> None:
-    assert diff(Seen.of(RUNNING), since(10, later(), *HISTORY)) == (version(),)
+    assert diff(ViewerPosition.of(RUNNING), since(10, later(), *HISTORY)) == (version(),)
 
 
 def test_an_edit_tells_what_is_gone_before_what_is_new() -> None:
@@ -207,43 +207,43 @@ def test_an_edit_tells_what_is_gone_before_what_is_new() -> None:
         preview(21),
         version(),
     )
-    assert diff(Seen.of(RUNNING), since(20, row, *history, new)) == expected
+    assert diff(ViewerPosition.of(RUNNING), since(20, row, *history, new)) == expected
     by_id = replace(since(20, row, new), deleted=(MessageId(4), MessageId(3)))
-    assert diff(Seen.of(RUNNING), by_id) == expected
+    assert diff(ViewerPosition.of(RUNNING), by_id) == expected
 
 
 def test_a_deletion_that_the_viewer_has_seen_is_not_told_again() -> None:
     gone = message(3, "user", text(), revision=15, deleted=True)
-    assert diff(Seen.of(RUNNING), since(10, later(), gone)) == (version(),)
+    assert diff(ViewerPosition.of(RUNNING), since(10, later(), gone)) == (version(),)
 
 
 def test_what_is_for_the_model_alone_is_never_shown() -> None:
     summary = message(4, "user", text(), revision=21, visibility="model", compressed=True)
-    assert diff(Seen.of(RUNNING), since(20, later(), summary)) == (version(),)
+    assert diff(ViewerPosition.of(RUNNING), since(20, later(), summary)) == (version(),)
 
 
 def test_a_changed_queue_is_sent_whole_even_if_empty() -> None:
     row = later(queue_version=21)
-    assert diff(Seen.of(RUNNING), since(20, row, queue=())) == (queue_of(), version())
-    assert diff(Seen.of(RUNNING), since(20, row, queue=[queued(1)])) == (
+    assert diff(ViewerPosition.of(RUNNING), since(20, row, queue=())) == (queue_of(), version())
+    assert diff(ViewerPosition.of(RUNNING), since(20, row, queue=[queued(1)])) == (
         queue_of(queued(1)),
         version(),
     )
 
 
 def test_an_unchanged_queue_is_not_sent_even_if_it_was_read() -> None:
-    assert diff(Seen.of(RUNNING), since(10, later(), queue=[queued(1)])) == (version(),)
+    assert diff(ViewerPosition.of(RUNNING), since(10, later(), queue=[queued(1)])) == (version(),)
 
 
 def test_a_retry_is_told_with_the_end_of_the_preview_and_again_when_it_is_over() -> None:
     waiting = later(retry_state=WAIT, retry_version=21, attempt=2)
-    assert diff(Seen.of(RUNNING), since(20, waiting)) == (
+    assert diff(ViewerPosition.of(RUNNING), since(20, waiting)) == (
         RetryEvent(chat_id=CHAT, retry=WAIT),
         preview(attempt=2),
         version(),
     )
     over = replace(waiting, snapshot_version=22, retry_state=None, retry_version=22)
-    assert diff(Seen.of(waiting), since(21, over)) == (
+    assert diff(ViewerPosition.of(waiting), since(21, over)) == (
         RetryEvent(chat_id=CHAT, retry=None),
         version(22),
     )
@@ -252,17 +252,17 @@ def test_a_retry_is_told_with_the_end_of_the_preview_and_again_when_it_is_over()
 def test_a_retry_that_the_viewer_has_seen_is_not_told_again() -> None:
     row = replace(RUNNING, retry_state=WAIT, retry_version=20)
     behind = replace(row, snapshot_version=21, queue_version=21)
-    assert diff(Seen.of(row), since(20, behind, queue=())) == (queue_of(), version())
+    assert diff(ViewerPosition.of(row), since(20, behind, queue=())) == (queue_of(), version())
 
 
 def test_a_chat_that_loses_its_worker_is_seen_as_pending() -> None:
     released = later(worker_id=None, epoch=2)
-    assert diff(Seen.of(RUNNING), since(20, released)) == (status("pending"), version())
+    assert diff(ViewerPosition.of(RUNNING), since(20, released)) == (status("pending"), version())
 
 
 def test_an_error_comes_with_its_status() -> None:
     row = later(status="error", worker_id=None, last_error=FAILURE)
-    assert diff(Seen.of(RUNNING), since(20, row)) == (
+    assert diff(ViewerPosition.of(RUNNING), since(20, row)) == (
         status("error"),
         ErrorEvent(chat_id=CHAT, error=FAILURE),
         version(),
@@ -271,13 +271,13 @@ def test_an_error_comes_with_its_status() -> None:
 
 def test_the_error_of_an_archived_chat_is_not_shown() -> None:
     row = later(status="error", worker_id=None, last_error=FAILURE, archived=True)
-    assert diff(Seen.of(RUNNING), since(20, row)) == (status("archived"), version())
+    assert diff(ViewerPosition.of(RUNNING), since(20, row)) == (status("archived"), version())
 
 
 def test_another_error_between_two_reads_is_told_although_the_status_is_the_same() -> None:
     row = later(status="error", worker_id=None, last_error=FAILURE)
     again = replace(row, snapshot_version=25, last_error=ChatError(message="And again."))
-    assert diff(Seen.of(row), since(21, again)) == (
+    assert diff(ViewerPosition.of(row), since(21, again)) == (
         status("error"),
         ErrorEvent(chat_id=CHAT, error=ChatError(message="And again.")),
         version(25),
@@ -287,16 +287,18 @@ def test_another_error_between_two_reads_is_told_although_the_status_is_the_same
 def test_other_calls_between_two_reads_are_told_although_the_status_is_the_same() -> None:
     first = pending("a", "ask_client", client=True, args=Raw(b'{"q":1}'))
     row = later(status="requires_action", worker_id=None, pending_calls=(first,))
-    asked = AskedCall(tool_call_id=ToolCallId("a"), tool_name="ask_client", args=Raw(b'{"q":1}'))
-    assert diff(Seen.of(RUNNING), since(20, row)) == (
+    asked = RequestedCall(
+        tool_call_id=ToolCallId("a"), tool_name="ask_client", args=Raw(b'{"q":1}')
+    )
+    assert diff(ViewerPosition.of(RUNNING), since(20, row)) == (
         status("requires_action"),
         ActionRequired(chat_id=CHAT, action_required=ActionPayload(tool_calls=(asked,))),
         version(),
     )
     second = pending("b", "ask_client", client=True)
     again = replace(row, snapshot_version=25, pending_calls=(second,))
-    asked = AskedCall(tool_call_id=ToolCallId("b"), tool_name="ask_client")
-    assert diff(Seen.of(row), since(21, again)) == (
+    asked = RequestedCall(tool_call_id=ToolCallId("b"), tool_name="ask_client")
+    assert diff(ViewerPosition.of(row), since(21, again)) == (
         status("requires_action"),
         ActionRequired(chat_id=CHAT, action_required=ActionPayload(tool_calls=(asked,))),
         version(25),
@@ -305,7 +307,7 @@ def test_other_calls_between_two_reads_are_told_although_the_status_is_the_same(
 
 def test_calls_that_workers_answer_are_not_shown_as_asked_for() -> None:
     row = later(pending_calls=(pending("a"),))
-    assert diff(Seen.of(RUNNING), since(20, row)) == (version(),)
+    assert diff(ViewerPosition.of(RUNNING), since(20, row)) == (version(),)
 
 
 def test_one_group_has_a_fixed_order() -> None:
@@ -319,7 +321,7 @@ def test_one_group_has_a_fixed_order() -> None:
         queue_version=21,
         retry_version=21,
     )
-    events = diff(Seen.of(RUNNING), since(20, row, gone, answer, queue=[queued(1)]))
+    events = diff(ViewerPosition.of(RUNNING), since(20, row, gone, answer, queue=[queued(1)]))
     assert [type(event) for event in events] == [
         MessagesDeleted,
         MessageEvent,
@@ -338,7 +340,7 @@ def test_one_group_has_a_fixed_order() -> None:
 def test_a_viewer_that_comes_back_is_told_what_changed_since() -> None:
     answer = message(4, "assistant", text(), revision=21)
     row = later(history_version=21, queue_version=15)
-    assert diff(Seen(version=18), since(18, row, answer)) == (
+    assert diff(ViewerPosition(version=18), since(18, row, answer)) == (
         shown(answer),
         status("running"),
         preview(21),
@@ -347,12 +349,12 @@ def test_a_viewer_that_comes_back_is_told_what_changed_since() -> None:
 
 
 def test_a_viewer_that_comes_back_in_time_is_only_told_which_parts_follow() -> None:
-    assert diff(Seen(version=20), since(20, RUNNING)) == (preview(), version(20))
+    assert diff(ViewerPosition(version=20), since(20, RUNNING)) == (preview(), version(20))
 
 
 def test_a_viewer_that_comes_back_is_told_of_a_retry_that_is_over() -> None:
     row = later(retry_version=19)
-    assert diff(Seen(version=18), since(18, row)) == (
+    assert diff(ViewerPosition(version=18), since(18, row)) == (
         status("running"),
         RetryEvent(chat_id=CHAT, retry=None),
         preview(),
@@ -361,8 +363,8 @@ def test_a_viewer_that_comes_back_is_told_of_a_retry_that_is_over() -> None:
 
 
 def test_a_viewer_that_saw_what_the_database_has_lost_starts_anew() -> None:
-    seen = Seen(version=25)
-    assert needs_full(25, since(25, RUNNING))
+    seen = ViewerPosition(version=25)
+    assert needs_full_read(25, since(25, RUNNING))
     assert diff(seen, full(RUNNING)) == (
         HistoryReset(chat_id=CHAT),
         status("running"),
@@ -377,10 +379,10 @@ def test_a_viewer_that_saw_what_the_database_has_lost_starts_anew() -> None:
 
 def test_a_viewer_too_far_behind_starts_anew_with_the_newest_messages() -> None:
     cut = replace(since(2, RUNNING, HISTORY[2]), cut=True)
-    assert needs_full(2, cut)
+    assert needs_full_read(2, cut)
     again = replace(full(RUNNING, history=HISTORY[2:]), cut=True)
-    assert not needs_full(2, again)
-    events = diff(Seen(version=2), again)
+    assert not needs_full_read(2, again)
+    events = diff(ViewerPosition(version=2), again)
     assert events[0] == HistoryReset(chat_id=CHAT)
     assert events[2] == shown(HISTORY[2])
     assert events[-1] == VersionReached(chat_id=CHAT, version=20, has_older=True)
@@ -400,21 +402,27 @@ def test_a_viewer_too_far_behind_starts_anew_with_the_newest_messages() -> None:
     ],
 )
 def test_who_cannot_be_told_the_changes_needs_a_full_read(
-    seen: int | None, snapshot: Snapshot, *, expected: bool
+    seen: int | None, snapshot: ChatSnapshot, *, expected: bool
 ) -> None:
-    assert needs_full(seen, snapshot) is expected
+    assert needs_full_read(seen, snapshot) is expected
 
 
 @pytest.mark.parametrize(
     ("seen", "snapshot"),
     [
         pytest.param(None, since(5, RUNNING), id="a new viewer and a few changes"),
-        pytest.param(Seen(version=25), since(5, RUNNING), id="lost changes and a few changes"),
-        pytest.param(Seen(version=4), since(5, RUNNING), id="a gap"),
-        pytest.param(Seen.of(RUNNING), since(21, replace(RUNNING, snapshot_version=22)), id="one"),
-        pytest.param(Seen(version=5), replace(since(5, RUNNING), cut=True), id="cut"),
         pytest.param(
-            Seen(version=5), since(5, replace(RUNNING, queue_version=6)), id="no queue read"
+            ViewerPosition(version=25), since(5, RUNNING), id="lost changes and a few changes"
+        ),
+        pytest.param(ViewerPosition(version=4), since(5, RUNNING), id="a gap"),
+        pytest.param(
+            ViewerPosition.of(RUNNING), since(21, replace(RUNNING, snapshot_version=22)), id="one"
+        ),
+        pytest.param(ViewerPosition(version=5), replace(since(5, RUNNING), cut=True), id="cut"),
+        pytest.param(
+            ViewerPosition(version=5),
+            since(5, replace(RUNNING, queue_version=6)),
+            id="no queue read",
         ),
         pytest.param(
             None,
@@ -422,14 +430,14 @@ def test_who_cannot_be_told_the_changes_needs_a_full_read(
             id="full but for the queue",
         ),
         pytest.param(
-            Seen(version=25),
+            ViewerPosition(version=25),
             replace(full(replace(RUNNING, queue_version=6)), queue=None),
             id="lost changes, and full but for the queue",
         ),
     ],
 )
 def test_a_snapshot_that_would_leave_a_gap_is_refused(
-    seen: Seen | None, snapshot: Snapshot
+    seen: ViewerPosition | None, snapshot: ChatSnapshot
 ) -> None:
     with pytest.raises(InvariantBroken):
         diff(seen, snapshot)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatd.domain.states import Move, State
+from chatd.domain.chat.states import State, Transition
 from tests.promises import PROMISES
 from tools.docs import DOCUMENT, SECTIONS, moves, render, states
 
@@ -16,7 +16,7 @@ def test_the_tables_are_those_of_the_code() -> None:
 def test_every_state_and_every_move_is_in_the_tables() -> None:
     assert len(list(states())) == 2 + len(State)
     listed = {line.split("|")[1].strip() for line in moves()}
-    assert listed >= set(Move) - {Move.UNARCHIVE}
+    assert listed >= set(Transition) - {Transition.UNARCHIVE}
 
 
 def test_a_table_that_has_drifted_is_noticed() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from chatd.domain.effort import resolve_effort
-from chatd.domain.model import Effort, EffortRange
+from chatd.domain.model.config import resolve_effort
+from chatd.domain.model.protocol import Effort, EffortRange
 
 
 @pytest.mark.covers("providers-14")

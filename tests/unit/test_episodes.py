@@ -9,13 +9,20 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.chat import Episode
-from chatd.domain.events import MessagePart, PartPayload
+from chatd.domain.chat.events import MessagePart, PartPayload
+from chatd.domain.chat.parts import (
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    UnknownPart,
+)
+from chatd.domain.chat.row import Episode
 from chatd.domain.ids import ChatId, ToolCallId
-from chatd.domain.parts import Opaque, Part, Reasoning, Text, ToolCall, ToolResult
-from chatd.parts.episodes import Episodes, EpisodesConfig
-from chatd.parts.replay import live_parts
-from chatd.parts.tape import MAX_BYTES, TRUNCATED, Tape
+from chatd.parts.episode_buffer import MAX_PREVIEW_BYTES, PREVIEW_TRUNCATED_PART, EpisodeBuffer
+from chatd.parts.episodes import EpisodeRegistry, EpisodesConfig
+from chatd.parts.journal_tail import decode_live_parts
 from tests.support.clock import FakeClock
 from tests.support.factories import CHAT, call, result, text
 
@@ -30,7 +37,7 @@ class Notes:
     def __init__(self) -> None:
         self.notes: list[tuple[Episode, int, int, bool]] = []
 
-    def note(
+    def enqueue(
         self, episode: Episode, first_seq: int, events: Sequence[bytes], *, closed: bool
     ) -> None:
         self.notes.append((episode, first_seq, len(events), closed))
@@ -41,7 +48,7 @@ class Stage:
         self.clock = clock
         self.journal = Notes()
         wishes = msgspec.structs.replace(EpisodesConfig(), **config)
-        self.episodes = Episodes(clock, self.journal, wishes)
+        self.episodes = EpisodeRegistry(clock, self.journal, wishes)
         self.woken: asyncio.Queue[int] = asyncio.Queue()
 
     def wake(self) -> None:
@@ -52,7 +59,7 @@ class Stage:
         async with asyncio.timeout(30):
             return await self.woken.get()
 
-    def tape(self) -> Tape:
+    def tape(self) -> EpisodeBuffer:
         tape = self.episodes.find(CHAT)
         assert tape is not None
         return tape
@@ -68,17 +75,17 @@ class Stage:
             run.cancel()
 
 
-def payloads(tape: Tape) -> list[PartPayload]:
+def payloads(tape: EpisodeBuffer) -> list[PartPayload]:
     return [msgspec.json.decode(event, type=MessagePart).message_part for event in tape.events]
 
 
-def said(tape: Tape) -> str:
-    lives = live_parts(tape.events)
-    return "".join(live.part.text for live in lives if isinstance(live.part, Text))
+def said(tape: EpisodeBuffer) -> str:
+    lives = decode_live_parts(tape.events)
+    return "".join(live.part.text for live in lives if isinstance(live.part, TextPart))
 
 
-def delta(call_id: str, piece: str) -> ToolCall:
-    return ToolCall(tool_call_id=ToolCallId(call_id), tool_name="execute", args_delta=piece)
+def delta(call_id: str, piece: str) -> ToolCallPart:
+    return ToolCallPart(tool_call_id=ToolCallId(call_id), tool_name="execute", args_delta=piece)
 
 
 async def test_the_first_part_is_shown_at_once_and_those_behind_it_together(
@@ -130,7 +137,7 @@ async def test_parts_are_numbered_without_holes(clock: FakeClock) -> None:
     """Also where something is hidden, and where the speaker changes."""
     stage = Stage(clock)
     recorder = stage.episodes.open(FIRST)
-    recorder.add("assistant", [text("a"), Opaque(raw=Raw(b'{"type":"hologram"}')), text("b")])
+    recorder.add("assistant", [text("a"), UnknownPart(raw=Raw(b'{"type":"hologram"}')), text("b")])
     recorder.add("tool", [result("c1")])
     recorder.add("assistant", [text("c")])
     recorder.close()
@@ -147,15 +154,15 @@ async def test_only_deltas_of_the_same_thing_are_joined(clock: FakeClock) -> Non
     stage = Stage(clock)
     recorder = stage.episodes.open(FIRST)
     whole = call("c1", args='{"command":"ls"}')
-    recorder.add("assistant", [Reasoning(text="hm"), Reasoning(text=", well")])
+    recorder.add("assistant", [ReasoningPart(text="hm"), ReasoningPart(text=", well")])
     recorder.add("assistant", [text("I "), text("look")])
     recorder.add("assistant", [delta("c1", '{"a"'), delta("c1", ":1}"), delta("c2", "{")])
     recorder.add("assistant", [whole, whole])
-    preview = ToolResult(tool_call_id=ToolCallId("c1"), tool_name="execute", result_delta="x")
+    preview = ToolResultPart(tool_call_id=ToolCallId("c1"), tool_name="execute", result_delta="x")
     recorder.add("tool", [preview, preview])
     recorder.close()
     assert stage.shown() == [
-        Reasoning(text="hm, well"),
+        ReasoningPart(text="hm, well"),
         text("I look"),
         delta("c1", '{"a":1}'),
         delta("c2", "{"),
@@ -168,13 +175,13 @@ async def test_only_deltas_of_the_same_thing_are_joined(clock: FakeClock) -> Non
 async def test_an_event_is_one_line_and_shows_nothing_internal(clock: FakeClock) -> None:
     stage = Stage(clock)
     recorder = stage.episodes.open(FIRST)
-    signed = Reasoning(text="hm\n", provider_metadata=Raw(b'{"signature":"s"}'))
+    signed = ReasoningPart(text="hm\n", provider_metadata=Raw(b'{"signature":"s"}'))
     recorder.add("assistant", [signed, call("c1", args='{\n  "command":\r\n "ls"\n}')])
     recorder.close()
     assert not [event for event in stage.tape().events if b"\n" in event or b"\r" in event]
     reasoning, called = stage.shown()
-    assert reasoning == Reasoning(text="hm\n")
-    assert isinstance(called, ToolCall)
+    assert reasoning == ReasoningPart(text="hm\n")
+    assert isinstance(called, ToolCallPart)
     assert isinstance(called.args, Raw)
     assert msgspec.json.decode(called.args) == {"command": "ls"}
 
@@ -196,10 +203,10 @@ async def test_an_episode_that_is_too_long_ends_with_one_mark(clock: FakeClock) 
         recorder.add("assistant", [text(piece)])
     recorder.close()
     shown = stage.shown()
-    assert shown[-1] == TRUNCATED
-    assert TRUNCATED not in shown[:-1]
+    assert shown[-1] == PREVIEW_TRUNCATED_PART
+    assert PREVIEW_TRUNCATED_PART not in shown[:-1]
     assert len(shown) == 11
-    assert stage.tape().size < MAX_BYTES + 1000
+    assert stage.tape().size < MAX_PREVIEW_BYTES + 1000
     assert said(stage.tape()) == piece * 10, "what is read back has no mark in it"
     assert [p.seq for p in payloads(stage.tape())] == list(range(1, 12))
 
@@ -207,10 +214,10 @@ async def test_an_episode_that_is_too_long_ends_with_one_mark(clock: FakeClock) 
 async def test_one_part_that_is_too_long_is_not_kept(clock: FakeClock) -> None:
     stage = Stage(clock)
     recorder = stage.episodes.open(FIRST)
-    recorder.add("assistant", [text("x" * 2 * MAX_BYTES)])
+    recorder.add("assistant", [text("x" * 2 * MAX_PREVIEW_BYTES)])
     recorder.add("assistant", [text("more")])
     recorder.close()
-    assert stage.shown() == [TRUNCATED]
+    assert stage.shown() == [PREVIEW_TRUNCATED_PART]
 
 
 async def test_much_at_once_does_not_wait_for_the_timer(clock: FakeClock) -> None:
@@ -320,7 +327,9 @@ async def test_when_memory_is_short_what_is_over_goes_first(clock: FakeClock) ->
     recorder.add("assistant", [text("w" * 1000)])
     clock.advance(1)
     recorder.add("assistant", [text("more")])
-    assert stage.shown()[-1] == TRUNCATED, "if that is not enough, what grows stops growing"
+    assert stage.shown()[-1] == PREVIEW_TRUNCATED_PART, (
+        "if that is not enough, what grows stops growing"
+    )
     assert len(stage.shown()) == 4
     assert stage.episodes.total == stage.tape().size
 

@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from chatd.domain.classify import classify
-from chatd.domain.error_text import MAX_DETAIL, body_detail, detail, redact_urls
-from chatd.domain.model import ProviderFault
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.failures import MAX_DETAIL_CHARS, body_detail, error_detail, redact_urls
+from chatd.domain.model.protocol import ProviderFault
 
 
 def quoted(message: str = "request failed", **facts: object) -> str | None:
-    return detail(msgspec.structs.replace(ProviderFault(message=message), **facts))
+    return error_detail(msgspec.structs.replace(ProviderFault(message=message), **facts))
 
 
 @pytest.mark.covers("errors-13")
@@ -82,7 +82,7 @@ def test_a_text_of_braces_does_not_take_for_ever() -> None:
 def test_a_quote_is_bounded() -> None:
     said = quoted(body=f'{{"message":"{"x" * 2000}"}}')
     assert said is not None
-    assert len(said) == MAX_DETAIL
+    assert len(said) == MAX_DETAIL_CHARS
     assert said.endswith("…")
 
 
@@ -118,9 +118,9 @@ def test_half_a_character_in_a_body_is_mended() -> None:
 
 @pytest.mark.covers("errors-14")
 def test_the_raw_text_of_a_refused_key_is_never_shown() -> None:
-    plain = classify(ProviderFault(message="token s3cr3t is unauthorized"))
+    plain = classify_fault(ProviderFault(message="token s3cr3t is unauthorized"))
     assert (plain.kind, plain.error.detail) == ("auth", None)
     said = ProviderFault(
         message="token s3cr3t", status_code=401, body='{"error":{"message":"Key expired."}}'
     )
-    assert classify(said).error.detail == "Key expired."
+    assert classify_fault(said).error.detail == "Key expired."

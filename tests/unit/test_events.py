@@ -4,9 +4,8 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.chat import ChatError
-from chatd.domain.diff import Snapshot, diff
-from chatd.domain.events import (
+from chatd.domain.chat.diff import ChatSnapshot, diff
+from chatd.domain.chat.events import (
     DurableEvent,
     ErrorEvent,
     Event,
@@ -24,17 +23,18 @@ from chatd.domain.events import (
     VersionReached,
     public_message,
 )
+from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.chat.parts import FilePart, ReasoningPart, UnknownPart
+from chatd.domain.chat.row import ChatError
+from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import MessageId
-from chatd.domain.messages import Usage
-from chatd.domain.parts import File, Opaque, Reasoning
-from chatd.domain.states import PublicStatus
 from tests.support.client_state import ClientState
 from tests.support.factories import AT, CHAT, OWNER, WORKER, call, chat, message, text
 
 RUNNING = chat(
     status="running", worker_id=WORKER, epoch=1, snapshot_version=20, history_version=18, attempt=1
 )
-FULL = Snapshot(chat=RUNNING, since=0, messages=(message(2, "user", text("hi")),), queue=())
+FULL = ChatSnapshot(chat=RUNNING, since=0, messages=(message(2, "user", text("hi")),), queue=())
 FAILURE = ChatError(message="The model is gone.")
 
 
@@ -50,26 +50,26 @@ def test_internal_fields_and_unknown_parts_do_not_reach_clients() -> None:
     row = message(
         7,
         "assistant",
-        Reasoning(text="hm", provider_metadata=Raw(b'{"signature":"s"}')),
-        File(media_type="image/png", file_id="f", data="AAAA"),
-        Opaque(raw=Raw(b'{"type":"hologram"}')),
+        ReasoningPart(text="hm", provider_metadata=Raw(b'{"signature":"s"}')),
+        FilePart(media_type="image/png", file_id="f", data="AAAA"),
+        UnknownPart(raw=Raw(b'{"type":"hologram"}')),
         created_by=OWNER,
-        usage=Usage(input_tokens=3),
+        usage=TokenUsage(input_tokens=3),
         cost_micros=12,
     )
     assert public_message(CHAT, row) == PublicMessage(
         id=MessageId(7),
         chat_id=CHAT,
         role="assistant",
-        content=(Reasoning(text="hm"), File(media_type="image/png", file_id="f")),
+        content=(ReasoningPart(text="hm"), FilePart(media_type="image/png", file_id="f")),
         created_at=AT,
         created_by=OWNER,
-        usage=Usage(input_tokens=3),
+        usage=TokenUsage(input_tokens=3),
     )
 
 
 def test_usage_without_a_number_is_left_out() -> None:
-    public = public_message(CHAT, message(7, "assistant", usage=Usage()))
+    public = public_message(CHAT, message(7, "assistant", usage=TokenUsage()))
     assert public is not None
     assert public.usage is None
 

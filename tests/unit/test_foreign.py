@@ -5,10 +5,17 @@ from uuid import UUID
 import pytest
 from msgspec import UNSET, Raw
 
-from chatd.domain.foreign import flattened, is_foreign, stripped
+from chatd.domain.chat.messages import Message
+from chatd.domain.chat.parts import (
+    Part,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    UnknownPart,
+    encode_parts,
+)
 from chatd.domain.ids import ModelConfigId, ToolCallId
-from chatd.domain.messages import Message
-from chatd.domain.model import (
+from chatd.domain.model.protocol import (
     PromptCall,
     PromptFile,
     PromptMessage,
@@ -17,8 +24,12 @@ from chatd.domain.model import (
     PromptResult,
     PromptText,
 )
-from chatd.domain.parts import Opaque, Part, Reasoning, Source, Text, encode_parts
-from chatd.domain.prompt import Reader, build_prompt
+from chatd.domain.prompt.builder import PromptTarget, build_prompt
+from chatd.domain.prompt.provider_content import (
+    flattened,
+    is_from_other_provider,
+    strip_provider_content,
+)
 from tests.support.factories import call, message, result, text
 from tests.support.wellformed import problems
 
@@ -36,12 +47,12 @@ def told(model: ModelConfigId | None, *parts: Part) -> list[str]:
         message(2, "assistant", *parts, model_config_id=model),
         message(3, "user", text("ok")),
     )
-    prompt = build_prompt(rows, Reader(provider="anthropic-east", origins=ORIGINS))
+    prompt = build_prompt(rows, PromptTarget(provider="anthropic-east", origins=ORIGINS))
     assert problems(prompt) == []
     return [type(part).__name__ for m in prompt[1:-1] for part in m.parts]
 
 
-WHOLE = (Reasoning(text="hm", provider_metadata=SEAL), SEARCH, FOUND, text("So."))
+WHOLE = (ReasoningPart(text="hm", provider_metadata=SEAL), SEARCH, FOUND, text("So."))
 
 
 @pytest.mark.covers("guard-9")
@@ -65,29 +76,29 @@ def test_an_answer_from_elsewhere_with_nothing_left_is_gone() -> None:
 @pytest.mark.covers("guard-9")
 def test_instances_of_one_vendor_are_strangers_to_each_other() -> None:
     row = message(1, "assistant", text(), model_config_id=WEST)
-    assert is_foreign(row, "anthropic-east", ORIGINS)
-    assert not is_foreign(row, "anthropic-west", ORIGINS)
+    assert is_from_other_provider(row, "anthropic-east", ORIGINS)
+    assert not is_from_other_provider(row, "anthropic-west", ORIGINS)
 
 
 def test_without_knowing_who_answered_nothing_is_foreign() -> None:
-    assert not is_foreign(message(1, "assistant", text()), "east", None)
+    assert not is_from_other_provider(message(1, "assistant", text()), "east", None)
 
 
 def test_what_people_and_tools_said_is_never_foreign() -> None:
     rows: list[Message] = [message(1, "user", text()), message(2, "tool", result("a"))]
-    assert not any(is_foreign(row, "east", ORIGINS) for row in rows)
+    assert not any(is_from_other_provider(row, "east", ORIGINS) for row in rows)
 
 
 @pytest.mark.covers("guard-9")
 def test_our_own_calls_stay_without_what_was_attached_to_them() -> None:
     content = [
-        Text(text="So.", provider_metadata=SEAL),
+        TextPart(text="So.", provider_metadata=SEAL),
         call("a", provider_metadata=SEAL),
-        Source(url="u"),
-        Opaque(raw=Raw(b'{"type":"new"}')),
+        SourcePart(url="u"),
+        UnknownPart(raw=Raw(b'{"type":"new"}')),
     ]
     expected = [text("So."), call("a"), *content[2:]]
-    assert encode_parts(stripped(content)) == encode_parts(expected)
+    assert encode_parts(strip_provider_content(content)) == encode_parts(expected)
 
 
 # Flattened for a model elsewhere

@@ -2,9 +2,15 @@
 
 import pytest
 
-from chatd.domain.encode import encode_event
-from chatd.domain.events import MessageEvent, public_message
-from chatd.stream.frames import MAX_BYTES, MAX_EVENTS, Frame, array, cut, sse
+from chatd.domain.chat.events import MessageEvent, encode_event, public_message
+from chatd.stream.frames import (
+    MAX_FRAME_BYTES,
+    MAX_FRAME_EVENTS,
+    Frame,
+    encode_json_array,
+    encode_sse,
+    split_frames,
+)
 from tests.support.factories import CHAT, call, message
 
 
@@ -12,34 +18,38 @@ def events(count: int) -> list[bytes]:
     return [b'{"n":%d}' % number for number in range(count)]
 
 
-@pytest.mark.parametrize("count", [1, MAX_EVENTS - 1, MAX_EVENTS, MAX_EVENTS + 1, 3 * MAX_EVENTS])
+@pytest.mark.parametrize(
+    "count", [1, MAX_FRAME_EVENTS - 1, MAX_FRAME_EVENTS, MAX_FRAME_EVENTS + 1, 3 * MAX_FRAME_EVENTS]
+)
 def test_a_group_is_cut_and_its_last_frame_bears_the_version(count: int) -> None:
-    frames = list(cut(events(count), 7))
+    frames = list(split_frames(events(count), 7))
     assert [event for frame in frames for event in frame.events] == events(count)
-    assert all(1 <= len(frame.events) <= MAX_EVENTS for frame in frames)
+    assert all(1 <= len(frame.events) <= MAX_FRAME_EVENTS for frame in frames)
     assert [frame.version for frame in frames] == [None] * (len(frames) - 1) + [7]
 
 
 def test_big_events_are_not_put_together() -> None:
-    big = [b"x" * (MAX_BYTES - 1)] * 3 + [b"y" * (2 * MAX_BYTES), b"z"]
-    frames = list(cut(big, 7))
+    big = [b"x" * (MAX_FRAME_BYTES - 1)] * 3 + [b"y" * (2 * MAX_FRAME_BYTES), b"z"]
+    frames = list(split_frames(big, 7))
     assert [len(frame.events) for frame in frames] == [1, 1, 1, 1, 1]
     assert [event for frame in frames for event in frame.events] == big
 
 
 def test_a_reset_is_a_frame_of_its_own_after_which_nothing_can_be_resumed() -> None:
-    first, *others = cut(events(3), 7, reset=True)
+    first, *others = split_frames(events(3), 7, reset=True)
     assert first == Frame(events=events(3)[:1], version=0)
     assert others == [Frame(events=events(3)[1:], version=7)]
 
 
 def test_an_event_stream_has_one_event_to_a_block_and_the_version_with_the_last() -> None:
-    assert sse(Frame(events=events(2), version=7)) == (b'data: {"n":0}\n\ndata: {"n":1}\nid: 7\n\n')
-    assert sse(Frame(events=events(2))) == b'data: {"n":0}\n\ndata: {"n":1}\n\n'
+    assert encode_sse(Frame(events=events(2), version=7)) == (
+        b'data: {"n":0}\n\ndata: {"n":1}\nid: 7\n\n'
+    )
+    assert encode_sse(Frame(events=events(2))) == b'data: {"n":0}\n\ndata: {"n":1}\n\n'
 
 
 def test_a_socket_gets_an_array() -> None:
-    assert array(Frame(events=events(2), version=7)) == b'[{"n":0},{"n":1}]'
+    assert encode_json_array(Frame(events=events(2), version=7)) == b'[{"n":0},{"n":1}]'
 
 
 def test_what_a_model_wrote_on_several_lines_is_sent_on_one() -> None:
@@ -49,4 +59,4 @@ def test_what_a_model_wrote_on_several_lines_is_sent_on_one() -> None:
     assert public is not None
     line = encode_event(MessageEvent(chat_id=CHAT, message=public))
     assert b'{ "command": "ls"  }' in line
-    assert sse(Frame(events=[line])).count(b"\n") == 2
+    assert encode_sse(Frame(events=[line])).count(b"\n") == 2

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from chatd.domain.hint import Hint, decode, encode
+from chatd.domain.chat.row import Hint, decode_hint, encode_hint
 from chatd.domain.ids import ChatId, UserId, WorkerId
 from tests.support.factories import OTHER_WORKER, WORKER, chat
 
@@ -44,15 +44,15 @@ def test_a_hint_says_what_the_row_says() -> None:
     ],
 )
 def test_a_hint_survives_the_wire(hint: Hint) -> None:
-    assert decode(encode(hint)) == hint
+    assert decode_hint(encode_hint(hint)) == hint
 
 
 def test_a_hint_is_small() -> None:
-    assert len(encode(Hint.of(BUSY, "created"))) < 256
+    assert len(encode_hint(Hint.of(BUSY, "created"))) < 256
 
 
 def test_names_on_the_wire_are_short_and_empty_fields_stay_home() -> None:
-    assert msgspec.json.decode(encode(Hint.of(chat()))) == {
+    assert msgspec.json.decode(encode_hint(Hint.of(chat()))) == {
         "c": str(chat().id),
         "o": str(chat().owner_id),
         "v": 1,
@@ -63,9 +63,9 @@ def test_names_on_the_wire_are_short_and_empty_fields_stay_home() -> None:
 
 @pytest.mark.covers("F46")
 def test_words_and_fields_of_a_newer_release_are_let_in() -> None:
-    wire = msgspec.json.decode(encode(Hint.of(BUSY)))
+    wire = msgspec.json.decode(encode_hint(Hint.of(BUSY)))
     newer = msgspec.json.encode(wire | {"s": "dreaming", "k": "dreamt", "zz": [1, {"a": None}]})
-    heard = decode(newer.decode())
+    heard = decode_hint(newer.decode())
     assert heard == msgspec.structs.replace(Hint.of(BUSY), status="dreaming", kind="dreamt")
 
 
@@ -78,14 +78,14 @@ def test_words_and_fields_of_a_newer_release_are_let_in() -> None:
         "[]",
         "{}",
         '{"c":"not a uuid","o":"","v":1,"h":1,"s":"waiting"}',
-        encode(Hint.of(BUSY))[:-1],
-        encode(Hint.of(BUSY)).replace("41", '"41"'),
+        encode_hint(Hint.of(BUSY))[:-1],
+        encode_hint(Hint.of(BUSY)).replace("41", '"41"'),
         "\udc80",
         '{"zz":' + "[" * 5000,
     ],
 )
 def test_what_is_not_a_hint_is_nothing(payload: str) -> None:
-    assert decode(payload) is None
+    assert decode_hint(payload) is None
 
 
 @pytest.mark.parametrize(
@@ -111,4 +111,4 @@ def test_a_chat_that_wants_a_worker_and_has_none_is_runnable(
         status=status,
         worker_id=worker,
     )
-    assert hint.runnable == runnable
+    assert hint.is_runnable == runnable

@@ -2,20 +2,21 @@
 
 import pytest
 
-from chatd.domain.chat import ChatError
-from chatd.domain.excerpt import MAX_EXCERPT, last_answer
-from chatd.domain.labels import (
-    MAX_SUMMARY,
-    chat_summary_due,
+from chatd.domain.chat.row import ChatError
+from chatd.domain.chat.states import PublicStatus
+from chatd.domain.model.protocol import PromptText
+from chatd.domain.prompt.labels import (
+    MAX_CHAT_SUMMARY_CHARS,
+    MAX_EXCERPT_CHARS,
     chat_summary_request,
+    is_chat_summary_due,
     label_request,
-    notice,
+    last_answer,
+    notification_text,
     read_chat_summary,
     read_label,
     status_label,
 )
-from chatd.domain.model import PromptText
-from chatd.domain.states import PublicStatus
 from tests.support.factories import message, text
 
 
@@ -75,9 +76,9 @@ def test_without_a_label_something_plain_is_shown() -> None:
 @pytest.mark.covers("titles-7")
 def test_a_notice_of_an_error_says_which() -> None:
     error = ChatError(message="OpenAI is overloaded.")
-    assert notice("error", "Fixed tests", error) == "OpenAI is overloaded."
-    assert notice("error", None, None) == "Stopped with an error"
-    assert notice("waiting", "Fixed tests", None) == "Fixed tests"
+    assert notification_text("error", "Fixed tests", error) == "OpenAI is overloaded."
+    assert notification_text("error", None, None) == "Stopped with an error"
+    assert notification_text("waiting", "Fixed tests", None) == "Fixed tests"
 
 
 def test_a_summary_is_one_line_of_bounded_length() -> None:
@@ -87,12 +88,12 @@ def test_a_summary_is_one_line_of_bounded_length() -> None:
     assert read_chat_summary("") is None
     long = read_chat_summary("x" * 1000)
     assert long is not None
-    assert len(long) == MAX_SUMMARY
+    assert len(long) == MAX_CHAT_SUMMARY_CHARS
 
 
 @pytest.mark.covers("titles-7")
 def test_a_summary_is_due_every_third_turn() -> None:
-    assert [count for count in range(8) if chat_summary_due(count)] == [3, 6]
+    assert [count for count in range(8) if is_chat_summary_due(count)] == [3, 6]
 
 
 def test_the_requests_show_the_title_and_what_was_said() -> None:
@@ -109,6 +110,6 @@ def test_the_requests_show_the_title_and_what_was_said() -> None:
 
 def test_the_last_answer_is_shown_up_to_a_limit() -> None:
     rows = [message(1, "user", text("q")), message(2, "assistant", text("a" * 9000))]
-    assert len(last_answer(rows)) == MAX_EXCERPT
+    assert len(last_answer(rows)) == MAX_EXCERPT_CHARS
     assert last_answer([]) == ""
     assert last_answer(rows[:1]) == ""

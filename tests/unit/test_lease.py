@@ -4,13 +4,13 @@ from itertools import pairwise
 
 import pytest
 
-from chatd.domain.lease import Health, Reap, Ticks, lease_health, may_reap
+from chatd.domain.lease import HeartbeatHistory, LeaseHealth, ReapScope, lease_health, may_reap
 
 FAILED = None
 
 
-def ticked(*times: float | None, interval_s: float = 1.0) -> Ticks:
-    ticks = Ticks(interval_s=interval_s)
+def ticked(*times: float | None, interval_s: float = 1.0) -> HeartbeatHistory:
+    ticks = HeartbeatHistory(interval_s=interval_s)
     for at in times:
         ticks = ticks.failed() if at is None else ticks.succeeded(at)
     return ticks
@@ -49,7 +49,7 @@ def steadily(start: float, end: float, step: float = 1.0) -> list[float]:
     ],
 )
 def test_nobody_reaps_before_it_has_seen_the_database_answer_for_a_while(
-    times: list[float | None], now: float, expected: Reap
+    times: list[float | None], now: float, expected: ReapScope
 ) -> None:
     assert may_reap(ticked(*times), now) == expected
 
@@ -65,7 +65,7 @@ def test_slow_intervals_need_no_more_ticks_but_the_same_time() -> None:
 
 def test_the_right_to_reap_grows_and_is_not_lost_by_ticking_on() -> None:
     order = {"none": 0, "locks": 1, "leases": 2}
-    ticks = Ticks(interval_s=1.0)
+    ticks = HeartbeatHistory(interval_s=1.0)
     rights: list[int] = []
     for now in steadily(0, 60):
         ticks = ticks.succeeded(now)
@@ -86,6 +86,6 @@ def test_the_right_to_reap_grows_and_is_not_lost_by_ticking_on() -> None:
     ],
 )
 def test_an_unrenewed_lease_first_forbids_new_work_and_then_any(
-    age_s: float, expected: Health
+    age_s: float, expected: LeaseHealth
 ) -> None:
     assert lease_health(1000.0, 1000.0 + age_s) == expected

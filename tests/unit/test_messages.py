@@ -4,9 +4,9 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.chat import Episode
+from chatd.domain.chat.messages import Draft, Role, local_calls, local_results, pending_calls
+from chatd.domain.chat.row import Episode
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.messages import Draft, Role, local_calls, local_results, open_calls
 from tests.support.factories import (
     CHAT,
     OWNER,
@@ -42,7 +42,7 @@ ASKS = draft("assistant", text("Look."), call("c1"), call("c2"))
 def test_calls_are_open_until_a_later_message_answers_them(
     history: list[Draft], still_open: list[str]
 ) -> None:
-    assert [part.tool_call_id for part in open_calls(history)] == still_open
+    assert [part.tool_call_id for part in pending_calls(history)] == still_open
 
 
 def test_what_the_provider_runs_is_not_ours() -> None:
@@ -73,7 +73,7 @@ def test_a_turn_is_begun_by_a_person_s_own_prompt(
     role: Role, columns: dict[str, object], *, begins: bool
 ) -> None:
     row = message(1, role, text(), **columns)
-    assert row.begins_turn is begins
+    assert row.starts_turn is begins
 
 
 def test_a_prompt_becomes_a_message_with_all_that_was_asked() -> None:

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from chatd.clock import SystemClock
-from chatd.domain.failures import ModelFailed
-from chatd.models import declaration, directory
+from chatd.domain.model.failures import ModelError
+from chatd.model_directory import build_declaration, build_registry
 from chatd.settings.tree import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
 from tests.support.providers.openai_chat import FakeCompatible, stream
 from tests.support.providers.prompts import request
@@ -19,7 +19,7 @@ NO_HOME = 'models "m": there is no provider "home"; there are house, demo'
 
 
 async def test_without_settings_the_demo_model_answers() -> None:
-    found = directory(Settings(data_dir=HERE), {}, SystemClock())
+    found = build_registry(Settings(data_dir=HERE), {}, SystemClock())
     assert [model.name for model in found.models] == ["demo"]
     choice = await found.choose(None)
     assert (choice.kind, choice.config.name) == ("demo", "demo")
@@ -32,7 +32,7 @@ async def test_the_model_marked_as_default_comes_first_and_ids_outlive_a_restart
         ModelEntry(name="big", provider="house", model="b", default=True, context_limit=9),
     )
     settings = Settings(data_dir=HERE, providers=(HOUSE,), models=models)
-    one, two = (directory(settings, {}, SystemClock()) for _ in range(2))
+    one, two = (build_registry(settings, {}, SystemClock()) for _ in range(2))
     default = one.find(None)
     assert default is not None
     assert (default.name, default.context_limit) == ("big", 9)
@@ -46,7 +46,7 @@ async def test_prices_are_kept_as_text_and_the_key_comes_from_the_variable() -> 
     )
     provider = ProviderEntry(name="a", kind="anthropic", api_key_env="OUR_KEY")
     settings = Settings(data_dir=HERE, providers=(provider,), models=(entry,))
-    found = directory(settings, {"OUR_KEY": "sk-test"}, SystemClock())
+    found = build_registry(settings, {"OUR_KEY": "sk-test"}, SystemClock())
     choice = await found.choose(None)
     assert choice.config.prices is not None
     assert (choice.config.prices.input, choice.config.prices.output) == ("0.5", "2")
@@ -62,7 +62,7 @@ async def test_headers_of_the_settings_go_out_with_every_request() -> None:
         )
         entry = ModelEntry(name="m", provider="p", model="m")
         settings = Settings(data_dir=HERE, providers=(provider,), models=(entry,))
-        found = directory(settings, {}, SystemClock())
+        found = build_registry(settings, {}, SystemClock())
         choice = await found.choose(None)
         async with choice.provider.stream(request(model="m")) as events:
             assert [event async for event in events]
@@ -75,8 +75,8 @@ async def test_the_region_of_the_settings_is_where_bedrock_is_asked() -> None:
     for region, fails in (("eu-west-1", False), (None, True)):
         provider = ProviderEntry(name="b", kind="bedrock", api_key="sk-test", region=region)
         settings = Settings(data_dir=HERE, providers=(provider,), models=(entry,))
-        found = directory(settings, {}, SystemClock())
-        with pytest.raises(ModelFailed, match="does not accept this") if fails else nullcontext():
+        found = build_registry(settings, {}, SystemClock())
+        with pytest.raises(ModelError, match="does not accept this") if fails else nullcontext():
             await found.choose(None)
         await found.close()
 
@@ -85,8 +85,8 @@ async def test_a_provider_without_a_key_fails_when_it_is_wanted_and_says_what_to
     provider = ProviderEntry(name="a", kind="anthropic")
     entry = ModelEntry(name="m", provider="a", model="x")
     settings = Settings(data_dir=HERE, providers=(provider,), models=(entry,))
-    found = directory(settings, {}, SystemClock())
-    with pytest.raises(ModelFailed) as failed:
+    found = build_registry(settings, {}, SystemClock())
+    with pytest.raises(ModelError) as failed:
         await found.choose(None)
     assert failed.value.classified.kind == "missing_key"
 
@@ -96,7 +96,7 @@ def test_what_everybody_may_know_of_a_provider_has_no_secret_in_it() -> None:
     url = "https://ada:hunter2@models.example:8443/v1?key=swordfish#swordfish"
     provider = ProviderEntry(name="p", kind="openai-compat", base_url=url, api_key="sk-secret")
     settings = Settings(data_dir=HERE, providers=(provider,))
-    told = declaration(directory(settings, {}, SystemClock()))
+    told = build_declaration(build_registry(settings, {}, SystemClock()))
     first, demo = told.providers
     assert (first.base_url, first.has_api_key) == ("https://models.example:8443/v1", True)
     assert (demo.name, demo.base_url, demo.has_api_key) == ("demo", None, False)
@@ -107,7 +107,9 @@ def test_what_everybody_may_know_of_a_provider_has_no_secret_in_it() -> None:
 @pytest.mark.parametrize("url", ["http://[::1", "http://host:port/", "\n"])
 def test_an_address_that_is_none_is_not_shown(url: str) -> None:
     provider = ProviderEntry(name="p", kind="openai-compat", base_url=url)
-    told = declaration(directory(Settings(data_dir=HERE, providers=(provider,)), {}, SystemClock()))
+    told = build_declaration(
+        build_registry(Settings(data_dir=HERE, providers=(provider,)), {}, SystemClock())
+    )
     assert told.providers[0].base_url in {None, ""}
 
 
@@ -118,7 +120,7 @@ def test_an_address_that_is_none_is_not_shown(url: str) -> None:
 def test_a_name_is_one_line_that_is_used_once(names: tuple[str, ...], said: str) -> None:
     models = tuple(ModelEntry(name=name, provider="demo", model="demo") for name in names)
     with pytest.raises(SettingsError, match=said):
-        directory(Settings(data_dir=HERE, models=models), {}, SystemClock())
+        build_registry(Settings(data_dir=HERE, models=models), {}, SystemClock())
 
 
 @pytest.mark.parametrize(
@@ -147,4 +149,4 @@ def test_what_does_not_fit_together_is_refused(
 ) -> None:
     settings = Settings(data_dir=HERE, providers=(provider,), models=(entry,))
     with pytest.raises(SettingsError, match=said):
-        directory(settings, {}, SystemClock())
+        build_registry(settings, {}, SystemClock())

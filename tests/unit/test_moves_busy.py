@@ -2,12 +2,12 @@
 
 import pytest
 
-from chatd.domain.chat import MAX_QUEUED
-from chatd.domain.commands import SendMessage, WhenBusy
+from chatd.domain.chat.commands import SendMessage, WhenBusy
+from chatd.domain.chat.row import MAX_QUEUED_MESSAGES
+from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import send_message
 from chatd.domain.errors import ChatBusy, QueueFull
 from chatd.domain.ids import WorkerId
-from chatd.domain.states import State
-from chatd.domain.user_moves import send_message
 from tests.support.factories import OTHER_WORKER, WORKER, prompt
 from tests.support.seeds import seed_state
 from tests.support.story import tell, waiting, write
@@ -45,16 +45,16 @@ def test_a_sender_who_will_not_wait_is_told_so(state: str) -> None:
 @pytest.mark.parametrize("when_busy", ["queue", "steer", "interrupt"])
 @pytest.mark.parametrize("state", ["R1", "I1"])
 def test_the_queue_has_an_end(state: str, when_busy: WhenBusy) -> None:
-    seeded = seed_state(State(state), plain=MAX_QUEUED - 1)
+    seeded = seed_state(State(state), plain=MAX_QUEUED_MESSAGES - 1)
     last = send_message(seeded.chat, send("last"), None)
     full = write(seeded, last).chat
     with pytest.raises(QueueFull) as refused:
         send_message(full, send(when_busy=when_busy), None)
-    assert (refused.value.code, refused.value.limit) == ("queue_full", MAX_QUEUED)
+    assert (refused.value.code, refused.value.limit) == ("queue_full", MAX_QUEUED_MESSAGES)
 
 
 def test_the_queue_refuses_the_twenty_first() -> None:
-    seeded = seed_state(State.A1, plain=MAX_QUEUED)
+    seeded = seed_state(State.A1, plain=MAX_QUEUED_MESSAGES)
     with pytest.raises(QueueFull):
         send_message(seeded.chat, send(), None)
 

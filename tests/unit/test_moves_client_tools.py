@@ -3,14 +3,19 @@
 import msgspec
 import pytest
 
-from chatd.domain.commands import ClientResult, SubmitToolResults
+from chatd.domain.chat.commands import ClientResult, SubmitToolResults
+from chatd.domain.chat.messages import PendingCall
+from chatd.domain.chat.parts import ToolResultPart
+from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import submit_tool_results
+from chatd.domain.chat.worker_transitions import (
+    EXPIRED_CALL_TEXT,
+    commit_step,
+    expire_action,
+    require_action,
+)
 from chatd.domain.errors import InvalidInput, InvariantBroken, TransitionNotAllowed
 from chatd.domain.ids import ToolCallId
-from chatd.domain.messages import PendingCall
-from chatd.domain.parts import ToolResult
-from chatd.domain.states import State
-from chatd.domain.user_moves import submit_tool_results
-from chatd.domain.worker_moves import TIMED_OUT, commit_step, expire_action, require_action
 from tests.support.factories import OTHER_WORKER, call, draft, result, text
 from tests.support.seeds import CLIENT_TOOL, Seeded, seed_state, step
 from tests.support.story import tell, waiting, write
@@ -24,9 +29,9 @@ def answer(call_id: str, output: str = '{"ok": true}', *, is_error: bool = False
     return ClientResult(tool_call_id=ToolCallId(call_id), output=output, is_error=is_error)
 
 
-def last_result(seeded: Seeded, command: SubmitToolResults) -> ToolResult:
+def last_result(seeded: Seeded, command: SubmitToolResults) -> ToolResultPart:
     part = write(seeded, submit_tool_results(seeded.chat, command, None)).messages[-1].content[0]
-    assert isinstance(part, ToolResult)
+    assert isinstance(part, ToolResultPart)
     return part
 
 
@@ -154,8 +159,8 @@ def test_the_model_is_told_when_nobody_answered_in_time(state: str, target: str)
     assert rows.chat.state == target
     assert tell(rows.messages)[-2:] == ["tool: c1 failed", "tool: c2 failed"]
     part = rows.messages[-1].content[0]
-    assert isinstance(part, ToolResult)
-    assert TIMED_OUT in bytes(part.result or b"").decode()
+    assert isinstance(part, ToolResultPart)
+    assert EXPIRED_CALL_TEXT in bytes(part.result or b"").decode()
 
 
 def test_steering_messages_join_when_the_deadline_has_passed() -> None:

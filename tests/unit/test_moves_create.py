@@ -5,11 +5,11 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.domain.commands import CreateChat
+from chatd.domain.chat.commands import CreateChat
+from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import create
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId, ModelConfigId
-from chatd.domain.states import State
-from chatd.domain.user_moves import create
 from tests.support.factories import CHAT, OWNER, WORKER, call, draft, prompt, result, text
 
 FAST = ModelConfigId(UUID(int=50))

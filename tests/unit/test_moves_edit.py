@@ -4,15 +4,21 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.chat import Chat
-from chatd.domain.commands import EditMessage, Failure, RequestCompaction
+from chatd.domain.chat.commands import EditMessage, FailTurn, RequestCompaction
+from chatd.domain.chat.messages import Message
+from chatd.domain.chat.queue_transitions import promote_queued
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.states import BUSY_STATES, State
+from chatd.domain.chat.user_transitions import edit_message, interrupt, request_compaction
+from chatd.domain.chat.worker_transitions import (
+    acquire,
+    commit_step,
+    fail_turn,
+    finish_turn,
+    release,
+)
 from chatd.domain.errors import InvalidInput, NotFound, NothingToCompact, TransitionNotAllowed
 from chatd.domain.ids import ModelConfigId, WorkerId
-from chatd.domain.messages import Message
-from chatd.domain.queue_moves import promote_queued
-from chatd.domain.states import BUSY, State
-from chatd.domain.user_moves import edit_message, interrupt, request_compaction
-from chatd.domain.worker_moves import acquire, commit_step, fail_turn, finish_turn, release
 from tests.support.factories import OTHER_WORKER, WORKER, draft, message, prompt, result, text
 from tests.support.seeds import FAILED, Seeded, seed_state, step
 from tests.support.story import tell, waiting, write
@@ -27,7 +33,7 @@ def edit(target: Message | None, **columns: object) -> EditMessage:
 
 
 def first_prompt(seeded: Seeded) -> Message:
-    return next(message for message in seeded.history if message.begins_turn)
+    return next(message for message in seeded.history if message.starts_turn)
 
 
 # Editing
@@ -206,7 +212,7 @@ def test_a_summary_is_not_made_before_there_is_something_to_say() -> None:
 
 
 @pytest.mark.covers("O24")
-@pytest.mark.parametrize("state", sorted(BUSY))
+@pytest.mark.parametrize("state", sorted(BUSY_STATES))
 def test_a_summary_waits_for_no_running_turn(state: State) -> None:
     with pytest.raises(TransitionNotAllowed):
         request_compaction(seed_state(state).chat, COMPACT, None)
@@ -244,7 +250,7 @@ def test_the_mark_is_used_up_by_the_summary_alone() -> None:
 @pytest.mark.covers("O24")
 def test_the_mark_goes_with_the_turn() -> None:
     chat = _asked()
-    failure = Failure(step=step(chat), error=FAILED)
+    failure = FailTurn(step=step(chat), error=FAILED)
     for change in (
         finish_turn(chat, step(chat)),
         fail_turn(chat, failure),

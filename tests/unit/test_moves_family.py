@@ -4,12 +4,11 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.chat import Chat
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import archive, archive_tree, unarchive, unarchive_tree
 from chatd.domain.errors import Conflict, InvariantBroken, NotFound, TransitionNotAllowed
-from chatd.domain.family import archive_family, unarchive_family
 from chatd.domain.ids import ChatId
-from chatd.domain.states import State
-from chatd.domain.user_moves import archive, unarchive
 from tests.support.factories import CHAT, WORKER, chat
 from tests.support.seeds import seed_state
 from tests.support.story import tell, write
@@ -75,7 +74,7 @@ def test_a_chat_archived_at_rest_comes_back_at_rest() -> None:
 @pytest.mark.covers("O16")
 def test_a_root_takes_its_whole_family_along() -> None:
     members = [child(YOUNGER, **RUNNING), child(ELDER), chat(pin_order=1)]
-    changes = archive_family(members, ROOT)
+    changes = archive_tree(members, ROOT)
     assert [change.after.id for change in changes] == [ROOT, ELDER, YOUNGER]
     assert all(change.after.archived for change in changes)
     assert changes[2].after.worker_id is None
@@ -85,29 +84,29 @@ def test_a_root_takes_its_whole_family_along() -> None:
 @pytest.mark.covers("O16")
 def test_members_that_are_archived_already_stay_as_they_are() -> None:
     members = [chat(), child(ELDER, **SHELVED), child(YOUNGER)]
-    assert [change.after.id for change in archive_family(members, ROOT)] == [ROOT, YOUNGER]
+    assert [change.after.id for change in archive_tree(members, ROOT)] == [ROOT, YOUNGER]
 
 
 def test_a_child_is_archived_alone() -> None:
     members = [chat(**RUNNING), child(ELDER), child(YOUNGER)]
-    assert [change.after.id for change in archive_family(members, YOUNGER)] == [YOUNGER]
+    assert [change.after.id for change in archive_tree(members, YOUNGER)] == [YOUNGER]
 
 
 def test_a_root_brings_its_whole_family_back() -> None:
     members = [child(YOUNGER, **SHELVED), chat(**SHELVED), child(ELDER, **SHELVED)]
-    changes = unarchive_family(members, ROOT)
+    changes = unarchive_tree(members, ROOT)
     assert [change.after.id for change in changes] == [ROOT, ELDER, YOUNGER]
     assert not any(change.after.archived for change in changes)
 
 
 def test_members_that_are_not_archived_are_left_alone() -> None:
     members = [chat(**SHELVED), child(ELDER), child(YOUNGER, **SHELVED)]
-    assert [change.after.id for change in unarchive_family(members, ROOT)] == [ROOT, YOUNGER]
+    assert [change.after.id for change in unarchive_tree(members, ROOT)] == [ROOT, YOUNGER]
 
 
 def test_a_child_comes_back_alone_to_a_family_that_is_there() -> None:
     members = [chat(), child(ELDER, **SHELVED), child(YOUNGER, **SHELVED)]
-    assert [change.after.id for change in unarchive_family(members, ELDER)] == [ELDER]
+    assert [change.after.id for change in unarchive_tree(members, ELDER)] == [ELDER]
 
 
 @pytest.mark.covers("O16")
@@ -120,22 +119,22 @@ def test_a_child_cannot_come_back_to_what_is_archived(above: str) -> None:
         grandchild,
     ]
     with pytest.raises(Conflict) as refused:
-        unarchive_family(members, YOUNGER)
+        unarchive_tree(members, YOUNGER)
     assert refused.value.code == "parent_archived"
 
 
 @pytest.mark.covers("O16")
 def test_a_chat_that_is_there_already_is_refused() -> None:
     with pytest.raises(TransitionNotAllowed) as refused:
-        archive_family([chat(**SHELVED), child(ELDER)], ROOT)
+        archive_tree([chat(**SHELVED), child(ELDER)], ROOT)
     assert refused.value.code == "chat_archived"
     with pytest.raises(TransitionNotAllowed) as refused:
-        unarchive_family([chat(), child(ELDER, **SHELVED)], ROOT)
+        unarchive_tree([chat(), child(ELDER, **SHELVED)], ROOT)
     assert refused.value.code == "invalid_state"
 
 
 def test_a_chat_that_is_not_in_the_family_is_not_found() -> None:
-    for decide in (archive_family, unarchive_family):
+    for decide in (archive_tree, unarchive_tree):
         with pytest.raises(NotFound):
             decide([chat()], STRANGER)
 
@@ -143,4 +142,4 @@ def test_a_chat_that_is_not_in_the_family_is_not_found() -> None:
 def test_strangers_are_never_taken_along() -> None:
     stranger = chat(id=STRANGER, root_chat_id=STRANGER)
     with pytest.raises(InvariantBroken):
-        archive_family([chat(), stranger], ROOT)
+        archive_tree([chat(), stranger], ROOT)

@@ -5,14 +5,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from chatd.domain.change import Change
-from chatd.domain.chat import MAX_ORPHANED, Chat, Episode, Fence, RetryState
-from chatd.domain.commands import Failure, Retry, SendMessage, Step
-from chatd.domain.errors import StaleFence
-from chatd.domain.states import State
-from chatd.domain.user_moves import send_message
-from chatd.domain.worker_moves import (
-    CRASHED,
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import FailTurn, RecordRetry, SendMessage, Step
+from chatd.domain.chat.row import MAX_WORKER_DEATHS, Chat, Episode, Fence, RetryState
+from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import send_message
+from chatd.domain.chat.worker_transitions import (
+    WORKER_CRASHED_ERROR,
     acquire,
     commit_step,
     fail_turn,
@@ -23,6 +22,7 @@ from chatd.domain.worker_moves import (
     release,
     require_action,
 )
+from chatd.domain.errors import StaleFence
 from tests.support.factories import OTHER_WORKER, WORKER, call, draft, prompt, text
 from tests.support.seeds import CLIENT_TOOL, FAILED, seed_state, step
 from tests.support.story import tell, write
@@ -89,9 +89,9 @@ WRITES: dict[str, Callable[[Chat, Step], Change]] = {
     "commit_step": commit_step,
     "finish_turn": finish_turn,
     "require_action": require_action,
-    "fail_turn": lambda chat, taken: fail_turn(chat, Failure(step=taken, error=FAILED)),
+    "fail_turn": lambda chat, taken: fail_turn(chat, FailTurn(step=taken, error=FAILED)),
     "record_retry": lambda chat, taken: record_retry(
-        chat, Retry(fence=taken.fence, state=BACKING_OFF)
+        chat, RecordRetry(fence=taken.fence, state=BACKING_OFF)
     ),
     "finish_interrupt": finish_interrupt,
 }
@@ -183,7 +183,7 @@ def test_an_epoch_is_not_spent_where_nobody_owned() -> None:
 
 def test_every_attempt_at_a_step_is_an_episode_of_its_own() -> None:
     chat = seed_state(State.R0).chat
-    retry = Retry(fence=Fence.of(chat), state=BACKING_OFF)
+    retry = RecordRetry(fence=Fence.of(chat), state=BACKING_OFF)
     retried = record_retry(chat, retry).after
     taken_over = acquire(reap(retried, WORKER).after, OTHER_WORKER).after
     committed = commit_step(taken_over, step(taken_over, WORDS)).after
@@ -215,33 +215,33 @@ def test_only_the_dead_worker_s_chats_are_reaped() -> None:
 def test_the_fourth_crash_without_progress_is_an_error() -> None:
     seeded = seed_state(State.R1)
     chat, changes = seeded.chat, list[Change]()
-    for _ in range(MAX_ORPHANED):
+    for _ in range(MAX_WORKER_DEATHS):
         changes += [reap(chat, WORKER)]
         chat = write(seeded, *changes).chat
         changes += [acquire(chat, WORKER)]
         chat = write(seeded, *changes).chat
     assert chat.state is State.R1
     rows = write(seeded, *changes, reap(chat, WORKER))
-    assert (rows.chat.state, rows.chat.last_error) == (State.E1, CRASHED)
+    assert (rows.chat.state, rows.chat.last_error) == (State.E1, WORKER_CRASHED_ERROR)
     assert rows.queue == list(seeded.queue)
 
 
 @pytest.mark.parametrize(("state", "target"), [("I0", "W"), ("I1", "P0")])
 def test_a_stop_that_kills_workers_ends_unsaved(state: str, target: str) -> None:
-    seeded = seed_state(State(state), calls="local", orphans=MAX_ORPHANED)
+    seeded = seed_state(State(state), calls="local", orphans=MAX_WORKER_DEATHS)
     rows = write(seeded, reap(seeded.chat, WORKER))
     assert rows.chat.state == target
     assert "tool: c2 failed" in tell(rows.messages)
 
 
 def test_progress_forgives_earlier_crashes() -> None:
-    chat = seed_state(State.R0, orphans=MAX_ORPHANED).chat
-    assert chat.orphan_count == MAX_ORPHANED
+    chat = seed_state(State.R0, orphans=MAX_WORKER_DEATHS).chat
+    assert chat.orphan_count == MAX_WORKER_DEATHS
     assert commit_step(chat, step(chat, WORDS)).after.orphan_count == 0
 
 
 def test_somebody_who_writes_gives_a_crashed_chat_another_chance() -> None:
-    seeded = seed_state(State.R0, orphans=MAX_ORPHANED)
+    seeded = seed_state(State.R0, orphans=MAX_WORKER_DEATHS)
     crashed = reap(seeded.chat, WORKER).after
     chat = send_message(crashed, SendMessage(prompt=prompt()), WORKER).after
     assert (chat.state, chat.orphan_count, chat.last_error) == (State.R0, 0, None)
@@ -254,7 +254,7 @@ def test_somebody_who_writes_gives_a_crashed_chat_another_chance() -> None:
 def test_a_retry_is_in_the_row_for_whoever_comes_now() -> None:
     seeded = seed_state(State.R0)
     fence = Fence.of(seeded.chat)
-    change = record_retry(seeded.chat, Retry(fence=fence, state=BACKING_OFF))
+    change = record_retry(seeded.chat, RecordRetry(fence=fence, state=BACKING_OFF))
     chat = write(seeded, change).chat
     assert chat.retry_state == BACKING_OFF
     assert chat.retry_version == chat.snapshot_version
@@ -279,7 +279,7 @@ def test_a_retry_is_over_when_the_turn_is() -> None:
     chat = _retrying()
     for change in (
         finish_turn(chat, step(chat)),
-        fail_turn(chat, Failure(step=step(chat), error=FAILED)),
+        fail_turn(chat, FailTurn(step=step(chat), error=FAILED)),
     ):
         assert change.after.retry_state is None
         assert change.after.retry_version == change.after.snapshot_version

@@ -5,9 +5,18 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat
-from chatd.domain.commands import EditQueued, MoveQueued
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import EditQueued, MoveQueued
+from chatd.domain.chat.messages import QueuedMessage
+from chatd.domain.chat.queue_transitions import (
+    delete_queued,
+    edit_queued,
+    move_queued,
+    promote_queued,
+)
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.states import State
+from chatd.domain.chat.worker_transitions import finish_interrupt
 from chatd.domain.errors import (
     ChatdError,
     InvalidInput,
@@ -16,10 +25,6 @@ from chatd.domain.errors import (
     TransitionNotAllowed,
 )
 from chatd.domain.ids import ModelConfigId, QueueId, UserId, WorkerId
-from chatd.domain.messages import QueuedMessage
-from chatd.domain.queue_moves import delete_queued, edit_queued, move_queued, promote_queued
-from chatd.domain.states import State
-from chatd.domain.worker_moves import finish_interrupt
 from tests.support.factories import (
     OTHER_WORKER,
     WORKER,

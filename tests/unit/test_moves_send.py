@@ -4,13 +4,13 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.change import Request
-from chatd.domain.chat import MAX_QUEUED
-from chatd.domain.commands import SendMessage, WhenBusy
+from chatd.domain.chat.change import IdempotencyKey
+from chatd.domain.chat.commands import SendMessage, WhenBusy
+from chatd.domain.chat.row import MAX_QUEUED_MESSAGES
+from chatd.domain.chat.states import State
+from chatd.domain.chat.user_transitions import send_message
+from chatd.domain.chat.worker_transitions import finish_turn
 from chatd.domain.ids import ModelConfigId, RequestId
-from chatd.domain.states import State
-from chatd.domain.user_moves import send_message
-from chatd.domain.worker_moves import finish_turn
 from tests.support.factories import OTHER_WORKER, OWNER, WORKER, draft, prompt, text
 from tests.support.seeds import seed_state, step
 from tests.support.story import tell, waiting, write
@@ -60,9 +60,9 @@ def test_a_failed_chat_with_a_queue_lets_the_oldest_go_first(when_busy: WhenBusy
 
 
 def test_a_failed_chat_with_a_full_queue_still_accepts_a_message() -> None:
-    seeded = seed_state(State.E1, plain=MAX_QUEUED)
+    seeded = seed_state(State.E1, plain=MAX_QUEUED_MESSAGES)
     rows = write(seeded, send_message(seeded.chat, send(), None))
-    assert len(rows.queue) == MAX_QUEUED
+    assert len(rows.queue) == MAX_QUEUED_MESSAGES
     assert waiting(rows.queue)[-1] == "new"
 
 
@@ -109,7 +109,7 @@ def test_a_message_without_a_model_leaves_the_chat_s() -> None:
 
 
 def test_a_request_is_remembered_in_the_same_write() -> None:
-    request = Request(scope=OWNER, id=RequestId(UUID(int=5)), op="send", fingerprint="f")
+    request = IdempotencyKey(scope=OWNER, id=RequestId(UUID(int=5)), op="send", fingerprint="f")
     change = send_message(seed_state(State.W).chat, send(), None)
     assert change.requested(request).request == request
     assert change.requested(None).request is None

@@ -4,19 +4,30 @@ from itertools import product
 
 import pytest
 
-from chatd.domain.change import Change
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.states import TRANSITIONS, State, Transition
 from chatd.domain.errors import ChatdError, StaleFence
-from chatd.domain.states import TABLE, Move, State
 from tests.model.invariants import Watch
 from tests.model.world import World, apply_purely
 from tests.support.cells import Case, cases, refusal
 from tests.support.perform import perform
 from tests.support.seeds import Seed, Seeded, plant
 
-CELLS = [pytest.param(s, m, id=f"{m}-{s}") for s, m in product(State, Move)]
-LEGAL = [pytest.param(s, m, id=f"{m}-{s}") for m in Move for s, to in TABLE[m].items() if to]
-IDLE = [pytest.param(s, m, id=f"{m}-{s}") for m in Move for s, to in TABLE[m].items() if not to]
-ILLEGAL = [pytest.param(s, m, id=f"{m}-{s}") for s, m in product(State, Move) if s not in TABLE[m]]
+CELLS = [pytest.param(s, m, id=f"{m}-{s}") for s, m in product(State, Transition)]
+LEGAL = [
+    pytest.param(s, m, id=f"{m}-{s}") for m in Transition for s, to in TRANSITIONS[m].items() if to
+]
+IDLE = [
+    pytest.param(s, m, id=f"{m}-{s}")
+    for m in Transition
+    for s, to in TRANSITIONS[m].items()
+    if not to
+]
+ILLEGAL = [
+    pytest.param(s, m, id=f"{m}-{s}")
+    for s, m in product(State, Transition)
+    if s not in TRANSITIONS[m]
+]
 
 
 def test_the_walk_covers_every_cell() -> None:
@@ -25,22 +36,22 @@ def test_the_walk_covers_every_cell() -> None:
 
 @pytest.mark.covers("O13", "V4")
 @pytest.mark.parametrize(("state", "move"), LEGAL)
-def test_a_listed_move_reaches_exactly_the_listed_states(state: State, move: Move) -> None:
+def test_a_listed_move_reaches_exactly_the_listed_states(state: State, move: Transition) -> None:
     reached: set[State] = set()
     for case in cases(state, move):
         seeded = plant(case.seed)
         change = perform(case, seeded)
         if change is None:
             # A message that stands alone has no other place to move to.
-            assert move is Move.MOVE_QUEUED
+            assert move is Transition.MOVE_QUEUED
             reached.add(state)
             continue
         assert change.before is seeded.chat
         assert change.after.snapshot_version == seeded.chat.snapshot_version + 1
-        assert change.after.state in TABLE[move][state], f"{case} led to {change.after.state}"
+        assert change.after.state in TRANSITIONS[move][state], f"{case} led to {change.after.state}"
         reached.add(change.after.state)
         _applies(seeded, change)
-    assert reached == TABLE[move][state]
+    assert reached == TRANSITIONS[move][state]
 
 
 def _applies(seeded: Seeded, change: Change) -> None:
@@ -51,32 +62,32 @@ def _applies(seeded: Seeded, change: Change) -> None:
         watch.saw(written, rows.chat, rows.messages, rows.queue)
 
 
-TOUCHING = frozenset(Move) - {
-    Move.EDIT_QUEUED,
-    Move.MOVE_QUEUED,
-    Move.DELETE_QUEUED,
-    Move.ACQUIRE,
-    Move.COMMIT_STEP,
-    Move.RECORD_RETRY,
-    Move.RELEASE,
-    Move.REAP,
+TOUCHING = frozenset(Transition) - {
+    Transition.EDIT_QUEUED,
+    Transition.MOVE_QUEUED,
+    Transition.DELETE_QUEUED,
+    Transition.ACQUIRE,
+    Transition.COMMIT_STEP,
+    Transition.RECORD_RETRY,
+    Transition.RELEASE,
+    Transition.REAP,
 }
 
 
 @pytest.mark.parametrize(("state", "move"), LEGAL)
 def test_a_chat_moves_up_in_the_list_when_a_person_acts_or_a_turn_ends(
-    state: State, move: Move
+    state: State, move: Transition
 ) -> None:
     """Not with every step, nor with every hand-over: the list would never stand still."""
     for case in cases(state, move):
         change = perform(case, plant(case.seed))
-        gave_up = move is Move.REAP and case.seed.orphans > 0
+        gave_up = move is Transition.REAP and case.seed.orphans > 0
         assert change is None or change.touch is (move in TOUCHING or gave_up)
 
 
 @pytest.mark.covers("O13", "V4")
 @pytest.mark.parametrize(("state", "move"), IDLE)
-def test_a_move_with_nothing_to_do_changes_nothing(state: State, move: Move) -> None:
+def test_a_move_with_nothing_to_do_changes_nothing(state: State, move: Transition) -> None:
     for case in cases(state, move):
         assert perform(case, plant(case.seed)) is None
 
@@ -84,7 +95,7 @@ def test_a_move_with_nothing_to_do_changes_nothing(state: State, move: Move) -> 
 @pytest.mark.covers("O13")
 @pytest.mark.promise("P15")
 @pytest.mark.parametrize(("state", "move"), ILLEGAL)
-def test_an_unlisted_move_is_refused_with_a_reason(state: State, move: Move) -> None:
+def test_an_unlisted_move_is_refused_with_a_reason(state: State, move: Transition) -> None:
     kind, code = refusal(state, move)
     for case in cases(state, move):
         with pytest.raises(ChatdError) as refused:
@@ -96,13 +107,13 @@ def test_an_unlisted_move_is_refused_with_a_reason(state: State, move: Move) -> 
 @pytest.mark.parametrize(
     ("move", "owned"),
     [
-        (Move.ACQUIRE, True),
-        (Move.RELEASE, False),
-        (Move.REAP, False),
-        (Move.FINISH_INTERRUPT, False),
+        (Transition.ACQUIRE, True),
+        (Transition.RELEASE, False),
+        (Transition.REAP, False),
+        (Transition.FINISH_INTERRUPT, False),
     ],
 )
-def test_an_interrupt_is_only_for_its_owner(state: State, move: Move, *, owned: bool) -> None:
+def test_an_interrupt_is_only_for_its_owner(state: State, move: Transition, *, owned: bool) -> None:
     """The state's name does not say whether there is an owner, so the moves ask."""
     case = Case(move=move, seed=Seed(state=state, owned=owned))
     with pytest.raises(StaleFence):

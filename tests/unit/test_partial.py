@@ -5,11 +5,25 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from chatd.domain.compaction import Fill
-from chatd.domain.messages import Role
-from chatd.domain.partial import LivePart, Partial, partial
-from chatd.domain.parts import File, KnownPart, Part, Reasoning, Source, Text, ToolCall, ToolResult
-from chatd.domain.summary import Plan, call_id, summary_call, summary_result
+from chatd.domain.answer.partial import LivePart, PartialAnswer, rebuild_partial
+from chatd.domain.chat.messages import Role
+from chatd.domain.chat.parts import (
+    FilePart,
+    KnownPart,
+    Part,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from chatd.domain.prompt.compaction import (
+    ContextFill,
+    SummaryPlan,
+    summary_call,
+    summary_call_id,
+    summary_result,
+)
 from tests.support.factories import call, pending, result, text
 
 
@@ -21,7 +35,7 @@ def by_tool(*parts: KnownPart) -> list[LivePart]:
     return shown(*parts, role="tool")
 
 
-def piece(call_id: str, delta: str, name: str = "execute") -> ToolCall:
+def piece(call_id: str, delta: str, name: str = "execute") -> ToolCallPart:
     return call(call_id, name, None, args_delta=delta)
 
 
@@ -29,39 +43,39 @@ def plain(parts: tuple[Part, ...]) -> list[str]:
     return [msgspec.json.encode(part).decode() for part in parts]
 
 
-def answered(found: Partial) -> list[str]:
+def answered(found: PartialAnswer) -> list[str]:
     return [
         part.tool_call_id
         for draft in found.results
         for part in draft.content
-        if isinstance(part, ToolResult)
+        if isinstance(part, ToolResultPart)
     ]
 
 
 @pytest.mark.covers("commit-4")
 def test_pieces_of_text_and_reasoning_are_joined() -> None:
-    found = partial(
+    found = rebuild_partial(
         shown(
-            Reasoning(text="Let "),
-            Reasoning(text="me see."),
-            Text(text="Once "),
-            Text(text="upon"),
-            Reasoning(text="Hm."),
-            Text(text=" a time"),
+            ReasoningPart(text="Let "),
+            ReasoningPart(text="me see."),
+            TextPart(text="Once "),
+            TextPart(text="upon"),
+            ReasoningPart(text="Hm."),
+            TextPart(text=" a time"),
         ),
         at="09:00",
     )
     assert found.content == (
-        Reasoning(text="Let me see.", created_at="09:00", completed_at="09:00"),
-        Text(text="Once upon"),
-        Reasoning(text="Hm.", created_at="09:00", completed_at="09:00"),
-        Text(text=" a time"),
+        ReasoningPart(text="Let me see.", created_at="09:00", completed_at="09:00"),
+        TextPart(text="Once upon"),
+        ReasoningPart(text="Hm.", created_at="09:00", completed_at="09:00"),
+        TextPart(text=" a time"),
     )
 
 
 @pytest.mark.covers("commit-4")
 def test_pieces_of_a_call_are_joined_where_the_first_was_shown() -> None:
-    found = partial(
+    found = rebuild_partial(
         shown(piece("a", '{"x'), text("meanwhile"), piece("b", "{"), piece("a", '":1}')),
         at="09:00",
     )
@@ -77,13 +91,13 @@ def test_pieces_of_a_call_are_joined_where_the_first_was_shown() -> None:
 @pytest.mark.covers("commit-4")
 def test_a_whole_call_counts_whatever_pieces_come_before_or_after() -> None:
     whole = call("a", args='{"x":2}')
-    found = partial(shown(piece("a", '{"x":'), whole, piece("a", "1}")))
+    found = rebuild_partial(shown(piece("a", '{"x":'), whole, piece("a", "1}")))
     assert plain(found.content) == plain((whole,))
 
 
 @pytest.mark.covers("commit-4")
 def test_a_result_answers_its_call_once() -> None:
-    found = partial(
+    found = rebuild_partial(
         [
             *shown(call("a"), call("b")),
             *by_tool(result("a", output='{"output":"first"}'), result("a"), result("c")),
@@ -97,48 +111,52 @@ def test_a_result_answers_its_call_once() -> None:
 @pytest.mark.covers("commit-4")
 def test_a_preview_of_an_output_answers_nothing() -> None:
     preview = result("a", output="{}", result_delta="line 1")
-    assert partial([*shown(call("a")), *by_tool(preview)]).results == ()
+    assert rebuild_partial([*shown(call("a")), *by_tool(preview)]).results == ()
 
 
 @pytest.mark.covers("commit-4")
 def test_a_result_without_a_value_answers_nothing() -> None:
-    empty = ToolResult(tool_call_id=call("a").tool_call_id, tool_name="execute")
-    assert partial([*shown(call("a")), *by_tool(empty)]).results == ()
+    empty = ToolResultPart(tool_call_id=call("a").tool_call_id, tool_name="execute")
+    assert rebuild_partial([*shown(call("a")), *by_tool(empty)]).results == ()
 
 
 @pytest.mark.covers("commit-4")
 def test_results_answer_calls_that_were_open_before() -> None:
-    found = partial(by_tool(result("a"), result("x")), open_calls=[pending("a"), pending("b")])
+    found = rebuild_partial(
+        by_tool(result("a"), result("x")), open_calls=[pending("a"), pending("b")]
+    )
     assert answered(found) == ["a"]
     assert found.content == ()
 
 
 def test_nothing_said_is_kept_while_calls_are_open() -> None:
-    assert partial(shown(text("odd")), open_calls=[pending("a")]) == Partial()
+    assert rebuild_partial(shown(text("odd")), open_calls=[pending("a")]) == PartialAnswer()
 
 
 def test_the_providers_results_stand_in_its_answer() -> None:
     search = call("s", "web_search", provider_executed=True)
     hits = result("s", "web_search", "[]", provider_executed=True)
-    found = partial([*shown(search), *by_tool(hits), *shown(text("Found."))])
+    found = rebuild_partial([*shown(search), *by_tool(hits), *shown(text("Found."))])
     assert found.content == (search, hits, text("Found."))
     assert found.results == ()
 
 
 def test_sources_are_kept_and_what_no_model_says_is_not() -> None:
-    source = Source(url="https://x.example")
-    file = File(media_type="image/png", file_id="f")
+    source = SourcePart(url="https://x.example")
+    file = FilePart(media_type="image/png", file_id="f")
     odd = [*shown(text("odd"), role="user"), *by_tool(text("odder")), *shown(file)]
-    found = partial([*shown(source), *odd])
+    found = rebuild_partial([*shown(source), *odd])
     assert found.content == (source,)
 
 
 def test_a_summary_that_did_not_come_about_leaves_nothing() -> None:
-    plan = Plan(call_id=call_id(UUID(int=1)), source="auto", threshold=70, fill=Fill())
+    plan = SummaryPlan(
+        call_id=summary_call_id(UUID(int=1)), source="auto", threshold=70, fill=ContextFill()
+    )
     begun = shown(summary_call(plan))
-    assert partial(begun) == Partial()
-    assert partial([*begun, *by_tool(summary_result(plan, "Goal."))]) == Partial()
+    assert rebuild_partial(begun) == PartialAnswer()
+    assert rebuild_partial([*begun, *by_tool(summary_result(plan, "Goal."))]) == PartialAnswer()
 
 
 def test_nothing_shown_leaves_nothing() -> None:
-    assert partial([]) == Partial()
+    assert rebuild_partial([]) == PartialAnswer()

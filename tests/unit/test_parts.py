@@ -6,32 +6,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
-from chatd.domain.ids import ToolCallId
-from chatd.domain.parts import (
-    ContextFile,
-    File,
-    FileReference,
-    Opaque,
+from chatd.domain.chat.parts import (
+    ContextFilePart,
+    FilePart,
+    FileReferencePart,
     Part,
-    Reasoning,
-    Skill,
-    Source,
-    Text,
-    ToolCall,
-    ToolResult,
-    checked_json,
+    ReasoningPart,
+    SkillPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    UnknownPart,
     decode_parts,
     encode_parts,
     public_part,
     public_parts,
+    validate_json,
 )
+from chatd.domain.ids import ToolCallId
 from tests.support.factories import call, result
 
 SECRET = Raw(b'{"signature":"s"}')
 
 EVERY_KIND: list[tuple[Part, str]] = [
-    (Text(text="hello"), '{"type":"text","text":"hello"}'),
-    (Reasoning(text="hm"), '{"type":"reasoning","text":"hm"}'),
+    (TextPart(text="hello"), '{"type":"text","text":"hello"}'),
+    (ReasoningPart(text="hm"), '{"type":"reasoning","text":"hm"}'),
     (
         call("c1", args='{"command": "ls"}'),
         '{"type":"tool-call","tool_call_id":"c1","tool_name":"execute","args":{"command": "ls"}}',
@@ -45,22 +45,22 @@ EVERY_KIND: list[tuple[Part, str]] = [
         '{"type":"tool-result","tool_call_id":"c1","tool_name":"t","result":1,"is_error":true}',
     ),
     (
-        Source(url="https://example.org", title="A page"),
+        SourcePart(url="https://example.org", title="A page"),
         '{"type":"source","url":"https://example.org","title":"A page"}',
     ),
     (
-        File(media_type="image/png", data="aGk="),
+        FilePart(media_type="image/png", data="aGk="),
         '{"type":"file","media_type":"image/png","data":"aGk="}',
     ),
     (
-        FileReference(file_name="a.py", start_line=1, end_line=2, content="x"),
+        FileReferencePart(file_name="a.py", start_line=1, end_line=2, content="x"),
         '{"type":"file-reference","file_name":"a.py","start_line":1,"end_line":2,"content":"x"}',
     ),
     (
-        ContextFile(context_file_path="/a"),
+        ContextFilePart(context_file_path="/a"),
         '{"type":"context-file","context_file_path":"/a"}',
     ),
-    (Skill(skill_name="cook"), '{"type":"skill","skill_name":"cook"}'),
+    (SkillPart(skill_name="cook"), '{"type":"skill","skill_name":"cook"}'),
 ]
 
 
@@ -73,15 +73,15 @@ def test_a_part_is_written_and_read_as_one_shape(part: Part, json: str) -> None:
 
 def test_every_kind_of_part_is_tried() -> None:
     tried = {type(part) for part, _ in EVERY_KIND}
-    assert tried | {Opaque} == set(Part.__args__)
+    assert tried | {UnknownPart} == set(Part.__args__)
 
 
 def test_arguments_and_results_come_back_byte_for_byte() -> None:
     odd = '{"b":1,   "a":[1.50, "\\u00e9\\u0000"]}'
     content = encode_parts([call("c1", args=odd), result("c1", output=odd)])
     first, second = decode_parts(content)
-    assert isinstance(first, ToolCall)
-    assert isinstance(second, ToolResult)
+    assert isinstance(first, ToolCallPart)
+    assert isinstance(second, ToolResultPart)
     assert bytes(first.args or b"") == bytes(second.result or b"") == odd.encode()
 
 
@@ -93,14 +93,14 @@ def test_a_part_of_an_unknown_kind_is_written_back_byte_for_byte() -> None:
         '[{"type":"text","text":"a"},{"type":"hologram",  "deep":[1]},{"type":"text","text":"b"}]'
     )
     parts = decode_parts(content)
-    assert [type(part) for part in parts] == [Text, Opaque, Text]
+    assert [type(part) for part in parts] == [TextPart, UnknownPart, TextPart]
     assert encode_parts(parts) == content
 
 
 @pytest.mark.parametrize("odd", ['{"type":"text"}', '{"type":"text","text":1}', "{}", "7", "null"])
 def test_a_part_that_does_not_fit_its_kind_is_kept_and_not_shown(odd: str) -> None:
     (part,) = decode_parts(f"[{odd}]")
-    assert isinstance(part, Opaque)
+    assert isinstance(part, UnknownPart)
     assert encode_parts([part]) == f"[{odd}]"
     assert public_part(part) is None
 
@@ -125,14 +125,14 @@ def test_content_that_is_no_list_is_an_error(content: str) -> None:
     ],
 )
 def test_half_a_character_is_replaced_and_all_else_is_kept(words: str, stored: str) -> None:
-    assert decode_parts(encode_parts([Text(text=words)])) == (Text(text=stored),)
+    assert decode_parts(encode_parts([TextPart(text=words)])) == (TextPart(text=stored),)
 
 
 def test_cleaning_one_part_leaves_the_others_alone() -> None:
-    opaque = Opaque(raw=Raw(b'{"type":"hologram","x":1}'))
-    parts = [Text(text="\ud800", provider_metadata=SECRET), opaque, call("c\ud800")]
+    opaque = UnknownPart(raw=Raw(b'{"type":"hologram","x":1}'))
+    parts = [TextPart(text="\ud800", provider_metadata=SECRET), opaque, call("c\ud800")]
     assert decode_parts(encode_parts(parts)) == (
-        Text(text="\ufffd", provider_metadata=SECRET),
+        TextPart(text="\ufffd", provider_metadata=SECRET),
         opaque,
         call("c\ufffd"),
     )
@@ -141,8 +141,8 @@ def test_cleaning_one_part_leaves_the_others_alone() -> None:
 @given(st.text(alphabet=st.characters()))
 @settings(max_examples=200, derandomize=True, database=None, deadline=None)
 def test_any_text_can_be_stored(words: str) -> None:
-    (part,) = decode_parts(encode_parts([Text(text=words)]))
-    assert isinstance(part, Text)
+    (part,) = decode_parts(encode_parts([TextPart(text=words)]))
+    assert isinstance(part, TextPart)
     assert len(part.text) <= len(words)
 
 
@@ -153,7 +153,7 @@ def test_any_text_can_be_stored(words: str) -> None:
     "text", ["{}", "null", ' {"a": [1, 2.50]} ', '"\\u0000"', "[" * 50 + "]" * 50]
 )
 def test_json_from_outside_is_kept_as_sent(text: str) -> None:
-    assert bytes(checked_json(text)) == text.encode()
+    assert bytes(validate_json(text)) == text.encode()
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_json_from_outside_is_kept_as_sent(text: str) -> None:
 )
 def test_what_could_not_be_read_again_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        checked_json(text)
+        validate_json(text)
 
 
 # What people see
@@ -182,30 +182,33 @@ def test_what_could_not_be_read_again_is_refused(text: str, complaint: str) -> N
 @pytest.mark.parametrize(
     ("part", "seen"),
     [
-        (Text(text="a", provider_metadata=SECRET), Text(text="a")),
-        (Reasoning(text="a", provider_metadata=SECRET), Reasoning(text="a")),
+        (TextPart(text="a", provider_metadata=SECRET), TextPart(text="a")),
+        (ReasoningPart(text="a", provider_metadata=SECRET), ReasoningPart(text="a")),
         (call("c1", provider_metadata=SECRET), call("c1")),
         (result("c1", provider_metadata=SECRET), result("c1")),
         (
-            File(media_type="image/png", file_id="f", data="aGk="),
-            File(media_type="image/png", file_id="f"),
+            FilePart(media_type="image/png", file_id="f", data="aGk="),
+            FilePart(media_type="image/png", file_id="f"),
         ),
-        (File(media_type="image/png", data="aGk="), File(media_type="image/png", data="aGk=")),
         (
-            ContextFile(
+            FilePart(media_type="image/png", data="aGk="),
+            FilePart(media_type="image/png", data="aGk="),
+        ),
+        (
+            ContextFilePart(
                 context_file_path="/a",
                 context_file_truncated=True,
                 context_file_content="secret",
                 context_file_os="linux",
                 context_file_directory="/",
             ),
-            ContextFile(context_file_path="/a", context_file_truncated=True),
+            ContextFilePart(context_file_path="/a", context_file_truncated=True),
         ),
-        (Skill(skill_name="cook", skill_dir="/s"), Skill(skill_name="cook")),
-        (Source(url="https://example.org"), Source(url="https://example.org")),
+        (SkillPart(skill_name="cook", skill_dir="/s"), SkillPart(skill_name="cook")),
+        (SourcePart(url="https://example.org"), SourcePart(url="https://example.org")),
         (
-            FileReference(file_name="a", start_line=1, end_line=1, content="x"),
-            FileReference(file_name="a", start_line=1, end_line=1, content="x"),
+            FileReferencePart(file_name="a", start_line=1, end_line=1, content="x"),
+            FileReferencePart(file_name="a", start_line=1, end_line=1, content="x"),
         ),
     ],
 )
@@ -215,18 +218,18 @@ def test_people_see_a_part_without_what_is_internal(part: Part, seen: Part) -> N
 
 
 def test_people_do_not_see_what_is_not_known() -> None:
-    hidden = Opaque(raw=Raw(b'{"type":"hologram"}'))
-    assert public_parts([hidden, Text(text="a"), hidden]) == (Text(text="a"),)
+    hidden = UnknownPart(raw=Raw(b'{"type":"hologram"}'))
+    assert public_parts([hidden, TextPart(text="a"), hidden]) == (TextPart(text="a"),)
 
 
 def test_what_people_see_holds_no_word_of_the_provider_s() -> None:
     parts: list[Part] = [
-        Text(text="a", provider_metadata=SECRET),
-        ToolCall(tool_call_id=ToolCallId("c"), tool_name="t", provider_metadata=SECRET),
+        TextPart(text="a", provider_metadata=SECRET),
+        ToolCallPart(tool_call_id=ToolCallId("c"), tool_name="t", provider_metadata=SECRET),
     ]
     assert "signature" not in encode_parts(public_parts(parts))
     assert all(
         part.provider_metadata is UNSET
         for part in public_parts(parts)
-        if isinstance(part, Text | ToolCall)
+        if isinstance(part, TextPart | ToolCallPart)
     )

@@ -6,9 +6,22 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from chatd.domain.chat.messages import Message
+from chatd.domain.chat.parts import (
+    ContextFilePart,
+    FilePart,
+    FileReferencePart,
+    Part,
+    ReasoningPart,
+    SkillPart,
+    SourcePart,
+    TextPart,
+    UnknownPart,
+    decode_parts,
+    encode_parts,
+)
 from chatd.domain.errors import InvariantBroken
-from chatd.domain.messages import Message
-from chatd.domain.model import (
+from chatd.domain.model.protocol import (
     PromptCall,
     PromptFile,
     PromptMessage,
@@ -17,32 +30,18 @@ from chatd.domain.model import (
     PromptResult,
     PromptText,
 )
-from chatd.domain.parts import (
-    ContextFile,
-    File,
-    FileReference,
-    Opaque,
-    Part,
-    Reasoning,
-    Skill,
-    Source,
-    Text,
-    decode_parts,
-    encode_parts,
-)
-from chatd.domain.prompt import Reader, build_prompt, wanted_files
-from chatd.domain.prompt_files import ResolvedFile
-from chatd.domain.prompt_parts import NO_MEDIA
-from chatd.domain.prompt_repair import BEGINNING, GO_ON
-from chatd.domain.prompt_text import Instructions
+from chatd.domain.prompt.builder import PromptTarget, build_prompt, list_file_ids
+from chatd.domain.prompt.instructions import Instructions
+from chatd.domain.prompt.parts import MEDIA_UNAVAILABLE_TEXT, ResolvedFile
+from chatd.domain.prompt.repair import CONTINUE_TEXT, MISSING_START_TEXT
 from tests.support.factories import call, message, result, text
 from tests.support.wellformed import problems
 
-READER = Reader(provider="here")
+READER = PromptTarget(provider="here")
 SIGNED = Raw(b'{"anthropic":{"signature":"s"}}')
 
 
-def built(*rows: Message, reader: Reader = READER) -> list[PromptMessage]:
+def built(*rows: Message, reader: PromptTarget = READER) -> list[PromptMessage]:
     prompt = build_prompt(rows, reader)
     assert problems(prompt) == []
     return list(prompt)
@@ -67,7 +66,7 @@ def _seen(part: PromptPart) -> str:
             return f"{'!' if part.is_error else ''}{part.id}={part.text}"
 
 
-def user_part(part: Part, reader: Reader = READER) -> PromptPart | None:
+def user_part(part: Part, reader: PromptTarget = READER) -> PromptPart | None:
     """What a part of a user's message becomes beside a word that stays."""
     parts = built(message(1, "user", text("word"), part), reader=reader)[0].parts
     return parts[1] if len(parts) > 1 else None
@@ -149,10 +148,10 @@ def test_content_of_an_unknown_version_is_not_guessed_at() -> None:
 
 
 def test_what_cannot_be_told_at_all_still_makes_a_conversation() -> None:
-    assert shape(built()) == [f"user: {BEGINNING}"]
-    only_files = message(2, "user", File(media_type="image/png"))
+    assert shape(built()) == [f"user: {MISSING_START_TEXT}"]
+    only_files = message(2, "user", FilePart(media_type="image/png"))
     prompt = built(message(1, "user", text("hi")), message(2, "assistant", text("yes")), only_files)
-    assert shape(prompt)[1:] == ["assistant: yes", f"user: {GO_ON}"]
+    assert shape(prompt)[1:] == ["assistant: yes", f"user: {CONTINUE_TEXT}"]
 
 
 # System
@@ -192,8 +191,8 @@ def test_instructions_follow_the_chats_own_system_messages_in_their_order() -> N
     ]
 
 
-def context(path: str, content: str, agent: str = "w1") -> ContextFile:
-    return ContextFile(
+def context(path: str, content: str, agent: str = "w1") -> ContextFilePart:
+    return ContextFilePart(
         context_file_path=path, context_file_content=content, context_file_agent_id=agent
     )
 
@@ -238,7 +237,7 @@ def test_instruction_files_outlive_a_summary_and_the_newest_count() -> None:
 
 
 def test_a_mark_that_nothing_was_found_is_not_told() -> None:
-    mark = ContextFile(context_file_path="", context_file_agent_id="w1")
+    mark = ContextFilePart(context_file_path="", context_file_agent_id="w1")
     rows = (message(1, "user", mark, visibility="model"), message(2, "user", text("hi")))
     assert shape(built(*rows)) == ["user: hi"]
 
@@ -251,7 +250,7 @@ def test_a_mark_that_nothing_was_found_is_not_told() -> None:
 def test_blank_parts_are_left_out_and_so_are_messages_of_nothing_else(blank: str) -> None:
     prompt = built(
         message(1, "user", text("hi"), text(blank)),
-        message(2, "assistant", text(blank), Reasoning(text=blank)),
+        message(2, "assistant", text(blank), ReasoningPart(text=blank)),
         message(3, "user", text(blank)),
         message(4, "assistant", text("yes"), text(blank)),
         message(5, "user", text("go")),
@@ -261,9 +260,9 @@ def test_blank_parts_are_left_out_and_so_are_messages_of_nothing_else(blank: str
 
 @pytest.mark.covers("prompt-10")
 def test_reasoning_is_told_with_what_the_vendor_attached_even_without_a_word() -> None:
-    sealed = Reasoning(text="", provider_metadata=SIGNED)
-    worded = Reasoning(text="hm \0", provider_metadata=SIGNED)
-    parts = answer_parts(sealed, worded, Reasoning(text="plain \0"))
+    sealed = ReasoningPart(text="", provider_metadata=SIGNED)
+    worded = ReasoningPart(text="hm \0", provider_metadata=SIGNED)
+    parts = answer_parts(sealed, worded, ReasoningPart(text="plain \0"))
     assert parts == [
         PromptReasoning(text="", provider_metadata=SIGNED),
         PromptReasoning(text="hm \0", provider_metadata=SIGNED),
@@ -277,7 +276,7 @@ def test_what_a_vendor_attached_comes_back_to_the_letter() -> None:
     rows = decode_parts(
         encode_parts(
             [
-                Text(text="a", provider_metadata=said),
+                TextPart(text="a", provider_metadata=said),
                 call("s", "web_search", provider_executed=True, provider_metadata=said),
                 result("s", "web_search", "[1]", provider_executed=True, provider_metadata=said),
             ]
@@ -304,10 +303,10 @@ def test_a_model_gets_no_nul_and_no_half_of_a_character() -> None:
 
 
 def test_what_is_for_people_only_is_not_told() -> None:
-    assert user_part(Skill(skill_name="s")) is None
-    assert user_part(Opaque(raw=Raw(b'{"type":"new"}'))) is None
-    assert user_part(Reasoning(text="odd")) is None
-    assert answer_parts(Source(url="u"), Opaque(raw=Raw(b'{"type":"new"}'))) == []
+    assert user_part(SkillPart(skill_name="s")) is None
+    assert user_part(UnknownPart(raw=Raw(b'{"type":"new"}'))) is None
+    assert user_part(ReasoningPart(text="odd")) is None
+    assert answer_parts(SourcePart(url="u"), UnknownPart(raw=Raw(b'{"type":"new"}'))) == []
 
 
 # Files
@@ -316,27 +315,27 @@ def test_what_is_for_people_only_is_not_told() -> None:
 @pytest.mark.covers("prompt-2")
 def test_files_of_the_user_are_resolved_in_one_go() -> None:
     rows = [
-        message(1, "user", File(media_type="image/png", file_id="old")),
+        message(1, "user", FilePart(media_type="image/png", file_id="old")),
         message(2, "user", text("s"), visibility="model", compressed=True),
         message(
             3,
             "user",
-            File(media_type="image/png", file_id="a"),
-            File(media_type="image/png", file_id="b"),
-            File(media_type="image/png", data="YQ=="),
-            File(media_type="image/png", file_id="a"),
+            FilePart(media_type="image/png", file_id="a"),
+            FilePart(media_type="image/png", file_id="b"),
+            FilePart(media_type="image/png", data="YQ=="),
+            FilePart(media_type="image/png", file_id="a"),
         ),
-        message(4, "assistant", File(media_type="image/png", file_id="c")),
+        message(4, "assistant", FilePart(media_type="image/png", file_id="c")),
     ]
-    assert wanted_files(rows) == ["a", "b"]
+    assert list_file_ids(rows) == ["a", "b"]
 
 
 @pytest.mark.covers("prompt-12")
 def test_files_of_an_answer_are_not_told_again() -> None:
-    assert answer_parts(File(media_type="image/png", file_id="f")) == []
+    assert answer_parts(FilePart(media_type="image/png", file_id="f")) == []
     rows = (
         message(1, "user", text("hi")),
-        message(2, "assistant", File(media_type="image/png", file_id="f")),
+        message(2, "assistant", FilePart(media_type="image/png", file_id="f")),
     )
     reader = msgspec.structs.replace(
         READER, files={"f": ResolvedFile(media_type="image/png", data=b"x")}
@@ -354,8 +353,8 @@ def test_a_message_may_mix_files_that_are_there_gone_and_empty() -> None:
         1,
         "user",
         text("See"),
-        *(File(media_type="image/png", file_id=one) for one in ("there", "gone", "empty")),
-        FileReference(file_name="a.py", start_line=1, end_line=2, content="x"),
+        *(FilePart(media_type="image/png", file_id=one) for one in ("there", "gone", "empty")),
+        FileReferencePart(file_name="a.py", start_line=1, end_line=2, content="x"),
     )
     prompt = built(row, reader=msgspec.structs.replace(READER, files=files))
     assert " ".join(shape(prompt)).split(" | ") == [
@@ -367,12 +366,12 @@ def test_a_message_may_mix_files_that_are_there_gone_and_empty() -> None:
 
 
 def test_text_that_the_model_would_not_be_shown_is_told_as_words() -> None:
-    reader = Reader(
+    reader = PromptTarget(
         provider="here",
         files={"f": ResolvedFile(media_type="text/csv", data=b"a,b", name="t.csv")},
         takes=lambda kind: kind == "image/png",
     )
-    part = user_part(File(media_type="text/csv", file_id="f"), reader)
+    part = user_part(FilePart(media_type="text/csv", file_id="f"), reader)
     assert part == PromptText(text="[Attached file: t.csv]\na,b")
 
 
@@ -446,14 +445,14 @@ def test_media_are_sent_with_their_text(output: str, read: str) -> None:
     ("output", "read"),
     [
         (f'{{"data":"{PNG}","text":"a screen"}}', "a screen"),
-        (f'{{"data":"{PNG}"}}', NO_MEDIA),
+        (f'{{"data":"{PNG}"}}', MEDIA_UNAVAILABLE_TEXT),
         ('{"mime_type":"image/png","text":"a screen"}', "a screen"),
-        ('{"data":"","mime_type":"image/png"}', NO_MEDIA),
+        ('{"data":"","mime_type":"image/png"}', MEDIA_UNAVAILABLE_TEXT),
         ('{"data":"not base64!","mime_type":"image/png","text":"x"}', "x"),
-        ('{"data":"\\ufffd\\ufffdPNG","mime_type":"image/png"}', NO_MEDIA),
-        ('{"data":"aG!!k=","mime_type":"image/png"}', NO_MEDIA),
-        ('"garbage"', NO_MEDIA),
-        ("[1]", NO_MEDIA),
+        ('{"data":"\\ufffd\\ufffdPNG","mime_type":"image/png"}', MEDIA_UNAVAILABLE_TEXT),
+        ('{"data":"aG!!k=","mime_type":"image/png"}', MEDIA_UNAVAILABLE_TEXT),
+        ('"garbage"', MEDIA_UNAVAILABLE_TEXT),
+        ("[1]", MEDIA_UNAVAILABLE_TEXT),
     ],
 )
 def test_media_that_cannot_be_read_leave_their_text(output: str, read: str) -> None:

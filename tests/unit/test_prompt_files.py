@@ -2,9 +2,9 @@
 
 import pytest
 
-from chatd.domain.model import PromptFile, PromptText
-from chatd.domain.parts import File
-from chatd.domain.prompt_files import MAX_PASTE, ResolvedFile, file_part, is_paste
+from chatd.domain.chat.parts import FilePart
+from chatd.domain.model.protocol import PromptFile, PromptText
+from chatd.domain.prompt.parts import MAX_PASTE_BYTES, ResolvedFile, convert_file, is_paste
 
 PASTE = "pasted-text-2026-03-27-09-00-00.txt"
 
@@ -13,7 +13,7 @@ def sent(
     file: ResolvedFile | None, media_type: str = "image/png", name: str | None = None
 ) -> PromptFile | PromptText | None:
     files = {} if file is None else {"f": file}
-    return file_part(File(media_type=media_type, file_id="f", name=name), files, None)
+    return convert_file(FilePart(media_type=media_type, file_id="f", name=name), files, None)
 
 
 def words(part: PromptFile | PromptText | None) -> str:
@@ -31,14 +31,16 @@ def test_a_file_is_sent_as_it_is_stored() -> None:
 
 @pytest.mark.covers("prompt-2")
 def test_data_in_the_message_itself_is_decoded() -> None:
-    part = File(media_type="text/csv", data="YSxi", name="t.csv")
-    assert file_part(part, {}, None) == PromptFile(media_type="text/csv", data=b"a,b", name="t.csv")
+    part = FilePart(media_type="text/csv", data="YSxi", name="t.csv")
+    assert convert_file(part, {}, None) == PromptFile(
+        media_type="text/csv", data=b"a,b", name="t.csv"
+    )
 
 
 @pytest.mark.covers("prompt-2")
 def test_a_stored_file_counts_and_not_data_beside_its_id() -> None:
-    part = File(media_type="image/png", file_id="f", data="YSxi")
-    assert "expired" in words(file_part(part, {}, None))
+    part = FilePart(media_type="image/png", file_id="f", data="YSxi")
+    assert "expired" in words(convert_file(part, {}, None))
 
 
 @pytest.mark.covers("prompt-12")
@@ -65,13 +67,13 @@ def test_a_file_that_is_gone_leaves_a_word_behind(
 
 
 def test_data_that_cannot_be_decoded_counts_as_gone() -> None:
-    assert "expired" in words(file_part(File(media_type="image/png", data="!"), {}, None))
+    assert "expired" in words(convert_file(FilePart(media_type="image/png", data="!"), {}, None))
 
 
 @pytest.mark.covers("prompt-12")
 def test_an_empty_file_is_not_sent() -> None:
     assert sent(ResolvedFile(media_type="image/png", data=b"")) is None
-    assert file_part(File(media_type="image/png"), {}, None) is None
+    assert convert_file(FilePart(media_type="image/png"), {}, None) is None
 
 
 # Pastes
@@ -114,14 +116,14 @@ def test_a_paste_is_sent_as_text() -> None:
 def test_a_paste_is_cut_at_its_limit_between_characters() -> None:
     pasted = ResolvedFile(media_type="text/plain", data=("x" + "ä" * 70_000).encode(), name=PASTE)
     shown = words(sent(pasted))
-    assert shown.count("ä") == MAX_PASTE // 2 - 1
+    assert shown.count("ä") == MAX_PASTE_BYTES // 2 - 1
     assert shown.endswith("[Cut here: the paste has 140001 bytes, of which 131072 are shown.]")
     assert "\ufffd" not in shown
 
 
 @pytest.mark.covers("prompt-8")
 def test_a_paste_at_its_limit_is_whole() -> None:
-    pasted = ResolvedFile(media_type="text/plain", data=b"x" * MAX_PASTE, name=PASTE)
+    pasted = ResolvedFile(media_type="text/plain", data=b"x" * MAX_PASTE_BYTES, name=PASTE)
     assert "Cut here" not in words(sent(pasted))
 
 
@@ -132,8 +134,8 @@ def test_a_paste_at_its_limit_is_whole() -> None:
 @pytest.mark.parametrize("kind", ["text/plain", "text/markdown", "text/csv", "application/json"])
 def test_text_that_the_target_would_not_show_is_sent_as_words_in_full(kind: str) -> None:
     stored = ResolvedFile(media_type=f"{kind}; charset=utf-8", data=b"x" * 300_000, name="n.txt")
-    part = File(media_type=kind, file_id="f")
-    shown = words(file_part(part, {"f": stored}, lambda kind: False))
+    part = FilePart(media_type=kind, file_id="f")
+    shown = words(convert_file(part, {"f": stored}, lambda kind: False))
     assert shown == "[Attached file: n.txt]\n" + "x" * 300_000
 
 
@@ -141,16 +143,16 @@ def test_text_that_the_target_would_not_show_is_sent_as_words_in_full(kind: str)
 @pytest.mark.parametrize("kind", ["text/plain", "application/json"])
 def test_text_that_the_target_shows_stays_a_file(kind: str) -> None:
     stored = ResolvedFile(media_type=kind, data=b"x")
-    part = File(media_type=kind, file_id="f")
-    assert isinstance(file_part(part, {"f": stored}, lambda known: known == kind), PromptFile)
+    part = FilePart(media_type=kind, file_id="f")
+    assert isinstance(convert_file(part, {"f": stored}, lambda known: known == kind), PromptFile)
 
 
 @pytest.mark.covers("prompt-16")
 @pytest.mark.parametrize("kind", ["image/png", "application/pdf", "text/html", "audio/wav"])
 def test_other_files_are_never_turned_into_words_here(kind: str) -> None:
     stored = ResolvedFile(media_type=kind, data=b"\x00\xff")
-    part = File(media_type=kind, file_id="f")
-    assert isinstance(file_part(part, {"f": stored}, lambda known: False), PromptFile)
+    part = FilePart(media_type=kind, file_id="f")
+    assert isinstance(convert_file(part, {"f": stored}, lambda known: False), PromptFile)
 
 
 @pytest.mark.covers("prompt-16")
@@ -160,5 +162,5 @@ def test_a_target_that_is_not_known_gets_files() -> None:
 
 def test_words_of_a_file_without_a_name_are_marked_too() -> None:
     stored = ResolvedFile(media_type="text/plain", data=b"\xff")
-    part = File(media_type="text/plain", file_id="f")
-    assert words(file_part(part, {"f": stored}, lambda kind: False)) == "[Attached file]\n\ufffd"
+    part = FilePart(media_type="text/plain", file_id="f")
+    assert words(convert_file(part, {"f": stored}, lambda kind: False)) == "[Attached file]\n\ufffd"

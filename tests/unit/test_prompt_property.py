@@ -3,10 +3,16 @@
 import pytest
 from msgspec import Raw
 
-from chatd.domain.foreign import flattened
-from chatd.domain.messages import Message
-from chatd.domain.model import PromptCall, PromptMessage, PromptReasoning, PromptResult, PromptText
-from chatd.domain.prompt import Reader, build_prompt
+from chatd.domain.chat.messages import Message
+from chatd.domain.model.protocol import (
+    PromptCall,
+    PromptMessage,
+    PromptReasoning,
+    PromptResult,
+    PromptText,
+)
+from chatd.domain.prompt.builder import PromptTarget, build_prompt
+from chatd.domain.prompt.provider_content import flattened
 from tests.support.factories import call
 from tests.support.histories import FILES, ORIGINS, any_history, smallest
 from tests.support.walk import Walk
@@ -14,16 +20,16 @@ from tests.support.wellformed import problems
 
 HISTORIES = 400
 READERS = [
-    Reader(provider="here", files=FILES),
-    Reader(provider="here", files=FILES, strict_tools=True),
-    Reader(provider="here", files=FILES, origins=ORIGINS, takes=lambda kind: False),
-    Reader(provider="there", files=FILES, origins=ORIGINS, strict_tools=True),
+    PromptTarget(provider="here", files=FILES),
+    PromptTarget(provider="here", files=FILES, strict_tools=True),
+    PromptTarget(provider="here", files=FILES, origins=ORIGINS, takes=lambda kind: False),
+    PromptTarget(provider="there", files=FILES, origins=ORIGINS, strict_tools=True),
 ]
 
 
 @pytest.mark.covers("prompt-20")
 @pytest.mark.parametrize("reader", READERS)
-def test_a_prompt_of_any_history_is_well_formed(reader: Reader) -> None:
+def test_a_prompt_of_any_history_is_well_formed(reader: PromptTarget) -> None:
     def wrong(history: list[Message]) -> bool:
         return problems(build_prompt(history, reader), strict_tools=reader.strict_tools) != []
 

@@ -3,12 +3,18 @@
 import pytest
 from msgspec import Raw
 
-from chatd.domain.change import NOT_ANSWERED
-from chatd.domain.messages import Message
-from chatd.domain.model import PromptCall, PromptMessage, PromptPart, PromptResult, PromptText
-from chatd.domain.parts import Part, Reasoning, Text
-from chatd.domain.prompt import Reader, build_prompt
-from chatd.domain.prompt_repair import BEGINNING, MAX_ID
+from chatd.domain.chat.change import INTERRUPTED_CALL_TEXT
+from chatd.domain.chat.messages import Message
+from chatd.domain.chat.parts import Part, ReasoningPart, TextPart
+from chatd.domain.model.protocol import (
+    PromptCall,
+    PromptMessage,
+    PromptPart,
+    PromptResult,
+    PromptText,
+)
+from chatd.domain.prompt.builder import PromptTarget, build_prompt
+from chatd.domain.prompt.repair import MAX_CALL_ID_CHARS, MISSING_START_TEXT
 from tests.support.factories import call, message, result, text
 from tests.support.wellformed import problems
 
@@ -17,7 +23,7 @@ SIGNED = Raw(b'{"anthropic":{"signature":"s"}}')
 
 
 def talk(*rows: Message) -> list[str]:
-    prompt = build_prompt(rows, Reader(provider="here"))
+    prompt = build_prompt(rows, PromptTarget(provider="here"))
     assert problems(prompt) == []
     return [f"{m.role}: {' '.join(_seen(part) for part in m.parts)}" for m in prompt]
 
@@ -47,9 +53,9 @@ def test_a_call_without_a_result_gets_an_error_for_one() -> None:
         "assistant: execute#a execute#b",
         "tool: execute=a! execute=b",
     ]
-    (first, _) = build_prompt(rows, Reader(provider="here"))[2].parts
+    (first, _) = build_prompt(rows, PromptTarget(provider="here"))[2].parts
     assert isinstance(first, PromptResult)
-    assert first.text == NOT_ANSWERED
+    assert first.text == INTERRUPTED_CALL_TEXT
 
 
 def test_a_call_in_the_middle_of_a_chat_is_answered_where_it_stands() -> None:
@@ -152,7 +158,7 @@ def test_a_result_for_an_earlier_answer_is_not_lost() -> None:
 
 def test_a_chat_that_begins_with_a_result_gets_a_beginning() -> None:
     assert talk(message(1, "tool", result("x"))) == [
-        f"user: {BEGINNING}",
+        f"user: {MISSING_START_TEXT}",
         "assistant: execute#x",
         "tool: execute=x",
     ]
@@ -235,7 +241,12 @@ def test_answers_in_a_row_become_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", [Reasoning(text="hm"), Text(text="x", provider_metadata=SIGNED), Reasoning(text="")]
+    "part",
+    [
+        ReasoningPart(text="hm"),
+        TextPart(text="x", provider_metadata=SIGNED),
+        ReasoningPart(text=""),
+    ],
 )
 def test_only_signed_thoughts_keep_answers_apart(part: Part) -> None:
     rows = (
@@ -250,7 +261,7 @@ def test_only_signed_thoughts_keep_answers_apart(part: Part) -> None:
 @pytest.mark.covers("guard-5")
 @pytest.mark.parametrize("signed", [0, 1])
 def test_a_signed_answer_is_not_joined_with_another(signed: int) -> None:
-    thought = Reasoning(text="hm", provider_metadata=SIGNED)
+    thought = ReasoningPart(text="hm", provider_metadata=SIGNED)
     contents: list[list[Part]] = [[text("One.")], [text("Two.")]]
     contents[signed] = [thought, text("Signed.")]
     rows = (
@@ -301,10 +312,10 @@ def test_a_second_call_of_one_id_in_one_answer_is_left_out() -> None:
 
 def test_long_and_empty_ids_are_told_too() -> None:
     rows = (ASK, message(2, "assistant", call("x" * 100), call("x" * 99), call("")))
-    prompt = build_prompt(rows, Reader(provider="here"))
+    prompt = build_prompt(rows, PromptTarget(provider="here"))
     ids = [part.id for part in prompt[1].parts if isinstance(part, PromptCall)]
-    assert ids[0] == "x" * MAX_ID
-    assert ids[1] == "x" * (MAX_ID - 8) + "_2"
+    assert ids[0] == "x" * MAX_CALL_ID_CHARS
+    assert ids[1] == "x" * (MAX_CALL_ID_CHARS - 8) + "_2"
     assert ids[2] == "call"
 
 
@@ -335,7 +346,7 @@ def test_a_prompt_grows_at_its_end_and_stays_the_same_before_it() -> None:
         message(6, "assistant", text("Done.")),
         message(7, "user", text("more")),
     ]
-    reader = Reader(provider="here")
+    reader = PromptTarget(provider="here")
     whole = build_prompt(rows, reader)
     for count in (1, 3, 5, 7):
         shorter = build_prompt(rows[:count], reader)
@@ -343,5 +354,5 @@ def test_a_prompt_grows_at_its_end_and_stays_the_same_before_it() -> None:
 
 
 def test_messages_that_need_nothing_are_left_as_they_are() -> None:
-    prompt = build_prompt((ASK,), Reader(provider="here"))
+    prompt = build_prompt((ASK,), PromptTarget(provider="here"))
     assert prompt == (PromptMessage(role="user", parts=(PromptText(text="hi"),)),)

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatd.domain.parts import ContextFile, FileReference
-from chatd.domain.prompt_text import (
-    INVISIBLE,
+from chatd.domain.chat.parts import ContextFilePart, FileReferencePart
+from chatd.domain.prompt.instructions import (
+    INVISIBLE_CODE_POINTS,
     Instructions,
     context_block,
     reference_text,
-    sanitize,
+    strip_invisible,
 )
 
 # Written out: a change of the list is a decision, not a slip.
@@ -23,13 +23,13 @@ CANONICAL = (
 
 @pytest.mark.covers("instructions-2", "prompt-17")
 def test_the_list_of_invisible_characters_is_the_one_that_was_agreed_on() -> None:
-    assert {int(code, 16) for code in CANONICAL.split()} == INVISIBLE
+    assert {int(code, 16) for code in CANONICAL.split()} == INVISIBLE_CODE_POINTS
 
 
 @pytest.mark.covers("instructions-2", "prompt-17")
 @pytest.mark.parametrize("code", CANONICAL.split())
 def test_a_character_that_nobody_sees_is_taken_out(code: str) -> None:
-    assert sanitize(f"ig{chr(int(code, 16))}nore") == "ignore"
+    assert strip_invisible(f"ig{chr(int(code, 16))}nore") == "ignore"
 
 
 @pytest.mark.covers("instructions-2", "prompt-17")
@@ -43,7 +43,7 @@ def test_a_character_that_nobody_sees_is_taken_out(code: str) -> None:
     ],
 )
 def test_what_writing_needs_is_kept(kept: str) -> None:
-    assert sanitize(kept) == kept
+    assert strip_invisible(kept) == kept
 
 
 @pytest.mark.covers("instructions-2", "prompt-17")
@@ -65,12 +65,12 @@ def test_what_writing_needs_is_kept(kept: str) -> None:
     ],
 )
 def test_lines_are_made_even(text: str, clean: str) -> None:
-    assert sanitize(text) == clean
+    assert strip_invisible(text) == clean
 
 
 @given(st.text(alphabet=st.sampled_from("ab \t\n\r\u200b\u200c\ufeff\0\u2028\u00a0")))
 def test_cleaning_twice_changes_nothing_more(text: str) -> None:
-    assert sanitize(sanitize(text)) == sanitize(text)
+    assert strip_invisible(strip_invisible(text)) == strip_invisible(text)
 
 
 # Instructions
@@ -108,8 +108,8 @@ def test_the_path_of_the_plan_is_filled_in() -> None:
 # Blocks
 
 
-def context(path: str, content: str | None, **more: object) -> ContextFile:
-    part = ContextFile(
+def context(path: str, content: str | None, **more: object) -> ContextFilePart:
+    part = ContextFilePart(
         context_file_path=path,
         context_file_content=content,
         context_file_os="linux",
@@ -137,15 +137,15 @@ def test_a_file_that_was_cut_says_so() -> None:
 
 @pytest.mark.covers("instructions-1")
 @pytest.mark.parametrize("files", [[], [context("", "x")], [context("A", None), context("B", " ")]])
-def test_without_content_there_is_no_block(files: list[ContextFile]) -> None:
+def test_without_content_there_is_no_block(files: list[ContextFilePart]) -> None:
     assert context_block(files) is None
 
 
 def test_a_reference_names_the_lines_and_quotes_them() -> None:
-    part = FileReference(file_name="app.py", start_line=10, end_line=14, content="def f(): ...")
+    part = FileReferencePart(file_name="app.py", start_line=10, end_line=14, content="def f(): ...")
     assert reference_text(part) == "[file-reference] app.py:10-14\n```\ndef f(): ...\n```"
 
 
 def test_the_fence_of_a_reference_is_longer_than_any_in_it() -> None:
-    part = FileReference(file_name="a.md", start_line=1, end_line=1, content="````\nx\n````")
+    part = FileReferencePart(file_name="a.md", start_line=1, end_line=1, content="````\nx\n````")
     assert reference_text(part).endswith("\n`````\n````\nx\n````\n`````")

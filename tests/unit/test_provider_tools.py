@@ -3,8 +3,9 @@
 import pytest
 from msgspec import UNSET, Raw
 
+from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, encode_parts
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model import (
+from chatd.domain.model.protocol import (
     PromptCall,
     PromptMessage,
     PromptPart,
@@ -12,16 +13,15 @@ from chatd.domain.model import (
     PromptResult,
     PromptText,
 )
-from chatd.domain.parts import Part, Reasoning, Text, encode_parts
-from chatd.domain.prompt import Reader, build_prompt
-from chatd.domain.provider_tools import (
-    MAX_TEXT,
+from chatd.domain.prompt.builder import PromptTarget, build_prompt
+from chatd.domain.prompt.provider_content import (
+    MAX_RESULT_TEXT_CHARS,
+    PairingViolation,
     Reason,
-    Violation,
-    guarded,
-    guarded_answer,
-    readable,
-    violations,
+    drop_unpaired,
+    drop_unpaired_in_answer,
+    find_violations,
+    result_text,
 )
 from tests.support.factories import call, message, result, text
 
@@ -61,8 +61,8 @@ def answer(*parts: PromptPart) -> PromptMessage:
 
 def kept(*parts: PromptPart) -> list[PromptPart]:
     """What is left of an answer."""
-    left = guarded([user(), answer(*parts), user()])
-    assert violations(left) == []
+    left = drop_unpaired([user(), answer(*parts), user()])
+    assert find_violations(left) == []
     return [part for message in left if message.role == "assistant" for part in message.parts]
 
 
@@ -70,7 +70,7 @@ def kept(*parts: PromptPart) -> list[PromptPart]:
 def test_a_good_pair_is_kept() -> None:
     whole = [said(), search(), hits(), said("Then."), search("t"), hits("t")]
     assert kept(*whole) == whole
-    assert violations([answer(*whole)]) == []
+    assert find_violations([answer(*whole)]) == []
 
 
 @pytest.mark.covers("guard-1")
@@ -99,29 +99,29 @@ def test_a_good_pair_is_kept() -> None:
 def test_what_is_not_a_good_pair_is_taken_out_and_its_words_are_kept(
     parts: list[PromptPart], left: list[PromptPart], reason: Reason
 ) -> None:
-    assert {violation.reason for violation in violations([answer(*parts)])} == {reason}
+    assert {violation.reason for violation in find_violations([answer(*parts)])} == {reason}
     assert kept(*parts) == left
 
 
 @pytest.mark.covers("guard-1")
 def test_violations_say_where_they_are() -> None:
     messages = [user(), answer(said(), search()), user(hits())]
-    assert violations(messages) == [
-        Violation(message=1, part=1, reason="orphan_call"),
-        Violation(message=2, part=0, reason="outside_assistant"),
+    assert find_violations(messages) == [
+        PairingViolation(message=1, part=1, reason="orphan_call"),
+        PairingViolation(message=2, part=0, reason="outside_assistant"),
     ]
 
 
 @pytest.mark.covers("guard-2")
 def test_outside_an_answer_nothing_is_left() -> None:
     messages = [user(said("hi"), search(), hits()), user(hits())]
-    assert guarded(messages) == [user(said("hi"))]
+    assert drop_unpaired(messages) == [user(said("hi"))]
 
 
 @pytest.mark.covers("guard-2")
 def test_an_id_that_is_ours_and_the_providers_is_ours() -> None:
-    assert violations([answer(search("a"), hits("a"), local("a"))])[0].reason == "also_local"
-    left = guarded(
+    assert find_violations([answer(search("a"), hits("a"), local("a"))])[0].reason == "also_local"
+    left = drop_unpaired(
         [user(), answer(search("a"), local("a")), PromptMessage(role="tool", parts=(done("a"),))]
     )
     assert left[1] == answer(local("a"))
@@ -131,18 +131,20 @@ def test_an_id_that_is_ours_and_the_providers_is_ours() -> None:
 @pytest.mark.covers("guard-2")
 def test_calls_of_ours_are_not_judged() -> None:
     messages = [user(), answer(local(""), local("x"), local("x")), user()]
-    assert guarded(messages) == messages
-    assert violations(messages) == []
+    assert drop_unpaired(messages) == messages
+    assert find_violations(messages) == []
 
 
 def test_a_pair_that_comes_again_in_a_later_answer_is_taken_out_there() -> None:
-    left = guarded([user(), answer(search(), hits()), user(), answer(search(), hits(), said())])
+    left = drop_unpaired(
+        [user(), answer(search(), hits()), user(), answer(search(), hits(), said())]
+    )
     assert left[1] == answer(search(), hits())
     assert left[3] == answer(WORDS, said())
 
 
 def test_an_answer_of_which_nothing_is_left_is_gone() -> None:
-    assert guarded([user(), answer(search()), user()]) == [user(), user()]
+    assert drop_unpaired([user(), answer(search()), user()]) == [user(), user()]
 
 
 # Signed answers
@@ -151,22 +153,24 @@ def test_an_answer_of_which_nothing_is_left_is_gone() -> None:
 @pytest.mark.covers("guard-5")
 def test_the_newest_signed_answer_stays_but_for_calls_that_were_never_answered() -> None:
     latest = answer(THOUGHT, search("x"), search(), hits(), said())
-    assert guarded([user(), latest]) == [user(), answer(THOUGHT, search(), hits(), said())]
+    assert drop_unpaired([user(), latest]) == [user(), answer(THOUGHT, search(), hits(), said())]
 
 
 @pytest.mark.covers("guard-5")
 def test_an_older_signed_answer_is_mended_like_any_other() -> None:
     older = answer(THOUGHT, hits(), said())
     latest = answer(THOUGHT, said("Later."))
-    assert guarded([user(), older, user(), latest, user()])[1] == answer(THOUGHT, WORDS, said())
+    assert drop_unpaired([user(), older, user(), latest, user()])[1] == answer(
+        THOUGHT, WORDS, said()
+    )
 
 
 @pytest.mark.covers("guard-6")
 def test_rather_no_search_than_a_request_that_is_refused() -> None:
     latest = answer(THOUGHT, hits(), said())
-    left = guarded([user(), latest, user()])
+    left = drop_unpaired([user(), latest, user()])
     assert left[1] == answer(THOUGHT, said())
-    assert violations(left) == []
+    assert find_violations(left) == []
 
 
 # Prompts
@@ -179,8 +183,8 @@ def test_only_a_strict_providers_prompt_is_judged() -> None:
         message(2, "assistant", call("s", "web_search", provider_executed=True), text("So.")),
         message(3, "user", text("ok")),
     )
-    lenient = build_prompt(rows, Reader(provider="here"))
-    strict = build_prompt(rows, Reader(provider="here", strict_tools=True))
+    lenient = build_prompt(rows, PromptTarget(provider="here"))
+    strict = build_prompt(rows, PromptTarget(provider="here", strict_tools=True))
     assert len(lenient[1].parts) == 2
     assert strict[1] == answer(said())
 
@@ -195,7 +199,7 @@ def test_answers_that_come_to_stand_side_by_side_are_joined() -> None:
         message(4, "assistant", text("Two.")),
         message(5, "user", text("ok")),
     )
-    strict = build_prompt(rows, Reader(provider="here", strict_tools=True))
+    strict = build_prompt(rows, PromptTarget(provider="here", strict_tools=True))
     assert strict[1] == answer(said("One."), said("Two."))
 
 
@@ -212,26 +216,26 @@ FOUND = result("s", "web_search", bytes(HITS).decode(), provider_executed=True)
     [
         ([text("So."), SEARCH, FOUND], [text("So."), SEARCH, FOUND]),
         ([text("So."), SEARCH], [text("So.")]),
-        ([FOUND], [Text(text="X https://x.example")]),
+        ([FOUND], [TextPart(text="X https://x.example")]),
         ([call("a"), call("b", args=None)], [call("a"), call("b", args=None)]),
         (
             [call("s", "web_search", None, provider_executed=True), FOUND],
-            [Text(text="X https://x.example")],
+            [TextPart(text="X https://x.example")],
         ),
     ],
 )
 def test_a_fresh_answer_is_judged_before_it_is_stored(
     content: list[Part], stored: list[Part]
 ) -> None:
-    assert encode_parts(guarded_answer(content)) == encode_parts(stored)
+    assert encode_parts(drop_unpaired_in_answer(content)) == encode_parts(stored)
 
 
 @pytest.mark.covers("guard-5")
 def test_a_fresh_answer_with_signed_thoughts_is_stored_as_it_came() -> None:
-    content = (Reasoning(text="hm", provider_metadata=SIGNED), SEARCH)
-    assert guarded_answer(content) == content
-    unsigned = (Reasoning(text="hm"), Text(text="So.", provider_metadata=SIGNED))
-    assert guarded_answer((*unsigned, SEARCH)) == unsigned
+    content = (ReasoningPart(text="hm", provider_metadata=SIGNED), SEARCH)
+    assert drop_unpaired_in_answer(content) == content
+    unsigned = (ReasoningPart(text="hm"), TextPart(text="So.", provider_metadata=SIGNED))
+    assert drop_unpaired_in_answer((*unsigned, SEARCH)) == unsigned
 
 
 # Words of a result
@@ -258,9 +262,9 @@ def test_a_fresh_answer_with_signed_thoughts_is_stored_as_it_came() -> None:
     ],
 )
 def test_every_kind_of_result_can_be_put_in_words(raw: bytes, words: str) -> None:
-    assert readable(Raw(raw)) == words
+    assert result_text(Raw(raw)) == words
 
 
 def test_the_words_of_a_result_are_bounded() -> None:
-    assert len(readable(Raw(b'"' + b"x" * 100_000 + b'"'))) <= MAX_TEXT
-    assert readable(UNSET) == ""
+    assert len(result_text(Raw(b'"' + b"x" * 100_000 + b'"'))) <= MAX_RESULT_TEXT_CHARS
+    assert result_text(UNSET) == ""

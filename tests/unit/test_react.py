@@ -3,22 +3,22 @@
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain import queue_moves, user_moves, worker_moves
-from chatd.domain.chat import Chat, Fence, RetryState
-from chatd.domain.commands import EditMessage, Retry, SendMessage, Step
-from chatd.domain.ids import WorkerId
-from chatd.domain.react import (
-    Ignore,
-    Leave,
-    Note,
+from chatd.domain.chat import queue_transitions, user_transitions, worker_transitions
+from chatd.domain.chat.commands import EditMessage, RecordRetry, SendMessage, Step
+from chatd.domain.chat.row import Chat, Fence, RetryState
+from chatd.domain.chat.states import Status
+from chatd.domain.decisions import (
+    DeferRow,
+    IgnoreRow,
     Reaction,
-    Restart,
+    RestartTask,
     RunnerView,
+    StopRunner,
     Task,
-    Wait,
-    react,
+    UpdateView,
+    decide_reaction,
 )
-from chatd.domain.states import Status
+from chatd.domain.ids import WorkerId
 from tests.support.factories import (
     OTHER_WORKER,
     WORKER,
@@ -44,8 +44,8 @@ INTERRUPTING = replace(RUNNING, status="interrupting", snapshot_version=21)
 VIEW = RunnerView.of(RUNNING)
 
 
-def restart(task: Task, row: Chat) -> Restart:
-    return Restart(task=task, fence=Fence.of(row), view=RunnerView.of(row))
+def restart(task: Task, row: Chat) -> RestartTask:
+    return RestartTask(task=task, fence=Fence.of(row), view=RunnerView.of(row))
 
 
 def later(**columns: object) -> Chat:
@@ -65,13 +65,13 @@ def step(row: Chat, words: str = "an answer", *, keep_owner: bool = True) -> Ste
     [
         pytest.param(RUNNING, restart("generate", RUNNING), id="running"),
         pytest.param(INTERRUPTING, restart("interrupt", INTERRUPTING), id="interrupting"),
-        pytest.param(replace(RUNNING, worker_id=OTHER_WORKER), Leave(), id="another's"),
-        pytest.param(replace(RUNNING, worker_id=None), Leave(), id="nobody's"),
-        pytest.param(chat(), Leave(), id="at rest"),
+        pytest.param(replace(RUNNING, worker_id=OTHER_WORKER), StopRunner(), id="another's"),
+        pytest.param(replace(RUNNING, worker_id=None), StopRunner(), id="nobody's"),
+        pytest.param(chat(), StopRunner(), id="at rest"),
     ],
 )
 def test_the_first_row_starts_what_its_status_asks_for(row: Chat, expected: Reaction) -> None:
-    assert react(None, row, WORKER) == expected
+    assert decide_reaction(None, row, WORKER) == expected
 
 
 @pytest.mark.parametrize("status", ["waiting", "error", "requires_action"])
@@ -79,19 +79,19 @@ def test_the_first_row_starts_what_its_status_asks_for(row: Chat, expected: Reac
 def test_a_status_that_asks_for_no_work_is_left_whoever_owns_it(
     local: RunnerView | None, status: Status
 ) -> None:
-    assert react(local, later(status=status), WORKER) == Leave()
+    assert decide_reaction(local, later(status=status), WORKER) == StopRunner()
 
 
 @pytest.mark.parametrize("local", [None, VIEW])
 def test_an_archived_chat_is_left_whoever_owns_it(local: RunnerView | None) -> None:
-    assert react(local, later(archived=True), WORKER) == Leave()
+    assert decide_reaction(local, later(archived=True), WORKER) == StopRunner()
 
 
 # News and no news
 
 
 def test_a_row_that_comes_twice_is_no_news() -> None:
-    assert react(VIEW, RUNNING, WORKER) == Ignore()
+    assert decide_reaction(VIEW, RUNNING, WORKER) == IgnoreRow()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_row_that_comes_twice_is_no_news() -> None:
 )
 def test_an_older_row_is_no_news_whatever_it_says(columns: dict[str, object]) -> None:
     row = replace(RUNNING, snapshot_version=19, **columns)
-    assert react(VIEW, row, WORKER) == Ignore()
+    assert decide_reaction(VIEW, row, WORKER) == IgnoreRow()
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,12 @@ def test_an_older_row_is_no_news_whatever_it_says(columns: dict[str, object]) ->
     [(OTHER_WORKER, 4), (OTHER_WORKER, 3), (None, 4), (None, 3)],
 )
 def test_a_chat_that_is_not_ours_any_more_is_left(worker: WorkerId | None, epoch: int) -> None:
-    assert react(VIEW, later(worker_id=worker, epoch=epoch), WORKER) == Leave()
+    assert decide_reaction(VIEW, later(worker_id=worker, epoch=epoch), WORKER) == StopRunner()
 
 
 @pytest.mark.parametrize("epoch", [2, 4, 7])
 def test_a_chat_that_came_back_to_the_same_worker_belongs_to_another_runner(epoch: int) -> None:
-    assert react(VIEW, later(epoch=epoch), WORKER) == Leave()
+    assert decide_reaction(VIEW, later(epoch=epoch), WORKER) == StopRunner()
 
 
 @pytest.mark.parametrize(
@@ -132,25 +132,25 @@ def test_a_chat_that_came_back_to_the_same_worker_belongs_to_another_runner(epoc
 )
 def test_the_same_work_goes_on_under_a_newer_watermark(columns: dict[str, object]) -> None:
     row = later(**columns)
-    assert react(VIEW, row, WORKER) == Note(view=RunnerView.of(row))
+    assert decide_reaction(VIEW, row, WORKER) == UpdateView(view=RunnerView.of(row))
 
 
 def test_a_stop_restarts_the_runner_with_the_interrupt() -> None:
-    assert react(VIEW, INTERRUPTING, WORKER) == restart("interrupt", INTERRUPTING)
+    assert decide_reaction(VIEW, INTERRUPTING, WORKER) == restart("interrupt", INTERRUPTING)
 
 
 def test_a_changed_history_restarts_the_work() -> None:
     row = later(history_version=21)
-    assert react(VIEW, row, WORKER) == restart("generate", row)
+    assert decide_reaction(VIEW, row, WORKER) == restart("generate", row)
 
 
 def test_a_stop_that_is_heard_before_an_older_row_is_not_undone_by_it() -> None:
     queued_before = later(queue_len=1)
     stopped = replace(queued_before, status="interrupting", snapshot_version=22)
-    reaction = react(VIEW, stopped, WORKER)
+    reaction = decide_reaction(VIEW, stopped, WORKER)
     assert reaction == restart("interrupt", stopped)
-    assert isinstance(reaction, Restart)
-    assert react(reaction.view, queued_before, WORKER) == Ignore()
+    assert isinstance(reaction, RestartTask)
+    assert decide_reaction(reaction.view, queued_before, WORKER) == IgnoreRow()
 
 
 # Moves as the kernel makes them
@@ -159,118 +159,126 @@ def test_a_stop_that_is_heard_before_an_older_row_is_not_undone_by_it() -> None:
 def test_what_people_do_to_a_running_chat() -> None:
     second = message(4, "user", text())
     rows: dict[str, Chat] = {
-        "queue": user_moves.send_message(RUNNING, SendMessage(prompt=prompt()), WORKER).after,
-        "steer": user_moves.send_message(
+        "queue": user_transitions.send_message(RUNNING, SendMessage(prompt=prompt()), WORKER).after,
+        "steer": user_transitions.send_message(
             RUNNING, SendMessage(prompt=prompt(), when_busy="steer"), WORKER
         ).after,
-        "interrupt": user_moves.send_message(
+        "interrupt": user_transitions.send_message(
             RUNNING, SendMessage(prompt=prompt(), when_busy="interrupt"), WORKER
         ).after,
-        "rollback": user_moves.send_message(
+        "rollback": user_transitions.send_message(
             RUNNING, SendMessage(prompt=prompt(), when_busy="rollback"), WORKER
         ).after,
-        "edit": user_moves.edit_message(
+        "edit": user_transitions.edit_message(
             RUNNING, EditMessage(target=second, prompt=prompt()), WORKER
         ).after,
-        "archive": user_moves.archive(RUNNING).after,
-        "release": worker_moves.release(RUNNING, WORKER, 3).after,
-        "reap": worker_moves.reap(RUNNING, WORKER).after,
+        "archive": user_transitions.archive(RUNNING).after,
+        "release": worker_transitions.release(RUNNING, WORKER, 3).after,
+        "reap": worker_transitions.reap(RUNNING, WORKER).after,
     }
-    reactions = {name: type(react(VIEW, row, WORKER)) for name, row in rows.items()}
+    reactions = {name: type(decide_reaction(VIEW, row, WORKER)) for name, row in rows.items()}
     assert reactions == {
-        "queue": Note,
-        "steer": Note,
-        "interrupt": Restart,
+        "queue": UpdateView,
+        "steer": UpdateView,
+        "interrupt": RestartTask,
         # Taken anew by the same worker, in the same write: for another runner.
-        "rollback": Leave,
-        "edit": Leave,
-        "archive": Leave,
-        "release": Leave,
-        "reap": Leave,
+        "rollback": StopRunner,
+        "edit": StopRunner,
+        "archive": StopRunner,
+        "release": StopRunner,
+        "reap": StopRunner,
     }
 
 
 def test_a_reacquired_chat_is_started_by_its_new_runner_and_left_by_the_old_one() -> None:
-    released = worker_moves.release(RUNNING, WORKER, 3).after
-    again = worker_moves.acquire(released, WORKER).after
-    assert react(VIEW, again, WORKER) == Leave()
-    assert react(None, again, WORKER) == restart("generate", again)
+    released = worker_transitions.release(RUNNING, WORKER, 3).after
+    again = worker_transitions.acquire(released, WORKER).after
+    assert decide_reaction(VIEW, again, WORKER) == StopRunner()
+    assert decide_reaction(None, again, WORKER) == restart("generate", again)
 
 
 # Own writes
 
 
 def test_an_own_commit_that_is_answered_first_is_no_news_when_its_row_comes() -> None:
-    landed = worker_moves.commit_step(RUNNING, step(RUNNING)).after
+    landed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
     view = VIEW.committing().after(landed)
     assert view == RunnerView.of(landed)
-    assert react(view, landed, WORKER) == Ignore()
+    assert decide_reaction(view, landed, WORKER) == IgnoreRow()
 
 
 def test_an_own_commit_whose_row_comes_first_waits_for_its_answer() -> None:
-    landed = worker_moves.commit_step(RUNNING, step(RUNNING)).after
+    landed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
     view = VIEW.committing()
-    assert react(view, landed, WORKER) == Wait()
-    assert react(view.after(landed), landed, WORKER) == Ignore()
+    assert decide_reaction(view, landed, WORKER) == DeferRow()
+    assert decide_reaction(view.after(landed), landed, WORKER) == IgnoreRow()
 
 
 def test_a_stop_right_behind_an_own_commit_is_not_taken_for_its_echo() -> None:
-    landed = worker_moves.commit_step(RUNNING, step(RUNNING)).after
-    stop = user_moves.interrupt(landed, None)
+    landed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
+    stop = user_transitions.interrupt(landed, None)
     assert stop is not None
     view = VIEW.committing()
-    assert react(view, stop.after, WORKER) == Wait()
-    assert react(view.after(landed), stop.after, WORKER) == restart("interrupt", stop.after)
+    assert decide_reaction(view, stop.after, WORKER) == DeferRow()
+    assert decide_reaction(view.after(landed), stop.after, WORKER) == restart(
+        "interrupt", stop.after
+    )
 
 
 def test_a_queued_message_right_behind_an_own_commit_is_noted() -> None:
-    landed = worker_moves.commit_step(RUNNING, step(RUNNING)).after
-    behind = user_moves.send_message(landed, SendMessage(prompt=prompt()), None).after
+    landed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
+    behind = user_transitions.send_message(landed, SendMessage(prompt=prompt()), None).after
     view = VIEW.committing()
-    assert react(view, behind, WORKER) == Wait()
-    assert react(view.after(landed), behind, WORKER) == Note(view=RunnerView.of(behind))
+    assert decide_reaction(view, behind, WORKER) == DeferRow()
+    assert decide_reaction(view.after(landed), behind, WORKER) == UpdateView(
+        view=RunnerView.of(behind)
+    )
 
 
 def test_a_stop_that_was_faster_than_an_own_commit_is_acted_on_when_that_is_refused() -> None:
     view = VIEW.committing()
-    assert react(view, INTERRUPTING, WORKER) == Wait()
-    assert react(view.refused(), INTERRUPTING, WORKER) == restart("interrupt", INTERRUPTING)
+    assert decide_reaction(view, INTERRUPTING, WORKER) == DeferRow()
+    assert decide_reaction(view.refused(), INTERRUPTING, WORKER) == restart(
+        "interrupt", INTERRUPTING
+    )
 
 
 def test_an_old_row_is_no_news_during_an_own_commit_either() -> None:
-    assert react(VIEW.committing(), RUNNING, WORKER) == Ignore()
+    assert decide_reaction(VIEW.committing(), RUNNING, WORKER) == IgnoreRow()
 
 
 def test_a_commit_of_unknown_fate_that_did_land_restarts_the_work_from_the_row() -> None:
-    landed = worker_moves.commit_step(RUNNING, step(RUNNING)).after
+    landed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
     view = VIEW.committing().refused()
     assert view == VIEW
-    assert react(view, landed, WORKER) == restart("generate", landed)
+    assert decide_reaction(view, landed, WORKER) == restart("generate", landed)
 
 
 def test_the_end_of_an_interrupt_leads_to_the_next_turn_under_the_same_runner() -> None:
-    stopped = user_moves.interrupt(replace(RUNNING, queue_len=1), None)
+    stopped = user_transitions.interrupt(replace(RUNNING, queue_len=1), None)
     assert stopped is not None
     view = RunnerView.of(stopped.after)
-    landed = worker_moves.finish_interrupt(stopped.after, step(stopped.after)).after
+    landed = worker_transitions.finish_interrupt(stopped.after, step(stopped.after)).after
     assert landed.status == "running"
-    assert react(view.committing(), landed, WORKER) == Wait()
-    assert react(view.committing().after(landed), landed, WORKER) == Ignore()
+    assert decide_reaction(view.committing(), landed, WORKER) == DeferRow()
+    assert decide_reaction(view.committing().after(landed), landed, WORKER) == IgnoreRow()
 
 
 def test_a_recorded_retry_is_the_same_work_however_it_is_heard_of() -> None:
-    wait = Retry(fence=Fence.of(RUNNING), state=RetryState(attempt=1, delay_ms=1000, error="busy"))
-    landed = worker_moves.record_retry(RUNNING, wait).after
-    assert react(VIEW, landed, WORKER) == Note(view=RunnerView.of(landed))
-    assert react(VIEW.committing().after(landed), landed, WORKER) == Ignore()
+    wait = RecordRetry(
+        fence=Fence.of(RUNNING), state=RetryState(attempt=1, delay_ms=1000, error="busy")
+    )
+    landed = worker_transitions.record_retry(RUNNING, wait).after
+    assert decide_reaction(VIEW, landed, WORKER) == UpdateView(view=RunnerView.of(landed))
+    assert decide_reaction(VIEW.committing().after(landed), landed, WORKER) == IgnoreRow()
 
 
 def test_a_runner_that_gave_its_chat_away_does_not_serve_the_next_epoch() -> None:
-    given = worker_moves.commit_step(RUNNING, step(RUNNING, keep_owner=False)).after
+    given = worker_transitions.commit_step(RUNNING, step(RUNNING, keep_owner=False)).after
     view = VIEW.committing().after(given)
     assert view.epoch == RUNNING.epoch
-    again = worker_moves.acquire(given, WORKER).after
-    assert react(view, again, WORKER) == Leave()
+    again = worker_transitions.acquire(given, WORKER).after
+    assert decide_reaction(view, again, WORKER) == StopRunner()
 
 
 def test_an_answer_never_lowers_the_watermark() -> None:
@@ -280,5 +288,5 @@ def test_an_answer_never_lowers_the_watermark() -> None:
 
 def test_promoting_a_queued_message_stops_the_step_under_way() -> None:
     waiting = replace(RUNNING, queue_len=1, next_queue_id=2)
-    row = queue_moves.promote_queued(waiting, [queued(1)], queued(1).id, WORKER).after
-    assert react(VIEW, row, WORKER) == restart("interrupt", row)
+    row = queue_transitions.promote_queued(waiting, [queued(1)], queued(1).id, WORKER).after
+    assert decide_reaction(VIEW, row, WORKER) == restart("interrupt", row)

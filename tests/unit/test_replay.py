@@ -9,8 +9,8 @@ from random import Random
 import msgspec
 import pytest
 
-from chatd.domain.diff import Seen, Snapshot, diff, needs_full
-from chatd.domain.events import DurableEvent
+from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
+from chatd.domain.chat.events import DurableEvent
 from tests.support.client_state import ClientState
 from tests.support.walk import Walk
 
@@ -22,30 +22,30 @@ class Viewer:
 
     def __init__(self) -> None:
         self.state = ClientState()
-        self.seen: Seen | None = None
+        self.seen: ViewerPosition | None = None
 
-    def serve(self, snapshot: Snapshot) -> None:
+    def serve(self, snapshot: ChatSnapshot) -> None:
         """Live: one more group."""
         self.state = self.state.apply(self._events(snapshot))
-        self.seen = Seen.of(snapshot.chat)
+        self.seen = ViewerPosition.of(snapshot.chat)
 
-    def serve_and_cut(self, snapshot: Snapshot, draw: Random) -> None:
+    def serve_and_cut(self, snapshot: ChatSnapshot, draw: Random) -> None:
         """The connection breaks somewhere within the group."""
         events = self._events(snapshot)
         self.state = self.state.apply(events[: draw.randrange(len(events) + 1)])
         self.seen = None
 
     def resume(self) -> None:
-        self.seen = Seen(version=self.state.version)
+        self.seen = ViewerPosition(version=self.state.version)
 
-    def _events(self, snapshot: Snapshot) -> tuple[DurableEvent, ...]:
+    def _events(self, snapshot: ChatSnapshot) -> tuple[DurableEvent, ...]:
         return WIRE.decode(msgspec.json.encode(diff(self.seen, snapshot)))
 
 
-def read_for(viewer: Viewer, walk: Walk) -> Snapshot:
+def read_for(viewer: Viewer, walk: Walk) -> ChatSnapshot:
     version = viewer.seen.version if viewer.seen is not None else 0
     snapshot = walk.snapshot(since=version)
-    return walk.snapshot() if needs_full(version, snapshot) else snapshot
+    return walk.snapshot() if needs_full_read(version, snapshot) else snapshot
 
 
 def shows_the_truth(viewer: Viewer, walk: Walk) -> bool:

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chatd.domain.chat import ChatError, RetryState
-from chatd.domain.failures import Classified, Kind
-from chatd.domain.retry import (
-    LONGEST_WAIT_S,
-    MAX_ATTEMPTS,
+from chatd.domain.chat.row import ChatError, RetryState
+from chatd.domain.model.failures import ClassifiedFailure, FailureKind
+from chatd.domain.model.retry import (
+    MAX_MODEL_CALL_ATTEMPTS,
+    MAX_RETRY_AFTER_S,
     CompactFirst,
     GiveUp,
     RetryAfter,
@@ -23,10 +23,10 @@ NOW = datetime(2026, 3, 27, 9, 0, tzinfo=UTC)
 
 
 def failed(
-    kind: Kind = "overloaded", *, retryable: bool = True, after: float | None = None
-) -> Classified:
+    kind: FailureKind = "overloaded", *, retryable: bool = True, after: float | None = None
+) -> ClassifiedFailure:
     error = ChatError(message="It failed.", kind=kind, retryable=retryable)
-    return Classified(kind=kind, error=error, retry_after_s=after)
+    return ClassifiedFailure(kind=kind, error=error, retry_after_s=after)
 
 
 @pytest.mark.covers("retry-1")
@@ -49,9 +49,9 @@ def test_what_does_not_pass_is_not_tried_again() -> None:
 
 @pytest.mark.covers("retry-3")
 def test_the_twenty_fifth_attempt_is_the_last() -> None:
-    assert decide_retry(failed(), MAX_ATTEMPTS - 1) == RetryAfter(delay_s=60)
-    assert decide_retry(failed(), MAX_ATTEMPTS) == GiveUp(exhausted=True)
-    assert MAX_ATTEMPTS == 25
+    assert decide_retry(failed(), MAX_MODEL_CALL_ATTEMPTS - 1) == RetryAfter(delay_s=60)
+    assert decide_retry(failed(), MAX_MODEL_CALL_ATTEMPTS) == GiveUp(exhausted=True)
+    assert MAX_MODEL_CALL_ATTEMPTS == 25
 
 
 @pytest.mark.covers("retry-4")
@@ -62,15 +62,15 @@ def test_a_longer_wait_that_the_provider_asks_for_is_kept_and_a_shorter_one_is_n
 
 @pytest.mark.covers("retry-4")
 def test_a_provider_that_asks_for_hours_is_an_error_and_not_a_wait() -> None:
-    assert decide_retry(failed(after=LONGEST_WAIT_S), 1) == RetryAfter(delay_s=LONGEST_WAIT_S)
-    assert decide_retry(failed(after=LONGEST_WAIT_S + 1), 1) == GiveUp(exhausted=True)
+    assert decide_retry(failed(after=MAX_RETRY_AFTER_S), 1) == RetryAfter(delay_s=MAX_RETRY_AFTER_S)
+    assert decide_retry(failed(after=MAX_RETRY_AFTER_S + 1), 1) == GiveUp(exhausted=True)
 
 
 @pytest.mark.covers("compaction-12")
 def test_a_prompt_that_is_too_long_leads_to_a_summary_if_there_is_something_to_summarize() -> None:
     overflow = failed("context_overflow", retryable=False)
     assert decide_retry(overflow, 1, compactable=True) == CompactFirst()
-    assert decide_retry(overflow, MAX_ATTEMPTS, compactable=True) == CompactFirst()
+    assert decide_retry(overflow, MAX_MODEL_CALL_ATTEMPTS, compactable=True) == CompactFirst()
     assert decide_retry(overflow, 1, compactable=False) == GiveUp(exhausted=False)
 
 
@@ -79,7 +79,7 @@ def test_viewers_are_told_which_attempt_failed_why_and_when_the_next_begins() ->
     error = ChatError(
         message="OpenAI is overloaded.", kind="overloaded", provider="openai", status_code=529
     )
-    state = retry_state(Classified(kind="overloaded", error=error), 2, 2.5, NOW)
+    state = retry_state(ClassifiedFailure(kind="overloaded", error=error), 2, 2.5, NOW)
     assert state == RetryState(
         attempt=2,
         delay_ms=2500,

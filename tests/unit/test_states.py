@@ -5,19 +5,19 @@ from typing import get_args
 
 import pytest
 
-from chatd.domain.chat import Chat
-from chatd.domain.errors import InvariantBroken
-from chatd.domain.states import (
-    ARCHIVED,
-    BUSY,
-    TABLE,
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.states import (
+    ARCHIVED_STATES,
+    BUSY_STATES,
+    TRANSITIONS,
     Actor,
-    Move,
     State,
     Status,
-    classify,
+    Transition,
     public_status,
+    state_of,
 )
+from chatd.domain.errors import InvariantBroken
 from tests.support.factories import WORKER, chat
 from tests.support.seeds import seed_state
 
@@ -54,9 +54,9 @@ def test_a_row_has_one_state_or_cannot_be(
     name = NAMES.get((status, queued, archived, owned))
     if name is None:
         with pytest.raises(InvariantBroken, match=status):
-            classify(status, queued=queued, archived=archived, owned=owned)
+            state_of(status, queued=queued, archived=archived, owned=owned)
     else:
-        assert classify(status, queued=queued, archived=archived, owned=owned) == name
+        assert state_of(status, queued=queued, archived=archived, owned=owned) == name
 
 
 def test_every_state_describes_some_row() -> None:
@@ -90,35 +90,44 @@ def test_an_unowned_interrupt_is_not_shown_as_pending() -> None:
 
 
 def test_the_table_has_a_row_for_every_move() -> None:
-    assert set(TABLE) == set(Move)
+    assert set(TRANSITIONS) == set(Transition)
 
 
 def test_archived_chats_can_only_be_unarchived() -> None:
-    listed = {move for move in Move for state in TABLE[move] if state in ARCHIVED}
-    assert listed == {Move.UNARCHIVE}
+    listed = {
+        move for move in Transition for state in TRANSITIONS[move] if state in ARCHIVED_STATES
+    }
+    assert listed == {Transition.UNARCHIVE}
 
 
 def test_only_archiving_leads_to_an_archived_state() -> None:
-    leading = {move for move in Move for targets in TABLE[move].values() if targets & ARCHIVED}
-    assert leading == {Move.ARCHIVE}
+    leading = {
+        move
+        for move in Transition
+        for targets in TRANSITIONS[move].values()
+        if targets & ARCHIVED_STATES
+    }
+    assert leading == {Transition.ARCHIVE}
 
 
 def test_busy_archived_and_at_rest_are_all_there_is() -> None:
-    assert frozenset({State.W, State.E0, State.E1}) | BUSY | ARCHIVED == frozenset(State)
-    assert not BUSY & ARCHIVED
+    assert frozenset({State.W, State.E0, State.E1}) | BUSY_STATES | ARCHIVED_STATES == frozenset(
+        State
+    )
+    assert not BUSY_STATES & ARCHIVED_STATES
 
 
 @pytest.mark.promise("P2")
 def test_every_busy_state_can_be_left_without_a_person() -> None:
     """Nothing is stuck: from any busy state moves of workers alone lead to rest."""
-    at_rest = frozenset(State) - BUSY
-    worker_moves = [move for move in Move if move.actor is Actor.WORKER]
+    at_rest = frozenset(State) - BUSY_STATES
+    worker_moves = [move for move in Transition if move.actor is Actor.WORKER]
     saved = set(at_rest)
     while True:
         more = {
             state
             for move in worker_moves
-            for state, targets in TABLE[move].items()
+            for state, targets in TRANSITIONS[move].items()
             if state not in saved and targets & saved
         }
         if not more:
@@ -128,12 +137,14 @@ def test_every_busy_state_can_be_left_without_a_person() -> None:
 
 
 def test_every_state_is_reached_by_some_move() -> None:
-    reached = {target for row in TABLE.values() for targets in row.values() for target in targets}
+    reached = {
+        target for row in TRANSITIONS.values() for targets in row.values() for target in targets
+    }
     assert reached == set(State)
 
 
 def test_moves_of_workers_and_of_people_are_told_apart() -> None:
-    workers = {move for move in Move if move.actor is Actor.WORKER}
+    workers = {move for move in Transition if move.actor is Actor.WORKER}
     assert workers == {
         "acquire",
         "commit_step",

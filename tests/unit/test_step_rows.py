@@ -6,19 +6,19 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.answer import Answer
-from chatd.domain.ids import ModelConfigId, ToolCallId
-from chatd.domain.messages import Draft, Usage, UsageEntry
-from chatd.domain.model import Finished, ModelConfig, Prices
-from chatd.domain.parts import Reasoning, Text, ToolCall, ToolResult
-from chatd.domain.step_rows import (
-    Call,
+from chatd.domain.answer.answer import (
+    Answer,
+    ModelCallRecord,
     answer_message,
     result_messages,
     runtime_ms,
     usage_entry,
 )
-from chatd.domain.tool_output import Answered, ToolOutput
+from chatd.domain.answer.tool_output import AnsweredCall, ToolOutput
+from chatd.domain.chat.messages import Draft, TokenUsage, UsageEntry
+from chatd.domain.chat.parts import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.ids import ModelConfigId, ToolCallId
+from chatd.domain.model.protocol import Finished, ModelConfig, Prices
 from tests.support.factories import call, result, text
 
 CONFIG = ModelConfig(
@@ -29,8 +29,8 @@ CONFIG = ModelConfig(
     context_limit=4096,
     prices=Prices(input="2", output="8"),
 )
-CALL = Call(config=CONFIG, reasoning_effort="low", runtime_ms=1200)
-USAGE = Usage(input_tokens=100, output_tokens=10)
+CALL = ModelCallRecord(config=CONFIG, reasoning_effort="low", runtime_ms=1200)
+USAGE = TokenUsage(input_tokens=100, output_tokens=10)
 
 
 def finished(**columns: object) -> Finished:
@@ -39,14 +39,14 @@ def finished(**columns: object) -> Finished:
 
 @pytest.mark.covers("loop-2", "commit-1")
 def test_an_answer_becomes_one_message_with_all_that_is_known_of_the_call() -> None:
-    thought = Reasoning(text="hm", created_at="1", completed_at="2")
+    thought = ReasoningPart(text="hm", created_at="1", completed_at="2")
     answer = Answer(content=(thought, text("Hi.")), finished=finished(response_id="r1"))
     assert answer_message(answer, CALL) == Draft(
         role="assistant",
         content=(thought, text("Hi.")),
         model_config_id=CONFIG.id,
         reasoning_effort="low",
-        usage=Usage(input_tokens=100, output_tokens=10, context_limit=4096),
+        usage=TokenUsage(input_tokens=100, output_tokens=10, context_limit=4096),
         cost_micros=280,
         runtime_ms=1200,
         provider_response_id="r1",
@@ -61,7 +61,7 @@ def test_a_limit_that_the_provider_tells_counts_before_the_configured_one() -> N
 
 
 def test_an_unknown_limit_stays_unknown() -> None:
-    bare = Call(config=msgspec.structs.replace(CONFIG, context_limit=None, prices=None))
+    bare = ModelCallRecord(config=msgspec.structs.replace(CONFIG, context_limit=None, prices=None))
     draft = answer_message(Answer(content=(), finished=finished()), bare)
     assert draft.usage == USAGE
     assert (draft.cost_micros, draft.runtime_ms) == (None, None)
@@ -87,30 +87,30 @@ def test_the_providers_own_results_stay_inside_the_answer_in_their_order() -> No
 
 @pytest.mark.covers("commit-2")
 def test_calls_say_whose_tool_they_name() -> None:
-    content = (call("a", "git__log"), call("b", "execute"), Text(text="git__log"))
+    content = (call("a", "git__log"), call("b", "execute"), TextPart(text="git__log"))
     kept = answer_message(Answer(content=content), CALL, {"git__log": "mcp-1"}).content
-    servers = [p.mcp_server_config_id for p in kept if isinstance(p, ToolCall)]
+    servers = [p.mcp_server_config_id for p in kept if isinstance(p, ToolCallPart)]
     assert servers == ["mcp-1", None]
 
 
 @pytest.mark.covers("loop-3")
 def test_results_become_one_message_each_in_the_order_of_the_calls() -> None:
     answers = [
-        Answered(call_id=ToolCallId(one), name="execute", output=ToolOutput(text=one))
+        AnsweredCall(call_id=ToolCallId(one), name="execute", output=ToolOutput(text=one))
         for one in ("b", "a")
     ]
     drafts = result_messages(answers, None, at="09:00")
     assert [draft.role for draft in drafts] == ["tool", "tool"]
-    parts = [part for draft in drafts for part in draft.content if isinstance(part, ToolResult)]
+    parts = [part for draft in drafts for part in draft.content if isinstance(part, ToolResultPart)]
     assert [part.tool_call_id for part in parts] == ["b", "a"]
     assert {part.created_at for part in parts} == {"09:00"}
 
 
 def test_results_are_cut_to_what_the_context_bears() -> None:
-    answer = Answered(call_id=ToolCallId("a"), name="x", output=ToolOutput(text="x" * 100_000))
+    answer = AnsweredCall(call_id=ToolCallId("a"), name="x", output=ToolOutput(text="x" * 100_000))
     (draft,) = result_messages([answer], 1000)
     (part,) = draft.content
-    assert isinstance(part, ToolResult)
+    assert isinstance(part, ToolResultPart)
     assert isinstance(part.result, Raw)
     assert len(bytes(part.result)) < 17 * 1024
 
@@ -146,9 +146,11 @@ def test_every_call_is_booked_with_the_prices_of_the_day() -> None:
 @pytest.mark.covers("commit-5")
 def test_a_call_that_failed_is_booked_too() -> None:
     entry = usage_entry("compaction", CALL, None, ok=False)
-    assert (entry.usage, entry.cost_micros, entry.ok) == (Usage(), None, False)
+    assert (entry.usage, entry.cost_micros, entry.ok) == (TokenUsage(), None, False)
 
 
 def test_a_model_without_prices_is_booked_without_a_cost() -> None:
-    entry = usage_entry("title", Call(config=msgspec.structs.replace(CONFIG, prices=None)), USAGE)
+    entry = usage_entry(
+        "title", ModelCallRecord(config=msgspec.structs.replace(CONFIG, prices=None)), USAGE
+    )
     assert (entry.cost_micros, entry.price) == (None, None)

@@ -5,13 +5,11 @@ from uuid import UUID
 import pytest
 from msgspec import Raw
 
-from chatd.domain.answer import Answer
-from chatd.domain.compaction import Fill, boundary, prompt_rows
-from chatd.domain.condense import SHORT, condensed, prompt_bytes
-from chatd.domain.heal import parse
+from chatd.domain.answer.answer import Answer, ModelCallRecord
+from chatd.domain.chat.messages import Draft, Message, TokenUsage
+from chatd.domain.chat.parts import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from chatd.domain.ids import ModelConfigId, ToolCallId
-from chatd.domain.messages import Draft, Message, Usage
-from chatd.domain.model import (
+from chatd.domain.model.protocol import (
     Finished,
     ModelConfig,
     ModelRequest,
@@ -23,30 +21,38 @@ from chatd.domain.model import (
     PromptText,
     ToolSpec,
 )
-from chatd.domain.parts import Reasoning, Text, ToolCall, ToolResult
-from chatd.domain.prompt import Reader, build_prompt
-from chatd.domain.step_rows import Call
-from chatd.domain.summary import (
-    INSTRUCTION,
-    PREFIX,
-    Plan,
-    call_id,
+from chatd.domain.prompt.builder import (
+    MIN_SHRUNK_TEXT_CHARS,
+    PromptTarget,
+    build_prompt,
+    prompt_bytes,
+    shrink_prompt,
+)
+from chatd.domain.prompt.compaction import (
+    SUMMARY_INSTRUCTION,
+    SUMMARY_PREFIX,
+    ContextFill,
+    SummaryPlan,
+    find_boundary,
+    rows_for_prompt,
     strictest_limit,
     summary_call,
+    summary_call_id,
     summary_failed,
     summary_request,
     summary_result,
     summary_rows,
     summary_text,
 )
+from chatd.domain.text import parse_json
 from tests.support.factories import call, message, result, text
 from tests.support.wellformed import problems
 
-PLAN = Plan(
-    call_id=call_id(UUID(int=5)),
+PLAN = SummaryPlan(
+    call_id=summary_call_id(UUID(int=5)),
     source="auto",
     threshold=70,
-    fill=Fill(tokens=150_000, limit=200_000),
+    fill=ContextFill(tokens=150_000, limit=200_000),
 )
 CONFIG = ModelConfig(
     id=ModelConfigId(UUID(int=7)),
@@ -55,10 +61,14 @@ CONFIG = ModelConfig(
     model="m",
     prices=Prices(input="1", output="2"),
 )
-CALL = Call(config=CONFIG, runtime_ms=900)
+CALL = ModelCallRecord(config=CONFIG, runtime_ms=900)
 WRITTEN = Answer(
-    content=(Reasoning(text="hm"), Text(text=" Goal: ship. "), Text(text="\nNext: test.")),
-    finished=Finished(reason="stop", usage=Usage(input_tokens=10, output_tokens=5)),
+    content=(
+        ReasoningPart(text="hm"),
+        TextPart(text=" Goal: ship. "),
+        TextPart(text="\nNext: test."),
+    ),
+    finished=Finished(reason="stop", usage=TokenUsage(input_tokens=10, output_tokens=5)),
 )
 
 
@@ -67,8 +77,8 @@ def rows() -> list[Draft]:
 
 
 def value(part: object) -> object:
-    assert isinstance(part, ToolCall | ToolResult)
-    return parse(part.args if isinstance(part, ToolCall) else part.result)
+    assert isinstance(part, ToolCallPart | ToolResultPart)
+    return parse_json(part.args if isinstance(part, ToolCallPart) else part.result)
 
 
 # The request
@@ -82,7 +92,7 @@ def test_a_summary_is_asked_for_at_the_end_of_the_whole_prompt() -> None:
     asked = summary_request(base)
     assert asked.messages[0] == said
     assert asked.messages[1:] == (
-        PromptMessage(role="user", parts=(PromptText(text=INSTRUCTION),)),
+        PromptMessage(role="user", parts=(PromptText(text=SUMMARY_INSTRUCTION),)),
     )
     assert (asked.tool_choice, asked.max_output_tokens) == ("none", None)
     assert asked.tools == base.tools
@@ -94,7 +104,7 @@ def test_a_hint_is_added_to_the_request() -> None:
     asked = summary_request(ModelRequest(model="m", messages=()), hint="Mind the schema.")
     (part,) = asked.messages[0].parts
     assert isinstance(part, PromptText)
-    assert part.text.startswith(INSTRUCTION)
+    assert part.text.startswith(SUMMARY_INSTRUCTION)
     assert part.text.endswith("Mind the schema.")
 
 
@@ -127,11 +137,11 @@ def test_a_hint_is_added_to_the_request() -> None:
     ],
 )
 def test_the_instruction_asks_for_all_that_a_successor_needs(asked_for: str) -> None:
-    assert asked_for.lower() in INSTRUCTION.lower()
+    assert asked_for.lower() in SUMMARY_INSTRUCTION.lower()
 
 
 def test_the_model_is_told_to_go_on_with_the_work() -> None:
-    assert "continue" in PREFIX.lower()
+    assert "continue" in SUMMARY_PREFIX.lower()
 
 
 # The answer
@@ -142,8 +152,10 @@ def test_the_texts_of_an_answer_are_one_summary() -> None:
 
 
 @pytest.mark.covers("compaction-11")
-@pytest.mark.parametrize("content", [(), (Reasoning(text="hm"),), (Text(text=" \n"),)])
-def test_an_answer_without_text_is_no_summary(content: tuple[Text | Reasoning, ...]) -> None:
+@pytest.mark.parametrize("content", [(), (ReasoningPart(text="hm"),), (TextPart(text=" \n"),)])
+def test_an_answer_without_text_is_no_summary(
+    content: tuple[TextPart | ReasoningPart, ...],
+) -> None:
     assert summary_text(Answer(content=content)) is None
 
 
@@ -156,7 +168,7 @@ def test_three_rows_hold_a_summary() -> None:
     assert [row.role for row in rows()] == ["user", "assistant", "tool"]
     assert [row.visibility for row in rows()] == ["model", "user", "both"]
     assert all(row.compressed for row in rows())
-    assert told.content == (Text(text=PREFIX + "All of it."),)
+    assert told.content == (TextPart(text=SUMMARY_PREFIX + "All of it."),)
     assert value(asked.content[0]) == {"source": "auto", "threshold_percent": 70}
     assert value(shown.content[0]) == {
         "summary": "All of it.",
@@ -174,13 +186,13 @@ def test_the_call_that_is_shown_first_is_the_one_that_is_stored() -> None:
     expected = f"chat_summarized_{UUID(int=5).hex}"
     stored = [part for row in (asked, shown) for part in row.content]
     live = [summary_call(PLAN), summary_result(PLAN, "All of it.")]
-    ids = [p.tool_call_id for p in [*stored, *live] if isinstance(p, ToolCall | ToolResult)]
+    ids = [p.tool_call_id for p in [*stored, *live] if isinstance(p, ToolCallPart | ToolResultPart)]
     assert ids == [expected] * 4
 
 
 @pytest.mark.covers("compaction-4")
 def test_a_summary_that_was_asked_for_by_a_person_says_so() -> None:
-    plan = Plan(call_id=PLAN.call_id, source="manual", threshold=70, fill=Fill())
+    plan = SummaryPlan(call_id=PLAN.call_id, source="manual", threshold=70, fill=ContextFill())
     _, asked, shown = summary_rows(plan, "x", CALL, WRITTEN)
     assert value(asked.content[0]) == {"source": "manual", "threshold_percent": 70}
     found = value(shown.content[0])
@@ -191,10 +203,10 @@ def test_a_summary_that_was_asked_for_by_a_person_says_so() -> None:
 @pytest.mark.covers("compaction-4")
 def test_the_call_for_a_summary_is_paid_for_on_its_own_row() -> None:
     told, asked, shown = rows()
-    assert asked.usage == Usage(input_tokens=10, output_tokens=5)
+    assert asked.usage == TokenUsage(input_tokens=10, output_tokens=5)
     assert (asked.cost_micros, asked.runtime_ms, asked.model_config_id) == (20, 900, CONFIG.id)
     assert [(row.usage, row.runtime_ms) for row in (told, shown)] == [(None, None)] * 2
-    quick = summary_rows(PLAN, "x", Call(config=CONFIG), WRITTEN)
+    quick = summary_rows(PLAN, "x", ModelCallRecord(config=CONFIG), WRITTEN)
     assert quick[1].runtime_ms is None
 
 
@@ -227,13 +239,13 @@ def test_after_a_summary_the_model_is_told_the_summary_as_the_users_word() -> No
         message(2, "assistant", text("older")),
         *committed(3, rows()),
     ]
-    cut = boundary(history)
+    cut = find_boundary(history)
     assert cut is not None
     assert cut.id == 3
-    assert [row.id for row in prompt_rows(history)] == [3]
-    (only,) = build_prompt(history, Reader(provider="here"))
+    assert [row.id for row in rows_for_prompt(history)] == [3]
+    (only,) = build_prompt(history, PromptTarget(provider="here"))
     assert only.role == "user"
-    assert only.parts == (PromptText(text=PREFIX + "All of it."),)
+    assert only.parts == (PromptText(text=SUMMARY_PREFIX + "All of it."),)
 
 
 # Another model for summaries
@@ -271,7 +283,7 @@ def long_talk() -> list[PromptMessage]:
                 first + 2, "tool", result(f"c{index}", output=f'{{"output":"{"x" * 20_000}"}}')
             ),
         ]
-    return list(build_prompt(history, Reader(provider="here")))
+    return list(build_prompt(history, PromptTarget(provider="here")))
 
 
 @pytest.mark.covers("loop-29", "compaction-12")
@@ -279,7 +291,7 @@ def long_talk() -> list[PromptMessage]:
 def test_a_prompt_that_is_too_long_is_made_half_as_long_and_stays_in_order(halvings: int) -> None:
     whole = long_talk()
     talk = [message for message in whole if message.role != "system"]
-    short = condensed(whole, halvings)
+    short = shrink_prompt(whole, halvings)
     assert problems(short) == []
     left = [message for message in short if message.role != "system"]
     newest = prompt_bytes(talk[-2:])
@@ -289,18 +301,18 @@ def test_a_prompt_that_is_too_long_is_made_half_as_long_and_stays_in_order(halvi
 
 
 def test_the_oldest_is_shortened_first() -> None:
-    short = condensed(long_talk(), 1)
+    short = shrink_prompt(long_talk(), 1)
     results = [
         part.text for message in short for part in message.parts if isinstance(part, PromptResult)
     ]
     assert len(results) == 10
-    assert len(results[0]) <= SHORT
+    assert len(results[0]) <= MIN_SHRUNK_TEXT_CHARS
     assert len(results[-1]) == 20_000
 
 
 def test_a_prompt_that_need_not_be_shorter_is_left_alone() -> None:
     whole = long_talk()
-    assert list(condensed(whole, 0)) == whole
+    assert list(shrink_prompt(whole, 0)) == whole
 
 
 def test_files_and_media_go_and_signed_answers_stay() -> None:
@@ -316,7 +328,7 @@ def test_files_and_media_go_and_signed_answers_stay() -> None:
     ]
     size = prompt_bytes(whole)
     assert size < 40_000
-    short = condensed(whole, 1)
+    short = shrink_prompt(whole, 1)
     assert short[1].parts == (thought, spoken)
     assert file not in short[0].parts
     assert all(

@@ -5,7 +5,7 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry
 
-from chatd.telemetry import Line, Telemetry
+from chatd.telemetry import LogEvent, Telemetry
 
 
 @pytest.fixture
@@ -96,11 +96,11 @@ def test_a_bug_is_logged_with_its_traceback_and_other_failures_without(
     ],
 )
 def test_what_happens_to_workspaces_is_told_in_words(event: str) -> None:
-    assert Line(event=event, fields={}).words
+    assert LogEvent(event=event, fields={}).words
 
 
 def test_an_operator_is_told_in_words_what_a_takeover_is() -> None:
-    line = Line(event="workers_reaped", fields={"workers": 1, "chats": 3})
+    line = LogEvent(event="workers_reaped", fields={"workers": 1, "chats": 3})
     assert str(line) == (
         "workers_reaped workers=1 chats=3"
         " (a replica died or lost its connection; its chats were released)"
@@ -109,7 +109,7 @@ def test_an_operator_is_told_in_words_what_a_takeover_is() -> None:
 
 def test_a_full_disk_is_named_whatever_failed_by_it() -> None:
     for event in ("commit_delayed", "heartbeat_failed", "anything"):
-        line = Line(event=event, fields={"error_kind": "database_full"})
+        line = LogEvent(event=event, fields={"error_kind": "database_full"})
         assert "no room left on its disk" in str(line)
-    away = Line(event="commit_delayed", fields={"error_kind": "database_down"})
+    away = LogEvent(event="commit_delayed", fields={"error_kind": "database_down"})
     assert "slow or away" in str(away)

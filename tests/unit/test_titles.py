@@ -2,28 +2,36 @@
 
 import pytest
 
-from chatd.domain.excerpt import GAP, LAST_TURNS, MAX_EXCERPT, MAX_SAID, Turn, chat_excerpt, turns
-from chatd.domain.heal import parse
-from chatd.domain.messages import Message
-from chatd.domain.model import ModelRequest, PromptText, ProviderFault
-from chatd.domain.parts import File, FileReference, Part
-from chatd.domain.prompt_files import ResolvedFile
-from chatd.domain.titles import (
-    CHEAP,
-    MAX_TITLE,
-    NEW_CHAT,
-    SCHEMA,
-    TIMEOUT_S,
-    Candidate,
+from chatd.domain.chat.messages import Message
+from chatd.domain.chat.parts import FilePart, FileReferencePart, Part
+from chatd.domain.model.protocol import ModelRequest, PromptText, ProviderFault
+from chatd.domain.prompt.labels import (
+    LAST_TURNS,
+    MAX_EXCERPT_CHARS,
+    MAX_EXCERPT_MESSAGE_CHARS,
+    OMITTED_TURNS_MARK,
+    TurnExcerpt,
+    chat_excerpt,
+    list_turns,
+)
+from chatd.domain.prompt.parts import ResolvedFile
+from chatd.domain.prompt.titles import (
+    CHEAP_TITLE_MODELS,
+    DEFAULT_TITLE,
+    MAX_GENERATED_TITLE_CHARS,
+    TITLE_SCHEMA,
+    TITLE_TIMEOUT_S,
+    TitleModel,
     candidates,
     fallback_title,
+    needs_title,
     read_title,
     retitle_request,
     title_input,
     title_request,
-    wants_title,
     without_temperature,
 )
+from chatd.domain.text import parse_json
 from tests.support.factories import call, message, result, text
 
 PASTE = ResolvedFile(
@@ -42,15 +50,15 @@ PASTE = ResolvedFile(
         ("one two three four five six", "one two three four five six"),
         ("one two three four five six seven", "one two three four five six…"),
         ("  spread \n over\tlines  ", "spread over lines"),
-        ("", NEW_CHAT),
-        (" \n ", NEW_CHAT),
+        ("", DEFAULT_TITLE),
+        (" \n ", DEFAULT_TITLE),
         ("x" * 80, "x" * 80),
         ("x" * 81, "x" * 79 + "…"),
     ],
 )
 def test_a_chat_is_first_named_after_its_first_words(said: str, title: str) -> None:
     assert fallback_title(said) == title
-    assert len(fallback_title(said)) <= MAX_TITLE
+    assert len(fallback_title(said)) <= MAX_GENERATED_TITLE_CHARS
 
 
 @pytest.mark.covers("titles-4")
@@ -58,12 +66,12 @@ def test_a_chat_is_first_named_after_its_first_words(said: str, title: str) -> N
     ("content", "said"),
     [
         ([text(" Look "), text("here ")], "Look here"),
-        ([text("Look"), File(media_type="text/plain", file_id="p")], "Look"),
-        ([File(media_type="text/plain", file_id="p")], "A long story."),
-        ([text(" "), File(media_type="text/plain", file_id="p")], "A long story."),
-        ([File(media_type="image/png", file_id="i")], ""),
-        ([File(media_type="image/png", file_id="gone")], ""),
-        ([FileReference(file_name="a.py", start_line=1, end_line=2, content="x")], "a.py"),
+        ([text("Look"), FilePart(media_type="text/plain", file_id="p")], "Look"),
+        ([FilePart(media_type="text/plain", file_id="p")], "A long story."),
+        ([text(" "), FilePart(media_type="text/plain", file_id="p")], "A long story."),
+        ([FilePart(media_type="image/png", file_id="i")], ""),
+        ([FilePart(media_type="image/png", file_id="gone")], ""),
+        ([FileReferencePart(file_name="a.py", start_line=1, end_line=2, content="x")], "a.py"),
         ([text("x" * 9000)], "x" * 4000),
         ([], ""),
     ],
@@ -85,13 +93,13 @@ HIDDEN = message(3, "user", text("context"), visibility="model")
         ([FIRST], ""),
         ([SYSTEM, FIRST, HIDDEN], "Fix it"),
         ([FIRST, message(3, "user", text("gone"), deleted=True)], "Fix it"),
-        ([FIRST], NEW_CHAT),
+        ([FIRST], DEFAULT_TITLE),
     ],
 )
 def test_a_chat_with_one_message_and_no_name_of_its_own_wants_a_title(
     rows: list[Message], title: str
 ) -> None:
-    assert wants_title(rows, title, "Fix it")
+    assert needs_title(rows, title, "Fix it")
 
 
 @pytest.mark.covers("titles-5")
@@ -107,13 +115,13 @@ def test_a_chat_with_one_message_and_no_name_of_its_own_wants_a_title(
     ],
 )
 def test_any_other_chat_does_not(rows: list[Message], title: str, said: str) -> None:
-    assert not wants_title(rows, title, said)
+    assert not needs_title(rows, title, said)
 
 
 # Who is asked
 
 
-CHAT_MODEL = Candidate(provider="my-gateway", model="big")
+CHAT_MODEL = TitleModel(provider="my-gateway", model="big")
 
 
 @pytest.mark.covers("titles-2")
@@ -125,7 +133,7 @@ def test_small_models_are_asked_first_in_their_order_and_the_chats_own_last() ->
         "vercel",
         "my-gateway",
     ]
-    assert [c.provider for c in CHEAP] == [
+    assert [c.provider for c in CHEAP_TITLE_MODELS] == [
         "anthropic",
         "openai",
         "google",
@@ -137,12 +145,12 @@ def test_small_models_are_asked_first_in_their_order_and_the_chats_own_last() ->
 
 
 def test_the_chats_model_is_not_asked_twice() -> None:
-    assert candidates({"anthropic"}, CHEAP[0]) == (CHEAP[0],)
+    assert candidates({"anthropic"}, CHEAP_TITLE_MODELS[0]) == (CHEAP_TITLE_MODELS[0],)
 
 
 @pytest.mark.covers("titles-2")
 def test_a_model_that_was_chosen_for_titles_is_asked_alone() -> None:
-    chosen = Candidate(provider="private", model="p")
+    chosen = TitleModel(provider="private", model="p")
     assert candidates({"anthropic", "openai"}, CHAT_MODEL, chosen) == (chosen,)
 
 
@@ -162,14 +170,14 @@ def test_the_request_asks_for_a_short_name_and_not_for_an_answer() -> None:
     assert said == "<chat>\nWhy is the sky blue?\n</chat>"
     assert (request.max_output_tokens, request.temperature) == (256, 0.0)
     assert request.reasoning_effort == "none"
-    assert request.output_schema is SCHEMA
-    assert parse(SCHEMA) == {
+    assert request.output_schema is TITLE_SCHEMA
+    assert parse_json(TITLE_SCHEMA) == {
         "type": "object",
         "properties": {"title": {"type": "string"}},
         "required": ["title"],
         "additionalProperties": False,
     }
-    assert TIMEOUT_S == 30
+    assert TITLE_TIMEOUT_S == 30
 
 
 def test_a_chat_that_is_named_again_is_shown_as_an_excerpt() -> None:
@@ -258,9 +266,12 @@ def test_a_turn_is_what_was_asked_and_what_was_answered_in_the_end() -> None:
         message(7, "assistant", call("s"), visibility="user", compressed=True),
         message(8, "user", text("gone"), deleted=True),
         *turn(9, "Two?", None),
-        message(10, "user", File(media_type="image/png")),
+        message(10, "user", FilePart(media_type="image/png")),
     ]
-    assert turns(history) == [Turn(user="One?", answer="Yes."), Turn(user="Two?")]
+    assert list_turns(history) == [
+        TurnExcerpt(user="One?", answer="Yes."),
+        TurnExcerpt(user="Two?"),
+    ]
 
 
 @pytest.mark.covers("titles-1")
@@ -268,7 +279,7 @@ def test_an_excerpt_has_the_first_turn_and_the_last_few_and_shows_the_gap() -> N
     history = [row for index in range(6) for row in turn(index * 4 + 1, f"q{index}", f"a{index}")]
     assert chat_excerpt(history).split("\n\n") == [
         "User: q0\nAssistant: a0",
-        GAP,
+        OMITTED_TURNS_MARK,
         *(f"User: q{index}\nAssistant: a{index}" for index in (3, 4, 5)),
     ]
 
@@ -276,7 +287,7 @@ def test_an_excerpt_has_the_first_turn_and_the_last_few_and_shows_the_gap() -> N
 @pytest.mark.parametrize("count", [0, 1, LAST_TURNS + 1])
 def test_an_excerpt_of_a_short_chat_has_no_gap(count: int) -> None:
     history = [row for index in range(count) for row in turn(index * 4 + 1, f"q{index}", "a")]
-    assert GAP not in chat_excerpt(history)
+    assert OMITTED_TURNS_MARK not in chat_excerpt(history)
     assert chat_excerpt(history).count("User: ") == count
 
 
@@ -284,5 +295,5 @@ def test_an_excerpt_of_a_short_chat_has_no_gap(count: int) -> None:
 def test_an_excerpt_is_bounded_in_each_message_and_in_all() -> None:
     history = [row for index in range(4) for row in turn(index * 4 + 1, "q" * 5000, "a" * 5000)]
     excerpt = chat_excerpt(history)
-    assert len(excerpt) == MAX_EXCERPT
-    assert excerpt.startswith("User: " + "q" * (MAX_SAID - 1) + "…\n")
+    assert len(excerpt) == MAX_EXCERPT_CHARS
+    assert excerpt.startswith("User: " + "q" * (MAX_EXCERPT_MESSAGE_CHARS - 1) + "…\n")

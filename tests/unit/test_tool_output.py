@@ -4,33 +4,33 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from chatd.domain.heal import parse
-from chatd.domain.ids import ToolCallId
-from chatd.domain.messages import Draft
-from chatd.domain.parts import ToolResult
-from chatd.domain.tool_output import (
-    MAX_MEDIA,
-    Answered,
-    Media,
+from chatd.domain.answer.tool_output import (
+    MAX_MEDIA_BYTES,
+    AnsweredCall,
+    ToolMedia,
     ToolOutput,
-    budget_bytes,
-    cut,
-    failed,
-    fit,
+    clip_middle,
+    error_output,
+    fit_outputs,
+    output_budget_bytes,
     result_json,
     result_message,
 )
+from chatd.domain.chat.messages import Draft
+from chatd.domain.chat.parts import ToolResultPart
+from chatd.domain.ids import ToolCallId
+from chatd.domain.text import parse_json
 
 KIB = 1024
 
 
-def answered(text: str, call_id: str = "a") -> Answered:
-    return Answered(call_id=ToolCallId(call_id), name="execute", output=ToolOutput(text=text))
+def answered(text: str, call_id: str = "a") -> AnsweredCall:
+    return AnsweredCall(call_id=ToolCallId(call_id), name="execute", output=ToolOutput(text=text))
 
 
-def stored(draft: Draft) -> ToolResult:
+def stored(draft: Draft) -> ToolResultPart:
     (part,) = draft.content
-    assert isinstance(part, ToolResult)
+    assert isinstance(part, ToolResultPart)
     return part
 
 
@@ -52,20 +52,20 @@ def stored(draft: Draft) -> ToolResult:
     ],
 )
 def test_one_result_may_take_a_third_of_the_context(limit: int | None, budget: int) -> None:
-    assert budget_bytes(limit) == budget
+    assert output_budget_bytes(limit) == budget
 
 
 @pytest.mark.covers("loop-27")
 def test_what_fits_is_not_touched() -> None:
-    assert cut("x" * 999, 1000) == "x" * 999
-    assert cut("x" * 1000, 1000) == "x" * 1000
-    assert cut("", 0) == ""
+    assert clip_middle("x" * 999, 1000) == "x" * 999
+    assert clip_middle("x" * 1000, 1000) == "x" * 1000
+    assert clip_middle("", 0) == ""
 
 
 @pytest.mark.covers("loop-27")
 def test_of_what_does_not_fit_the_head_and_the_tail_are_kept_and_the_rest_is_counted() -> None:
     text = "h" * 5000 + "m" * 5000 + "t" * 5000
-    shown = cut(text, 3328)
+    shown = clip_middle(text, 3328)
     head, _, rest = shown.partition("\n\n[")
     marker, _, tail = rest.partition("]\n\n")
     assert (head, tail) == ("h" * 2048, "t" * 1024)
@@ -76,7 +76,7 @@ def test_of_what_does_not_fit_the_head_and_the_tail_are_kept_and_the_rest_is_cou
 @pytest.mark.covers("loop-27")
 def test_a_character_is_never_cut_in_two() -> None:
     for budget in range(513, 530):
-        shown = cut("ä" * 2000, budget)
+        shown = clip_middle("ä" * 2000, budget)
         assert "\ufffd" not in shown
         assert len(shown.encode()) <= budget
         kept = shown.count("ä")
@@ -86,51 +86,51 @@ def test_a_character_is_never_cut_in_two() -> None:
 @pytest.mark.covers("loop-27")
 @pytest.mark.parametrize("budget", [512, 10, 1, 0, -1])
 def test_a_tiny_budget_leaves_a_head_without_a_marker(budget: int) -> None:
-    assert cut("ä" * 1000, budget) == "ä" * (max(budget, 0) // 2)
+    assert clip_middle("ä" * 1000, budget) == "ä" * (max(budget, 0) // 2)
 
 
 @pytest.mark.covers("loop-20")
 def test_halves_of_characters_are_replaced_by_the_mark_for_it() -> None:
-    assert cut("a\ud800", 100) == "a\ufffd"
+    assert clip_middle("a\ud800", 100) == "a\ufffd"
 
 
 def test_results_that_fit_together_are_not_touched() -> None:
     batch = [answered("x" * 10_000, "a"), answered("y" * 20_000, "b")]
-    assert fit(batch, None) == batch
+    assert fit_outputs(batch, None) == batch
 
 
 @pytest.mark.covers("loop-28")
 def test_results_that_fit_only_alone_share_the_room_of_one() -> None:
     batch = [answered("x" * 60_000, str(index)) for index in range(10)]
-    sizes = [len(answer.output.text) for answer in fit(batch, None)]
-    assert sum(sizes) <= budget_bytes(None)
+    sizes = [len(answer.output.text) for answer in fit_outputs(batch, None)]
+    assert sum(sizes) <= output_budget_bytes(None)
     assert min(sizes) > 6_000
 
 
 @pytest.mark.covers("loop-28")
 def test_a_small_result_keeps_all_it_has_beside_a_large_one() -> None:
-    small, large = fit([answered("s" * 1000, "a"), answered("l" * 500_000, "b")], None)
+    small, large = fit_outputs([answered("s" * 1000, "a"), answered("l" * 500_000, "b")], None)
     assert small.output.text == "s" * 1000
     assert 60 * KIB < len(large.output.text) <= 64 * KIB - 1000
 
 
 def test_each_of_very_many_results_keeps_a_beginning() -> None:
     batch = [answered("x" * 5000, str(index)) for index in range(200)]
-    assert all(len(answer.output.text) > 500 for answer in fit(batch, None))
+    assert all(len(answer.output.text) > 500 for answer in fit_outputs(batch, None))
 
 
 def test_an_empty_batch_is_fine() -> None:
-    assert fit([], 1000) == []
+    assert fit_outputs([], 1000) == []
 
 
 def test_media_that_are_too_large_leave_a_word_behind() -> None:
-    big = Media(media_type="image/png", data=b"x" * (MAX_MEDIA + 1))
-    ok = Media(media_type="image/png", data=b"x")
+    big = ToolMedia(media_type="image/png", data=b"x" * (MAX_MEDIA_BYTES + 1))
+    ok = ToolMedia(media_type="image/png", data=b"x")
     batch = [
-        Answered(call_id=ToolCallId("a"), name="s", output=ToolOutput(text="", media=big)),
-        Answered(call_id=ToolCallId("b"), name="s", output=ToolOutput(text="seen", media=ok)),
+        AnsweredCall(call_id=ToolCallId("a"), name="s", output=ToolOutput(text="", media=big)),
+        AnsweredCall(call_id=ToolCallId("b"), name="s", output=ToolOutput(text="seen", media=ok)),
     ]
-    left, kept = fit(batch, None)
+    left, kept = fit_outputs(batch, None)
     assert left.output.media is None
     assert "image/png" in left.output.text
     assert kept == batch[1]
@@ -150,8 +150,8 @@ def test_media_that_are_too_large_leave_a_word_behind() -> None:
         (ToolOutput(text=" "), '{"output":" "}'),
         (ToolOutput(text='{"a":'), '{"output":"{\\"a\\":"}'),
         (ToolOutput(text="NaN"), '{"output":"NaN"}'),
-        (failed("no such file"), '{"error":"no such file"}'),
-        (failed('{"error":"x","id":1}'), '{"error":"{\\"error\\":\\"x\\",\\"id\\":1}"}'),
+        (error_output("no such file"), '{"error":"no such file"}'),
+        (error_output('{"error":"x","id":1}'), '{"error":"{\\"error\\":\\"x\\",\\"id\\":1}"}'),
         (
             ToolOutput(text='{"error":"x","id":1}', is_error=True, structured=True),
             '{"error":"x","id":1}',
@@ -174,8 +174,8 @@ def test_json_that_is_nested_too_deeply_to_be_read_again_is_stored_as_text() -> 
 
 @pytest.mark.covers("loop-20")
 def test_media_are_encoded_once_with_their_text() -> None:
-    output = ToolOutput(text="seen\ud800", media=Media(media_type="image/png", data=b"\x89PNG"))
-    assert parse(result_json(output)) == {
+    output = ToolOutput(text="seen\ud800", media=ToolMedia(media_type="image/png", data=b"\x89PNG"))
+    assert parse_json(result_json(output)) == {
         "data": "iVBORw==",
         "mime_type": "image/png",
         "text": "seen\ufffd",
@@ -184,7 +184,7 @@ def test_media_are_encoded_once_with_their_text() -> None:
 
 @pytest.mark.covers("commit-2")
 def test_a_result_is_a_message_of_the_tool() -> None:
-    answer = Answered(
+    answer = AnsweredCall(
         call_id=ToolCallId("a"),
         name="slug__tool",
         output=ToolOutput(text="done"),
@@ -204,15 +204,15 @@ def test_a_result_is_a_message_of_the_tool() -> None:
 
 
 def test_an_error_is_marked_and_counts_before_media() -> None:
-    media = Media(media_type="image/png", data=b"x")
+    media = ToolMedia(media_type="image/png", data=b"x")
     output = ToolOutput(text="broke", is_error=True, media=media)
-    part = stored(result_message(Answered(call_id=ToolCallId("a"), name="s", output=output)))
+    part = stored(result_message(AnsweredCall(call_id=ToolCallId("a"), name="s", output=output)))
     assert (part.is_error, part.is_media) == (True, False)
     assert part.result is not UNSET
     assert bytes(part.result) == b'{"error":"broke"}'
 
 
 def test_media_are_marked() -> None:
-    output = ToolOutput(text="", media=Media(media_type="image/png", data=b"x"))
-    part = stored(result_message(Answered(call_id=ToolCallId("a"), name="s", output=output)))
+    output = ToolOutput(text="", media=ToolMedia(media_type="image/png", data=b"x"))
+    part = stored(result_message(AnsweredCall(call_id=ToolCallId("a"), name="s", output=output)))
     assert (part.is_error, part.is_media) == (False, True)

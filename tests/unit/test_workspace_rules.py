@@ -6,26 +6,26 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.workspace import AgentRow, VersionId, Workspace
-from chatd.domain.workspace_rules import (
-    AgentUnclear,
+from chatd.domain.workspace.entities import AgentRow, VersionId, Workspace
+from chatd.domain.workspace.rules import (
+    AlreadyStopped,
+    AmbiguousAgent,
     AwaitAgent,
     AwaitBuild,
-    IsStopped,
-    MakeBuild,
-    MakeNew,
+    CreateWorkspace,
+    InsertBuild,
     NoAgent,
     NoWorkspace,
     Remedy,
-    Standing,
-    Unclear,
+    ReportAmbiguousAgent,
+    WorkspaceSnapshot,
     agent_status,
     bumped_deadline,
     choose_agent,
     next_for_create,
     next_for_start,
     next_for_stop,
-    remedy_after_dial,
+    remedy_after_timeout,
     start_version,
     workspace_ttl_s,
 )
@@ -92,7 +92,7 @@ def test_no_agent_and_too_many_are_errors_of_their_own() -> None:
         choose_agent([])
     with pytest.raises(NoAgent):
         choose_agent([agent(1, parent_id=agent(2).id)])
-    with pytest.raises(AgentUnclear, match="a-chatd-chat, b-chatd-chat"):
+    with pytest.raises(AmbiguousAgent, match="a-chatd-chat, b-chatd-chat"):
         choose_agent([agent(1, name="b-chatd-chat"), agent(2, name="a-chatd-chat")])
 
 
@@ -107,47 +107,52 @@ HERE = workspace()
 
 def standing(
     row: Workspace | None = HERE, *agents: AgentRow, status: str = "succeeded", what: str = "start"
-) -> Standing:
+) -> WorkspaceSnapshot:
     latest = None if status == "none" else build(status=status, transition=what, build_number=4)
-    return Standing(workspace=row, build=latest, agents=agents, now=AT)
+    return WorkspaceSnapshot(workspace=row, build=latest, agents=agents, now=AT)
 
 
-UNCLEAR = Unclear(
+UNCLEAR = ReportAmbiguousAgent(
     error="Several agents of the workspace are named for chats (a-chatd-chat, b-chatd-chat); "
     "leave one of them."
 )
 WAIT = AwaitBuild(build_id=build_id(1))
-STOPPED = IsStopped(build_id=build_id(1))
-AGAIN = MakeBuild(after=4)
+STOPPED = AlreadyStopped(build_id=build_id(1))
+AGAIN = InsertBuild(after=4)
 
 CASES = [
     # standing, create, start, stop
     (
         standing(None),
-        MakeNew(because="none"),
+        CreateWorkspace(because="none"),
         NoWorkspace(deleted=False),
         NoWorkspace(deleted=False),
     ),
     (
         standing(GONE),
-        MakeNew(because="deleted"),
+        CreateWorkspace(because="deleted"),
         NoWorkspace(deleted=True),
         NoWorkspace(deleted=True),
     ),
-    (standing(status="none"), MakeNew(because="failed"), MakeBuild(after=0), MakeBuild(after=0)),
+    (
+        standing(status="none"),
+        CreateWorkspace(because="failed"),
+        InsertBuild(after=0),
+        InsertBuild(after=0),
+    ),
     *(
         (standing(status=status, what=what), WAIT, WAIT, WAIT)
         for status in ("pending", "running", "canceling")
         for what in ("start", "stop", "delete")
     ),
     *(
-        (standing(status=status, what=what), MakeNew(because="failed"), AGAIN, AGAIN)
+        (standing(status=status, what=what), CreateWorkspace(because="failed"), AGAIN, AGAIN)
         for status in ("failed", "canceled")
         for what in ("start", "stop", "delete")
     ),
-    (standing(what="delete"), MakeNew(because="failed"), AGAIN, AGAIN),
+    (standing(what="delete"), CreateWorkspace(because="failed"), AGAIN, AGAIN),
     (standing(what="stop"), STOPPED, AGAIN, STOPPED),
-    (standing(), MakeNew(because="unreachable"), AGAIN, AGAIN),
+    (standing(), CreateWorkspace(because="unreachable"), AGAIN, AGAIN),
     (
         standing(HERE, CONNECTED),
         AwaitAgent(agent=CONNECTED, dial=False),
@@ -162,13 +167,13 @@ CASES = [
     ),
     (
         standing(HERE, DISCONNECTED),
-        MakeNew(because="unreachable"),
+        CreateWorkspace(because="unreachable"),
         AwaitAgent(agent=DISCONNECTED, dial=True),
         AGAIN,
     ),
     (
         standing(HERE, LATE),
-        MakeNew(because="unreachable"),
+        CreateWorkspace(because="unreachable"),
         AwaitAgent(agent=LATE, dial=True),
         AGAIN,
     ),
@@ -179,7 +184,7 @@ CASES = [
 @pytest.mark.covers("workspaces-3", "workspaces-4")
 @pytest.mark.parametrize(("seen", "create", "start", "stop"), CASES)
 def test_what_is_next_follows_from_how_it_stands(
-    seen: Standing, create: object, start: object, stop: object
+    seen: WorkspaceSnapshot, create: object, start: object, stop: object
 ) -> None:
     assert next_for_create(seen) == create
     assert next_for_start(seen) == start
@@ -223,7 +228,7 @@ def test_a_start_follows_the_active_version_only_if_it_must(
     ],
 )
 def test_a_restart_is_advised_only_on_two_signs(row: AgentRow, remedy: Remedy) -> None:
-    assert remedy_after_dial(row, AT) == remedy
+    assert remedy_after_timeout(row, AT) == remedy
 
 
 @pytest.mark.covers("workspaces-2")

@@ -5,8 +5,13 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.templates import Listing, Signal, list_templates, readme_excerpt
-from chatd.domain.workspace import Template, TemplateId
+from chatd.domain.workspace.entities import Template, TemplateId
+from chatd.domain.workspace.templates import (
+    TemplateListing,
+    TemplateUsage,
+    list_templates,
+    readme_excerpt,
+)
 from tests.support.factories import AT
 from tests.support.workspaces import template
 
@@ -15,11 +20,11 @@ def named(number: int, name: str, **columns: object) -> Template:
     return template(id=TemplateId(UUID(int=number)), name=name, **columns)
 
 
-def names(listing: Listing) -> list[str]:
+def names(listing: TemplateListing) -> list[str]:
     return [ranked.template.name for ranked in listing.templates]
 
 
-def recommended(listing: Listing) -> int | None:
+def recommended(listing: TemplateListing) -> int | None:
     return None if listing.recommended is None else listing.recommended.int
 
 
@@ -55,8 +60,10 @@ def test_a_query_sorts_by_how_well_it_fits(query: str, order: list[str], best: i
 TWO = [named(1, "one"), named(2, "two")]
 
 
-def used(days: float = 0, *, active: int = 1, deleted: int = 0, developers: int = 0) -> Signal:
-    return Signal(
+def used(
+    days: float = 0, *, active: int = 1, deleted: int = 0, developers: int = 0
+) -> TemplateUsage:
+    return TemplateUsage(
         active=active,
         deleted=deleted,
         last_used_at=AT - timedelta(days=days),
@@ -64,14 +71,14 @@ def used(days: float = 0, *, active: int = 1, deleted: int = 0, developers: int 
     )
 
 
-def crowd(developers: int) -> Signal:
-    return Signal(developers=developers)
+def crowd(developers: int) -> TemplateUsage:
+    return TemplateUsage(developers=developers)
 
 
 @pytest.mark.parametrize(
     ("one", "two", "query", "best", "step"),
     [
-        (Signal(), Signal(), "", None, "ask_user"),
+        (TemplateUsage(), TemplateUsage(), "", None, "ask_user"),
         (crowd(1), crowd(0), "", None, "ask_user"),
         (crowd(2), crowd(0), "", 1, "use_recommended"),
         (crowd(2), crowd(1), "", 1, "use_recommended"),
@@ -86,7 +93,7 @@ def crowd(developers: int) -> Signal:
     ],
 )
 def test_one_is_recommended_only_if_it_stands_out(
-    one: Signal, two: Signal, query: str, best: int | None, step: str
+    one: TemplateUsage, two: TemplateUsage, query: str, best: int | None, step: str
 ) -> None:
     signals = {TWO[0].id: one, TWO[1].id: two}
     listing = list_templates(TWO, signals, query=query, now=AT)

@@ -5,11 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatd.domain.errors import InvalidInput
-from chatd.domain.hands import Context, Resource
-from chatd.domain.workspace import Option, Parameter
-from chatd.domain.workspace_context import check_context
-from chatd.domain.workspace_names import generated_name, is_name, name_for, slug
-from chatd.domain.workspace_parameters import MOST_BYTES, resolve_parameters
+from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext, check_context
+from chatd.domain.workspace.entities import Parameter, ParameterOption
+from chatd.domain.workspace.templates import (
+    MAX_PARAMETER_BYTES,
+    choose_name,
+    generated_name,
+    is_valid_name,
+    resolve_parameters,
+    slug,
+)
 
 DRAW = b"\x0f\xa2"
 
@@ -33,7 +38,7 @@ DRAW = b"\x0f\xa2"
     ],
 )
 def test_what_a_workspace_may_be_called(text: str, fine: object) -> None:
-    assert is_name(text) is fine
+    assert is_valid_name(text) is fine
 
 
 @pytest.mark.parametrize(
@@ -49,17 +54,17 @@ def test_what_a_workspace_may_be_called(text: str, fine: object) -> None:
     ],
 )
 def test_a_name_that_cannot_be_one_is_made_into_one(wanted: str, name: str) -> None:
-    assert name_for(wanted, "scratch", DRAW) == name
+    assert choose_name(wanted, "scratch", DRAW) == name
 
 
 @given(st.text(max_size=60), st.text(max_size=60), st.binary(max_size=3))
 def test_whatever_is_wanted_the_name_is_allowed(wanted: str, template: str, draw: bytes) -> None:
-    assert is_name(name_for(wanted, template, draw))
-    assert is_name(generated_name(template, draw))
+    assert is_valid_name(choose_name(wanted, template, draw))
+    assert is_valid_name(generated_name(template, draw))
     assert len(slug(wanted)) <= 27
 
 
-COLOURS = (Option(name="Red", value="red"), Option(name="Blue", value="blue"))
+COLOURS = (ParameterOption(name="Red", value="red"), ParameterOption(name="Blue", value="blue"))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +73,7 @@ COLOURS = (Option(name="Red", value="red"), Option(name="Blue", value="blue"))
         (Parameter(name="p"), "anything", None),
         (Parameter(name="p"), "a\0b", "characters"),
         (Parameter(name="p"), "a\ud800b", "characters"),
-        (Parameter(name="p"), "x" * (MOST_BYTES + 1), "longer"),
+        (Parameter(name="p"), "x" * (MAX_PARAMETER_BYTES + 1), "longer"),
         (Parameter(name="p", regex="^[a-z]+$"), "abc", None),
         (Parameter(name="p", regex="^[a-z]+$"), "ABC", "must match"),
         (Parameter(name="p", regex="^a", regex_error="Begin with a."), "b", "Begin with a."),
@@ -153,9 +158,9 @@ def test_a_flood_of_parameters_is_one_problem() -> None:
     assert [problem.field for problem in resolved.problems] == ["parameters"]
 
 
-def resource(**columns: object) -> Resource:
+def resource(**columns: object) -> ContextResource:
     usual: dict[str, object] = {"kind": "instruction_file", "source": "/a", "status": "ok"}
-    return Resource(**(usual | columns))  # pyright: ignore[reportArgumentType]
+    return ContextResource(**(usual | columns))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -173,9 +178,11 @@ def resource(**columns: object) -> Resource:
     ],
 )
 def test_an_agent_may_say_so_much_and_no_more(
-    resources: tuple[Resource, ...], version: int, field: str | None
+    resources: tuple[ContextResource, ...], version: int, field: str | None
 ) -> None:
-    context = Context(version=version, hash="h", directory="/", os="linux", resources=resources)
+    context = WorkspaceContext(
+        version=version, hash="h", directory="/", os="linux", resources=resources
+    )
     if field is None:
         check_context(context)
         return

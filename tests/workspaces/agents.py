@@ -11,9 +11,9 @@ from pathlib import Path
 from uuid import UUID
 
 from chatd.clock import SystemClock
-from chatd.domain.hands import AgentLost
 from chatd.domain.ids import ChatId
-from chatd.domain.workspace import AgentId, Endpoint
+from chatd.domain.workspace.agent_api import AgentUnreachable
+from chatd.domain.workspace.entities import AgentId, Endpoint
 from chatd.workspaces.agent_wire import OnBehalf
 from chatd.workspaces.bundle import build_bundle
 from chatd.workspaces.client import AgentClient
@@ -82,7 +82,7 @@ class AgentProcess:
         """Waits for an agent that is just starting."""
 
         async def opened() -> Opened | None:
-            with contextlib.suppress(AgentLost, FileNotFoundError):
+            with contextlib.suppress(AgentUnreachable, FileNotFoundError):
                 return await transport().open(AGENT, [self.endpoint()])
             return None
 

@@ -6,9 +6,9 @@ from uuid import UUID
 
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChatId, WorkspaceId
-from chatd.domain.workspace import AgentId, AgentRow, BuildId
-from chatd.domain.workspace_context import Binding
-from chatd.domain.workspace_rules import choose_agent
+from chatd.domain.workspace.agent_api import WorkspaceBinding
+from chatd.domain.workspace.entities import AgentId, AgentRow, BuildId
+from chatd.domain.workspace.rules import choose_agent
 from chatd.workspaces.bound import Seen
 
 CHAT = ChatId(UUID(int=10))
@@ -34,7 +34,7 @@ class Tables:
     """Satisfies `Bindings`, and counts what it is asked."""
 
     def __init__(self) -> None:
-        self.row = Binding(chat_id=CHAT, workspace_id=HOME)
+        self.row = WorkspaceBinding(chat_id=CHAT, workspace_id=HOME)
         self.agents = {each.id: each for each in (FIRST, SECOND, FAR)}
         self.latest: dict[WorkspaceId, AgentRow] = {HOME: FIRST, AWAY: FAR}
         self.asked: list[str] = []
@@ -42,11 +42,11 @@ class Tables:
         self.on_latest: Callable[[], None] | None = None
 
     def bound_to(self, row: AgentRow) -> None:
-        self.row = Binding(
+        self.row = WorkspaceBinding(
             chat_id=CHAT, workspace_id=row.workspace_id, build_id=row.build_id, agent_id=row.id
         )
 
-    async def binding(self, chat_id: ChatId) -> Binding | None:
+    async def binding(self, chat_id: ChatId) -> WorkspaceBinding | None:
         self._ask("binding")
         assert chat_id == self.row.chat_id
         return self.row
@@ -63,7 +63,7 @@ class Tables:
         found = self.latest.get(workspace_id)
         return Seen(agent=choose_agent([] if found is None else [found]), now=NOW)
 
-    async def remember(self, binding: Binding) -> bool:
+    async def remember(self, binding: WorkspaceBinding) -> bool:
         self._ask("remember")
         if self.row.workspace_id != binding.workspace_id:
             return False

@@ -7,9 +7,9 @@ import pytest
 
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.ids import WorkspaceId
-from chatd.domain.workspace import Build
-from chatd.store import builds, held_builds, workspaces
+from chatd.domain.workspace.entities import Build
 from chatd.store.pool import Pool
+from chatd.store.workspace import build_leases, builds, workspaces
 from chatd.workspaces.autostop import Autostop
 from chatd.workspaces.usage import Usage
 from tests.support.builders import Line
@@ -32,7 +32,7 @@ def autostop(pool: Pool, clock: FakeClock, *in_use: WorkspaceId) -> Autostop:
 
 
 async def latest(pool: Pool) -> Build:
-    return (await builds.of_workspace(pool, workspace_id(1)))[0]
+    return (await builds.list_builds(pool, workspace_id(1)))[0]
 
 
 async def deadline(pool: Pool) -> float:
@@ -53,7 +53,7 @@ async def test_a_workspace_past_its_deadline_is_stopped_once(pool: Pool, clock: 
     assert (stop.transition, stop.reason, stop.status) == ("stop", "autostop", "pending")
     await finish(pool)
     assert await autostop(pool, clock).look() == 0
-    assert len(await builds.of_workspace(pool, workspace_id(1))) == 2
+    assert len(await builds.list_builds(pool, workspace_id(1))) == 2
 
 
 async def test_a_workspace_in_which_a_command_runs_is_not_stopped(
@@ -81,7 +81,7 @@ async def test_a_stop_that_failed_is_tried_again_later(pool: Pool, clock: FakeCl
     await finish(pool)
     await age_builds(pool, 101)
     assert await autostop(pool, clock).look() == 1
-    await finish(pool, held_builds.Ended(status="failed", error="no"))
+    await finish(pool, build_leases.BuildResult(status="failed", error="no"))
     assert await autostop(pool, clock).look() == 0
     await age_builds(pool, 601)
     assert await autostop(pool, clock).look() == 1
@@ -99,7 +99,7 @@ async def test_a_stop_that_fails_and_fails_is_tried_less_and_less(
         await age_builds(pool, day / 10)
         if await autostop(pool, clock).look():
             asked += 1
-            await finish(pool, held_builds.Ended(status="failed", error="nobody came"))
+            await finish(pool, build_leases.BuildResult(status="failed", error="nobody came"))
     assert 5 < asked < 30
 
 

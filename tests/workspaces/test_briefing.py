@@ -7,12 +7,18 @@ import msgspec
 import pytest
 
 from chatd.clock import SystemClock
-from chatd.domain.chat import Chat, Fence
-from chatd.domain.hands import AgentConn, AgentLost, Context, Resource
-from chatd.domain.states import State
-from chatd.domain.workspace import AgentRow, Pulse, Transition
-from chatd.store import agents, bindings, builds, chats, context_rows
+from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.chat.states import State
+from chatd.domain.workspace.agent_api import (
+    AgentApi,
+    AgentUnreachable,
+    ContextResource,
+    WorkspaceContext,
+)
+from chatd.domain.workspace.entities import AgentHealth, AgentRow, BuildTransition
+from chatd.store.chat import chats
 from chatd.store.pool import Pool
+from chatd.store.workspace import agents, bindings, builds
 from chatd.workspaces.binding_rows import BindingRows
 from chatd.workspaces.briefing import (
     ATTACHED,
@@ -41,11 +47,13 @@ from tests.support.workspaces import (
 )
 
 
-def says(text: str, version: int = 1) -> Context:
-    file = Resource(
+def says(text: str, version: int = 1) -> WorkspaceContext:
+    file = ContextResource(
         kind="instruction_file", source="/home/dev/AGENTS.md", status="ok", content=text
     )
-    return Context(version=version, hash=text, directory="/home/dev", os="linux", resources=(file,))
+    return WorkspaceContext(
+        version=version, hash=text, directory="/home/dev", os="linux", resources=(file,)
+    )
 
 
 class Place:
@@ -62,21 +70,21 @@ class Place:
         self.mute = False
         self.briefings = Briefings(BindingRows(pool), self.contexts, self.connect, self.env)
 
-    async def connect(self, row: Chat) -> AgentConn:
+    async def connect(self, row: Chat) -> AgentApi:
         del row
         if self.lost:
             self.asked += 1
-            raise AgentLost("Nobody answers.")
-        return cast("AgentConn", self)
+            raise AgentUnreachable("Nobody answers.")
+        return cast("AgentApi", self)
 
-    async def context(self, *, after: int = 0, wait_s: float = 0) -> Context:
+    async def context(self, *, after: int = 0, wait_s: float = 0) -> WorkspaceContext:
         del after, wait_s
         self.asked += 1
         if self.mute:
             await asyncio.Event().wait()
         return self.words
 
-    async def read(self, agent: AgentRow) -> Context:
+    async def read(self, agent: AgentRow) -> WorkspaceContext:
         del agent
         return await self.context()
 
@@ -86,7 +94,7 @@ class Place:
         told = await self.briefings.instructions(msgspec.structs.replace(row, **columns))
         return told.workspace or ""
 
-    async def stop(self, transition: Transition = "stop") -> None:
+    async def stop(self, transition: BuildTransition = "stop") -> None:
         new = new_build(2, transition=transition)
         assert await builds.insert(self.pool, new) is not None
         await finish(self.pool)
@@ -98,7 +106,9 @@ async def place(pool: Pool) -> Place:
     fence = Fence.of(await plant_in(pool, Seed(state=State.R0, calls="local")))
     await plant_for(pool, CHAT, fence)
     await finish(pool)
-    await bindings.remember(pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1))
+    await bindings.save_bound_agent(
+        pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
+    )
     return Place(pool)
 
 
@@ -124,10 +134,10 @@ async def test_what_is_pinned_stays_until_somebody_wants_it_anew(place: Place) -
     place.words = says("Use spaces.", version=2)
     assert await place.contexts.store(agent_id(1), place.words, initial=False)
     assert await place.told(epoch=2) == first
-    pinned = await context_rows.pinned(place.pool, CHAT)
+    pinned = await bindings.get_pinned_context(place.pool, CHAT)
     assert pinned is not None
     assert pinned.dirty
-    assert await context_rows.pin(place.pool, CHAT, agent_id(1), anew=True)
+    assert await bindings.pin_context(place.pool, CHAT, agent_id(1), anew=True)
     assert "Use spaces." in await place.told(epoch=3)
 
 
@@ -188,17 +198,17 @@ async def test_nothing_to_read_leaves_where_commands_run(place: Place) -> None:
 
 async def test_changes_are_found_by_looking_and_offered_once(place: Place, pool: Pool) -> None:
     await place.told()
-    await agents.heard(pool, {agent_id(1): Pulse(boot_id="first")})
+    await agents.record_healthy(pool, {agent_id(1): AgentHealth(boot_id="first")})
     watch = ContextWatch(pool, place.contexts, place.read, place.env, [HOST])
     await watch.look()
     place.words = good = says("Use spaces.", version=2)
     await watch.look()
-    assert await context_rows.latest(pool, agent_id(1)) == good
+    assert await bindings.get_latest_context(pool, agent_id(1)) == good
     place.words = says("x" * 300_000, version=3)
     await watch.look()
     await watch.look()
     assert place.emitted.counts["context_refused"] == 1
-    assert await context_rows.latest(pool, agent_id(1)) == good
+    assert await bindings.get_latest_context(pool, agent_id(1)) == good
 
 
 async def test_an_agent_that_has_started_anew_counts_from_the_beginning(
@@ -206,12 +216,12 @@ async def test_an_agent_that_has_started_anew_counts_from_the_beginning(
 ) -> None:
     watch = ContextWatch(pool, place.contexts, place.read, place.env, [HOST])
     place.words = says("Old.", version=7)
-    await agents.heard(pool, {agent_id(1): Pulse(boot_id="first")})
+    await agents.record_healthy(pool, {agent_id(1): AgentHealth(boot_id="first")})
     await watch.look()
     place.words = says("New.", version=1)
-    await agents.heard(pool, {agent_id(1): Pulse(boot_id="second")})
+    await agents.record_healthy(pool, {agent_id(1): AgentHealth(boot_id="second")})
     await watch.look()
-    assert await context_rows.latest(pool, agent_id(1)) == place.words
+    assert await bindings.get_latest_context(pool, agent_id(1)) == place.words
 
 
 @pytest.mark.covers("instructions-1")

@@ -6,11 +6,11 @@ import asyncio
 import msgspec
 import pytest
 
-from chatd.domain.hands import Context, Resource
-from chatd.domain.states import State
-from chatd.domain.workspace_parameters import resolve_parameters
-from chatd.store import bindings, context_rows, held_builds, templates
+from chatd.domain.chat.states import State
+from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext
+from chatd.domain.workspace.templates import resolve_parameters
 from chatd.store.pool import Pool
+from chatd.store.workspace import bindings, build_leases, templates
 from chatd.workspaces.context import Contexts
 from chatd.workspaces.templates import BUILT_IN, TemplateFile, put_templates, rows_of
 from tests.support.clock import FakeClock
@@ -40,7 +40,7 @@ async def test_built_in_templates_are_there_once_however_many_put_them(
     assert await listed(pool) == {"demo": ("builtin", False), "scratch": ("builtin", False)}
     assert await pool.fetchval("SELECT count(*) FROM template_versions") == 2
     for template in await templates.list_all(pool):
-        version = await templates.version(pool, template.active_version_id)
+        version = await templates.get_version(pool, template.active_version_id)
         assert version is not None
         assert resolve_parameters(version.parameters, {}).problems == ()
 
@@ -94,12 +94,12 @@ def test_the_same_file_has_the_same_ids_everywhere() -> None:
 # Contexts
 
 
-def context(version: int, *texts: str, **columns: object) -> Context:
+def context(version: int, *texts: str, **columns: object) -> WorkspaceContext:
     resources = tuple(
-        Resource(kind="instruction_file", source=f"/{at}", status="ok", content=text, size=3)
+        ContextResource(kind="instruction_file", source=f"/{at}", status="ok", content=text, size=3)
         for at, text in enumerate(texts)
     )
-    row = Context(
+    row = WorkspaceContext(
         version=version,
         hash="|".join(texts) or "-",
         directory="/w",
@@ -111,11 +111,13 @@ def context(version: int, *texts: str, **columns: object) -> Context:
 
 async def a_chat_in_a_workspace(pool: Pool) -> None:
     await plant(pool)
-    both = held_builds.Ended(status="succeeded", agents=(agent_spec(1), agent_spec(2)))
+    both = build_leases.BuildResult(status="succeeded", agents=(agent_spec(1), agent_spec(2)))
     await finish(pool, both)
     await plant_in(pool, Seed(state=State.W))
     await bindings.bind(pool, CHAT, seen=None, workspace_id=workspace_id(1))
-    await bindings.remember(pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1))
+    await bindings.save_bound_agent(
+        pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
+    )
 
 
 async def test_a_chat_goes_by_what_it_has_pinned_until_it_pins_anew(
@@ -134,7 +136,7 @@ async def test_a_chat_goes_by_what_it_has_pinned_until_it_pins_anew(
     assert await contexts.store(agent_id(1), second, initial=False)
     kept = await contexts.pinned(CHAT, agent_id(1))
     assert kept == msgspec.structs.replace(pinned, dirty=True)
-    assert await context_rows.pin(pool, CHAT, agent_id(1), anew=True)
+    assert await bindings.pin_context(pool, CHAT, agent_id(1), anew=True)
     renewed = await contexts.pinned(CHAT, agent_id(1))
     assert renewed is not None
     assert (renewed.context, renewed.dirty) == (second, False)
@@ -146,9 +148,9 @@ async def test_an_older_word_does_not_replace_a_newer_one(pool: Pool, clock: Fak
     assert await contexts.store(agent_id(1), context(5, "five"), initial=False)
     assert not await contexts.store(agent_id(1), context(5, "again"), initial=False)
     assert not await contexts.store(agent_id(1), context(4, "four"), initial=False)
-    assert await context_rows.latest(pool, agent_id(1)) == context(5, "five")
+    assert await bindings.get_latest_context(pool, agent_id(1)) == context(5, "five")
     assert await contexts.store(agent_id(1), context(1, "reborn"), initial=True)
-    assert await context_rows.latest(pool, agent_id(1)) == context(1, "reborn")
+    assert await bindings.get_latest_context(pool, agent_id(1)) == context(1, "reborn")
     assert not await contexts.store(agent_id(77), context(1, "x"), initial=True)
 
 
@@ -159,7 +161,7 @@ async def test_too_big_a_word_leaves_the_last_good_one(pool: Pool, clock: FakeCl
     await contexts.store(agent_id(1), context(1, "good"), initial=True)
     assert not await contexts.store(agent_id(1), context(2, "x" * 300_000), initial=False)
     assert emitted.counts["context_refused"] == 1
-    assert await context_rows.latest(pool, agent_id(1)) == context(1, "good")
+    assert await bindings.get_latest_context(pool, agent_id(1)) == context(1, "good")
 
 
 @pytest.mark.covers("instructions-1")

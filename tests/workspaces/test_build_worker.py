@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from chatd.domain.errors import ChatdError
-from chatd.domain.workspace import AgentSpec, Build
-from chatd.store import agents, build_logs, builds, workspaces
+from chatd.domain.workspace.entities import AgentSpec, Build
 from chatd.store.pool import Pool
+from chatd.store.workspace import agents, build_leases, builds, workspaces
 from chatd.workspaces.backend import BuildContext, BuildFailed
 from chatd.workspaces.building import Bounds
 from tests.support.builders import POINTS, FakeBackend, Line, When, building, ended, worker
@@ -36,7 +36,7 @@ async def pass_time(clock: FakeClock, tag: str) -> None:
 
 
 async def all_that_is_said(pool: Pool) -> list[str]:
-    return [line.output for line in await build_logs.logs(pool, build_id(1))]
+    return [line.output for line in await build_leases.list_log(pool, build_id(1))]
 
 
 async def test_a_build_is_taken_up_done_and_written(pool: Pool, clock: FakeClock) -> None:
@@ -62,7 +62,7 @@ async def test_a_stop_and_a_deletion_follow(pool: Pool, clock: FakeClock) -> Non
         first = await builds.get(pool, build_id(1))
         assert first is not None
         assert first.deadline is None
-        assert await agents.on_host(pool, ["this-host"]) == []
+        assert await agents.list_on_host(pool, ["this-host"]) == []
         await builds.insert(pool, new_build(3, after=2, transition="delete"))
         builder.wake()
         assert (await ended(pool, build_id(3))).status == "succeeded"
@@ -413,7 +413,7 @@ async def test_too_much_output_is_cut_and_said_to_be(pool: Pool, clock: FakeCloc
     backend.says = ["y" * 9000, *["\n".join(["x" * 300] * 1000)] * 6]
     async with building(pool, clock, backend):
         await ended(pool, build_id(1))
-    said = await build_logs.logs(pool, build_id(1), most=10_000)
+    said = await build_leases.list_log(pool, build_id(1), most=10_000)
     assert len(said) < 4000
     assert len(said[1].output) < 4010
     assert said[-1].output == "There is more, and it is not kept."

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.domain.hands import AgentLost, AgentRefused, Edit, FileEdits
+from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable, FileEdits, TextEdit
 from chatd.workspaces.client import MAX_FILE
 from tests.support.eventually import eventually
 from tests.workspaces.agents import (
@@ -24,7 +24,7 @@ WAIT_S = 30.0
 async def test_files_are_written_edited_and_read(bench: Workbench) -> None:
     path = bench.path("a name?&#%41 ü.txt")
     await bench.conn.write_file(path, b"one\ntwo", key=bench.key("k1"))
-    edits = (Edit(search="two", replace="three"),)
+    edits = (TextEdit(search="two", replace="three"),)
     (diff,) = await bench.conn.edit_files([FileEdits(path=path, edits=edits)], key=bench.key("k2"))
     assert diff.path == path
     assert "-two" in diff.diff
@@ -113,7 +113,7 @@ async def test_an_agent_that_was_restarted_is_greeted_again(tmp_path: Path) -> N
         started = await bench.conn.start_process("exec sleep 600", key=bench.key("p"))
         await bench.conn.write_file(bench.path("a"), b"first", key=bench.key("w"))
         bench.process.end(signal.SIGKILL)
-        with pytest.raises(AgentLost):
+        with pytest.raises(AgentUnreachable):
             await bench.conn.read_file(bench.path("a"))
         assert bench.conn.lost
 
@@ -141,7 +141,7 @@ async def test_an_agent_that_is_told_to_stop_takes_its_commands_along(tmp_path: 
         pid = int(await eventually(printed, within_s=WAIT_S))
 
         async def until_lost() -> None:
-            with pytest.raises(AgentLost):
+            with pytest.raises(AgentUnreachable):
                 await bench.conn.output(process, wait_s=WAIT_S)
 
         async with asyncio.TaskGroup() as group:
@@ -158,6 +158,6 @@ async def test_an_agent_answers_on_a_port_too(tmp_path: Path) -> None:
         await bench.conn.write_file(bench.path("a"), b"x", key=bench.key("k"))
         assert await bench.conn.read_file(bench.path("a")) == b"x"
         elsewhere = bench.process.endpoint()
-        with pytest.raises(AgentLost) as untrusted:
+        with pytest.raises(AgentUnreachable) as untrusted:
             await transport(b"another secret").open(AGENT, [elsewhere])
         assert untrusted.value.code == "agent_untrusted"

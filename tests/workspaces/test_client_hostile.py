@@ -11,8 +11,8 @@ import pytest
 
 from chatd.agent.server.auth import reply_mac
 from chatd.clock import SystemClock
-from chatd.domain.hands import AgentLost, AgentRefused
-from chatd.domain.workspace import Endpoint
+from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
+from chatd.domain.workspace.entities import Endpoint
 from chatd.workspaces.agent_wire import MAX_WORDS
 from chatd.workspaces.asking import Line
 from chatd.workspaces.client import HASTE_S, MAX_HELLO, AgentClient, Boot, greet
@@ -78,9 +78,9 @@ async def pretending(place: Path, trick: Trick) -> AsyncGenerator[Line]:
             await asyncio.gather(*connections)
 
 
-async def lost_to(place: Path, trick: Trick, *, within_s: float = WAIT_S) -> AgentLost:
+async def lost_to(place: Path, trick: Trick, *, within_s: float = WAIT_S) -> AgentUnreachable:
     async with pretending(place, trick) as line:
-        with pytest.raises(AgentLost) as lost:
+        with pytest.raises(AgentUnreachable) as lost:
             async with asyncio.timeout(WAIT_S):
                 await greet(line, AGENT, within_s=within_s)
         assert line.lost
@@ -210,7 +210,7 @@ async def test_another_agent_with_the_same_key_is_not_the_one_that_was_meant(
         await client.send(client.reply(HELLO.replace(b"0a1", b"0a2")))
 
     async with pretending(tmp_path, another) as line:
-        with pytest.raises(AgentLost) as lost:
+        with pytest.raises(AgentUnreachable) as lost:
             await greet(line, AGENT)
     assert lost.value.code == "agent_untrusted"
 
@@ -232,7 +232,7 @@ async def test_a_signed_answer_that_makes_no_sense_is_no_answer(
         await client.send(client.reply(body))
 
     async with pretending(tmp_path, nonsense) as line:
-        with pytest.raises(AgentLost):
+        with pytest.raises(AgentUnreachable):
             await greet(line, AGENT)
 
 
@@ -289,7 +289,7 @@ async def test_an_agent_that_reboots_all_the_time_is_asked_only_once_more(tmp_pa
 
     async with pretending(tmp_path, reboots) as line:
         conn = AgentClient(line, AGENT, Boot("b0"), SystemClock())
-        with pytest.raises(AgentLost):
+        with pytest.raises(AgentUnreachable):
             await conn.processes()
     assert asked == 3
 
@@ -339,10 +339,10 @@ async def line_output(line: Line) -> None:
 async def test_an_endpoint_where_nobody_is_leads_nowhere(tmp_path: Path) -> None:
     missing = Endpoint(kind="unix", path=str(tmp_path / "nobody"))
     elsewhere = Endpoint(kind="unix", path=str(tmp_path / "nobody"), host_id="there")
-    with pytest.raises(AgentLost) as lost:
+    with pytest.raises(AgentUnreachable) as lost:
         await transport().open(AGENT, [elsewhere, missing])
     assert "no such file" in lost.value.message
-    with pytest.raises(AgentLost) as nowhere:
+    with pytest.raises(AgentUnreachable) as nowhere:
         await transport().open(AGENT, [elsewhere])
     assert nowhere.value.code == "agent_elsewhere"
 
@@ -356,7 +356,7 @@ async def test_a_link_to_another_socket_is_not_followed(tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(tmp_path / "socket")
         (tmp_path / "file").touch()
         for name in ("link", "file"):
-            with pytest.raises(AgentLost) as lost:
+            with pytest.raises(AgentUnreachable) as lost:
                 await transport().open(AGENT, [Endpoint(kind="unix", path=str(tmp_path / name))])
             assert lost.value.code == "agent_untrusted"
 
@@ -371,7 +371,7 @@ async def test_a_way_may_be_longer_than_the_system_takes(tmp_path: Path) -> None
         (tmp_path / "socket").rename(deep / "socket")
         opened = await transport().open(AGENT, [Endpoint(kind="unix", path=str(deep / "socket"))])
         await opened.release()
-        with pytest.raises(AgentLost):
+        with pytest.raises(AgentUnreachable):
             await opened.conn.processes()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chatd.agent.server.auth import line_mac, reply_mac
-from chatd.domain.hands import AgentLost, AgentRefused
+from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
 from chatd.workspaces.asking import Answer, Ask
 from tests.workspaces.test_client_hostile import KEY, WAIT_S, Impostor, Trick, pretending
 
@@ -42,7 +42,7 @@ async def heard(place: Path, trick: Trick, *, idle_s: float = WAIT_S) -> list[by
         asyncio.timeout(WAIT_S),
         aclosing(way.lines(ASK, boot="b", idle_s=idle_s, refuse=refuse)) as lines,
     ):
-        with pytest.raises(AgentLost):
+        with pytest.raises(AgentUnreachable):
             await gather(lines, texts)
     return texts
 

@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 
 from chatd.domain.errors import ChatdError, Unavailable
-from chatd.domain.hands import AgentLost
-from chatd.domain.workspace import AgentId
-from chatd.domain.workspace_rules import NoAgent
+from chatd.domain.workspace.agent_api import AgentUnreachable
+from chatd.domain.workspace.entities import AgentId
+from chatd.domain.workspace.rules import NoAgent
 from chatd.workspaces.dialling import DELAY_S, Dialler, Reached
 from chatd.workspaces.dials import Dials, Stop
 from chatd.workspaces.transport import Dialled
@@ -55,7 +55,7 @@ class Phone:
         self._ends[number].set_result(None)
 
     def fail(self, number: int = 0, text: str = "busy") -> None:
-        self._ends[number].set_exception(AgentLost(text))
+        self._ends[number].set_exception(AgentUnreachable(text))
 
     async def until(self, *, dials: int = 0, released: int = 0, cancelled: int = 0) -> None:
         async with asyncio.timeout(WAIT_S), self._news:
@@ -157,7 +157,7 @@ async def test_a_slow_dial_to_the_right_agent_is_kept(stage: Stage) -> None:
 
 async def test_a_slow_dial_to_the_right_agent_may_still_fail(stage: Stage) -> None:
     async with asyncio.TaskGroup() as group:
-        failing = group.create_task(refused(stage, AgentLost))
+        failing = group.create_task(refused(stage, AgentUnreachable))
         await stage.wait_too_long()
         stage.phone.fail(text="gone after all")
     assert failing.result().message == "gone after all"
@@ -257,7 +257,7 @@ async def test_after_a_fast_failure_the_right_agent_is_dialled_once_more(stage: 
 @pytest.mark.covers("binding-3")
 async def test_and_not_a_third_time(stage: Stage) -> None:
     async with asyncio.TaskGroup() as group:
-        failing = group.create_task(refused(stage, AgentLost))
+        failing = group.create_task(refused(stage, AgentUnreachable))
         await stage.phone.until(dials=1)
         stage.phone.fail(0, "first")
         await stage.phone.until(dials=2)
@@ -278,7 +278,7 @@ async def test_a_fast_failure_with_no_agent_says_that_there_is_none(stage: Stage
 async def test_a_fast_failure_that_cannot_be_looked_into_tells_both(stage: Stage) -> None:
     stage.rows.says = Unavailable("no database")
     async with asyncio.TaskGroup() as group:
-        failing = group.create_task(refused(stage, AgentLost))
+        failing = group.create_task(refused(stage, AgentUnreachable))
         await stage.phone.until(dials=1)
         stage.phone.fail(text="Nobody there.")
     error = failing.result()
@@ -306,7 +306,7 @@ async def test_a_stop_ends_a_dial_with_its_own_cause(stage: Stage) -> None:
         group.create_task(refused(stage, Cause))
         await stage.phone.until(dials=1)
         stage.stop.set(Cause("enough"))
-        stage.stop.set(AgentLost("too late to matter"))
+        stage.stop.set(AgentUnreachable("too late to matter"))
     await stage.phone.until(cancelled=1)
     assert (stage.rows.asked, stage.phone.released) == (0, [])
 

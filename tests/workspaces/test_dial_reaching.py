@@ -7,12 +7,11 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.chat import Chat, Fence
-from chatd.domain.hands import AgentConn, NoHands
+from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.ids import ToolCallId, WorkerId, WorkspaceId
 from chatd.domain.ports import ToolContext
-from chatd.domain.workspace import AgentId, AgentRow, BuildId
-from chatd.domain.workspace_context import Binding
+from chatd.domain.workspace.agent_api import AgentApi, WorkspaceBinding, WorkspaceUnavailable
+from chatd.domain.workspace.entities import AgentId, AgentRow, BuildId
 from chatd.tools.execute import MAX_TIMEOUT_S, RECONNECT_TIMEOUT_S
 from chatd.workspaces.client import AgentClient
 from chatd.workspaces.connecting import Means
@@ -56,14 +55,14 @@ class Stage:
         self.row(HERE)
 
     def row(self, workspace_id: WorkspaceId | None) -> None:
-        self.tables.row = Binding(chat_id=self.chat.id, workspace_id=workspace_id)
+        self.tables.row = WorkspaceBinding(chat_id=self.chat.id, workspace_id=workspace_id)
 
-    async def reach(self, *, epoch: int = 1, chat: Chat | None = None) -> AgentConn:
+    async def reach(self, *, epoch: int = 1, chat: Chat | None = None) -> AgentApi:
         fence = Fence(
             worker_id=WorkerId(UUID(int=4)), epoch=epoch, status="running", history_version=1
         )
         context = ToolContext(chat=chat or self.chat, call_id=ToolCallId("call"), fence=fence)
-        return await self.reaching.reach(context)
+        return await self.reaching.connect(context)
 
     async def _open(self, row: AgentRow) -> Dialled[AgentClient]:
         # Both rows mean the agent that is there.
@@ -122,7 +121,7 @@ async def test_a_workspace_that_a_person_has_chosen_is_used_when_the_row_says_so
     await stage.reach(chat=replace(stage.chat, workspace_id=THERE))
     assert (stage.opened, stage.released) == ([HERE, THERE], [HERE])
     stage.row(None)
-    with pytest.raises(NoHands):
+    with pytest.raises(WorkspaceUnavailable):
         await stage.reach(chat=replace(stage.chat, workspace_id=None))
 
 
@@ -138,7 +137,7 @@ async def test_a_call_that_waits_for_an_hour_keeps_its_connection(stage: Stage) 
     await stage.reach()
     stage.clock.advance(MAX_TIMEOUT_S + RECONNECT_TIMEOUT_S)
     other = replace(stage.chat, id=new_chat_id())
-    stage.tables.row = Binding(chat_id=other.id, workspace_id=HERE)
+    stage.tables.row = WorkspaceBinding(chat_id=other.id, workspace_id=HERE)
     await stage.reach(chat=other)
     assert stage.released == []
 

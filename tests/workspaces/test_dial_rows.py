@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from chatd.domain.chat import Fence
-from chatd.domain.hands import NoHands
-from chatd.domain.states import State
-from chatd.domain.workspace import AgentRow, Endpoint
-from chatd.store import agents, bindings, builds
-from chatd.store.held_builds import Ended
+from chatd.domain.chat.row import Fence
+from chatd.domain.chat.states import State
+from chatd.domain.workspace.agent_api import WorkspaceUnavailable
+from chatd.domain.workspace.entities import AgentRow, Endpoint
 from chatd.store.pool import Pool
+from chatd.store.workspace import agents, bindings, builds
+from chatd.store.workspace.build_leases import BuildResult
 from chatd.workspaces.agent_wire import OnBehalf
 from chatd.workspaces.binding_rows import BindingRows
 from chatd.workspaces.client import AgentClient
@@ -39,8 +39,10 @@ async def bound_chat(pool: Pool) -> None:
     fence = Fence.of(await plant_in(pool, Seed(state=State.R0, calls="local")))
     await plant_for(pool, CHAT, fence)
     there = Endpoint(kind="unix", path="/nowhere", host_id="there")
-    await finish(pool, Ended(status="succeeded", agents=(agent_spec(1, endpoints=(there,)),)))
-    await bindings.remember(pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1))
+    await finish(pool, BuildResult(status="succeeded", agents=(agent_spec(1, endpoints=(there,)),)))
+    await bindings.save_bound_agent(
+        pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
+    )
 
 
 async def test_a_workspace_that_is_deleted_during_the_dial_is_said_to_be(
@@ -56,7 +58,7 @@ async def test_a_workspace_that_is_deleted_during_the_dial_is_said_to_be(
     turn = TurnConnection(means, OnBehalf(chat_id=CHAT))
 
     async def refused() -> None:
-        with pytest.raises(NoHands, match=r"is deleted\. .* create_workspace"):
+        with pytest.raises(WorkspaceUnavailable, match=r"is deleted\. .* create_workspace"):
             await turn.get()
 
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
@@ -78,7 +80,7 @@ async def test_a_workspace_on_another_host_is_for_the_user_to_hear_of(
     here = Transport(secret=b"secret", host_id="here", clock=clock)
     means = Means(bindings=BindingRows(pool), dials=Dials(), open=here.open_agent, clock=clock)
     turn = TurnConnection(means, OnBehalf(chat_id=CHAT))
-    with pytest.raises(NoHands, match=r"on another host.*tell the user") as error:
+    with pytest.raises(WorkspaceUnavailable, match=r"on another host.*tell the user") as error:
         await turn.get()
     assert "start_workspace" not in error.value.message
     await turn.close()

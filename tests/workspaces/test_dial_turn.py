@@ -9,9 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.errors import ChatdError, Unavailable
-from chatd.domain.hands import AgentConn, AgentLost, NoHands
-from chatd.domain.workspace import AgentId, AgentRow
-from chatd.domain.workspace_context import Binding
+from chatd.domain.workspace.agent_api import (
+    AgentApi,
+    AgentUnreachable,
+    WorkspaceBinding,
+    WorkspaceUnavailable,
+)
+from chatd.domain.workspace.entities import AgentId, AgentRow
 from chatd.workspaces.agent_wire import OnBehalf
 from chatd.workspaces.bound import Seen
 from chatd.workspaces.connecting import DIAL_S, Means, TurnConnection
@@ -43,10 +47,10 @@ class Wire:
         self.asking = False
         self.on_behalf: list[OnBehalf] = []
 
-    def on_behalf_of(self, on_behalf: OnBehalf) -> AgentConn:
+    def on_behalf_of(self, on_behalf: OnBehalf) -> AgentApi:
         self.on_behalf.append(on_behalf)
         # The tests only look at which one it is; nobody asks it anything.
-        return cast("AgentConn", self)
+        return cast("AgentApi", self)
 
 
 class Exchange:
@@ -64,7 +68,7 @@ class Exchange:
         self.dialled.append(row)
         self.reached.set()
         if row.id in self.dead:
-            raise AgentLost("refused")
+            raise AgentUnreachable("refused")
         if row.id in self.deaf:
             await asyncio.Event().wait()
         if self.hold is not None:
@@ -144,7 +148,7 @@ async def test_a_binding_to_an_agent_that_is_no_more_is_repaired(stage: Stage) -
 
 @pytest.mark.covers("binding-4")
 async def test_a_bound_agent_of_another_workspace_is_not_used(stage: Stage) -> None:
-    stage.tables.row = Binding(chat_id=CHAT, workspace_id=HOME, agent_id=FAR.id)
+    stage.tables.row = WorkspaceBinding(chat_id=CHAT, workspace_id=HOME, agent_id=FAR.id)
     assert (await stage.get()).row == FIRST
 
 
@@ -167,9 +171,9 @@ async def test_a_switch_that_cannot_be_remembered_releases_the_connection(stage:
 
 @pytest.mark.covers("binding-5")
 async def test_a_chat_without_a_workspace_is_told_to_create_one_until_it_has(stage: Stage) -> None:
-    stage.tables.row = Binding(chat_id=CHAT)
-    assert "create_workspace" in await stage.refused(NoHands)
-    stage.tables.row = Binding(chat_id=CHAT, workspace_id=HOME)
+    stage.tables.row = WorkspaceBinding(chat_id=CHAT)
+    assert "create_workspace" in await stage.refused(WorkspaceUnavailable)
+    stage.tables.row = WorkspaceBinding(chat_id=CHAT, workspace_id=HOME)
     assert (await stage.get()).row == FIRST
     assert stage.tables.asked.count("binding") == 2
 
@@ -186,7 +190,7 @@ async def test_a_row_that_cannot_be_read_is_told(stage: Stage) -> None:
 @pytest.mark.covers("binding-4")
 async def test_a_stopped_workspace_fails_at_once_for_a_chat_that_is_not_bound(stage: Stage) -> None:
     stage.tables.latest.clear()
-    assert "start_workspace" in await stage.refused(NoHands)
+    assert "start_workspace" in await stage.refused(WorkspaceUnavailable)
     assert stage.exchange.dialled == []
 
 
@@ -198,7 +202,7 @@ async def test_a_stopped_workspace_costs_a_bound_chat_one_dial_and_five_seconds(
     stage.tables.latest.clear()
     stage.exchange.deaf.add(FIRST.id)
     async with asyncio.TaskGroup() as group:
-        refusal = group.create_task(stage.refused(NoHands))
+        refusal = group.create_task(stage.refused(WorkspaceUnavailable))
         assert await stage.clock.pass_over("dial_delay") == 5.0
     assert "start_workspace" in refusal.result()
     assert len(stage.exchange.dialled) == 1
@@ -208,7 +212,7 @@ async def test_a_workspace_that_was_started_again_is_found_by_the_same_turn(stag
     stage.tables.bound_to(FIRST)
     stage.tables.latest.clear()
     stage.exchange.dead.add(FIRST.id)
-    await stage.refused(NoHands)
+    await stage.refused(WorkspaceUnavailable)
     stage.tables.latest[HOME] = SECOND
     assert (await stage.get()).row == SECOND
     assert stage.tables.row.agent_id == SECOND.id
@@ -217,7 +221,7 @@ async def test_a_workspace_that_was_started_again_is_found_by_the_same_turn(stag
 @pytest.mark.covers("binding-4")
 async def test_selecting_a_workspace_releases_the_connection_to_the_other(stage: Stage) -> None:
     assert (await stage.get()).row == FIRST
-    stage.tables.row = Binding(chat_id=CHAT, workspace_id=AWAY)
+    stage.tables.row = WorkspaceBinding(chat_id=CHAT, workspace_id=AWAY)
     await stage.turn.select(AWAY)
     assert stage.exchange.released == [FIRST]
     assert (await stage.get()).row == FAR
@@ -229,7 +233,7 @@ async def test_a_workspace_selected_during_the_dial_is_the_one_that_is_used(stag
     async with asyncio.TaskGroup() as group:
         conn = group.create_task(stage.get())
         await asyncio.wait_for(stage.exchange.reached.wait(), WAIT_S)
-        stage.tables.row = Binding(chat_id=CHAT, workspace_id=AWAY)
+        stage.tables.row = WorkspaceBinding(chat_id=CHAT, workspace_id=AWAY)
         await stage.turn.select(AWAY)
         held.set_result(None)
     assert conn.result().row == FAR
@@ -238,7 +242,7 @@ async def test_a_workspace_selected_during_the_dial_is_the_one_that_is_used(stag
 
 async def test_a_workspace_that_changes_while_it_is_bound_is_read_anew(stage: Stage) -> None:
     def change() -> None:
-        stage.tables.row = Binding(chat_id=CHAT, workspace_id=AWAY)
+        stage.tables.row = WorkspaceBinding(chat_id=CHAT, workspace_id=AWAY)
         stage.tables.on_latest = None
 
     stage.tables.on_latest = change
@@ -248,10 +252,10 @@ async def test_a_workspace_that_changes_while_it_is_bound_is_read_anew(stage: St
 async def test_a_workspace_that_changes_all_the_time_is_given_up(stage: Stage) -> None:
     def change() -> None:
         other = AWAY if stage.tables.row.workspace_id == HOME else HOME
-        stage.tables.row = Binding(chat_id=CHAT, workspace_id=other)
+        stage.tables.row = WorkspaceBinding(chat_id=CHAT, workspace_id=other)
 
     stage.tables.on_latest = change
-    assert "being changed" in await stage.refused(NoHands)
+    assert "being changed" in await stage.refused(WorkspaceUnavailable)
     assert stage.exchange.dialled == []
 
 
@@ -308,7 +312,7 @@ async def lost_after_thirty_seconds(stage: Stage, kind: type[ChatdError]) -> str
 
 
 async def test_a_dial_that_takes_too_long_may_work_next_time(stage: Stage) -> None:
-    assert "next time" in await lost_after_thirty_seconds(stage, AgentLost)
+    assert "next time" in await lost_after_thirty_seconds(stage, AgentUnreachable)
     stage.exchange.deaf.clear()
     assert (await stage.get()).row == FIRST
     # The first dial never led to anything.
@@ -323,7 +327,7 @@ async def test_a_dial_that_takes_too_long_to_an_agent_long_gone_asks_for_a_resta
         last_connected_at=NOW - timedelta(seconds=100),
         disconnected_at=NOW - timedelta(seconds=90),
     )
-    assert "stop_workspace" in await lost_after_thirty_seconds(stage, NoHands)
+    assert "stop_workspace" in await lost_after_thirty_seconds(stage, WorkspaceUnavailable)
 
 
 async def test_the_budget_of_a_dial_is_not_the_turns(stage: Stage) -> None:
@@ -343,24 +347,36 @@ ALIVE = agent(1)
 @pytest.mark.parametrize(
     ("row", "kind", "word"),
     [
-        (ALIVE, AgentLost, "next time"),
-        (replace(ALIVE, disconnected_at=NOW - timedelta(seconds=89)), AgentLost, "next time"),
-        (replace(ALIVE, last_connected_at=NOW - timedelta(seconds=89)), AgentLost, "next time"),
-        (replace(ALIVE, last_connected_at=NOW - timedelta(seconds=90)), NoHands, "stop_workspace"),
+        (ALIVE, AgentUnreachable, "next time"),
+        (
+            replace(ALIVE, disconnected_at=NOW - timedelta(seconds=89)),
+            AgentUnreachable,
+            "next time",
+        ),
+        (
+            replace(ALIVE, last_connected_at=NOW - timedelta(seconds=89)),
+            AgentUnreachable,
+            "next time",
+        ),
+        (
+            replace(ALIVE, last_connected_at=NOW - timedelta(seconds=90)),
+            WorkspaceUnavailable,
+            "stop_workspace",
+        ),
         (
             replace(
                 ALIVE,
                 last_connected_at=NOW - timedelta(hours=1),
                 disconnected_at=NOW - timedelta(seconds=89),
             ),
-            AgentLost,
+            AgentUnreachable,
             "next time",
         ),
-        (replace(ALIVE, last_connected_at=None), NoHands, "never connected"),
-        (replace(ALIVE, last_connected_at=None, created_at=NOW), AgentLost, "next time"),
+        (replace(ALIVE, last_connected_at=None), WorkspaceUnavailable, "never connected"),
+        (replace(ALIVE, last_connected_at=None, created_at=NOW), AgentUnreachable, "next time"),
         (
             replace(ALIVE, last_connected_at=None, connection_timeout_s=0),
-            AgentLost,
+            AgentUnreachable,
             "next time",
         ),
     ],

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.workspace import Limits, TemplateSpec
+from chatd.domain.workspace.entities import ResourceLimits, TemplateSpec
 from chatd.workspaces.backend import BuildFailed
 from chatd.workspaces.local import landlock
 from chatd.workspaces.local.backend import LocalConfig
@@ -198,7 +198,7 @@ async def _readable_to_all(path: Path) -> bool:
 @needs_sandbox
 async def test_whoever_fills_the_disk_is_ended_and_can_clean_up(closed_rig: Rig) -> None:
     rig = closed_rig
-    running = await rig.start(TemplateSpec(limits=Limits(disk_bytes=4 * MIB)))
+    running = await rig.start(TemplateSpec(limits=ResourceLimits(disk_bytes=4 * MIB)))
     async with rig.dialled(running) as conn:
         await conn.start_process("head -c 8M /dev/zero > big; sleep 1000", key="fill")
     before = await rig.dial(running)

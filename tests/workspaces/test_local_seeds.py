@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from chatd.domain.workspace import (
+from chatd.domain.workspace.entities import (
     DirectorySeed,
     EmptySeed,
     GitSeed,
-    Limits,
     Mount,
+    ResourceLimits,
     Seed,
     TemplateSpec,
 )
@@ -84,7 +84,7 @@ async def test_a_directory_is_copied_with_links_as_links(rig: Rig, project: Path
 @needs_sandbox
 async def test_a_directory_that_is_too_large_is_not_copied(rig: Rig, project: Path) -> None:
     (project / "big").write_bytes(b"x" * 100_000)
-    limits = Limits(disk_bytes=50_000)
+    limits = ResourceLimits(disk_bytes=50_000)
     with pytest.raises(BuildFailed, match="larger than the 50000 bytes"):
         await rig.start(TemplateSpec(seed=DirectorySeed(path=str(project)), limits=limits))
 

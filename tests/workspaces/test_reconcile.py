@@ -3,11 +3,11 @@ is concluded from one look."""
 
 import pytest
 
-from chatd.domain.hands import AgentLost
-from chatd.domain.workspace import AgentId, AgentRow, Build, Observed, Pulse
-from chatd.domain.workspace_rules import agent_status
-from chatd.store import agents, builds, held_builds, workspaces
+from chatd.domain.workspace.agent_api import AgentUnreachable
+from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow, BackendState, Build
+from chatd.domain.workspace.rules import agent_status
 from chatd.store.pool import Pool
+from chatd.store.workspace import agents, build_leases, builds, workspaces
 from chatd.workspaces.backend import BuildFailed
 from chatd.workspaces.heartbeat import Heartbeat
 from chatd.workspaces.reconcile import Reconcile
@@ -39,7 +39,7 @@ async def running(pool: Pool, backend: FakeBackend) -> None:
 
 
 async def all_builds(pool: Pool) -> list[Build]:
-    return await builds.of_workspace(pool, workspace_id(1))
+    return await builds.list_builds(pool, workspace_id(1))
 
 
 async def test_what_runs_and_should_is_left_alone(pool: Pool, clock: FakeClock) -> None:
@@ -58,7 +58,7 @@ async def test_a_workspace_whose_sandbox_is_gone_is_shown_as_stopped(
 ) -> None:
     backend = FakeBackend()
     await running(pool, backend)
-    backend.observed[workspace_id(1)] = Observed(state="gone" if state == "gone" else "stopped")
+    backend.observed[workspace_id(1)] = BackendState(state="gone" if state == "gone" else "stopped")
     look = reconcile(pool, clock, backend)
     await look.look()
     assert len(await all_builds(pool)) == 1
@@ -89,13 +89,13 @@ async def test_nothing_is_concluded_from_what_the_backend_cannot_tell(
     pool: Pool, clock: FakeClock
 ) -> None:
     class Blind(FakeBackend):
-        async def inspect(self, workspace: object) -> Observed:
+        async def inspect(self, workspace: object) -> BackendState:
             raise BuildFailed("no idea")
 
     for backend in (FakeBackend(), Blind()):
         await pool.execute("DELETE FROM workspaces")
         await running(pool, backend)
-        backend.observed[workspace_id(1)] = Observed(state="unknown")
+        backend.observed[workspace_id(1)] = BackendState(state="unknown")
         look = reconcile(pool, clock, backend)
         for _ in range(3):
             await look.look()
@@ -107,7 +107,7 @@ async def test_a_sandbox_between_two_processes_is_not_gone(pool: Pool, clock: Fa
     await running(pool, backend)
     look = reconcile(pool, clock, backend)
     for state in ("stopped", "running", "stopped", "running"):
-        backend.observed[workspace_id(1)] = Observed(state=state)
+        backend.observed[workspace_id(1)] = BackendState(state=state)
         await look.look()
     assert len(await all_builds(pool)) == 1
 
@@ -144,12 +144,12 @@ async def test_other_hosts_are_not_looked_at(pool: Pool, clock: FakeClock) -> No
 
 class Pinger:
     def __init__(self) -> None:
-        self.pulses: dict[AgentId, Pulse] = {}
+        self.pulses: dict[AgentId, AgentHealth] = {}
         self.emitted = Emitted()
 
-    async def __call__(self, agent: AgentRow) -> Pulse:
+    async def __call__(self, agent: AgentRow) -> AgentHealth:
         if agent.id not in self.pulses:
-            raise AgentLost("nobody there")
+            raise AgentUnreachable("nobody there")
         return self.pulses[agent.id]
 
     def beat(self, pool: Pool, clock: FakeClock) -> Heartbeat:
@@ -174,9 +174,9 @@ async def test_an_agent_that_answers_is_connected_and_one_that_stops_is_not(
     beat = pinger.beat(pool, clock)
     await beat.look()
     assert (await the_agent(pool))[1] == "connecting"
-    pinger.pulses[agent_id(1)] = Pulse(boot_id="b1", lifecycle="starting")
+    pinger.pulses[agent_id(1)] = AgentHealth(boot_id="b1", lifecycle="starting")
     await beat.look()
-    pinger.pulses[agent_id(1)] = Pulse(boot_id="b1", directory="/home/me")
+    pinger.pulses[agent_id(1)] = AgentHealth(boot_id="b1", directory="/home/me")
     await beat.look()
     await beat.look()
     agent, status = await the_agent(pool)
@@ -197,7 +197,7 @@ async def test_an_agent_that_answers_is_connected_and_one_that_stops_is_not(
     assert status == "disconnected"
     assert pinger.told("agent_disconnected") == 1
     assert agent.disconnected_at is not None
-    pinger.pulses[agent_id(1)] = Pulse(boot_id="b2")
+    pinger.pulses[agent_id(1)] = AgentHealth(boot_id="b2")
     await beat.look()
     agent, status = await the_agent(pool)
     assert (status, agent.disconnected_at) == ("connected", None)
@@ -208,12 +208,14 @@ async def test_an_agent_that_talks_nonsense_silences_nobody_else(
     pool: Pool, clock: FakeClock
 ) -> None:
     await plant(pool)
-    await finish(pool, held_builds.Ended(status="succeeded", agents=(agent_spec(1), agent_spec(2))))
+    await finish(
+        pool, build_leases.BuildResult(status="succeeded", agents=(agent_spec(1), agent_spec(2)))
+    )
 
-    async def ping(agent: AgentRow) -> Pulse:
+    async def ping(agent: AgentRow) -> AgentHealth:
         if agent.id == agent_id(2):
             raise ValueError("nonsense")
-        return Pulse(boot_id="b")
+        return AgentHealth(boot_id="b")
 
     await Heartbeat(pool, ping, env_with(clock), (HOST,)).look()
     assert (await the_agent(pool))[1] == "connected"
@@ -227,8 +229,8 @@ async def test_the_agents_of_a_stopped_workspace_are_not_asked(
     await builds.insert(pool, new_build(2))
     await finish(pool)
     pinger = Pinger()
-    pinger.pulses[agent_id(1)] = Pulse(boot_id="late")
+    pinger.pulses[agent_id(1)] = AgentHealth(boot_id="late")
     await pinger.beat(pool, clock).look()
     assert (await the_agent(pool))[0].lifecycle == "off"
-    await agents.heard(pool, pinger.pulses)
+    await agents.record_healthy(pool, pinger.pulses)
     assert (await the_agent(pool))[0].boot_id == ""

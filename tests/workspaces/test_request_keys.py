@@ -3,10 +3,11 @@
 from datetime import timedelta
 
 from chatd.engine.maintenance import maintenance_tasks
-from chatd.store import builds, made_by, workspaces
+from chatd.store.chat import idempotency
+from chatd.store.chat.idempotency import REQUEST_RETENTION
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
-from chatd.store.requests import KEPT
+from chatd.store.workspace import builds, workspaces
 from tests.support.workspaces import (
     build_id,
     finish,
@@ -35,7 +36,7 @@ async def test_a_key_stands_for_what_it_made_for_a_day_and_then_for_something_ne
     await finish(pool)
     assert await builds.insert(pool, new_build(11, made_by="b")) is not None
     await finish(pool)
-    await age(pool, KEPT - timedelta(minutes=30))
+    await age(pool, REQUEST_RETENTION - timedelta(minutes=30))
     await keep_house(pool)
     again = await workspaces.create(pool, new_workspace(2, made_by="w"))
     assert (again.workspace.id, again.again) == (workspace_id(1), True)
@@ -56,5 +57,5 @@ async def test_old_keys_are_forgotten_in_batches(pool: Pool) -> None:
     await plant_template(pool)
     for number in range(1, 6):
         await workspaces.create(pool, new_workspace(number, made_by=f"{number}"))
-    await age(pool, KEPT)
-    assert [await made_by.forget_old(pool, most=3) for _ in range(3)] == [3, 2, 0]
+    await age(pool, REQUEST_RETENTION)
+    assert [await idempotency.clear_old_request_keys(pool, most=3) for _ in range(3)] == [3, 2, 0]

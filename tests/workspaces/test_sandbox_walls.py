@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from chatd.domain.hands import AgentLost
-from chatd.domain.workspace import DemoSeed, Limits, TemplateSpec
+from chatd.domain.workspace.agent_api import AgentUnreachable
+from chatd.domain.workspace.entities import DemoSeed, ResourceLimits, TemplateSpec
 from chatd.workspaces.local.backend import LocalConfig
 from tests.support.local_rig import (
     AS_ROOT,
@@ -27,7 +27,7 @@ MIB = 1024 * 1024
 SPEC = TemplateSpec(
     seed=DemoSeed(),
     env={"PROJECT": "basket"},
-    limits=Limits(memory_bytes=256 * MIB, processes=48, file_bytes=8 * MIB, open_files=256),
+    limits=ResourceLimits(memory_bytes=256 * MIB, processes=48, file_bytes=8 * MIB, open_files=256),
 )
 
 
@@ -198,7 +198,7 @@ async def test_killing_everything_inside_brings_a_new_agent(pair: Pair) -> None:
     before = await pair.rig.dial(pair.other)
     marked = pair.rig.home(pair.other) / "kept"
     marked.write_text("")
-    with contextlib.suppress(AgentLost):
+    with contextlib.suppress(AgentUnreachable):
         await before.conn.start_process("kill -9 -1", key="all")
 
     await pair.rig.reborn(pair.other, before.hello.boot_id)

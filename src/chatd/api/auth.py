@@ -17,11 +17,11 @@ from uuid import UUID
 from msgspec import Struct
 
 from chatd.api.errors import Unauthorized
-from chatd.domain.chat import Chat
+from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError, NotFound
 from chatd.domain.ids import UserId
-from chatd.domain.workspace_rules import Standing
-from chatd.kept import MOST, kept_line
+from chatd.domain.workspace.rules import WorkspaceSnapshot
+from chatd.secret_files import MAX_SECRET_BYTES, load_or_create
 
 ADMIN: Final = UserId(UUID("c4a7d000-0000-4000-8000-000000000001"))
 FILE: Final = "admin-token"
@@ -68,7 +68,7 @@ def own(caller: Caller, chat: Chat | None) -> Chat:
     return chat
 
 
-def own_workspace(caller: Caller, seen: Standing | None) -> Standing:
+def own_workspace(caller: Caller, seen: WorkspaceSnapshot | None) -> WorkspaceSnapshot:
     """The same for a workspace."""
     if seen is None or seen.workspace is None or seen.workspace.owner_id != caller.user_id:
         raise NotFound("There is no such workspace.")
@@ -82,7 +82,7 @@ def admin_token(given: str | None, data_dir: Path) -> str:
         return _checked(given, "CHATD_ADMIN_TOKEN", "Unset it, and one is made.")
     path = data_dir / FILE
     try:
-        text = kept_line(path, lambda: secrets.token_urlsafe(32))
+        text = load_or_create(path, lambda: secrets.token_urlsafe(32))
     except OSError as error:
         raise ChatdError(f"cannot keep the token in {path}: {error.strerror}") from error
     return _checked(text, str(path), "Remove the file, and one is made.")
@@ -90,10 +90,11 @@ def admin_token(given: str | None, data_dir: Path) -> str:
 
 def _checked(token: str, what: str, remedy: str) -> str:
     """One that no header could carry would lock everybody out, a short one let everybody in."""
-    fits = _SHORTEST <= len(token) < MOST and _TOKEN_LETTERS.issuperset(token)
+    fits = _SHORTEST <= len(token) < MAX_SECRET_BYTES and _TOKEN_LETTERS.issuperset(token)
     if not fits:
         letters = "letters, digits and punctuation, without spaces"
         raise ChatdError(
-            f"{what} must have {_SHORTEST} to {MOST - 1} characters: {letters}. {remedy}"
+            f"{what} must have {_SHORTEST} to {MAX_SECRET_BYTES - 1} characters: {letters}."
+            f" {remedy}"
         )
     return token

@@ -5,19 +5,20 @@ from uuid import UUID
 
 import msgspec
 
+from chatd.aio.backoff import retry_unavailable
 from chatd.api.auth import own
 from chatd.api.call import Call, Reply, Route, reply
 from chatd.api.doors import Doors
-from chatd.api.persist import persist
 from chatd.api.workspace_shapes import context_reply
 from chatd.api.workspace_wire import ByWorkspaceQuery, ChatReply
-from chatd.domain.chat import Chat
+from chatd.domain.chat.public_chat import public_chat
+from chatd.domain.chat.row import Chat
 from chatd.domain.errors import Conflict, InvalidInput
 from chatd.domain.ids import ChatId, WorkspaceId
-from chatd.domain.public_chat import public_chat
-from chatd.domain.workspace import AgentRow
-from chatd.domain.workspace_rules import AgentUnclear, NoAgent, choose_agent
-from chatd.store import bindings, chats, context_rows, front, workspaces
+from chatd.domain.workspace.entities import AgentRow
+from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent, choose_agent
+from chatd.store.chat import chats, updates
+from chatd.store.workspace import bindings, workspaces
 
 MOST: Final = 25
 
@@ -59,21 +60,25 @@ class BindingRoutes:
     async def by_workspace(self, call: Call) -> Reply:
         doors, query = self._doors, call.query(ByWorkspaceQuery)
         which = _ids(query.workspace_ids)
-        found = await persist(
-            doors.env.clock, lambda: front.latest_in(doors.pool, call.caller.user_id, which)
+        found = await retry_unavailable(
+            doors.env.clock, lambda: updates.latest_in(doors.pool, call.caller.user_id, which)
         )
         return reply(found)
 
     async def get(self, call: Call) -> Reply:
         doors = self._doors
-        found = await persist(doors.env.clock, lambda: chats.get(doors.pool, call.chat_id))
+        found = await retry_unavailable(
+            doors.env.clock, lambda: chats.get(doors.pool, call.chat_id)
+        )
         return await self._told(own(call.caller, found))
 
     async def pin(self, call: Call) -> Reply:
         doors = self._doors
-        found = await persist(doors.env.clock, lambda: chats.get(doors.pool, call.chat_id))
+        found = await retry_unavailable(
+            doors.env.clock, lambda: chats.get(doors.pool, call.chat_id)
+        )
         chat = own(call.caller, found)
-        await persist(doors.env.clock, lambda: self._pin(chat))
+        await retry_unavailable(doors.env.clock, lambda: self._pin(chat))
         if doors.rooms is not None:
             await doors.rooms.bound(chat.id, chat.workspace_id)
         doors.announce(chat, "workspace")
@@ -84,35 +89,35 @@ class BindingRoutes:
         if chat.workspace_id is None:
             raise Conflict("The chat has no workspace.", code="no_workspace")
         agent = await self._agent(chat.workspace_id)
-        remembered = await bindings.remember(
+        remembered = await bindings.save_bound_agent(
             conn, chat.id, chat.workspace_id, build_id=agent.build_id, agent_id=agent.id
         )
         if not remembered:
             raise Conflict("The chat's workspace is being changed.", code="workspace_changed")
-        if not await context_rows.pin(conn, chat.id, agent.id, anew=True):
+        if not await bindings.pin_context(conn, chat.id, agent.id, anew=True):
             text = "The workspace has not said yet which instructions it has; try again soon."
             raise Conflict(text, code="no_context")
 
     async def _agent(self, workspace_id: WorkspaceId) -> AgentRow:
-        standing = await workspaces.standing(self._doors.pool, workspace_id)
+        standing = await workspaces.load_snapshot(self._doors.pool, workspace_id)
         try:
             return choose_agent(() if standing is None else standing.agents)
         except NoAgent:
             raise Conflict("The chat's workspace does not run.", code="no_agent") from None
-        except AgentUnclear as error:
+        except AmbiguousAgent as error:
             raise Conflict(error.message, code=error.code) from None
 
     async def _told(self, chat: Chat) -> Reply:
         """A chat without a workspace costs no further question."""
         told = ChatReply(**msgspec.structs.asdict(public_chat(chat)))
         if chat.workspace_id is not None:
-            told = await persist(self._doors.env.clock, lambda: self._with_context(told))
+            told = await retry_unavailable(self._doors.env.clock, lambda: self._with_context(told))
         return reply(told)
 
     async def _with_context(self, told: ChatReply) -> ChatReply:
         conn = self._doors.pool
         binding = await bindings.get(conn, told.id)
-        pinned = await context_rows.pinned(conn, told.id)
+        pinned = await bindings.get_pinned_context(conn, told.id)
         return msgspec.structs.replace(
             told,
             build_id=None if binding is None else binding.build_id,

@@ -10,27 +10,27 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chatd.aio.backoff import retry_unavailable
 from chatd.api import checks
 from chatd.api.auth import own_workspace
 from chatd.api.call import Call
 from chatd.api.doors import Doors, Rooms
 from chatd.api.errors import Invalid, Validation
-from chatd.api.persist import persist
 from chatd.api.workspace_wire import NewBuildBody
 from chatd.domain.errors import Conflict, InvalidInput, RequestReused
-from chatd.domain.workspace import Build, BuildId, Problem, VersionId
-from chatd.domain.workspace_parameters import resolve_parameters
-from chatd.domain.workspace_rules import (
+from chatd.domain.workspace.entities import Build, BuildId, FieldProblem, VersionId
+from chatd.domain.workspace.rules import (
     AwaitBuild,
-    MakeBuild,
+    InsertBuild,
     NoWorkspace,
-    Standing,
+    WorkspaceSnapshot,
     next_for_start,
     next_for_stop,
     start_version,
 )
-from chatd.store import builds, templates, workspaces
-from chatd.store.builds import NewBuild
+from chatd.domain.workspace.templates import resolve_parameters
+from chatd.store.workspace import builds, templates, workspaces
+from chatd.store.workspace.builds import NewBuild
 
 TRIES: Final = 5
 
@@ -49,7 +49,7 @@ def rooms_of(doors: Doors) -> Rooms:
     return doors.rooms
 
 
-def unfit(problems: Sequence[Problem]) -> Invalid:
+def unfit(problems: Sequence[FieldProblem]) -> Invalid:
     return Invalid(
         "The parameters do not fit.",
         [Validation(field=f"parameters.{each.field}", detail=each.detail) for each in problems],
@@ -66,7 +66,7 @@ async def ask_for_build(
     build_id = BuildId(doors.env.new_id())
     key = call.made_by("build") or f"api:{build_id}"
     asking = _Asking(doors, call, wanted, key=key, build_id=build_id, joins=joins)
-    asked = await persist(doors.env.clock, asking.run)
+    asked = await retry_unavailable(doors.env.clock, asking.run)
     rooms.wake()
     return asked.build, asked.again and asked.build.id != build_id
 
@@ -91,10 +91,10 @@ class _Asking:
 
     async def run(self) -> Asked:
         for _ in range(TRIES):
-            seen = await workspaces.standing(self._conn, self._call.workspace_id)
+            seen = await workspaces.load_snapshot(self._conn, self._call.workspace_id)
             own_workspace(self._call.caller, seen)
             assert seen is not None
-            if (earlier := await builds.made_by(self._conn, self._key)) is not None:
+            if (earlier := await builds.find_by_request_key(self._conn, self._key)) is not None:
                 return Asked(build=self._same(earlier), again=True)
             after = self._after(seen)
             if isinstance(after, Build):
@@ -116,7 +116,7 @@ class _Asking:
             raise RequestReused("This idempotency key was used for another build.")
         return build
 
-    def _after(self, seen: Standing) -> int | Build:
+    def _after(self, seen: WorkspaceSnapshot) -> int | Build:
         """The number of the build that this one follows, or one that will do."""
         last = seen.build
         wanted = self._wanted.transition
@@ -125,7 +125,7 @@ class _Asking:
         # A workspace is deleted in whatever state it is, as one is stopped that may still run.
         step = next_for_start(seen) if wanted == "start" else next_for_stop(seen)
         match step:
-            case MakeBuild(after=after):
+            case InsertBuild(after=after):
                 return after
             case AwaitBuild():
                 raise Conflict("A build of this workspace is under way.", code="build_active")
@@ -137,7 +137,7 @@ class _Asking:
                 state = "runs already" if wanted == "start" else "is stopped already"
                 raise Conflict(f"The workspace {state}.", code="nothing_to_do")
 
-    async def _new(self, seen: Standing, after: int) -> NewBuild:
+    async def _new(self, seen: WorkspaceSnapshot, after: int) -> NewBuild:
         assert seen.workspace is not None
         last = seen.build
         assert last is not None  # a workspace is made together with its first build
@@ -158,13 +158,15 @@ class _Asking:
             raise InvalidInput("parameters", "only a start takes them")
         return new
 
-    async def _start(self, seen: Standing, last: Build) -> tuple[VersionId, Mapping[str, str]]:
+    async def _start(
+        self, seen: WorkspaceSnapshot, last: Build
+    ) -> tuple[VersionId, Mapping[str, str]]:
         assert seen.workspace is not None
         template = await templates.get(self._conn, seen.workspace.template_id)
         version = None
         if template is not None:
             version_id, _ = start_version(template, last)
-            version = await templates.version(self._conn, version_id)
+            version = await templates.get_version(self._conn, version_id)
         if version is None:
             raise Conflict("The workspace's template is gone.", code="template_gone")
         given = checks.parameters(self._wanted.parameters)

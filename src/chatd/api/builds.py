@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from typing import Final
 
+from chatd.aio.backoff import retry_unavailable
 from chatd.api.auth import Caller, own_workspace
 from chatd.api.building import ask_for_build, rooms_of
 from chatd.api.call import Call, Reply, Route, Takes, reply
 from chatd.api.doors import Doors
-from chatd.api.persist import persist
 from chatd.api.sent import REPLAYED
 from chatd.api.workspace_shapes import build_reply, log_line
 from chatd.api.workspace_wire import BuildReply, BuildsQuery, LogPage, LogsQuery, NewBuildBody
 from chatd.domain.errors import Conflict, NotFound
-from chatd.domain.workspace import Build, BuildId, BuildLog
-from chatd.store import build_logs, builds, workspaces
+from chatd.domain.workspace.entities import Build, BuildId, BuildLog
+from chatd.store.workspace import build_leases, builds, workspaces
 
 _BUILD: Final = Takes(NewBuildBody)
 
@@ -82,13 +82,13 @@ class BuildRoutes:
 
     async def list(self, call: Call) -> Reply:
         query = call.query(BuildsQuery)
-        found = await persist(self._doors.env.clock, lambda: self._page(call, query))
+        found = await retry_unavailable(self._doors.env.clock, lambda: self._page(call, query))
         return reply([build_reply(one) for one in found])
 
     async def _page(self, call: Call, query: BuildsQuery) -> Sequence[Build]:
         conn, workspace_id = self._doors.pool, call.workspace_id
-        own_workspace(call.caller, await workspaces.standing(conn, workspace_id))
-        return await builds.of_workspace(conn, workspace_id, most=query.limit, before=query.before)
+        own_workspace(call.caller, await workspaces.load_snapshot(conn, workspace_id))
+        return await builds.list_builds(conn, workspace_id, most=query.limit, before=query.before)
 
     async def get(self, call: Call) -> Reply:
         return reply(build_reply(await own_build(self._doors, call.caller, call.build_id)))
@@ -98,7 +98,9 @@ class BuildRoutes:
         doors, build_id = self._doors, call.build_id
         rooms = rooms_of(doors)
         await own_build(doors, call.caller, build_id)
-        build = await persist(doors.env.clock, lambda: builds.cancel(doors.pool, build_id))
+        build = await retry_unavailable(
+            doors.env.clock, lambda: builds.cancel(doors.pool, build_id)
+        )
         if build is None:
             build = await own_build(doors, call.caller, build_id)
             if build.status not in ("canceling", "canceled"):
@@ -132,13 +134,13 @@ async def own_build(doors: Doors, caller: Caller, build_id: BuildId) -> Build:
         workspace = await workspaces.get(doors.pool, build.workspace_id)
         return build if workspace is not None and workspace.owner_id == caller.user_id else None
 
-    build = await persist(doors.env.clock, read)
+    build = await retry_unavailable(doors.env.clock, read)
     if build is None:
         raise NotFound("There is no such build.")
     return build
 
 
 async def log_lines(doors: Doors, build_id: BuildId, after: int, most: int) -> Sequence[BuildLog]:
-    return await persist(
-        doors.env.clock, lambda: build_logs.logs(doors.pool, build_id, after=after, most=most)
+    return await retry_unavailable(
+        doors.env.clock, lambda: build_leases.list_log(doors.pool, build_id, after=after, most=most)
     )

@@ -16,9 +16,9 @@ from msgspec import Struct
 from chatd.api import checks
 from chatd.api.auth import Caller
 from chatd.api.reading import Receive, read_body, read_json, read_number, read_query, read_uuid
-from chatd.domain.change import Request
+from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, RequestId, WorkspaceId
-from chatd.domain.workspace import BuildId, TemplateId
+from chatd.domain.workspace.entities import BuildId, TemplateId
 
 Scope = MutableMapping[str, Any]
 Message = Mapping[str, Any]
@@ -125,14 +125,16 @@ class Call:
         announced = self.header("content-length")
         return takes.read(await read_body(self.receive, announced, takes.most))
 
-    def request(self, op: Literal["create", "send"], scope: UUID, body: Struct) -> Request | None:
+    def request(
+        self, op: Literal["create", "send"], scope: UUID, body: Struct
+    ) -> IdempotencyKey | None:
         """The idempotency key, if there is one. The caller is in it: nobody can ask after what
         another has sent by guessing a key."""
         key = self.header(KEY_HEADER)
         if key is None:
             return None
         name = f"{self.caller.user_id}:{checks.idempotency_key(key)}"
-        return Request(
+        return IdempotencyKey(
             scope=scope,
             id=RequestId(uuid5(_KEYS, name)),
             op=op,

@@ -4,25 +4,24 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
+from chatd.aio.backoff import retry_unavailable
 from chatd.api import checks
 from chatd.api.call import NOTHING, Call, Reply, Route, Takes, reply
 from chatd.api.doors import Doors
 from chatd.api.listing import listed
 from chatd.api.models import chosen_or_default
 from chatd.api.moves import Move, make
-from chatd.api.persist import persist
 from chatd.api.sent import REPLAYED
 from chatd.api.spending import may_create
 from chatd.api.wire import CreateBody, ListedChat, ListQuery, PatchBody
-from chatd.domain.amend import Amendment
-from chatd.domain.commands import CreateChat, RequestCompaction
+from chatd.domain.chat.commands import ChatUpdate, CreateChat, RequestCompaction
+from chatd.domain.chat.messages import Draft, UserInput
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.public_chat import PublicChat, public_chat
+from chatd.domain.chat.user_transitions import create, interrupt, request_compaction
 from chatd.domain.ids import ChatId
-from chatd.domain.messages import Draft, Prompt
-from chatd.domain.parts import Text
-from chatd.domain.public_chat import PublicChat, public_chat
-from chatd.domain.titles import fallback_title, title_input
-from chatd.domain.user_moves import create, interrupt, request_compaction
-from chatd.store import front
+from chatd.domain.prompt.titles import fallback_title, title_input
+from chatd.store.chat import updates
 
 _CREATE: Final = Takes(CreateBody)
 _PATCH: Final = Takes(PatchBody)
@@ -96,7 +95,7 @@ class ChatRoutes:
             await may_create(doors, create(command, None).after, request)
         with doors.offer(root=True) as free:
             change = create(command, free)
-            applied = await persist(
+            applied = await retry_unavailable(
                 doors.env.clock, lambda: doors.transactor.create(change, change_id, request)
             )
         chat = applied.chat
@@ -109,21 +108,21 @@ class ChatRoutes:
         workspace_id = checks.workspace_id(body.workspace_id)
         if workspace_id is not None:
             pool, owner = self._doors.pool, call.caller.user_id
-            await persist(
+            await retry_unavailable(
                 self._doors.env.clock,
-                lambda: front.usable_workspace(pool, workspace_id, owner),
+                lambda: updates.usable_workspace(pool, workspace_id, owner),
             )
         checks.no_mcp_servers(body.mcp_server_ids)
         content = checks.content(body.content)
         model = await chosen_or_default(self._doors.models, body)
         system = checks.system_prompt(body.system_prompt)
-        before = Draft(role="system", content=(Text(text=system or ""),), visibility="model")
+        before = Draft(role="system", content=(TextPart(text=system or ""),), visibility="model")
         return CreateChat(
             id=ChatId(self._doors.env.new_id()),
             owner_id=call.caller.user_id,
             title=fallback_title(title_input(content, {})),
             before=() if system is None else (before,),
-            prompt=Prompt(
+            prompt=UserInput(
                 content=content,
                 created_by=call.caller.user_id,
                 model_config_id=model,
@@ -139,7 +138,7 @@ class ChatRoutes:
 
     async def list(self, call: Call) -> Reply:
         query = call.query(ListQuery)
-        found = await persist(
+        found = await retry_unavailable(
             self._doors.env.clock, lambda: listed(self._doors.pool, call.caller, query)
         )
         return reply(found)
@@ -148,9 +147,11 @@ class ChatRoutes:
         doors, body = self._doors, await call.body(_PATCH)
         wanted = _amendment(body)
         change_id = doors.env.new_change_id()
-        amended = await persist(
+        amended = await retry_unavailable(
             doors.env.clock,
-            lambda: front.amend(doors.pool, call.chat_id, call.caller.user_id, wanted, change_id),
+            lambda: updates.update_chat(
+                doors.pool, call.chat_id, call.caller.user_id, wanted, change_id
+            ),
         )
         for applied in amended.moved:
             doors.tell(applied)
@@ -177,8 +178,8 @@ class ChatRoutes:
 
     async def compact(self, call: Call) -> Reply:
         doors = self._doors
-        compactable = await persist(
-            doors.env.clock, lambda: front.compactable(doors.pool, call.chat_id)
+        compactable = await retry_unavailable(
+            doors.env.clock, lambda: updates.compactable(doors.pool, call.chat_id)
         )
         command = RequestCompaction(compactable=compactable)
         made = await make(
@@ -192,8 +193,8 @@ class ChatRoutes:
         return reply(public_chat(made.chat), 202)
 
 
-def _amendment(body: PatchBody) -> Amendment:
-    return Amendment(
+def _amendment(body: PatchBody) -> ChatUpdate:
+    return ChatUpdate(
         title=checks.title(body.title) if isinstance(body.title, str) else None,
         labels=checks.labels(body.labels) if isinstance(body.labels, dict) else None,
         pin_order=body.pin_order if isinstance(body.pin_order, int) else None,

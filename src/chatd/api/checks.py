@@ -19,11 +19,11 @@ from chatd.api.wire import (
     InputText,
     ToolResultIn,
 )
-from chatd.domain.commands import ClientResult
+from chatd.domain.chat.commands import ClientResult
+from chatd.domain.chat.parts import FileReferencePart, Json, Part, TextPart, validate_json
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ToolCallId, WorkspaceId
-from chatd.domain.model import ToolSpec
-from chatd.domain.parts import FileReference, Json, Part, Text, checked_json
+from chatd.domain.model.protocol import ToolSpec
 
 MAX_TITLE: Final = 200
 MAX_LABELS: Final = 50
@@ -41,13 +41,13 @@ def content(parts: Sequence[InputPart]) -> tuple[Part, ...]:
 def _part(part: InputPart, where: str) -> Part:
     match part:
         case InputText(text=text):
-            return Text(text=text.strip())
+            return TextPart(text=text.strip())
         case InputFile():
             raise InvalidInput(f"{where}.file_id", "there is no such file")
         case InputFileReference():
             if part.end_line < part.start_line:
                 raise InvalidInput(f"{where}.end_line", "it is before the start")
-            return FileReference(
+            return FileReferencePart(
                 file_name=part.file_name,
                 start_line=part.start_line,
                 end_line=part.end_line,
@@ -142,7 +142,7 @@ def tool_results(results: Sequence[ToolResultIn]) -> tuple[ClientResult, ...]:
 
 def _json(raw: Raw, where: str) -> Raw:
     try:
-        return checked_json(bytes(raw).decode())
+        return validate_json(bytes(raw).decode())
     except UnicodeDecodeError:
         raise InvalidInput(where, "is not UTF-8 text") from None
     except ValueError as error:

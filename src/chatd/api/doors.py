@@ -8,16 +8,16 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
 from chatd.api.auth import Tokens
-from chatd.domain.chat import Chat
-from chatd.domain.git_changes import GitChanges
+from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, ModelConfigId, WorkerId, WorkspaceId
 from chatd.domain.ports import Budget, Env
-from chatd.domain.workspace import Problem, Template, TemplateSpec
-from chatd.store.models import KnownModel, KnownProvider
+from chatd.domain.workspace.agent_api import GitChanges
+from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
+from chatd.store.chat.transactor import OnApplied, Transactor
+from chatd.store.model_configs import StoredModel, StoredProvider
 from chatd.store.pool import Pool
-from chatd.store.transact import Tell, Transactor
-from chatd.stream.feeds import Feeds
-from chatd.stream.watch import Watches
+from chatd.stream.chat_list import ChatListFeeds
+from chatd.stream.feed_registry import FeedRegistry
 
 
 class Offer(Protocol):
@@ -29,11 +29,11 @@ class Offer(Protocol):
 class ModelDirectory(Protocol):
     """The models and providers there are, and those there have been: see `enabled`."""
 
-    async def by_name(self, name: str) -> KnownModel | None: ...
-    async def get(self, model_id: ModelConfigId) -> KnownModel | None: ...
-    async def default(self) -> KnownModel | None: ...
-    async def all(self) -> Sequence[KnownModel]: ...
-    async def providers(self) -> Sequence[KnownProvider]: ...
+    async def by_name(self, name: str) -> StoredModel | None: ...
+    async def get(self, model_id: ModelConfigId) -> StoredModel | None: ...
+    async def default(self) -> StoredModel | None: ...
+    async def all(self) -> Sequence[StoredModel]: ...
+    async def providers(self) -> Sequence[StoredProvider]: ...
 
 
 class Announce(Protocol):
@@ -63,7 +63,7 @@ class Rooms(Protocol):
 
     async def problems(
         self, template: Template, spec: TemplateSpec, values: Mapping[str, str]
-    ) -> Sequence[Problem]:
+    ) -> Sequence[FieldProblem]:
         """What would make a start with these fail for sure, as far as this process can tell."""
         ...
 
@@ -97,11 +97,11 @@ class Doors(Struct, frozen=True, kw_only=True):
 
     pool: Pool
     transactor: Transactor
-    tell: Tell
+    tell: OnApplied
     announce: Announce
     offer: Offer
-    feeds: Feeds
-    watches: Watches
+    feeds: FeedRegistry
+    watches: ChatListFeeds
     models: ModelDirectory
     tokens: Tokens
     env: Env

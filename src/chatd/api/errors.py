@@ -19,7 +19,7 @@ from chatd.domain.errors import (
     RequestError,
     Unavailable,
 )
-from chatd.domain.hands import AgentLost, AgentRefused
+from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
 
 
 class Validation(Struct, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ _STATUS: Final[tuple[tuple[type[ChatdError], int], ...]] = (
     (TooLarge, 413),
     (QueueFull, 429),
     (TooManyStreams, 429),
-    (AgentLost, 409),
+    (AgentUnreachable, 409),
     (AgentRefused, 409),
     (RequestError, 400),
     (Unavailable, 503),

@@ -9,17 +9,17 @@ from typing import Final
 
 import msgspec
 
+from chatd.aio.backoff import retry_unavailable
 from chatd.api.auth import own
 from chatd.api.call import Call, Send, StreamRoute, response_body, response_start
 from chatd.api.doors import Doors
-from chatd.api.persist import persist
 from chatd.api.reading import Receive
 from chatd.api.streams import End, Stream, Streams
 from chatd.api.wire import MAX_INT64, AfterQuery
+from chatd.domain.chat.events import Event
+from chatd.domain.chat.public_chat import ChatListEvent, ChatListReady
 from chatd.domain.errors import InvalidInput
-from chatd.domain.events import Event
-from chatd.domain.public_chat import WatchEvent, WatchReady
-from chatd.stream.frames import PING, Frame, sse
+from chatd.stream.frames import PING, Frame, encode_sse
 
 HEADERS: Final = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -53,7 +53,7 @@ class Events:
                 name="events",
                 summary="Follow all my chats",
                 serve=self.of_user,
-                events=WatchReady | WatchEvent,
+                events=ChatListReady | ChatListEvent,
             ),
         )
 
@@ -63,8 +63,8 @@ class Events:
         clock, feeds = self._doors.env.clock, self._doors.feeds
         async with AsyncExitStack() as held:
             stream = held.enter_context(self._streams.open(caller, "sse", send))
-            viewer = await persist(
-                clock, lambda: held.enter_async_context(feeds.view(chat_id, after))
+            viewer = await retry_unavailable(
+                clock, lambda: held.enter_async_context(feeds.open_viewer(chat_id, after))
             )
             # Only now, so that a crowd costs no more reads than what it has come for.
             own(caller, feeds.known(chat_id))
@@ -81,7 +81,7 @@ class Events:
 
 def _written(next_frame: Callable[[], Awaitable[Frame]]) -> Next:
     async def written() -> bytes:
-        return sse(await next_frame())
+        return encode_sse(await next_frame())
 
     return written
 

@@ -10,22 +10,21 @@ from typing import Final
 
 import msgspec
 
+from chatd.aio.backoff import retry_unavailable
 from chatd.api.auth import Caller, own
 from chatd.api.building import rooms_of
 from chatd.api.builds import log_lines, own_build
 from chatd.api.call import Call, Scope, Send, StreamRoute, header, response_body
 from chatd.api.doors import Doors
 from chatd.api.events import last_event_id, serve_events
-from chatd.api.persist import persist
 from chatd.api.reading import read_query
 from chatd.api.streams import End, Stream, Streams
 from chatd.api.workspace_shapes import build_reply, log_line
 from chatd.api.workspace_wire import LogLine, LogsQuery
 from chatd.domain.errors import Conflict, InvalidInput, RequestError
-from chatd.domain.git_changes import GitChanges
-from chatd.domain.hands import AgentLost, AgentRefused
-from chatd.domain.workspace import Build
-from chatd.store import chats
+from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable, GitChanges
+from chatd.domain.workspace.entities import Build
+from chatd.store.chat import chats
 
 LOOK_S: Final = 0.5
 FOLLOW_S: Final = 3600.0
@@ -74,13 +73,15 @@ class Followed:
 
     async def git(self, call: Call, send: Send) -> None:
         doors, caller, chat_id = self._doors, call.caller, call.chat_id
-        chat = own(caller, await persist(doors.env.clock, lambda: chats.get(doors.pool, chat_id)))
+        chat = own(
+            caller, await retry_unavailable(doors.env.clock, lambda: chats.get(doors.pool, chat_id))
+        )
         rooms = rooms_of(doors)
         async with AsyncExitStack() as held:
             stream = held.enter_context(self._streams.open(caller, "sse", send))
             try:
                 changes = await held.enter_async_context(rooms.git(chat))
-            except (Conflict, AgentLost, AgentRefused) as error:
+            except (Conflict, AgentUnreachable, AgentRefused) as error:
                 # Not a state of the chat that stands in the way: there is nothing to follow.
                 raise RequestError(error.message, code=error.code) from error
             await serve_events(stream, call.receive, lambda: _change(stream, changes))

@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from chatd.api.call import Page, Reply, reply
 from chatd.api.wire import HealthReply
 from chatd.domain.errors import ChatdError
-from chatd.store import front
+from chatd.store.chat import updates
 from chatd.store.conn import Conn
 
 ANSWER_WITHIN_S: Final = 2.0
@@ -38,7 +38,7 @@ class Health:
             return reply(HealthReply(status="draining"), 503)
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
-                await front.alive(self._pool)
+                await updates.alive(self._pool)
         except (ChatdError, TimeoutError):
             return reply(HealthReply(status="unavailable"), 503)
         return reply(HealthReply(status="ok"))

@@ -8,19 +8,19 @@ import msgspec
 from chatd.api import checks
 from chatd.api.auth import Caller
 from chatd.api.wire import ListedChat, ListQuery
-from chatd.domain.chat import Chat
+from chatd.domain.chat.public_chat import PublicChat, public_chat
+from chatd.domain.chat.row import Chat
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId
-from chatd.domain.public_chat import PublicChat, public_chat
-from chatd.store import chats
-from chatd.store.chats import ListFilter
+from chatd.store.chat import chats
+from chatd.store.chat.chats import ChatListFilter
 from chatd.store.conn import Conn
 
 
 async def listed(conn: Conn, caller: Caller, query: ListQuery) -> list[ListedChat]:
     """A page. The first one of the plain list begins with what is pinned; such a chat may come
     again on a later page, where it belongs by its time."""
-    which = ListFilter(
+    which = ChatListFilter(
         owner_id=caller.user_id,
         archived=checks.archived_filter(query.q),
         labels=checks.label_filter(query.label),
@@ -37,7 +37,7 @@ async def listed(conn: Conn, caller: Caller, query: ListQuery) -> list[ListedCha
     return await _with_children(conn, roots)
 
 
-async def _after(conn: Conn, which: ListFilter, last: ChatId) -> ListFilter:
+async def _after(conn: Conn, which: ChatListFilter, last: ChatId) -> ChatListFilter:
     chat = await chats.get(conn, last)
     if chat is None or chat.owner_id != which.owner_id:
         raise InvalidInput("after_id", "there is no such chat")

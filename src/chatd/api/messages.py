@@ -2,13 +2,13 @@
 
 from typing import Final
 
+from chatd.aio.backoff import retry_unavailable
 from chatd.api import checks
 from chatd.api.auth import own
 from chatd.api.call import LARGE_BODY, NOTHING, Call, Reply, Route, Takes, reply
 from chatd.api.doors import Doors
 from chatd.api.models import chosen
 from chatd.api.moves import Move, make
-from chatd.api.persist import persist
 from chatd.api.sent import REPLAYED, appended, recorded, sent
 from chatd.api.spending import if_paid_for
 from chatd.api.wire import (
@@ -20,15 +20,15 @@ from chatd.api.wire import (
     SentReply,
     ToolResultsBody,
 )
-from chatd.domain.commands import EditMessage, SendMessage, SubmitToolResults
+from chatd.domain.chat.commands import EditMessage, SendMessage, SubmitToolResults
+from chatd.domain.chat.events import public_message, public_queued
+from chatd.domain.chat.messages import UserInput
+from chatd.domain.chat.parts import Part
+from chatd.domain.chat.user_transitions import edit_message, send_message, submit_tool_results
 from chatd.domain.errors import InvalidInput, NotFound
-from chatd.domain.events import public_message, public_queued
 from chatd.domain.ids import ChatId, MessageId
-from chatd.domain.messages import Prompt
-from chatd.domain.parts import Part
-from chatd.domain.user_moves import edit_message, send_message, submit_tool_results
-from chatd.store import front
-from chatd.store.front import Page, Range
+from chatd.store.chat import updates
+from chatd.store.chat.updates import Page, Range
 
 _SEND: Final = Takes(SendBody, LARGE_BODY)
 _EDIT: Final = Takes(EditBody, LARGE_BODY)
@@ -89,8 +89,8 @@ class MessageRoutes:
     async def page(self, call: Call) -> Reply:
         query = call.query(PageQuery)
         which = _range(query)
-        found = await persist(
-            self._doors.env.clock, lambda: front.page(self._doors.pool, call.chat_id, which)
+        found = await retry_unavailable(
+            self._doors.env.clock, lambda: updates.page(self._doors.pool, call.chat_id, which)
         )
         if found is None:
             raise NotFound("There is no such chat.")
@@ -155,8 +155,8 @@ class MessageRoutes:
         )
         return NOTHING
 
-    async def _prompt(self, call: Call, content: tuple[Part, ...], wish: ModelWish) -> Prompt:
-        return Prompt(
+    async def _prompt(self, call: Call, content: tuple[Part, ...], wish: ModelWish) -> UserInput:
+        return UserInput(
             content=content,
             created_by=call.caller.user_id,
             model_config_id=await chosen(self._doors.models, wish),

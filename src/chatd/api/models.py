@@ -22,8 +22,8 @@ from chatd.api.wire import (
 )
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.model import Prices
-from chatd.store.models import KnownModel, KnownProvider
+from chatd.domain.model.protocol import Prices
+from chatd.store.model_configs import StoredModel, StoredProvider
 
 KEYLESS: Final = frozenset({"demo", "openai-compat"})
 """Kinds of providers that may be used without a key."""
@@ -42,7 +42,7 @@ async def chosen(models: ModelDirectory, wish: ModelWish) -> ModelConfigId | Non
     return by_id or by_name
 
 
-def _usable(field: str, known: KnownModel | None) -> ModelConfigId:
+def _usable(field: str, known: StoredModel | None) -> ModelConfigId:
     if known is None:
         raise InvalidInput(field, "there is no such model")
     if not known.enabled:
@@ -142,7 +142,7 @@ class ModelRoutes:
 
 
 def _listed(
-    name: str, provider: KnownProvider | None, found: Sequence[KnownModel]
+    name: str, provider: StoredProvider | None, found: Sequence[StoredModel]
 ) -> ProviderModels:
     has_key = provider is None or provider.has_api_key or provider.kind in KEYLESS
     return ProviderModels(
@@ -161,7 +161,7 @@ def _listed(
     )
 
 
-def _public(known: KnownModel) -> ModelReply:
+def _public(known: StoredModel) -> ModelReply:
     config = known.config
     return ModelReply(
         id=config.id,
@@ -195,7 +195,7 @@ def _prices(prices: Prices) -> PriceList:
     )
 
 
-def _provider(known: KnownProvider) -> ProviderReply:
+def _provider(known: StoredProvider) -> ProviderReply:
     return ProviderReply(
         id=known.id,
         name=known.name,

@@ -8,17 +8,17 @@ from contextlib import ExitStack
 
 from msgspec import Struct
 
+from chatd.aio.backoff import retry_unavailable
 from chatd.api.auth import Caller, own
 from chatd.api.doors import Doors
-from chatd.api.persist import persist
-from chatd.domain.change import Change, Request
-from chatd.domain.chat import Chat
+from chatd.domain.chat.change import Change, IdempotencyKey
+from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, MessageId, WorkerId
-from chatd.store.chats import Loaded
-from chatd.store.requests import Recorded
-from chatd.store.transact import Applied, Operation, Outcome
+from chatd.store.chat.chats import LoadedChat
+from chatd.store.chat.idempotency import RecordedRequest
+from chatd.store.chat.transactor import AppliedChange, Operation, OperationOutcome
 
-Decide = Callable[[Loaded, WorkerId | None], Change | None]
+Decide = Callable[[LoadedChat, WorkerId | None], Change | None]
 
 
 class Move(Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class Move(Struct, frozen=True, kw_only=True):
     runs: bool = True
     with_queue: bool = False
     message_id: MessageId | None = None
-    request: Request | None = None
+    request: IdempotencyKey | None = None
 
 
 class Made(Struct, frozen=True, kw_only=True):
@@ -38,17 +38,17 @@ class Made(Struct, frozen=True, kw_only=True):
     None if nothing was, if an earlier request of the same key had done it (see `recorded`), or
     if so much has happened since that nobody can tell."""
 
-    outcome: Outcome
+    outcome: OperationOutcome
     change: Change | None = None
-    loaded: Loaded | None = None
+    loaded: LoadedChat | None = None
 
     @property
     def chat(self) -> Chat:
         return self.outcome.chat
 
     @property
-    def recorded(self) -> Recorded | None:
-        return self.outcome.request if isinstance(self.outcome, Applied) else None
+    def recorded(self) -> RecordedRequest | None:
+        return self.outcome.request if isinstance(self.outcome, AppliedChange) else None
 
 
 async def make(doors: Doors, move: Move) -> Made:
@@ -64,7 +64,7 @@ async def make(doors: Doors, move: Move) -> Made:
             message_id=move.message_id,
             request=move.request,
         )
-        outcome = await persist(doors.env.clock, lambda: doors.transactor.run(operation))
+        outcome = await retry_unavailable(doors.env.clock, lambda: doors.transactor.run(operation))
         return tries.made(operation, outcome)
 
 
@@ -77,9 +77,9 @@ class _Tries:
         self._held = held
         self._offered = False
         self._free: WorkerId | None = None
-        self._tried: dict[int, tuple[Change, Loaded]] = {}
+        self._tried: dict[int, tuple[Change, LoadedChat]] = {}
 
-    def decide(self, loaded: Loaded) -> Change | None:
+    def decide(self, loaded: LoadedChat) -> Change | None:
         own(self._move.caller, loaded.chat)
         change = self._move.decide(loaded, self._worker_for(loaded.chat))
         if change is not None:
@@ -92,8 +92,8 @@ class _Tries:
             self._offered = True
         return self._free
 
-    def made(self, operation: Operation, outcome: Outcome) -> Made:
-        if not isinstance(outcome, Applied) or outcome.request is not None:
+    def made(self, operation: Operation, outcome: OperationOutcome) -> Made:
+        if not isinstance(outcome, AppliedChange) or outcome.request is not None:
             return Made(outcome=outcome)
         chat = outcome.chat
         if operation.change_id not in chat.recent_changes:

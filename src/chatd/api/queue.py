@@ -4,29 +4,29 @@ from typing import Final
 
 import msgspec
 
+from chatd.aio.backoff import retry_unavailable
 from chatd.api import checks
 from chatd.api.auth import own
 from chatd.api.call import LARGE_BODY, NOTHING, Call, Reply, Route, Takes, reply
 from chatd.api.doors import Doors
 from chatd.api.models import chosen
 from chatd.api.moves import Made, Move, make
-from chatd.api.persist import persist
 from chatd.api.sent import appended, waiting
 from chatd.api.wire import EditBody, MoveBody, QueueReply, SentReply
-from chatd.domain.commands import EditQueued, MoveQueued
-from chatd.domain.errors import NotFound, QueuedMessageGone
-from chatd.domain.events import PublicQueued, public_queued
-from chatd.domain.ids import MessageId, QueueId
-from chatd.domain.messages import Prompt, QueuedMessage
-from chatd.domain.queue_moves import (
+from chatd.domain.chat.commands import EditQueued, MoveQueued
+from chatd.domain.chat.events import PublicQueuedMessage, public_queued
+from chatd.domain.chat.messages import QueuedMessage, UserInput
+from chatd.domain.chat.queue_transitions import (
     delete_queued,
     edit_queued,
     in_order,
     move_queued,
     promote_queued,
 )
-from chatd.store import chats
-from chatd.store.chats import Loaded
+from chatd.domain.errors import NotFound, QueuedMessageGone
+from chatd.domain.ids import MessageId, QueueId
+from chatd.store.chat import chats
+from chatd.store.chat.chats import LoadedChat
 
 _EDIT: Final = Takes(EditBody, LARGE_BODY)
 _MOVE: Final = Takes(MoveBody)
@@ -54,7 +54,7 @@ class QueueRoutes:
                 summary="Change a message that waits",
                 handle=self.edit,
                 takes=_EDIT,
-                gives={200: PublicQueued},
+                gives={200: PublicQueuedMessage},
                 refuses=(409,),
             ),
             Route(
@@ -93,7 +93,7 @@ class QueueRoutes:
 
     async def edit(self, call: Call) -> Reply:
         body = await call.body(_EDIT)
-        prompt = Prompt(
+        prompt = UserInput(
             content=checks.content(body.content),
             created_by=call.caller.user_id,
             model_config_id=await chosen(self._doors.models, body),
@@ -162,10 +162,10 @@ class QueueRoutes:
         )
         return NOTHING
 
-    async def _load(self, call: Call) -> Loaded:
-        found = await persist(
+    async def _load(self, call: Call) -> LoadedChat:
+        found = await retry_unavailable(
             self._doors.env.clock,
-            lambda: chats.load(self._doors.pool, call.chat_id, with_queue=True),
+            lambda: chats.load_for_transition(self._doors.pool, call.chat_id, with_queue=True),
         )
         if found is None:
             raise NotFound("There is no such chat.")
@@ -173,14 +173,14 @@ class QueueRoutes:
         return found
 
 
-def _public(found: Loaded) -> QueueReply:
+def _public(found: LoadedChat) -> QueueReply:
     return QueueReply(
         queued_messages=tuple(public_queued(found.chat.id, row) for row in in_order(found.queue)),
         version=found.chat.snapshot_version,
     )
 
 
-def _find(loaded: Loaded | None, item: QueueId) -> QueuedMessage | None:
+def _find(loaded: LoadedChat | None, item: QueueId) -> QueuedMessage | None:
     queue = () if loaded is None else loaded.queue
     return next((row for row in queue if row.id == item), None)
 
@@ -201,7 +201,7 @@ def _rewritten(made: Made) -> QueuedMessage | None:
     )
 
 
-def _steering(made: Made, item: QueueId) -> PublicQueued | None:
+def _steering(made: Made, item: QueueId) -> PublicQueuedMessage | None:
     row = _find(made.loaded, item)
     if row is None:
         return None

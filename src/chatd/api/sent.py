@@ -6,18 +6,23 @@ repeated one, are the rows read again: others may have moved the message on by t
 
 from typing import Final
 
+from chatd.aio.backoff import retry_unavailable
 from chatd.api.doors import Doors
 from chatd.api.moves import Made
-from chatd.api.persist import persist
 from chatd.api.wire import SentReply
-from chatd.domain.change import Enqueued
-from chatd.domain.chat import Chat
-from chatd.domain.events import PublicMessage, PublicQueued, public_message, public_queued
+from chatd.domain.chat.change import EnqueuedMessage
+from chatd.domain.chat.events import (
+    PublicMessage,
+    PublicQueuedMessage,
+    public_message,
+    public_queued,
+)
+from chatd.domain.chat.messages import QueuedMessage
+from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, MessageId, QueueId
-from chatd.domain.messages import QueuedMessage
-from chatd.store import chats
-from chatd.store.requests import Recorded
-from chatd.store.transact import Applied
+from chatd.store.chat import chats
+from chatd.store.chat.idempotency import RecordedRequest
+from chatd.store.chat.transactor import AppliedChange
 
 REPLAYED: Final = {"idempotency-replayed": "true"}
 
@@ -26,14 +31,14 @@ async def sent(doors: Doors, made: Made) -> SentReply:
     if made.change is None or not made.change.enqueue:
         return appended(made)
     item = made.change.enqueue[-1]
-    replayed = isinstance(made.outcome, Applied) and made.outcome.replayed
+    replayed = isinstance(made.outcome, AppliedChange) and made.outcome.replayed
     found = (
         await _read_queued(doors, made.chat.id, item.id) if replayed else _enqueued(made.chat, item)
     )
     return waiting(made, item.id, found)
 
 
-def waiting(made: Made, item: QueueId, queued: PublicQueued | None) -> SentReply:
+def waiting(made: Made, item: QueueId, queued: PublicQueuedMessage | None) -> SentReply:
     """The message is in the queue."""
     return SentReply(
         queued=True,
@@ -62,11 +67,13 @@ def appended(made: Made, message_id: MessageId | None = None) -> SentReply:
     )
 
 
-async def recorded(doors: Doors, chat: Chat, record: Recorded) -> SentReply:
+async def recorded(doors: Doors, chat: Chat, record: RecordedRequest) -> SentReply:
     """The answer to a request that came again: as the first time, but for what has changed."""
-    loaded = await persist(
+    loaded = await retry_unavailable(
         doors.env.clock,
-        lambda: chats.load(doors.pool, chat.id, with_queue=True, message_id=record.message_id),
+        lambda: chats.load_for_transition(
+            doors.pool, chat.id, with_queue=True, message_id=record.message_id
+        ),
     )
     row = None if loaded is None or loaded.target is None else loaded.target
     message = None if row is None or row.deleted else public_message(chat.id, row)
@@ -84,20 +91,20 @@ async def recorded(doors: Doors, chat: Chat, record: Recorded) -> SentReply:
     )
 
 
-async def _read_queued(doors: Doors, chat_id: ChatId, item: QueueId) -> PublicQueued | None:
-    loaded = await persist(
-        doors.env.clock, lambda: chats.load(doors.pool, chat_id, with_queue=True)
+async def _read_queued(doors: Doors, chat_id: ChatId, item: QueueId) -> PublicQueuedMessage | None:
+    loaded = await retry_unavailable(
+        doors.env.clock, lambda: chats.load_for_transition(doors.pool, chat_id, with_queue=True)
     )
     return None if loaded is None else _find(chat_id, loaded.queue, item)
 
 
 def _find(
     chat_id: ChatId, queue: tuple[QueuedMessage, ...], item: QueueId | None
-) -> PublicQueued | None:
+) -> PublicQueuedMessage | None:
     return next((public_queued(chat_id, row) for row in queue if row.id == item), None)
 
 
-def _enqueued(chat: Chat, item: Enqueued) -> PublicQueued:
+def _enqueued(chat: Chat, item: EnqueuedMessage) -> PublicQueuedMessage:
     """Whatever is put into the queue touches the chat: it has the same time."""
     return public_queued(
         chat.id,
@@ -115,10 +122,10 @@ def _enqueued(chat: Chat, item: Enqueued) -> PublicQueued:
 
 
 def _messages(made: Made) -> tuple[PublicMessage, ...]:
-    rows = made.outcome.messages if isinstance(made.outcome, Applied) else ()
+    rows = made.outcome.messages if isinstance(made.outcome, AppliedChange) else ()
     seen = (public_message(made.chat.id, row) for row in rows)
     return tuple(message for message in seen if message is not None)
 
 
 def _deleted(made: Made) -> tuple[MessageId, ...]:
-    return made.outcome.forgotten if isinstance(made.outcome, Applied) else ()
+    return made.outcome.deleted_ids if isinstance(made.outcome, AppliedChange) else ()

@@ -13,18 +13,18 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from chatd.aio.backoff import retry_unavailable
 from chatd.api.auth import Caller, own
 from chatd.api.call import Message, Send
 from chatd.api.doors import Doors
 from chatd.api.errors import refusal_of
-from chatd.api.persist import persist
 from chatd.api.reading import Receive, read_json, read_uuid
 from chatd.api.streams import Stream, Streams, end_of
 from chatd.api.wire import Version
 from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId
-from chatd.stream.chain import Lagged
-from chatd.stream.frames import Frame, array
+from chatd.stream.fanout import Lagged
+from chatd.stream.frames import Frame, encode_json_array
 
 CHATS: Final = "chats"
 CHAT: Final = "chat:"
@@ -157,7 +157,7 @@ class _Socket:
                 await self._say(Subscribed(topic=said.topic))
                 told = True
                 while True:
-                    text = array(await next_frame()).decode()
+                    text = encode_json_array(await next_frame()).decode()
                     await self._stream.write({"type": "websocket.send", "text": text})
         except Lagged as error:
             # Whoever cannot keep up with one topic cannot keep up with any.
@@ -178,8 +178,9 @@ class _Socket:
         if said.topic == CHATS:
             return held.enter_context(doors.watches.watch(self._caller.user_id)).next
         chat_id = _chat_in(said.topic)
-        viewer = await persist(
-            doors.env.clock, lambda: held.enter_async_context(feeds.view(chat_id, said.after))
+        viewer = await retry_unavailable(
+            doors.env.clock,
+            lambda: held.enter_async_context(feeds.open_viewer(chat_id, said.after)),
         )
         # Only now, so that a crowd costs no more reads than what it has come for.
         own(self._caller, feeds.known(chat_id))

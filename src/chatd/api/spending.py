@@ -5,25 +5,27 @@ What is queued already was let in and is not asked about again. Owns that a requ
 granted once is answered as it was, though the limit is reached by now.
 """
 
+from chatd.aio.backoff import retry_unavailable
 from chatd.api.auth import Caller
 from chatd.api.doors import Doors
 from chatd.api.moves import Decide
-from chatd.api.persist import persist
-from chatd.domain.change import Change, Request
-from chatd.domain.chat import Chat
+from chatd.domain.chat.change import Change, IdempotencyKey
+from chatd.domain.chat.row import Chat
 from chatd.domain.errors import UsageLimit
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.store import chats, requests
-from chatd.store.chats import Loaded
+from chatd.store.chat import chats, idempotency
+from chatd.store.chat.chats import LoadedChat
 
 
-async def may_create(doors: Doors, chat: Chat, request: Request | None) -> None:
+async def may_create(doors: Doors, chat: Chat, request: IdempotencyKey | None) -> None:
     """Raises UsageLimit. A key that is known has its answer already."""
     refusal = await _refusal(doors, chat)
     if refusal is None:
         return
     if request is not None:
-        earlier = await persist(doors.env.clock, lambda: requests.get(doors.pool, request))
+        earlier = await retry_unavailable(
+            doors.env.clock, lambda: idempotency.get(doors.pool, request)
+        )
         if earlier is not None:
             return
     raise refusal
@@ -36,7 +38,7 @@ async def if_paid_for(doors: Doors, caller: Caller, chat_id: ChatId, decide: Dec
         return decide
     chat = doors.known(chat_id)
     if chat is None:
-        chat = await persist(doors.env.clock, lambda: chats.get(doors.pool, chat_id))
+        chat = await retry_unavailable(doors.env.clock, lambda: chats.get(doors.pool, chat_id))
     if chat is None or chat.owner_id != caller.user_id:
         return decide
     refusal = await _refusal(doors, chat)
@@ -49,7 +51,7 @@ async def _refusal(doors: Doors, chat: Chat) -> UsageLimit | None:
 
 
 def _refusing(refusal: UsageLimit) -> Decide:
-    def refuse(_loaded: Loaded, _free: WorkerId | None) -> Change | None:
+    def refuse(_loaded: LoadedChat, _free: WorkerId | None) -> Change | None:
         raise refusal
 
     return refuse

@@ -19,10 +19,10 @@ from chatd.api.doors import Limits
 from chatd.api.errors import GOING, Draining, TooManyStreams
 from chatd.api.metrics import Metrics
 from chatd.domain.errors import ChatdError, NotFound, Unavailable
-from chatd.domain.hands import AgentLost, AgentRefused
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock
-from chatd.stream.chain import Lagged
+from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
+from chatd.stream.fanout import Lagged
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def end_of(error: ChatdError) -> End:
             return TOO_SLOW
         case NotFound():
             return _NOT_FOUND
-        case AgentLost() | AgentRefused():
+        case AgentUnreachable() | AgentRefused():
             return End(code=error.code, message=error.message, close_code=1013)
         case Unavailable():
             text = "The database cannot be reached just now; connect again."

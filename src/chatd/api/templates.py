@@ -1,13 +1,13 @@
 """Templates: which there are, and what each of them asks for. They are declared in the settings."""
 
+from chatd.aio.backoff import retry_unavailable
 from chatd.api.call import Call, Reply, Route, reply
 from chatd.api.doors import Doors
-from chatd.api.persist import persist
 from chatd.api.workspace_shapes import template_item, template_reply
 from chatd.api.workspace_wire import TemplateItem, TemplateReply
 from chatd.domain.errors import InvalidInput, NotFound
-from chatd.domain.workspace import Template, TemplateId, TemplateVersion
-from chatd.store import templates
+from chatd.domain.workspace.entities import Template, TemplateId, TemplateVersion
+from chatd.store.workspace import templates
 
 
 class TemplateRoutes:
@@ -37,12 +37,12 @@ class TemplateRoutes:
     async def list(self, call: Call) -> Reply:
         del call
         doors = self._doors
-        found = await persist(doors.env.clock, lambda: templates.list_all(doors.pool))
+        found = await retry_unavailable(doors.env.clock, lambda: templates.list_all(doors.pool))
         return reply([template_item(one) for one in found])
 
     async def get(self, call: Call) -> Reply:
         doors, template_id = self._doors, call.template_id
-        found = await persist(doors.env.clock, lambda: _with_version(doors, template_id))
+        found = await retry_unavailable(doors.env.clock, lambda: _with_version(doors, template_id))
         if found is None:
             raise NotFound("There is no such template.")
         return reply(template_reply(*found))
@@ -54,7 +54,7 @@ async def _with_version(
     found = await templates.get(doors.pool, template_id)
     if found is None or found.deleted:
         return None
-    version = await templates.version(doors.pool, found.active_version_id)
+    version = await templates.get_version(doors.pool, found.active_version_id)
     return None if version is None else (found, version)
 
 

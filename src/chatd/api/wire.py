@@ -10,11 +10,11 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from chatd.domain.commands import WhenBusy
-from chatd.domain.events import PublicMessage, PublicQueued
+from chatd.domain.chat.commands import WhenBusy
+from chatd.domain.chat.events import PublicMessage, PublicQueuedMessage
+from chatd.domain.chat.public_chat import PublicChat
 from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId
-from chatd.domain.model import Effort, EffortRange
-from chatd.domain.public_chat import PublicChat
+from chatd.domain.model.protocol import Effort, EffortRange
 
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
@@ -175,13 +175,13 @@ class MessagePage(Struct, frozen=True, kw_only=True):
     `version` tells what has changed since."""
 
     messages: tuple[PublicMessage, ...]
-    queued_messages: tuple[PublicQueued, ...]
+    queued_messages: tuple[PublicQueuedMessage, ...]
     has_more: bool
     version: int
 
 
 class QueueReply(Struct, frozen=True, kw_only=True):
-    queued_messages: tuple[PublicQueued, ...]
+    queued_messages: tuple[PublicQueuedMessage, ...]
     version: int
 
 
@@ -196,7 +196,7 @@ class SentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     chat_id: ChatId
     version: int
     message: PublicMessage | None = None
-    queued_message: PublicQueued | None = None
+    queued_message: PublicQueuedMessage | None = None
     message_id: MessageId | None = None
     queue_id: QueueId | None = None
 

@@ -15,12 +15,12 @@ from chatd.api.workspace_wire import (
     TemplateReply,
     WorkspaceReply,
 )
-from chatd.domain.workspace import AgentRow, Build, BuildLog, Template, TemplateVersion
-from chatd.domain.workspace_context import Pinned
-from chatd.domain.workspace_rules import (
-    AgentUnclear,
+from chatd.domain.workspace.agent_api import PinnedContext
+from chatd.domain.workspace.entities import AgentRow, Build, BuildLog, Template, TemplateVersion
+from chatd.domain.workspace.rules import (
+    AmbiguousAgent,
     NoAgent,
-    Standing,
+    WorkspaceSnapshot,
     agent_status,
     choose_agent,
 )
@@ -86,7 +86,7 @@ def build_reply(build: Build) -> BuildReply:
     )
 
 
-def workspace_reply(seen: Standing) -> WorkspaceReply:
+def workspace_reply(seen: WorkspaceSnapshot) -> WorkspaceReply:
     """All agents are judged by the one moment in which the rows were read."""
     workspace, build = seen.workspace, seen.build
     assert workspace is not None
@@ -108,10 +108,10 @@ def workspace_reply(seen: Standing) -> WorkspaceReply:
     )
 
 
-def _for_chats(seen: Standing) -> AgentRow | None:
+def _for_chats(seen: WorkspaceSnapshot) -> AgentRow | None:
     try:
         return choose_agent(seen.agents)
-    except (NoAgent, AgentUnclear):
+    except (NoAgent, AmbiguousAgent):
         return None
 
 
@@ -141,7 +141,7 @@ def log_line(line: BuildLog) -> LogLine:
     return LogLine(id=line.id, at=line.at, stage=line.stage, level=line.level, output=line.output)
 
 
-def context_reply(pinned: Pinned) -> ContextReply:
+def context_reply(pinned: PinnedContext) -> ContextReply:
     items = tuple(
         ContextItem(
             kind=each.kind,

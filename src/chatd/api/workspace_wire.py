@@ -12,20 +12,20 @@ from uuid import UUID
 from msgspec import Meta, Struct
 
 from chatd.api.wire import MAX_INT32, PageSize, Version
+from chatd.domain.chat.public_chat import PublicChat
 from chatd.domain.ids import UserId, WorkspaceId
-from chatd.domain.public_chat import PublicChat
-from chatd.domain.workspace import (
+from chatd.domain.workspace.entities import (
     AgentId,
+    AgentLifecycle,
     AgentStatus,
     BuildId,
     BuildReason,
     BuildStatus,
-    Lifecycle,
-    Limits,
+    BuildTransition,
     LogLevel,
     Parameter,
+    ResourceLimits,
     TemplateId,
-    Transition,
     VersionId,
 )
 
@@ -47,7 +47,7 @@ class NewWorkspaceBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class NewBuildBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`parameters` are for a start; those that are not named stay as they were."""
 
-    transition: Transition
+    transition: BuildTransition
     parameters: Values = {}
 
 
@@ -110,7 +110,7 @@ class TemplateReply(TemplateItem, frozen=True, kw_only=True):
     parameters: tuple[Parameter, ...]
     seed: Literal["empty", "git", "directory", "demo"]
     network: Literal["none", "full"]
-    limits: Limits
+    limits: ResourceLimits
     env: tuple[str, ...]
     has_startup_script: bool
     startup_timeout_s: float
@@ -123,7 +123,7 @@ class BuildReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: BuildId
     workspace_id: WorkspaceId
     build_number: int
-    transition: Transition
+    transition: BuildTransition
     status: BuildStatus
     template_version_id: VersionId
     parameters: Mapping[str, str]
@@ -143,7 +143,7 @@ class AgentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: AgentId
     name: str
     status: AgentStatus
-    lifecycle: Lifecycle
+    lifecycle: AgentLifecycle
     isolation: str
     directory: str
     os: str

@@ -5,12 +5,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from chatd.aio.backoff import retry_unavailable
 from chatd.api import checks
 from chatd.api.auth import own_workspace
 from chatd.api.building import ask_for_build, rooms_of, unfit
 from chatd.api.call import Call, Reply, Route, Takes, reply
 from chatd.api.doors import Doors, Rooms
-from chatd.api.persist import persist
 from chatd.api.sent import REPLAYED
 from chatd.api.templates import usable_template
 from chatd.api.workspace_shapes import build_reply, workspace_reply
@@ -23,17 +23,11 @@ from chatd.api.workspace_wire import (
 )
 from chatd.domain.errors import Conflict, InvalidInput, RequestReused
 from chatd.domain.ids import WorkspaceId
-from chatd.domain.workspace import (
-    BuildId,
-    Template,
-    TemplateId,
-    TemplateVersion,
-)
-from chatd.domain.workspace_names import generated_name, is_name
-from chatd.domain.workspace_parameters import resolve_parameters
-from chatd.domain.workspace_rules import Standing, workspace_ttl_s
-from chatd.store import workspaces
-from chatd.store.workspaces import Created, NameTaken, NewWorkspace
+from chatd.domain.workspace.entities import BuildId, Template, TemplateId, TemplateVersion
+from chatd.domain.workspace.rules import WorkspaceSnapshot, workspace_ttl_s
+from chatd.domain.workspace.templates import generated_name, is_valid_name, resolve_parameters
+from chatd.store.workspace import workspaces
+from chatd.store.workspace.workspaces import CreatedWorkspace, NewWorkspace, WorkspaceNameTaken
 
 _CREATE: Final = Takes(NewWorkspaceBody)
 
@@ -87,23 +81,23 @@ class WorkspaceRoutes:
 
     async def list(self, call: Call) -> Reply:
         query = call.query(WorkspacesQuery)
-        found = await persist(self._doors.env.clock, lambda: self._page(call, query))
+        found = await retry_unavailable(self._doors.env.clock, lambda: self._page(call, query))
         return reply([workspace_reply(one) for one in found])
 
-    async def _page(self, call: Call, query: WorkspacesQuery) -> Sequence[Standing]:
+    async def _page(self, call: Call, query: WorkspacesQuery) -> Sequence[WorkspaceSnapshot]:
         conn, owner = self._doors.pool, call.caller.user_id
         last = None
         if query.after_id is not None:
             last = await workspaces.get(conn, WorkspaceId(query.after_id))
             if last is None or last.owner_id != owner:
                 raise InvalidInput("after_id", "there is no such workspace")
-        return await workspaces.page(conn, owner, after=last, most=query.limit)
+        return await workspaces.list_page(conn, owner, after=last, most=query.limit)
 
     async def create(self, call: Call) -> Reply:
         doors, body = self._doors, await call.body(_CREATE)
         rooms = rooms_of(doors)
         clock, template_id = doors.env.clock, body.template_id
-        template, version = await persist(
+        template, version = await retry_unavailable(
             clock,
             lambda: usable_template(
                 doors,
@@ -114,11 +108,15 @@ class WorkspaceRoutes:
         values = await _values(rooms, template, version, body.parameters)
         new = self._new(call, rooms, body.name, template)
         new = replace(new, version_id=version.id, params=values)
-        made = await persist(clock, lambda: _insert(doors, new, named=body.name is not None))
+        made = await retry_unavailable(
+            clock, lambda: _insert(doors, new, named=body.name is not None)
+        )
         if made.again:
             _check_same(made, new, named=body.name is not None)
         rooms.wake()
-        found = await persist(clock, lambda: workspaces.standing(doors.pool, made.workspace.id))
+        found = await retry_unavailable(
+            clock, lambda: workspaces.load_snapshot(doors.pool, made.workspace.id)
+        )
         headers = {"location": f"/api/v1/workspaces/{made.workspace.id}"}
         # Without a key, "again" is our own earlier try.
         if made.again and made.workspace.id != new.id:
@@ -141,8 +139,8 @@ class WorkspaceRoutes:
 
     async def get(self, call: Call) -> Reply:
         doors, workspace_id = self._doors, call.workspace_id
-        found = await persist(
-            doors.env.clock, lambda: workspaces.standing(doors.pool, workspace_id)
+        found = await retry_unavailable(
+            doors.env.clock, lambda: workspaces.load_snapshot(doors.pool, workspace_id)
         )
         return reply(workspace_reply(own_workspace(call.caller, found)))
 
@@ -156,7 +154,7 @@ class WorkspaceRoutes:
 def _name(given: str | None, template: Template, draw: bytes) -> str:
     if given is None:
         return generated_name(template.name, draw)
-    if not is_name(given):
+    if not is_valid_name(given):
         detail = "must be 1 to 32 letters and digits, with single dashes between them"
         raise InvalidInput("name", detail)
     return given
@@ -172,21 +170,21 @@ async def _values(
     return resolved.values
 
 
-async def _insert(doors: Doors, new: NewWorkspace, *, named: bool) -> Created:
+async def _insert(doors: Doors, new: NewWorkspace, *, named: bool) -> CreatedWorkspace:
     try:
         return await workspaces.create(doors.pool, new)
-    except NameTaken:
+    except WorkspaceNameTaken:
         if named:
             text = f"There is another workspace of the name {new.name}."
             raise Conflict(text, code="name_taken") from None
     other = generated_name(new.name[:-5], new.id.bytes[2:])
     try:
         return await workspaces.create(doors.pool, replace(new, name=other))
-    except NameTaken:
+    except WorkspaceNameTaken:
         raise Conflict("No free name was found; give one.", code="name_taken") from None
 
 
-def _check_same(made: Created, new: NewWorkspace, *, named: bool) -> None:
+def _check_same(made: CreatedWorkspace, new: NewWorkspace, *, named: bool) -> None:
     """A key that comes again must come with the same wish."""
     workspace, build = made.workspace, made.build
     same = (

@@ -26,12 +26,11 @@ from chatd.bench.workload import (
     tell_nobody,
 )
 from chatd.clock import SystemClock
-from chatd.domain.chat import Chat
-from chatd.domain.hint import Hint
+from chatd.domain.chat.row import Chat, Hint
+from chatd.store.chat.transactor import AppliedChange, Transactor
 from chatd.store.conn import ConnectConfig
+from chatd.store.notifications import HintPublisher, PublishConfig
 from chatd.store.pool import Pool
-from chatd.store.publish import PublishConfig, Publisher
-from chatd.store.transact import Applied, Transactor
 
 CONNECTIONS: Final = 16
 RATIO: Final = 0.6
@@ -149,9 +148,9 @@ def _lines(work: Work, ours: Sequence[Spent], theirs: Sequence[rival.Score]) -> 
 async def _product(ground: Ground, work: Work) -> AsyncGenerator["_Product"]:
     """Chats at work through the product's own path, one for each connection."""
     link = ConnectConfig(dsn=ground.dsn)
-    publisher = Publisher(PublishConfig(connect=link), SystemClock())
+    publisher = HintPublisher(PublishConfig(connect=link), SystemClock())
 
-    def tell(applied: Applied) -> None:
+    def tell(applied: AppliedChange) -> None:
         publisher.publish(Hint.of(applied.chat))
 
     async with ground.pool(CONNECTIONS) as pool, asyncio.TaskGroup() as group:

@@ -19,8 +19,8 @@ import msgspec
 from chatd.bench import proc
 from chatd.pg.config import EmbeddedConfig
 from chatd.pg.server import open_server
-from chatd.store import migrate
-from chatd.store.conn import ConnectConfig, Session, StatementHook, connect
+from chatd.store import migrator
+from chatd.store.conn import ConnectConfig, DatabaseSession, StatementHook, connect
 from chatd.store.pool import Pool, PoolConfig
 
 _POSTGRES: Final = "postgres"
@@ -55,7 +55,7 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
             await pool.close()
 
     @asynccontextmanager
-    async def session(self, *, statement_timeout_s: float = 60) -> AsyncGenerator[Session]:
+    async def session(self, *, statement_timeout_s: float = 60) -> AsyncGenerator[DatabaseSession]:
         link = ConnectConfig(dsn=self.dsn, statement_timeout_s=statement_timeout_s)
         session = await connect(link)
         try:
@@ -72,7 +72,7 @@ async def fresh(settings: Mapping[str, str] | None = None) -> AsyncGenerator[Gro
             EmbeddedConfig(data_dir=home / "pg", settings=settings or {}), os.environ
         )
         try:
-            await migrate.up(server.dsn)
+            await migrator.up(server.dsn)
             yield Ground(dsn=server.dsn, postmaster=await _postmaster(server.dsn))
         finally:
             await server.close()
@@ -104,7 +104,7 @@ async def lent(url: str) -> AsyncGenerator[Ground]:
     dsn = urlsplit(url)._replace(path=f"/{name}").geturl()
     await _administer(url, f'CREATE DATABASE "{name}"')
     try:
-        await migrate.up(dsn)
+        await migrator.up(dsn)
         yield Ground(dsn=dsn, postmaster=await _postmaster(dsn))
     finally:
         await _administer(url, f'DROP DATABASE "{name}" WITH (FORCE)')

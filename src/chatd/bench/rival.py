@@ -18,13 +18,13 @@ import msgspec
 
 from chatd.bench.ground import Ground
 from chatd.bench.sent import Sent, as_text, caught, parameter_types
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChangeId
 from chatd.pg.binaries import candidates
 from chatd.pg.config import DATABASE, PORT, USER
-from chatd.store.conn import Session
-from chatd.store.transact import apply
+from chatd.store.chat.transactor import apply
+from chatd.store.conn import DatabaseSession
 
 _NUMBER: Final = re.compile(r"\$(\d+)")
 _TPS: Final = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
@@ -52,7 +52,10 @@ def program() -> Path | None:
 
 
 async def script(
-    session: Session, chats: Sequence[Chat], round_: Sequence[Change], next_: Sequence[Change]
+    session: DatabaseSession,
+    chats: Sequence[Chat],
+    round_: Sequence[Change],
+    next_: Sequence[Change],
 ) -> Script:
     """Two rounds of one chat's steps. `chats`, one for each client, are all where it began."""
     ids = ",".join(f"'{chat.id}'" for chat in chats)
@@ -73,7 +76,7 @@ async def script(
 class _Writer:
     """One statement of the script, and the variables it needs."""
 
-    def __init__(self, session: Session, chat: Chat, prefix: str) -> None:
+    def __init__(self, session: DatabaseSession, chat: Chat, prefix: str) -> None:
         self._session = session
         self._chat = chat
         self._prefix = prefix

@@ -10,7 +10,7 @@ from typing import Any, LiteralString, NoReturn, cast
 
 from msgspec import Struct
 
-from chatd.store.conn import Conn, Session
+from chatd.store.conn import Conn, DatabaseSession
 
 
 class Sent(Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ async def caught(work: Callable[[Conn], Awaitable[object]]) -> Sent:
     return catcher.sent
 
 
-async def parameter_types(session: Session, sql: str) -> list[str]:
+async def parameter_types(session: DatabaseSession, sql: str) -> list[str]:
     """As the server understands them."""
     await session.script(f"PREPARE asked AS {sql}", within_s=10)
     types = await session.fetchval(
@@ -63,7 +63,7 @@ async def parameter_types(session: Session, sql: str) -> list[str]:
     return list(types)
 
 
-async def as_text(session: Session, kind: str, value: object) -> str | None:
+async def as_text(session: DatabaseSession, kind: str, value: object) -> str | None:
     """A value as the server writes it. The type's name comes from its own catalogue."""
     query = cast("LiteralString", f"SELECT $1::{kind}::text")
     return await session.fetchval(query, value)

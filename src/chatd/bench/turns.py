@@ -19,18 +19,9 @@ from chatd.bench.script import MARK, Wish
 from chatd.bench.sides import Chatd, events_head, send
 from chatd.bench.stage import Stage
 from chatd.bench.wire import Tap, tapped
-from chatd.store import (
-    agents,
-    backlog,
-    held_builds,
-    journal,
-    listen,
-    models,
-    publish,
-    usage,
-    watched,
-    workers,
-)
+from chatd.store import model_configs, notifications
+from chatd.store.chat import chats, journal, usage, workers
+from chatd.store.workspace import agents, build_leases
 
 TURN: Final = 3.0
 TOOLS: Final = 2.0
@@ -38,18 +29,18 @@ TOOLS: Final = 2.0
 SHARED: Final[Mapping[str, str]] = {
     journal.APPEND: "journal",
     journal.EMPTY_OLDEST: "journal",
-    publish.SAY: "hints",
-    listen.PING: "hints",
+    notifications.NOTIFY_MANY: "hints",
+    notifications.PING: "hints",
     workers.TICK: "tick",
     workers.STRIKE: "tick",
-    watched.VERSIONS: "poll",
-    watched.RECENT: "poll",
+    chats.VERSIONS: "poll",
+    chats.RECENT: "poll",
     usage.ROLL_UP: "books",
-    held_builds.TAKE: "builds",
+    build_leases.TAKE: "builds",
     agents.ON_HOST: "agents",
-    models.MODELS: "models",
-    models.PROVIDERS: "models",
-    backlog.READ: "backlog",
+    model_configs.MODELS: "models",
+    model_configs.PROVIDERS: "models",
+    workers.READ: "backlog",
 }
 _CALLS: Final = 10
 _IDLE: Final = 50

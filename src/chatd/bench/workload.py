@@ -11,22 +11,22 @@ from uuid import UUID
 
 from msgspec import Raw
 
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat, Fence
-from chatd.domain.commands import CreateChat, Step
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import CreateChat, Step
+from chatd.domain.chat.messages import Draft, TokenUsage, UsageEntry, UserInput
+from chatd.domain.chat.parts import Part, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.chat.user_transitions import create
+from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, ToolCallId, UserId, WorkerId
-from chatd.domain.messages import Draft, Prompt, Usage, UsageEntry
-from chatd.domain.parts import Part, Text, ToolCall, ToolResult
-from chatd.domain.user_moves import create
-from chatd.domain.worker_moves import commit_step
-from chatd.store.transact import Applied, Operation, Transactor
+from chatd.store.chat.transactor import AppliedChange, Operation, Transactor
 
 WORKER: Final = WorkerId(UUID(int=7))
 OWNER: Final = UserId(UUID(int=8))
 MODEL: Final = ModelConfigId(UUID(int=9))
 
 _WORDS: Final = ("error", "while", "reading", "a", "file", "that", "the", "build", "needs", "at")
-_USAGE: Final = Usage(
+_USAGE: Final = TokenUsage(
     input_tokens=1834, output_tokens=512, total_tokens=2346, cache_read_tokens=10_240
 )
 _CALL: Final = ToolCallId("toolu_01A09q90qw90lq917835lq9")
@@ -45,20 +45,20 @@ def prose(size: int = 2048) -> str:
     return " ".join(words)
 
 
-_TEXT: Final = Text(text=prose())
+_TEXT: Final = TextPart(text=prose())
 _ASKS: Final = (
-    Text(text="Let me look."),
-    ToolCall(tool_call_id=_CALL, tool_name="execute", args=Raw(b'{"command":"make"}')),
+    TextPart(text="Let me look."),
+    ToolCallPart(tool_call_id=_CALL, tool_name="execute", args=Raw(b'{"command":"make"}')),
 )
-_RESULT: Final = ToolResult(
+_RESULT: Final = ToolResultPart(
     tool_call_id=_CALL,
     tool_name="execute",
     result=Raw(f'{{"output":"{prose()}"}}'.encode()),
 )
 
 
-def prompt(words: str = "Why does the build fail?") -> Prompt:
-    return Prompt(content=(Text(text=words),), created_by=OWNER)
+def prompt(words: str = "Why does the build fail?") -> UserInput:
+    return UserInput(content=(TextPart(text=words),), created_by=OWNER)
 
 
 def new_id() -> UUID:
@@ -120,7 +120,7 @@ def new_chat(words: str = "Why does the build fail?") -> CreateChat:
     )
 
 
-def tell_nobody(applied: Applied) -> None:
+def tell_nobody(applied: AppliedChange) -> None:
     del applied
 
 
@@ -141,7 +141,7 @@ async def commit(transactor: Transactor, chat: Chat, write: Write) -> Chat:
             decide=lambda loaded: commit_step(loaded.chat, step),
         )
     )
-    assert isinstance(outcome, Applied), "nobody else writes to this chat"
+    assert isinstance(outcome, AppliedChange), "nobody else writes to this chat"
     return outcome.chat
 
 

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 
 from chatd.settings.tree import Log
-from chatd.telemetry import Line
+from chatd.telemetry import LogEvent
 
 
 class TextFormatter(logging.Formatter):
@@ -29,7 +29,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "event": record.getMessage(),
         }
-        if isinstance(record.msg, Line):
+        if isinstance(record.msg, LogEvent):
             line["event"] = record.msg.event
             if record.msg.words is not None:
                 line["message"] = record.msg.words

@@ -119,7 +119,7 @@ def serve(
         }
         settings = run.read_settings(flags, config)
         logs.configure(settings.log)
-        job = roof.Job(works=not no_worker)
+        job = roof.ProcessRole(works=not no_worker)
         run.until_signal(lambda stop: serving.serve(settings, stop, job))
 
 
@@ -149,7 +149,7 @@ def worker(
         }
         settings = run.read_settings(flags, config)
         logs.configure(settings.log)
-        job = roof.Job(answers="nothing" if port is None else "health")
+        job = roof.ProcessRole(answers="nothing" if port is None else "health")
         run.until_signal(lambda stop: serving.serve(settings, stop, job))
 
 

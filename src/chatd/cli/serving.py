@@ -11,8 +11,8 @@ from chatd.clock import SystemClock
 from chatd.settings.tree import Settings, redact_url
 
 
-async def serve(settings: Settings, stop: Stop, job: app.Job) -> None:
-    def ready(what: app.Ready) -> None:
+async def serve(settings: Settings, stop: Stop, job: app.ProcessRole) -> None:
+    def ready(what: app.ReadyInfo) -> None:
         stop.started()
         _say(f"chatd {metadata.version('chatd')}")
         _say(f"  data      {settings.data_dir}")
@@ -36,7 +36,7 @@ async def serve(settings: Settings, stop: Stop, job: app.Job) -> None:
                 " another replica, or at the next start."
             )
 
-    told = app.Told(ready=ready, stopping=stopping)
+    told = app.LifecycleCallbacks(ready=ready, stopping=stopping)
     clock = SystemClock()
     left = await app.serve(settings, os.environ, clock=clock, stop=stop.asked, told=told, job=job)
     _say("Stopped." if left == 0 else f"Stopped. {_left(left, settings.data_dir)}")
@@ -47,7 +47,7 @@ def _where(settings: Settings) -> str:
     return "embedded PostgreSQL" if url is None else redact_url(url)
 
 
-def _schema(what: app.Ready) -> str:
+def _schema(what: app.ReadyInfo) -> str:
     count = len(what.migrated)
     if count == 0:
         return "up to date"

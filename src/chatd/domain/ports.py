@@ -1,4 +1,10 @@
-"""What the rooms above bedrock may be handed: Protocols, satisfied by shape."""
+"""What the rooms above bedrock may be handed: Protocols, satisfied by shape.
+
+What a chat can ask for when it needs a workspace, and what it is told.
+
+The answers are read by models and shown by pages: a failure keeps its build's id, so that its
+logs can be looked at, and says what to do next.
+"""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -8,11 +14,12 @@ from uuid import UUID
 
 from msgspec import Raw, Struct
 
-from chatd.domain.chat import Chat, ChatError, Fence
+from chatd.domain.answer.tool_output import ToolOutput
+from chatd.domain.chat.row import Chat, ChatError, Fence
 from chatd.domain.ids import ChangeId, ModelConfigId, ToolCallId
-from chatd.domain.model import ModelConfig, ModelEvent, ModelRequest, ToolSpec
-from chatd.domain.prompt_text import Instructions
-from chatd.domain.tool_output import ToolOutput
+from chatd.domain.model.protocol import ModelConfig, ModelEvent, ModelRequest, ToolSpec
+from chatd.domain.prompt.instructions import Instructions
+from chatd.domain.workspace.entities import AgentLifecycle, FieldProblem, TemplateId
 
 
 class Clock(Protocol):
@@ -74,14 +81,14 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
     origins: Mapping[ModelConfigId, str] | None = None
 
 
-class Models(Protocol):
+class ModelSource(Protocol):
     async def choose(self, wanted: ModelConfigId | None) -> ModelChoice:
         """The model that is wanted, or the default. Raises ProviderFailed if there is none
         that can be used, with a fault that says what to set."""
         ...
 
 
-Effect = Literal["read", "idempotent", "once"]
+ToolEffect = Literal["read", "idempotent", "once"]
 """What doing it twice would mean: nothing, the same again, or harm."""
 
 
@@ -105,7 +112,7 @@ class Tool(Protocol):
     @property
     def spec(self) -> ToolSpec: ...
     @property
-    def effect(self) -> Effect: ...
+    def effect(self) -> ToolEffect: ...
     @property
     def serial(self) -> bool: ...
     @property
@@ -136,3 +143,56 @@ class Budget(Protocol):
     async def check(self, chat: Chat) -> ChatError | None:
         """Asked before every model call. What is returned is why there must be none now."""
         ...
+
+
+class WorkspaceRequest(Struct, frozen=True, kw_only=True):
+    """A workspace that is wanted. The key names the wish: asked again, it is the same one."""
+
+    template_id: TemplateId
+    name: str = ""
+    parameters: Mapping[str, str] = {}
+    key: str
+
+
+class ProvisionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of a workspace. Of the three flags at the front at most one is set; none with
+    an `error`. What is wrong with the agent alone is no failure: it may still come."""
+
+    created: bool = False
+    started: bool = False
+    stopped: bool = False
+    already_exists: bool = False
+    workspace_name: str = ""
+    workspace_id: str = ""
+    build_id: str = ""
+    no_build: bool = False
+    directory: str = ""
+    isolation: str = ""
+    agent_status: Literal["", "not_ready", "no_agent", "selection_error"] = ""
+    agent_error: str = ""
+    startup_scripts: Literal[
+        "", "startup_scripts_failed", "startup_scripts_timeout", "startup_scripts_unknown"
+    ] = ""
+    lifecycle_state: AgentLifecycle | None = None
+    message: str = ""
+    error: str = ""
+    error_code: str = ""
+    validations: tuple[FieldProblem, ...] = ()
+    template_id: str = ""
+
+
+class Provisioner(Protocol):
+    """Acts for the owner of the chat. Raises ToolError for what the model asked wrongly; all
+    waits are bounded, and being cancelled leaves a build to the build worker."""
+
+    async def list_templates(self, chat: Chat, *, query: str, page: int) -> Struct: ...
+
+    async def read_template(self, chat: Chat, template_id: TemplateId) -> Struct: ...
+
+    async def create(self, context: ToolContext, wish: WorkspaceRequest) -> ProvisionResult: ...
+
+    async def start(
+        self, context: ToolContext, parameters: Mapping[str, str]
+    ) -> ProvisionResult: ...
+
+    async def stop(self, context: ToolContext) -> ProvisionResult: ...

@@ -8,15 +8,14 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Final
 
-from chatd.domain.chat import Chat
+from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.errors import Unavailable
-from chatd.domain.hint import Hint
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.lease import WorkerLease
 from chatd.engine.runner_pool import RunnerPool
 from chatd.engine.slots import Slots
-from chatd.store import chats, workers
+from chatd.store.chat import chats, workers
 from chatd.store.conn import Conn
 
 ACQUIRE_BATCH_SIZE: Final = 10
@@ -69,7 +68,7 @@ class Acquirer:
         known = self._runners.last_row(hint.chat_id)
         if known is not None and hint.snapshot_version > known.snapshot_version:
             self.refresh_rows((hint.chat_id,))
-        if hint.runnable:
+        if hint.is_runnable:
             self.request_acquire()
 
     def on_runner_left(self, chat: Chat) -> None:

@@ -10,19 +10,19 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.domain import worker_moves
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat, ChatError, Fence
-from chatd.domain.commands import Failure, Step
+from chatd.aio.waits import InterruptibleSleep
+from chatd.domain.chat import worker_transitions
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import FailTurn, Step
+from chatd.domain.chat.messages import Draft, Message, UsageEntry
+from chatd.domain.chat.row import Chat, ChatError, Fence
+from chatd.domain.decisions import RunnerView
 from chatd.domain.errors import InvariantBroken, StaleFence, Unavailable
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.domain.messages import Draft, Message, UsageEntry
 from chatd.domain.ports import Clock, Env
-from chatd.domain.react import RunnerView
-from chatd.parts.pause import Pause
-from chatd.store import messages
+from chatd.store.chat import messages
+from chatd.store.chat.transactor import AppliedChange, Operation, OperationOutcome, Transactor
 from chatd.store.conn import Conn
-from chatd.store.transact import Applied, Operation, Outcome, Transactor
 
 COMMIT_FIRST_DELAY_S: Final = 0.1
 COMMIT_MAX_DELAY_S: Final = 5.0
@@ -62,7 +62,7 @@ class Attempt:
         self.pause_s = 0.0
         self._clock = clock
         self._row_changed = row_changed
-        self._pause = Pause(clock)
+        self._pause = InterruptibleSleep(clock)
         self._partial: _Partial | None = None
         self._history = list(history or ())
         self._history_version = None if history is None else chat.history_version
@@ -90,7 +90,7 @@ class Attempt:
         """Read it once; each commit then adds its own messages. Only a row with another history
         version is read for again."""
         if self._history_version != self.chat.history_version:
-            self._history = await messages.history(conn, self.chat.id)
+            self._history = await messages.load_history(conn, self.chat.id)
             self._history_version = self.chat.history_version
 
     # Partial answer and usage
@@ -126,7 +126,7 @@ class Attempt:
     def drain(self) -> None:
         """Finish the step in progress, then release the chat. Ends a pause at once."""
         self.is_draining = True
-        self._pause.cut()
+        self._pause.wake()
 
     async def wait_pause(self) -> None:
         """Wait for the retry delay, if the last step set one."""
@@ -164,7 +164,7 @@ class Attempt:
         self.check_active()
         self.view = self.view.committing()
 
-    def end_write(self, applied: Applied | None) -> None:
+    def end_write(self, applied: AppliedChange | None) -> None:
         """`applied` is None if the write was refused or its result is unknown."""
         if applied is None:
             self.view = self.view.refused()
@@ -178,8 +178,8 @@ class Attempt:
         """A commit has stored the messages and recorded the usage."""
         self._partial = None
 
-    def _add_history(self, applied: Applied) -> None:
-        if self._history_version == self.chat.history_version and not applied.forgotten:
+    def _add_history(self, applied: AppliedChange) -> None:
+        if self._history_version == self.chat.history_version and not applied.deleted_ids:
             self._history.extend(applied.messages)
             self._history_version = applied.chat.history_version
 
@@ -193,7 +193,7 @@ class Committer:
         self._transactor = transactor
         self._env = env
 
-    async def commit(self, attempt: Attempt, decide: Callable[[Chat], Change]) -> Applied:
+    async def commit(self, attempt: Attempt, decide: Callable[[Chat], Change]) -> AppliedChange:
         """Raises StaleFence if another writer changed the chat, and also if an earlier try of
         this write was applied: later changes are then known only from the row."""
         attempt.begin_write()
@@ -218,13 +218,13 @@ class Committer:
         messages: tuple[Draft, ...] = (),
         usage: tuple[UsageEntry, ...] = (),
         client_tools: frozenset[str] = frozenset(),
-    ) -> Applied:
+    ) -> AppliedChange:
         step = attempt.step(messages, usage, client_tools=client_tools)
-        failure = Failure(step=step, error=error)
+        failure = FailTurn(step=step, error=error)
         self._env.emit("turn_failed", chat_id=attempt.chat.id, error_kind=error.kind)
-        return await self.commit(attempt, lambda row: worker_moves.fail_turn(row, failure))
+        return await self.commit(attempt, lambda row: worker_transitions.fail_turn(row, failure))
 
-    async def run(self, chat_id: ChatId, decide: Callable[[Chat], Change]) -> Outcome:
+    async def run(self, chat_id: ChatId, decide: Callable[[Chat], Change]) -> OperationOutcome:
         """One write outside any attempt, tried once."""
         return await self._transactor.run(self._operation(chat_id, decide))
 
@@ -238,7 +238,7 @@ class Committer:
             known=known,
         )
 
-    async def _retry(self, operation: Operation) -> Applied:
+    async def _retry(self, operation: Operation) -> AppliedChange:
         delay_s, failures = COMMIT_FIRST_DELAY_S, 0
         while True:
             try:
@@ -254,6 +254,6 @@ class Committer:
                 await self._env.clock.sleep(delay_s, "commit_retry")
                 delay_s = min(delay_s * 2, COMMIT_MAX_DELAY_S)
             else:
-                if not isinstance(outcome, Applied):
+                if not isinstance(outcome, AppliedChange):
                     raise InvariantBroken("A worker's transition always changes the row.")
                 return outcome

@@ -11,18 +11,18 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.domain import worker_moves
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat, Episode
+from chatd.domain.answer.partial import partial_messages
+from chatd.domain.chat import worker_transitions
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.messages import Draft
+from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.errors import ChatdError, NotFound, StaleFence, Unavailable
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.domain.messages import Draft
-from chatd.domain.partial import last_words
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
 from chatd.engine.tasks import run_contained
-from chatd.parts.replay import read_episode
-from chatd.store import chats, workers
+from chatd.parts.journal_tail import read_episode
+from chatd.store.chat import chats, workers
 from chatd.store.conn import Conn
 
 
@@ -43,11 +43,11 @@ class ChatReaper:
         self._committer = committer
         self._worker_id = worker_id
         self._env = env
-        self._found: workers.Heard | None = None
+        self._found: workers.HeartbeatResult | None = None
         self._delayed: set[ChatId] = set()
         self._has_work = asyncio.Event()
 
-    def on_heartbeat(self, heard: workers.Heard) -> None:
+    def on_heartbeat(self, heard: workers.HeartbeatResult) -> None:
         """Replaces earlier findings: those not dealt with yet are in this heartbeat too."""
         if heard.dead or heard.expired:
             self._found = heard
@@ -65,14 +65,14 @@ class ChatReaper:
             except Unavailable as error:
                 self._env.emit("reap_failed", error_kind=error.code)
 
-    async def _reap_all(self, heard: workers.Heard) -> None:
+    async def _reap_all(self, heard: workers.HeartbeatResult) -> None:
         self._delayed.intersection_update((*heard.expired, *heard.orphaned))
         for chat_id in self._in_order(heard.expired):
             await self._expire(chat_id, heard.at)
         for chat_id in self._in_order(heard.orphaned):
             await self._write(chat_id, lambda chat: _reap(chat, heard.dead))
         if heard.dead:
-            await workers.strike(self._conn, heard.dead)
+            await workers.delete_workers(self._conn, heard.dead)
             self._env.emit("workers_reaped", workers=len(heard.dead), chats=len(heard.orphaned))
 
     def _in_order(self, chat_ids: Iterable[ChatId]) -> list[ChatId]:
@@ -112,7 +112,7 @@ class ChatReaper:
             return expiry
         episode = Episode.of(chat)
         parts = await read_episode(self._conn, episode)
-        messages = last_words(chat, parts, expiry.at.isoformat())
+        messages = partial_messages(chat, parts, expiry.at.isoformat())
         return replace(expiry, episode=episode, messages=messages)
 
     async def _write(self, chat_id: ChatId, decide: Callable[[Chat], Change]) -> bool:
@@ -141,14 +141,14 @@ class ChatReaper:
 def _reap(chat: Chat, dead: frozenset[WorkerId]) -> Change:
     if chat.worker_id is None or chat.worker_id not in dead:
         raise StaleFence(f"Chat {chat.id} has another owner.")
-    return worker_moves.reap(chat, chat.worker_id)
+    return worker_transitions.reap(chat, chat.worker_id)
 
 
 def _expire(chat: Chat, expiry: _Expiry) -> Change:
     """The chat may have a new deadline by now that has not expired."""
     if chat.interrupt_deadline is not None and chat.interrupt_deadline < expiry.at:
         is_same = expiry.episode == Episode.of(chat)
-        return worker_moves.expire_interrupt(chat, expiry.messages if is_same else ())
+        return worker_transitions.expire_interrupt(chat, expiry.messages if is_same else ())
     if chat.action_deadline is not None and chat.action_deadline < expiry.at:
-        return worker_moves.expire_action(chat)
+        return worker_transitions.expire_action(chat)
     raise StaleFence(f"Chat {chat.id} has no expired deadline.")

@@ -9,9 +9,9 @@ from typing import Final
 
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.domain.lease import LEASE_S, Health, Ticks, lease_health, may_reap
+from chatd.domain.lease import LEASE_TTL_S, HeartbeatHistory, LeaseHealth, lease_health, may_reap
 from chatd.domain.ports import Clock, Env
-from chatd.store import workers
+from chatd.store.chat import workers
 from chatd.store.conn import Conn
 
 HEARTBEAT_TIMEOUT_S: Final = 5.0
@@ -26,7 +26,7 @@ class WorkerLease:
         self._renewed = asyncio.Event()
 
     @property
-    def health(self) -> Health:
+    def health(self) -> LeaseHealth:
         if self._renewed_at is None:
             return "no_new_work"
         return lease_health(self._renewed_at, self._clock.monotonic())
@@ -55,7 +55,7 @@ class WorkerLease:
             self._renewed.clear()
             await self._renewed.wait()
         while self.health != "cancel_runs":
-            remaining_s = self._renewed_at + LEASE_S - self._clock.monotonic()
+            remaining_s = self._renewed_at + LEASE_TTL_S - self._clock.monotonic()
             await self._clock.sleep(max(remaining_s, 0.0), "lease")
 
 
@@ -73,7 +73,7 @@ class HeartbeatLoop:
         interval_s: float,
         listening: asyncio.Event,
         running: Callable[[], Mapping[ChatId, int]],
-        on_heartbeat: Callable[[workers.Heard], None],
+        on_heartbeat: Callable[[workers.HeartbeatResult], None],
     ) -> None:
         self._worker_id = worker_id
         self._conn = conn
@@ -83,7 +83,7 @@ class HeartbeatLoop:
         self._listening = listening
         self._running = running
         self._on_heartbeat = on_heartbeat
-        self._history = Ticks(interval_s=interval_s)
+        self._history = HeartbeatHistory(interval_s=interval_s)
         self._failures = 0
         self.draining = False
 
@@ -115,14 +115,14 @@ class HeartbeatLoop:
 
     async def _send(self) -> None:
         sent_at = self._env.clock.monotonic()
-        beat = workers.Beat(
+        beat = workers.Heartbeat(
             worker_id=self._worker_id,
             running=self._running(),
             scope=may_reap(self._history, sent_at),
             draining=self.draining,
-            lease_s=LEASE_S,
+            lease_s=LEASE_TTL_S,
         )
-        heard = await workers.tick(self._conn, beat)
+        heard = await workers.send_heartbeat(self._conn, beat)
         self._history = self._history.succeeded(self._env.clock.monotonic())
         self._lease.renew(sent_at)
         self._on_heartbeat(heard)

@@ -12,10 +12,10 @@ from chatd.domain.errors import RequestError
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.engine.periodic import PeriodicTask
-from chatd.store import keeping, made_by, requests, usage
+from chatd.store.chat import idempotency, updates, usage
+from chatd.store.chat.transactor import AppliedChange
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
-from chatd.store.transact import Applied
 
 RETENTION_INTERVAL_S: Final = 600.0
 _MAX_CHATS_PER_BATCH: Final = 100
@@ -33,7 +33,7 @@ class RetentionConfig(Struct, frozen=True, kw_only=True):
 
 def maintenance_tasks(conn: Conn) -> tuple[PeriodicTask, ...]:
     async def forget_requests() -> None:
-        for forget_old in (requests.forget_old, made_by.forget_old):
+        for forget_old in (idempotency.delete_old_requests, idempotency.clear_old_request_keys):
             for _ in range(_MAX_ROW_BATCHES):
                 if await forget_old(conn, most=_MAX_KEYS_PER_BATCH) < _MAX_KEYS_PER_BATCH:
                     break
@@ -50,7 +50,7 @@ def maintenance_tasks(conn: Conn) -> tuple[PeriodicTask, ...]:
 
 
 def retention_tasks(
-    config: RetentionConfig, pool: Pool, env: Env, on_applied: Callable[[Applied], None]
+    config: RetentionConfig, pool: Pool, env: Env, on_applied: Callable[[AppliedChange], None]
 ) -> tuple[PeriodicTask, ...]:
     retention = _Retention(config, pool, env, on_applied)
     tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = []
@@ -65,7 +65,11 @@ def retention_tasks(
 
 class _Retention:
     def __init__(
-        self, config: RetentionConfig, pool: Pool, env: Env, on_applied: Callable[[Applied], None]
+        self,
+        config: RetentionConfig,
+        pool: Pool,
+        env: Env,
+        on_applied: Callable[[AppliedChange], None],
     ) -> None:
         self._archive_after = timedelta(days=config.archive_after)
         self._remove_after = timedelta(days=config.remove_after)
@@ -76,7 +80,7 @@ class _Retention:
     async def archive(self) -> None:
         limit = _MAX_CHATS_PER_BATCH
         for _ in range(_MAX_CHAT_BATCHES):
-            found = await keeping.idle(self._pool, self._archive_after, most=limit)
+            found = await updates.list_idle_chats(self._pool, self._archive_after, most=limit)
             for chat_id, since in found:
                 await self._archive(chat_id, since)
             if len(found) < limit:
@@ -85,7 +89,7 @@ class _Retention:
     async def _archive(self, chat_id: ChatId, since: datetime) -> None:
         change_id = self._env.new_change_id()
         try:
-            archived = await keeping.archive_idle(self._pool, chat_id, since, change_id)
+            archived = await updates.archive_idle_tree(self._pool, chat_id, since, change_id)
         except RequestError:
             return  # A user changed the chat in the meantime.
         for applied in archived:
@@ -94,7 +98,9 @@ class _Retention:
     async def remove(self) -> None:
         limit = _MAX_CHATS_PER_BATCH
         for _ in range(_MAX_CHAT_BATCHES):
-            removed = await keeping.remove_archived(self._pool, self._remove_after, most=limit)
+            removed = await updates.delete_archived_chats(
+                self._pool, self._remove_after, most=limit
+            )
             if removed:
                 self._env.emit("chats_removed", chats=removed)
             if removed < limit:

@@ -11,21 +11,33 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.domain.answer import Answer, Nothing, judge
-from chatd.domain.assemble import Assembler
-from chatd.domain.classify import classify
-from chatd.domain.effort import resolve_effort
-from chatd.domain.failures import Classified, ModelFailed, for_provider, known_failure
+from chatd.domain.answer.answer import (
+    Answer,
+    EmptyAnswer,
+    ModelCallRecord,
+    answer_message,
+    judge_answer,
+    usage_entry,
+)
+from chatd.domain.answer.assembler import Assembler
+from chatd.domain.chat.messages import Draft, UsageEntry
 from chatd.domain.ids import ToolCallId
-from chatd.domain.messages import Draft, UsageEntry
-from chatd.domain.model import Failed, ModelEvent, ModelRequest, ProviderFailed, ProviderFault
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.config import resolve_effort
+from chatd.domain.model.failures import ClassifiedFailure, ModelError, known_failure, with_provider
+from chatd.domain.model.protocol import (
+    ModelEvent,
+    ModelRequest,
+    ProviderError,
+    ProviderFault,
+    StreamFailed,
+)
+from chatd.domain.model.retry import IdleTimeout
 from chatd.domain.ports import Env
-from chatd.domain.prompt import Reader, build_prompt
-from chatd.domain.silence import Silence
-from chatd.domain.step_rows import Call, answer_message, usage_entry
+from chatd.domain.prompt.builder import PromptTarget, build_prompt
 from chatd.engine.attempt import Attempt
 from chatd.engine.turn_context import TurnContext
-from chatd.parts.episodes import Recorder
+from chatd.parts.episodes import PartRecorder
 
 MODEL_CALL_TIMEOUT_S: Final = 900.0
 """Limit of one call, even while events arrive. A stream without events has its own limit."""
@@ -41,10 +53,10 @@ class CallRows(Struct, frozen=True, kw_only=True):
     usage: tuple[UsageEntry, ...]
 
 
-class ModelCallError(ModelFailed):
+class ModelCallError(ModelError):
     """The call gave no usable answer. `usage` is to be recorded nevertheless."""
 
-    def __init__(self, classified: Classified, usage: tuple[UsageEntry, ...] = ()) -> None:
+    def __init__(self, classified: ClassifiedFailure, usage: tuple[UsageEntry, ...] = ()) -> None:
         super().__init__(classified)
         self.usage = usage
 
@@ -74,14 +86,14 @@ class ModelCall:
         self._timeout_s = timeout_s
         self._earlier_usage = earlier_usage
         self._assembler = Assembler(used_ids)
-        self._idle = Silence.armed(env.clock.monotonic())
+        self._idle = IdleTimeout.armed(env.clock.monotonic())
         self._is_opened = False
-        self.record = Call(config=context.config, reasoning_effort=reasoning_effort)
+        self.record = ModelCallRecord(config=context.config, reasoning_effort=reasoning_effort)
 
     def partial_messages(self, at: str) -> tuple[Draft, ...]:
         """A partial summary is of no use."""
         answer = self._assembler.interrupted(at)
-        if self._kind == "compaction" or isinstance(judge(answer, ""), Nothing):
+        if self._kind == "compaction" or isinstance(judge_answer(answer, ""), EmptyAnswer):
             return ()
         return (answer_message(answer, self.record),)
 
@@ -94,12 +106,12 @@ class ModelCall:
         return (*self._earlier_usage, usage_entry(self._kind, self.record, usage, ok=ok))
 
     async def run(
-        self, attempt: Attempt, request: ModelRequest, recorder: Recorder | None = None
+        self, attempt: Attempt, request: ModelRequest, recorder: PartRecorder | None = None
     ) -> Answer:
         """Publish live parts to `recorder`, if there is one. Raises ModelCallError."""
         attempt.set_partial(self.partial_messages, self.usage_entries)
         started_at = self._env.clock.monotonic()
-        self._idle = Silence.armed(started_at)
+        self._idle = IdleTimeout.armed(started_at)
         limit, failure = asyncio.timeout(self._timeout_s), None
         try:
             async with limit:
@@ -112,7 +124,7 @@ class ModelCall:
         self._idle = self._idle.released()
         failure = self._idle.failure(self._provider.name, failure)
         if failure is not None:
-            failure = for_provider(failure, self.record.config.provider)
+            failure = with_provider(failure, self.record.config.provider)
             if limit.expired():
                 raise AnswerTimeout(failure, self.usage_entries())
             raise self.rejected(attempt, failure)
@@ -120,38 +132,40 @@ class ModelCall:
         self.record = replace(self.record, runtime_ms=round(took_s * 1000))
         return self._assembler.finished()
 
-    def rejected(self, attempt: Attempt, failure: Classified) -> ModelCallError:
+    def rejected(self, attempt: Attempt, failure: ClassifiedFailure) -> ModelCallError:
         """Discard the answer; its usage stays to be recorded."""
         usage = self.usage_entries()
         attempt.set_unpaid_usage(usage)
         return ModelCallError(failure, usage)
 
-    async def _read(self, request: ModelRequest, recorder: Recorder | None) -> Classified | None:
+    async def _read(
+        self, request: ModelRequest, recorder: PartRecorder | None
+    ) -> ClassifiedFailure | None:
         """None if the stream ended well, or was closed by the idle timeout."""
         try:
             async with self._closed_when_idle(), self._provider.stream(request) as events:
                 self._is_opened = True
                 return await self._assemble(events, recorder)
-        except ProviderFailed as failed:
-            return classify(failed.fault)
-        except ModelFailed as failed:
+        except ProviderError as failed:
+            return classify_fault(failed.fault)
+        except ModelError as failed:
             return failed.classified
         except TimeoutError:
-            if not self._idle.fired:
+            if not self._idle.is_expired:
                 raise
             return None
         except asyncio.CancelledError:
             if _is_task_cancelled():
                 raise
-            return classify(_connection_reset(self._provider.name))
+            return classify_fault(_connection_reset(self._provider.name))
 
     async def _assemble(
-        self, events: AsyncIterator[ModelEvent], recorder: Recorder | None
-    ) -> Classified | None:
+        self, events: AsyncIterator[ModelEvent], recorder: PartRecorder | None
+    ) -> ClassifiedFailure | None:
         async for event in events:
-            self._idle = self._idle.heard(self._env.clock.monotonic())
-            if isinstance(event, Failed):
-                return classify(event.fault)
+            self._idle = self._idle.touched(self._env.clock.monotonic())
+            if isinstance(event, StreamFailed):
+                return classify_fault(event.fault)
             parts = self._assembler.feed(event, self._env.clock.now().isoformat())
             if recorder is not None and parts:
                 recorder.add("assistant", parts)
@@ -172,7 +186,7 @@ class ModelCall:
 
     async def _watch_idle(self, closing: asyncio.Timeout) -> None:
         clock = self._env.clock
-        while not self._idle.fired:
+        while not self._idle.is_expired:
             await clock.sleep(self._idle.wait_s(clock.monotonic()), "silence")
             self._idle = self._idle.checked(clock.monotonic())
         closing.reschedule(asyncio.get_running_loop().time())
@@ -180,7 +194,7 @@ class ModelCall:
 
 def build_request(attempt: Attempt, context: TurnContext) -> ModelRequest:
     config, choice = context.config, context.choice
-    reader = Reader(
+    reader = PromptTarget(
         provider=config.provider,
         origins=choice.origins,
         strict_tools=choice.kind in STRICT_PAIRING_KINDS,

@@ -10,18 +10,23 @@ from typing import Final, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.domain import worker_moves
-from chatd.domain.answer import Keep, Nothing, Refused, judge
-from chatd.domain.assemble import taken_ids
-from chatd.domain.chat import ChatError, Episode, Fence
-from chatd.domain.commands import Retry
-from chatd.domain.compaction import compactable
-from chatd.domain.decide import Compact
-from chatd.domain.messages import local_calls
+from chatd.domain.answer.answer import (
+    EmptyAnswer,
+    KeepAnswer,
+    RejectAnswer,
+    answer_message,
+    judge_answer,
+)
+from chatd.domain.answer.assembler import used_call_ids
+from chatd.domain.chat import worker_transitions
+from chatd.domain.chat.commands import RecordRetry
+from chatd.domain.chat.messages import local_calls
+from chatd.domain.chat.row import ChatError, Episode, Fence
+from chatd.domain.decisions import Compact
+from chatd.domain.model.retry import CompactFirst, GiveUp, RetryAfter, decide_retry, retry_state
 from chatd.domain.ports import Env
-from chatd.domain.provider_tools import guarded_answer
-from chatd.domain.retry import CompactFirst, GiveUp, RetryAfter, decide_retry, retry_state
-from chatd.domain.step_rows import answer_message
+from chatd.domain.prompt.compaction import is_compactable
+from chatd.domain.prompt.provider_content import drop_unpaired_in_answer
 from chatd.engine.attempt import Attempt, Committer
 from chatd.engine.model_call import (
     MODEL_CALL_TIMEOUT_S,
@@ -35,8 +40,8 @@ from chatd.engine.model_call import (
 from chatd.engine.spend_guard import SpendGuard
 from chatd.engine.summary_call import SummaryCall
 from chatd.engine.turn_context import TurnContext
-from chatd.parts.episodes import Episodes
-from chatd.store.transact import Applied
+from chatd.parts.episodes import EpisodeRegistry
+from chatd.store.chat.transactor import AppliedChange
 
 ANSWER_TIMEOUT_ERROR: Final = ChatError(
     kind="timeout", message="The answer took longer than an answer may take.", retryable=True
@@ -44,14 +49,14 @@ ANSWER_TIMEOUT_ERROR: Final = ChatError(
 
 
 class ModelStep(Struct, frozen=True, kw_only=True):
-    episodes: Episodes
+    episodes: EpisodeRegistry
     committer: Committer
     spend_guard: SpendGuard
     summary_call: SummaryCall
     env: Env
     timeout_s: float = MODEL_CALL_TIMEOUT_S
 
-    async def generate(self, attempt: Attempt, context: TurnContext) -> Applied:
+    async def generate(self, attempt: Attempt, context: TurnContext) -> AppliedChange:
         if (refusal := await self.spend_guard.check(attempt.chat)) is not None:
             return await self.committer.fail_turn(attempt, refusal)
         try:
@@ -69,12 +74,12 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             return await self._retry_or_fail(attempt, error, context)
         step = attempt.step(rows.messages, rows.usage, client_tools=context.client_names)
         has_calls = any(local_calls(draft.content) for draft in rows.messages)
-        transition = worker_moves.commit_step if has_calls else worker_moves.finish_turn
+        transition = worker_transitions.commit_step if has_calls else worker_transitions.finish_turn
         return await self.committer.commit(attempt, lambda row: transition(row, step))
 
     async def compact(
         self, attempt: Attempt, context: TurnContext, action: Compact | None
-    ) -> Applied:
+    ) -> AppliedChange:
         """`action` is None if the provider rejected the prompt as too long. A compaction that a
         user requested ends the turn; any other continues it."""
         if (refusal := await self.spend_guard.check(attempt.chat)) is not None:
@@ -85,7 +90,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             return await self._retry_or_fail(attempt, error)
         step = attempt.step(rows.messages, rows.usage, compacted=True)
         is_manual = action is not None and action.source == "manual"
-        transition = worker_moves.finish_turn if is_manual else worker_moves.commit_step
+        transition = worker_transitions.finish_turn if is_manual else worker_transitions.commit_step
         return await self.committer.commit(attempt, lambda row: transition(row, step))
 
     async def _call(self, attempt: Attempt, context: TurnContext) -> CallRows:
@@ -96,7 +101,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             self.env,
             timeout_s=self.timeout_s,
             reasoning_effort=attempt.chat.reasoning_effort,
-            used_ids=taken_ids(attempt.history),
+            used_ids=used_call_ids(attempt.history),
         )
         recorder = self.episodes.open(Episode.of(attempt.chat))
         try:
@@ -104,17 +109,17 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         finally:
             recorder.close()
         if context.choice.kind in STRICT_PAIRING_KINDS:
-            answer = replace(answer, content=guarded_answer(answer.content))
-        match judge(answer, context.config.provider):
-            case Keep():
+            answer = replace(answer, content=drop_unpaired_in_answer(answer.content))
+        match judge_answer(answer, context.config.provider):
+            case KeepAnswer():
                 messages = (answer_message(answer, call.record),)
                 return CallRows(messages=messages, usage=call.usage_entries(ok=True))
-            case Nothing():
+            case EmptyAnswer():
                 return CallRows(messages=(), usage=call.usage_entries(ok=True))
-            case Refused() as refused:
+            case RejectAnswer() as refused:
                 raise call.rejected(attempt, refused.failure)
 
-    async def _keep_partial(self, attempt: Attempt, context: TurnContext) -> Applied:
+    async def _keep_partial(self, attempt: Attempt, context: TurnContext) -> AppliedChange:
         """Fail the turn and keep the partial answer, as an interrupt would."""
         return await self.committer.fail_turn(
             attempt,
@@ -126,9 +131,9 @@ class ModelStep(Struct, frozen=True, kw_only=True):
 
     async def _retry_or_fail(
         self, attempt: Attempt, error: ModelCallError, context: TurnContext | None = None
-    ) -> Applied:
+    ) -> AppliedChange:
         """With `context`, a full context window is answered by a compaction."""
-        can_compact = context is not None and compactable(attempt.history)
+        can_compact = context is not None and is_compactable(attempt.history)
         decision = decide_retry(error.classified, attempt.chat.attempt, compactable=can_compact)
         match decision:
             case RetryAfter():
@@ -143,14 +148,16 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             case _:
                 assert_never(decision)
 
-    async def _retry(self, attempt: Attempt, error: ModelCallError, delay_s: float) -> Applied:
+    async def _retry(
+        self, attempt: Attempt, error: ModelCallError, delay_s: float
+    ) -> AppliedChange:
         """Commit the delay before waiting, so that new viewers see it and a worker that takes
         over continues it."""
         now = self.env.clock.now()
         state = retry_state(error.classified, attempt.chat.attempt, delay_s, now)
-        retry = Retry(fence=Fence.of(attempt.chat), state=state, usage=error.usage)
+        retry = RecordRetry(fence=Fence.of(attempt.chat), state=state, usage=error.usage)
         applied = await self.committer.commit(
-            attempt, lambda row: worker_moves.record_retry(row, retry)
+            attempt, lambda row: worker_transitions.record_retry(row, retry)
         )
         attempt.pause_s = delay_s
         return applied

@@ -9,12 +9,21 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from chatd.domain.chat import Chat, ChatError
+from chatd.domain.chat.messages import Message
+from chatd.domain.chat.row import Chat, ChatError
+from chatd.domain.decisions import (
+    DeferRow,
+    IgnoreRow,
+    Reaction,
+    RestartTask,
+    StopRunner,
+    Task,
+    UpdateView,
+    decide_reaction,
+)
 from chatd.domain.errors import ChatdError, NotFound, StaleFence
 from chatd.domain.ids import WorkerId
-from chatd.domain.messages import Message
 from chatd.domain.ports import Env
-from chatd.domain.react import Ignore, Leave, Note, Reaction, Restart, Task, Wait, react
 from chatd.engine.attempt import Attempt
 from chatd.engine.tasks import TaskReaper
 from chatd.engine.turn_loop import TurnLoop
@@ -63,10 +72,10 @@ class Runner:
     async def run(self) -> None:
         """Return when the chat waits or another worker owns it."""
         try:
-            reaction = react(None, self.chat, self._worker_id)
-            while isinstance(reaction, Restart):
+            reaction = decide_reaction(None, self.chat, self._worker_id)
+            while isinstance(reaction, RestartTask):
                 reaction = await self._run_task(reaction.task)
-                if isinstance(reaction, Restart):
+                if isinstance(reaction, RestartTask):
                     self._attempt = self._attempt.next()
             # The next owner does not know the usage of a step that it replaced.
             await self._turn_loop.record_usage(self._attempt)
@@ -96,24 +105,24 @@ class Runner:
             if running.done():
                 return await self._after_task(attempt, running)
             reaction = self._judge(attempt)
-            if isinstance(reaction, Leave | Restart):
+            if isinstance(reaction, StopRunner | RestartTask):
                 return reaction
 
     def _judge(self, attempt: Attempt) -> Reaction:
         self._row_changed.clear()
         row = self._newest
         if row is None:
-            return Ignore()
-        reaction = react(attempt.view, row, self._worker_id)
+            return IgnoreRow()
+        reaction = decide_reaction(attempt.view, row, self._worker_id)
         match reaction:
-            case Note():
+            case UpdateView():
                 attempt.view = reaction.view
                 attempt.chat = row
-            case Restart():
+            case RestartTask():
                 attempt.chat = row
-            case Ignore():
+            case IgnoreRow():
                 self._newest = None
-            case Wait() | Leave():
+            case DeferRow() | StopRunner():
                 pass
         return reaction
 
@@ -122,7 +131,7 @@ class Runner:
         runner did not send is a bug of the code that the task called."""
         error = asyncio.CancelledError() if running.cancelled() else running.exception()
         if error is None:
-            return Leave()
+            return StopRunner()
         if isinstance(error, StaleFence | NotFound):
             return await self._read_row(attempt)
         code = error.code if isinstance(error, ChatdError) else type(error).__name__
@@ -132,14 +141,14 @@ class Runner:
             await self._turn_loop.fail(attempt, RUNNER_CRASHED_ERROR)
         except (StaleFence, NotFound):
             return await self._read_row(attempt)
-        return Leave()
+        return StopRunner()
 
     async def _read_row(self, attempt: Attempt) -> Reaction:
         """Another writer changed the row, which has not arrived here yet."""
         attempt.end_write(None)
         row = await self._turn_loop.read_row(attempt.chat)
         if row is None:
-            return Leave()
+            return StopRunner()
         self.on_row(row)
         reaction = self._judge(attempt)
-        return reaction if isinstance(reaction, Restart) else Leave()
+        return reaction if isinstance(reaction, RestartTask) else StopRunner()

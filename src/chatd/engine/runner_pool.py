@@ -7,9 +7,9 @@ of a crashed runner. A runner with an old epoch stops by itself; until then the 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 
-from chatd.domain import worker_moves
-from chatd.domain.change import Change
-from chatd.domain.chat import Chat
+from chatd.domain.chat import worker_transitions
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError, StaleFence
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
@@ -18,7 +18,7 @@ from chatd.engine.runner import Runner
 from chatd.engine.slots import Slots
 from chatd.engine.tasks import TaskReaper, run_contained
 from chatd.engine.turn_loop import TurnLoop
-from chatd.store.transact import Applied
+from chatd.store.chat.transactor import AppliedChange
 
 
 class RunnerPool:
@@ -100,7 +100,7 @@ class RunnerPool:
 
     # Rows
 
-    def on_row(self, chat: Chat, created: Applied | None = None) -> None:
+    def on_row(self, chat: Chat, created: AppliedChange | None = None) -> None:
         """`created` is the write that created the chat; its messages are the whole history."""
         runner = self._runners.get(chat.id)
         if runner is not None:
@@ -113,7 +113,7 @@ class RunnerPool:
             if runner.chat.id == chat_id:
                 task.cancel()
 
-    def _start(self, chat: Chat, created: Applied | None) -> None:
+    def _start(self, chat: Chat, created: AppliedChange | None) -> None:
         if self._group is None or self._closed.is_set():
             return
         if self._is_draining:
@@ -158,7 +158,7 @@ class RunnerPool:
 
     def _start_release(self, group: asyncio.TaskGroup, chat: Chat) -> None:
         release = self._committer.run(
-            chat.id, lambda row: worker_moves.release(row, self._worker_id, chat.epoch)
+            chat.id, lambda row: worker_transitions.release(row, self._worker_id, chat.epoch)
         )
         contained = run_contained(release, lambda error: self._on_refused(chat, error))
         task = group.create_task(contained, name=f"release {chat.id}")
@@ -171,7 +171,7 @@ class RunnerPool:
         def decide(row: Chat) -> Change:
             if row.epoch != runner.epoch:
                 raise StaleFence(f"Chat {row.id} has changed.")
-            return worker_moves.reap(row, self._worker_id)
+            return worker_transitions.reap(row, self._worker_id)
 
         await self._committer.run(runner.chat.id, decide)
 

@@ -7,9 +7,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.domain.chat import Chat
+from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, WorkerId
-from chatd.store.workers import Caps
+from chatd.store.chat.workers import RunningLimits
 
 DEFAULT_ROOT_SLOTS: Final = 100
 DEFAULT_CHILD_SLOTS: Final = 200
@@ -20,7 +20,7 @@ class SlotsConfig(Struct, frozen=True, kw_only=True):
 
     roots: int = DEFAULT_ROOT_SLOTS
     children: int = DEFAULT_CHILD_SLOTS
-    caps: Caps | None = None
+    caps: RunningLimits | None = None
 
 
 class Slots:
@@ -42,7 +42,7 @@ class Slots:
         return max(limit - used - self._reserved[root], 0)
 
     @property
-    def caps(self) -> Caps | None:
+    def caps(self) -> RunningLimits | None:
         return self._config.caps
 
     @property

@@ -9,10 +9,10 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from chatd.domain.chat import Chat, ChatError
+from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Budget, Clock, Env
-from chatd.store import usage
+from chatd.store.chat import usage
 from chatd.store.conn import Conn
 
 Period = Literal["day", "week", "month"]

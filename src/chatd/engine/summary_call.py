@@ -6,18 +6,19 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.domain.chat import Episode
-from chatd.domain.compaction import effective_threshold, measure
-from chatd.domain.condense import condensed
-from chatd.domain.decide import Compact
-from chatd.domain.failures import Classified, known_failure
-from chatd.domain.messages import Message, UsageEntry
-from chatd.domain.model import ModelRequest
+from chatd.domain.chat.messages import Message, UsageEntry
+from chatd.domain.chat.row import Episode
+from chatd.domain.decisions import Compact
+from chatd.domain.model.failures import ClassifiedFailure, known_failure
+from chatd.domain.model.protocol import ModelRequest
 from chatd.domain.ports import Env
-from chatd.domain.summary import (
-    Plan,
-    call_id,
+from chatd.domain.prompt.builder import shrink_prompt
+from chatd.domain.prompt.compaction import (
+    SummaryPlan,
+    effective_threshold,
+    measure_fill,
     summary_call,
+    summary_call_id,
     summary_failed,
     summary_request,
     summary_result,
@@ -28,13 +29,13 @@ from chatd.engine.attempt import Attempt
 from chatd.engine.model_call import CallRows, ModelCall, ModelCallError, build_request
 from chatd.engine.spend_guard import SpendGuard
 from chatd.engine.turn_context import TurnContext
-from chatd.parts.episodes import Episodes, Recorder
+from chatd.parts.episodes import EpisodeRegistry, PartRecorder
 
 MAX_PROMPT_HALVINGS: Final = 5
 
 
 class SummaryCall(Struct, frozen=True, kw_only=True):
-    episodes: Episodes
+    episodes: EpisodeRegistry
     spend_guard: SpendGuard
     env: Env
 
@@ -58,21 +59,21 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
 
     def _plan(
         self, history: Sequence[Message], context: TurnContext, action: Compact | None
-    ) -> Plan:
+    ) -> SummaryPlan:
         rules = context.rules
-        return Plan(
-            call_id=call_id(self.env.new_id()),
+        return SummaryPlan(
+            call_id=summary_call_id(self.env.new_id()),
             source="auto" if action is None else action.source,
             threshold=effective_threshold(rules.compaction_threshold),
-            fill=measure(history, rules.context_limit) if action is None else action.fill,
+            fill=measure_fill(history, rules.context_limit) if action is None else action.fill,
         )
 
     async def _call_until_fitting(
         self,
         attempt: Attempt,
         context: TurnContext,
-        plan: Plan,
-        recorder: Recorder,
+        plan: SummaryPlan,
+        recorder: PartRecorder,
         *,
         halvings: int,
     ) -> CallRows:
@@ -96,10 +97,12 @@ class SummaryCall(Struct, frozen=True, kw_only=True):
                 rows = summary_rows(plan, text, call.record, answer)
                 return CallRows(messages=rows, usage=call.usage_entries(ok=True))
             if (refusal := await self.spend_guard.check(attempt.chat)) is not None:
-                raise ModelCallError(Classified(kind="usage_limit", error=refusal), earlier_usage)
+                raise ModelCallError(
+                    ClassifiedFailure(kind="usage_limit", error=refusal), earlier_usage
+                )
 
 
 def _shrunk(request: ModelRequest, halvings: int) -> ModelRequest:
     if halvings == 0:
         return request
-    return replace(request, messages=condensed(request.messages, halvings))
+    return replace(request, messages=shrink_prompt(request.messages, halvings))

@@ -8,26 +8,25 @@ leaves the old title.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from chatd.domain.answer import Answer
-from chatd.domain.assemble import Assembler
-from chatd.domain.chat import Chat
+from chatd.domain.answer.answer import Answer, ModelCallRecord, usage_entry
+from chatd.domain.answer.assembler import Assembler
+from chatd.domain.chat.messages import Message
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
-from chatd.domain.messages import Message
-from chatd.domain.model import Failed, ModelRequest, ProviderFailed, ProviderFault
-from chatd.domain.parts import Text
+from chatd.domain.model.protocol import ModelRequest, ProviderError, ProviderFault, StreamFailed
 from chatd.domain.ports import Env, ModelChoice
-from chatd.domain.step_rows import Call, usage_entry
-from chatd.domain.titles import (
-    TIMEOUT_S,
+from chatd.domain.prompt.titles import (
+    TITLE_TIMEOUT_S,
+    needs_title,
     read_title,
     title_input,
     title_request,
-    wants_title,
     without_temperature,
 )
 from chatd.engine.periodic import BackgroundTasks
 from chatd.engine.spend_guard import SpendGuard
-from chatd.store import chats, usage
+from chatd.store.chat import chats, usage
 from chatd.store.conn import Conn
 
 AnnounceChat = Callable[[Chat, str], None]
@@ -62,9 +61,9 @@ class TitleGenerator:
 
     def start_if_needed(self, chat: Chat, history: Sequence[Message], choice: ModelChoice) -> None:
         """Never waits. A subagent gets its title from the chat that starts it."""
-        first = next((row for row in history if row.begins_turn), None)
+        first = next((row for row in history if row.starts_turn), None)
         text = "" if first is None else title_input(first.content, {})
-        is_needed = chat.is_root and wants_title(history, chat.title, text)
+        is_needed = chat.is_root and needs_title(history, chat.title, text)
         if not is_needed or chat.id in self._in_progress:
             return
         if self._background_tasks.submit("title", lambda: self._generate(chat, text, choice)):
@@ -94,9 +93,11 @@ class TitleGenerator:
         if answer is None:
             self._env.emit("title_failed", chat_id=chat.id, provider=model.config.provider)
             return None
-        entry = usage_entry("title", Call(config=model.config), answer.usage, ok=fault is None)
-        await usage.book(self._conn, chat, entry)
-        text = "".join(part.text for part in answer.content if isinstance(part, Text))
+        entry = usage_entry(
+            "title", ModelCallRecord(config=model.config), answer.usage, ok=fault is None
+        )
+        await usage.insert_usage(self._conn, chat, entry)
+        text = "".join(part.text for part in answer.content if isinstance(part, TextPart))
         return read_title(text) if fault is None else None
 
     async def _stream(
@@ -105,13 +106,13 @@ class TitleGenerator:
         """No answer: the call did not reach the provider and has no usage."""
         assembler, is_opened = Assembler(), False
         try:
-            async with asyncio.timeout(TIMEOUT_S), model.provider.stream(request) as events:
+            async with asyncio.timeout(TITLE_TIMEOUT_S), model.provider.stream(request) as events:
                 is_opened = True
                 async for event in events:
-                    if isinstance(event, Failed):
+                    if isinstance(event, StreamFailed):
                         return assembler.finished(), event.fault
                     assembler.feed(event)
-        except ProviderFailed as failed:
+        except ProviderError as failed:
             return (assembler.finished() if is_opened else None), failed.fault
         except TimeoutError:
             late = ProviderFault(message="no title in time", transport="timeout")

@@ -9,25 +9,25 @@ from typing import Final
 
 from msgspec import UNSET, Struct
 
-from chatd.domain.batch import plan_batch
-from chatd.domain.blocks import EMPTY_OBJECT
-from chatd.domain.chat import Chat, Fence
+from chatd.domain.answer.answer import result_messages, sort_by_call
+from chatd.domain.answer.assembler import EMPTY_OBJECT
+from chatd.domain.answer.tool_calls import plan_batch
+from chatd.domain.answer.tool_output import AnsweredCall, ToolOutput, error_output
+from chatd.domain.chat.messages import Draft
+from chatd.domain.chat.parts import ToolCallPart, ToolResultPart
+from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.errors import ChatdError, StaleFence, Unavailable
-from chatd.domain.heal import heal_text
 from chatd.domain.ids import ToolCallId
-from chatd.domain.messages import Draft
-from chatd.domain.parts import ToolCall, ToolResult
 from chatd.domain.ports import Env, Tool, ToolContext
-from chatd.domain.step_rows import in_call_order, result_messages
-from chatd.domain.tool_output import Answered, ToolOutput, failed
+from chatd.domain.text import replace_surrogates
 from chatd.engine.lease import WorkerLease
 from chatd.engine.tasks import TaskReaper
 from chatd.engine.turn_context import TurnContext
-from chatd.parts.episodes import Recorder
-from chatd.store import tool_runs
+from chatd.parts.episodes import PartRecorder
+from chatd.store.chat import idempotency
 from chatd.store.conn import Conn
 
-UNKNOWN_OUTCOME_OUTPUT: Final = failed(
+UNKNOWN_OUTCOME_OUTPUT: Final = error_output(
     "The worker was lost while this tool ran, and it must not run twice. Its outcome is unknown:"
     " look at the state it would have changed before you decide what to do."
 )
@@ -48,10 +48,10 @@ class ToolBatchRun:
         self,
         chat: Chat,
         context: TurnContext,
-        calls: tuple[ToolCall, ...],
+        calls: tuple[ToolCallPart, ...],
         *,
         deps: ToolDeps,
-        recorder: Recorder,
+        recorder: PartRecorder,
     ) -> None:
         self._chat = chat
         self._context = context
@@ -60,10 +60,10 @@ class ToolBatchRun:
         self._env = deps.env
         self._recorder = recorder
         self._fence = Fence.of(chat)
-        self._answered: dict[ToolCallId, Answered] = {}
+        self._answered: dict[ToolCallId, AnsweredCall] = {}
 
     def partial_messages(self, at: str) -> tuple[Draft, ...]:
-        done = in_call_order(self._calls, self._answered.values())
+        done = sort_by_call(self._calls, self._answered.values())
         return result_messages(done, self._context.config.context_limit, at)
 
     async def run(self) -> None:
@@ -80,7 +80,7 @@ class ToolBatchRun:
         for call in batch.serial:
             await self._answer(call)
 
-    async def _answer(self, call: ToolCall) -> None:
+    async def _answer(self, call: ToolCallPart) -> None:
         clock, started_at = self._env.clock, self._env.clock.monotonic()
         output = await self._output(self._context.tools[call.tool_name], call)
         self._store(call, output)
@@ -93,15 +93,15 @@ class ToolBatchRun:
             duration_ms=round((clock.monotonic() - started_at) * 1000),
         )
 
-    def _store(self, call: ToolCall, output: ToolOutput) -> None:
-        self._answered[call.tool_call_id] = Answered(
+    def _store(self, call: ToolCallPart, output: ToolOutput) -> None:
+        self._answered[call.tool_call_id] = AnsweredCall(
             call_id=call.tool_call_id,
             name=call.tool_name,
             output=output,
             mcp_server_config_id=call.mcp_server_config_id,
         )
 
-    async def _output(self, tool: Tool, call: ToolCall) -> ToolOutput:
+    async def _output(self, tool: Tool, call: ToolCallPart) -> ToolOutput:
         await self._deps.lease.wait_healthy()
         is_first = tool.effect != "once" or await self._mark_started(call.tool_call_id)
         self._env.emit(
@@ -120,11 +120,11 @@ class ToolBatchRun:
             raise
         if not task.done():
             await self._deps.task_reaper.stop(task)
-            return failed(f"The tool did not finish within {tool.timeout_s:g} seconds.")
+            return error_output(f"The tool did not finish within {tool.timeout_s:g} seconds.")
         return self._outcome(task, call) or UNKNOWN_OUTCOME_OUTPUT
 
     def _start(
-        self, tool: Tool, call: ToolCall, *, is_first: bool
+        self, tool: Tool, call: ToolCallPart, *, is_first: bool
     ) -> asyncio.Task[ToolOutput | None]:
         context = ToolContext(
             chat=self._chat,
@@ -136,31 +136,35 @@ class ToolBatchRun:
         work = tool.run(context, args) if is_first else tool.recover(context)
         return asyncio.get_running_loop().create_task(work, name=f"tool {call.tool_name}")
 
-    def _publish_output(self, call: ToolCall, text: str) -> None:
-        part = ToolResult(
-            tool_call_id=call.tool_call_id, tool_name=call.tool_name, result_delta=heal_text(text)
+    def _publish_output(self, call: ToolCallPart, text: str) -> None:
+        part = ToolResultPart(
+            tool_call_id=call.tool_call_id,
+            tool_name=call.tool_name,
+            result_delta=replace_surrogates(text),
         )
         self._recorder.add("tool", (part,))
 
-    def _store_late_output(self, task: asyncio.Task[ToolOutput | None], call: ToolCall) -> None:
+    def _store_late_output(self, task: asyncio.Task[ToolOutput | None], call: ToolCallPart) -> None:
         """A cancelled tool may still return the output it has so far."""
         has_result = task.done() and not task.cancelled() and task.exception() is None
         if has_result and (output := task.result()) is not None:
             self._store(call, output)
 
-    def _outcome(self, task: asyncio.Task[ToolOutput | None], call: ToolCall) -> ToolOutput | None:
+    def _outcome(
+        self, task: asyncio.Task[ToolOutput | None], call: ToolCallPart
+    ) -> ToolOutput | None:
         if task.cancelled():
-            return failed("The tool was cancelled.")
+            return error_output("The tool was cancelled.")
         error = task.exception()
         if error is None:
             return task.result()
         if isinstance(error, StaleFence):
             raise error
         if isinstance(error, ChatdError):
-            return failed(error.message)
+            return error_output(error.message)
         # A bug in a tool is reported to the model and does not end the turn.
         self._env.emit("tool_failed", chat_id=self._chat.id, tool=call.tool_name, error=error)
-        return failed(f"The tool failed: {type(error).__name__}: {error}")
+        return error_output(f"The tool failed: {type(error).__name__}: {error}")
 
     async def _mark_started(self, call_id: ToolCallId) -> bool:
         """Mark a tool that must not run twice; False if it has run before. The mark includes the
@@ -169,7 +173,7 @@ class ToolBatchRun:
         again = False
         while True:
             try:
-                return await tool_runs.start(
+                return await idempotency.mark_tool_started(
                     self._deps.conn, self._chat.id, mark, self._fence, again=again
                 )
             except Unavailable as error:

@@ -9,13 +9,13 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Struct
 
-from chatd.domain.batch import Toolbox
-from chatd.domain.chat import Chat
-from chatd.domain.compaction import DEFAULT_THRESHOLD
-from chatd.domain.decide import Rules
-from chatd.domain.model import ModelConfig, ToolSpec
-from chatd.domain.ports import ModelChoice, Models, Tool, ToolSource
-from chatd.domain.prompt_text import Instructions
+from chatd.domain.answer.tool_calls import ToolSet
+from chatd.domain.chat.row import Chat
+from chatd.domain.decisions import TurnRules
+from chatd.domain.model.protocol import ModelConfig, ToolSpec
+from chatd.domain.ports import ModelChoice, ModelSource, Tool, ToolSource
+from chatd.domain.prompt.compaction import DEFAULT_THRESHOLD_PERCENT
+from chatd.domain.prompt.instructions import Instructions
 
 _CLIENT_TOOLS: Final = msgspec.json.Decoder(tuple[ToolSpec, ...])
 
@@ -41,22 +41,22 @@ class TurnContext(Struct, frozen=True, kw_only=True):
         return frozenset(spec.name for spec in self.client_tools) - self.tools.keys()
 
     @property
-    def toolbox(self) -> Toolbox:
-        return Toolbox(tools=self.tools)
+    def toolbox(self) -> ToolSet:
+        return ToolSet(tools=self.tools)
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> TurnRules:
         threshold = self.config.compaction_threshold
-        return Rules(
+        return TurnRules(
             client_tools=self.client_names,
             exclusive_tools=frozenset(n for n, tool in self.tools.items() if tool.exclusive),
             stop_after_tools=frozenset(n for n, tool in self.tools.items() if tool.stops_turn),
             context_limit=self.config.context_limit,
-            compaction_threshold=DEFAULT_THRESHOLD if threshold is None else threshold,
+            compaction_threshold=DEFAULT_THRESHOLD_PERCENT if threshold is None else threshold,
         )
 
 
-async def load_turn_context(chat: Chat, models: Models, tools: ToolSource) -> TurnContext:
+async def load_turn_context(chat: Chat, models: ModelSource, tools: ToolSource) -> TurnContext:
     """Raises ModelFailed if the chat's model cannot be used."""
     choice = await models.choose(chat.model_config_id)
     found = await tools.tools(chat)

@@ -8,11 +8,12 @@ from typing import Final, TypeVar, assert_never
 
 from msgspec import Struct
 
-from chatd.domain import worker_moves
-from chatd.domain.chat import Chat, ChatError, Episode, Fence
-from chatd.domain.classify import classify
-from chatd.domain.commands import Step
-from chatd.domain.decide import (
+from chatd.domain.answer.partial import partial_messages
+from chatd.domain.chat import worker_transitions
+from chatd.domain.chat.commands import Step
+from chatd.domain.chat.messages import Draft, UsageEntry
+from chatd.domain.chat.row import Chat, ChatError, Episode, Fence
+from chatd.domain.decisions import (
     Action,
     Compact,
     Fail,
@@ -23,20 +24,19 @@ from chatd.domain.decide import (
     next_action,
 )
 from chatd.domain.errors import ChatdError, Unavailable
-from chatd.domain.failures import ModelFailed
-from chatd.domain.messages import Draft, UsageEntry
-from chatd.domain.model import ProviderFailed
-from chatd.domain.partial import last_words
-from chatd.domain.ports import Env, Models, ToolSource
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.failures import ModelError
+from chatd.domain.model.protocol import ProviderError
+from chatd.domain.ports import Env, ModelSource, ToolSource
 from chatd.engine.attempt import Attempt, Committer
 from chatd.engine.model_step import ModelStep
 from chatd.engine.title_generator import TitleGenerator
 from chatd.engine.tool_runner import ToolBatchRun, ToolDeps
 from chatd.engine.turn_context import TurnContext, load_turn_context
-from chatd.parts.episodes import Episodes
-from chatd.parts.replay import live_parts, read_episode
-from chatd.store import chats, usage
-from chatd.store.transact import Applied
+from chatd.parts.episodes import EpisodeRegistry
+from chatd.parts.journal_tail import decode_live_parts, read_episode
+from chatd.store.chat import chats, usage
+from chatd.store.chat.transactor import AppliedChange
 
 ROW_READ_RETRY_DELAY_S: Final = 0.5
 TURN_CONTEXT_TIMEOUT_S: Final = 60.0
@@ -50,8 +50,8 @@ T = TypeVar("T")
 
 class TurnLoopDeps(Struct, frozen=True, kw_only=True):
     committer: Committer
-    episodes: Episodes
-    models: Models
+    episodes: EpisodeRegistry
+    models: ModelSource
     tools: ToolSource
     model_step: ModelStep
     tool_deps: ToolDeps
@@ -82,7 +82,9 @@ class TurnLoop:
         if attempt.is_first and not attempt.has_partial:
             messages = await self._messages_from_live_parts(attempt.chat, at)
         step = attempt.step(messages, usage_entries)
-        await self._committer.commit(attempt, lambda row: worker_moves.finish_interrupt(row, step))
+        await self._committer.commit(
+            attempt, lambda row: worker_transitions.finish_interrupt(row, step)
+        )
         await self.generate(attempt)
 
     async def fail(self, attempt: Attempt, error: ChatError) -> None:
@@ -94,7 +96,7 @@ class TurnLoop:
         else:
             step = Step(fence=Fence.of(attempt.chat), keep_owner=False)
             await self._committer.commit(
-                attempt, lambda row: worker_moves.finish_interrupt(row, step)
+                attempt, lambda row: worker_transitions.finish_interrupt(row, step)
             )
         await self._record_usage(attempt.chat, unpaid)
 
@@ -109,26 +111,26 @@ class TurnLoop:
         failed write is logged, not retried."""
         for entry in unpaid:
             try:
-                await usage.book(self._conn, chat, entry)
+                await usage.insert_usage(self._conn, chat, entry)
             except ChatdError as error:
                 self._env.emit("usage_write_failed", chat_id=chat.id, error_kind=error.code)
 
     async def _release(self, attempt: Attempt) -> None:
         worker_id, epoch = attempt.worker_id, attempt.chat.epoch
         await self._committer.commit(
-            attempt, lambda row: worker_moves.release(row, worker_id, epoch)
+            attempt, lambda row: worker_transitions.release(row, worker_id, epoch)
         )
 
     # One step
 
-    async def _run_step(self, attempt: Attempt) -> Applied:
+    async def _run_step(self, attempt: Attempt) -> AppliedChange:
         await self._deps.tool_deps.lease.wait_healthy()
         try:
             context = await self._until_available(lambda: self._load(attempt))
-        except ModelFailed as failed:
+        except ModelError as failed:
             return await self._committer.fail_turn(attempt, failed.classified.error)
-        except ProviderFailed as failed:
-            return await self._committer.fail_turn(attempt, classify(failed.fault).error)
+        except ProviderError as failed:
+            return await self._committer.fail_turn(attempt, classify_fault(failed.fault).error)
         except TimeoutError:
             return await self._committer.fail_turn(attempt, TURN_CONTEXT_TIMEOUT_ERROR)
         action = next_action(attempt.history, attempt.chat, context.rules)
@@ -145,7 +147,9 @@ class TurnLoop:
         async with asyncio.timeout(TURN_CONTEXT_TIMEOUT_S):
             return await load_turn_context(attempt.chat, self._deps.models, self._deps.tools)
 
-    async def _run_action(self, attempt: Attempt, context: TurnContext, action: Action) -> Applied:
+    async def _run_action(
+        self, attempt: Attempt, context: TurnContext, action: Action
+    ) -> AppliedChange:
         match action:
             case Generate():
                 if self._deps.title_generator is not None:
@@ -160,7 +164,9 @@ class TurnLoop:
             case RequireAction() | Finish():
                 requires_action = isinstance(action, RequireAction)
                 transition = (
-                    worker_moves.require_action if requires_action else worker_moves.finish_turn
+                    worker_transitions.require_action
+                    if requires_action
+                    else worker_transitions.finish_turn
                 )
                 step = attempt.step(client_tools=context.client_names)
                 return await self._committer.commit(attempt, lambda row: transition(row, step))
@@ -169,7 +175,9 @@ class TurnLoop:
             case _:
                 assert_never(action)
 
-    async def _run_tools(self, attempt: Attempt, context: TurnContext, action: RunTools) -> Applied:
+    async def _run_tools(
+        self, attempt: Attempt, context: TurnContext, action: RunTools
+    ) -> AppliedChange:
         recorder = self._deps.episodes.open(Episode.of(attempt.chat))
         batch = ToolBatchRun(
             attempt.chat, context, action.calls, deps=self._deps.tool_deps, recorder=recorder
@@ -184,7 +192,7 @@ class TurnLoop:
             recorder.close()
         step = attempt.step(drafts, client_tools=context.client_names)
         return await self._committer.commit(
-            attempt, lambda row: worker_moves.commit_step(row, step)
+            attempt, lambda row: worker_transitions.commit_step(row, step)
         )
 
     # Reads that wait for the database
@@ -196,9 +204,9 @@ class TurnLoop:
         episode = Episode.of(chat)
         tape = self._deps.episodes.find(chat.id)
         if tape is not None and tape.episode == episode:
-            return last_words(chat, live_parts(tape.events), at)
+            return partial_messages(chat, decode_live_parts(tape.events), at)
         parts = await self._until_available(lambda: read_episode(self._conn, episode))
-        return last_words(chat, parts, at)
+        return partial_messages(chat, parts, at)
 
     async def _until_available(self, read: Callable[[], Awaitable[T]]) -> T:
         while True:

@@ -11,9 +11,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.domain.chat import Chat
+from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.errors import Unavailable
-from chatd.domain.hint import Hint
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.acquirer import Acquirer
@@ -24,9 +23,9 @@ from chatd.engine.runner_pool import RunnerPool
 from chatd.engine.slots import Slots, SlotsConfig
 from chatd.engine.tasks import TaskReaper, run_contained
 from chatd.engine.turn_loop import TurnLoop
-from chatd.store import workers
+from chatd.store.chat import workers
+from chatd.store.chat.transactor import AppliedChange
 from chatd.store.pool import Database
-from chatd.store.transact import Applied
 
 HEARTBEAT_INTERVAL_S: Final = 1.0
 DRAIN_TIMEOUT_S: Final = 25.0
@@ -108,7 +107,7 @@ class Worker:
             return nullcontext(None)
         return self._slots.reserve(root=root)
 
-    def on_applied(self, applied: Applied) -> None:
+    def on_applied(self, applied: AppliedChange) -> None:
         """A write of this replica. If it made this worker the owner, run the chat at once."""
         chat = applied.chat
         self._runners.on_row(chat, applied if chat.snapshot_version == 1 else None)
@@ -204,7 +203,7 @@ class Worker:
         """Otherwise other replicas would reap this worker and look for its chats."""
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT_S / 3):
-                await workers.strike(self._pool, frozenset({self.worker_id}))
+                await workers.delete_workers(self._pool, frozenset({self.worker_id}))
         except (Unavailable, TimeoutError):
             return
 
@@ -213,7 +212,7 @@ class Worker:
 
     # Heartbeats
 
-    def _on_heartbeat(self, heard: workers.Heard) -> None:
+    def _on_heartbeat(self, heard: workers.HeartbeatResult) -> None:
         self.registered.set()
         if not self.draining:
             self._slots.open()

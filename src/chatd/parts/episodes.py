@@ -12,35 +12,35 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from chatd.domain.chat import Episode
+from chatd.domain.chat.messages import Role
+from chatd.domain.chat.parts import Part
+from chatd.domain.chat.row import Episode
 from chatd.domain.ids import ChatId
-from chatd.domain.messages import Role
-from chatd.domain.parts import Part
 from chatd.domain.ports import Clock
-from chatd.parts.tape import Tape
+from chatd.parts.episode_buffer import EpisodeBuffer
 
 
 class EpisodesConfig(Struct, frozen=True, kw_only=True):
     coalesce_s: float = 0.025
-    kept_s: float = 30.0
+    keep_closed_s: float = 30.0
     max_total_bytes: int = 512 * 1024 * 1024
 
 
-DEFAULTS: Final = EpisodesConfig()
+DEFAULT_EPISODES_CONFIG: Final = EpisodesConfig()
 
 
-class Journal(Protocol):
+class JournalSink(Protocol):
     """Whoever writes parts down for viewers elsewhere. Never waits and never fails."""
 
-    def note(
+    def enqueue(
         self, episode: Episode, first_seq: int, events: Sequence[bytes], *, closed: bool
     ) -> None: ...
 
 
-class Recorder:
+class PartRecorder:
     """Where a running step puts its parts."""
 
-    def __init__(self, episodes: "Episodes", tape: Tape) -> None:
+    def __init__(self, episodes: "EpisodeRegistry", tape: EpisodeBuffer) -> None:
         self._episodes = episodes
         self._tape = tape
 
@@ -52,25 +52,27 @@ class Recorder:
         self._episodes.close(self._tape)
 
 
-class Episodes:
+class EpisodeRegistry:
     """`run` must be running; nothing is ticking while there is nothing to do."""
 
-    def __init__(self, clock: Clock, journal: Journal, config: EpisodesConfig = DEFAULTS) -> None:
+    def __init__(
+        self, clock: Clock, journal: JournalSink, config: EpisodesConfig = DEFAULT_EPISODES_CONFIG
+    ) -> None:
         self._clock = clock
         self._journal = journal
         self._config = config
-        self._tapes: dict[ChatId, Tape] = {}
+        self._tapes: dict[ChatId, EpisodeBuffer] = {}
         self._wakers: dict[ChatId, Callable[[], None]] = {}
-        self._unsettled: set[Tape] = set()
+        self._unsettled: set[EpisodeBuffer] = set()
         self._some_unsettled = asyncio.Event()
-        self._closed: dict[ChatId, Tape] = {}  # the one closed first is first
+        self._closed: dict[ChatId, EpisodeBuffer] = {}  # the one closed first is first
         self._some_closed = asyncio.Event()
-        self._expired: dict[ChatId, Tape] = {}  # kept because somebody watches
+        self._expired: dict[ChatId, EpisodeBuffer] = {}  # kept because somebody watches
         self.total = 0
 
     # For the step
 
-    def open(self, episode: Episode) -> Recorder:
+    def open(self, episode: Episode) -> PartRecorder:
         """A new episode takes the place of the chat's last one, whose late parts bounce.
 
         One that is opened again goes on where it was: its numbers must not begin anew, or
@@ -80,21 +82,21 @@ class Episodes:
         last = self._tapes.get(episode.chat_id)
         if last is not None and episode == last.episode:
             self._reopen(last)
-            return Recorder(self, last)
+            return PartRecorder(self, last)
         if last is not None:
             if last.closed_at is None and episode < last.episode:
                 return self._unheard(episode)
             self.close(last)
             self._drop(last)
-        tape = Tape(episode)
+        tape = EpisodeBuffer(episode)
         self._tapes[episode.chat_id] = tape
-        return Recorder(self, tape)
+        return PartRecorder(self, tape)
 
-    def added(self, tape: Tape, role: Role, parts: Iterable[Part]) -> None:
+    def added(self, tape: EpisodeBuffer, role: Role, parts: Iterable[Part]) -> None:
         if tape.closed_at is not None:
             return
         tape.add(role, parts)
-        if not tape.waiting:
+        if not tape.has_unflushed:
             return
         now = self._clock.monotonic()
         if tape.is_full or now - tape.settled_at >= self._config.coalesce_s:
@@ -103,7 +105,7 @@ class Episodes:
             self._unsettled.add(tape)
             self._some_unsettled.set()
 
-    def close(self, tape: Tape) -> None:
+    def close(self, tape: EpisodeBuffer) -> None:
         if tape.closed_at is not None:
             return
         tape.closed_at = self._clock.monotonic()
@@ -113,7 +115,7 @@ class Episodes:
 
     # For viewers
 
-    def find(self, chat_id: ChatId) -> Tape | None:
+    def find(self, chat_id: ChatId) -> EpisodeBuffer | None:
         """The chat's last episode here: under way, or closed a while ago."""
         return self._tapes.get(chat_id)
 
@@ -150,26 +152,26 @@ class Episodes:
                 await self._some_closed.wait()
             oldest = next(iter(self._closed.values()))
             age = self._clock.monotonic() - (oldest.closed_at or 0.0)
-            if age < self._config.kept_s:
-                await self._clock.sleep(self._config.kept_s - age, "forget_parts")
+            if age < self._config.keep_closed_s:
+                await self._clock.sleep(self._config.keep_closed_s - age, "forget_parts")
             else:
                 self._expire(oldest)
 
-    def _settle(self, tape: Tape, role: Role, now: float) -> None:
+    def _settle(self, tape: EpisodeBuffer, role: Role, now: float) -> None:
         self._unsettled.discard(tape)
         before, first = tape.size, len(tape.events)
-        tape.settle()
+        tape.flush()
         tape.settled_at = now
         self.total += tape.size - before
         if self.total > self._config.max_total_bytes:
             self._make_room(tape, role)
         events, closed = tape.events[first:], tape.closed_at is not None
         if events or closed:
-            self._journal.note(tape.episode, first + 1, events, closed=closed)
+            self._journal.enqueue(tape.episode, first + 1, events, closed=closed)
         if events and (wake := self._wakers.get(tape.episode.chat_id)) is not None:
             wake()
 
-    def _make_room(self, growing: Tape, role: Role) -> None:
+    def _make_room(self, growing: EpisodeBuffer, role: Role) -> None:
         """Those that are over go first. If that is not enough, the one that grows stops."""
         for tape in (*self._expired.values(), *self._closed.values()):
             if self.total <= self._config.max_total_bytes:
@@ -181,7 +183,7 @@ class Episodes:
             growing.truncate(role)
             self.total += growing.size - before
 
-    def _expire(self, tape: Tape) -> None:
+    def _expire(self, tape: EpisodeBuffer) -> None:
         chat_id = tape.episode.chat_id
         if chat_id in self._wakers:
             del self._closed[chat_id]
@@ -189,19 +191,19 @@ class Episodes:
         else:
             self._drop(tape)
 
-    def _reopen(self, tape: Tape) -> None:
+    def _reopen(self, tape: EpisodeBuffer) -> None:
         tape.closed_at = None
         self._closed.pop(tape.episode.chat_id, None)
         self._expired.pop(tape.episode.chat_id, None)
 
-    def _drop(self, tape: Tape) -> None:
+    def _drop(self, tape: EpisodeBuffer) -> None:
         chat_id = tape.episode.chat_id
         for shelf in (self._tapes, self._closed, self._expired):
             if shelf.get(chat_id) is tape:
                 del shelf[chat_id]
         self.total -= tape.size
 
-    def _unheard(self, episode: Episode) -> Recorder:
-        tape = Tape(episode)
+    def _unheard(self, episode: Episode) -> PartRecorder:
+        tape = EpisodeBuffer(episode)
         tape.closed_at = self._clock.monotonic()
-        return Recorder(self, tape)
+        return PartRecorder(self, tape)

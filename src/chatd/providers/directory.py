@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from chatd.domain.chat import ChatError
-from chatd.domain.classify import classify
-from chatd.domain.failures import Classified, ModelFailed
+from chatd.domain.chat.row import ChatError
 from chatd.domain.ids import ModelConfigId
-from chatd.domain.model import ModelConfig, ProviderFailed
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.failures import ClassifiedFailure, ModelError
+from chatd.domain.model.protocol import ModelConfig, ProviderError
 from chatd.domain.ports import Clock, ModelChoice, Provider
 from chatd.providers.prices import PriceBook
 from chatd.providers.registry import build
@@ -60,8 +60,8 @@ class Directory:
             )
         try:
             provider = self._provider(settings)
-        except ProviderFailed as failed:
-            raise ModelFailed(classify(failed.fault)) from failed
+        except ProviderError as failed:
+            raise ModelError(classify_fault(failed.fault)) from failed
         return ModelChoice(
             config=await self._with_facts(config, settings),
             provider=provider,
@@ -95,6 +95,8 @@ class Directory:
         self._open.clear()
 
 
-def misfit(message: str) -> ModelFailed:
+def misfit(message: str) -> ModelError:
     """Something is set up in a way that this chat cannot be answered with."""
-    return ModelFailed(Classified(kind="config", error=ChatError(message=message, kind="config")))
+    return ModelError(
+        ClassifiedFailure(kind="config", error=ChatError(message=message, kind="config"))
+    )

@@ -7,7 +7,7 @@ the business of that model's wire.
 from collections.abc import Collection
 from typing import Final
 
-from chatd.domain.model import Effort
+from chatd.domain.model.protocol import Effort
 
 SCALE: Final[tuple[Effort, ...]] = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 

@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.model import ProviderFault
+from chatd.domain.model.protocol import ProviderFault
 
 
 class _Error(Struct):

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.domain.model import PromptFile
+from chatd.domain.model.protocol import PromptFile
 
 IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 PDF: Final = "application/pdf"

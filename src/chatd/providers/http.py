@@ -16,8 +16,8 @@ from typing import Final, Protocol
 import aiohttp
 from msgspec import Struct, structs
 
-from chatd.domain.model import Failed, ModelEvent, ProviderFailed, ProviderFault
-from chatd.domain.retry import retry_after_s
+from chatd.domain.model.protocol import ModelEvent, ProviderError, ProviderFault, StreamFailed
+from chatd.domain.model.retry import retry_after_s
 from chatd.providers.faults import error_word, host_of, told_status, transport_fault
 from chatd.providers.pace import Beat, Pace, joined
 from chatd.providers.secret import Secret, redacted
@@ -30,7 +30,7 @@ _HEADER_LIMIT: Final = 64 * 1024
 
 
 class Decoder(Protocol):
-    """The pure half of a wire that reads. It never raises: what is wrong is a `Failed`."""
+    """The pure half of a wire that reads. It never raises: what is wrong is a `StreamFailed`."""
 
     @property
     def done(self) -> bool:
@@ -40,7 +40,7 @@ class Decoder(Protocol):
     def feed(self, chunk: bytes) -> list[ModelEvent]: ...
 
     def close(self) -> list[ModelEvent]:
-        """The stream has ended: `Failed`, incomplete, unless it had ended well."""
+        """The stream has ended: `StreamFailed`, incomplete, unless it had ended well."""
         ...
 
 
@@ -89,9 +89,9 @@ class Http:
         finally:
             response.close()
 
-    def failed(self, fault: ProviderFault) -> ProviderFailed:
+    def failed(self, fault: ProviderFault) -> ProviderError:
         """The exception for a fault: says who failed, says no secrets."""
-        return ProviderFailed(
+        return ProviderError(
             structs.replace(
                 fault,
                 provider=self._provider,
@@ -196,7 +196,7 @@ class Http:
                 if not chunk:
                     break
             for event in joined(decoder.feed(chunk)):
-                if isinstance(event, Failed):
+                if isinstance(event, StreamFailed):
                     raise self.failed(event.fault)
                 yield event
             chunk = b""
@@ -208,7 +208,7 @@ class Http:
         """A connection cut after the last word costs nothing; before it, the cut is the news."""
         events = decoder.close()
         for event in events:
-            if isinstance(event, Failed):
+            if isinstance(event, StreamFailed):
                 raise self.failed(event.fault if fault is None else fault)
         return events
 

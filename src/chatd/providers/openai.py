@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from msgspec import structs
 
-from chatd.domain.model import ModelEvent, ModelRequest
+from chatd.domain.model.protocol import ModelEvent, ModelRequest
 from chatd.providers.openai_chat.client import ChatClient
 from chatd.providers.openai_chat.params import ChatOptions
 from chatd.providers.openai_link import Link, address

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.model import ProviderFault
+from chatd.domain.model.protocol import ProviderFault
 from chatd.providers.faults import as_status
 
 _MAX_BODY: Final = 2000

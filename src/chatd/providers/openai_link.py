@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from chatd.domain.errors import InvalidInput
-from chatd.domain.model import ModelEvent, ModelRequest
+from chatd.domain.model.protocol import ModelEvent, ModelRequest
 from chatd.providers.http import Decoder, Http
 from chatd.providers.options import parse
 from chatd.providers.secret import Secret

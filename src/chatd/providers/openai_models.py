@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection
 from typing import Final, Literal
 
-from chatd.domain.model import Effort
+from chatd.domain.model.protocol import Effort
 from chatd.providers.effort import SCALE, lowered, raised
 
 Transport = Literal["responses", "chat"]

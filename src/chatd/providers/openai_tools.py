@@ -6,7 +6,7 @@ from typing import Final, TypeGuard
 
 from msgspec import Struct
 
-from chatd.domain.model import ModelRequest
+from chatd.domain.model.protocol import ModelRequest
 from chatd.providers.schema import Schema, ToolNames, by_name, normalised
 
 MAX_NAME: Final = 64

@@ -9,8 +9,8 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
+from chatd.domain.chat.parts import Json
 from chatd.domain.errors import InvalidInput
-from chatd.domain.parts import Json
 
 Domain = Annotated[str, Meta(min_length=1, max_length=253)]
 Domains = Annotated[tuple[Domain, ...], Meta(max_length=100)]

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct
 
-from chatd.domain.model import Effort
-from chatd.domain.parts import Json
+from chatd.domain.chat.parts import Json
+from chatd.domain.model.protocol import Effort
 from chatd.providers.options import Domains
 
 Level = Literal["low", "medium", "high"]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
-from chatd.domain.model import CallDelta, ModelEvent, TextDelta
+from chatd.domain.model.protocol import ModelEvent, TextDelta, ToolCallDelta
 
 BEAT_S: Final = 0.03
 """Not shorter than viewers' parts are coalesced for: one reading is then one part."""
@@ -76,18 +76,18 @@ def joined(events: Sequence[ModelEvent]) -> Sequence[ModelEvent]:
 
 def _piece_of(event: ModelEvent) -> tuple[type[ModelEvent], str] | None:
     """What the event goes on with; None stands by itself."""
-    return (type(event), event.id) if isinstance(event, TextDelta | CallDelta) else None
+    return (type(event), event.id) if isinstance(event, TextDelta | ToolCallDelta) else None
 
 
 def _joined(key: object, run: Iterable[ModelEvent]) -> Sequence[ModelEvent]:
     events = list(run)
     if key is None or len(events) == 1:
         return events
-    whole = "".join(event.delta for event in events if isinstance(event, TextDelta | CallDelta))
+    whole = "".join(event.delta for event in events if isinstance(event, TextDelta | ToolCallDelta))
     match events[0]:
         case TextDelta(id=block):
             return [TextDelta(id=block, delta=whole)]
-        case CallDelta(id=call):
-            return [CallDelta(id=call, delta=whole)]
+        case ToolCallDelta(id=call):
+            return [ToolCallDelta(id=call, delta=whole)]
         case _:
             return events

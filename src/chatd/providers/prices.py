@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, structs
 
-from chatd.domain.model import ModelConfig, Prices, PriceTier
+from chatd.domain.model.protocol import ModelConfig, Prices, PriceTier
 from chatd.providers.settings import Kind
 
 if TYPE_CHECKING:

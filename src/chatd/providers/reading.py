@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from chatd.domain.heal import heal_bytes, heal_json
+from chatd.domain.text import decode_lenient, replace_json_surrogates
 
 UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 """What `read` raises for data that is not what the decoder expects."""
@@ -22,4 +22,4 @@ def read(decoder: "msgspec.json.Decoder[_T]", data: bytes | msgspec.Raw) -> _T:
     except msgspec.ValidationError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return decoder.decode(heal_json(heal_bytes(bytes(data))))
+        return decoder.decode(replace_json_surrogates(decode_lenient(bytes(data))))

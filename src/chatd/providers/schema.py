@@ -14,7 +14,7 @@ from typing import Final, TypeGuard
 import msgspec
 from msgspec import Raw
 
-from chatd.domain.model import ToolSpec
+from chatd.domain.model.protocol import ToolSpec
 
 MAX_NAME: Final = 128
 _MAX_DEPTH: Final = 64

@@ -7,7 +7,7 @@ takes keys out of text that others have written, who like to echo them.
 from collections.abc import Iterable
 from typing import Final
 
-from chatd.domain.error_text import redact_urls
+from chatd.domain.model.failures import redact_urls
 
 # What is shorter is no key, and would be found everywhere.
 _SHORTEST: Final = 8

@@ -1,7 +1,7 @@
 """What an administrator says about one provider, checked before anything is sent.
 
 A provider has a name of its own, so that there can be several of a kind. What
-is missing or wrong is a `ProviderFailed` whose kind is `config` or
+is missing or wrong is a `ProviderError` whose kind is `config` or
 `missing_key`, and which says what to set.
 """
 
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
 
-from chatd.domain.model import ProviderFailed, ProviderFault
+from chatd.domain.model.protocol import ProviderError, ProviderFault
 from chatd.providers.http import HttpConfig
 from chatd.providers.secret import Secret
 
@@ -74,8 +74,8 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
         return (*(secret for secret in own if secret), *self.headers.values())
 
 
-def misconfigured(settings: ProviderSettings, message: str, word: str = "config") -> ProviderFailed:
-    return ProviderFailed(ProviderFault(message=message, provider=settings.label, type=word))
+def misconfigured(settings: ProviderSettings, message: str, word: str = "config") -> ProviderError:
+    return ProviderError(ProviderFault(message=message, provider=settings.label, type=word))
 
 
 def require_key(settings: ProviderSettings) -> Secret:

@@ -3,18 +3,26 @@
 Owns opening and closing a session, sending statements, transactions and notifications; all
 failures leave here as errors of ours (`faults`). How many sessions there are and who gets one
 is the pool's business; the statements themselves are written elsewhere in this room.
+
+SQL with named parameters, for statements too wide to count `$1..$n` by hand.
+
+`:name` becomes a numbered parameter, the same number wherever the name stands;
+`::type` stays a cast. Fragments are joined before numbering, so two statements
+can share one.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, LiteralString, Protocol, TypeAlias, TypeVar, cast
 
 import asyncpg
 import msgspec
+from msgspec import Struct
 
 from chatd.domain.errors import InvariantBroken, Unavailable
-from chatd.store.faults import FOREIGN, translate
+from chatd.store.errors import DRIVER_ERRORS, translate_driver_error
 
 T = TypeVar("T")
 Row: TypeAlias = asyncpg.Record
@@ -35,7 +43,7 @@ class ConnectConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     dsn: str
     application_name: str = "chatd"
-    connect_within_s: float = 5
+    connect_timeout_s: float = 5
     statement_timeout_s: float = 15
     lock_timeout_s: float = 5
     idle_in_transaction_s: float = 15
@@ -43,7 +51,7 @@ class ConnectConfig(msgspec.Struct, frozen=True, kw_only=True):
     settings: Mapping[str, str] = {}
 
     @property
-    def answer_within_s(self) -> float:
+    def reply_timeout_s(self) -> float:
         """After this the server is not slow but gone: its own time-outs have long passed."""
         return self.statement_timeout_s + self.answer_margin_s
 
@@ -94,7 +102,7 @@ class _Driver(Protocol):
     async def close(self, *, timeout: float) -> None: ...
 
 
-class Session:
+class DatabaseSession:
     """One connection to the server. Used by one task at a time."""
 
     __slots__ = ("_driver", "_in_transaction", "_on_statement", "_spoiled")
@@ -122,7 +130,7 @@ class Session:
         await self._send(sql, self._driver.execute(sql, timeout=within_s))
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncGenerator["Session"]:
+    async def transaction(self) -> AsyncGenerator["DatabaseSession"]:
         """Commits on the way out; on any error the server keeps nothing of it."""
         await self.execute("BEGIN")
         self._in_transaction = True
@@ -150,7 +158,7 @@ class Session:
 
         await self._send("LISTEN", self._driver.add_listener(channel, callback))
 
-    def on_lost(self, lost: Callable[[], None]) -> None:
+    def on_connection_lost(self, lost: Callable[[], None]) -> None:
         """`lost()` runs once, soon after the session has ended for whatever reason."""
         self._driver.add_termination_listener(lambda _driver: lost())
 
@@ -172,7 +180,7 @@ class Session:
         self._driver.terminate()
 
     async def close(self, *, within_s: float) -> None:
-        with suppress(*FOREIGN):
+        with suppress(*DRIVER_ERRORS):
             await self._driver.close(timeout=within_s)
 
     async def _send(self, query: str, call: Awaitable[T]) -> T:
@@ -184,8 +192,8 @@ class Session:
             # The driver is still telling the server; nobody else should have to wait for that.
             self._spoiled = True
             raise
-        except FOREIGN as error:
-            fault = translate(error, sent=not self._in_transaction, closed=self.closed)
+        except DRIVER_ERRORS as error:
+            fault = translate_driver_error(error, sent=not self._in_transaction, closed=self.closed)
             # What timed out may still run, a standby stays one, and a driver that is lost does
             # not find back: the next user wants another session.
             lost = isinstance(error, TimeoutError | asyncpg.InternalClientError)
@@ -200,22 +208,44 @@ _open = cast(
 )
 
 
-async def connect(config: ConnectConfig, on_statement: StatementHook | None = None) -> Session:
+async def connect(
+    config: ConnectConfig, on_statement: StatementHook | None = None
+) -> DatabaseSession:
     try:
         driver = await _open(
             config.dsn,
-            timeout=config.connect_within_s,
-            command_timeout=config.answer_within_s,
+            timeout=config.connect_timeout_s,
+            command_timeout=config.reply_timeout_s,
             # Our statements are a fixed set: prepared once per session, kept for good.
             statement_cache_size=512,
             max_cached_statement_lifetime=0,
             max_cacheable_statement_size=0,
             server_settings=config.server_settings(),
         )
-    except FOREIGN as error:
-        raise translate(error, sent=False) from error
-    return Session(driver, on_statement)
+    except DRIVER_ERRORS as error:
+        raise translate_driver_error(error, sent=False) from error
+    return DatabaseSession(driver, on_statement)
 
 
 def _milliseconds(seconds: float) -> str:
     return str(int(seconds * 1000))
+
+
+_NAME = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
+
+
+class NamedStatement(Struct, frozen=True, kw_only=True):
+    text: LiteralString
+    names: tuple[str, ...]
+
+    def args(self, values: Mapping[str, object]) -> list[object]:
+        return [values[name] for name in self.names]
+
+
+def named_statement(*fragments: LiteralString) -> NamedStatement:
+    sql = "".join(fragments)
+    names = tuple(dict.fromkeys(_NAME.findall(sql)))
+    numbers = {name: f"${index}" for index, name in enumerate(names, 1)}
+    text = _NAME.sub(lambda match: numbers[match[1]], sql)
+    # Made of literals only: the substitution puts in numbers.
+    return NamedStatement(text=cast("LiteralString", text), names=names)

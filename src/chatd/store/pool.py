@@ -19,14 +19,14 @@ from typing import Any, LiteralString
 import msgspec
 
 from chatd.domain.errors import Unavailable
-from chatd.store.conn import ConnectConfig, Row, Session, StatementHook, connect
+from chatd.store.conn import ConnectConfig, DatabaseSession, Row, StatementHook, connect
 
 
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     connect: ConnectConfig
     max_size: int = 10
-    acquire_within_s: float = 5
-    close_within_s: float = 5
+    acquire_timeout_s: float = 5
+    close_timeout_s: float = 5
 
 
 class Pool:
@@ -35,10 +35,10 @@ class Pool:
     def __init__(self, config: PoolConfig, *, on_statement: StatementHook | None = None) -> None:
         self._config = config
         self._on_statement = on_statement
-        self._idle: list[Session] = []  # last in, first out: the warmest statement cache
-        self._lent: set[Session] = set()
+        self._idle: list[DatabaseSession] = []  # last in, first out: the warmest statement cache
+        self._lent: set[DatabaseSession] = set()
         self._opening = 0  # places promised to someone who is opening a session
-        self._waiting: deque[asyncio.Future[Session | None]] = deque()
+        self._waiting: deque[asyncio.Future[DatabaseSession | None]] = deque()
         self._all_back = asyncio.Event()
         self._closed = False
 
@@ -71,7 +71,7 @@ class Pool:
             self._give_back(session)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncGenerator[Session]:
+    async def transaction(self) -> AsyncGenerator[DatabaseSession]:
         session = await self._take()
         try:
             async with session.transaction():
@@ -84,7 +84,7 @@ class Pool:
         self._closed = True
         while self._waiting:
             self._offer_place()
-        within = self._config.close_within_s
+        within = self._config.close_timeout_s
         try:
             async with asyncio.timeout(within):
                 while self._lent or self._opening:
@@ -106,7 +106,7 @@ class Pool:
     def waiting(self) -> int:
         return sum(not turn.done() for turn in self._waiting)
 
-    async def _take(self) -> Session:
+    async def _take(self) -> DatabaseSession:
         if self._closed:
             raise _closed()
         while self._idle:
@@ -120,7 +120,7 @@ class Pool:
             return await self._open()
         return await self._wait() or await self._open()
 
-    async def _open(self) -> Session:
+    async def _open(self) -> DatabaseSession:
         """Fill a place that is counted in `_opening`."""
         try:
             if self._closed:
@@ -134,12 +134,12 @@ class Pool:
         self._lent.add(session)
         return session
 
-    async def _wait(self) -> Session | None:
+    async def _wait(self) -> DatabaseSession | None:
         """A session, already counted as lent, or None: a place, already counted as opening."""
-        turn: asyncio.Future[Session | None] = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[DatabaseSession | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
-            async with asyncio.timeout(self._config.acquire_within_s):
+            async with asyncio.timeout(self._config.acquire_timeout_s):
                 return await turn
         except BaseException as error:
             self._give_up(turn)
@@ -148,7 +148,7 @@ class Pool:
                 raise Unavailable(text, code="database_busy") from None
             raise
 
-    def _give_up(self, turn: asyncio.Future[Session | None]) -> None:
+    def _give_up(self, turn: asyncio.Future[DatabaseSession | None]) -> None:
         if turn.cancelled():
             with suppress(ValueError):
                 self._waiting.remove(turn)
@@ -159,7 +159,7 @@ class Pool:
             self._opening -= 1
             self._offer_place()
 
-    def _give_back(self, session: Session) -> None:
+    def _give_back(self, session: DatabaseSession) -> None:
         self._lent.discard(session)
         if not session.reusable:
             session.terminate()
@@ -178,7 +178,7 @@ class Pool:
         else:
             self._note_all_back()
 
-    def _next_turn(self) -> asyncio.Future[Session | None] | None:
+    def _next_turn(self) -> asyncio.Future[DatabaseSession | None] | None:
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():

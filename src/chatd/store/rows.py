@@ -8,11 +8,18 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.change import Appended, Change
-from chatd.domain.chat import RECENT_CHANGES, Chat, ChatError, RetryState
+from chatd.domain.chat.change import AppendedMessage, Change
+from chatd.domain.chat.messages import (
+    Message,
+    PendingCall,
+    QueuedMessage,
+    Role,
+    TokenUsage,
+    Visibility,
+)
+from chatd.domain.chat.parts import decode_parts
+from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat, ChatError, RetryState
 from chatd.domain.ids import ChangeId
-from chatd.domain.messages import Message, PendingCall, QueuedMessage, Role, Usage, Visibility
-from chatd.domain.parts import decode_parts
 from chatd.store.conn import Row
 
 _ENCODER = msgspec.json.Encoder()
@@ -24,7 +31,7 @@ _LABELS = msgspec.json.Decoder(dict[str, str])
 T = TypeVar("T")
 
 
-def plain(text: str) -> str:
+def strip_unstorable(text: str) -> str:
     """What a text column can hold: no NUL, no half of a character."""
     return _whole(text.replace("\0", "\ufffd"))
 
@@ -34,7 +41,7 @@ def _whole(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def mended(value: T) -> T:
+def replace_surrogates_deep(value: T) -> T:
     """The same value, with U+FFFD for every half of a character, however deep inside."""
     return cast("T", _mended(value))
 
@@ -67,7 +74,7 @@ def _read(decoder: msgspec.json.Decoder[T], text: str | None) -> T | None:
     return None if text is None else decoder.decode(text)
 
 
-def chat_of(row: Row) -> Chat:
+def chat_from_row(row: Row) -> Chat:
     columns = dict(row)
     client_tools: str | None = columns["client_tools"]
     columns.update(
@@ -81,7 +88,7 @@ def chat_of(row: Row) -> Chat:
     return Chat(**{name: columns[name] for name in Chat.__struct_fields__})
 
 
-def chat_after(change: Change, change_id: ChangeId, row: Row) -> Chat:
+def chat_after_write(change: Change, change_id: ChangeId, row: Row) -> Chat:
     """The row as written: what we meant, plus what only the database knows."""
     before = change.before.recent_changes if change.before else ()
     return msgspec.structs.replace(
@@ -101,7 +108,7 @@ def chat_after(change: Change, change_id: ChangeId, row: Row) -> Chat:
         runnable_at=row["runnable_at"],
         action_deadline=row["action_deadline"],
         interrupt_deadline=row["interrupt_deadline"],
-        recent_changes=(change_id, *before)[:RECENT_CHANGES],
+        recent_changes=(change_id, *before)[:RECENT_CHANGES_KEPT],
     )
 
 
@@ -122,7 +129,7 @@ class _StoredMessage(_Stored, frozen=True, kw_only=True):
     visibility: Visibility
     compressed: bool
     deleted: bool
-    usage: Usage | None
+    usage: TokenUsage | None
     cost_micros: int | None
     runtime_ms: int | None
     provider_response_id: str | None
@@ -135,7 +142,7 @@ class _StoredQueued(_Stored, frozen=True, kw_only=True):
     created_at: datetime
 
 
-_USAGE = msgspec.json.Decoder(Usage)
+_USAGE = msgspec.json.Decoder(TokenUsage)
 _PROMOTED = msgspec.json.Decoder(tuple[_Stored, ...])
 _MESSAGES = msgspec.json.Decoder(tuple[_StoredMessage, ...])
 _QUEUED = msgspec.json.Decoder(tuple[_StoredQueued, ...])
@@ -149,10 +156,10 @@ QUEUE_COLUMNS: Final = """
     created_by, created_at"""
 
 # A chat may hold more than a process, or one value of PostgreSQL, can.
-MOST_BYTES: Final = 16 * 1024 * 1024
+MAX_READ_BYTES: Final = 16 * 1024 * 1024
 
 
-def bounded(
+def take_within_bytes(
     rows: LiteralString, *, order: LiteralString, most_bytes: LiteralString
 ) -> LiteralString:
     """Of these messages the first, until so many bytes are reached; and how many there are."""
@@ -164,19 +171,19 @@ def bounded(
             FROM ({rows}) r) s)"""
 
 
-def message_of(row: Row) -> Message:
+def message_from_row(row: Row) -> Message:
     columns = dict(row)
     columns.update(content=decode_parts(columns["content"]), usage=_read(_USAGE, columns["usage"]))
     return Message(**columns)
 
 
-def messages_in(text: str | None) -> tuple[Message, ...]:
+def messages_from_json(text: str | None) -> tuple[Message, ...]:
     if text is None:
         return ()
     return tuple(Message(**_fields(stored)) for stored in _MESSAGES.decode(text))
 
 
-def queue_in(text: str | None) -> tuple[QueuedMessage, ...]:
+def queue_from_json(text: str | None) -> tuple[QueuedMessage, ...]:
     if text is None:
         return ()
     return tuple(_queued(stored) for stored in _QUEUED.decode(text))
@@ -210,7 +217,7 @@ def messages_written(change: Change, row: Row) -> tuple[Message, ...]:
     )
 
 
-def _appended(added: Appended, version: int, written_at: datetime) -> Message:
+def _appended(added: AppendedMessage, version: int, written_at: datetime) -> Message:
     # Field by field: by way of a dict it takes three times as long, in every commit.
     draft = added.draft
     return Message(

@@ -9,8 +9,8 @@ from typing import Final
 
 from msgspec import Struct
 
-MAX_EVENTS: Final = 256
-MAX_BYTES: Final = 256 * 1024
+MAX_FRAME_EVENTS: Final = 256
+MAX_FRAME_BYTES: Final = 256 * 1024
 
 PING: Final = b": ping\n\n"
 
@@ -24,7 +24,7 @@ class Frame(Struct, frozen=True, kw_only=True):
     version: int | None = None
 
 
-def cut(events: Sequence[bytes], version: int, *, reset: bool = False) -> Iterator[Frame]:
+def split_frames(events: Sequence[bytes], version: int, *, reset: bool = False) -> Iterator[Frame]:
     """One group as frames; the last one bears the version."""
     if reset:
         yield Frame(events=events[:1], version=0)
@@ -38,7 +38,7 @@ def cut(events: Sequence[bytes], version: int, *, reset: bool = False) -> Iterat
 def _pieces(events: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     start = size = 0
     for index, event in enumerate(events):
-        full = index - start >= MAX_EVENTS or size + len(event) > MAX_BYTES
+        full = index - start >= MAX_FRAME_EVENTS or size + len(event) > MAX_FRAME_BYTES
         if full and index > start:
             yield events[start:index]
             start, size = index, 0
@@ -47,7 +47,7 @@ def _pieces(events: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
         yield events[start:]
 
 
-def sse(frame: Frame) -> bytes:
+def encode_sse(frame: Frame) -> bytes:
     """For an event stream. Events are not named there, so that a browser's `onmessage` gets
     them all; the id is the version, so that `Last-Event-ID` resumes by itself."""
     body = b"data: " + b"\n\ndata: ".join(frame.events) if frame.events else b"data:"
@@ -57,6 +57,6 @@ def sse(frame: Frame) -> bytes:
     return body + b"\nid: %d\n\n" % frame.version
 
 
-def array(frame: Frame) -> bytes:
+def encode_json_array(frame: Frame) -> bytes:
     """For a WebSocket."""
     return b"[" + b",".join(frame.events) + b"]"

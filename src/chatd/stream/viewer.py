@@ -9,19 +9,21 @@ giving up on one that takes nothing.
 from collections import deque
 from collections.abc import AsyncIterator
 
-from chatd.domain.chat import Episode
+from chatd.domain.chat.row import Episode
 from chatd.domain.errors import NotFound
 from chatd.domain.ports import Clock
-from chatd.stream.chain import Follower
-from chatd.stream.feed import Feed, Group
-from chatd.stream.frames import MAX_EVENTS, Frame, cut
-from chatd.stream.live import Live
+from chatd.stream.chat_feed import ChatFeed, EventGroup
+from chatd.stream.fanout import Subscription
+from chatd.stream.frames import MAX_FRAME_EVENTS, Frame, split_frames
+from chatd.stream.live_parts import LivePartSource
 
 
-class Viewer(Follower[Group]):
+class Viewer(Subscription[EventGroup]):
     """Made by `Feeds.view`, which also lets it go."""
 
-    def __init__(self, feed: Feed, live: Live, clock: Clock, version: int | None) -> None:
+    def __init__(
+        self, feed: ChatFeed, live: LivePartSource, clock: Clock, version: int | None
+    ) -> None:
         super().__init__(feed.groups, clock)
         self._feed = feed
         self._live = live
@@ -32,7 +34,7 @@ class Viewer(Follower[Group]):
 
     async def join(self) -> None:
         """Read what leads from the client's version to now. Raises NotFound, Unavailable."""
-        self.to_the_end()
+        self.skip_to_end()
         self._go_to(await self._feed.join(self._version))
 
     async def frames(self) -> AsyncIterator[Frame]:
@@ -53,9 +55,9 @@ class Viewer(Follower[Group]):
             elif (parts := self._parts()) is not None:
                 return parts
             else:
-                await self.news()
+                await self.read_new()
 
-    async def _meet(self, group: Group) -> None:
+    async def _meet(self, group: EventGroup) -> None:
         """After joining, a viewer may be ahead of its feed, or between two of its groups. What
         a group leaves out because it has not changed need not be so for one in between."""
         if group.after == self._version:
@@ -63,17 +65,17 @@ class Viewer(Follower[Group]):
         elif group.version > self._version:
             await self.join()
 
-    def _go_to(self, group: Group) -> None:
+    def _go_to(self, group: EventGroup) -> None:
         self._version = group.version
-        if group.anew:
+        if group.restarts_episode:
             self._seq = 0
         self._episode = group.episode
-        self._due.extend(cut(group.events, group.version, reset=group.reset))
+        self._due.extend(split_frames(group.events, group.version, reset=group.reset))
 
     def _parts(self) -> Frame | None:
         if self._episode is None:
             return None
-        events = self._live.after(self._episode, self._seq, MAX_EVENTS)
+        events = self._live.parts_after(self._episode, self._seq, MAX_FRAME_EVENTS)
         if not events:
             return None
         self._seq += len(events)

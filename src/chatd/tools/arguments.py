@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct, inspect
 
 from chatd.domain.errors import ToolError
-from chatd.domain.heal import parse
+from chatd.domain.text import parse_json
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -45,7 +45,7 @@ def schema_of(arguments: type[Struct]) -> Raw:
 
 
 def read_arguments(arguments: type[A], args: Raw) -> A:
-    value = parse(args)
+    value = parse_json(args)
     values = cast("_Object", value if isinstance(value, dict) else {})
     return cast("A", _read_struct(_struct_info(arguments), values, ""))
 

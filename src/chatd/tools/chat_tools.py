@@ -2,11 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from chatd.domain.chat import Chat
-from chatd.domain.hands import Hands
-from chatd.domain.ports import Clock, Tool
-from chatd.domain.prompt_text import Instructions
-from chatd.domain.provisioning import Provisioner
+from chatd.domain.chat.row import Chat
+from chatd.domain.ports import Clock, Provisioner, Tool
+from chatd.domain.prompt.instructions import Instructions
+from chatd.domain.workspace.agent_api import WorkspaceAccess
 from chatd.tools.execute import execute
 from chatd.tools.files import file_tools
 from chatd.tools.processes import process_tools
@@ -21,7 +20,7 @@ class ChatTools:
 
     def __init__(
         self,
-        access: Hands,
+        access: WorkspaceAccess,
         provisioner: Provisioner,
         load_instructions: LoadInstructions,
         clock: Clock,

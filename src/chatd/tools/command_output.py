@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.domain.hands import Output, Truncated
+from chatd.domain.workspace.agent_api import OutputTruncation, ProcessOutput
 
 MAX_OUTPUT_BYTES: Final = 32 * 1024
 
@@ -44,7 +44,7 @@ class CommandReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     running: bool = False
     backgrounded: bool = False
     background_process_id: str = ""
-    truncated: Truncated | None = None
+    truncated: OutputTruncation | None = None
     note: str = ""
 
 
@@ -67,7 +67,7 @@ def read_file_advice(command: str) -> str:
     return PREFER_READ_FILE_TEXT if dumps_file else ""
 
 
-def finished_report(output: Output, ms: int | None, note: str = "") -> CommandReport:
+def finished_report(output: ProcessOutput, ms: int | None, note: str = "") -> CommandReport:
     code = output.exit_code if output.exit_code is not None else -1
     return CommandReport(
         success=code == 0,
@@ -80,7 +80,7 @@ def finished_report(output: Output, ms: int | None, note: str = "") -> CommandRe
 
 
 def running_report(
-    output: Output | None, process_id: str, error: str, ms: int | None
+    output: ProcessOutput | None, process_id: str, error: str, ms: int | None
 ) -> CommandReport:
     """The command was not killed; the report tells the model how to follow it."""
     return CommandReport(

@@ -10,10 +10,16 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.call_key import call_key
-from chatd.domain.hands import AgentConn, AgentLost, AgentRefused, Hands, Output
+from chatd.domain.answer.tool_calls import call_key
+from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.ports import Clock, ToolContext
-from chatd.domain.tool_output import ToolOutput
+from chatd.domain.workspace.agent_api import (
+    AgentApi,
+    AgentRefused,
+    AgentUnreachable,
+    ProcessOutput,
+    WorkspaceAccess,
+)
 from chatd.tools.arguments import NOT_BLANK, Ignored, Seconds, argument
 from chatd.tools.command_output import (
     COMMAND_ENVIRONMENT,
@@ -50,10 +56,10 @@ class ExecuteArguments(Struct, frozen=True, kw_only=True):
     ] = None
 
 
-def execute(access: Hands, clock: Clock) -> WorkspaceTool:
+def execute(access: WorkspaceAccess, clock: Clock) -> WorkspaceTool:
     async def handle(context: ToolContext, args: ExecuteArguments) -> ToolOutput:
         parsed = parse_command(args.command, background=args.run_in_background)
-        conn = await access.reach(context)
+        conn = await access.connect(context)
         try:
             started = await conn.start_process(
                 parsed.command,
@@ -91,13 +97,13 @@ def execute(access: Hands, clock: Clock) -> WorkspaceTool:
 class _ForegroundCommand:
     """Waits for one command and shows viewers its output meanwhile."""
 
-    def __init__(self, conn: AgentConn, clock: Clock, context: ToolContext, process: str) -> None:
+    def __init__(self, conn: AgentApi, clock: Clock, context: ToolContext, process: str) -> None:
         self._conn = conn
         self._clock = clock
         self._context = context
         self._process = process
         self._started_at = clock.monotonic()
-        self._last_output: Output | None = None
+        self._last_output: ProcessOutput | None = None
 
     async def follow(self, timeout_s: float, note: str) -> CommandReport:
         try:
@@ -106,7 +112,7 @@ class _ForegroundCommand:
             # The turn was interrupted: report the output so far without another request.
             error = "stopped before it ended"
             return running_report(self._last_output, self._process, error, self._elapsed_ms())
-        except (AgentLost, AgentRefused) as error:
+        except (AgentUnreachable, AgentRefused) as error:
             return await self._report_after_loss(error.message, note)
         if output.running:
             error = f"timed out after {timeout_s:g}s"
@@ -114,7 +120,7 @@ class _ForegroundCommand:
             return running_report(output, self._process, error, self._elapsed_ms())
         return finished_report(output, self._elapsed_ms(), note)
 
-    async def _wait(self, timeout_s: float) -> Output:
+    async def _wait(self, timeout_s: float) -> ProcessOutput:
         """Return when the command has ended or the timeout has passed."""
         until, poll_s, cursor = self._started_at + timeout_s, FIRST_OUTPUT_AFTER_S, 0
         while True:
@@ -130,7 +136,7 @@ class _ForegroundCommand:
                 return self._last_output
             poll_s, cursor = OUTPUT_POLL_INTERVAL_S, output.cursor
 
-    async def _whole_output(self, part: Output) -> Output:
+    async def _whole_output(self, part: ProcessOutput) -> ProcessOutput:
         if part is self._last_output:
             return part
         return await self._conn.output(self._process)
@@ -140,7 +146,7 @@ class _ForegroundCommand:
         try:
             async with asyncio.timeout(RECONNECT_TIMEOUT_S):
                 output = await self._conn.output(self._process)
-        except (AgentLost, AgentRefused, TimeoutError):
+        except (AgentUnreachable, AgentRefused, TimeoutError):
             report = running_report(self._last_output, self._process, reason, self._elapsed_ms())
             return msgspec.structs.replace(
                 report,

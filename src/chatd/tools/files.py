@@ -4,11 +4,11 @@ from typing import Annotated, Final
 
 from msgspec import Struct
 
-from chatd.domain.call_key import call_key
+from chatd.domain.answer.tool_calls import call_key
+from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.errors import ToolError
-from chatd.domain.hands import Edit, FileEdits, Hands
 from chatd.domain.ports import ToolContext
-from chatd.domain.tool_output import ToolOutput
+from chatd.domain.workspace.agent_api import FileEdits, TextEdit, WorkspaceAccess
 from chatd.tools.arguments import AT_LEAST_1, NOT_BLANK, NOT_EMPTY, argument
 from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
 
@@ -78,13 +78,13 @@ class EditFilesArguments(Struct, frozen=True, kw_only=True):
     ]
 
 
-def file_tools(access: Hands) -> tuple[WorkspaceTool, ...]:
+def file_tools(access: WorkspaceAccess) -> tuple[WorkspaceTool, ...]:
     return (_read_file(access), _write_file(access), _edit_files(access))
 
 
-def _read_file(access: Hands) -> WorkspaceTool:
+def _read_file(access: WorkspaceAccess) -> WorkspaceTool:
     async def handle(context: ToolContext, args: ReadFileArguments) -> ToolOutput:
-        conn = await access.reach(context)
+        conn = await access.connect(context)
         path = args.path.strip()
         return json_output(await conn.read_lines(path, offset=args.offset, limit=args.limit))
 
@@ -99,7 +99,7 @@ def _read_file(access: Hands) -> WorkspaceTool:
     )
 
 
-def _write_file(access: Hands) -> WorkspaceTool:
+def _write_file(access: WorkspaceAccess) -> WorkspaceTool:
     async def handle(context: ToolContext, args: WriteFileArguments) -> ToolOutput:
         data = args.content.encode("utf-8", "replace")
         if len(data) > MAX_CONTENT_BYTES:
@@ -107,7 +107,7 @@ def _write_file(access: Hands) -> WorkspaceTool:
                 f"content is too long: it has {len(data)} bytes, at most {MAX_CONTENT_BYTES} are"
                 " allowed. Write it in parts."
             )
-        conn = await access.reach(context)
+        conn = await access.connect(context)
         await conn.write_file(args.path.strip(), data, key=call_key(context))
         return json_output({"ok": True})
 
@@ -120,9 +120,9 @@ def _write_file(access: Hands) -> WorkspaceTool:
     )
 
 
-def _edit_files(access: Hands) -> WorkspaceTool:
+def _edit_files(access: WorkspaceAccess) -> WorkspaceTool:
     async def handle(context: ToolContext, args: EditFilesArguments) -> ToolOutput:
-        conn = await access.reach(context)
+        conn = await access.connect(context)
         files = [_file_edits(file) for file in args.files]
         diffs = await conn.edit_files(files, key=call_key(context))
         return json_output({"ok": True, "files": diffs})
@@ -138,7 +138,7 @@ def _edit_files(access: Hands) -> WorkspaceTool:
 
 def _file_edits(file: FileEditsArguments) -> FileEdits:
     edits = tuple(
-        Edit(search=edit.old_text, replace=edit.new_text, replace_all=edit.replace_all)
+        TextEdit(search=edit.old_text, replace=edit.new_text, replace_all=edit.replace_all)
         for edit in file.edits
     )
     return FileEdits(path=file.path.strip(), edits=edits)

@@ -5,9 +5,16 @@ from typing import Annotated, Final, get_args
 
 from msgspec import Meta, Struct
 
-from chatd.domain.hands import AgentConn, AgentLost, AgentRefused, Hands, Output, Signal
+from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.ports import ToolContext
-from chatd.domain.tool_output import ToolOutput
+from chatd.domain.workspace.agent_api import (
+    AgentApi,
+    AgentRefused,
+    AgentUnreachable,
+    ProcessOutput,
+    ProcessSignal,
+    WorkspaceAccess,
+)
 from chatd.tools.arguments import NOT_BLANK, Ignored, Seconds, argument
 from chatd.tools.command_output import CommandReport, clip_output, finished_report
 from chatd.tools.execute import RECONNECT_TIMEOUT_S
@@ -42,19 +49,19 @@ class ProcessListArguments(Struct, frozen=True):
 class ProcessSignalArguments(Struct, frozen=True, kw_only=True):
     process_id: _ProcessId
     signal: Annotated[
-        Signal,
-        Meta(extra_json_schema={"enum": get_args(Signal)}),  # msgspec sorts: "kill" first
+        ProcessSignal,
+        Meta(extra_json_schema={"enum": get_args(ProcessSignal)}),  # msgspec sorts: "kill" first
         argument("terminate asks it to end, kill ends it.", '"terminate" or "kill".'),
     ]
 
 
-def process_tools(access: Hands) -> tuple[WorkspaceTool, ...]:
+def process_tools(access: WorkspaceAccess) -> tuple[WorkspaceTool, ...]:
     return (_process_output(access), _process_list(access), _process_signal(access))
 
 
-def _process_output(access: Hands) -> WorkspaceTool:
+def _process_output(access: WorkspaceAccess) -> WorkspaceTool:
     async def handle(context: ToolContext, args: ProcessOutputArguments) -> ToolOutput:
-        conn = await access.reach(context)
+        conn = await access.connect(context)
         wait_s = min(args.wait_timeout, MAX_WAIT_S)
         try:
             output = await _wait_for_output(conn, args.process_id.strip(), wait_s)
@@ -81,10 +88,10 @@ def _process_output(access: Hands) -> WorkspaceTool:
     )
 
 
-async def _wait_for_output(conn: AgentConn, process_id: str, wait_s: float) -> Output:
+async def _wait_for_output(conn: AgentApi, process_id: str, wait_s: float) -> ProcessOutput:
     try:
         return await conn.output(process_id, wait_s=wait_s)
-    except AgentLost:
+    except AgentUnreachable:
         if not wait_s:
             raise
         # The connection was lost during the wait; ask once for the current state.
@@ -92,13 +99,13 @@ async def _wait_for_output(conn: AgentConn, process_id: str, wait_s: float) -> O
             async with asyncio.timeout(RECONNECT_TIMEOUT_S):
                 return await conn.output(process_id)
         except TimeoutError:
-            raise AgentLost("The workspace does not answer.") from None
+            raise AgentUnreachable("The workspace does not answer.") from None
 
 
-def _process_list(access: Hands) -> WorkspaceTool:
+def _process_list(access: WorkspaceAccess) -> WorkspaceTool:
     async def handle(context: ToolContext, args: ProcessListArguments) -> ToolOutput:
         del args
-        conn = await access.reach(context)
+        conn = await access.connect(context)
         return json_output({"processes": await conn.processes()})
 
     return workspace_tool(
@@ -111,10 +118,10 @@ def _process_list(access: Hands) -> WorkspaceTool:
     )
 
 
-def _process_signal(access: Hands) -> WorkspaceTool:
+def _process_signal(access: WorkspaceAccess) -> WorkspaceTool:
     async def handle(context: ToolContext, args: ProcessSignalArguments) -> ToolOutput:
         process_id = args.process_id.strip()
-        conn = await access.reach(context)
+        conn = await access.connect(context)
         try:
             await conn.signal(process_id, args.signal)
         except AgentRefused as error:

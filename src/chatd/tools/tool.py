@@ -10,11 +10,11 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
+from chatd.domain.answer.tool_output import ToolOutput, error_output
 from chatd.domain.errors import ToolError, Unavailable
-from chatd.domain.hands import AgentLost, AgentRefused, NoHands
-from chatd.domain.model import ToolSpec
-from chatd.domain.ports import Effect, ToolContext
-from chatd.domain.tool_output import ToolOutput, failed
+from chatd.domain.model.protocol import ToolSpec
+from chatd.domain.ports import ToolContext, ToolEffect
+from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable, WorkspaceUnavailable
 from chatd.tools.arguments import A, read_arguments, schema_of
 
 ToolHandler = Callable[[ToolContext, A], Awaitable[ToolOutput]]
@@ -34,7 +34,7 @@ class WorkspaceTool(Struct, frozen=True, kw_only=True):
 
     spec: ToolSpec
     handle: Callable[[ToolContext, Raw], Awaitable[ToolOutput]]
-    effect: Effect = "idempotent"
+    effect: ToolEffect = "idempotent"
     serial: bool = False
     exclusive: bool = False
     stops_turn: bool = False
@@ -43,13 +43,13 @@ class WorkspaceTool(Struct, frozen=True, kw_only=True):
     async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
         try:
             return await self.handle(context, args)
-        except (ToolError, NoHands, AgentRefused) as error:
-            return failed(error.message)
-        except AgentLost as error:
-            return failed(f"{error.message} {RETRY_ADVICE_TEXT}")
+        except (ToolError, WorkspaceUnavailable, AgentRefused) as error:
+            return error_output(error.message)
+        except AgentUnreachable as error:
+            return error_output(f"{error.message} {RETRY_ADVICE_TEXT}")
         except Unavailable:
             # Its message is for operators: it may name hosts.
-            return failed(OUTCOME_UNKNOWN_TEXT)
+            return error_output(OUTCOME_UNKNOWN_TEXT)
 
     async def recover(self, context: ToolContext) -> ToolOutput | None:
         del context
@@ -62,7 +62,7 @@ def workspace_tool(
     arguments: type[A],
     handler: ToolHandler[A],
     *,
-    effect: Effect = "idempotent",
+    effect: ToolEffect = "idempotent",
     serial: bool = False,
     timeout_s: float = 60.0,
 ) -> WorkspaceTool:

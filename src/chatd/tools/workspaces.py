@@ -5,11 +5,10 @@ from typing import Annotated, Final
 
 from msgspec import Struct, field
 
-from chatd.domain.call_key import call_key
-from chatd.domain.ports import ToolContext
-from chatd.domain.provisioning import Provisioner, Wish
-from chatd.domain.tool_output import ToolOutput
-from chatd.domain.workspace import TemplateId
+from chatd.domain.answer.tool_calls import call_key
+from chatd.domain.answer.tool_output import ToolOutput
+from chatd.domain.ports import Provisioner, ToolContext, WorkspaceRequest
+from chatd.domain.workspace.entities import TemplateId
 from chatd.tools.arguments import AT_LEAST_1, argument
 from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
 
@@ -88,7 +87,7 @@ def _read_template(provisioner: Provisioner) -> WorkspaceTool:
 
 def _create_workspace(provisioner: Provisioner) -> WorkspaceTool:
     async def handle(context: ToolContext, args: CreateWorkspaceArguments) -> ToolOutput:
-        request = Wish(
+        request = WorkspaceRequest(
             template_id=args.template_id,
             name=args.name.strip(),
             parameters=args.parameters,

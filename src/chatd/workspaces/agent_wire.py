@@ -9,9 +9,15 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.git_changes import Repository
-from chatd.domain.hands import AgentLost, AgentRefused, FileDiff, FileEdits, Process
 from chatd.domain.ids import ChatId
+from chatd.domain.workspace.agent_api import (
+    AgentRefused,
+    AgentUnreachable,
+    FileDiff,
+    FileEdits,
+    ProcessInfo,
+    RepositoryDiff,
+)
 from chatd.workspaces.asking import Answer
 
 T = TypeVar("T")
@@ -84,7 +90,7 @@ class Diffs(Struct, frozen=True, kw_only=True):
 
 
 class Processes(Struct, frozen=True, kw_only=True):
-    processes: tuple[Process, ...] = ()
+    processes: tuple[ProcessInfo, ...] = ()
 
 
 class Edits(Struct, frozen=True, kw_only=True):
@@ -102,7 +108,7 @@ class Start(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class GitEvent(Struct, frozen=True, kw_only=True):
     type: str
     scanned_at: str = ""
-    repositories: tuple[Repository, ...] = ()
+    repositories: tuple[RepositoryDiff, ...] = ()
 
 
 def accepted(answer: Answer) -> bytes:
@@ -124,4 +130,4 @@ def decode(raw: bytes, type_: type[T]) -> T:
         return msgspec.json.decode(raw, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
-    raise AgentLost("The workspace agent gives answers that cannot be read.")
+    raise AgentUnreachable("The workspace agent gives answers that cannot be read.")

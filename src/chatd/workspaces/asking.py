@@ -20,8 +20,8 @@ from msgspec import Raw, Struct
 from yarl import URL
 
 from chatd.agent.server.auth import NO_BOOT
-from chatd.domain.hands import AgentLost
-from chatd.domain.workspace import Endpoint
+from chatd.domain.workspace.agent_api import AgentUnreachable
+from chatd.domain.workspace.entities import Endpoint
 from chatd.workspaces.signing import Signed, Signer, Untrusted
 
 MAX_JSON: Final = 4 << 20
@@ -236,14 +236,16 @@ def _bounded(line: Bytes, most: int) -> Bytes:
 _TROUBLE: Final = (aiohttp.ClientError, OSError, ValueError, RuntimeError, Untrusted)
 
 
-def _lost(error: Exception) -> AgentLost:
+def _lost(error: Exception) -> AgentUnreachable:
     match error:
         case TimeoutError():
-            return AgentLost("The workspace agent did not answer in time.")
+            return AgentUnreachable("The workspace agent did not answer in time.")
         case Untrusted():
-            return AgentLost(f"What answers is not the agent: {error.message}.", code=error.code)
+            return AgentUnreachable(
+                f"What answers is not the agent: {error.message}.", code=error.code
+            )
         case _:
-            return AgentLost(f"The workspace agent cannot be reached: {_reason(error)}.")
+            return AgentUnreachable(f"The workspace agent cannot be reached: {_reason(error)}.")
 
 
 def _reason(error: Exception) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from chatd.domain.ports import Env
-from chatd.domain.workspace import BuildId
-from chatd.store import overdue
+from chatd.domain.workspace.entities import BuildId
 from chatd.store.conn import Conn
+from chatd.store.workspace import builds
 
 RETRY_S: Final = 600.0
 """A stop that has failed is tried again after this long, not at every look, and then less often."""
@@ -26,9 +26,9 @@ class Autostop:
         """How many stops were asked for."""
         await self._tell_use()
         asked = 0
-        for late in await overdue.find(self._conn, retry_s=RETRY_S, most=MOST):
+        for late in await builds.list_overdue(self._conn, retry_s=RETRY_S, most=MOST):
             build_id = BuildId(self._env.new_id())
-            if await overdue.stop(self._conn, late, build_id) is not None:
+            if await builds.insert_stop_build(self._conn, late, build_id) is not None:
                 asked += 1
                 self._env.emit("workspace_overdue", workspace_id=late.workspace_id)
         return asked

@@ -12,15 +12,15 @@ from uuid import uuid5
 
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import WorkspaceId
-from chatd.domain.workspace import (
+from chatd.domain.workspace.entities import (
     AgentId,
     AgentRow,
     AgentSpec,
+    BackendState,
     Build,
     Endpoint,
+    FieldProblem,
     LogLevel,
-    Observed,
-    Problem,
     TemplateSpec,
     Workspace,
 )
@@ -83,7 +83,9 @@ class Backend(Protocol):
     @property
     def kind(self) -> str: ...
 
-    async def validate(self, spec: TemplateSpec, params: Mapping[str, str]) -> Sequence[Problem]:
+    async def validate(
+        self, spec: TemplateSpec, params: Mapping[str, str]
+    ) -> Sequence[FieldProblem]:
         """What would make a start with these fail for sure. Quick, and without effect."""
         ...
 
@@ -99,7 +101,7 @@ class Backend(Protocol):
         """Leave nothing behind. Fine if nothing is there."""
         ...
 
-    async def inspect(self, workspace: Workspace) -> Observed: ...
+    async def inspect(self, workspace: Workspace) -> BackendState: ...
 
     async def endpoints(self, workspace: Workspace, agent: AgentRow) -> Sequence[Endpoint]:
         """How replicas may dial it now, best first."""

@@ -12,11 +12,10 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from chatd.domain.errors import ChatdError
-from chatd.domain.hands import NoHands
 from chatd.domain.ids import ChatId, WorkspaceId
-from chatd.domain.workspace import AgentId, AgentRow
-from chatd.domain.workspace_context import Binding
-from chatd.domain.workspace_rules import AgentUnclear, NoAgent
+from chatd.domain.workspace.agent_api import WorkspaceBinding, WorkspaceUnavailable
+from chatd.domain.workspace.entities import AgentId, AgentRow
+from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
 
 WORKSPACE_DELETED: Final = "workspace_deleted"
 """The code of a NoAgent that no start will help."""
@@ -34,7 +33,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 class Bindings(Protocol):
     """Any of these may raise a ChatdError because the database cannot be asked."""
 
-    async def binding(self, chat_id: ChatId) -> Binding | None:
+    async def binding(self, chat_id: ChatId) -> WorkspaceBinding | None:
         """What the chat's row says now; None if there is no such chat."""
         ...
 
@@ -44,7 +43,7 @@ class Bindings(Protocol):
         """The agent for chats of the latest build. Raises NoAgent and AgentUnclear."""
         ...
 
-    async def remember(self, binding: Binding) -> bool:
+    async def remember(self, binding: WorkspaceBinding) -> bool:
         """False, and nothing is written, if the chat has another workspace by now."""
         ...
 
@@ -52,7 +51,9 @@ class Bindings(Protocol):
 class BoundAgent:
     """For one turn of one chat. `binding` is what the chat's row says, if that is known."""
 
-    def __init__(self, bindings: Bindings, chat_id: ChatId, binding: Binding | None) -> None:
+    def __init__(
+        self, bindings: Bindings, chat_id: ChatId, binding: WorkspaceBinding | None
+    ) -> None:
         self._bindings = bindings
         self._chat_id = chat_id
         self._binding = binding
@@ -81,7 +82,7 @@ class BoundAgent:
 
     async def bind(self, workspace_id: WorkspaceId, agent: AgentRow) -> bool:
         """False if the chat has another workspace by now, which is then read anew."""
-        binding = Binding(
+        binding = WorkspaceBinding(
             chat_id=self._chat_id,
             workspace_id=workspace_id,
             build_id=agent.build_id,
@@ -98,7 +99,7 @@ class BoundAgent:
 
     def select(self, workspace_id: WorkspaceId | None) -> None:
         """The chat has been given another workspace, or none."""
-        self._binding = Binding(chat_id=self._chat_id, workspace_id=workspace_id)
+        self._binding = WorkspaceBinding(chat_id=self._chat_id, workspace_id=workspace_id)
         self._agent = None
 
     def forget(self) -> None:
@@ -111,7 +112,9 @@ class BoundAgent:
         if self.workspace_id is None:
             self._binding = await self._bindings.binding(self._chat_id)
         if self.workspace_id is None:
-            raise NoHands("This chat has no workspace. Call list_templates, then create_workspace.")
+            raise WorkspaceUnavailable(
+                "This chat has no workspace. Call list_templates, then create_workspace."
+            )
         return self.workspace_id
 
     async def _remembered(self, workspace_id: WorkspaceId) -> AgentRow | None:
@@ -129,17 +132,17 @@ class BoundAgent:
         """None if the chat has another workspace by now."""
         try:
             agent = (await self._bindings.latest_agent(workspace_id)).agent
-        except (NoAgent, AgentUnclear) as error:
+        except (NoAgent, AmbiguousAgent) as error:
             self.forget()
             raise no_hands(error) from error
         return agent if await self.bind(workspace_id, agent) else None
 
 
-def no_hands(error: NoAgent | AgentUnclear) -> NoHands:
+def no_hands(error: NoAgent | AmbiguousAgent) -> WorkspaceUnavailable:
     """Which agent is meant is for a person to say."""
-    ask = " Tell the user." if isinstance(error, AgentUnclear) else ""
-    return NoHands(f"{error.message}{ask}", code=error.code)
+    ask = " Tell the user." if isinstance(error, AmbiguousAgent) else ""
+    return WorkspaceUnavailable(f"{error.message}{ask}", code=error.code)
 
 
-def being_changed() -> NoHands:
-    return NoHands("The chat's workspace is being changed. Try again in a moment.")
+def being_changed() -> WorkspaceUnavailable:
+    return WorkspaceUnavailable("The chat's workspace is being changed. Try again in a moment.")

@@ -12,16 +12,15 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from chatd.domain.chat import Chat
+from chatd.domain.chat.parts import ContextFilePart
+from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
-from chatd.domain.hands import AgentConn, Context
 from chatd.domain.ids import ChatId, WorkspaceId
-from chatd.domain.parts import ContextFile
 from chatd.domain.ports import Env
-from chatd.domain.prompt_text import Instructions, context_block
-from chatd.domain.workspace import AgentId
-from chatd.domain.workspace_context import Pinned
-from chatd.domain.workspace_rules import AgentUnclear, NoAgent
+from chatd.domain.prompt.instructions import Instructions, context_block
+from chatd.domain.workspace.agent_api import AgentApi, PinnedContext, WorkspaceContext
+from chatd.domain.workspace.entities import AgentId
+from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
 from chatd.workspaces.bound import WORKSPACE_DELETED, Bindings
 from chatd.workspaces.context import Contexts
 
@@ -63,7 +62,7 @@ class Briefings:
         self,
         bindings: Bindings,
         contexts: Contexts,
-        connect: Callable[[Chat], Awaitable[AgentConn]],
+        connect: Callable[[Chat], Awaitable[AgentApi]],
         env: Env,
     ) -> None:
         self._bindings = bindings
@@ -111,7 +110,7 @@ class Briefings:
                 return DELETED if is_root else NONE_FOR_CHILD
             stopped = STOPPED if is_root else STOPPED_FOR_CHILD
             return _joined(stopped, await self._contexts.pinned(chat.id, None))
-        except AgentUnclear:
+        except AmbiguousAgent:
             # It runs; whoever uses it is told what to do about that.
             return _joined(ATTACHED, await self._contexts.pinned(chat.id, None))
         pinned = await self._contexts.pinned(chat.id, agent_id)
@@ -145,16 +144,16 @@ def _keep(into: OrderedDict[ChatId, _T], chat_id: ChatId, value: _T) -> None:
         into.popitem(last=False)
 
 
-def _joined(first: str, pinned: Pinned | None) -> str:
+def _joined(first: str, pinned: PinnedContext | None) -> str:
     block = None if pinned is None else context_block(_files(pinned.context))
     if pinned is not None and block is None and pinned.context.directory:
         return f"{first} Commands run in {pinned.context.directory} unless told otherwise."
     return "\n\n".join(text for text in (first, block) if text)
 
 
-def _files(context: Context) -> list[ContextFile]:
+def _files(context: WorkspaceContext) -> list[ContextFilePart]:
     return [
-        ContextFile(
+        ContextFilePart(
             context_file_path=resource.source,
             context_file_content=resource.content,
             context_file_os=context.os,

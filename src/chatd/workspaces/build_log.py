@@ -8,9 +8,9 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from chatd.domain.workspace import LogLevel
-from chatd.store import build_logs, held_builds
+from chatd.domain.workspace.entities import LogLevel
 from chatd.store.conn import Conn
+from chatd.store.workspace import build_leases
 
 MOST_LINES: Final = 5000
 MOST_BYTES: Final = 1024 * 1024
@@ -21,9 +21,9 @@ BATCH: Final = 200
 class LogBuffer:
     """Satisfies `backend.LogSink`."""
 
-    def __init__(self, hold: held_builds.Hold) -> None:
+    def __init__(self, hold: build_leases.BuildLease) -> None:
         self._hold = hold
-        self._waiting: deque[build_logs.Line] = deque()
+        self._waiting: deque[build_leases.BuildLogLine] = deque()
         self._writing = asyncio.Lock()
         self._lines = 0
         self._bytes = 0
@@ -39,13 +39,15 @@ class LogBuffer:
             self._full = self._lines > MOST_LINES or self._bytes > MOST_BYTES
             if self._full:
                 level, cut = "warning", "There is more, and it is not kept."
-            self._waiting.append(build_logs.Line(stage=stage[:100], level=level, output=cut))
+            self._waiting.append(
+                build_leases.BuildLogLine(stage=stage[:100], level=level, output=cut)
+            )
 
     async def flush(self, conn: Conn) -> None:
         """What fails to be written stays."""
         async with self._writing:
             while self._waiting:
                 batch = [self._waiting[at] for at in range(min(BATCH, len(self._waiting)))]
-                await build_logs.append(conn, self._hold, batch)
+                await build_leases.append_log(conn, self._hold, batch)
                 for _ in batch:
                     self._waiting.popleft()

@@ -12,15 +12,15 @@ from typing import Final
 
 from msgspec import Struct
 
+from chatd.aio.waits import InterruptibleSleep
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkerId
-from chatd.domain.lease import Ticks, may_reap
+from chatd.domain.lease import HeartbeatHistory, may_reap
 from chatd.domain.ports import Env
-from chatd.domain.workspace import Build, BuildId
-from chatd.parts.pause import Pause
-from chatd.store import held_builds
+from chatd.domain.workspace.entities import Build, BuildId
 from chatd.store.conn import Conn
-from chatd.store.held_builds import Ended, Hold, Taken, Wanted
+from chatd.store.workspace import build_leases
+from chatd.store.workspace.build_leases import AcquireBuilds, AcquiredBuild, BuildLease, BuildResult
 from chatd.workspaces.backend import Backend
 from chatd.workspaces.building import Bounds, Building
 
@@ -65,8 +65,8 @@ class Builder:
         self._backends: Mapping[str, Backend] = {backend.kind: backend for backend in backends}
         self._env = env
         self._config = config
-        self._pause = Pause(env.clock)
-        self._ticks = Ticks(interval_s=config.poll_s)
+        self._pause = InterruptibleSleep(env.clock)
+        self._ticks = HeartbeatHistory(interval_s=config.poll_s)
         self._running: dict[BuildId, Building] = {}
         self._tasks: dict[BuildId, asyncio.Task[bool]] = {}
         self._stuck: list[Building] = []
@@ -80,12 +80,12 @@ class Builder:
 
     def wake(self) -> None:
         """There may be something to build."""
-        self._pause.cut()
+        self._pause.wake()
 
     async def close(self) -> None:
         """Take no more; what does not end soon is left for somebody else to take up."""
         self._closing = True
-        self._pause.cut()
+        self._pause.wake()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -109,18 +109,18 @@ class Builder:
     async def _take(self, group: asyncio.TaskGroup) -> None:
         now = self._env.clock.monotonic()
         scope = may_reap(self._ticks, now)
-        wanted = Wanted(
+        wanted = AcquireBuilds(
             worker_id=self._me,
             hosts=self._config.hosts,
             backends=tuple(self._backends),
             most=max(self._config.slots - len(self._running), 0),
             lease_s=self._config.lease_s if scope == "leases" else None,
-            struck_s=self._config.struck_s if scope != "none" else None,
+            worker_gone_after_s=self._config.struck_s if scope != "none" else None,
             running=(*self._running, *(stuck.hold.id for stuck in self._still_at_work())),
         )
         try:
             async with asyncio.timeout(ANSWER_S):
-                found = await held_builds.take(self._conn, wanted)
+                found = await build_leases.acquire_builds(self._conn, wanted)
         except (Unavailable, TimeoutError):
             self._ticks = self._ticks.failed()
             raise
@@ -133,9 +133,9 @@ class Builder:
         self._stuck = [building for building in self._stuck if building.at_work]
         return self._stuck
 
-    def _begin(self, group: asyncio.TaskGroup, taken: Taken, asked_at: float) -> None:
+    def _begin(self, group: asyncio.TaskGroup, taken: AcquiredBuild, asked_at: float) -> None:
         build = taken.build
-        hold = Hold(id=build.id, worker_id=self._me, attempt=build.attempt)
+        hold = BuildLease(id=build.id, worker_id=self._me, attempt=build.attempt)
         backend = self._backends[taken.backend]
         building = Building(taken, hold, backend, self._env, asked_at=asked_at)
         self._running[build.id] = building
@@ -153,7 +153,7 @@ class Builder:
             self._idle.set()
         # One that failed to be written is taken up again, but not in a hurry.
         if not task.cancelled() and task.result():
-            self._pause.cut()
+            self._pause.wake()
 
     # One build
 
@@ -175,12 +175,12 @@ class Builder:
                 status=done.status,
             )
 
-    async def _finish(self, building: Building, ended: Ended) -> Build | None:
+    async def _finish(self, building: Building, ended: BuildResult) -> Build | None:
         """Until it is written, or no longer ours to write. One that was written by a try whose
         answer got lost is no longer ours either."""
         while not building.lost.is_set():
             try:
-                return await held_builds.finish(self._conn, building.hold, ended)
+                return await build_leases.finish_build(self._conn, building.hold, ended)
             except Unavailable as error:
                 self._env.emit("build_not_written", error_kind=error.code)
                 await self._env.clock.sleep(1, "build_finish")
@@ -190,7 +190,7 @@ class Builder:
                     raise
                 self._env.emit("build_unstorable", build_id=building.hold.id, error=error)
                 text = "The backend has answered with what cannot be stored."
-                ended = Ended(status="failed", error=text, error_code="internal")
+                ended = BuildResult(status="failed", error=text, error_code="internal")
         return None
 
     # Now and then
@@ -203,7 +203,7 @@ class Builder:
         try:
             async with asyncio.timeout(ANSWER_S):
                 holds = [building.hold for building in asked.values()]
-                mine = await held_builds.beat(self._conn, self._me, holds)
+                mine = await build_leases.renew_builds(self._conn, self._me, holds)
         except (Unavailable, TimeoutError):
             self._doubt(asked)
             raise
@@ -230,7 +230,7 @@ class Builder:
     async def _reap(self) -> None:
         if may_reap(self._ticks, self._env.clock.monotonic()) != "leases":
             return
-        ended = await held_builds.reap(
+        ended = await build_leases.reap_builds(
             self._conn, after_s=self._config.reap_after_s, error=_ABANDONED
         )
         for build in ended:
@@ -280,4 +280,4 @@ class Builder:
             if not building.at_work:
                 with suppress(ChatdError, TimeoutError):
                     async with asyncio.timeout(ANSWER_S):
-                        await held_builds.release(self._conn, building.hold)
+                        await build_leases.release_builds(self._conn, building.hold)

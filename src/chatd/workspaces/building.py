@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from chatd.domain.errors import ChatdError
 from chatd.domain.ports import Env
-from chatd.domain.workspace import AgentSpec, TemplateSpec
-from chatd.store.held_builds import Ended, Hold, Taken
+from chatd.domain.workspace.entities import AgentSpec, TemplateSpec
+from chatd.store.workspace.build_leases import AcquiredBuild, BuildLease, BuildResult
 from chatd.workspaces.backend import Backend, BuildCancelled, BuildContext
 from chatd.workspaces.build_log import LogBuffer
 
@@ -33,7 +33,7 @@ class Building:
     """`lost` is set by whoever learns that the build is no longer ours."""
 
     def __init__(
-        self, taken: Taken, hold: Hold, backend: Backend, env: Env, *, asked_at: float
+        self, taken: AcquiredBuild, hold: BuildLease, backend: Backend, env: Env, *, asked_at: float
     ) -> None:
         self.hold = hold
         self.renewed_at = asked_at
@@ -61,23 +61,23 @@ class Building:
         if self._work is not None and not self._work.done():
             await asyncio.wait({self._work}, timeout=within_s)
 
-    async def run(self, bounds: Bounds) -> Ended | None:
+    async def run(self, bounds: Bounds) -> BuildResult | None:
         """How it ended; None if it is not ours to say."""
         build = self._taken.build
         if build.status == "canceling":
-            return Ended(status="canceled")
+            return BuildResult(status="canceled")
         if build.attempt > bounds.most_attempts:
             text = f"The build was begun {build.attempt - 1} times and came to no end."
-            return Ended(status="failed", error=text, error_code="build_abandoned")
+            return BuildResult(status="failed", error=text, error_code="build_abandoned")
         if self._taken.spec is None and build.transition == "start":
             text = "This server cannot read the template's version; a newer one has written it."
-            return Ended(status="failed", error=text, error_code="template_unreadable")
+            return BuildResult(status="failed", error=text, error_code="template_unreadable")
         left_s = bounds.limit_s - self._taken.age_s
         if left_s <= 0:
             return _late(bounds)
         return await self._bounded(bounds, left_s)
 
-    async def _bounded(self, bounds: Bounds, left_s: float) -> Ended | None:
+    async def _bounded(self, bounds: Bounds, left_s: float) -> BuildResult | None:
         loop = asyncio.get_running_loop()
         work = self._work = loop.create_task(self._ask(), name=f"build {self.hold.id}")
         late = loop.create_task(self._env.clock.sleep(left_s, "build_limit"))
@@ -93,7 +93,7 @@ class Building:
             # It may have come to its end in the last moment.
             if work.done() and not work.cancelled() and work.exception() is None:
                 return self._judged(work)
-            return _late(bounds) if late.done() else Ended(status="canceled")
+            return _late(bounds) if late.done() else BuildResult(status="canceled")
         finally:
             for guard in (late, stop, lost):
                 guard.cancel()
@@ -126,29 +126,29 @@ class Building:
         self.context.cancelled.set()
         work.cancel()
 
-    def _judged(self, work: asyncio.Task[Sequence[AgentSpec]]) -> Ended:
+    def _judged(self, work: asyncio.Task[Sequence[AgentSpec]]) -> BuildResult:
         if work.cancelled():
-            return Ended(status="failed", error=_BROKEN_OFF, error_code="build_failed")
+            return BuildResult(status="failed", error=_BROKEN_OFF, error_code="build_failed")
         error = work.exception()
         if error is None:
-            return Ended(status="succeeded", agents=tuple(work.result()))
+            return BuildResult(status="succeeded", agents=tuple(work.result()))
         if isinstance(error, BuildCancelled) and self.context.cancelled.is_set():
-            return Ended(status="canceled")
+            return BuildResult(status="canceled")
         if isinstance(error, ChatdError):
             text = error.message.strip() or _BROKEN_OFF
-            return Ended(status="failed", error=text[:4000], error_code=error.code)
+            return BuildResult(status="failed", error=text[:4000], error_code=error.code)
         # Its words were not meant for people, and may hold what they should not see.
         self._env.emit("build_crashed", build_id=self.hold.id, error=error)
         text = f"The backend failed in a way it should not ({type(error).__name__})."
-        return Ended(status="failed", error=text, error_code="internal")
+        return BuildResult(status="failed", error=text, error_code="internal")
 
 
 _BROKEN_OFF: Final = "The backend broke off the build and did not say why."
 
 
-def _late(bounds: Bounds) -> Ended:
+def _late(bounds: Bounds) -> BuildResult:
     text = f"The build did not end within {bounds.limit_s:g} s and was broken off."
-    return Ended(status="failed", error=text, error_code="build_timeout")
+    return BuildResult(status="failed", error=text, error_code="build_timeout")
 
 
 def _heard_out(work: asyncio.Task[Sequence[AgentSpec]]) -> None:

@@ -8,10 +8,16 @@ from msgspec import Struct
 from chatd.domain.errors import ChatdError, ToolError
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock
-from chatd.domain.templates import list_templates, readme_excerpt
-from chatd.domain.workspace import Option, Parameter, Template, TemplateId, TemplateVersion
-from chatd.store import templates
+from chatd.domain.workspace.entities import (
+    Parameter,
+    ParameterOption,
+    Template,
+    TemplateId,
+    TemplateVersion,
+)
+from chatd.domain.workspace.templates import list_templates, readme_excerpt
 from chatd.store.conn import Conn
+from chatd.store.workspace import templates
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +66,7 @@ class Asked(Struct, frozen=True, kw_only=True, omit_defaults=True):
     mutable: bool = False
     ephemeral: bool = False
     form_type: str = ""
-    options: tuple[Option, ...] = ()
+    options: tuple[ParameterOption, ...] = ()
     validation_regex: str = ""
     validation_min: float | None = None
     validation_max: float | None = None
@@ -89,7 +95,7 @@ class Catalogue:
     async def listed(self, owner: UserId, *, query: str, page: int) -> Page:
         found = await templates.list_all(self._conn)
         try:
-            signals = await templates.signals(self._conn, owner)
+            signals = await templates.list_usage(self._conn, owner)
         except ChatdError as error:
             # They make the order better; without them there is still one.
             log.warning("no usage of templates: %s", error.message)
@@ -126,7 +132,7 @@ class Catalogue:
             raise ToolError(UNKNOWN)
         if not template.agents_allowed or template.deprecated:
             raise ToolError("This template is not available to chats. Call list_templates.")
-        version = await templates.version(self._conn, template.active_version_id)
+        version = await templates.get_version(self._conn, template.active_version_id)
         if version is None:
             raise ToolError(UNKNOWN)
         if version.has_external_agent:

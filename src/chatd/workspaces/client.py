@@ -11,22 +11,22 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from chatd.domain.git_changes import GitChanges
-from chatd.domain.hands import (
-    AgentLost,
-    AgentRefused,
-    Context,
-    FileDiff,
-    FileEdits,
-    Lines,
-    Output,
-    Process,
-    Signal,
-    Started,
-)
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Clock
-from chatd.domain.workspace import AgentId
+from chatd.domain.workspace.agent_api import (
+    AgentRefused,
+    AgentUnreachable,
+    FileDiff,
+    FileEdits,
+    FileLines,
+    GitChanges,
+    ProcessInfo,
+    ProcessOutput,
+    ProcessSignal,
+    StartedProcess,
+    WorkspaceContext,
+)
+from chatd.domain.workspace.entities import AgentId
 from chatd.workspaces.agent_wire import (
     Diffs,
     Edits,
@@ -78,7 +78,7 @@ async def greet(line: Line, agent_id: AgentId, *, within_s: float = GREET_S) -> 
     answer = await line.ask(ask)
     hello = decode(accepted(answer), Hello)
     if hello.agent_id != str(agent_id) or hello.boot_id != answer.boot:
-        raise AgentLost("Another agent answers here.", code="agent_untrusted")
+        raise AgentUnreachable("Another agent answers here.", code="agent_untrusted")
     return hello
 
 
@@ -112,9 +112,9 @@ class AgentClient:
     def on_behalf_of(self, on_behalf: OnBehalf) -> "AgentClient":
         return AgentClient(self._line, self.agent_id, self._boot, self._clock, on_behalf)
 
-    async def read_lines(self, path: str, *, offset: int = 1, limit: int = 2000) -> Lines:
+    async def read_lines(self, path: str, *, offset: int = 1, limit: int = 2000) -> FileLines:
         query = {"path": path, "offset": offset, "limit": limit, **_LINES}
-        return decode(await self._get("/read-file-lines", query), Lines)
+        return decode(await self._get("/read-file-lines", query), FileLines)
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int = 0) -> bytes:
         """A file that is too large to be held is refused, never cut."""
@@ -146,12 +146,12 @@ class AgentClient:
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
         background: bool = False,
-    ) -> Started:
+    ) -> StartedProcess:
         start = Start(command=command, workdir=workdir, env=env or {}, background=background)
         body = msgspec.json.encode(start)
-        return decode(await self._post("/processes/start", body, key=key), Started)
+        return decode(await self._post("/processes/start", body, key=key), StartedProcess)
 
-    async def output(self, process_id: str, *, wait_s: float = 0, after: int = 0) -> Output:
+    async def output(self, process_id: str, *, wait_s: float = 0, after: int = 0) -> ProcessOutput:
         """Waits for the end of the process, or for `wait_s`, whichever comes first."""
         until = self._clock.monotonic() + wait_s
         target = f"/processes/{_segment(process_id)}/output"
@@ -159,7 +159,7 @@ class AgentClient:
             asked_at = self._clock.monotonic()
             left = min(max(until - asked_at, 0), SLICE_S)
             raw = await self._get(target, {"wait_s": f"{left:.3f}", "after": after}, wait_s=left)
-            output = decode(raw, Output)
+            output = decode(raw, ProcessOutput)
             now = self._clock.monotonic()
             if not output.running or now >= until:
                 return output
@@ -167,19 +167,19 @@ class AgentClient:
                 pause_s = min(asked_at + HASTE_S, until) - now
                 await self._clock.sleep(pause_s, "agent_haste")
 
-    async def processes(self) -> tuple[Process, ...]:
+    async def processes(self) -> tuple[ProcessInfo, ...]:
         return decode(await self._get("/processes/list"), Processes).processes
 
-    async def signal(self, process_id: str, signal: Signal) -> None:
+    async def signal(self, process_id: str, signal: ProcessSignal) -> None:
         body = msgspec.json.encode({"signal": signal})
         await self._post(f"/processes/{_segment(process_id)}/signal", body)
 
-    async def context(self, *, after: int = 0, wait_s: float = 0) -> Context:
+    async def context(self, *, after: int = 0, wait_s: float = 0) -> WorkspaceContext:
         """The context when it is newer than `after`, or as it is after `wait_s`."""
         wait_s = min(wait_s, SLICE_S)
         query = {"after": after, "wait_s": f"{wait_s:.3f}"}
         raw = await self._get("/context", query, wait_s=wait_s, max_answer=MAX_CONTEXT)
-        return decode(raw, Context)
+        return decode(raw, WorkspaceContext)
 
     async def git_changes(self, chat_id: ChatId) -> AsyncGenerator[GitChanges]:
         """How the repositories stand that this chat has touched, then what changes. The agent ends
@@ -234,7 +234,7 @@ class AgentClient:
                 self._boot.id = (await greet(self._line, self.agent_id)).boot_id
             answer = await self._line.ask(ask, boot=self._boot.id)
             if answer.boot != self._boot.id:
-                raise AgentLost("The workspace agent is restarted again and again.")
+                raise AgentUnreachable("The workspace agent is restarted again and again.")
         return accepted(answer)
 
 

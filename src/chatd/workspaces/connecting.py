@@ -12,12 +12,11 @@ from typing import Final, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from chatd.domain.errors import ChatdError
-from chatd.domain.hands import AgentConn, AgentLost
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.ports import Clock
-from chatd.domain.workspace import AgentId, AgentRow
-from chatd.domain.workspace_context import Binding
-from chatd.domain.workspace_rules import AgentUnclear, NoAgent, agent_status
+from chatd.domain.workspace.agent_api import AgentApi, AgentUnreachable, WorkspaceBinding
+from chatd.domain.workspace.entities import AgentId, AgentRow
+from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent, agent_status
 from chatd.workspaces.agent_wire import OnBehalf
 from chatd.workspaces.bound import (
     ATTEMPTS,
@@ -45,7 +44,7 @@ class Conn(Protocol):
     @property
     def asking(self) -> bool: ...
 
-    def on_behalf_of(self, on_behalf: OnBehalf) -> AgentConn: ...
+    def on_behalf_of(self, on_behalf: OnBehalf) -> AgentApi: ...
 
 
 C = TypeVar("C", bound=Conn)
@@ -62,7 +61,7 @@ class Means(Struct, Generic[C], frozen=True, kw_only=True):
     delay_s: float = DELAY_S
 
 
-class DialTimedOut(AgentLost):
+class DialTimedOut(AgentUnreachable):
     """The budget of the dial is spent, and not the turn's."""
 
 
@@ -72,14 +71,14 @@ class _Kept(Struct, Generic[C], frozen=True, kw_only=True):
     workspace_id: WorkspaceId
     agent_id: AgentId
     dialled: Dialled[C]
-    conn: AgentConn
+    conn: AgentApi
 
 
 class TurnConnection(Generic[C]):
     """For one turn of one chat. Whoever makes it closes it when the turn ends."""
 
     def __init__(
-        self, means: Means[C], on_behalf: OnBehalf, binding: Binding | None = None
+        self, means: Means[C], on_behalf: OnBehalf, binding: WorkspaceBinding | None = None
     ) -> None:
         """`binding` is what the chat's row says, if that is known; else it is read."""
         self._means = means
@@ -95,7 +94,7 @@ class TurnConnection(Generic[C]):
         held = [*self._doubted, *([] if self._kept is None else [self._kept])]
         return {each.workspace_id for each in held if each.dialled.conn.asking}
 
-    async def get(self) -> AgentConn:
+    async def get(self) -> AgentApi:
         """Raises NoHands if there is nothing to connect to, AgentLost if it cannot be reached."""
         for _ in range(ATTEMPTS):
             agent = await self.bound.ensure()
@@ -123,7 +122,7 @@ class TurnConnection(Generic[C]):
         for held in [*doubted, *([] if kept is None else [kept])]:
             await held.dialled.release()
 
-    async def _reusable(self, agent: AgentRow) -> AgentConn | None:
+    async def _reusable(self, agent: AgentRow) -> AgentApi | None:
         """What the turn has already, unless there is a reason to doubt it. A doubt leads to a new
         dial and never to a refusal: rows may be late."""
         kept = self._kept
@@ -153,7 +152,7 @@ class TurnConnection(Generic[C]):
             return True
         return seen is not None and agent_status(seen.agent, seen.now) == "connected"
 
-    async def _connect(self, agent: AgentRow) -> AgentConn | None:
+    async def _connect(self, agent: AgentRow) -> AgentApi | None:
         """None if the chat has another workspace by now."""
         workspace_id = agent.workspace_id
         reached, row = await self._dial(agent)
@@ -191,13 +190,13 @@ class TurnConnection(Generic[C]):
             reached = await self._within_budget(
                 lambda agent_id: self._means.open(rows[agent_id]), validate, agent.id
             )
-        except (NoAgent, AgentUnclear) as error:
+        except (NoAgent, AmbiguousAgent) as error:
             self.bound.forget()
             raise no_hands(error) from error
         except DialTimedOut:
             self.bound.forget()
             raise await self._classified(agent.workspace_id) from None
-        except AgentLost as error:
+        except AgentUnreachable as error:
             self.bound.forget()
             if error.code == ELSEWHERE:
                 raise elsewhere(error) from error
@@ -232,7 +231,7 @@ class TurnConnection(Generic[C]):
     async def _classified(self, workspace_id: WorkspaceId) -> ChatdError:
         try:
             return classify(await self._means.bindings.latest_agent(workspace_id))
-        except (NoAgent, AgentUnclear) as error:
+        except (NoAgent, AmbiguousAgent) as error:
             return no_hands(error)
         except ChatdError:
             return perhaps_slow()

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from chatd.domain.errors import ChatdError
-from chatd.domain.hands import Context
 from chatd.domain.ports import Env
-from chatd.domain.workspace import AgentId, AgentRow
-from chatd.domain.workspace_rules import agent_status
-from chatd.store import agents
+from chatd.domain.workspace.agent_api import WorkspaceContext
+from chatd.domain.workspace.entities import AgentId, AgentRow
+from chatd.domain.workspace.rules import agent_status
 from chatd.store.conn import Conn
+from chatd.store.workspace import agents
 from chatd.workspaces.context import Contexts
 
 EVERY_S: Final = 30.0
@@ -29,7 +29,7 @@ class ContextWatch:
         self,
         conn: Conn,
         contexts: Contexts,
-        read: Callable[[AgentRow], Awaitable[Context]],
+        read: Callable[[AgentRow], Awaitable[WorkspaceContext]],
         env: Env,
         hosts: Sequence[str],
     ) -> None:
@@ -41,7 +41,7 @@ class ContextWatch:
         self._seen: dict[AgentId, tuple[str, int]] = {}
 
     async def look(self) -> None:
-        known = await agents.on_host(self._conn, self._hosts)
+        known = await agents.list_on_host(self._conn, self._hosts)
         now = self._env.clock.now()
         living = [agent for agent in known if agent_status(agent, now) == "connected"]
         self._seen = {a.id: self._seen[a.id] for a in living if a.id in self._seen}

@@ -12,10 +12,10 @@ from typing import Final, Generic, TypeVar
 from msgspec import Struct
 
 from chatd.domain.errors import ChatdError
-from chatd.domain.hands import AgentLost
 from chatd.domain.ports import Clock
-from chatd.domain.workspace import AgentId
-from chatd.domain.workspace_rules import NoAgent
+from chatd.domain.workspace.agent_api import AgentUnreachable
+from chatd.domain.workspace.entities import AgentId
+from chatd.domain.workspace.rules import NoAgent
 from chatd.workspaces.dials import Attempt, Dials, Stop
 from chatd.workspaces.transport import Dialled
 
@@ -99,7 +99,7 @@ class Dialler(Generic[C]):
                 raise
             # Why not is for operators to hear.
             text = f"{failure.message} Nor could the workspace be looked up."
-            raise AgentLost(text) from error
+            raise AgentUnreachable(text) from error
         return await self._dial_now(current, switched=current != agent_id)
 
     async def _dial_now(self, agent_id: AgentId, *, switched: bool) -> Reached[C]:

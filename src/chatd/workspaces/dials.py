@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 from chatd.domain.errors import ChatdError
-from chatd.domain.hands import AgentLost
+from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.workspaces.transport import Dialled
 
 _CLOSE_S: Final = 5.0
@@ -23,7 +23,7 @@ class Stop:
 
     def __init__(self) -> None:
         self._called = asyncio.Event()
-        self.cause: ChatdError = AgentLost("The dial was stopped.")
+        self.cause: ChatdError = AgentUnreachable("The dial was stopped.")
 
     @property
     def is_set(self) -> bool:
@@ -71,7 +71,7 @@ class Attempt(Generic[C]):
             # Cancelled by whoever owns all dials, or broken by a bug, which is told here.
             if not self.task.cancelled():
                 self.task.result()
-            raise AgentLost("The dial was cut off.")
+            raise AgentUnreachable("The dial was cut off.")
         raise self._outcome
 
     def abandon(self) -> None:

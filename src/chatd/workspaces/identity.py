@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from chatd.domain.errors import ChatdError
-from chatd.kept import kept_line
+from chatd.secret_files import load_or_create
 
 HOST: Final = "host-id"
 SECRET: Final = "secret"
@@ -29,6 +29,6 @@ def server_secret(given: str | None, data_dir: Path) -> bytes:
 
 def _kept(path: Path) -> str:
     try:
-        return kept_line(path, lambda: secrets.token_hex(32))
+        return load_or_create(path, lambda: secrets.token_hex(32))
     except OSError as error:
         raise ChatdError(f"cannot keep {path}: {error.strerror}") from error

@@ -6,29 +6,34 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.domain.call_key import call_key
-from chatd.domain.chat import Chat
+from chatd.domain.answer.tool_calls import call_key
+from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError
 from chatd.domain.ids import ChatId, WorkspaceId
-from chatd.domain.ports import Env, ToolContext
-from chatd.domain.provisioning import Outcome, Wish
-from chatd.domain.workspace import AgentRow, BuildId, Problem, Template, VersionId, Workspace
-from chatd.domain.workspace_names import generated_name, name_for
-from chatd.domain.workspace_parameters import resolve_parameters
-from chatd.domain.workspace_rules import (
-    AgentUnclear,
+from chatd.domain.ports import Env, ProvisionResult, ToolContext, WorkspaceRequest
+from chatd.domain.workspace.entities import (
+    AgentRow,
+    BuildId,
+    FieldProblem,
+    Template,
+    VersionId,
+    Workspace,
+)
+from chatd.domain.workspace.rules import (
+    AmbiguousAgent,
     AwaitAgent,
     NoAgent,
-    Standing,
-    Unclear,
+    ReportAmbiguousAgent,
+    WorkspaceSnapshot,
     choose_agent,
     start_version,
     workspace_ttl_s,
 )
-from chatd.store import builds, templates, workspaces
-from chatd.store.builds import NewBuild
+from chatd.domain.workspace.templates import choose_name, generated_name, resolve_parameters
 from chatd.store.conn import Conn
-from chatd.store.workspaces import Created, NameTaken, NewWorkspace
+from chatd.store.workspace import builds, templates, workspaces
+from chatd.store.workspace.builds import NewBuild
+from chatd.store.workspace.workspaces import CreatedWorkspace, NewWorkspace, WorkspaceNameTaken
 from chatd.workspaces.backend import Backend
 from chatd.workspaces.catalogue import Offer
 from chatd.workspaces.waiting import BuildLate, Waiting
@@ -67,20 +72,22 @@ class Making:
         self._wake = wake
         self._bound = bound
 
-    async def create(self, context: ToolContext, wish: Wish, offer: Offer) -> Outcome:
+    async def create(
+        self, context: ToolContext, wish: WorkspaceRequest, offer: Offer
+    ) -> ProvisionResult:
         given = resolve_parameters(offer.version.parameters, wish.parameters)
         problems = given.problems or await self._problems(offer, given.values)
         if problems:
-            told = Outcome(template_id=str(offer.template.id))
+            told = ProvisionResult(template_id=str(offer.template.id))
             return _refused(told, problems)
         new = self._new(context, wish, offer, given.values)
         return await self.made(context, await self._insert(context, new, offer.template))
 
-    async def made(self, context: ToolContext, made: Created) -> Outcome:
+    async def made(self, context: ToolContext, made: CreatedWorkspace) -> ProvisionResult:
         """To the end of a workspace's first build."""
         self._wake()
         await self._bound(context.chat.id, made.workspace.id)
-        told = Outcome(
+        told = ProvisionResult(
             created=True,
             workspace_name=made.workspace.name,
             workspace_id=str(made.workspace.id),
@@ -89,15 +96,15 @@ class Making:
         return await self._through(context.chat, made.workspace.id, made.build.id, told)
 
     async def start(
-        self, context: ToolContext, seen: Standing, after: int, given: Mapping[str, str]
-    ) -> Outcome | None:
+        self, context: ToolContext, seen: WorkspaceSnapshot, after: int, given: Mapping[str, str]
+    ) -> ProvisionResult | None:
         """None if somebody else was quicker."""
         assert seen.workspace is not None
         template = await templates.get(self._conn, seen.workspace.template_id)
         if template is None:
             raise ToolError(f"The workspace's template is gone. {TO_CREATE}")
         version_id, updated = start_version(template, seen.build)
-        version = await templates.version(self._conn, version_id)
+        version = await templates.get_version(self._conn, version_id)
         if version is None:
             raise ToolError(f"The workspace's template is gone. {TO_CREATE}")
         before = None if seen.build is None else seen.build.params
@@ -115,7 +122,9 @@ class Making:
         told = replace(told_of(seen), started=True, build_id=str(build.id), message=message)
         return await self._through(context.chat, seen.workspace.id, build.id, told)
 
-    async def stop(self, context: ToolContext, seen: Standing, after: int) -> Outcome | None:
+    async def stop(
+        self, context: ToolContext, seen: WorkspaceSnapshot, after: int
+    ) -> ProvisionResult | None:
         """None if somebody else was quicker."""
         assert seen.workspace is not None
         if seen.build is None:
@@ -130,17 +139,17 @@ class Making:
         failed = await self.ended(build.id, told, "stop_workspace")
         return failed or replace(told, build_id=str(build.id))
 
-    async def answering(self, seen: Standing) -> AgentRow | None:
+    async def answering(self, seen: WorkspaceSnapshot) -> AgentRow | None:
         """The agent of a workspace of which the rows say that it is gone, if it answers."""
         try:
             agent = choose_agent(seen.agents)
-        except (NoAgent, AgentUnclear):
+        except (NoAgent, AmbiguousAgent):
             return None
         return agent if await self._waiting.answers(agent) else None
 
     async def ended(
-        self, build_id: BuildId, told: Outcome, tool: str = "start_workspace"
-    ) -> Outcome | None:
+        self, build_id: BuildId, told: ProvisionResult, tool: str = "start_workspace"
+    ) -> ProvisionResult | None:
         """Wait for this build. None if it has ended well, else what to tell. `tool` is the one
         that waits for it, or tries again."""
         told = replace(told, build_id=str(build_id))
@@ -155,9 +164,11 @@ class Making:
         text = f"The build has failed: {said} {LOGS} Call {tool} to try again."
         return _failure(told, text, code=build.error_code)
 
-    async def ready(self, chat: Chat, told: Outcome, step: AwaitAgent | Unclear) -> Outcome:
+    async def ready(
+        self, chat: Chat, told: ProvisionResult, step: AwaitAgent | ReportAmbiguousAgent
+    ) -> ProvisionResult:
         """Wait for the agent of a workspace that runs."""
-        if isinstance(step, Unclear):
+        if isinstance(step, ReportAmbiguousAgent):
             return replace(told, agent_status="selection_error", agent_error=step.error)
         agent = step.agent
         told = replace(told, isolation=agent.isolation, directory=agent.directory)
@@ -166,18 +177,18 @@ class Making:
         return told
 
     async def _through(
-        self, chat: Chat, workspace_id: WorkspaceId, build_id: BuildId, told: Outcome
-    ) -> Outcome:
+        self, chat: Chat, workspace_id: WorkspaceId, build_id: BuildId, told: ProvisionResult
+    ) -> ProvisionResult:
         """To the end of the build, then to an agent that answers."""
         if (failed := await self.ended(build_id, told)) is not None:
             return failed
-        standing = await workspaces.standing(self._conn, workspace_id)
+        standing = await workspaces.load_snapshot(self._conn, workspace_id)
         agents = () if standing is None else standing.agents
         try:
             agent = choose_agent(agents)
         except NoAgent as error:
             return replace(told, agent_status="no_agent", agent_error=error.message)
-        except AgentUnclear as error:
+        except AmbiguousAgent as error:
             return replace(told, agent_status="selection_error", agent_error=error.message)
         return await self.ready(chat, told, AwaitAgent(agent=agent, dial=True))
 
@@ -195,15 +206,15 @@ class Making:
             made_by=f"{call_key(context)}:{after}",
         )
 
-    async def _problems(self, offer: Offer, values: Mapping[str, str]) -> Sequence[Problem]:
+    async def _problems(self, offer: Offer, values: Mapping[str, str]) -> Sequence[FieldProblem]:
         backend = self._backends.get(offer.template.backend)
         if backend is None:
             detail = f"This server has no backend of the kind {offer.template.backend!r}."
-            return (Problem(field="template_id", detail=detail),)
+            return (FieldProblem(field="template_id", detail=detail),)
         return await backend.validate(offer.version.spec, values)
 
     def _new(
-        self, context: ToolContext, wish: Wish, offer: Offer, values: Mapping[str, str]
+        self, context: ToolContext, wish: WorkspaceRequest, offer: Offer, values: Mapping[str, str]
     ) -> NewWorkspace:
         workspace_id = self._env.new_id()
         return NewWorkspace(
@@ -212,7 +223,7 @@ class Making:
             owner_id=context.chat.owner_id,
             template_id=offer.template.id,
             version_id=offer.version.id,
-            name=name_for(wish.name, offer.template.name, workspace_id.bytes),
+            name=choose_name(wish.name, offer.template.name, workspace_id.bytes),
             host_id=self._config.host_id,
             ttl_s=workspace_ttl_s(self._config.ttl_s, offer.template),
             params=values,
@@ -220,34 +231,36 @@ class Making:
             made_by=wish.key,
         )
 
-    async def _insert(self, context: ToolContext, new: NewWorkspace, template: Template) -> Created:
+    async def _insert(
+        self, context: ToolContext, new: NewWorkspace, template: Template
+    ) -> CreatedWorkspace:
         """A name that is taken is varied once; ids are random enough for that."""
         chat = context.chat
         try:
             return await workspaces.create(self._conn, new, chat_id=chat.id, fence=context.fence)
-        except NameTaken:
+        except WorkspaceNameTaken:
             other = generated_name(new.name or template.name, new.id.bytes[2:])
             return await workspaces.create(
                 self._conn, replace(new, name=other), chat_id=chat.id, fence=context.fence
             )
 
 
-def told_of(seen: Standing) -> Outcome:
+def told_of(seen: WorkspaceSnapshot) -> ProvisionResult:
     if seen.workspace is None:
-        return Outcome()
-    return Outcome(workspace_name=seen.workspace.name, workspace_id=str(seen.workspace.id))
+        return ProvisionResult()
+    return ProvisionResult(workspace_name=seen.workspace.name, workspace_id=str(seen.workspace.id))
 
 
-def none_there(*, deleted: bool) -> Outcome:
+def none_there(*, deleted: bool) -> ProvisionResult:
     text = "The chat's workspace is deleted." if deleted else "This chat has no workspace."
-    return Outcome(error=f"{text} {TO_CREATE}")
+    return ProvisionResult(error=f"{text} {TO_CREATE}")
 
 
-def _failure(told: Outcome, error: str, *, code: str = "") -> Outcome:
+def _failure(told: ProvisionResult, error: str, *, code: str = "") -> ProvisionResult:
     return replace(told, created=False, started=False, stopped=False, error=error, error_code=code)
 
 
-def _refused(told: Outcome, problems: Sequence[Problem]) -> Outcome:
+def _refused(told: ProvisionResult, problems: Sequence[FieldProblem]) -> ProvisionResult:
     listed = " ".join(f"{problem.field}: {problem.detail}" for problem in problems)
     text = f"The parameters do not fit: {listed} See read_template."
     return replace(_failure(told, text, code="parameters"), validations=tuple(problems))

@@ -10,26 +10,26 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.domain.chat import Chat
+from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError
-from chatd.domain.ports import ToolContext
-from chatd.domain.provisioning import Outcome, Wish
-from chatd.domain.workspace import TemplateId
-from chatd.domain.workspace_rules import (
+from chatd.domain.ports import ProvisionResult, ToolContext, WorkspaceRequest
+from chatd.domain.workspace.entities import TemplateId
+from chatd.domain.workspace.rules import (
+    AlreadyStopped,
     AwaitAgent,
     AwaitBuild,
-    IsStopped,
-    MakeBuild,
-    MakeNew,
+    CreateWorkspace,
+    InsertBuild,
     NoWorkspace,
-    Standing,
-    Unclear,
+    ReportAmbiguousAgent,
+    WorkspaceSnapshot,
     next_for_create,
     next_for_start,
     next_for_stop,
 )
-from chatd.store import chats, workspaces
+from chatd.store.chat import chats
 from chatd.store.conn import Conn
+from chatd.store.workspace import workspaces
 from chatd.workspaces.catalogue import Catalogue
 from chatd.workspaces.making import Making, none_there, told_of
 
@@ -52,8 +52,8 @@ class Provisioning:
         del chat
         return await self._catalogue.read(template_id)
 
-    async def create(self, context: ToolContext, wish: Wish) -> Outcome:
-        if (made := await workspaces.made_by(self._conn, wish.key)) is not None:
+    async def create(self, context: ToolContext, wish: WorkspaceRequest) -> ProvisionResult:
+        if (made := await workspaces.find_by_request_key(self._conn, wish.key)) is not None:
             # Whoever ran this call before is gone: what it has made is this call's answer.
             return await self._making.made(context, made)
         offer = await self._catalogue.usable(wish.template_id)
@@ -64,13 +64,13 @@ class Provisioning:
                 case AwaitBuild(build_id=build_id):
                     if (failed := await self._making.ended(build_id, told)) is not None:
                         return failed
-                case IsStopped():
+                case AlreadyStopped():
                     text = "The chat's workspace is stopped. Start it with start_workspace."
                     return replace(told, already_exists=True, no_build=True, message=text)
-                case AwaitAgent() | Unclear() as step:
+                case AwaitAgent() | ReportAmbiguousAgent() as step:
                     told = replace(told, already_exists=True, no_build=True)
                     return await self._making.ready(context.chat, told, step)
-                case MakeNew(because="unreachable"):
+                case CreateWorkspace(because="unreachable"):
                     # So the rows say, which may be late: a workspace with a chat's files in it
                     # is not given up before it was asked itself.
                     if (agent := await self._making.answering(seen)) is None:
@@ -78,11 +78,11 @@ class Provisioning:
                     told = replace(told, already_exists=True, no_build=True)
                     step = AwaitAgent(agent=agent, dial=True)
                     return await self._making.ready(context.chat, told, step)
-                case MakeNew():
+                case CreateWorkspace():
                     return await self._making.create(context, wish, offer)
         raise _busy()
 
-    async def start(self, context: ToolContext, parameters: Mapping[str, str]) -> Outcome:
+    async def start(self, context: ToolContext, parameters: Mapping[str, str]) -> ProvisionResult:
         for _ in range(TRIES):
             seen = await self._standing(context.chat)
             told = told_of(seen)
@@ -92,16 +92,16 @@ class Provisioning:
                 case AwaitBuild(build_id=build_id):
                     if (failed := await self._making.ended(build_id, told)) is not None:
                         return failed
-                case AwaitAgent() | Unclear() as step:
+                case AwaitAgent() | ReportAmbiguousAgent() as step:
                     told = replace(told, started=True, no_build=True)
                     return await self._making.ready(context.chat, told, step)
-                case MakeBuild(after=after):
+                case InsertBuild(after=after):
                     done = await self._making.start(context, seen, after, parameters)
                     if done is not None:
                         return done
         raise _busy()
 
-    async def stop(self, context: ToolContext) -> Outcome:
+    async def stop(self, context: ToolContext) -> ProvisionResult:
         for _ in range(TRIES):
             seen = await self._standing(context.chat)
             told = told_of(seen)
@@ -113,23 +113,23 @@ class Provisioning:
                     late = await self._making.ended(build_id, told, "stop_workspace")
                     if late is not None and late.error_code == "build_late":
                         return late
-                case IsStopped():
+                case AlreadyStopped():
                     return replace(told, stopped=True, no_build=True)
-                case MakeBuild(after=after):
+                case InsertBuild(after=after):
                     done = await self._making.stop(context, seen, after)
                     if done is not None:
                         return done
         raise _busy()
 
-    async def _standing(self, chat: Chat) -> Standing:
+    async def _standing(self, chat: Chat) -> WorkspaceSnapshot:
         """Read anew: the workspace may have been chosen since the turn began."""
         row = await chats.get(self._conn, chat.id)
         found = None
         if row is not None and row.workspace_id is not None:
-            found = await workspaces.standing(self._conn, row.workspace_id)
+            found = await workspaces.load_snapshot(self._conn, row.workspace_id)
         # Nobody's tools reach into another's workspace, however it came to stand in the row.
         if found is None or found.workspace is None or found.workspace.owner_id != chat.owner_id:
-            return Standing(now=chat.updated_at)
+            return WorkspaceSnapshot(now=chat.updated_at)
         return found
 
 

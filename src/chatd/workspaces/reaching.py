@@ -8,10 +8,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.domain.chat import Chat
-from chatd.domain.hands import AgentConn
+from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.ports import ToolContext
+from chatd.domain.workspace.agent_api import AgentApi
 from chatd.workspaces.agent_wire import OnBehalf
 from chatd.workspaces.client import AgentClient
 from chatd.workspaces.connecting import Means, TurnConnection
@@ -37,7 +37,7 @@ class Reaching:
         self._means = means
         self._turns: dict[ChatId, _Turn] = {}
 
-    async def reach(self, context: ToolContext) -> AgentConn:
+    async def connect(self, context: ToolContext) -> AgentApi:
         return await (await self.connection(context)).get()
 
     async def connection(self, context: ToolContext) -> TurnConnection[AgentClient]:

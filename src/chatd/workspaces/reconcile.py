@@ -13,10 +13,10 @@ from typing import Final
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.ports import Env
-from chatd.domain.workspace import Build, BuildId
-from chatd.domain.workspace_rules import Standing
-from chatd.store import agents, builds, workspaces
+from chatd.domain.workspace.entities import Build, BuildId
+from chatd.domain.workspace.rules import WorkspaceSnapshot
 from chatd.store.conn import Conn
+from chatd.store.workspace import agents, builds, workspaces
 from chatd.workspaces.backend import Backend
 
 PAGE: Final = 100
@@ -44,7 +44,7 @@ class Reconcile:
         doubted: set[BuildId] = set()
         after: WorkspaceId | None = None
         while True:
-            page = await workspaces.on_host(
+            page = await workspaces.list_on_host(
                 self._conn, self._hosts, self._backend.kind, after=after, most=PAGE
             )
             for seen in page:
@@ -57,7 +57,7 @@ class Reconcile:
             after = page[-1].workspace.id
         self._doubted = doubted
 
-    async def _is_down(self, seen: Standing) -> bool:
+    async def _is_down(self, seen: WorkspaceSnapshot) -> bool:
         assert seen.workspace is not None  # the page is one of workspaces
         try:
             async with asyncio.timeout(LOOK_S):
@@ -67,8 +67,8 @@ class Reconcile:
             return False
         return observed.state in ("stopped", "gone")
 
-    async def _show_stopped(self, seen: Standing, build: Build) -> None:
-        await agents.gone(self._conn, [agent.id for agent in seen.agents])
+    async def _show_stopped(self, seen: WorkspaceSnapshot, build: Build) -> None:
+        await agents.mark_gone(self._conn, [agent.id for agent in seen.agents])
         new = builds.NewBuild(
             id=BuildId(self._env.new_id()),
             workspace_id=build.workspace_id,
@@ -88,7 +88,7 @@ class Reconcile:
             found = await self._backend.workspaces()
         orphaned: set[WorkspaceId] = set()
         for batch in _batches(found):
-            orphaned.update(await workspaces.gone(self._conn, batch, self._hosts))
+            orphaned.update(await workspaces.list_deleted(self._conn, batch, self._hosts))
         for workspace_id in sorted(orphaned & self._orphaned):
             try:
                 async with asyncio.timeout(REMOVE_S):
@@ -105,7 +105,7 @@ def _kind(error: Exception) -> str:
     return error.code if isinstance(error, ChatdError) else type(error).__name__
 
 
-def _should_run(seen: Standing) -> Build | None:
+def _should_run(seen: WorkspaceSnapshot) -> Build | None:
     """Its latest build, if that was a start that has succeeded."""
     build = seen.build
     if build is None or build.status != "succeeded" or build.transition != "start":

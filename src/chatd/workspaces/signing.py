@@ -19,7 +19,7 @@ from chatd.agent.server.auth import (
     signed_headers,
 )
 from chatd.domain.errors import ChatdError
-from chatd.domain.workspace import AgentId
+from chatd.domain.workspace.entities import AgentId
 
 
 class Untrusted(ChatdError):

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from chatd.domain.ports import Env
-from chatd.domain.workspace import (
+from chatd.domain.workspace.entities import (
     DemoSeed,
     GitSeed,
     Parameter,
@@ -23,8 +23,8 @@ from chatd.domain.workspace import (
     TemplateVersion,
     VersionId,
 )
-from chatd.store import templates
 from chatd.store.conn import Conn
+from chatd.store.workspace import templates
 
 _SPACE: Final = UUID("5c1b7f0e-9a53-4c0f-8d2e-7a6f3f1f0b55")
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # the database sets its own
@@ -91,7 +91,7 @@ BUILT_IN: Final = (
 )
 
 
-def rows_of(file: TemplateFile, origin: Literal["builtin", "settings"]) -> templates.Put:
+def rows_of(file: TemplateFile, origin: Literal["builtin", "settings"]) -> templates.TemplateUpsert:
     """The same file gives the same ids, here and on every other replica."""
     template_id = TemplateId(uuid5(_SPACE, f"{origin}:{file.name.lower()}"))
     content = (file.spec, file.parameters, file.readme)
@@ -121,7 +121,7 @@ def rows_of(file: TemplateFile, origin: Literal["builtin", "settings"]) -> templ
         created_at=_NO_TIME,
         updated_at=_NO_TIME,
     )
-    return templates.Put(template=template, version=version)
+    return templates.TemplateUpsert(template=template, version=version)
 
 
 async def put_templates(
@@ -131,7 +131,7 @@ async def put_templates(
     which then is not put. What is no longer in the settings is retired."""
     wanted = [rows_of(file, "settings") for file in settings]
     stored = await _put_all(conn, env, wanted)
-    await templates.retire(conn, "settings", [put.template.id for put in wanted])
+    await templates.deprecate_missing(conn, "settings", [put.template.id for put in wanted])
     if built_in:
         named = {file.name.lower() for file in settings}
         others = [rows_of(f, "builtin") for f in BUILT_IN if f.name not in named]
@@ -139,12 +139,14 @@ async def put_templates(
     return stored
 
 
-async def _put_all(conn: Conn, env: Env, wanted: Sequence[templates.Put]) -> list[Template]:
+async def _put_all(
+    conn: Conn, env: Env, wanted: Sequence[templates.TemplateUpsert]
+) -> list[Template]:
     stored: list[Template] = []
     for put in wanted:
         try:
-            found = await templates.put(conn, put)
-        except templates.NameTaken as error:
+            found = await templates.upsert_template(conn, put)
+        except templates.TemplateNameTaken as error:
             env.emit("template_skipped", template=put.template.name, error_kind=error.code)
             continue
         if found is not None:

@@ -9,9 +9,9 @@ from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from chatd.domain.hands import AgentLost, AgentRefused
 from chatd.domain.ports import Clock
-from chatd.domain.workspace import AgentId, AgentRow, Endpoint, Lifecycle, Pulse
+from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
+from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentLifecycle, AgentRow, Endpoint
 from chatd.workspaces.agent_wire import Hello
 from chatd.workspaces.asking import Line
 from chatd.workspaces.client import AgentClient, Boot, greet
@@ -47,7 +47,7 @@ class Transport:
     ) -> Opened:
         """Raises AgentLost, with the reason of the first way, if none leads to the agent."""
         near = [each for each in endpoints if each.host_id in ("", self._host_id)]
-        lost: AgentLost | None = None
+        lost: AgentUnreachable | None = None
         until = self._clock.monotonic() + within_s
         for endpoint in near:
             left = until - self._clock.monotonic()
@@ -55,25 +55,25 @@ class Transport:
                 break
             try:
                 return await self._open(agent_id, endpoint, left)
-            except AgentLost as error:
+            except AgentUnreachable as error:
                 lost = lost or error
         if lost is not None:
             raise lost
         if endpoints:
             text = "The workspace is on another host, and this server has no way to it."
-            raise AgentLost(text, code=ELSEWHERE)
-        raise AgentLost("Nobody knows a way to the workspace agent.")
+            raise AgentUnreachable(text, code=ELSEWHERE)
+        raise AgentUnreachable("Nobody knows a way to the workspace agent.")
 
     async def open_agent(self, agent: AgentRow) -> Opened:
         return await self.open(agent.id, agent.endpoints)
 
-    async def ping(self, agent: AgentRow, *, within_s: float = PING_S) -> Pulse:
+    async def ping(self, agent: AgentRow, *, within_s: float = PING_S) -> AgentHealth:
         """Whether it lives, and how. Raises AgentLost."""
         opened = await self.open(agent.id, agent.endpoints, within_s=within_s)
         await opened.release()
         hello = opened.hello
-        lifecycle: Lifecycle = "ready" if hello.ready else "starting"
-        return Pulse(boot_id=hello.boot_id, lifecycle=lifecycle, directory=hello.directory)
+        lifecycle: AgentLifecycle = "ready" if hello.ready else "starting"
+        return AgentHealth(boot_id=hello.boot_id, lifecycle=lifecycle, directory=hello.directory)
 
     async def _open(self, agent_id: AgentId, endpoint: Endpoint, within_s: float) -> Opened:
         key = dial_key(self._secret, agent_id)
@@ -83,7 +83,7 @@ class Transport:
             hello = await greet(line, agent_id, within_s=within_s)
             opened = True
         except AgentRefused as error:
-            raise AgentLost(f"The workspace agent refuses: {error.message}.") from None
+            raise AgentUnreachable(f"The workspace agent refuses: {error.message}.") from None
         finally:
             if not opened:
                 await line.close()

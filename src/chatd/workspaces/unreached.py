@@ -3,8 +3,8 @@
 from typing import Final
 
 from chatd.domain.errors import ChatdError
-from chatd.domain.hands import AgentLost, NoHands
-from chatd.domain.workspace_rules import agent_status, remedy_after_dial
+from chatd.domain.workspace.agent_api import AgentUnreachable, WorkspaceUnavailable
+from chatd.domain.workspace.rules import agent_status, remedy_after_timeout
 from chatd.workspaces.bound import Seen
 
 _AGAIN: Final = "Call stop_workspace, then start_workspace."
@@ -16,17 +16,17 @@ _FAR: Final = (
 
 def classify(seen: Seen) -> ChatdError:
     """What to say of an agent that could not be dialled in time."""
-    if remedy_after_dial(seen.agent, seen.now) == "retry":
+    if remedy_after_timeout(seen.agent, seen.now) == "retry":
         return perhaps_slow()
     if agent_status(seen.agent, seen.now) == "timeout":
-        return NoHands(f"The workspace agent has never connected. {_AGAIN}")
-    return NoHands(f"The workspace agent has been gone for a while. {_AGAIN}")
+        return WorkspaceUnavailable(f"The workspace agent has never connected. {_AGAIN}")
+    return WorkspaceUnavailable(f"The workspace agent has been gone for a while. {_AGAIN}")
 
 
-def elsewhere(error: AgentLost) -> NoHands:
+def elsewhere(error: AgentUnreachable) -> WorkspaceUnavailable:
     """To try again is of no use here, unlike with whoever else was lost."""
-    return NoHands(f"{error.message} {_FAR}", code=error.code)
+    return WorkspaceUnavailable(f"{error.message} {_FAR}", code=error.code)
 
 
-def perhaps_slow() -> AgentLost:
-    return AgentLost("The workspace agent did not answer in time; it may work next time.")
+def perhaps_slow() -> AgentUnreachable:
+    return AgentUnreachable("The workspace agent did not answer in time; it may work next time.")

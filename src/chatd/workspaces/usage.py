@@ -12,8 +12,8 @@ from typing import Final
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.ports import Env
-from chatd.store import workspaces
 from chatd.store.conn import Conn
+from chatd.store.workspace import workspaces
 
 EVERY_S: Final = 60.0
 WITHIN_S: Final = 15.0
@@ -58,7 +58,7 @@ class Usage:
         try:
             while waiting:
                 async with asyncio.timeout(WITHIN_S):
-                    await workspaces.used(self._conn, waiting[:BATCH])
+                    await workspaces.record_activity(self._conn, waiting[:BATCH])
                 del waiting[:BATCH]
         except (ChatdError, TimeoutError) as error:
             kind = error.code if isinstance(error, ChatdError) else "timeout"

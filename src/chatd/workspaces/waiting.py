@@ -10,15 +10,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.domain.errors import ChatdError, Unavailable
-from chatd.domain.hands import AgentLost, AgentRefused
-from chatd.domain.ports import Clock
-from chatd.domain.provisioning import Outcome
-from chatd.domain.workspace import AgentRow, Build, BuildId, Pulse
-from chatd.store import builds
+from chatd.domain.ports import Clock, ProvisionResult
+from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
+from chatd.domain.workspace.entities import AgentHealth, AgentRow, Build, BuildId
 from chatd.store.conn import Conn
+from chatd.store.workspace import builds
 from chatd.workspaces.transport import ELSEWHERE
 
-Ping = Callable[[AgentRow], Awaitable[Pulse]]
+Ping = Callable[[AgentRow], Awaitable[AgentHealth]]
 
 FIRST_LOOK_S: Final = 0.05
 LOOK_S: Final = 2.0
@@ -86,10 +85,10 @@ class Waiting:
             if not await patience.more():
                 raise BuildLate("The build has not ended in time; it goes on.")
 
-    async def agent(self, agent: AgentRow, told: Outcome) -> Outcome:
+    async def agent(self, agent: AgentRow, told: ProvisionResult) -> ProvisionResult:
         """What is told, with what there is to say of the agent. Its troubles are no failure."""
         pulse = await self._pulse(agent)
-        if isinstance(pulse, Pulse):
+        if isinstance(pulse, AgentHealth):
             return await self._scripts(agent, pulse, told)
         told = replace(told, agent_status="not_ready", agent_error=pulse.message)
         return told if pulse.code == ELSEWHERE else _with(told, NOT_READY)
@@ -98,22 +97,24 @@ class Waiting:
         """Asked once."""
         try:
             await self._ping(agent)
-        except (AgentLost, AgentRefused):
+        except (AgentUnreachable, AgentRefused):
             return False
         return True
 
-    async def _pulse(self, agent: AgentRow) -> Pulse | AgentLost | AgentRefused:
+    async def _pulse(self, agent: AgentRow) -> AgentHealth | AgentUnreachable | AgentRefused:
         patience = Patience(self._clock, self._waits.agent_s, "agent")
         while True:
             try:
                 return await self._ping(agent)
-            except (AgentLost, AgentRefused) as error:
+            except (AgentUnreachable, AgentRefused) as error:
                 trouble = error
             # Where the workspace is will not change by waiting.
             if trouble.code == ELSEWHERE or not await patience.more():
                 return trouble
 
-    async def _scripts(self, agent: AgentRow, pulse: Pulse, told: Outcome) -> Outcome:
+    async def _scripts(
+        self, agent: AgentRow, pulse: AgentHealth, told: ProvisionResult
+    ) -> ProvisionResult:
         patience = Patience(self._clock, self._waits.scripts_s, "scripts")
         while pulse.lifecycle in ("created", "starting"):
             if not await patience.more():
@@ -122,7 +123,7 @@ class Waiting:
                 return _with(told, UNSURE)
             try:
                 pulse = await self._ping(agent)
-            except (AgentLost, AgentRefused):
+            except (AgentUnreachable, AgentRefused):
                 continue
         match pulse.lifecycle:
             case "ready":
@@ -142,5 +143,5 @@ class Waiting:
         return _with(told, UNSURE)
 
 
-def _with(told: Outcome, advice: str) -> Outcome:
+def _with(told: ProvisionResult, advice: str) -> ProvisionResult:
     return replace(told, message=f"{told.message} {advice}".strip())

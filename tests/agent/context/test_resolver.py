@@ -11,8 +11,8 @@ import pytest
 from chatd.agent.context import resolver
 from chatd.agent.context.resolver import ContextSnapshot, FoundResource, read_context
 from chatd.agent.context.sources import ContextSources, fingerprint
-from chatd.domain import hands
-from chatd.domain.workspace_context import check_context
+from chatd.domain.workspace import agent_api
+from chatd.domain.workspace.agent_api import check_context
 
 SKILL = "---\nname: {name}\ndescription: Does {name}.\n---\n\nHow to {name}.\n"
 
@@ -303,7 +303,7 @@ def test_the_server_can_read_what_the_agent_says(places: ContextSources) -> None
         home=places.home, directory=places.directory, sources=(f"{places.home}/{deep}",)
     )
     said = read_context(added, version=1)
-    heard = msgspec.json.decode(json.dumps(said.body()).encode(), type=hands.Context)
+    heard = msgspec.json.decode(json.dumps(said.body()).encode(), type=agent_api.WorkspaceContext)
     check_context(heard)
     assert [each.name for each in heard.resources] == ["", "a", "", ""]
     assert isinstance(said, ContextSnapshot)

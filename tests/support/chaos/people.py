@@ -11,9 +11,9 @@ from contextlib import suppress
 from typing import Final, get_args
 from uuid import UUID
 
-from chatd.domain.commands import WhenBusy
+from chatd.domain.chat.commands import WhenBusy
+from chatd.domain.chat.parts import TextPart
 from chatd.domain.ids import ChatId
-from chatd.domain.parts import Text
 from tests.support.chaos.audience import Audience
 from tests.support.chaos.fate import Replicas
 from tests.support.replica_orders import Deed, Done
@@ -123,7 +123,7 @@ class People:
         if not queue:
             return
         item = self._dice.choice(queue)
-        words = "".join(part.text for part in item.content if isinstance(part, Text))
+        words = "".join(part.text for part in item.content if isinstance(part, TextPart))
         self._witness.waits(chat, item.id, words)
         match deed:
             case "promote":

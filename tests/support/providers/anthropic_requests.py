@@ -5,10 +5,10 @@ from functools import cache
 from msgspec import UNSET, Raw
 
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model import (
+from chatd.domain.model.protocol import (
     ComputerTool,
+    ForcedTool,
     ModelRequest,
-    NamedTool,
     PromptCall,
     PromptFile,
     PromptMessage,
@@ -146,7 +146,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "short": {"reasoning_effort": "high", "max_output_tokens": 100},
     "no thinking": {"reasoning_effort": "none"},
     "must": {"tool_choice": "required", "reasoning_effort": "high"},
-    "must this": {"tool_choice": NamedTool(name="mcp.example/do it")},
+    "must this": {"tool_choice": ForcedTool(name="mcp.example/do it")},
     "must not": {"tool_choice": "none"},
     "screen": {"computer": ComputerTool(width_px=1280, height_px=800)},
     "budget": {"options": Raw(b'{"thinking":{"budget_tokens":60000}}')},

@@ -6,9 +6,9 @@ from random import Random
 import msgspec
 from msgspec import Raw
 
+from chatd.domain.chat.messages import Role
 from chatd.domain.ids import ToolCallId
-from chatd.domain.messages import Role
-from chatd.domain.model import (
+from chatd.domain.model.protocol import (
     PromptCall,
     PromptFile,
     PromptMessage,

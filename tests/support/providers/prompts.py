@@ -3,10 +3,18 @@
 import msgspec
 from msgspec import UNSET, Raw
 
-from chatd.domain.assemble import Answer
+from chatd.domain.answer.assembler import Answer
+from chatd.domain.chat.messages import Role
+from chatd.domain.chat.parts import (
+    Json,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from chatd.domain.ids import ToolCallId
-from chatd.domain.messages import Role
-from chatd.domain.model import (
+from chatd.domain.model.protocol import (
     ModelRequest,
     PromptCall,
     PromptMessage,
@@ -15,7 +23,6 @@ from chatd.domain.model import (
     PromptResult,
     PromptText,
 )
-from chatd.domain.parts import Json, Part, Reasoning, Text, ToolCall, ToolResult
 
 
 def message(role: Role, *parts: PromptPart | str) -> PromptMessage:
@@ -59,11 +66,11 @@ def replayed(answer: Answer) -> list[PromptMessage]:
 
 def _prompt_part(part: Part) -> PromptPart | None:
     match part:
-        case Text():
+        case TextPart():
             return PromptText(text=part.text, provider_metadata=part.provider_metadata)
-        case Reasoning():
+        case ReasoningPart():
             return PromptReasoning(text=part.text, provider_metadata=part.provider_metadata)
-        case ToolCall(args=Raw() as args):
+        case ToolCallPart(args=Raw() as args):
             return PromptCall(
                 id=part.tool_call_id,
                 name=part.tool_name,
@@ -71,7 +78,7 @@ def _prompt_part(part: Part) -> PromptPart | None:
                 provider_executed=part.provider_executed,
                 provider_metadata=part.provider_metadata,
             )
-        case ToolResult():
+        case ToolResultPart():
             return PromptResult(
                 id=part.tool_call_id,
                 name=part.tool_name,

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
-from chatd.domain.assemble import Answer, Assembler
-from chatd.domain.model import Failed, ModelEvent
+from chatd.domain.answer.assembler import Answer, Assembler
+from chatd.domain.model.protocol import ModelEvent, StreamFailed
 from chatd.providers.http import Decoder
 
 NewDecoder = Callable[[], Decoder]
@@ -16,7 +16,9 @@ def read_pieces(decoder: Decoder, pieces: Iterable[bytes]) -> list[ModelEvent]:
         if decoder.done:
             break
         events += decoder.feed(piece)
-    return events if events and isinstance(events[-1], Failed) else [*events, *decoder.close()]
+    return (
+        events if events and isinstance(events[-1], StreamFailed) else [*events, *decoder.close()]
+    )
 
 
 def read_whole(new: NewDecoder, stream: bytes) -> list[ModelEvent]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw
 
-from chatd.domain.model import ToolSpec
+from chatd.domain.model.protocol import ToolSpec
 
 _SCHEMAS = {
     "execute": {"command": {"type": "string"}},

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from chatd.domain.errors import InvalidInput
-from chatd.domain.model import ModelEvent, ModelRequest
+from chatd.domain.model.protocol import ModelEvent, ModelRequest
 from chatd.providers.anthropic.decode import Decoder
 from chatd.providers.anthropic.encode import VERSION, Encoded, encode
 from chatd.providers.http import Http

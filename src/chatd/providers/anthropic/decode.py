@@ -1,6 +1,6 @@
 """From the Messages API's stream of bytes to events.
 
-Pure, and never raises: what cannot be read is a `Failed`. An answer counts as
+Pure, and never raises: what cannot be read is a `StreamFailed`. An answer counts as
 finished only if the API has said both why it stopped and that it has stopped.
 """
 
@@ -9,14 +9,9 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import Raw
 
+from chatd.domain.chat.parts import validate_json
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model import (
-    Failed,
-    ModelEvent,
-    ProviderFault,
-    ResultDone,
-)
-from chatd.domain.parts import checked_json
+from chatd.domain.model.protocol import ModelEvent, ProviderFault, StreamFailed, ToolResultDone
 from chatd.providers.anthropic.finish import error_fault, finished
 from chatd.providers.anthropic.metadata import Kept, keep
 from chatd.providers.anthropic.open_blocks import (
@@ -112,7 +107,7 @@ class Decoder:
 
     def _failed(self, fault: ProviderFault) -> list[ModelEvent]:
         self._done = True
-        return [Failed(fault=fault)]
+        return [StreamFailed(fault=fault)]
 
     def _event(self, name: bytes, data: bytes, out: list[ModelEvent]) -> None:
         try:
@@ -232,8 +227,8 @@ def _is_readable(data: bytes) -> bool:
 
 def _result(raw: Raw) -> ModelEvent:
     block = read(RESULT, raw)
-    content = checked_json(bytes(block.content).decode())
-    return ResultDone(
+    content = validate_json(bytes(block.content).decode())
+    return ToolResultDone(
         id=ToolCallId(block.tool_use_id),
         name=block.type.removesuffix("_tool_result"),
         result=content,

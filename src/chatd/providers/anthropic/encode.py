@@ -4,7 +4,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.domain.errors import InvalidInput
-from chatd.domain.model import ModelRequest, NamedTool
+from chatd.domain.model.protocol import ForcedTool, ModelRequest
 from chatd.providers.anthropic import prompt, thinking
 from chatd.providers.anthropic.blocks import Wording
 from chatd.providers.anthropic.models import TOOLSET, Claude, Platform, facts
@@ -144,7 +144,7 @@ def _tool_choice(
         return ToolChoice(type="none")
     if choice == "auto" or not claude.can_be_forced or not thinking.is_forced(request):
         return None if single is None else ToolChoice(type="auto", disable_parallel_tool_use=single)
-    if isinstance(choice, NamedTool):
+    if isinstance(choice, ForcedTool):
         name = names.wire(choice.name)
         return ToolChoice(type="tool", name=name, disable_parallel_tool_use=single)
     return ToolChoice(type="any", disable_parallel_tool_use=single)

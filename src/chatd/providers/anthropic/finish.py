@@ -6,8 +6,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from chatd.domain.messages import Usage
-from chatd.domain.model import Finished, FinishReason, ProviderFault
+from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.model.protocol import Finished, FinishReason, ProviderFault
 from chatd.providers.anthropic.wire import ErrorEvent, Stop
 
 _MAX_BODY: Final = 4096
@@ -25,7 +25,9 @@ _REASONS: Final[dict[str, FinishReason]] = {
 }
 
 
-def finished(stop: Stop, usage: Usage, response_id: str | None, unknown: Sequence[str]) -> Finished:
+def finished(
+    stop: Stop, usage: TokenUsage, response_id: str | None, unknown: Sequence[str]
+) -> Finished:
     """`unknown` are the kinds of blocks that were passed over."""
     details = stop.stop_details
     return Finished(

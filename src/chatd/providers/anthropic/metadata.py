@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from chatd.domain.parts import Json
+from chatd.domain.chat.parts import Json
 
 
 class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from chatd.domain.model import DEFAULT_MAX_OUTPUT_TOKENS, Effort
+from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, Effort
 
 Platform = Literal["anthropic", "bedrock"]
 Off = Literal["omit", "disabled", "between_tools", "impossible"]

@@ -7,11 +7,9 @@ end are in the words of `domain.model`.
 import msgspec
 from msgspec import UNSET, Raw
 
+from chatd.domain.chat.parts import Json, validate_json
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model import (
-    CallDelta,
-    CallDone,
-    CallStart,
+from chatd.domain.model.protocol import (
     ModelEvent,
     ReasoningDelta,
     ReasoningEnd,
@@ -20,8 +18,10 @@ from chatd.domain.model import (
     TextDelta,
     TextEnd,
     TextStart,
+    ToolCallDelta,
+    ToolCallDone,
+    ToolCallStart,
 )
-from chatd.domain.parts import Json, checked_json
 from chatd.providers.anthropic.metadata import Kept, keep
 from chatd.providers.anthropic.wire import (
     CITATION,
@@ -72,7 +72,7 @@ class OpenText:
         """A page is named once, however often it is quoted."""
         try:
             found = read(CITATION, raw)
-            self._citations.append(checked_json(bytes(raw).decode()))
+            self._citations.append(validate_json(bytes(raw).decode()))
         except (*UNREADABLE, ValueError):
             return
         if found.url and found.url not in self._named:
@@ -130,19 +130,19 @@ class OpenCall:
             self._metadata = keep(Kept(block="server_tool_use", caller=block.caller))
 
     def start(self) -> list[ModelEvent]:
-        return [CallStart(id=self._id, name=self._name, provider_executed=self._server)]
+        return [ToolCallStart(id=self._id, name=self._name, provider_executed=self._server)]
 
     def feed(self, piece: Piece, out: list[ModelEvent]) -> None:
         if isinstance(piece, InputPiece):
             self._pieces.append(piece.partial_json)
             if piece.partial_json:
-                out.append(CallDelta(id=self._id, delta=piece.partial_json))
+                out.append(ToolCallDelta(id=self._id, delta=piece.partial_json))
 
     def stop(self) -> list[ModelEvent]:
         # Pieces, if there are any; some gateways send the whole input with the beginning.
         text = "".join(self._pieces) or self._input
         return [
-            CallDone(
+            ToolCallDone(
                 id=self._id,
                 name=self._name,
                 input=text,
@@ -164,7 +164,7 @@ class OpenToolsetCall:
         self._toolset = toolset
 
     def start(self) -> list[ModelEvent]:
-        return [CallStart(id=self._id, name=self._toolset)]
+        return [ToolCallStart(id=self._id, name=self._toolset)]
 
     def feed(self, piece: Piece, out: list[ModelEvent]) -> None:
         del out
@@ -173,7 +173,7 @@ class OpenToolsetCall:
 
     def stop(self) -> list[ModelEvent]:
         return [
-            CallDone(
+            ToolCallDone(
                 id=self._id,
                 name=self._toolset,
                 input=_with_action("".join(self._pieces) or self._input or "{}", self._action),

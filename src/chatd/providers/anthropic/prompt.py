@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import structs
 
-from chatd.domain.model import PromptMessage, PromptText
+from chatd.domain.model.protocol import PromptMessage, PromptText
 from chatd.providers.anthropic.blocks import (
     Wording,
     assistant_blocks,

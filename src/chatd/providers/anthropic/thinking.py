@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from chatd.domain.model import ModelRequest, NamedTool
+from chatd.domain.model.protocol import ForcedTool, ModelRequest
 from chatd.providers.anthropic.models import Claude
 from chatd.providers.anthropic.request import BlockBinding, ThinkingConfig
 from chatd.providers.effort import MIN_BUDGET_TOKENS, budget_tokens, lowered
@@ -26,7 +26,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 def is_forced(request: ModelRequest) -> bool:
     choice = request.tool_choice
-    return bool(request.tools) and (choice == "required" or isinstance(choice, NamedTool))
+    return bool(request.tools) and (choice == "required" or isinstance(choice, ForcedTool))
 
 
 def plan(request: ModelRequest, options: AnthropicOptions, claude: Claude, max_tokens: int) -> Plan:

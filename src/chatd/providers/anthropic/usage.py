@@ -5,7 +5,7 @@ leave out what they do not change. So each number is the greatest that was
 told, and nothing is ever added up.
 """
 
-from chatd.domain.messages import Usage
+from chatd.domain.chat.messages import TokenUsage
 from chatd.providers.anthropic.wire import WireUsage
 
 
@@ -41,8 +41,8 @@ class UsageCount:
                     + (asked.cache_read_input_tokens or 0)
                 )
 
-    def total(self) -> Usage:
-        return Usage(
+    def total(self) -> TokenUsage:
+        return TokenUsage(
             input_tokens=self._input,
             output_tokens=self._output,
             total_tokens=self._input + self._output + self._written + self._read,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Protocol
 
-from chatd.domain.model import ProviderFailed
+from chatd.domain.model.protocol import ProviderError
 from chatd.providers.secret import Secret
 from chatd.providers.settings import AwsCredentials, ProviderSettings, misconfigured
 
@@ -60,7 +60,7 @@ class Ambient:
             session_token=Secret(now.token) if now.token else None,
         )
 
-    def _missing(self, what: str, word: str) -> ProviderFailed:
+    def _missing(self, what: str, word: str) -> ProviderError:
         label = self._settings.label
         return misconfigured(
             self._settings, f"provider {label}: {what}: set its api_key or AWS keys", word

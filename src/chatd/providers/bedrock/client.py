@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from chatd.domain.errors import InvalidInput
-from chatd.domain.model import ModelEvent, ModelRequest
+from chatd.domain.model.protocol import ModelEvent, ModelRequest
 from chatd.domain.ports import Clock
 from chatd.providers.anthropic.decode import Decoder
 from chatd.providers.anthropic.encode import encode

@@ -11,20 +11,17 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct, structs
 
+from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ToolCallId
-from chatd.domain.messages import Usage
-from chatd.domain.model import (
-    CallDelta,
-    CallDone,
-    CallStart,
+from chatd.domain.model.protocol import (
     Finished,
     FinishReason,
     ModelEvent,
     ModelRequest,
     PromptCall,
     PromptFile,
-    ProviderFailed,
+    ProviderError,
     ProviderFault,
     ReasoningDelta,
     ReasoningEnd,
@@ -33,6 +30,9 @@ from chatd.domain.model import (
     TextDelta,
     TextEnd,
     TextStart,
+    ToolCallDelta,
+    ToolCallDone,
+    ToolCallStart,
 )
 from chatd.domain.ports import Clock
 from chatd.providers.demo.scripts import choose_scene
@@ -114,20 +114,20 @@ class DemoProvider:
                 case RefuseAnswer():
                     reason, explanation = "content-filter", event.explanation
                     break
-                case TextDelta() | ReasoningDelta() | CallDelta():
+                case TextDelta() | ReasoningDelta() | ToolCallDelta():
                     if tokens == request.max_output_tokens:
                         reason = "length"
                         break
                     tokens += 1
                     reasoning_tokens += isinstance(event, ReasoningDelta)
                     await self._wait(tokens_per_s, started_at, tokens)
-                case CallDone():
+                case ToolCallDone():
                     reason = "tool-calls"
                 case _:
                     pass
             yield event
         input_tokens = _estimate_tokens(request)
-        usage = Usage(
+        usage = TokenUsage(
             input_tokens=input_tokens,
             output_tokens=tokens,
             total_tokens=input_tokens + tokens,
@@ -154,8 +154,8 @@ class DemoProvider:
         if len(self._failures) > _MAX_REMEMBERED_CHATS:
             del self._failures[next(iter(self._failures))]
 
-    def _failed(self, fault: ProviderFault) -> ProviderFailed:
-        return ProviderFailed(structs.replace(fault, provider=self.name))
+    def _failed(self, fault: ProviderFault) -> ProviderError:
+        return ProviderError(structs.replace(fault, provider=self.name))
 
 
 def _events(scene: DemoScene, key: str) -> Iterator[ModelEvent | ProviderFault | RefuseAnswer]:
@@ -174,9 +174,11 @@ def _events(scene: DemoScene, key: str) -> Iterator[ModelEvent | ProviderFault |
             case CallTool():
                 call_id = ToolCallId(f"demo_{key}_{number}")
                 text = msgspec.json.encode(item.args).decode()
-                yield CallStart(id=call_id, name=item.name)
-                yield from (CallDelta(id=call_id, delta=token) for token in _TOKEN.findall(text))
-                yield CallDone(id=call_id, name=item.name, input=text)
+                yield ToolCallStart(id=call_id, name=item.name)
+                yield from (
+                    ToolCallDelta(id=call_id, delta=token) for token in _TOKEN.findall(text)
+                )
+                yield ToolCallDone(id=call_id, name=item.name, input=text)
             case SourceFound() | ProviderFault() | RefuseAnswer():
                 yield item
             case SetPace():

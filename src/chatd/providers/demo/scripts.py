@@ -8,8 +8,14 @@ from typing import Final, TypeGuard
 import msgspec
 from msgspec import UNSET
 
-from chatd.domain.model import ModelRequest, NamedTool, ProviderFault, SourceFound, ToolSpec
-from chatd.domain.summary import PREFIX
+from chatd.domain.model.protocol import (
+    ForcedTool,
+    ModelRequest,
+    ProviderFault,
+    SourceFound,
+    ToolSpec,
+)
+from chatd.domain.prompt.compaction import SUMMARY_PREFIX
 from chatd.providers.demo.coding_task import NEEDED_TOOLS, coding_scene, ensure_workspace
 from chatd.providers.demo.turn import (
     CallTool,
@@ -261,7 +267,7 @@ def _mentioned_tool(turn: DemoTurn, tools: list[ToolSpec]) -> ToolSpec | None:
 
 def _demanded_tool(request: ModelRequest) -> ToolSpec | None:
     match request.tool_choice:
-        case NamedTool(name=name):
+        case ForcedTool(name=name):
             return next((tool for tool in request.tools if tool.name == name), None)
         case "required" if request.tools:
             return request.tools[0]
@@ -292,7 +298,7 @@ def _summary(request: ModelRequest) -> str:
 
 def _requests(text: str) -> list[str]:
     """What the user asked for in a message; an earlier summary lists it line by line."""
-    if text.startswith(PREFIX.strip()):
+    if text.startswith(SUMMARY_PREFIX.strip()):
         return [line.removeprefix("- ") for line in text.splitlines() if line.startswith("- ")]
     own = _SUMMARY_REQUEST.split(text)[0].strip()
     return [own] if own else []

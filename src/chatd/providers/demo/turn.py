@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model import (
+from chatd.domain.model.protocol import (
     ModelRequest,
     PromptCall,
     PromptFile,

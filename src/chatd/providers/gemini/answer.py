@@ -8,21 +8,21 @@ from typing import Final
 
 from msgspec import UNSET, Raw
 
+from chatd.domain.chat.parts import Json
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model import (
-    CallDone,
-    CallStart,
+from chatd.domain.model.protocol import (
     ModelEvent,
     ReasoningDelta,
     ReasoningEnd,
     ReasoningStart,
-    ResultDone,
     SourceFound,
     TextDelta,
     TextEnd,
     TextStart,
+    ToolCallDone,
+    ToolCallStart,
+    ToolResultDone,
 )
-from chatd.domain.parts import Json
 from chatd.providers.gemini.wire import (
     GROUNDING,
     SERVER_TOOL,
@@ -151,9 +151,9 @@ class Answer:
         mark = Mark(model=self._model, signature=signature, call_id=call.id or None)
         self.called = True
         self.spoke = True
-        out.append(CallStart(id=call_id, name=name))
+        out.append(ToolCallStart(id=call_id, name=name))
         out.append(
-            CallDone(
+            ToolCallDone(
                 id=call_id,
                 name=name,
                 input=_json_text(call.args),
@@ -176,9 +176,9 @@ class Answer:
         if part.tool_call is not UNSET and (tool := _server_tool(part.tool_call)) is not None:
             mark = Mark(model=self._model, signature=signature, tool_call=part.tool_call)
             call_id, name = self._server_id(tool), _server_name(tool)
-            out.append(CallStart(id=call_id, name=name, provider_executed=True))
+            out.append(ToolCallStart(id=call_id, name=name, provider_executed=True))
             out.append(
-                CallDone(
+                ToolCallDone(
                     id=call_id,
                     name=name,
                     input=_json_text(tool.args),
@@ -189,7 +189,7 @@ class Answer:
         if part.tool_response is not UNSET and (tool := _server_tool(part.tool_response)):
             mark = Mark(model=self._model, signature=signature, tool_response=part.tool_response)
             out.append(
-                ResultDone(
+                ToolResultDone(
                     id=self._server_id(tool),
                     name=_server_name(tool),
                     result=Raw(_json_text(tool.response).encode()),

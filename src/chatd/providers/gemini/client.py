@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from chatd.domain.errors import InvalidInput
-from chatd.domain.model import ModelEvent, ModelRequest, ProviderFailed
+from chatd.domain.model.protocol import ModelEvent, ModelRequest, ProviderError
 from chatd.providers.gemini.decode import Decoder
 from chatd.providers.gemini.encode import encode, tool_names
 from chatd.providers.gemini.finish import refined
@@ -62,7 +62,7 @@ class GeminiProvider:
                 decoder=decoder,
             ) as events:
                 yield events
-        except ProviderFailed as failed:
+        except ProviderError as failed:
             # Only this vendor's error body says how long to wait, and that a key is wrong.
             fault = refined(failed.fault)
             if fault is failed.fault:

@@ -9,7 +9,8 @@ from typing import Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from chatd.domain.model import (
+from chatd.domain.chat.parts import validate_json
+from chatd.domain.model.protocol import (
     ModelRequest,
     PromptCall,
     PromptFile,
@@ -19,7 +20,6 @@ from chatd.domain.model import (
     PromptResult,
     PromptText,
 )
-from chatd.domain.parts import checked_json
 from chatd.providers.files import GEMINI, Document, Image, Media, Note, TextFile, as_text, fit
 from chatd.providers.gemini.models import Profile
 from chatd.providers.gemini.wire import Mark, mark_of
@@ -190,7 +190,7 @@ def _response(result: PromptResult) -> Object | Raw:
         return {"error": result.text}
     if result.text.lstrip().startswith("{"):
         try:
-            return checked_json(result.text)
+            return validate_json(result.text)
         except ValueError:
             pass
     return {"output": result.text}

@@ -10,8 +10,8 @@ from typing import Final
 
 from msgspec import UNSET, Raw
 
-from chatd.domain.model import Failed, Finished, ModelEvent
-from chatd.domain.parts import Json
+from chatd.domain.chat.parts import Json
+from chatd.domain.model.protocol import Finished, ModelEvent, StreamFailed
 from chatd.providers.faults import garbled, incomplete
 from chatd.providers.gemini import finish
 from chatd.providers.gemini.answer import Answer
@@ -51,7 +51,7 @@ class Decoder:
         try:
             events = self._sse.feed(chunk)
         except EventTooLong as error:
-            return self._fail(Failed(fault=incomplete(str(error))))
+            return self._fail(StreamFailed(fault=incomplete(str(error))))
         for _, data in events:
             if self._failed:
                 break
@@ -71,7 +71,7 @@ class Decoder:
         out.append(self._ending())
         return out
 
-    def _fail(self, failed: Failed) -> list[ModelEvent]:
+    def _fail(self, failed: StreamFailed) -> list[ModelEvent]:
         self._failed = True
         return [failed]
 
@@ -81,11 +81,11 @@ class Decoder:
         except UNREADABLE:
             # Some gateways end with OpenAI's marker.
             if not cut and data.strip() not in (b"", b"[DONE]"):
-                out.extend(self._fail(Failed(fault=garbled(data))))
+                out.extend(self._fail(StreamFailed(fault=garbled(data))))
             return
         if chunk.error is not None:
             body = data[:_MAX_BODY].decode("utf-8", "replace")
-            out.extend(self._fail(Failed(fault=finish.error_fault(chunk.error, body))))
+            out.extend(self._fail(StreamFailed(fault=finish.error_fault(chunk.error, body))))
             return
         self._chunk(chunk, out)
 
@@ -110,13 +110,13 @@ class Decoder:
 
     # The end
 
-    def _ending(self) -> Finished | Failed:
+    def _ending(self) -> Finished | StreamFailed:
         if self._blocked is not None and not self._answer.spoke:
             return self._finished("content-filter", finish.blocked(self._blocked))
         word, last = self._reason, self._last
         if word is None or last is None:
             if not self._answer.called:
-                return Failed(fault=incomplete())
+                return StreamFailed(fault=incomplete())
             return self._finished("tool-calls", None)
         why = finish.explanation(word, last.finish_message, last.safety_ratings)
         reason = finish.finish_reason(word, called=self._answer.called)

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw
 
-from chatd.domain.model import Effort, ModelRequest, NamedTool, ToolSpec
+from chatd.domain.model.protocol import Effort, ForcedTool, ModelRequest, ToolSpec
 from chatd.providers.gemini.contents import Contents, encode_contents
 from chatd.providers.gemini.models import Profile, profile
 from chatd.providers.options_google import Category, GoogleOptions, SafetySetting, ThinkingConfig
@@ -95,7 +95,7 @@ def _calling(request: ModelRequest, names: ToolNames) -> Object | None:
             return {"mode": "NONE"}
         case "required":
             return {"mode": "ANY"}
-        case NamedTool(name=name):
+        case ForcedTool(name=name):
             return {"mode": "ANY", "allowedFunctionNames": [names.wire(name)]}
 
 

@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from chatd.domain.messages import Usage
-from chatd.domain.model import Failed, FinishReason, ProviderFault
+from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.model.protocol import FinishReason, ProviderFault, StreamFailed
 from chatd.providers.gemini.wire import (
     ERROR_BODY,
     Error,
@@ -94,9 +94,9 @@ def is_slip(word: str) -> bool:
     return word.upper() in _SLIPS
 
 
-def broken_answer(word: str, why: str | None) -> Failed:
+def broken_answer(word: str, why: str | None) -> StreamFailed:
     """The model ended without saying anything that could be used."""
-    return Failed(
+    return StreamFailed(
         fault=ProviderFault(message=why or f"the answer ended with {word}", type=word.lower())
     )
 
@@ -124,7 +124,7 @@ def _newer(old: int | None, new: int | None) -> int | None:
     return old if new is None else new
 
 
-def usage_of(counts: UsageMetadata) -> Usage:
+def usage_of(counts: UsageMetadata) -> TokenUsage:
     """The prompt's count includes what came from the cache; thoughts are counted apart from the
     rest of the output, and what the model's own tools read apart from the rest of the input."""
     cached = _count(counts.cached_content_token_count)
@@ -133,7 +133,7 @@ def usage_of(counts: UsageMetadata) -> Usage:
     read = prompt - cached + found
     thoughts = _count(counts.thoughts_token_count)
     output = _count(counts.candidates_token_count) + thoughts
-    return Usage(
+    return TokenUsage(
         input_tokens=read,
         output_tokens=output,
         total_tokens=_count(counts.total_token_count) or read + cached + output,

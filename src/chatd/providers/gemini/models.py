@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from chatd.domain.model import Effort
+from chatd.domain.model.protocol import Effort
 from chatd.providers.effort import raised
 
 Thinking = Literal["none", "budget", "level"]

@@ -8,7 +8,8 @@ from collections.abc import Collection
 
 from msgspec import UNSET
 
-from chatd.domain.model import (
+from chatd.domain.chat.parts import Json
+from chatd.domain.model.protocol import (
     ModelEvent,
     ReasoningDelta,
     ReasoningEnd,
@@ -18,7 +19,6 @@ from chatd.domain.model import (
     TextEnd,
     TextStart,
 )
-from chatd.domain.parts import Json
 from chatd.providers.openai_chat import wire
 from chatd.providers.openai_chat.calls import Calls
 from chatd.providers.openai_chat.details import Details

@@ -8,10 +8,10 @@ from collections.abc import Collection
 import msgspec
 from msgspec import UNSET
 
-from chatd.domain.heal import heal_bytes, heal_json, heal_raw, parse
+from chatd.domain.chat.parts import Json
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model import CallDelta, CallDone, CallStart, ModelEvent
-from chatd.domain.parts import Json
+from chatd.domain.model.protocol import ModelEvent, ToolCallDelta, ToolCallDone, ToolCallStart
+from chatd.domain.text import decode_lenient, parse_json, replace_json_surrogates, storable_json
 from chatd.providers.openai_chat import wire
 from chatd.providers.openai_chat.wire import Kept, pack
 from chatd.providers.schema import ToolNames
@@ -40,7 +40,7 @@ def _is_another(call: _Call, delta: wire.ToolCall) -> bool:
 def _is_whole(pieces: list[str]) -> bool:
     if not pieces or not pieces[-1].rstrip().endswith("}"):
         return False
-    return isinstance(parse("".join(pieces)), dict)
+    return isinstance(parse_json("".join(pieces)), dict)
 
 
 class Calls:
@@ -71,18 +71,18 @@ class Calls:
     def add(self, delta: wire.ToolCall) -> None:
         call = self._find(delta) or self._begin(delta)
         if bytes(delta.extra_content).strip() != b"null":
-            call.extra = heal_raw(delta.extra_content.copy())
+            call.extra = storable_json(delta.extra_content.copy())
         function = delta.function or wire.Function()
         if function.name and not call.name:
             call.name = self._names.own(function.name)
-            self._out.append(CallStart(id=call.id, name=call.name))
+            self._out.append(ToolCallStart(id=call.id, name=call.name))
         if function.arguments:
             piece = function.arguments
             if not isinstance(piece, str):
-                piece = heal_json(heal_bytes(msgspec.json.encode(piece)))
+                piece = replace_json_surrogates(decode_lenient(msgspec.json.encode(piece)))
             call.pieces.append(piece)
             if call.name:
-                self._out.append(CallDelta(id=call.id, delta=piece))
+                self._out.append(ToolCallDelta(id=call.id, delta=piece))
 
     def close(self) -> None:
         for call in self._calls:
@@ -94,7 +94,7 @@ class Calls:
             said = "".join(call.pieces)
             said = said if said.strip() else "{}"
             self._out.append(
-                CallDone(id=call.id, name=call.name, input=said, provider_metadata=kept)
+                ToolCallDone(id=call.id, name=call.name, input=said, provider_metadata=kept)
             )
 
     def _find(self, delta: wire.ToolCall) -> _Call | None:

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 
-from chatd.domain.model import ModelEvent, ModelRequest, PromptCall
+from chatd.domain.model.protocol import ModelEvent, ModelRequest, PromptCall
 from chatd.providers.openai_chat.answer import Answer
 from chatd.providers.openai_chat.decode import Decoder
 from chatd.providers.openai_chat.dialect import dialect_of

@@ -7,7 +7,7 @@ chunk adds to the answer is the business of `answer`.
 
 from typing import Final
 
-from chatd.domain.model import Failed, Finished, ModelEvent, ProviderFault
+from chatd.domain.model.protocol import Finished, ModelEvent, ProviderFault, StreamFailed
 from chatd.providers.faults import garbled, incomplete
 from chatd.providers.openai_chat import wire
 from chatd.providers.openai_chat.answer import Answer
@@ -123,4 +123,4 @@ class Decoder:
     def _fail(self, fault: ProviderFault) -> None:
         if not self.done:
             self.done = True
-            self._out.append(Failed(fault=fault))
+            self._out.append(StreamFailed(fault=fault))

@@ -7,7 +7,7 @@ order is kept, and so is every field that we do not know.
 import msgspec
 from msgspec import Raw
 
-from chatd.domain.heal import heal_bytes, heal_json
+from chatd.domain.text import decode_lenient, replace_json_surrogates
 from chatd.providers.openai_chat import wire
 from chatd.providers.reading import UNREADABLE, read
 
@@ -35,7 +35,7 @@ class Details:
 
     def sealed(self) -> tuple[Raw, ...]:
         return tuple(
-            Raw(heal_json(heal_bytes(msgspec.json.encode(piece))).encode())
+            Raw(replace_json_surrogates(decode_lenient(msgspec.json.encode(piece))).encode())
             for piece in self._pieces
         )
 

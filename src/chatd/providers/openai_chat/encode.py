@@ -7,7 +7,7 @@ wants them. The conversation itself is the business of `messages`.
 import msgspec
 from msgspec import UNSET
 
-from chatd.domain.model import ModelRequest, NamedTool
+from chatd.domain.model.protocol import ForcedTool, ModelRequest
 from chatd.providers.gemini.models import profile
 from chatd.providers.openai_chat.dialect import Dialect
 from chatd.providers.openai_chat.messages import Conversation, Message
@@ -94,7 +94,7 @@ def _tools(request: ModelRequest, options: ChatOptions, names: ToolNames, dialec
     strict = options.strict_json_schema if isinstance(options, OpenAIOptions) else None
     found = functions(request, names, strict=strict)
     choice: object = request.tool_choice
-    if isinstance(choice, NamedTool):
+    if isinstance(choice, ForcedTool):
         name = names.wire(choice.name)
         if dialect.named_choice:
             choice = {"type": "function", "function": {"name": name}}

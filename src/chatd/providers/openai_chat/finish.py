@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from chatd.domain.messages import Usage
-from chatd.domain.model import FinishReason, ProviderFault
+from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.model.protocol import FinishReason, ProviderFault
 from chatd.providers.openai_chat import wire
 from chatd.providers.openai_errors import Error, error_fault, error_of
 
@@ -38,7 +38,7 @@ def failed_finish(word: str) -> ProviderFault | None:
     return None if kind is None else ProviderFault(message=f"the answer ended: {word}", type=kind)
 
 
-def usage_of(usage: wire.Usage) -> Usage:
+def usage_of(usage: wire.Usage) -> TokenUsage:
     """The prompt's count includes the cache. Some leave thoughts out of the completion's count
     and only show them in the total."""
     details = usage.prompt_tokens_details or wire.PromptDetails()
@@ -49,7 +49,7 @@ def usage_of(usage: wire.Usage) -> Usage:
     total = _count(usage.total_tokens)
     hidden = max(0, total - prompt - completion)
     thought = usage.completion_tokens_details or wire.CompletionDetails()
-    return Usage(
+    return TokenUsage(
         input_tokens=max(0, prompt - cached - written),
         output_tokens=completion + hidden,
         total_tokens=total or prompt + completion,

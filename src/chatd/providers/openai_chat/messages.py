@@ -10,7 +10,8 @@ from typing import Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from chatd.domain.model import (
+from chatd.domain.chat.parts import Json
+from chatd.domain.model.protocol import (
     PromptCall,
     PromptFile,
     PromptMessage,
@@ -18,7 +19,6 @@ from chatd.domain.model import (
     PromptResult,
     PromptText,
 )
-from chatd.domain.parts import Json
 from chatd.providers.files import Accepts, Document, Image, Media, Note, TextFile, as_text, fit
 from chatd.providers.openai_chat.dialect import Dialect
 from chatd.providers.openai_chat.wire import Kept, unpack

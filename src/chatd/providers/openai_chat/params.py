@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw
 
-from chatd.domain.model import Effort, ModelRequest
+from chatd.domain.model.protocol import Effort, ModelRequest
 from chatd.providers.effort import SCALE, lowered
 from chatd.providers.gemini.models import profile
 from chatd.providers.openai_chat.dialect import Dialect

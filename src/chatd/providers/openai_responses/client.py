@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 
-from chatd.domain.model import ModelEvent, ModelRequest
+from chatd.domain.model.protocol import ModelEvent, ModelRequest
 from chatd.providers.openai_link import Link
 from chatd.providers.openai_responses.decode import Decoder
 from chatd.providers.openai_responses.encode import encode, tool_names

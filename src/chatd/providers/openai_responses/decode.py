@@ -7,7 +7,7 @@ event does to the answer is the business of `items`.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from chatd.domain.model import Failed, ModelEvent, ProviderFault
+from chatd.domain.model.protocol import ModelEvent, ProviderFault, StreamFailed
 from chatd.providers.faults import garbled, incomplete
 from chatd.providers.openai_responses import wire
 from chatd.providers.openai_responses.finish import event_fault, failed_fault, finished
@@ -101,4 +101,4 @@ class Decoder:
     def _fail(self, fault: ProviderFault) -> None:
         if not self.done:
             self.done = True
-            self._out.append(Failed(fault=fault))
+            self._out.append(StreamFailed(fault=fault))

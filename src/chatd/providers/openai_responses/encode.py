@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from chatd.domain.model import ComputerTool, ModelRequest, NamedTool
+from chatd.domain.model.protocol import ComputerTool, ForcedTool, ModelRequest
 from chatd.providers.openai_models import family, fitted_effort, reasons
 from chatd.providers.openai_responses.input import InputBuilder
 from chatd.providers.openai_responses.tools import COMPUTER, WEB_SEARCH
@@ -139,7 +139,7 @@ def _tools(request: ModelRequest, options: OpenAIOptions, names: ToolNames) -> B
 
 def _tool_choice(request: ModelRequest, names: ToolNames) -> object:
     choice = request.tool_choice
-    if not isinstance(choice, NamedTool):
+    if not isinstance(choice, ForcedTool):
         return choice
     if request.computer is not None and choice.name == COMPUTER:
         return {"type": _computer(request.computer, request.model)["type"]}

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from chatd.domain.messages import Usage
-from chatd.domain.model import Finished, FinishReason, ProviderFault
+from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.model.protocol import Finished, FinishReason, ProviderFault
 from chatd.providers.openai_errors import Error, error_fault, error_of
 from chatd.providers.openai_responses import wire
 from chatd.providers.openai_responses.items import Items
@@ -33,14 +33,14 @@ def _reason(response: wire.Response, *, called: bool, refused: bool) -> FinishRe
     return "length" if why in ("max_output_tokens", "max_messages") else "other"
 
 
-def usage_of(usage: wire.Usage) -> Usage:
+def usage_of(usage: wire.Usage) -> TokenUsage:
     """The input's count includes what came from the cache and what was written to it."""
     details = usage.input_tokens_details or wire.InputDetails()
     cached = _count(details.cached_tokens)
     written = _count(details.cache_write_tokens)
     output = _count(usage.output_tokens)
     thought = usage.output_tokens_details or wire.OutputDetails()
-    return Usage(
+    return TokenUsage(
         input_tokens=max(0, _count(usage.input_tokens) - cached - written),
         output_tokens=output,
         total_tokens=_count(usage.total_tokens) or _count(usage.input_tokens) + output,

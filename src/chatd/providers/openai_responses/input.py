@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model import (
+from chatd.domain.model.protocol import (
     PromptCall,
     PromptFile,
     PromptMessage,

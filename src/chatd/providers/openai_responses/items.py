@@ -9,12 +9,8 @@ from typing import Final
 
 from msgspec import UNSET, Raw
 
-from chatd.domain.heal import heal_raw
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model import (
-    CallDelta,
-    CallDone,
-    CallStart,
+from chatd.domain.model.protocol import (
     ModelEvent,
     ReasoningDelta,
     ReasoningEnd,
@@ -23,7 +19,11 @@ from chatd.domain.model import (
     TextDelta,
     TextEnd,
     TextStart,
+    ToolCallDelta,
+    ToolCallDone,
+    ToolCallStart,
 )
+from chatd.domain.text import storable_json
 from chatd.providers.openai_responses import wire
 from chatd.providers.openai_responses.tools import (
     COMPUTER,
@@ -138,7 +138,7 @@ class Items:
         call = self._calls.get(event.output_index)
         if call is not None:
             call.pieces.append(event.delta)
-            self._out.append(CallDelta(id=call.id, delta=event.delta))
+            self._out.append(ToolCallDelta(id=call.id, delta=event.delta))
 
     def _open_call(self, item: Item, output: int) -> None:
         if output in self._calls:
@@ -152,7 +152,7 @@ class Items:
             call = _Call(own, name, provider_executed=False)
         self._calls[output] = call
         self._out.append(
-            CallStart(id=call.id, name=call.name, provider_executed=call.provider_executed)
+            ToolCallStart(id=call.id, name=call.name, provider_executed=call.provider_executed)
         )
 
     # Items
@@ -192,7 +192,7 @@ class Items:
                 after=self._after,
                 phase=item.phase,
                 refusal=refusal,
-                item=UNSET if raw is None else heal_raw(raw),
+                item=UNSET if raw is None else storable_json(raw),
             )
         )
 
@@ -242,7 +242,9 @@ class Items:
             kept, said = self._kept(item, raw), computer_input(item)
         else:
             kept, said = self._kept(item), item.arguments or "".join(call.pieces) or "{}"
-        self._out.append(CallDone(id=call.id, name=call.name, input=said, provider_metadata=kept))
+        self._out.append(
+            ToolCallDone(id=call.id, name=call.name, input=said, provider_metadata=kept)
+        )
 
     def _other_done(self, output: int, raw: Raw) -> None:
         """Kept for the next request, unless it waits for an answer that we cannot give."""
@@ -261,4 +263,4 @@ class Items:
             if not call.provider_executed:
                 self.called = True
                 said = "".join(call.pieces) or "{}"
-                self._out.append(CallDone(id=call.id, name=call.name, input=said))
+                self._out.append(ToolCallDone(id=call.id, name=call.name, input=said))

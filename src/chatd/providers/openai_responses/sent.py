@@ -4,7 +4,7 @@ import base64
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from chatd.domain.parts import Json
+from chatd.domain.chat.parts import Json
 
 
 class _Typed(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):

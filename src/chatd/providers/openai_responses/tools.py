@@ -9,10 +9,10 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.heal import heal_bytes, heal_json
+from chatd.domain.chat.parts import Json
 from chatd.domain.ids import ToolCallId
-from chatd.domain.model import CallDone, ResultDone
-from chatd.domain.parts import Json
+from chatd.domain.model.protocol import ToolCallDone, ToolResultDone
+from chatd.domain.text import decode_lenient, replace_json_surrogates
 from chatd.providers.openai_responses.wire import Item
 from chatd.providers.reading import read
 
@@ -35,7 +35,7 @@ def computer_input(item: Item) -> str:
         actions = Raw(b"[]")
     checks = item.pending_safety_checks
     said = _ComputerInput(actions, checks if given(checks) else UNSET)
-    return heal_json(heal_bytes(msgspec.json.encode(said)))
+    return replace_json_surrogates(decode_lenient(msgspec.json.encode(said)))
 
 
 def given(raw: Raw) -> bool:
@@ -55,28 +55,28 @@ _ACTION: Final = msgspec.json.Decoder(_Action)
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
-def search_call(call_id: ToolCallId, item: Item, kept: Raw) -> CallDone:
+def search_call(call_id: ToolCallId, item: Item, kept: Raw) -> ToolCallDone:
     """Asked for: the action without what came of it."""
     asked = read(_FIELDS, item.action) if given(item.action) else {}
     asked.pop("sources", None)
-    return CallDone(
+    return ToolCallDone(
         id=call_id,
         name=WEB_SEARCH,
-        input=heal_json(heal_bytes(msgspec.json.encode(asked))),
+        input=replace_json_surrogates(decode_lenient(msgspec.json.encode(asked))),
         provider_executed=True,
         provider_metadata=kept,
     )
 
 
-def search_result(call_id: ToolCallId, item: Item) -> ResultDone:
+def search_result(call_id: ToolCallId, item: Item) -> ToolResultDone:
     """What was found stays with the vendor, who tells at most the addresses."""
     sources: Json = UNSET
     if given(item.action):
         sources = read(_ACTION, item.action).sources
     found = _Found(item.status, sources)
-    return ResultDone(
+    return ToolResultDone(
         id=call_id,
         name=WEB_SEARCH,
-        result=Raw(heal_json(heal_bytes(msgspec.json.encode(found))).encode()),
+        result=Raw(replace_json_surrogates(decode_lenient(msgspec.json.encode(found))).encode()),
         is_error=item.status == "failed",
     )

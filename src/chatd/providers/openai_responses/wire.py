@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.parts import Json
+from chatd.domain.chat.parts import Json
 from chatd.providers.reading import UNREADABLE
 
 NULL: Final = Raw(b"null")

@@ -18,14 +18,14 @@ import msgspec
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.ports import Clock
-from chatd.domain.workspace import (
+from chatd.domain.workspace.entities import (
     AgentId,
     AgentRow,
     AgentSpec,
+    BackendState,
     EmptySeed,
     Endpoint,
-    Observed,
-    Problem,
+    FieldProblem,
     TemplateSpec,
     Workspace,
 )
@@ -121,7 +121,9 @@ class LocalBackend:
             await asyncio.to_thread(self._layout.make, passable=True)
         return isolation, kit
 
-    async def validate(self, spec: TemplateSpec, params: Mapping[str, str]) -> Sequence[Problem]:
+    async def validate(
+        self, spec: TemplateSpec, params: Mapping[str, str]
+    ) -> Sequence[FieldProblem]:
         expanded = expand(spec, params)
         return await asyncio.to_thread(lambda: tuple(checks.problems(expanded, self._grounds)))
 
@@ -161,17 +163,17 @@ class LocalBackend:
         context.log("delete", "Removing all files")
         await self._remove_files(context.workspace.id)
 
-    async def inspect(self, workspace: Workspace) -> Observed:
+    async def inspect(self, workspace: Workspace) -> BackendState:
         if workspace.host_id not in (None, self._config.host_id):
-            return Observed(state="unknown", detail=f"it is on host {workspace.host_id}")
+            return BackendState(state="unknown", detail=f"it is on host {workspace.host_id}")
         try:
             found = await self._supervision.inspect(str(workspace.id))
         except (Unavailable, BuildFailed) as error:
-            return Observed(state="unknown", detail=error.message)
+            return BackendState(state="unknown", detail=error.message)
         if found is not None:
-            return Observed(state="running", detail=found.detail)
+            return BackendState(state="running", detail=found.detail)
         there = await asyncio.to_thread(self._layout.spot(workspace.id).root.exists)
-        return Observed(state="stopped" if there else "gone")
+        return BackendState(state="stopped" if there else "gone")
 
     async def endpoints(self, workspace: Workspace, agent: AgentRow) -> Sequence[Endpoint]:
         del agent

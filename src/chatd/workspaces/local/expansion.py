@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from chatd.domain.workspace import DirectorySeed, GitSeed, Seed, TemplateSpec
+from chatd.domain.workspace.entities import DirectorySeed, GitSeed, Seed, TemplateSpec
 
 NAME: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 

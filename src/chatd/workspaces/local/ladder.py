@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from chatd.domain.workspace import Limits
+from chatd.domain.workspace.entities import ResourceLimits
 from chatd.workspaces.backend import BuildFailed
 from chatd.workspaces.local import accounts, landlock
 from chatd.workspaces.local.accounts import Range
@@ -113,7 +113,7 @@ def _room(top: Path, level: Level, kit: Kit, numbers: Range | None) -> Room:
     if not namespaced(level):
         top.chmod(0o711)
         top.parent.chmod(0o711)
-    return Room(name="try", home=home, run=run, kit=kit, uid=uid, limits=Limits())
+    return Room(name="try", home=home, run=run, kit=kit, uid=uid, limits=ResourceLimits())
 
 
 def account(level: Level, numbers: Range | None) -> int | None:

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from chatd.domain.workspace import AgentId, TemplateSpec
+from chatd.domain.workspace.entities import AgentId, TemplateSpec
 from chatd.workspaces.backend import BuildCancelled, BuildContext, BuildFailed
 from chatd.workspaces.local.layout import SOCKET, Spot
 from chatd.workspaces.local.levels import Level, namespaced

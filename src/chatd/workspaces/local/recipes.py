@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from chatd.domain.workspace import Limits, Mount
+from chatd.domain.workspace.entities import Mount, ResourceLimits
 from chatd.workspaces.local.bubblewrap import Shown, bubblewrap, unseen
 from chatd.workspaces.local.kit import Kit
 from chatd.workspaces.local.levels import Level, namespaced
@@ -53,7 +53,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     run: Path
     kit: Kit
     uid: int | None
-    limits: Limits
+    limits: ResourceLimits
     network: bool = False
     mounts: tuple[Mount, ...] = ()
     env: Mapping[str, str] = {}
@@ -175,7 +175,7 @@ def _fence(room: Room, seen: View) -> Fence:
     )
 
 
-def _limits(limits: Limits) -> dict[str, int]:
+def _limits(limits: ResourceLimits) -> dict[str, int]:
     """For each process, or for each account as `nproc` is. Memory is left to whoever starts it:
     only there it is known whether there are control groups."""
     wanted = {

@@ -16,7 +16,7 @@ from typing import Final, assert_never
 
 import msgspec
 
-from chatd.domain.workspace import DemoSeed, DirectorySeed, EmptySeed, GitSeed, Mount, Seed
+from chatd.domain.workspace.entities import DemoSeed, DirectorySeed, EmptySeed, GitSeed, Mount, Seed
 from chatd.workspaces.backend import BuildCancelled, BuildFailed
 from chatd.workspaces.local.layout import give
 from chatd.workspaces.local.levels import Level, namespaced

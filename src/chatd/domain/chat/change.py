@@ -1,0 +1,326 @@
+"""A change: all that one transition writes, as a value.
+
+Transitions build it by chaining; `store.apply` writes any change in one
+statement that succeeds only if the row still has `before`'s version. Times
+are not in here: the database sets them by its own clock, from the statuses
+(a deadline on entering `requires_action` or `interrupting`, `runnable_at`
+when a chat that wants a worker has none).
+
+Refusing moves the table does not list.
+"""
+
+from typing import Final, Self
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw, Struct
+
+from chatd.domain.chat.messages import Draft, PendingCall, UsageEntry, UserInput
+from chatd.domain.chat.parts import ToolResultPart
+from chatd.domain.chat.row import Chat, ChatError, RetryState
+from chatd.domain.chat.states import ARCHIVED_STATES, TRANSITIONS, Actor, State, Transition
+from chatd.domain.errors import StaleFence, TransitionNotAllowed
+from chatd.domain.ids import MessageId, QueueId, RequestId, WorkerId
+
+CLIENT_TOOL_DEADLINE_S: Final = 300.0
+INTERRUPT_DEADLINE_S: Final = 10.0
+
+INTERRUPTED_CALL_TEXT: Final = "The tool call was interrupted before it produced a result."
+
+
+class AppendedMessage(Struct, frozen=True, kw_only=True):
+    id: MessageId
+    draft: Draft
+
+
+class EnqueuedMessage(Struct, frozen=True, kw_only=True):
+    id: QueueId
+    steer: bool
+    prompt: UserInput
+
+
+class EditedQueuedMessage(Struct, frozen=True, kw_only=True):
+    id: QueueId
+    prompt: UserInput
+
+
+class MovedQueuedMessage(Struct, frozen=True, kw_only=True):
+    id: QueueId
+    position: int
+    steer: bool
+
+
+class IdempotencyKey(Struct, frozen=True, kw_only=True):
+    """An idempotency key. `fingerprint` tells a repeat from a reuse with another body."""
+
+    scope: UUID
+    id: RequestId
+    op: str
+    fingerprint: str
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """`before` is None for a new chat.
+
+    `promote` queued messages join history after `messages`: those named in
+    `promote_ids`, in that order, or else that many from the queue's head.
+    """
+
+    before: Chat | None
+    after: Chat
+    messages: tuple[AppendedMessage, ...] = ()
+    delete_from: MessageId | None = None
+    enqueue: tuple[EnqueuedMessage, ...] = ()
+    rewrite: tuple[EditedQueuedMessage, ...] = ()
+    place: tuple[MovedQueuedMessage, ...] = ()
+    dequeue: tuple[QueueId, ...] = ()
+    clear_queue: bool = False
+    promote: int = 0
+    promote_ids: tuple[QueueId, ...] = ()
+    usage: tuple[UsageEntry, ...] = ()
+    request: IdempotencyKey | None = None
+    touch: bool = False
+
+    @staticmethod
+    def of(chat: Chat) -> "Change":
+        after = msgspec.structs.replace(chat, snapshot_version=chat.snapshot_version + 1)
+        return Change(before=chat, after=after)
+
+    def _set(self, **columns: object) -> Self:
+        after = msgspec.structs.replace(self.after, **columns)
+        return msgspec.structs.replace(self, after=after)
+
+    # History. Each builds its columns first and copies the row once: a step's commit is made of
+    # a few such calls, and a copy of the row is what they cost.
+
+    def _history_changed(self) -> Self:
+        return self._set(**self._new_history())
+
+    def _new_history(self) -> dict[str, object]:
+        """A fresh history gets a fresh budget: of attempts, and of crashes."""
+        version = self.after.snapshot_version
+        fresh: dict[str, object] = {"history_version": version, "attempt": 0, "orphan_count": 0}
+        return fresh | self._no_retry()
+
+    def append(self, draft: Draft) -> Self:
+        row = self.after
+        columns = self._new_history()
+        columns["next_message_id"] = row.next_message_id + 1
+        if draft.visibility == "both" and not draft.compressed:
+            # Not so for a summary, which another model may have written.
+            columns["model_config_id"] = draft.model_config_id or row.model_config_id
+            columns["reasoning_effort"] = draft.reasoning_effort or row.reasoning_effort
+        return msgspec.structs.replace(
+            self,
+            messages=(*self.messages, AppendedMessage(id=row.next_message_id, draft=draft)),
+            after=msgspec.structs.replace(row, **columns),
+        )
+
+    def answer_pending_calls(self, reason: str = INTERRUPTED_CALL_TEXT) -> Self:
+        """No user message may follow an open call: every provider refuses such a history."""
+        changed = self
+        for call in self.after.pending_calls:
+            changed = changed.append(error_result(call, reason))
+        return changed.open(())
+
+    def begin_turn(self, prompt: UserInput) -> Self:
+        changed = self.answer_pending_calls()
+        started = changed.after.next_message_id
+        changed = changed.append(prompt.draft())
+        return changed._set(turn_message_id=started, compaction_requested=False).touched()
+
+    def delete_messages_from(self, first: MessageId) -> Self:
+        """Soft-delete: spend and audit outlive an edit. Open calls go with their message."""
+        changed = msgspec.structs.replace(self, delete_from=first)
+        return changed._set(pending_calls=())._history_changed()
+
+    def open(self, calls: tuple[PendingCall, ...]) -> Self:
+        return self if calls == self.after.pending_calls else self._set(pending_calls=calls)
+
+    # Queue
+
+    def _queue_changed(self, *, length: int, steering: int) -> Self:
+        return self._set(
+            queue_len=length, steer_len=steering, queue_version=self.after.snapshot_version
+        )
+
+    def enqueue_message(self, prompt: UserInput, *, steer: bool = False) -> Self:
+        added = EnqueuedMessage(id=self.after.next_queue_id, steer=steer, prompt=prompt)
+        changed = msgspec.structs.replace(self, enqueue=(*self.enqueue, added))
+        changed = changed._set(next_queue_id=QueueId(added.id + 1))
+        return changed._queue_changed(
+            length=self.after.queue_len + 1, steering=self.after.steer_len + steer
+        ).touched()
+
+    def dequeue_message(self, item: QueueId, *, steer: bool) -> Self:
+        changed = msgspec.structs.replace(self, dequeue=(*self.dequeue, item))
+        return changed._queue_changed(
+            length=self.after.queue_len - 1, steering=self.after.steer_len - steer
+        )
+
+    def clear_queue_messages(self) -> Self:
+        if self.after.queue_len == 0:
+            return self
+        changed = msgspec.structs.replace(self, clear_queue=True)
+        return changed._queue_changed(length=0, steering=0)
+
+    def rewritten(self, item: QueueId, prompt: UserInput) -> Self:
+        changed = msgspec.structs.replace(
+            self, rewrite=(EditedQueuedMessage(id=item, prompt=prompt),)
+        )
+        return changed._queue_changed(length=self.after.queue_len, steering=self.after.steer_len)
+
+    def placed(self, places: tuple[MovedQueuedMessage, ...], *, steering: int) -> Self:
+        changed = msgspec.structs.replace(self, place=places)
+        return changed._queue_changed(length=self.after.queue_len, steering=steering)
+
+    def join_steering(self) -> Self:
+        """A model call follows: steering messages are for it."""
+        if self.after.steer_len == 0:
+            return self
+        return self._within_turn()._promoted(self.after.steer_len, steering=0)
+
+    def steer(self, prompt: UserInput) -> Self:
+        """Like join_steering, for a message that need not wait."""
+        return self._within_turn().append(prompt.draft()).touched()
+
+    def _within_turn(self) -> Self:
+        """Work that no message began, such as a summary, becomes the turn of the first to join."""
+        if self.after.turn_message_id is not None:
+            return self
+        return self._set(turn_message_id=self.after.next_message_id)
+
+    def promote_head(self) -> Self:
+        """The turn is over: the head begins the next one, with whatever steers it."""
+        changed = self.answer_pending_calls()
+        started = changed.after.next_message_id
+        changed = changed._promoted(max(1, changed.after.steer_len), steering=0)
+        return changed._set(turn_message_id=started, compaction_requested=False).touched()
+
+    def promote_named(self, items: tuple[QueueId, ...], *, steering: int) -> Self:
+        """Like promote_head, with the queue at hand and one message let through first."""
+        changed = self.answer_pending_calls()
+        started = changed.after.next_message_id
+        changed = msgspec.structs.replace(changed, promote_ids=items)
+        changed = changed._promoted(len(items), steering=steering)
+        return changed._set(turn_message_id=started, compaction_requested=False).touched()
+
+    def _promoted(self, count: int, *, steering: int) -> Self:
+        changed = msgspec.structs.replace(self, promote=count)
+        changed = changed._set(next_message_id=MessageId(self.after.next_message_id + count))
+        changed = changed._queue_changed(length=self.after.queue_len - count, steering=steering)
+        return changed._history_changed()
+
+    # Status and ownership
+
+    def run(self, worker: WorkerId | None) -> Self:
+        """To R under `worker`, or to P if nobody is free."""
+        return self._set(status="running", last_error=None)._owned_by(worker)
+
+    def go_on(self, *, keep_owner: bool) -> Self:
+        """Stay with the owner for the next step, or hand over."""
+        if not keep_owner:
+            return self._set(status="running")._owned_by(None)
+        return self._set(status="running", attempt=self.after.attempt + 1)
+
+    def interrupting(self, free: WorkerId | None) -> Self:
+        """What was said is for the owner to save; if there is none any more, for whoever takes
+        the chat, which is `free` if it has a slot."""
+        changed = self._set(status="interrupting").touched()
+        return changed if changed.after.worker_id is not None else changed._owned_by(free)
+
+    def rest(self) -> Self:
+        return self._stopped("waiting", None)
+
+    def fail(self, error: ChatError) -> Self:
+        return self._stopped("error", error)
+
+    def wait_for_action(self) -> Self:
+        return self._stopped("requires_action", None)
+
+    def shelve(self) -> Self:
+        changed = self._set(archived=True, pin_order=0)
+        return changed if self.after.status == "error" else changed.rest()
+
+    def unshelve(self) -> Self:
+        return self._set(archived=False).touched()
+
+    def _stopped(self, status: str, error: ChatError | None) -> Self:
+        changed = self._set(
+            status=status, last_error=error, compaction_requested=False, **self._no_retry()
+        )
+        return changed._owned_by(None).touched()
+
+    def _owned_by(self, worker: WorkerId | None) -> Self:
+        """Every hand-over raises the epoch, even back to the same worker: an old task of
+        that worker must not pass for the new one. Whoever takes a stop over makes no attempt
+        of its own: what is to be saved is what the last one has shown."""
+        if worker is None:
+            changed = self.after.worker_id is not None
+            return self._set(worker_id=None, epoch=self.after.epoch + changed)
+        return self._set(
+            worker_id=worker,
+            epoch=self.after.epoch + 1,
+            attempt=self.after.attempt + (self.after.status == "running"),
+            **self._no_retry(),
+        )
+
+    def owned_by(self, worker: WorkerId | None) -> Self:
+        return self._owned_by(worker)
+
+    def orphaned(self) -> Self:
+        return self._set(orphan_count=self.after.orphan_count + 1)._owned_by(None)
+
+    # Retry, compaction, bookkeeping
+
+    def retry(self, state: RetryState) -> Self:
+        return self._set(
+            retry_state=state,
+            retry_version=self.after.snapshot_version,
+            attempt=self.after.attempt + 1,
+        )
+
+    def _no_retry(self) -> dict[str, object]:
+        if self.after.retry_state is None:
+            return {}
+        return {"retry_state": None, "retry_version": self.after.snapshot_version}
+
+    def ask_compaction(self) -> Self:
+        """Work without a new message still gets a fresh episode and retry budget. The calls of
+        a failed turn are not taken up again for it: they would run ahead of the summary."""
+        changed = self.answer_pending_calls()
+        changed = changed._set(compaction_requested=True, turn_message_id=None)
+        return changed._history_changed().touched()
+
+    def compacted(self) -> Self:
+        return self._set(compaction_requested=False)
+
+    def paid(self, usage: tuple[UsageEntry, ...]) -> Self:
+        return self if usage == self.usage else msgspec.structs.replace(self, usage=usage)
+
+    def requested(self, request: IdempotencyKey | None) -> Self:
+        return self if request is self.request else msgspec.structs.replace(self, request=request)
+
+    def touched(self) -> Self:
+        """The chat moves up in its owner's list."""
+        return self if self.touch else msgspec.structs.replace(self, touch=True)
+
+
+def error_result(call: PendingCall, reason: str) -> Draft:
+    part = ToolResultPart(
+        tool_call_id=call.id,
+        tool_name=call.name,
+        result=Raw(msgspec.json.encode({"error": reason})),
+        is_error=True,
+    )
+    return Draft(role="tool", content=(part,))
+
+
+def require_allowed(chat: Chat, move: Transition) -> State:
+    """A person is told why; a worker, whose chat someone else has moved, leaves quietly."""
+    state = chat.state
+    if state in TRANSITIONS[move]:
+        return state
+    if move.actor is Actor.WORKER:
+        raise StaleFence(f"Chat {chat.id} is in state {state}: {move} does not apply.")
+    raise TransitionNotAllowed(move, state, archived=state in ARCHIVED_STATES)

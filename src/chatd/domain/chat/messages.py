@@ -1,0 +1,137 @@
+"""Messages: committed rows of a chat, drafts of them, and messages that wait in the queue."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Literal
+
+from msgspec import UNSET, Raw, Struct
+
+from chatd.domain.chat.parts import CONTENT_VERSION, Json, Part, ToolCallPart, ToolResultPart
+from chatd.domain.ids import MessageId, ModelConfigId, QueueId, ToolCallId, UserId
+
+Role = Literal["system", "user", "assistant", "tool"]
+Visibility = Literal["user", "model", "both"]
+
+
+class TokenUsage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Tokens of one model call. `input_tokens` excludes cached ones; output includes reasoning.
+
+    `context_tokens` is set where the model was asked several times within one call: what it read
+    is then paid for each time, but fills its context only once.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+    reasoning_tokens: int = 0
+    cache_creation_tokens: int = 0
+    cache_read_tokens: int = 0
+    context_limit: int | None = None
+    context_tokens: int | None = None
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """A message before it has an id."""
+
+    role: Role
+    content: tuple[Part, ...]
+    visibility: Visibility = "both"
+    content_version: int = CONTENT_VERSION
+    compressed: bool = False
+    model_config_id: ModelConfigId | None = None
+    reasoning_effort: str | None = None
+    created_by: UserId | None = None
+    usage: TokenUsage | None = None
+    cost_micros: int | None = None
+    runtime_ms: int | None = None
+    provider_response_id: str | None = None
+
+
+class Message(Draft, frozen=True, kw_only=True):
+    """A committed row. `revision` is the snapshot_version at which it last changed."""
+
+    id: MessageId
+    revision: int
+    created_at: datetime
+    deleted: bool = False
+
+    @property
+    def starts_turn(self) -> bool:
+        """A person's own prompt: not a summary, not something only the model sees."""
+        return self.role == "user" and not self.compressed and self.visibility != "model"
+
+
+class UserInput(Struct, frozen=True, kw_only=True):
+    """What a person sends: becomes a user message, at once or by way of the queue."""
+
+    content: tuple[Part, ...]
+    created_by: UserId
+    model_config_id: ModelConfigId | None = None
+    reasoning_effort: str | None = None
+
+    def draft(self) -> Draft:
+        return Draft(
+            role="user",
+            content=self.content,
+            created_by=self.created_by,
+            model_config_id=self.model_config_id,
+            reasoning_effort=self.reasoning_effort,
+        )
+
+
+class QueuedMessage(UserInput, frozen=True, kw_only=True):
+    """Waits for its turn. Order: steering messages first, then by position."""
+
+    id: QueueId
+    position: int
+    steer: bool
+    created_at: datetime
+
+
+class PendingCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool call of the last assistant message that has no result yet.
+
+    `client` calls are answered by the API's caller; only these carry their
+    arguments, because only their viewers need them without reading history.
+    """
+
+    id: ToolCallId
+    name: str
+    client: bool = False
+    args: Json = UNSET
+
+
+class UsageEntry(Struct, frozen=True, kw_only=True):
+    """One model call to be paid for. NULL cost is unpriced, 0 is free."""
+
+    kind: Literal["turn", "compaction", "title", "summary"]
+    provider: str
+    model: str
+    usage: TokenUsage
+    model_config_id: ModelConfigId | None = None
+    message_id: MessageId | None = None
+    cost_micros: int | None = None
+    price: Raw | None = None
+    runtime_ms: int | None = None
+    ok: bool = True
+
+
+def local_calls(content: Iterable[Part]) -> list[ToolCallPart]:
+    """Calls somebody on our side must answer; the provider answers its own inline."""
+    return [p for p in content if isinstance(p, ToolCallPart) and not p.provider_executed]
+
+
+def local_results(content: Iterable[Part]) -> list[ToolResultPart]:
+    return [p for p in content if isinstance(p, ToolResultPart) and not p.provider_executed]
+
+
+def pending_calls(history: Sequence[Draft]) -> list[ToolCallPart]:
+    """Local calls of the last assistant message that no later message answers."""
+    calls: list[ToolCallPart] = []
+    answered: set[ToolCallId] = set()
+    for message in reversed(history):
+        answered.update(result.tool_call_id for result in local_results(message.content))
+        if message.role == "assistant":
+            calls = local_calls(message.content)
+            break
+    return [call for call in calls if call.tool_call_id not in answered]

@@ -1,0 +1,199 @@
+"""Parts: the pieces a message is made of, as stored and as sent.
+
+One JSON shape serves storage and wire; `public_part` is the only place that
+takes away what clients must not see. A part of an unknown kind, written by a
+newer replica, is kept as `UnknownPart` and written back byte for byte.
+"""
+
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from chatd.domain.ids import ToolCallId
+
+CONTENT_VERSION = 1
+
+Json = Raw | UnsetType
+
+
+class _Part(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    pass
+
+
+class TextPart(_Part, frozen=True, kw_only=True, tag="text"):
+    text: str
+    provider_metadata: Json = UNSET
+
+
+class ReasoningPart(_Part, frozen=True, kw_only=True, tag="reasoning"):
+    text: str
+    created_at: str | None = None
+    completed_at: str | None = None
+    provider_metadata: Json = UNSET
+
+
+class ToolCallPart(_Part, frozen=True, kw_only=True, tag="tool-call"):
+    """`args` is absent when the model's arguments were not valid JSON."""
+
+    tool_call_id: ToolCallId
+    tool_name: str
+    args: Json = UNSET
+    args_delta: str | None = None
+    provider_executed: bool = False
+    mcp_server_config_id: str | None = None
+    created_at: str | None = None
+    provider_metadata: Json = UNSET
+
+
+class ToolResultPart(_Part, frozen=True, kw_only=True, tag="tool-result"):
+    tool_call_id: ToolCallId
+    tool_name: str
+    result: Json = UNSET
+    result_delta: str | None = None
+    is_error: bool = False
+    is_media: bool = False
+    provider_executed: bool = False
+    mcp_server_config_id: str | None = None
+    created_at: str | None = None
+    provider_metadata: Json = UNSET
+
+
+class SourcePart(_Part, frozen=True, kw_only=True, tag="source"):
+    url: str
+    source_id: str | None = None
+    title: str | None = None
+
+
+class FilePart(_Part, frozen=True, kw_only=True, tag="file"):
+    media_type: str
+    file_id: str | None = None
+    name: str | None = None
+    data: str | None = None
+
+
+class FileReferencePart(_Part, frozen=True, kw_only=True, tag="file-reference"):
+    file_name: str
+    start_line: int
+    end_line: int
+    content: str
+
+
+class ContextFilePart(_Part, frozen=True, kw_only=True, tag="context-file"):
+    context_file_path: str
+    context_file_truncated: bool = False
+    context_file_agent_id: str | None = None
+    context_file_content: str | None = None
+    context_file_os: str | None = None
+    context_file_directory: str | None = None
+
+
+class SkillPart(_Part, frozen=True, kw_only=True, tag="skill"):
+    skill_name: str
+    skill_description: str | None = None
+    skill_dir: str | None = None
+
+
+class UnknownPart(Struct, frozen=True, kw_only=True):
+    """A part whose kind this version does not know."""
+
+    raw: Raw
+
+
+KnownPart = (
+    TextPart
+    | ReasoningPart
+    | ToolCallPart
+    | ToolResultPart
+    | SourcePart
+    | FilePart
+    | FileReferencePart
+    | ContextFilePart
+    | SkillPart
+)
+Part = KnownPart | UnknownPart
+
+_KNOWN_LIST = msgspec.json.Decoder(tuple[KnownPart, ...])
+_KNOWN = msgspec.json.Decoder(KnownPart)
+_RAW_LIST = msgspec.json.Decoder(tuple[Raw, ...])
+_ENCODER = msgspec.json.Encoder()
+
+_HEADROOM: Final = 400
+
+
+def decode_parts(content: str | bytes) -> tuple[Part, ...]:
+    """Read stored content. Raises msgspec.DecodeError only if it is not a JSON array."""
+    try:
+        return _KNOWN_LIST.decode(content)
+    except msgspec.ValidationError:
+        return tuple(_decode_part(raw) for raw in _RAW_LIST.decode(content))
+
+
+def _decode_part(raw: Raw) -> Part:
+    try:
+        return _KNOWN.decode(raw)
+    except msgspec.ValidationError:
+        return UnknownPart(raw=raw.copy())
+
+
+def validate_json(text: str) -> Raw:
+    """JSON from outside, kept as sent. Raises ValueError, saying what the text is instead."""
+    try:
+        msgspec.json.decode(text)
+        # It will be read again from deeper in the stack, where less of it can be unfolded.
+        msgspec.json.decode("[" * _HEADROOM + text + "]" * _HEADROOM)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise ValueError(f"not JSON: {error}") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return Raw(text.encode())
+
+
+def encode_parts(parts: Sequence[Part]) -> str:
+    """Write content for storage. Lone surrogates, which UTF-8 cannot hold, become U+FFFD."""
+    wire = [part.raw if isinstance(part, UnknownPart) else part for part in parts]
+    try:
+        return _ENCODER.encode(wire).decode()
+    except UnicodeEncodeError:
+        cleaned = [part.raw if isinstance(part, UnknownPart) else _scrub(part) for part in parts]
+        return _ENCODER.encode(cleaned).decode()
+
+
+_P = TypeVar("_P", bound=_Part)
+
+
+def _scrub(part: _P) -> _P:
+    # By way of UTF-16: two halves of one character find each other, a single half is replaced.
+    changed = {
+        name: value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        for name in part.__struct_fields__
+        if isinstance(value := getattr(part, name), str)
+    }
+    return msgspec.structs.replace(part, **changed)
+
+
+def public_part(part: Part) -> Part | None:
+    """What a client may see of a part; None hides it. REST, stream and export all come here."""
+    match part:
+        case TextPart() | ReasoningPart() | ToolCallPart() | ToolResultPart():
+            return msgspec.structs.replace(part, provider_metadata=UNSET)
+        case FilePart(file_id=str()):
+            return msgspec.structs.replace(part, data=None)
+        case ContextFilePart():
+            return msgspec.structs.replace(
+                part,
+                context_file_content=None,
+                context_file_os=None,
+                context_file_directory=None,
+            )
+        case SkillPart():
+            return msgspec.structs.replace(part, skill_dir=None)
+        case UnknownPart():
+            return None
+        case SourcePart() | FilePart() | FileReferencePart():
+            return part
+
+
+def public_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
+    return tuple(seen for part in parts if (seen := public_part(part)) is not None)

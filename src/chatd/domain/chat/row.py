@@ -1,0 +1,239 @@
+"""The chat row: what should happen, who does it, and the versions viewers resume by.
+
+The hint one replica sends to the others after a commit.
+
+Owns the payload: what it says and how it is written down. A hint is lossy and may come late,
+twice or out of order; whoever acts on one reads the row first. Sending and hearing hints is
+the store's business.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from chatd.domain.chat.messages import PendingCall
+from chatd.domain.chat.parts import Json
+from chatd.domain.chat.states import PublicStatus, State, Status, public_status, state_of
+from chatd.domain.errors import StaleFence
+from chatd.domain.ids import (
+    ChangeId,
+    ChatId,
+    MessageId,
+    ModelConfigId,
+    QueueId,
+    UserId,
+    WorkerId,
+    WorkspaceId,
+)
+
+MAX_QUEUED_MESSAGES = 20
+MAX_WORKER_DEATHS = 3
+RECENT_CHANGES_KEPT = 8
+
+
+class ChatError(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a chat stopped, as clients see it."""
+
+    message: str
+    kind: str = "generic"
+    detail: str | None = None
+    provider: str | None = None
+    retryable: bool = False
+    status_code: int | None = None
+
+
+class RetryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model call failed and will be tried again. Kept in the row so that late viewers see it."""
+
+    attempt: int
+    delay_ms: int
+    error: str
+    kind: str = "generic"
+    provider: str | None = None
+    status_code: int | None = None
+    retrying_at: datetime | None = None
+
+
+class Chat(Struct, frozen=True, kw_only=True):
+    id: ChatId
+    owner_id: UserId
+    root_chat_id: ChatId
+    parent_chat_id: ChatId | None = None
+
+    # Metadata: single updates, no version.
+    title: str
+    model_config_id: ModelConfigId | None = None
+    reasoning_effort: str | None = None
+    labels: Mapping[str, str] = {}
+    pin_order: int = 0
+    last_read_message_id: MessageId | None = None
+    workspace_id: WorkspaceId | None = None
+    mode: str | None = None
+    client_tools: Json = UNSET
+    created_at: datetime
+    updated_at: datetime
+
+    # Kernel: written by transitions only.
+    status: Status
+    archived: bool = False
+    last_error: ChatError | None = None
+    snapshot_version: int
+    history_version: int
+    queue_version: int = 0
+    retry_version: int = 0
+    retry_state: RetryState | None = None
+    attempt: int = 0
+    next_message_id: MessageId = MessageId(1)
+    next_queue_id: QueueId = QueueId(1)
+    queue_len: int = 0
+    steer_len: int = 0
+    pending_calls: tuple[PendingCall, ...] = ()
+    turn_message_id: MessageId | None = None
+    compaction_requested: bool = False
+    worker_id: WorkerId | None = None
+    epoch: int = 0
+    orphan_count: int = 0
+    runnable_at: datetime | None = None
+    action_deadline: datetime | None = None
+    interrupt_deadline: datetime | None = None
+    recent_changes: tuple[ChangeId, ...] = ()
+
+    @property
+    def state(self) -> State:
+        return state_of(
+            self.status,
+            queued=self.queue_len > 0,
+            archived=self.archived,
+            owned=self.worker_id is not None,
+        )
+
+    @property
+    def public_status(self) -> PublicStatus:
+        return public_status(self.status, archived=self.archived, owned=self.worker_id is not None)
+
+    @property
+    def has_step_in_progress(self) -> bool:
+        """A worker is at the next step, or was until it died or left. What it has shown must be
+        saved before anything else may take the step's place."""
+        return self.status == "running" and self.attempt > 0
+
+    @property
+    def is_root(self) -> bool:
+        return self.parent_chat_id is None
+
+
+class Episode(Struct, frozen=True, order=True):
+    """Names the live parts of one attempt at one step."""
+
+    chat_id: ChatId
+    history_version: int
+    attempt: int
+
+    @staticmethod
+    def of(chat: Chat) -> "Episode":
+        return Episode(chat.id, chat.history_version, chat.attempt)
+
+
+class Fence(Struct, frozen=True, kw_only=True):
+    """What must still hold for a worker to write. Owner and epoch alone are not enough:
+    without the history version a repeated commit would be applied twice."""
+
+    worker_id: WorkerId
+    epoch: int
+    status: Literal["running", "interrupting"]
+    history_version: int
+
+    @staticmethod
+    def of(chat: Chat) -> "Fence":
+        if chat.worker_id is None or chat.status not in ("running", "interrupting"):
+            raise StaleFence(f"Chat {chat.id} is not being worked on.")
+        return Fence(
+            worker_id=chat.worker_id,
+            epoch=chat.epoch,
+            status=chat.status,
+            history_version=chat.history_version,
+        )
+
+    def check(self, chat: Chat) -> None:
+        held = (chat.worker_id, chat.epoch, chat.status, chat.history_version)
+        if held != (self.worker_id, self.epoch, self.status, self.history_version):
+            raise StaleFence(f"Chat {chat.id} has moved on.")
+
+
+_NAMES = {
+    "chat_id": "c",
+    "owner_id": "o",
+    "snapshot_version": "v",
+    "history_version": "h",
+    "queue_version": "q",
+    "retry_version": "r",
+    "attempt": "a",
+    "status": "s",
+    "worker_id": "w",
+    "epoch": "e",
+    "archived": "x",
+    "kind": "k",
+}
+
+
+class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_NAMES):
+    """The versions of one chat just after a commit.
+
+    `kind` is for those who watch lists of chats ("created", "archived", "title", ...). It and
+    `status` are open sets: during a deploy a newer replica may send a word this one does not
+    know, and the versions are still worth hearing.
+    """
+
+    chat_id: ChatId
+    owner_id: UserId
+    snapshot_version: int
+    history_version: int
+    queue_version: int = 0
+    retry_version: int = 0
+    attempt: int = 0
+    status: str
+    worker_id: WorkerId | None = None
+    epoch: int = 0
+    archived: bool = False
+    kind: str | None = None
+
+    @staticmethod
+    def of(chat: Chat, kind: str | None = None) -> "Hint":
+        return Hint(
+            chat_id=chat.id,
+            owner_id=chat.owner_id,
+            snapshot_version=chat.snapshot_version,
+            history_version=chat.history_version,
+            queue_version=chat.queue_version,
+            retry_version=chat.retry_version,
+            attempt=chat.attempt,
+            status=chat.status,
+            worker_id=chat.worker_id,
+            epoch=chat.epoch,
+            archived=chat.archived,
+            kind=kind,
+        )
+
+    @property
+    def is_runnable(self) -> bool:
+        """Wants a worker and has none: anyone with a free slot may try to take it."""
+        return self.worker_id is None and self.status in ("running", "interrupting")
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Hint)
+
+
+def encode_hint(hint: Hint) -> str:
+    return _encoder.encode(hint).decode()
+
+
+def decode_hint(payload: str) -> Hint | None:
+    """None for anything that is not a hint: the channel is open to whoever can connect."""
+    try:
+        return _decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None

@@ -1,0 +1,208 @@
+"""States, moves, and which move is legal in which state. Data, not code.
+
+Documentation, the table-walk test and the 409 answers all come from `TRANSITIONS`.
+
+A state is status x "is anything queued" x archived x "has an owner":
+W waiting, E error, P runnable without an owner (shown as pending), R running
+under a worker, I interrupting (owned or not), A waits for a person's action,
+X archived. The digit says whether the queue is empty (0) or not (1).
+"""
+
+from collections.abc import Mapping
+from enum import Enum, StrEnum
+from typing import Final, Literal
+
+from chatd.domain.errors import InvariantBroken
+
+Status = Literal["waiting", "running", "interrupting", "requires_action", "error"]
+PublicStatus = Literal[
+    "waiting", "pending", "running", "interrupting", "requires_action", "error", "archived"
+]
+
+
+class State(StrEnum):
+    W = "W"
+    E0 = "E0"
+    E1 = "E1"
+    P0 = "P0"
+    P1 = "P1"
+    R0 = "R0"
+    R1 = "R1"
+    I0 = "I0"
+    I1 = "I1"
+    A0 = "A0"
+    A1 = "A1"
+    XW0 = "XW0"
+    XW1 = "XW1"
+    XE0 = "XE0"
+    XE1 = "XE1"
+
+
+ARCHIVED_STATES: Final = frozenset({State.XW0, State.XW1, State.XE0, State.XE1})
+BUSY_STATES: Final = frozenset(
+    {State.P0, State.P1, State.R0, State.R1, State.I0, State.I1, State.A0, State.A1}
+)
+
+
+class Actor(Enum):
+    """Who makes a move: what a refusal means depends on it."""
+
+    USER = "user"
+    WORKER = "worker"
+
+
+class Transition(StrEnum):
+    SEND_QUEUE = "send_queue"
+    SEND_STEER = "send_steer"
+    SEND_INTERRUPT = "send_interrupt"
+    SEND_ROLLBACK = "send_rollback"
+    SEND_REJECT = "send_reject"
+    EDIT_MESSAGE = "edit_message"
+    INTERRUPT = "interrupt"
+    SUBMIT_TOOL_RESULTS = "submit_tool_results"
+    REQUEST_COMPACTION = "request_compaction"
+    ARCHIVE = "archive"
+    UNARCHIVE = "unarchive"
+    EDIT_QUEUED = "edit_queued"
+    MOVE_QUEUED = "move_queued"
+    PROMOTE_QUEUED = "promote_queued"
+    DELETE_QUEUED = "delete_queued"
+    ACQUIRE = "acquire"
+    COMMIT_STEP = "commit_step"
+    FINISH_TURN = "finish_turn"
+    REQUIRE_ACTION = "require_action"
+    FAIL_TURN = "fail_turn"
+    RECORD_RETRY = "record_retry"
+    FINISH_INTERRUPT = "finish_interrupt"
+    RELEASE = "release"
+    REAP = "reap"
+    EXPIRE_INTERRUPT = "expire_interrupt"
+    EXPIRE_ACTION = "expire_action"
+
+    @property
+    def actor(self) -> Actor:
+        return Actor.WORKER if self in _WORKER_MOVES else Actor.USER
+
+
+_WORKER_MOVES: Final = frozenset(
+    {
+        Transition.ACQUIRE,
+        Transition.COMMIT_STEP,
+        Transition.FINISH_TURN,
+        Transition.REQUIRE_ACTION,
+        Transition.FAIL_TURN,
+        Transition.RECORD_RETRY,
+        Transition.FINISH_INTERRUPT,
+        Transition.RELEASE,
+        Transition.REAP,
+        Transition.EXPIRE_INTERRUPT,
+        Transition.EXPIRE_ACTION,
+    }
+)
+
+# "from>to,to" per state; "from=" is allowed and changes nothing.
+_MOVES: Final[Mapping[Transition, str]] = {
+    Transition.SEND_QUEUE: (
+        "W>R0,P0 E0>R0,P0 E1>R1,P1 P0>P1 P1>P1 R0>R1 R1>R1 I0>I1 I1>I1 A0>A1 A1>A1"
+    ),
+    Transition.SEND_STEER: (
+        "W>R0,P0 E0>R0,P0 E1>R1,P1 P0>R0,P0,P1 P1>R1,P1 R0>R1 R1>R1 I0>I1 I1>I1 A0>A1 A1>A1"
+    ),
+    Transition.SEND_INTERRUPT: (
+        "W>R0,P0 E0>R0,P0 E1>R1,P1 P0>R0,P0,I1 P1>R1,P1,I1 R0>I1 R1>I1 I0>I1 I1>I1"
+        " A0>R0,P0 A1>R1,P1"
+    ),
+    Transition.SEND_ROLLBACK: (
+        "W>R0,P0 E0>R0,P0 E1>R1,P1 P0>R0,P0 P1>R1,P1 R0>R0,P0 R1>R1,P1"
+        " I0>R0,P0 I1>R1,P1 A0>R0,P0 A1>R1,P1"
+    ),
+    Transition.SEND_REJECT: "W>R0,P0 E0>R0,P0 E1>R1,P1",
+    Transition.EDIT_MESSAGE: (
+        "W>R0,P0 E0>R0,P0 E1>R0,P0 P0>R0,P0 P1>R0,P0 R0>R0,P0 R1>R0,P0"
+        " I0>R0,P0 I1>R0,P0 A0>R0,P0 A1>R0,P0"
+    ),
+    Transition.INTERRUPT: (
+        "W= E0>W E1= P0>W,I0 P1>R0,R1,P0,P1,I1 R0>I0 R1>I1 I0= I1= A0>W A1>R0,R1,P0,P1"
+    ),
+    Transition.SUBMIT_TOOL_RESULTS: "A0>R0,P0 A1>R0,R1,P0,P1",
+    Transition.REQUEST_COMPACTION: "W>R0,P0 E0>R0,P0 E1>R1,P1",
+    Transition.ARCHIVE: (
+        "W>XW0 E0>XE0 E1>XE1 P0>XW0 P1>XW1 R0>XW0 R1>XW1 I0>XW0 I1>XW1 A0>XW0 A1>XW1"
+    ),
+    Transition.UNARCHIVE: "XW0>W XW1>E1 XE0>E0 XE1>E1",
+    Transition.EDIT_QUEUED: "E1>E1 P1>P1 R1>R1 I1>I1 A1>A1",
+    Transition.MOVE_QUEUED: "E1>E1 P1>P1 R1>R1 I1>I1 A1>A1",
+    Transition.PROMOTE_QUEUED: "E1>R0,R1,P0,P1 P1>R0,R1,P0,P1,I1 R1>I1 I1>I1 A1>R0,R1,P0,P1",
+    Transition.DELETE_QUEUED: (
+        "W= E0= P0= R0= I0= A0= E1>E0,E1 P1>P0,P1 R1>R0,R1 I1>I0,I1 A1>A0,A1"
+    ),
+    Transition.ACQUIRE: "P0>R0 P1>R1 I0>I0 I1>I1",
+    Transition.COMMIT_STEP: "R0>R0,P0 R1>R0,R1,P0,P1",
+    Transition.FINISH_TURN: "R0>W R1>R0,R1,P0,P1",
+    Transition.REQUIRE_ACTION: "R0>A0 R1>A1",
+    Transition.FAIL_TURN: "R0>E0 R1>E1",
+    Transition.RECORD_RETRY: "R0>R0 R1>R1",
+    Transition.FINISH_INTERRUPT: "I0>W I1>R0,R1,P0,P1",
+    Transition.RELEASE: "R0>P0 R1>P1 I0>I0 I1>I1",
+    Transition.REAP: "R0>P0,E0 R1>P1,E1 I0>I0,W I1>I1,P0,P1",
+    Transition.EXPIRE_INTERRUPT: "I0>W I1>P0,P1",
+    Transition.EXPIRE_ACTION: "A0>P0 A1>P0,P1",
+}
+
+
+def _parse(row: str) -> dict[State, frozenset[State]]:
+    cells: dict[State, frozenset[State]] = {}
+    for cell in row.split():
+        source, _, targets = cell.partition(">")
+        if targets:
+            cells[State(source)] = frozenset(State(target) for target in targets.split(","))
+        else:
+            state = State(source.removesuffix("="))
+            cells[state] = frozenset()
+    return cells
+
+
+TRANSITIONS: Final[Mapping[Transition, Mapping[State, frozenset[State]]]] = {
+    move: _parse(row) for move, row in _MOVES.items()
+}
+"""Legal moves. An empty set of targets means: allowed, and nothing changes."""
+
+
+# Status, archived, owned. What is not listed the schema refuses to store.
+_LETTERS: Final[Mapping[tuple[Status, bool, bool], str]] = {
+    ("waiting", False, False): "W",
+    ("error", False, False): "E",
+    ("running", False, False): "P",
+    ("running", False, True): "R",
+    ("interrupting", False, False): "I",
+    ("interrupting", False, True): "I",
+    ("requires_action", False, False): "A",
+    ("waiting", True, False): "XW",
+    ("error", True, False): "XE",
+}
+
+
+# Looked up in every commit, so made once.
+_STATES: Final[Mapping[tuple[Status, bool, bool, bool], State]] = {
+    (status, archived, owned, queued): State("W" if letters == "W" else f"{letters}{queued:d}")
+    for (status, archived, owned), letters in _LETTERS.items()
+    for queued in (False, True)
+    if not (letters == "W" and queued)
+}
+
+
+def state_of(status: Status, *, queued: bool, archived: bool, owned: bool) -> State:
+    state = _STATES.get((status, archived, owned, queued))
+    if state is None:
+        raise InvariantBroken(
+            f"No chat is {status} with {queued=}, {archived=}, {owned=}.",
+        )
+    return state
+
+
+def public_status(status: Status, *, archived: bool, owned: bool) -> PublicStatus:
+    if archived:
+        return "archived"
+    if status == "running" and not owned:
+        return "pending"
+    return status

@@ -1,0 +1,292 @@
+"""What people do to a chat, each a pure function from a row and a command to a change.
+
+`free` is the worker of this replica if it has a slot: whoever receives a
+message takes the chat in the same write. None as a result means: allowed,
+and there is nothing to do.
+
+Archiving by family: a root and the subagents under it.
+
+Owns who goes along with whom. What becomes of each chat is `user_moves.archive`
+and `unarchive`; writing all the changes or none is the store's business. They
+come root first, then by id, which is the order in which rows are locked.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from chatd.domain.chat.change import Change, require_allowed
+from chatd.domain.chat.commands import (
+    SEND_TRANSITIONS,
+    ClientResult,
+    CreateChat,
+    EditMessage,
+    RequestCompaction,
+    SendMessage,
+    SubmitToolResults,
+)
+from chatd.domain.chat.messages import Draft, PendingCall, UserInput, pending_calls
+from chatd.domain.chat.parts import ToolResultPart, validate_json
+from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Chat, ChatError
+from chatd.domain.chat.states import BUSY_STATES, State, Transition
+from chatd.domain.errors import (
+    ChatBusy,
+    Conflict,
+    InvalidInput,
+    InvariantBroken,
+    NotFound,
+    NothingToCompact,
+    QueueFull,
+)
+from chatd.domain.ids import ChatId, WorkerId
+
+_UNSET_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+"""Stands in a new row until the database, whose clock counts, has set the time."""
+
+
+def create(command: CreateChat, free: WorkerId | None) -> Change:
+    """- -> R0|P0. The first message and everything ahead of it in one write."""
+    if not command.before and command.prompt is None:
+        raise InvalidInput("content", "a chat needs at least one message")
+    if pending_calls(command.before):
+        raise InvalidInput("before", "a chat cannot begin with an unanswered tool call")
+    chat = Chat(
+        id=command.id,
+        owner_id=command.owner_id,
+        root_chat_id=command.root_chat_id or command.id,
+        parent_chat_id=command.parent_chat_id,
+        title=command.title,
+        model_config_id=command.model_config_id,
+        reasoning_effort=command.reasoning_effort,
+        labels=command.labels,
+        workspace_id=command.workspace_id,
+        mode=command.mode,
+        client_tools=command.client_tools,
+        created_at=_UNSET_TIME,
+        updated_at=_UNSET_TIME,
+        status="running",
+        snapshot_version=1,
+        history_version=1,
+    )
+    change = Change(before=None, after=chat)
+    for draft in command.before:
+        change = change.append(draft)
+    if command.prompt is not None:
+        change = change.begin_turn(command.prompt)
+    return change.run(free)
+
+
+def send_message(chat: Chat, command: SendMessage, free: WorkerId | None) -> Change:
+    """W|E0 -> R0|P0. E1 -> R1|P1. Busy: as the sender chose; `reject` raises ChatBusy."""
+    if command.when_busy == "reject" and chat.state in BUSY_STATES:
+        raise ChatBusy("The chat is busy and the sender asked not to wait.")
+    state = require_allowed(chat, SEND_TRANSITIONS[command.when_busy])
+    change = Change.of(chat)
+    if state in (State.W, State.E0):
+        return change.begin_turn(command.prompt).run(free)
+    if state is State.E1:
+        return _send_after_error(change, command, free)
+    match command.when_busy:
+        case "interrupt":
+            return _send_interrupt(change, command.prompt, free)
+        case "rollback":
+            return _send_rollback(change, command.prompt, free)
+        case "steer":
+            return _send_steer(change, command.prompt, free)
+        case "queue" | "reject":
+            return _enqueue(change, command.prompt)
+
+
+def _enqueue(change: Change, prompt: UserInput, *, steer: bool = False) -> Change:
+    if change.after.queue_len >= MAX_QUEUED_MESSAGES:
+        raise QueueFull(MAX_QUEUED_MESSAGES)
+    return change.enqueue_message(prompt, steer=steer)
+
+
+def _send_after_error(change: Change, command: SendMessage, free: WorkerId | None) -> Change:
+    """Whoever waited longest goes first; a steering message waits only for older ones."""
+    steer = command.when_busy == "steer"
+    if steer and change.after.steer_len == 0:
+        return change.begin_turn(command.prompt).run(free)
+    # The head leaves as this one joins, so a full queue has room.
+    return change.promote_head().enqueue_message(command.prompt, steer=steer).run(free)
+
+
+def _send_interrupt(change: Change, prompt: UserInput, free: WorkerId | None) -> Change:
+    if change.after.has_step_in_progress:
+        return _enqueue(change, prompt).interrupting(free)
+    if change.after.state in (State.I0, State.I1):
+        return _enqueue(change, prompt)
+    if change.after.queue_len == 0:
+        return change.begin_turn(prompt).run(free)
+    return change.promote_head().enqueue_message(prompt).run(free)
+
+
+def _send_rollback(change: Change, prompt: UserInput, free: WorkerId | None) -> Change:
+    """The turn's own message and all that followed go; the queue stays."""
+    started = change.after.turn_message_id
+    if started is not None:
+        change = change.delete_messages_from(started)
+    return change.begin_turn(prompt).run(free)
+
+
+def _send_steer(change: Change, prompt: UserInput, free: WorkerId | None) -> Change:
+    """Nobody is calling the model for a P chat, so its next call can already see the message,
+    unless a tool result or an older steering message must come first."""
+    chat = change.after
+    at_boundary = chat.state in (State.P0, State.P1) and not chat.pending_calls
+    if at_boundary and chat.steer_len == 0:
+        return change.steer(prompt).run(free)
+    return _enqueue(change, prompt, steer=True)
+
+
+def edit_message(chat: Chat, command: EditMessage, free: WorkerId | None) -> Change:
+    """Any unarchived -> R0|P0. Replaces a user message and drops all after it, queue included."""
+    require_allowed(chat, Transition.EDIT_MESSAGE)
+    target = command.target
+    if target is None or target.deleted or target.visibility == "model":
+        raise NotFound("There is no such message in this chat.")
+    if not target.starts_turn:
+        raise InvalidInput("message_id", "only a user message can be edited")
+    prompt = msgspec.structs.replace(
+        command.prompt,
+        model_config_id=command.prompt.model_config_id or target.model_config_id,
+        reasoning_effort=command.prompt.reasoning_effort or target.reasoning_effort,
+    )
+    change = Change.of(chat).delete_messages_from(target.id).clear_queue_messages()
+    return change.begin_turn(prompt).run(free)
+
+
+def interrupt(chat: Chat, free: WorkerId | None) -> Change | None:
+    """R, P with a step under way -> I. P0|A0|E0 -> W. P1|A1 -> R|P with the head promoted.
+    W|E1|I: nothing to do."""
+    state = require_allowed(chat, Transition.INTERRUPT)
+    change = Change.of(chat)
+    if chat.has_step_in_progress:
+        return change.interrupting(free)
+    match state:
+        case State.P0 | State.A0 | State.E0:
+            return change.answer_pending_calls().rest()
+        case State.P1 | State.A1:
+            return change.promote_head().run(free)
+        case _:
+            return None
+
+
+def submit_tool_results(chat: Chat, command: SubmitToolResults, free: WorkerId | None) -> Change:
+    """A -> R|P. All open calls are answered at once, exactly."""
+    require_allowed(chat, Transition.SUBMIT_TOOL_RESULTS)
+    answers = _matched(chat.pending_calls, command.results)
+    change = Change.of(chat)
+    for call in chat.pending_calls:
+        change = change.append(_client_result(call, answers[call.id]))
+    return change.open(()).join_steering().touched().run(free)
+
+
+def _matched(
+    calls: tuple[PendingCall, ...], results: tuple[ClientResult, ...]
+) -> dict[str, ClientResult]:
+    answers: dict[str, ClientResult] = {}
+    open_ids = {call.id for call in calls}
+    for result in results:
+        if result.tool_call_id not in open_ids:
+            raise InvalidInput("results", f"no open tool call {result.tool_call_id!r}")
+        if result.tool_call_id in answers:
+            raise InvalidInput("results", f"tool call {result.tool_call_id!r} answered twice")
+        answers[result.tool_call_id] = result
+    missing = sorted(open_ids - answers.keys())
+    if missing:
+        raise InvalidInput("results", f"no result for tool calls {', '.join(missing)}")
+    return answers
+
+
+def _client_result(call: PendingCall, answer: ClientResult) -> Draft:
+    try:
+        output = validate_json(answer.output)
+    except ValueError as error:
+        raise InvalidInput("results", f"output of {call.id!r} is {error}") from error
+    part = ToolResultPart(
+        tool_call_id=call.id,
+        tool_name=call.name,
+        result=output,
+        is_error=answer.is_error,
+    )
+    return Draft(role="tool", content=(part,))
+
+
+def request_compaction(chat: Chat, command: RequestCompaction, free: WorkerId | None) -> Change:
+    """W|E0 -> R0|P0. E1 -> R1|P1. A one-shot mark that the runner acts on first."""
+    require_allowed(chat, Transition.REQUEST_COMPACTION)
+    if not command.compactable:
+        raise NothingToCompact("There is no answer since the last summary.")
+    return Change.of(chat).ask_compaction().run(free)
+
+
+def archive(chat: Chat) -> Change:
+    """Any unarchived -> X. A hard stop: the owner is fenced off, open calls are answered."""
+    require_allowed(chat, Transition.ARCHIVE)
+    change = Change.of(chat)
+    if chat.state in BUSY_STATES:
+        change = change.answer_pending_calls()
+    return change.shelve().touched()
+
+
+def unarchive(chat: Chat) -> Change:
+    """XW0 -> W. XE -> E. XW1 -> E1: a queue cannot wait behind an idle chat unexplained."""
+    require_allowed(chat, Transition.UNARCHIVE)
+    change = Change.of(chat)
+    if chat.state is State.XW1:
+        change = change.fail(
+            ChatError(
+                kind="archived",
+                message="The chat was archived while messages were waiting."
+                " Send a message or promote one to go on.",
+            )
+        )
+    return change.unshelve()
+
+
+def archive_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
+    """A root takes along every member that is not archived yet; a child goes alone."""
+    addressed = _find(members, target)
+    first = archive(addressed)
+    others = [member for member in _under(members, addressed) if not member.archived]
+    return (first, *(archive(member) for member in others))
+
+
+def unarchive_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
+    """A root brings every archived member back; a child comes alone, to a family that is there."""
+    addressed = _find(members, target)
+    first = unarchive(addressed)
+    if any(_find(members, above).archived for above in _above(addressed)):
+        raise Conflict(
+            "Cannot unarchive the chat: the chat it belongs to is archived.",
+            code="parent_archived",
+        )
+    others = [member for member in _under(members, addressed) if member.archived]
+    return (first, *(unarchive(member) for member in others))
+
+
+def _find(members: Sequence[Chat], chat_id: ChatId) -> Chat:
+    for member in members:
+        if member.id == chat_id:
+            return member
+    raise NotFound("There is no such chat.")
+
+
+def _under(members: Sequence[Chat], root: Chat) -> list[Chat]:
+    if not root.is_root:
+        return []
+    strangers = [member.id for member in members if member.root_chat_id != root.id]
+    if strangers:
+        raise InvariantBroken(f"Chats {strangers} are not of the family of {root.id}.")
+    return sorted(
+        (member for member in members if member.id != root.id), key=lambda member: member.id
+    )
+
+
+def _above(chat: Chat) -> list[ChatId]:
+    return [
+        above for above in {chat.root_chat_id, chat.parent_chat_id} if above not in (None, chat.id)
+    ]

@@ -1,0 +1,162 @@
+"""What workers do to a chat. Each is fenced: a chat that has moved on refuses with StaleFence."""
+
+from msgspec import UNSET
+
+from chatd.domain.chat.change import Change, require_allowed
+from chatd.domain.chat.commands import FailTurn, RecordRetry, Step
+from chatd.domain.chat.messages import Draft, PendingCall, local_calls, local_results
+from chatd.domain.chat.parts import ToolCallPart
+from chatd.domain.chat.row import MAX_WORKER_DEATHS, Chat, ChatError
+from chatd.domain.chat.states import Transition
+from chatd.domain.errors import InvariantBroken, StaleFence
+from chatd.domain.ids import ToolCallId, WorkerId
+
+WORKER_CRASHED_ERROR = ChatError(
+    kind="crashed",
+    message="The chat's worker crashed repeatedly while working on it."
+    " Send a message to try again.",
+)
+EXPIRED_CALL_TEXT = "The tool call was not answered in time."
+
+
+def acquire(chat: Chat, worker: WorkerId) -> Change:
+    """P -> R. I without an owner -> I."""
+    require_allowed(chat, Transition.ACQUIRE)
+    if chat.worker_id is not None:
+        raise StaleFence(f"Chat {chat.id} has an owner.")
+    return Change.of(chat).owned_by(worker)
+
+
+def commit_step(chat: Chat, step: Step) -> Change:
+    """R -> R, or P if the owner lets go. Without open calls a model call is next, so
+    steering messages join."""
+    change = _write(chat, step, Transition.COMMIT_STEP)
+    if not step.messages:
+        raise InvariantBroken("A step that adds nothing would be taken again for ever.")
+    if step.compacted:
+        change = change.compacted()
+    if not change.after.pending_calls:
+        change = change.join_steering()
+    return change.go_on(keep_owner=step.keep_owner)
+
+
+def finish_turn(chat: Chat, step: Step) -> Change:
+    """R0 -> W. R1 -> R|P with the head of the queue promoted."""
+    change = _write(chat, step, Transition.FINISH_TURN)
+    if change.after.pending_calls:
+        raise InvariantBroken("A turn cannot finish while tool calls are open.")
+    if change.after.queue_len == 0:
+        return change.rest()
+    return change.promote_head().go_on(keep_owner=step.keep_owner)
+
+
+def require_action(chat: Chat, step: Step) -> Change:
+    """R -> A. Somebody outside must answer; nobody owns the chat meanwhile."""
+    change = _write(chat, step, Transition.REQUIRE_ACTION)
+    calls = change.after.pending_calls
+    if not calls or not all(call.client for call in calls):
+        raise InvariantBroken("Only open calls of client tools are waited for.")
+    return change.wait_for_action()
+
+
+def fail_turn(chat: Chat, failure: FailTurn) -> Change:
+    """R -> E, with whatever the step had produced. Open calls wait for the next message."""
+    change = _write(chat, failure.step, Transition.FAIL_TURN)
+    return change.fail(failure.error)
+
+
+def record_retry(chat: Chat, retry: RecordRetry) -> Change:
+    """R -> R with the next attempt, so that a viewer who comes now sees the wait."""
+    retry.fence.check(chat)
+    require_allowed(chat, Transition.RECORD_RETRY)
+    return Change.of(chat).retry(retry.state).paid(retry.usage)
+
+
+def finish_interrupt(chat: Chat, step: Step) -> Change:
+    """I0 -> W. I1 -> R|P. The partial answer is saved, then its open calls are answered."""
+    change = _write(chat, step, Transition.FINISH_INTERRUPT).answer_pending_calls()
+    return _after_interrupt(change, keep_owner=step.keep_owner)
+
+
+def release(chat: Chat, worker: WorkerId, epoch: int) -> Change:
+    """R -> P, I -> I: the worker is leaving, nothing else changes."""
+    require_allowed(chat, Transition.RELEASE)
+    if (chat.worker_id, chat.epoch) != (worker, epoch):
+        raise StaleFence(f"Chat {chat.id} has another owner.")
+    return Change.of(chat).owned_by(None)
+
+
+def reap(chat: Chat, worker: WorkerId) -> Change:
+    """The owner is dead. R -> P, I -> I. A chat that has killed too many workers goes to E,
+    or ends its interrupt unsaved."""
+    require_allowed(chat, Transition.REAP)
+    if chat.worker_id != worker:
+        raise StaleFence(f"Chat {chat.id} has another owner.")
+    change = Change.of(chat)
+    if chat.orphan_count < MAX_WORKER_DEATHS:
+        return change.orphaned()
+    if chat.status == "interrupting":
+        return _after_interrupt(change.answer_pending_calls(), keep_owner=False)
+    return change.fail(WORKER_CRASHED_ERROR)
+
+
+def expire_interrupt(chat: Chat, shown: tuple[Draft, ...] = ()) -> Change:
+    """I -> W|P. Whatever the tool does, a stop ends in time. What was shown is all that there
+    is to save: whoever knew more has not come."""
+    require_allowed(chat, Transition.EXPIRE_INTERRUPT)
+    change = _append(chat, shown, frozenset())
+    return _after_interrupt(change.answer_pending_calls(), keep_owner=False)
+
+
+def expire_action(chat: Chat) -> Change:
+    """A -> P. The model is told that nobody answered."""
+    require_allowed(chat, Transition.EXPIRE_ACTION)
+    change = Change.of(chat).answer_pending_calls(EXPIRED_CALL_TEXT)
+    return change.join_steering().touched().run(None)
+
+
+def _after_interrupt(change: Change, *, keep_owner: bool) -> Change:
+    if change.after.queue_len == 0:
+        return change.rest()
+    return change.promote_head().go_on(keep_owner=keep_owner)
+
+
+def _write(chat: Chat, step: Step, move: Transition) -> Change:
+    step.fence.check(chat)
+    require_allowed(chat, move)
+    return _append(chat, step.messages, step.client_tools).paid(step.usage)
+
+
+def _append(chat: Chat, drafts: tuple[Draft, ...], client_tools: frozenset[str]) -> Change:
+    change = Change.of(chat)
+    still_open = {call.id: call for call in chat.pending_calls}
+    for draft in drafts:
+        _settle(still_open, draft, client_tools)
+        change = change.append(draft)
+    return change.open(tuple(still_open.values()))
+
+
+def _settle(
+    still_open: dict[ToolCallId, PendingCall], draft: Draft, client_tools: frozenset[str]
+) -> None:
+    """Keep the list of open calls true; refuse a history that no provider would accept."""
+    if draft.role in ("assistant", "user") and still_open:
+        raise InvariantBroken(f"A message of role {draft.role} cannot follow an open call.")
+    if draft.role == "tool":
+        for result in local_results(draft.content):
+            if still_open.pop(result.tool_call_id, None) is None:
+                raise InvariantBroken(f"No open call {result.tool_call_id!r} to answer.")
+    for call in local_calls(draft.content):
+        if call.tool_call_id in still_open:
+            raise InvariantBroken(f"Two calls with the id {call.tool_call_id!r}.")
+        still_open[call.tool_call_id] = _pending(call, client_tools)
+
+
+def _pending(call: ToolCallPart, client_tools: frozenset[str]) -> PendingCall:
+    client = call.tool_name in client_tools
+    return PendingCall(
+        id=call.tool_call_id,
+        name=call.tool_name,
+        client=client,
+        args=call.args if client else UNSET,
+    )

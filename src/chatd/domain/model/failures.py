@@ -1,0 +1,236 @@
+"""The kinds of failure of a model call, and what people are told about each.
+
+Owns the words. Does not own how a failure is recognized: that is `classify`.
+
+Reading a provider's failure: the status and the provider it names, and what may be quoted.
+
+Owns the looking into texts and bodies. Does not own what a failure means: that is `classify`.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain.chat.row import ChatError
+from chatd.domain.errors import ChatdError
+from chatd.domain.model.protocol import ProviderFault
+from chatd.domain.text import replace_surrogates
+
+FailureKind = Literal[
+    "generic",
+    "overloaded",
+    "rate_limit",
+    "timeout",
+    "stream_silence_timeout",
+    "auth",
+    "config",
+    "context_overflow",
+    "usage_limit",
+    "missing_key",
+    "provider_disabled",
+    "content_filter",
+]
+
+
+class ClassifiedFailure(Struct, frozen=True, kw_only=True):
+    """`error` is what people are told; its kind is this one."""
+
+    kind: FailureKind
+    error: ChatError
+    retry_after_s: float | None = None
+
+    @property
+    def retryable(self) -> bool:
+        return self.error.retryable
+
+
+class ModelError(ChatdError):
+    """A failure whose meaning is known where it arises, such as a key that is not set."""
+
+    code = "model_failed"
+
+    def __init__(self, classified: ClassifiedFailure) -> None:
+        super().__init__(classified.error.message)
+        self.classified = classified
+
+
+_NAMES: Final[Mapping[str, str]] = {
+    "anthropic": "Anthropic",
+    "azure": "Azure OpenAI",
+    "bedrock": "AWS Bedrock",
+    "demo": "the demo model",
+    "google": "Google",
+    "openai": "OpenAI",
+    "openai-compat": "the OpenAI-compatible provider",
+    "openrouter": "OpenRouter",
+    "vercel": "Vercel AI Gateway",
+}
+
+_MESSAGES: Final[Mapping[FailureKind, str]] = {
+    "generic": "{who} returned an unexpected error.",
+    "overloaded": "{who} is overloaded.",
+    "rate_limit": "{who} is limiting the rate of requests.",
+    "timeout": "{who} could not be reached in time.",
+    "stream_silence_timeout": "{who} has sent nothing for too long.",
+    "auth": "{who} refused the API key. Check the key and what it may do.",
+    "config": "{who} does not accept this configuration. Check the model and its settings.",
+    "context_overflow": "The chat is longer than the context of the model at {who}.",
+    "usage_limit": "The account at {who} has reached its limit. Check its billing and quota.",
+    "missing_key": "No API key is set for {who}.",
+    "provider_disabled": "{who} is switched off for this deployment.",
+    "content_filter": "{who} declined to answer.",
+}
+
+
+def failure_message(kind: FailureKind, provider: str) -> str:
+    text = _MESSAGES[kind].format(who=_NAMES.get(provider, provider or "the provider"))
+    return text[0].upper() + text[1:]
+
+
+def with_provider(classified: ClassifiedFailure, provider: str) -> ClassifiedFailure:
+    """Under the name of the provider that is configured, which the transport may not know."""
+    if not provider or classified.error.provider == provider:
+        return classified
+    message = failure_message(classified.kind, provider)
+    named = msgspec.structs.replace(classified.error, provider=provider, message=message)
+    return msgspec.structs.replace(classified, error=named)
+
+
+def known_failure(
+    kind: FailureKind, provider: str, *, detail: str | None = None
+) -> ClassifiedFailure:
+    """A failure that we find ourselves. Only silence passes by itself."""
+    error = ChatError(
+        message=failure_message(kind, provider),
+        detail=detail,
+        kind=kind,
+        provider=provider or None,
+        retryable=kind == "stream_silence_timeout",
+    )
+    return ClassifiedFailure(kind=kind, error=error)
+
+
+MAX_DETAIL_CHARS: Final = 500
+_MAX_BRACES: Final = 16
+
+_NAMED_STATUS: Final = re.compile(
+    r"\b(?:status(?: code)?\s*[:= ]\s*|http(?:/\d(?:\.\d)?)? )(\d{3})\b"
+)
+# After a colon it is a port.
+_BARE_STATUS: Final = re.compile(r"(?<![\d:.])\b(401|403|408|429|500|502|503|504|529)\b(?!\.?\d)")
+_STREAM_ID: Final = re.compile(r"stream(?: id)?[ =:#]+\d+")
+
+_PROVIDERS: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"openai[-_ ]compat", "openai-compat"),
+        (r"\bazure", "azure"),
+        (r"openrouter", "openrouter"),
+        (r"bedrock", "bedrock"),
+        (r"vercel", "vercel"),
+        (r"anthropic|claude", "anthropic"),
+        (r"google|gemini|vertex", "google"),
+        (r"openai", "openai"),
+    )
+)
+
+
+def read_status(fault: ProviderFault) -> int | None:
+    """What the provider said, or else a number in the text that can be nothing but a status."""
+    if fault.status_code is not None:
+        return fault.status_code
+    text = _STREAM_ID.sub("", fault.message.lower())
+    match = _NAMED_STATUS.search(text) or _BARE_STATUS.search(text)
+    return int(match[1]) if match else None
+
+
+def read_provider(fault: ProviderFault) -> str:
+    """Who is configured counts. Otherwise whom the text names, the most specific first."""
+    if fault.provider:
+        return fault.provider
+    text = fault.message.lower()
+    return next((name for pattern, name in _PROVIDERS if pattern.search(text)), "")
+
+
+def error_detail(fault: ProviderFault) -> str | None:
+    """What the vendor said, short and without secrets."""
+    return quotable_text(fault) or _raw(fault.message)
+
+
+def quotable_text(fault: ProviderFault) -> str | None:
+    """What the vendor wrote for people, in its body or wrapped into the error's text."""
+    return body_detail(fault.body) or _json_message(fault.message)
+
+
+def body_detail(body: str | None) -> str | None:
+    """`error.message`, else `message` or `detail`, else the first line of plain text; no HTML."""
+    if body is None or not (text := _joined(body).strip()):
+        return None
+    if (found := _json_message(text)) is not None:
+        return found
+    return None if text[0] in "<{[" else clip_detail(redact_urls(text.splitlines()[0]))
+
+
+def _joined(body: str) -> str:
+    """A body in chunks has the length of each, in hex, on a line of its own."""
+    lines = body.splitlines()
+    if len(lines) < 2 or not re.fullmatch(r"[0-9a-fA-F]{1,8}", lines[0].strip()):
+        return body
+    return "\n".join(line for line in lines if not re.fullmatch(r"[0-9a-fA-F]{1,8}", line.strip()))
+
+
+def _raw(text: str) -> str | None:
+    return None if text.lstrip().startswith("<") else clip_detail(redact_urls(text))
+
+
+def _json_message(text: str) -> str | None:
+    """SDKs and proxies put words before the body, and a URL may have braces of its own."""
+    decoder = json.JSONDecoder()
+    start = -1
+    for _ in range(_MAX_BRACES):
+        start = text.find("{", start + 1)
+        if start < 0:
+            return None
+        try:
+            parsed: object = decoder.raw_decode(text, start)[0]
+        except (ValueError, RecursionError):
+            continue
+        if (found := _message_in(parsed)) is not None:
+            return clip_detail(redact_urls(found))
+    return None
+
+
+def _message_in(parsed: object) -> str | None:
+    error = _field(parsed, "error")
+    # AWS writes either case, and servers made with FastAPI have a word of their own.
+    others = (_field(parsed, name) for name in ("message", "Message", "detail"))
+    said = (error, _field(error, "message"), *others)
+    return next((text for text in said if isinstance(text, str) and text.strip()), None)
+
+
+def _field(value: object, name: str) -> object:
+    return msgspec.convert(value, dict[str, object]).get(name) if isinstance(value, dict) else None
+
+
+_URL: Final = re.compile(r"(https?://)(?:[^/\s@\"']*@)?([^\s?#\"']*)(?:[?#][^\s\"']*)?")
+_KEY: Final = re.compile(
+    r"\b(?:sk|pk|rk|key|gsk|xai|AIza)[-_][A-Za-z0-9_\-*.]{6,}|\bAIza[A-Za-z0-9_\-]{10,}"
+    r"|\bAKIA[A-Z0-9]{12,}|\b[Bb]earer +[A-Za-z0-9_\-.~+/=]{6,}"
+    # AWS repeats the headers that it has found signed wrongly.
+    r"|(?<=x-amz-security-token:)[^\s\\\"']+"
+)
+
+
+def redact_urls(text: str) -> str:
+    """Credentials hide in user info, queries and fragments; vendors echo keys in messages."""
+    return _KEY.sub("[key]", _URL.sub(r"\1\2", text))
+
+
+def clip_detail(text: str) -> str | None:
+    """A text that may be stored and shown as a detail; None if it says nothing."""
+    text = replace_surrogates(text).strip()
+    return f"{text[: MAX_DETAIL_CHARS - 1]}…" if len(text) > MAX_DETAIL_CHARS else text or None

@@ -1,0 +1,310 @@
+"""What a model is asked and what it answers, in words that no vendor owns.
+
+Everything between history and a wire goes through here: `prompt` makes a
+`ModelRequest` of rows, a provider's `encode` makes bytes of that, its
+`Decoder` makes `ModelEvent`s of the reply, `assemble` makes parts of those.
+What only one vendor understands travels as opaque `provider_metadata` on the
+part it belongs to and is never looked into elsewhere.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import UNSET, Raw, Struct
+
+from chatd.domain.chat.messages import Role, TokenUsage
+from chatd.domain.chat.parts import Json
+from chatd.domain.errors import ChatdError
+from chatd.domain.ids import ModelConfigId, ToolCallId
+
+FinishReason = Literal[
+    "stop", "length", "content-filter", "tool-calls", "error", "other", "unknown"
+]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+ToolChoice = Literal["auto", "none", "required"]
+
+DEFAULT_MAX_OUTPUT_TOKENS = 32_000
+
+
+# What is asked
+
+
+class PromptText(Struct, frozen=True, kw_only=True):
+    text: str
+    provider_metadata: Json = UNSET
+
+
+class PromptReasoning(Struct, frozen=True, kw_only=True):
+    """Replayed exactly as it came: vendors sign it."""
+
+    text: str
+    provider_metadata: Json = UNSET
+
+
+class PromptFile(Struct, frozen=True, kw_only=True):
+    """`data` is the file itself, not base64."""
+
+    media_type: str
+    data: bytes
+    name: str | None = None
+
+
+class PromptCall(Struct, frozen=True, kw_only=True):
+    """`input` is always a JSON object."""
+
+    id: ToolCallId
+    name: str
+    input: Raw
+    provider_executed: bool = False
+    provider_metadata: Json = UNSET
+
+
+class PromptResult(Struct, frozen=True, kw_only=True):
+    """`text` is what the model reads; `media` comes with it if the tool made any.
+
+    A provider-executed result keeps the vendor's own JSON in `raw`.
+    """
+
+    id: ToolCallId
+    name: str
+    text: str
+    is_error: bool = False
+    media: PromptFile | None = None
+    provider_executed: bool = False
+    raw: Json = UNSET
+    provider_metadata: Json = UNSET
+
+
+PromptPart = PromptText | PromptReasoning | PromptFile | PromptCall | PromptResult
+
+
+class PromptMessage(Struct, frozen=True, kw_only=True):
+    role: Role
+    parts: tuple[PromptPart, ...]
+
+
+class ToolSpec(Struct, frozen=True, kw_only=True):
+    """`input_schema` is a JSON schema of an object."""
+
+    name: str
+    description: str
+    input_schema: Raw
+
+
+class ComputerTool(Struct, frozen=True, kw_only=True):
+    """The vendor's own tool for a screen of this size."""
+
+    width_px: int
+    height_px: int
+
+
+class ForcedTool(Struct, frozen=True, kw_only=True):
+    """The model must call this tool."""
+
+    name: str
+
+
+class ModelRequest(Struct, frozen=True, kw_only=True):
+    """`model` goes out as it is. `options` are the provider's own, validated by its schema."""
+
+    model: str
+    messages: tuple[PromptMessage, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    computer: ComputerTool | None = None
+    tool_choice: ToolChoice | ForcedTool = "auto"
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    reasoning_effort: Effort | None = None
+    options: Json = UNSET
+    output_schema: Json = UNSET
+    headers: Mapping[str, str] = {}
+
+
+# What is answered
+
+
+class TextStart(Struct, frozen=True, kw_only=True):
+    id: str
+
+
+class TextDelta(Struct, frozen=True, kw_only=True):
+    id: str
+    delta: str
+
+
+class TextEnd(Struct, frozen=True, kw_only=True):
+    id: str
+    provider_metadata: Json = UNSET
+
+
+class ReasoningStart(Struct, frozen=True, kw_only=True):
+    id: str
+    text: str = ""
+    provider_metadata: Json = UNSET
+
+
+class ReasoningDelta(Struct, frozen=True, kw_only=True):
+    """Metadata, if there is any, replaces what came before; absent metadata leaves it."""
+
+    id: str
+    delta: str
+    provider_metadata: Json = UNSET
+
+
+class ReasoningEnd(Struct, frozen=True, kw_only=True):
+    id: str
+    provider_metadata: Json = UNSET
+
+
+class ToolCallStart(Struct, frozen=True, kw_only=True):
+    id: ToolCallId
+    name: str
+    provider_executed: bool = False
+
+
+class ToolCallDelta(Struct, frozen=True, kw_only=True):
+    """A piece of the call's JSON input."""
+
+    id: ToolCallId
+    delta: str
+
+
+class ToolCallDone(Struct, frozen=True, kw_only=True):
+    """The whole call. `input` is the text as sent, which need not be valid JSON."""
+
+    id: ToolCallId
+    name: str
+    input: str
+    provider_executed: bool = False
+    provider_metadata: Json = UNSET
+
+
+class ToolResultDone(Struct, frozen=True, kw_only=True):
+    """A result the provider has produced itself."""
+
+    id: ToolCallId
+    name: str
+    result: Raw
+    is_error: bool = False
+    provider_metadata: Json = UNSET
+
+
+class SourceFound(Struct, frozen=True, kw_only=True):
+    url: str
+    id: str | None = None
+    title: str | None = None
+
+
+class Finished(Struct, frozen=True, kw_only=True):
+    """The provider has said that it is done. `explanation` tells why content was filtered."""
+
+    reason: FinishReason
+    usage: TokenUsage
+    response_id: str | None = None
+    explanation: str | None = None
+    provider_metadata: Json = UNSET
+
+
+class ProviderFault(Struct, frozen=True, kw_only=True):
+    """What is known of a failure, before it is classified. Nothing in it is secret.
+
+    `type` is the vendor's own word for the error, `body` the beginning of what it sent.
+    """
+
+    message: str
+    provider: str = ""
+    status_code: int | None = None
+    type: str | None = None
+    body: str | None = None
+    retry_after_s: float | None = None
+    incomplete: bool = False
+    transport: Literal["refused", "reset", "timeout", "tls", "dns"] | None = None
+
+
+class StreamFailed(Struct, frozen=True, kw_only=True):
+    """The provider has reported an error, or stopped without saying that it is done."""
+
+    fault: ProviderFault
+
+
+class ProviderError(ChatdError):
+    """A model's API failed. What that means is for `classify` to say."""
+
+    code = "provider_failed"
+
+    def __init__(self, fault: ProviderFault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
+ModelEvent = (
+    TextStart
+    | TextDelta
+    | TextEnd
+    | ReasoningStart
+    | ReasoningDelta
+    | ReasoningEnd
+    | ToolCallStart
+    | ToolCallDelta
+    | ToolCallDone
+    | ToolResultDone
+    | SourceFound
+    | Finished
+    | StreamFailed
+)
+
+
+# Which model
+
+
+class PriceTier(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a whole call costs once it reads more than `above` tokens, cached ones included."""
+
+    above: int
+    input: str | None = None
+    output: str | None = None
+    cache_read: str | None = None
+    cache_write: str | None = None
+
+
+class Prices(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """USD per million tokens, as decimal text: money is never a float.
+
+    `source` says where they were looked up, if nobody has set them here.
+    """
+
+    input: str | None = None
+    output: str | None = None
+    cache_read: str | None = None
+    cache_write: str | None = None
+    tiers: tuple[PriceTier, ...] = ()
+    source: str | None = None
+
+
+class EffortRange(Struct, frozen=True, kw_only=True):
+    default: Effort | None = None
+    max: Effort | None = None
+
+
+class ModelConfig(Struct, frozen=True, kw_only=True):
+    """A model as configured here: which provider serves it, under what name, with what limits."""
+
+    id: ModelConfigId
+    name: str
+    provider: str
+    model: str
+    context_limit: int | None = None
+    compaction_threshold: int | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    reasoning_effort: EffortRange | None = None
+    options: Json = UNSET
+    prices: Prices | None = None

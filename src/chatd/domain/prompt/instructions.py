@@ -1,0 +1,106 @@
+"""Text that people put into prompts, and the blocks it stands in.
+
+Owns the cleaning of instructions: characters that nobody sees but a model reads are taken out,
+so that what an admin, a user or a repository says to the model is what a person would read.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from chatd.domain.chat.parts import ContextFilePart, FileReferencePart
+from chatd.domain.text import model_text
+
+INVISIBLE_CODE_POINTS: Final[frozenset[int]] = frozenset(
+    {0x00AD, 0x034F, 0x061C, 0x180E, 0x200B, 0x200D, 0x200E, 0x200F}
+    | set(range(0x202A, 0x202F))
+    | set(range(0x2060, 0x2065))
+    | set(range(0x2066, 0x2070))
+    | {0xFEFF, 0xFFF9, 0xFFFA, 0xFFFB}
+)
+"""Not U+200C, which Persian and Urdu are written with, and not the tags that flags are made of."""
+
+PLAN_PATH_PLACEHOLDER: Final = "{plan_path}"
+
+_REMOVE: Final[Mapping[int, None]] = dict.fromkeys(INVISIBLE_CODE_POINTS)
+_LINE_END: Final = re.compile(r"[^\S\n]+$", re.MULTILINE)
+_BLANK_LINES: Final = re.compile(r"\n{3,}")
+
+
+def strip_invisible(text: str) -> str:
+    """The same text as a person would see it. Doing it twice changes nothing more."""
+    text = model_text(text).replace("\r\n", "\n").replace("\r", "\n").translate(_REMOVE)
+    return _BLANK_LINES.sub("\n\n", _LINE_END.sub("", text)).strip()
+
+
+class Instructions(Struct, frozen=True, kw_only=True):
+    """What is said to the model before the messages, besides the chat's own system messages.
+
+    `modes` are overlays such as that of planning; they may name the plan's path.
+    """
+
+    subagent: str | None = None
+    workspace: str | None = None
+    skills: str | None = None
+    user: str | None = None
+    modes: tuple[str, ...] = ()
+    advisor: str | None = None
+    plan_path: str | None = None
+
+    def texts(self) -> tuple[str, ...]:
+        """In the order in which they are sent; the path is filled in last of all."""
+        wanted = (
+            self.subagent,
+            self.workspace,
+            self.skills,
+            _user_block(self.user),
+            *self.modes,
+            self.advisor,
+        )
+        cleaned = (strip_invisible(text) for text in wanted if text)
+        path = self.plan_path
+        filled = (
+            text if path is None else text.replace(PLAN_PATH_PLACEHOLDER, path) for text in cleaned
+        )
+        return tuple(text for text in filled if text)
+
+
+def _user_block(prompt: str | None) -> str | None:
+    text = strip_invisible(prompt or "")
+    return f"<user-instructions>\n{text}\n</user-instructions>" if text else None
+
+
+def context_block(files: Iterable[ContextFilePart]) -> str | None:
+    """The instruction files of a workspace. Those of several files share one block."""
+    known = [file for file in files if file.context_file_path and _content(file)]
+    if not known:
+        return None
+    head = [f"Operating system: {os}" for os in _first(f.context_file_os for f in known)]
+    head += [f"Working directory: {d}" for d in _first(f.context_file_directory for f in known)]
+    body = "\n\n".join(_source(file) for file in known)
+    return "\n".join(["<workspace-context>", *head, "", body, "</workspace-context>"])
+
+
+def _source(file: ContextFilePart) -> str:
+    note = " (truncated)" if file.context_file_truncated else ""
+    return f"Source: {model_text(file.context_file_path)}{note}\n{_content(file)}"
+
+
+def _content(file: ContextFilePart) -> str:
+    return strip_invisible(file.context_file_content or "")
+
+
+def _first(values: Iterable[str | None]) -> Sequence[str]:
+    return [model_text(value) for value in values if value][:1]
+
+
+def reference_text(part: FileReferencePart) -> str:
+    """A piece of a file that a person points at. The fence is longer than any in the piece."""
+    content = model_text(part.content)
+    longest = max((len(run) for run in re.findall(r"`{3,}", content)), default=2)
+    fence = "`" * (longest + 1)
+    name = model_text(part.file_name)
+    head = f"[file-reference] {name}:{part.start_line}-{part.end_line}"
+    return f"{head}\n{fence}\n{content}\n{fence}"

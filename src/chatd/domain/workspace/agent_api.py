@@ -1,0 +1,244 @@
+"""What a workspace agent can be asked to do, and what it answers: values and one Protocol.
+
+The agent itself is a program of its own and imports nothing of ours; `workspaces` speaks to it,
+`tools` see only this.
+
+What a chat knows of its workspace: whom to talk to there, and the instructions it goes by.
+
+Owns how much an agent may say of instructions and skills. A chat goes by what it has pinned
+until it pins anew; that it has fallen behind is for a person to see and to decide about.
+
+What has changed in the repositories that a chat has touched, as its agent tells it.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final, Literal, Protocol
+
+from msgspec import Struct
+
+from chatd.domain.errors import ChatdError, InvalidInput
+from chatd.domain.ids import ChatId, WorkspaceId
+from chatd.domain.ports import ToolContext
+from chatd.domain.workspace.entities import AgentId, BuildId
+
+ProcessSignal = Literal["terminate", "kill"]
+
+
+class AgentRefused(ChatdError):
+    """The agent has answered, and the answer is no. The message is fit for a model to read."""
+
+    code = "agent_refused"
+
+    def __init__(self, message: str, *, status: int, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.status = status
+
+
+class AgentUnreachable(ChatdError):
+    """No answer: the agent is gone, never came, or did not answer in time."""
+
+    code = "agent_lost"
+
+
+class WorkspaceUnavailable(ChatdError):
+    """The chat has no workspace to act in, or not now. The message says which tool helps."""
+
+    code = "no_workspace"
+
+
+class FileLines(Struct, frozen=True, kw_only=True):
+    """Numbered lines of a file, as a model reads them."""
+
+    content: str
+    file_size: int
+    total_lines: int
+    lines_read: int
+
+
+class TextEdit(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    search: str
+    replace: str
+    replace_all: bool = False
+
+
+class FileEdits(Struct, frozen=True, kw_only=True):
+    path: str
+    edits: tuple[TextEdit, ...]
+
+
+class FileDiff(Struct, frozen=True, kw_only=True):
+    path: str
+    diff: str
+
+
+class OutputTruncation(Struct, frozen=True, kw_only=True):
+    original_bytes: int
+    retained_bytes: int
+    omitted_bytes: int
+    strategy: str = "head_tail"
+
+
+class ProcessOutput(Struct, frozen=True, kw_only=True):
+    """What a process has printed so far. Not running means that nothing will follow.
+
+    `cursor` counts all bytes printed so far; asked `after` a cursor, `output` holds what came
+    later and is still kept.
+    """
+
+    output: str
+    running: bool
+    exit_code: int | None = None
+    truncated: OutputTruncation | None = None
+    cursor: int = 0
+
+
+class ProcessInfo(Struct, frozen=True, kw_only=True):
+    id: str
+    command: str
+    workdir: str
+    background: bool
+    running: bool
+    exit_code: int | None = None
+    started_at_unix: int
+    exited_at_unix: int | None = None
+
+
+class StartedProcess(Struct, frozen=True, kw_only=True):
+    """`again`: the key was known, and this is the process that was started for it then."""
+
+    id: str
+    started: bool = True
+    again: bool = False
+
+
+class ContextResource(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something in the workspace that tells the model how to work there."""
+
+    kind: str
+    source: str
+    status: str
+    content: str = ""
+    hash: str = ""
+    size: int = 0
+    error: str = ""
+    name: str = ""
+    description: str = ""
+
+
+class WorkspaceContext(Struct, frozen=True, kw_only=True):
+    version: int
+    hash: str
+    directory: str
+    os: str
+    resources: tuple[ContextResource, ...] = ()
+
+
+class AgentApi(Protocol):
+    """A connection to one agent on behalf of one chat.
+
+    Raises AgentRefused and AgentLost only. A `key` names an effect: asked again with the same
+    key, the agent does nothing and answers as it did the first time.
+    """
+
+    async def read_lines(self, path: str, *, offset: int = 1, limit: int = 2000) -> FileLines: ...
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int = 0) -> bytes: ...
+
+    async def write_file(self, path: str, content: bytes, *, key: str) -> None: ...
+
+    async def edit_files(self, files: Sequence[FileEdits], *, key: str) -> tuple[FileDiff, ...]: ...
+
+    async def start_process(
+        self,
+        command: str,
+        *,
+        key: str,
+        workdir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        background: bool = False,
+    ) -> StartedProcess: ...
+
+    async def output(
+        self, process_id: str, *, wait_s: float = 0, after: int = 0
+    ) -> ProcessOutput: ...
+
+    async def processes(self) -> tuple[ProcessInfo, ...]: ...
+
+    async def signal(self, process_id: str, signal: ProcessSignal) -> None: ...
+
+    async def context(self, *, after: int = 0, wait_s: float = 0) -> WorkspaceContext: ...
+
+
+class WorkspaceAccess(Protocol):
+    async def connect(self, context: ToolContext) -> AgentApi:
+        """The agent of the chat's workspace, dialled if need be. Raises NoHands and AgentLost,
+        both within a bounded time."""
+        ...
+
+
+MAX_CONTEXT_RESOURCES: Final = 1000
+MAX_CONTEXT_BODY_BYTES: Final = 256 * 1024
+MAX_CONTEXT_TOTAL_BYTES: Final = 4 * 1024 * 1024
+MAX_CONTEXT_SOURCE_CHARS: Final = 1024
+MAX_CONTEXT_ERROR_CHARS: Final = 4 * 1024
+
+
+class WorkspaceBinding(Struct, frozen=True, kw_only=True):
+    """The workspace is the chat's; build and agent are only remembered, and may be of old."""
+
+    chat_id: ChatId
+    workspace_id: WorkspaceId | None = None
+    build_id: BuildId | None = None
+    agent_id: AgentId | None = None
+
+
+class PinnedContext(Struct, frozen=True, kw_only=True):
+    """What a chat goes by. `dirty`: its agent has said something else since."""
+
+    agent_id: AgentId
+    context: WorkspaceContext
+    pinned_at: datetime
+    dirty: bool
+
+
+def check_context(context: WorkspaceContext) -> None:
+    """The agent has limits of its own, but it is on the other side. Raises InvalidInput."""
+    if len(context.resources) > MAX_CONTEXT_RESOURCES:
+        raise InvalidInput("resources", f"there are more than {MAX_CONTEXT_RESOURCES}")
+    total = 0
+    for index, resource in enumerate(context.resources):
+        at = f"resources[{index}]"
+        size = len(resource.content.encode(errors="replace"))
+        total += size
+        if size > MAX_CONTEXT_BODY_BYTES:
+            raise InvalidInput(f"{at}.content", f"it is longer than {MAX_CONTEXT_BODY_BYTES} bytes")
+        if len(resource.source.encode(errors="replace")) > MAX_CONTEXT_SOURCE_CHARS:
+            raise InvalidInput(
+                f"{at}.source", f"it is longer than {MAX_CONTEXT_SOURCE_CHARS} bytes"
+            )
+        if len(resource.error.encode(errors="replace")) > MAX_CONTEXT_ERROR_CHARS:
+            raise InvalidInput(f"{at}.error", f"it is longer than {MAX_CONTEXT_ERROR_CHARS} bytes")
+    if total > MAX_CONTEXT_TOTAL_BYTES:
+        raise InvalidInput(
+            "resources", f"together they are longer than {MAX_CONTEXT_TOTAL_BYTES} bytes"
+        )
+    if context.version < 1 or not context.hash:
+        raise InvalidInput("version", "a snapshot has a version from 1 and a hash")
+
+
+class RepositoryDiff(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """As it stands now. `removed`: it was there before and is no more."""
+
+    repo_root: str
+    branch: str = ""
+    remote_origin: str = ""
+    unified_diff: str = ""
+    removed: bool = False
+
+
+class GitChanges(Struct, frozen=True, kw_only=True, tag_field="type", tag="changes"):
+    """Put each repository in, or in place of the one with that root."""
+
+    scanned_at: str
+    repositories: tuple[RepositoryDiff, ...]

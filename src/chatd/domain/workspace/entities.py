@@ -1,0 +1,268 @@
+"""Workspaces as values: the template one is made from, its builds, and the agents inside.
+
+Owns the words and what they hold. The rules over them are in `workspace_rules` (what is next),
+`workspace_names`, `workspace_parameters` and `templates` (which one to recommend); rows are the
+store's, sandboxes a backend's.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal, NewType
+from uuid import UUID
+
+from msgspec import Struct
+
+from chatd.domain.ids import UserId, WorkerId, WorkspaceId
+
+TemplateId = NewType("TemplateId", UUID)
+VersionId = NewType("VersionId", UUID)
+BuildId = NewType("BuildId", UUID)
+AgentId = NewType("AgentId", UUID)
+
+BuildTransition = Literal["start", "stop", "delete"]
+BuildStatus = Literal["pending", "running", "canceling", "succeeded", "failed", "canceled"]
+BuildReason = Literal["initiator", "tool", "autostop", "autostart"]
+AgentLifecycle = Literal[
+    "created", "starting", "ready", "start_error", "start_timeout", "shutting_down", "off"
+]
+AgentStatus = Literal["connecting", "connected", "disconnected", "timeout"]
+ParameterType = Literal["string", "number", "bool", "list(string)"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class EmptySeed(Struct, frozen=True, kw_only=True, tag_field="kind", tag="empty"):
+    """Nothing but a home directory."""
+
+
+class GitSeed(Struct, frozen=True, kw_only=True, tag_field="kind", tag="git"):
+    """A clone. An empty `url` means an empty directory: it may come from a parameter."""
+
+    url: str
+    ref: str = ""
+
+
+class DirectorySeed(Struct, frozen=True, kw_only=True, tag_field="kind", tag="directory"):
+    """A copy of a directory of the host, links kept as links."""
+
+    path: str
+
+
+class DemoSeed(Struct, frozen=True, kw_only=True, tag_field="kind", tag="demo"):
+    """A small repository with a test that fails."""
+
+
+Seed = EmptySeed | GitSeed | DirectorySeed | DemoSeed
+
+
+class ResourceLimits(Struct, frozen=True, kw_only=True):
+    """The most that all processes of a workspace may take. Zero: no limit of ours."""
+
+    memory_bytes: int = 2 * 1024**3
+    processes: int = 512
+    file_bytes: int = 1024**3
+    disk_bytes: int = 0
+    open_files: int = 4096
+
+
+class Mount(Struct, frozen=True, kw_only=True):
+    """A path of the host that is seen inside, read-only."""
+
+    source: str
+    target: str
+
+
+class TemplateSpec(Struct, frozen=True, kw_only=True):
+    """How a workspace is made. `${name}` in the seed and in the values of the
+    environment stands for the parameter of that name."""
+
+    seed: Seed = EmptySeed()
+    env: Mapping[str, str] = {}
+    startup_script: str = ""
+    startup_timeout_s: float = 300
+    limits: ResourceLimits = ResourceLimits()
+    network: Literal["none", "full"] = "none"
+    mounts: tuple[Mount, ...] = ()
+    directory: str = ""
+    """Where commands run, relative to the home directory; the home directory itself if empty."""
+
+
+class ParameterOption(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    value: str
+    description: str = ""
+
+
+class Parameter(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A question that a template asks. All values travel as text."""
+
+    name: str
+    type: ParameterType = "string"
+    required: bool = False
+    default: str | None = None
+    mutable: bool = True
+    ephemeral: bool = False
+    """Counts for one build only and is not carried to the next."""
+    display_name: str = ""
+    description: str = ""
+    form_type: str = ""
+    options: tuple[ParameterOption, ...] = ()
+    regex: str = ""
+    regex_error: str = ""
+    min: float | None = None
+    max: float | None = None
+
+
+class Template(Struct, frozen=True, kw_only=True):
+    id: TemplateId
+    name: str
+    display_name: str = ""
+    description: str = ""
+    icon: str = ""
+    backend: str
+    """The kind of backend that builds it."""
+    origin: Literal["builtin", "settings", "user"] = "user"
+    active_version_id: VersionId
+    agents_allowed: bool = True
+    deprecated: bool = False
+    deleted: bool = False
+    default_ttl_s: int = 0
+    """How long a workspace runs unused; 0 for ever."""
+    activity_bump_s: int = 3600
+    require_active_version: bool = False
+    created_at: datetime
+    updated_at: datetime
+
+
+class TemplateVersion(Struct, frozen=True, kw_only=True):
+    id: VersionId
+    template_id: TemplateId
+    spec: TemplateSpec
+    readme: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    has_external_agent: bool = False
+    created_at: datetime
+
+
+class Workspace(Struct, frozen=True, kw_only=True):
+    id: WorkspaceId
+    owner_id: UserId
+    template_id: TemplateId
+    name: str
+    number: int
+    """Counted over all workspaces there ever were: for whoever needs a small unique number."""
+    host_id: str | None
+    """The only host that can build it; None if any can."""
+    ttl_s: int = 0
+    last_used_at: datetime
+    deleted: bool = False
+    created_at: datetime
+
+
+class Build(Struct, frozen=True, kw_only=True):
+    """One attempt to bring a workspace where it should be. Rows are never reused: another
+    attempt is another number."""
+
+    id: BuildId
+    workspace_id: WorkspaceId
+    build_number: int
+    transition: BuildTransition
+    template_version_id: VersionId
+    params: Mapping[str, str] = {}
+    status: BuildStatus
+    error: str = ""
+    error_code: str = ""
+    worker_id: WorkerId | None = None
+    heartbeat_at: datetime | None = None
+    attempt: int = 0
+    """How many times a worker has taken it up: once, unless one of them died."""
+    deadline: datetime | None = None
+    max_deadline: datetime | None = None
+    initiator_id: UserId
+    reason: BuildReason = "initiator"
+    created_at: datetime
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+
+    @property
+    def active(self) -> bool:
+        return self.status in ("pending", "running", "canceling")
+
+
+class BuildLog(Struct, frozen=True, kw_only=True):
+    id: int
+    build_id: BuildId
+    at: datetime
+    stage: str
+    level: LogLevel
+    output: str
+
+
+class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A way to an agent. A unix socket can be dialled on its own host only."""
+
+    kind: Literal["unix", "tcp"]
+    path: str = ""
+    host: str = ""
+    port: int = 0
+    host_id: str = ""
+
+
+class AgentSpec(Struct, frozen=True, kw_only=True):
+    """An agent as a backend has made it. `id` is `BuildContext.agent_id(name)`."""
+
+    id: AgentId
+    name: str
+    parent_id: AgentId | None = None
+    display_order: int = 0
+    os: str = "linux"
+    arch: str = ""
+    directory: str = ""
+    endpoints: tuple[Endpoint, ...] = ()
+    isolation: str = ""
+    connection_timeout_s: int = 120
+    lifecycle: AgentLifecycle = "starting"
+
+
+class AgentRow(Struct, frozen=True, kw_only=True):
+    id: AgentId
+    build_id: BuildId
+    workspace_id: WorkspaceId
+    parent_id: AgentId | None = None
+    name: str
+    display_order: int = 0
+    os: str = "linux"
+    arch: str = ""
+    directory: str = ""
+    expanded_directory: str = ""
+    """`directory` as the agent itself has resolved it; empty until it has said so."""
+    lifecycle: AgentLifecycle = "created"
+    connection_timeout_s: int = 120
+    endpoints: tuple[Endpoint, ...] = ()
+    isolation: str = ""
+    boot_id: str = ""
+    created_at: datetime
+    first_connected_at: datetime | None = None
+    last_connected_at: datetime | None = None
+    disconnected_at: datetime | None = None
+
+
+class AgentHealth(Struct, frozen=True, kw_only=True):
+    """What an agent says of itself when it is asked whether it lives."""
+
+    boot_id: str
+    lifecycle: AgentLifecycle = "ready"
+    directory: str = ""
+
+
+class BackendState(Struct, frozen=True, kw_only=True):
+    """What a backend finds when it looks. Unknown means that nothing may be concluded."""
+
+    state: Literal["running", "stopped", "gone", "unknown"]
+    detail: str = ""
+
+
+class FieldProblem(Struct, frozen=True, kw_only=True):
+    """Something a person can put right, by the field it is about."""
+
+    field: str
+    detail: str

@@ -1,0 +1,259 @@
+"""The models of a deployment: those that the settings declare here, and what the database knows
+of others. The demo model is always among them.
+
+Owns the way from the settings to models, what everybody may know of them, and the copy of the
+database's list that requests look into, which is read again now and then.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, cast, get_args
+from urllib.parse import urlsplit, urlunsplit
+from uuid import UUID, uuid5
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from chatd.domain.errors import ChatdError, Unavailable
+from chatd.domain.ids import ModelConfigId
+from chatd.domain.model.config import EFFORT_LEVELS
+from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
+from chatd.domain.ports import Clock, Env, ModelChoice
+from chatd.providers.directory import GONE, Directory, misfit
+from chatd.providers.secret import Secret
+from chatd.providers.settings import KEY_VARIABLES, Kind, ProviderSettings, can_be_header
+from chatd.settings.tree import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
+from chatd.settings.wording import nearest, shown
+from chatd.store import model_configs
+from chatd.store.model_configs import (
+    DeclaredProvider,
+    ModelDeclaration,
+    StoredModel,
+    StoredProvider,
+)
+from chatd.store.pool import Pool
+
+_NAMES: Final = UUID("5c3f1a52-9d0e-4f6e-9a63-6f5d1b0c7a11")
+_PROVIDER_NAMES: Final = UUID("0d9a5f6e-3c1b-4b6a-8a57-2f4e9b7c6d12")
+_LONGEST_NAME: Final = 200
+
+MODELS_REFRESH_INTERVAL_S: Final = 10.0
+MAX_DECLARE_ATTEMPTS: Final = 4
+"""Whoever is at it and hangs is cut off by the database before the last of them."""
+
+DEMO_MODEL: Final = ModelEntry(name="demo", provider="demo", model="demo")
+
+
+def build_registry(settings: Settings, env: Mapping[str, str], clock: Clock) -> Directory:
+    """Raises SettingsError if a model names a provider that is not there."""
+    _check_names("providers", [entry.name for entry in settings.providers])
+    _check_names("models", [entry.name for entry in settings.models])
+    providers = {entry.name: _provider(entry, env) for entry in settings.providers}
+    providers.setdefault("demo", ProviderSettings(kind="demo", name="demo"))
+    for entry in settings.models:
+        if entry.provider not in providers:
+            hint = nearest(entry.provider, providers) or f"; there are {', '.join(providers)}"
+            text = f"there is no provider {shown(entry.provider)}{hint}"
+            raise SettingsError(f"models {shown(entry.name)}: {text}")
+    named = {entry.name: entry for entry in (*settings.models, DEMO_MODEL)}
+    chosen = sorted(named.values(), key=lambda entry: not entry.default)
+    return Directory([_model(entry) for entry in chosen], providers, clock)
+
+
+def build_declaration(known: Directory) -> ModelDeclaration:
+    """What everybody may know of these models: no key is in it, nor where one might hide."""
+    return ModelDeclaration(
+        providers=tuple(
+            DeclaredProvider(
+                id=uuid5(_PROVIDER_NAMES, name),
+                name=name,
+                kind=provider.kind,
+                base_url=_shown(provider.base_url),
+                has_api_key=bool(provider.api_key),
+            )
+            for name, provider in known.providers.items()
+        ),
+        models=tuple(known.models),
+    )
+
+
+def _shown(url: str | None) -> str | None:
+    """An address may hold a password before its host, and a key in its query."""
+    if url is None:
+        return None
+    try:
+        pieces = urlsplit(url.strip())
+        host, port = pieces.hostname or "", pieces.port
+    except ValueError:
+        return None
+    where = f"[{host}]" if ":" in host else host
+    where = where if port is None else f"{where}:{port}"
+    return urlunsplit((pieces.scheme, where, pieces.path, "", ""))
+
+
+def _check_names(section: str, names: list[str]) -> None:
+    for name in names:
+        if not name.isprintable() or len(name) > _LONGEST_NAME:
+            text = f"a name has 1 to {_LONGEST_NAME} printable characters"
+            raise SettingsError(f"{section} {shown(name)}: {text}")
+        if names.count(name) > 1:
+            raise SettingsError(f"{section} {shown(name)}: there are two of that name")
+
+
+def _provider(entry: ProviderEntry, env: Mapping[str, str]) -> ProviderSettings:
+    if entry.kind not in get_args(Kind):
+        known = ", ".join(sorted(get_args(Kind)))
+        hint = nearest(entry.kind, get_args(Kind))
+        text = f"kind: expected one of {known}, got {shown(entry.kind)}{hint}"
+        raise SettingsError(f"providers {shown(entry.name)}: {text}")
+    kind = cast("Kind", entry.kind)
+    variable = entry.api_key_env or KEY_VARIABLES.get(kind, "")
+    key = entry.api_key or env.get(variable)
+    return ProviderSettings(
+        kind=kind,
+        name=entry.name,
+        base_url=entry.base_url,
+        api_key=None if not key else Secret(key),
+        headers=_headers(entry),
+        region=entry.region,
+    )
+
+
+def _headers(entry: ProviderEntry) -> dict[str, Secret]:
+    """Values are not repeated in errors: they may be keys."""
+    for name, value in entry.headers.items():
+        if not can_be_header(name, value):
+            text = "a header has a name of letters, digits and dashes and a value of one line"
+            raise SettingsError(f"providers {shown(entry.name)}: headers {shown(name)}: {text}")
+    return {name: Secret(value) for name, value in entry.headers.items()}
+
+
+def _model(entry: ModelEntry) -> ModelConfig:
+    """The id follows from the name, so that chats keep their model over a restart."""
+    effort = entry.reasoning_effort
+    return ModelConfig(
+        id=ModelConfigId(uuid5(_NAMES, entry.name)),
+        name=entry.name,
+        provider=entry.provider,
+        model=entry.model,
+        context_limit=entry.context_limit,
+        compaction_threshold=entry.compaction_threshold,
+        max_output_tokens=entry.max_output_tokens,
+        temperature=entry.temperature,
+        top_p=entry.top_p,
+        reasoning_effort=None if effort is None else _effort(entry.name, effort),
+        options=Raw(msgspec.json.encode(entry.options)) if entry.options else UNSET,
+        prices=None if entry.prices is None else _prices(entry.prices),
+    )
+
+
+def _effort(name: str, effort: str) -> EffortRange:
+    try:
+        return msgspec.convert({"default": effort, "max": "max"}, EffortRange)
+    except msgspec.ValidationError:
+        known = ", ".join(EFFORT_LEVELS)
+        text = f"reasoning_effort: expected one of {known}, got {shown(effort)}"
+        raise SettingsError(f"models {shown(name)}: {text}") from None
+
+
+def _prices(entry: PriceEntry) -> Prices:
+    def text(price: str | float | None) -> str | None:
+        return None if price is None else str(price)
+
+    return Prices(
+        input=text(entry.input),
+        output=text(entry.output),
+        cache_read=text(entry.cache_read),
+        cache_write=text(entry.cache_write),
+    )
+
+
+class ModelDirectory:
+    """Satisfies `ports.Models` and `doors.ModelDirectory`. A model that only another replica was
+    told of can be used here too if its provider was declared here: it is known by which key.
+
+    Before `declare` it has nothing but what was declared here, and only the engine may ask.
+    """
+
+    def __init__(self, own: Directory, env: Env) -> None:
+        self._own = own
+        self._env = env
+        self._pool: Pool | None = None
+        self._known: Sequence[StoredModel] = ()
+
+    async def declare(self, pool: Pool) -> None:
+        """Tell everybody what is declared here. The last one to do so is right."""
+        wanted = build_declaration(self._own)
+        for left in reversed(range(MAX_DECLARE_ATTEMPTS)):
+            try:
+                await model_configs.declare(pool, wanted)
+                break
+            except Unavailable:
+                if left == 0:
+                    raise
+        self._pool = pool
+        await self._read()
+
+    async def run(self) -> None:
+        """Others may start with other settings."""
+        failures = 0
+        while True:
+            await self._env.clock.sleep(MODELS_REFRESH_INTERVAL_S, "models_read")
+            try:
+                await self._read()
+                failures = 0
+            except ChatdError as error:
+                failures += 1
+                self._env.emit("models_unread", error_kind=error.code, failures=failures)
+
+    async def _read(self) -> None:
+        if self._pool is not None:
+            self._known = await model_configs.list_models(self._pool)
+
+    # For the engine
+
+    async def choose(self, wanted: ModelConfigId | None) -> ModelChoice:
+        if self._own.find(wanted) is not None or wanted is None:
+            return await self._own.choose(wanted)
+        known = await self.get(wanted)
+        if known is None:
+            raise misfit(GONE)
+        if not known.enabled:
+            name = known.config.name
+            raise misfit(f"The model {name} is not configured any more. Choose another one.")
+        return await self._own.open(known.config)
+
+    # For the front door
+
+    async def all(self) -> Sequence[StoredModel]:
+        return self._known
+
+    async def get(self, model_id: ModelConfigId) -> StoredModel | None:
+        """One that is not in the copy may have been declared a moment ago."""
+        if (found := self._by_id(model_id)) is None:
+            await self._read()
+            found = self._by_id(model_id)
+        return found
+
+    async def by_name(self, name: str) -> StoredModel | None:
+        if (found := self._by_name(name)) is None:
+            await self._read()
+            found = self._by_name(name)
+        return found
+
+    async def default(self) -> StoredModel | None:
+        """Everybody's, unless only others have its key: then the first that can be used here."""
+        here = [one for one in self._known if one.config.provider in self._own.providers]
+        usable = [one for one in here if one.enabled] or [one for one in self._known if one.enabled]
+        return next((one for one in usable if one.is_default), usable[0] if usable else None)
+
+    async def providers(self) -> Sequence[StoredProvider]:
+        return () if self._pool is None else await model_configs.list_providers(self._pool)
+
+    async def close(self) -> None:
+        await self._own.close()
+
+    def _by_id(self, model_id: ModelConfigId) -> StoredModel | None:
+        return next((known for known in self._known if known.config.id == model_id), None)
+
+    def _by_name(self, name: str) -> StoredModel | None:
+        return next((known for known in self._known if known.config.name == name), None)

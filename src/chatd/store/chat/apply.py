@@ -1,0 +1,223 @@
+"""Writing a change: one statement, one round trip, all of it or nothing.
+
+The row is updated only if it still has the version the change was made from;
+everything else in the statement joins that one updated row, so a lost race
+writes nothing. Nothing but these statements, `acquire` and the metadata updates
+in `chats` writes to chats, messages or the queue.
+
+Why a statement this wide is right: the version check makes what `joining` reads
+(the head of the queue, in the statement's own snapshot) agree with the row.
+If the snapshot is older than the row, its version differs and nothing happens.
+
+`APPLY` can write any change. Most changes need little of it, and what they do not
+need costs the server a third of the time; so there are two that do less, made of
+the same pieces. Which one a change goes by, and what it puts in: `binding`.
+"""
+
+from typing import Final
+
+from chatd.store.conn import named_statement
+
+_JOINING: Final = """
+WITH joining AS MATERIALIZED (
+    SELECT q.*, row_number() OVER (
+        ORDER BY array_position(:promote_ids::bigint[], q.id), NOT q.steer, q.position) AS nth
+    FROM chat_queued_messages q
+    WHERE q.chat_id = :chat_id
+      AND (:promote_ids::bigint[] = '{}' OR q.id = ANY (:promote_ids::bigint[]))
+    ORDER BY nth LIMIT :promote::bigint),
+"""
+
+# Archiving takes a pin away; one that was set meanwhile is not ours to undo.
+_ROW: Final = """
+changed AS (
+    UPDATE chats c SET
+        snapshot_version = c.snapshot_version + 1, history_version = :history_version,
+        status = :status::text, archived = :archived::boolean, last_error = :last_error,
+        retry_version = :retry_version, retry_state = :retry_state, attempt = :attempt,
+        next_message_id = :next_message_id, pending_calls = :pending_calls,
+        turn_message_id = :turn_message_id, compaction_requested = :compaction_requested,
+        worker_id = :worker_id::uuid, epoch = :epoch, orphan_count = :orphan_count,
+        pin_order = CASE WHEN :archived::boolean THEN 0 ELSE c.pin_order END,
+        updated_at = CASE WHEN :touch THEN now() ELSE c.updated_at END,
+        runnable_at = CASE
+            WHEN :worker_id::uuid IS NULL AND :status::text IN ('running', 'interrupting')
+            THEN coalesce(c.runnable_at, now()) END,
+        action_deadline = CASE WHEN :status::text = 'requires_action'
+            THEN coalesce(c.action_deadline, now() + :action_s * interval '1 s') END,
+        interrupt_deadline = CASE WHEN :status::text = 'interrupting'
+            THEN coalesce(c.interrupt_deadline, now() + :interrupt_s * interval '1 s') END,
+        recent_changes = (ARRAY[:change_id::bigint] || c.recent_changes)[1:8],
+"""
+
+_CHANGED: Final = """
+        model_config_id = :model_config_id, reasoning_effort = :reasoning_effort
+    WHERE c.id = :chat_id AND c.snapshot_version = :expected
+    RETURNING c.*),
+"""
+
+_CHANGED_WITH_QUEUE: Final = """
+        queue_version = :queue_version, next_queue_id = :next_queue_id,
+        queue_len = :queue_len, steer_len = :steer_len,
+        model_config_id = coalesce((SELECT j.model_config_id FROM joining j
+            WHERE j.model_config_id IS NOT NULL ORDER BY j.nth DESC LIMIT 1), :model_config_id),
+        reasoning_effort = coalesce((SELECT j.reasoning_effort FROM joining j
+            WHERE j.reasoning_effort IS NOT NULL ORDER BY j.nth DESC LIMIT 1), :reasoning_effort)
+    WHERE c.id = :chat_id AND c.snapshot_version = :expected
+      AND (SELECT count(*) FROM joining) = :promote
+    RETURNING c.*),
+"""
+
+# A child joins a family that is there: root and parent, locked in the order in which a family
+# is, so that neither can be archived before the child can be seen.
+_CREATED: Final = """
+WITH family AS MATERIALIZED (
+    SELECT f.id FROM chats f
+    WHERE f.id IN (:root_chat_id::uuid, :parent_chat_id::uuid) AND f.root_chat_id = :root_chat_id
+      AND NOT f.archived
+    ORDER BY (f.id <> f.root_chat_id), f.id FOR SHARE),
+changed AS (
+    INSERT INTO chats (id, owner_id, root_chat_id, parent_chat_id, title, model_config_id,
+        reasoning_effort, labels, workspace_id, mode, client_tools, status, snapshot_version,
+        history_version, attempt, next_message_id, pending_calls, turn_message_id, worker_id,
+        epoch, runnable_at, recent_changes)
+    SELECT :chat_id::uuid, :owner_id, :root_chat_id::uuid, :parent_chat_id::uuid, :title,
+        :model_config_id, :reasoning_effort, :labels, :workspace_id, :mode, :client_tools,
+        :status::text, 1, :history_version, :attempt, :next_message_id, :pending_calls,
+        :turn_message_id, :worker_id::uuid, :epoch,
+        CASE WHEN :worker_id::uuid IS NULL THEN now() END, ARRAY[:change_id::bigint]
+    WHERE :parent_chat_id IS NULL OR (SELECT count(*) FROM family)
+        = CASE WHEN :parent_chat_id = :root_chat_id THEN 1 ELSE 2 END
+    ON CONFLICT (id) DO NOTHING
+    RETURNING *),
+"""
+
+_APPENDED: Final = """
+appended AS (
+    INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
+        content_version, compressed, model_config_id, reasoning_effort, created_by, usage,
+        cost_micros, runtime_ms, provider_response_id)
+    SELECT c.id, c.root_chat_id, c.snapshot_version, m.id, m.role, m.visibility, m.content::json,
+        m.content_version, m.compressed, m.model_config_id, m.reasoning_effort, m.created_by,
+        m.usage::json, m.cost_micros, m.runtime_ms, m.provider_response_id
+    FROM changed c, """
+
+_ONE_MESSAGE: Final = """(SELECT :message_id::bigint, :role::text, :visibility::text,
+        :content::text, :content_version::smallint, :compressed::boolean, :model::uuid,
+        :effort::text, :author::uuid, :usage::text, :cost::bigint, :runtime::bigint,
+        :response_id::text)"""
+
+_MESSAGES: Final = """unnest(:message_ids::bigint[], :roles::text[], :visibilities::text[],
+        :contents::text[], :content_versions::smallint[], :compressed::boolean[],
+        :models::uuid[], :efforts::text[], :authors::uuid[], :usages::text[], :costs::bigint[],
+        :runtimes::bigint[], :response_ids::text[])"""
+
+_PAID: Final = """
+        AS m (id, role, visibility, content, content_version, compressed, model_config_id,
+            reasoning_effort, created_by, usage, cost_micros, runtime_ms, provider_response_id)),
+paid AS (
+    INSERT INTO usage_events (at, owner_id, chat_id, root_chat_id, message_id, kind,
+        model_config_id, provider, model, input_tokens, output_tokens, reasoning_tokens,
+        cache_creation_tokens, cache_read_tokens, cost_micros, price, runtime_ms, ok)
+    SELECT greatest(now(), (SELECT until FROM usage_rolled_up)), c.owner_id, c.id,
+        c.root_chat_id, u.message_id, u.kind, u.model_config_id, u.provider, u.model,
+        u.input_tokens, u.output_tokens, u.reasoning_tokens, u.cache_creation_tokens,
+        u.cache_read_tokens, u.cost_micros, u.price::json, u.runtime_ms, u.ok
+    FROM changed c, """
+
+_ONE_CALL: Final = """(SELECT :paid_message_id::bigint, :paid_kind::text, :paid_model_id::uuid,
+        :paid_provider::text, :paid_model::text, :input_tokens::bigint, :output_tokens::bigint,
+        :reasoning_tokens::bigint, :cache_creation_tokens::bigint, :cache_read_tokens::bigint,
+        :paid_micros::bigint, :price::text, :paid_runtime::bigint, :paid_ok::boolean
+        WHERE :paid_kind IS NOT NULL)
+        AS u (message_id, kind, model_config_id, provider, model, input_tokens, output_tokens,
+            reasoning_tokens, cache_creation_tokens, cache_read_tokens, cost_micros, price,
+            runtime_ms, ok))"""
+
+_CALLS: Final = """json_to_recordset(:paid::json) AS u (message_id bigint, kind text,
+        model_config_id uuid, provider text, model text, input_tokens bigint,
+        output_tokens bigint, reasoning_tokens bigint, cache_creation_tokens bigint,
+        cache_read_tokens bigint, cost_micros bigint, price json, runtime_ms bigint, ok boolean))"""
+
+_REQUESTED: Final = """,
+requested AS (
+    INSERT INTO chat_requests (scope, request_id, chat_id, op, fingerprint, version, message_id,
+        queue_id)
+    SELECT :scope, :request_id, c.id, :op, :fingerprint, c.snapshot_version,
+        :request_message_id::bigint, :request_queue_id::bigint
+    FROM changed c WHERE :request_id::uuid IS NOT NULL)
+"""
+
+# By the chat's id itself, and not by way of the one row that changed, whose id the planner does
+# not know; that row only says whether anything happens at all.
+_QUEUE: Final = """
+, forgotten AS (
+    UPDATE chat_messages m SET deleted = true, revision = c.snapshot_version
+    FROM changed c
+    WHERE m.chat_id = :chat_id AND m.id >= :delete_from AND NOT m.deleted
+    RETURNING m.id),
+promoted AS (
+    INSERT INTO chat_messages (chat_id, root_chat_id, revision, id, role, visibility, content,
+        content_version, model_config_id, reasoning_effort, created_by)
+    SELECT c.id, c.root_chat_id, c.snapshot_version, c.next_message_id - :promote + j.nth - 1,
+        'user', 'both', j.content, j.content_version, j.model_config_id, j.reasoning_effort,
+        j.created_by
+    FROM changed c, joining j
+    RETURNING id, content, content_version, model_config_id, reasoning_effort, created_by),
+dequeued AS (
+    DELETE FROM chat_queued_messages q USING changed c
+    WHERE q.chat_id = :chat_id
+      AND (:clear_queue OR q.id = ANY (:dequeue::bigint[]) OR q.id IN (SELECT id FROM joining))),
+enqueued AS (
+    INSERT INTO chat_queued_messages (chat_id, root_chat_id, id, position, steer, content,
+        content_version, model_config_id, reasoning_effort, created_by)
+    SELECT c.id, c.root_chat_id, :queue_id::bigint, :queue_id, :steer, :queue_content,
+        :queue_content_version, :queue_model, :queue_effort, :queue_author
+    FROM changed c WHERE :queue_id IS NOT NULL),
+rewritten AS (
+    UPDATE chat_queued_messages q SET content = :rewrite_content,
+        content_version = :queue_content_version,
+        model_config_id = coalesce(:rewrite_model, q.model_config_id),
+        reasoning_effort = coalesce(:rewrite_effort, q.reasoning_effort)
+    FROM changed c WHERE q.chat_id = :chat_id AND q.id = :rewrite_id),
+placed AS (
+    UPDATE chat_queued_messages q SET position = p.position, steer = p.steer
+    FROM changed c, unnest(:place_ids::bigint[], :positions::bigint[], :steers::boolean[])
+        AS p (id, position, steer)
+    WHERE q.chat_id = :chat_id AND q.id = p.id)
+"""
+
+_RESULT: Final = """
+SELECT id, worker_id, title, labels, pin_order, last_read_message_id, workspace_id,
+    model_config_id, reasoning_effort, created_at, updated_at, runnable_at, action_deadline,
+    interrupt_deadline, now() AS written_at
+"""
+
+_NOTHING_MORE: Final = ", NULL AS promoted, NULL AS forgotten FROM changed"
+_WRITTEN: Final = (_APPENDED, _MESSAGES, _PAID, _CALLS, _REQUESTED)
+_WRITTEN_BY_STEP: Final = (_APPENDED, _ONE_MESSAGE, _PAID, _ONE_CALL)
+
+APPLY: Final = named_statement(
+    _JOINING,
+    _ROW,
+    _CHANGED_WITH_QUEUE,
+    *_WRITTEN,
+    _QUEUE,
+    _RESULT,
+    ", (SELECT json_agg(p) FROM promoted p) AS promoted"
+    ", (SELECT array_agg(f.id ORDER BY f.id) FROM forgotten f) AS forgotten FROM changed",
+)
+"""Any change to a chat that exists."""
+
+APPLY_WITHOUT_QUEUE: Final = named_statement(
+    "WITH", _ROW, _CHANGED, *_WRITTEN, _RESULT, _NOTHING_MORE
+)
+"""A change that leaves the queue and earlier messages alone."""
+
+APPLY_STEP: Final = named_statement(
+    "WITH", _ROW, _CHANGED, *_WRITTEN_BY_STEP, _RESULT, _NOTHING_MORE
+)
+"""Such a change with one message, and at most one model call to pay for: most steps."""
+
+INSERT_CHAT: Final = named_statement(_CREATED, *_WRITTEN, _RESULT, _NOTHING_MORE)
+"""A new chat."""

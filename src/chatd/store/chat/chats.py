@@ -1,0 +1,285 @@
+"""Reading chats, and the few columns that are metadata: one statement each, no version.
+
+What the poll asks on behalf of those who watch: cheap statements, for all of them at once.
+
+They find what hints have failed to tell. What exactly has changed is read by `chats`.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final, LiteralString
+
+from msgspec import Struct
+
+from chatd.domain.chat.messages import Message, QueuedMessage
+from chatd.domain.chat.row import Chat
+from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
+from chatd.store.conn import Conn, Row
+from chatd.store.rows import (
+    MAX_READ_BYTES,
+    MESSAGE_COLUMNS,
+    QUEUE_COLUMNS,
+    chat_from_row,
+    json_text,
+    messages_from_json,
+    queue_from_json,
+    strip_unstorable,
+    take_within_bytes,
+)
+
+GET: Final[LiteralString] = "SELECT * FROM chats WHERE id = $1"
+
+GET_MANY: Final[LiteralString] = "SELECT * FROM chats WHERE id = ANY ($1::uuid[])"
+
+LOCK: Final[LiteralString] = "SELECT id FROM chats WHERE id = $1 FOR NO KEY UPDATE"
+
+LOCK_FAMILY: Final[LiteralString] = """
+    SELECT * FROM chats WHERE root_chat_id = $1
+    ORDER BY (id <> root_chat_id), id FOR NO KEY UPDATE"""
+
+_QUEUE: Final[LiteralString] = f"""
+    (SELECT json_agg(q ORDER BY NOT q.steer, q.position) FROM (
+        SELECT {QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = c.id) q)"""
+
+# One statement, so that the queue and the message are those of the row's version.
+LOAD: Final[LiteralString] = f"""
+    SELECT c.*,
+        CASE WHEN c.queue_len > 0 AND $2 THEN {_QUEUE} END AS queue,
+        CASE WHEN $3::bigint IS NOT NULL THEN (SELECT json_agg(m) FROM (
+            SELECT {MESSAGE_COLUMNS} FROM chat_messages
+            WHERE chat_id = c.id AND id = $3) m) END AS target
+    FROM chats c WHERE c.id = $1"""
+
+_SHOWN: Final[LiteralString] = """
+    id, revision, role, visibility, CASE WHEN deleted THEN '[]' ELSE content END AS content,
+    content_version, compressed, deleted, model_config_id, reasoning_effort, created_by, usage,
+    cost_micros, runtime_ms, provider_response_id, created_at"""
+
+_CHANGED: Final[LiteralString] = f"""
+    SELECT * FROM (
+        SELECT {_SHOWN} FROM chat_messages WHERE chat_id = c.id AND revision > $2 OFFSET 0) changed
+    ORDER BY id DESC LIMIT $3"""
+_THERE: Final[LiteralString] = f"""
+    SELECT {MESSAGE_COLUMNS} FROM chat_messages WHERE chat_id = c.id AND NOT deleted
+    ORDER BY id DESC LIMIT $2"""
+
+# What changed after version $2: at most $3 messages, the newest; a deleted one is only an id.
+# OFFSET 0 above keeps the order out of the inner query. With it the planner, not knowing $2, would
+# walk the whole chat backwards to find the one row that is new.
+SINCE: Final[LiteralString] = f"""
+    SELECT c.*, m.messages, m.found,
+        CASE WHEN c.queue_version > $2 AND c.queue_len > 0 THEN {_QUEUE} END AS queue
+    FROM chats c, LATERAL {take_within_bytes(_CHANGED, order="id DESC", most_bytes="$4")} m
+    WHERE c.id = $1"""
+
+# The same for one who has seen nothing: the newest $2 messages that are there.
+WHOLE: Final[LiteralString] = f"""
+    SELECT c.*, m.messages, m.found,
+        CASE WHEN c.queue_len > 0 THEN {_QUEUE} END AS queue
+    FROM chats c, LATERAL {take_within_bytes(_THERE, order="id DESC", most_bytes="$3")} m
+    WHERE c.id = $1"""
+
+SET_TITLE: Final[LiteralString] = (
+    "UPDATE chats SET title = $3 WHERE id = $1 AND title = $2 RETURNING *"
+)
+SET_LABELS: Final[LiteralString] = "UPDATE chats SET labels = $2 WHERE id = $1 RETURNING *"
+SET_PIN: Final[LiteralString] = """
+    UPDATE chats SET pin_order = $2
+    WHERE id = $1 AND ($2 = 0 OR (parent_chat_id IS NULL AND NOT archived)) RETURNING *"""
+SET_READ: Final[LiteralString] = """
+    UPDATE chats SET last_read_message_id = least($2, next_message_id - 1)
+    WHERE id = $1 AND coalesce(last_read_message_id, 0) < least($2, next_message_id - 1)"""
+
+
+class LoadedChat(Struct, frozen=True, kw_only=True):
+    """What a move may look at, all of one version."""
+
+    chat: Chat
+    queue: tuple[QueuedMessage, ...] = ()
+    target: Message | None = None
+
+
+class ChatChanges(Struct, frozen=True, kw_only=True):
+    """What changed. `queue` is None if it did not; `cut` if there was more than asked for."""
+
+    chat: Chat
+    messages: tuple[Message, ...]
+    queue: tuple[QueuedMessage, ...] | None
+    cut: bool
+
+
+async def get(conn: Conn, chat_id: ChatId) -> Chat | None:
+    return _chat(await conn.fetchrow(GET, chat_id))
+
+
+async def get_many(conn: Conn, chat_ids: list[ChatId]) -> list[Chat]:
+    """In no particular order; those that are gone are left out."""
+    return [chat_from_row(row) for row in await conn.fetch(GET_MANY, chat_ids)]
+
+
+async def load_for_transition(
+    conn: Conn,
+    chat_id: ChatId,
+    *,
+    with_queue: bool = False,
+    message_id: MessageId | None = None,
+) -> LoadedChat | None:
+    row = await conn.fetchrow(LOAD, chat_id, with_queue, message_id)
+    if row is None:
+        return None
+    target = messages_from_json(row["target"])
+    return LoadedChat(
+        chat=chat_from_row(row),
+        queue=queue_from_json(row["queue"]),
+        target=target[0] if target else None,
+    )
+
+
+async def load_changes_since(
+    conn: Conn,
+    chat_id: ChatId,
+    version: int,
+    *,
+    most: int = 1000,
+    most_bytes: int = MAX_READ_BYTES,
+) -> ChatChanges | None:
+    """Of version 0 everything is news, but for what is deleted."""
+    if version == 0:
+        row = await conn.fetchrow(WHOLE, chat_id, most + 1, most_bytes)
+    else:
+        row = await conn.fetchrow(SINCE, chat_id, version, most + 1, most_bytes)
+    if row is None:
+        return None
+    chat = chat_from_row(row)
+    messages = messages_from_json(row["messages"])[:most]
+    return ChatChanges(
+        chat=chat,
+        messages=messages[::-1],
+        queue=queue_from_json(row["queue"])
+        if chat.queue_version > version or version == 0
+        else None,
+        cut=len(messages) < row["found"],
+    )
+
+
+async def lock(conn: Conn, chat_id: ChatId) -> None:
+    """Wait for whoever is writing, so that the next try cannot lose again."""
+    await conn.fetchval(LOCK, chat_id)
+
+
+async def lock_tree(conn: Conn, root: ChatId) -> list[Chat]:
+    """The root first, then by id: the one order in which several chats are ever locked.
+
+    Two statements: a child whose creation we waited for at the root is too new for the first.
+    """
+    await lock(conn, root)
+    return [chat_from_row(row) for row in await conn.fetch(LOCK_FAMILY, root)]
+
+
+async def set_title(conn: Conn, chat_id: ChatId, *, was: str, now: str) -> Chat | None:
+    """Compare and set: a generated title never overwrites one that a person gave meanwhile."""
+    return _chat(await conn.fetchrow(SET_TITLE, chat_id, was, strip_unstorable(now)))
+
+
+async def set_labels(conn: Conn, chat_id: ChatId, labels: Mapping[str, str]) -> Chat | None:
+    return _chat(await conn.fetchrow(SET_LABELS, chat_id, json_text(labels)))
+
+
+async def set_pin(conn: Conn, chat_id: ChatId, order: int) -> Chat | None:
+    """None if there is no such chat, or it cannot be pinned."""
+    return _chat(await conn.fetchrow(SET_PIN, chat_id, order))
+
+
+async def set_read(conn: Conn, chat_id: ChatId, message_id: MessageId) -> None:
+    """Never back, and never ahead of the last message: what comes later is unread."""
+    await conn.execute(SET_READ, chat_id, message_id)
+
+
+def _chat(row: Row | None) -> Chat | None:
+    return None if row is None else chat_from_row(row)
+
+
+class ChatListFilter(Struct, frozen=True, kw_only=True):
+    """`after` is the last row of the page before: its updated_at and id."""
+
+    owner_id: UserId
+    archived: bool = False
+    labels: Mapping[str, str] = {}
+    after: tuple[datetime, ChatId] | None = None
+    limit: int = 50
+
+
+# The first page comes before the end of time: one comparison, so that any page is a range of
+# the index. Written as "no $3, or less than $3" it would be a filter, and a late page a scan.
+_PAGE: Final[LiteralString] = """
+    owner_id = $1 AND parent_chat_id IS NULL AND archived = $2
+      AND (updated_at, id) < (coalesce($3, 'infinity'::timestamptz), coalesce($4, $1))"""
+LIST: Final[LiteralString] = f"""
+    SELECT * FROM chats WHERE {_PAGE}
+    ORDER BY updated_at DESC, id DESC LIMIT $5"""
+LIST_LABELLED: Final[LiteralString] = f"""
+    SELECT * FROM chats WHERE {_PAGE} AND labels @> $6 AND labels <> '{{}}'
+    ORDER BY updated_at DESC, id DESC LIMIT $5"""
+LIST_PINNED: Final[LiteralString] = """
+    SELECT * FROM chats WHERE owner_id = $1 AND pin_order > 0 ORDER BY pin_order, id LIMIT 200"""
+LIST_CHILDREN: Final[LiteralString] = """
+    SELECT * FROM chats WHERE root_chat_id = ANY ($1::uuid[]) AND parent_chat_id IS NOT NULL
+    ORDER BY root_chat_id, created_at, id LIMIT $2"""
+
+
+async def list_roots(conn: Conn, which: ChatListFilter) -> list[Chat]:
+    """Newest first. The order is total, so a page never repeats or skips a chat at rest."""
+    at, chat_id = which.after or (None, None)
+    args = (which.owner_id, which.archived, at, chat_id, which.limit)
+    if which.labels:
+        rows = await conn.fetch(LIST_LABELLED, *args, json_text(which.labels))
+    else:
+        rows = await conn.fetch(LIST, *args)
+    return [chat_from_row(row) for row in rows]
+
+
+async def list_pinned(conn: Conn, owner_id: UserId) -> list[Chat]:
+    return [chat_from_row(row) for row in await conn.fetch(LIST_PINNED, owner_id)]
+
+
+async def list_children(conn: Conn, roots: list[ChatId], *, most: int = 1000) -> list[Chat]:
+    return [chat_from_row(row) for row in await conn.fetch(LIST_CHILDREN, roots, most)]
+
+
+VERSIONS: Final[LiteralString] = """
+    SELECT id, snapshot_version, recent_changes[1] AS change_id
+    FROM chats WHERE id = ANY ($1::uuid[])"""
+
+# One look at the index for each owner, and for each half of it: a plain condition on all of them
+# may become a scan.
+RECENT: Final[LiteralString] = """
+    SELECT c.* FROM unnest($1::uuid[]) AS o (owner_id),
+        unnest('{true, false}'::boolean[]) AS half (archived),
+    LATERAL (
+        SELECT * FROM chats
+        WHERE owner_id = o.owner_id AND parent_chat_id IS NULL AND archived = half.archived
+          AND updated_at > now() - $2::float8 * interval '1 s'
+        ORDER BY updated_at DESC, id DESC LIMIT $3) c"""
+
+
+class ChatVersion(Struct, frozen=True, kw_only=True):
+    """A version, and the change that made it: the same number with another change is another
+    past, from a database that has lost what we saw."""
+
+    version: int
+    change_id: ChangeId | None
+
+
+async def list_versions(conn: Conn, chat_ids: list[ChatId]) -> dict[ChatId, ChatVersion]:
+    """Those that are gone are left out."""
+    return {
+        row["id"]: ChatVersion(version=row["snapshot_version"], change_id=row["change_id"])
+        for row in await conn.fetch(VERSIONS, chat_ids)
+    }
+
+
+async def list_recently_active(
+    conn: Conn, owners: list[UserId], *, within_s: float, most: int = 100
+) -> list[Chat]:
+    """Root chats of these owners that moved up in their lists lately, at most so many of each."""
+    return [chat_from_row(row) for row in await conn.fetch(RECENT, owners, within_s, most)]

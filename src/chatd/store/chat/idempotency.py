@@ -1,0 +1,111 @@
+"""Idempotency keys: what an earlier request of the same key did.
+
+Which request has made a workspace or a build: forgotten when a request is, see `requests`.
+
+What was made stays; only the same key makes something new from then on. That of a tool's call is
+forgotten as well: who repeats a call as late as this finds what it made by its chat's binding,
+and a build by its number.
+
+Marks of tools that must not run twice: set before the tool starts, found after a crash.
+"""
+
+from datetime import timedelta
+from typing import Final, LiteralString
+
+from msgspec import Struct
+
+from chatd.domain.chat.change import IdempotencyKey
+from chatd.domain.chat.row import Fence
+from chatd.domain.errors import StaleFence
+from chatd.domain.ids import ChatId, MessageId, QueueId, ToolCallId
+from chatd.store.conn import Conn
+
+GET: Final[LiteralString] = """
+    SELECT chat_id, op, fingerprint, version, message_id, queue_id
+    FROM chat_requests WHERE scope = $1 AND request_id = $2"""
+
+FORGET: Final[LiteralString] = """
+    WITH old AS MATERIALIZED (
+        SELECT scope, request_id FROM chat_requests
+        WHERE created_at < now() - $1::interval ORDER BY created_at LIMIT $2
+        FOR UPDATE SKIP LOCKED)
+    DELETE FROM chat_requests r USING old
+    WHERE r.scope = old.scope AND r.request_id = old.request_id"""
+
+REQUEST_RETENTION: Final = timedelta(hours=24)
+
+
+class RecordedRequest(Struct, frozen=True, kw_only=True):
+    """Either a message in history or one in the queue, at the version it was written."""
+
+    chat_id: ChatId
+    op: str
+    fingerprint: str
+    version: int
+    message_id: MessageId | None
+    queue_id: QueueId | None
+
+
+async def get(conn: Conn, request: IdempotencyKey) -> RecordedRequest | None:
+    row = await conn.fetchrow(GET, request.scope, request.id)
+    return None if row is None else RecordedRequest(**dict(row))
+
+
+async def delete_old_requests(conn: Conn, *, most: int = 1000) -> int:
+    """A batch; call again while it returns `most`."""
+    status = await conn.execute(FORGET, REQUEST_RETENTION, most)
+    return int(status.rpartition(" ")[2])
+
+
+# By the index of those that have a key, which are those of the last day.
+FORGET_WORKSPACES: Final[LiteralString] = """
+    UPDATE workspaces w SET made_by = NULL
+    WHERE w.id = ANY (ARRAY(
+        SELECT x.id FROM workspaces x
+        WHERE x.made_by IS NOT NULL AND x.created_at < now() - $1::interval
+        LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED))"""
+
+FORGET_BUILDS: Final[LiteralString] = """
+    UPDATE workspace_builds b SET made_by = NULL
+    WHERE b.id = ANY (ARRAY(
+        SELECT x.id FROM workspace_builds x
+        WHERE x.made_by IS NOT NULL AND x.created_at < now() - $1::interval
+        LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED))"""
+
+
+async def clear_old_request_keys(conn: Conn, *, most: int = 1000) -> int:
+    """A batch of each; call again while it returns `most`."""
+    done = 0
+    for statement in (FORGET_WORKSPACES, FORGET_BUILDS):
+        status = await conn.execute(statement, REQUEST_RETENTION, most)
+        done = max(done, int(status.rpartition(" ")[2]))
+    return done
+
+
+# The mark is fenced like any write of a worker: the row is locked while it is checked.
+START: Final[LiteralString] = """
+    WITH mine AS MATERIALIZED (
+        SELECT id, root_chat_id FROM chats
+        WHERE id = $1 AND worker_id = $3 AND epoch = $4 AND status = 'running'
+          AND history_version = $5 FOR SHARE),
+    marked AS (
+        INSERT INTO chat_tool_runs (chat_id, root_chat_id, tool_call_id, epoch)
+        SELECT id, root_chat_id, $2, $4 FROM mine
+        ON CONFLICT DO NOTHING RETURNING epoch)
+    SELECT EXISTS (SELECT FROM mine) AS held,
+        EXISTS (SELECT FROM marked)
+        OR ($6 AND EXISTS (SELECT FROM chat_tool_runs
+            WHERE chat_id = $1 AND tool_call_id = $2 AND epoch = $4)) AS first"""
+
+
+async def mark_tool_started(
+    conn: Conn, chat_id: ChatId, call_id: ToolCallId, fence: Fence, *, again: bool = False
+) -> bool:
+    """True if the tool may run; False if it was started before and its outcome is unknown.
+    `again`: the answer to an earlier try was lost, so a mark of this epoch is our own."""
+    row = await conn.fetchrow(
+        START, chat_id, call_id, fence.worker_id, fence.epoch, fence.history_version, again
+    )
+    if row is None or not row["held"]:
+        raise StaleFence(f"Chat {chat_id} has moved on.")
+    return bool(row["first"])

@@ -1,0 +1,254 @@
+"""What a change puts into the statements of `apply`, and which of them is enough for it.
+
+Every commit passes here, so nothing is made that the statement does not ask for: a parameter
+costs time on both sides, and an array of one more than ten times what a plain value does.
+"""
+
+from collections.abc import Mapping
+from typing import Final, LiteralString
+
+from msgspec import Struct
+
+from chatd.domain.chat.change import CLIENT_TOOL_DEADLINE_S, INTERRUPT_DEADLINE_S, Change
+from chatd.domain.chat.messages import Draft, UsageEntry, UserInput
+from chatd.domain.chat.parts import CONTENT_VERSION, encode_parts
+from chatd.domain.errors import InvariantBroken
+from chatd.domain.ids import ChangeId
+from chatd.store.chat.apply import APPLY, APPLY_STEP, APPLY_WITHOUT_QUEUE, INSERT_CHAT
+from chatd.store.conn import NamedStatement
+from chatd.store.rows import json_or_none, json_text, replace_surrogates_deep, strip_unstorable
+
+_Values = dict[str, object]
+
+
+class BoundStatement(Struct, frozen=True, kw_only=True):
+    """What to send, and the change as it will be stored."""
+
+    change: Change
+    text: LiteralString
+    args: list[object]
+
+
+def bind_change(change: Change, change_id: ChangeId) -> BoundStatement:
+    """Halves of characters, which the database cannot hold, give way to U+FFFD. In the change
+    too, so that what is told afterwards is what was stored."""
+    try:
+        contents = [encode_parts(added.draft.content) for added in change.messages]
+        statement, values = _bind(change, change_id, contents)
+    except UnicodeEncodeError:
+        return bind_change(replace_surrogates_deep(change), change_id)
+    if any("\ufffd" in content for content in contents):
+        change = replace_surrogates_deep(change)
+    return BoundStatement(change=change, text=statement.text, args=statement.args(values))
+
+
+def _bind(
+    change: Change, change_id: ChangeId, contents: list[str]
+) -> tuple[NamedStatement, _Values]:
+    values = _row(change)
+    values["change_id"] = change_id
+    if change.before is None:
+        values.update(_birth(change), **_written(change, contents))
+        return INSERT_CHAT, values
+    values["expected"] = change.before.snapshot_version
+    if _reaches_back(change):
+        values.update(_queue(change), **_written(change, contents))
+        return APPLY, values
+    if len(contents) == 1 and len(change.usage) <= 1 and change.request is None:
+        values.update(_message(change, contents[0]))
+        values.update(_call(change.usage[0]) if change.usage else _NO_CALL)
+        return APPLY_STEP, values
+    values.update(_written(change, contents))
+    return APPLY_WITHOUT_QUEUE, values
+
+
+def _reaches_back(change: Change) -> bool:
+    """To the queue, or to messages that are there already. No other change moves the queue's
+    columns in the row."""
+    return bool(
+        change.promote
+        or change.enqueue
+        or change.dequeue
+        or change.clear_queue
+        or change.rewrite
+        or change.place
+        or change.delete_from is not None
+    )
+
+
+def _row(change: Change) -> _Values:
+    row = change.after
+    return {
+        "chat_id": row.id,
+        "status": row.status,
+        "archived": row.archived,
+        "last_error": json_or_none(row.last_error),
+        "history_version": row.history_version,
+        "retry_version": row.retry_version,
+        "retry_state": json_or_none(row.retry_state),
+        "attempt": row.attempt,
+        "next_message_id": row.next_message_id,
+        "pending_calls": json_text(row.pending_calls) if row.pending_calls else "[]",
+        "turn_message_id": row.turn_message_id,
+        "compaction_requested": row.compaction_requested,
+        "worker_id": row.worker_id,
+        "epoch": row.epoch,
+        "orphan_count": row.orphan_count,
+        "model_config_id": row.model_config_id,
+        "reasoning_effort": row.reasoning_effort,
+        "touch": change.touch,
+        "action_s": CLIENT_TOOL_DEADLINE_S,
+        "interrupt_s": INTERRUPT_DEADLINE_S,
+    }
+
+
+def _birth(change: Change) -> _Values:
+    row = change.after
+    return {
+        "owner_id": row.owner_id,
+        "root_chat_id": row.root_chat_id,
+        "parent_chat_id": row.parent_chat_id,
+        "title": strip_unstorable(row.title),
+        "labels": json_text(row.labels),
+        "workspace_id": row.workspace_id,
+        "mode": row.mode,
+        "client_tools": json_or_none(row.client_tools),
+    }
+
+
+def _written(change: Change, contents: list[str]) -> _Values:
+    """What is written beside the row, however much of it there is."""
+    drafts: list[Draft] = [added.draft for added in change.messages]
+    return {
+        "message_ids": [added.id for added in change.messages],
+        "roles": [draft.role for draft in drafts],
+        "visibilities": [draft.visibility for draft in drafts],
+        "contents": contents,
+        "content_versions": [draft.content_version for draft in drafts],
+        "compressed": [draft.compressed for draft in drafts],
+        "models": [draft.model_config_id for draft in drafts],
+        "efforts": [draft.reasoning_effort for draft in drafts],
+        "authors": [draft.created_by for draft in drafts],
+        "usages": [json_or_none(draft.usage) for draft in drafts],
+        "costs": [draft.cost_micros for draft in drafts],
+        "runtimes": [draft.runtime_ms for draft in drafts],
+        "response_ids": [draft.provider_response_id for draft in drafts],
+        "paid": json_text([_paid(entry) for entry in change.usage]) if change.usage else None,
+        **_request(change),
+    }
+
+
+def _message(change: Change, content: str) -> _Values:
+    (added,) = change.messages
+    draft = added.draft
+    return {
+        "message_id": added.id,
+        "role": draft.role,
+        "visibility": draft.visibility,
+        "content": content,
+        "content_version": draft.content_version,
+        "compressed": draft.compressed,
+        "model": draft.model_config_id,
+        "effort": draft.reasoning_effort,
+        "author": draft.created_by,
+        "usage": json_or_none(draft.usage),
+        "cost": draft.cost_micros,
+        "runtime": draft.runtime_ms,
+        "response_id": draft.provider_response_id,
+    }
+
+
+def _call(entry: UsageEntry) -> _Values:
+    usage = entry.usage
+    return {
+        "paid_message_id": entry.message_id,
+        "paid_kind": entry.kind,
+        "paid_model_id": entry.model_config_id,
+        "paid_provider": entry.provider,
+        "paid_model": entry.model,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
+        "cache_creation_tokens": usage.cache_creation_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "paid_micros": entry.cost_micros,
+        "price": json_or_none(entry.price),
+        "paid_runtime": entry.runtime_ms,
+        "paid_ok": entry.ok,
+    }
+
+
+_NO_CALL: Final[Mapping[str, object]] = dict.fromkeys(
+    name
+    for name in APPLY_STEP.names
+    if name.startswith("paid_") or name.endswith("_tokens") or name == "price"
+)
+
+
+def _paid(entry: UsageEntry) -> _Values:
+    return {
+        "message_id": entry.message_id,
+        "kind": entry.kind,
+        "model_config_id": entry.model_config_id,
+        "provider": entry.provider,
+        "model": entry.model,
+        "input_tokens": entry.usage.input_tokens,
+        "output_tokens": entry.usage.output_tokens,
+        "reasoning_tokens": entry.usage.reasoning_tokens,
+        "cache_creation_tokens": entry.usage.cache_creation_tokens,
+        "cache_read_tokens": entry.usage.cache_read_tokens,
+        "cost_micros": entry.cost_micros,
+        "price": entry.price,
+        "runtime_ms": entry.runtime_ms,
+        "ok": entry.ok,
+    }
+
+
+def _queue(change: Change) -> _Values:
+    if len(change.enqueue) > 1 or len(change.rewrite) > 1:
+        raise InvariantBroken("A change puts at most one message into the queue, or rewrites one.")
+    added = change.enqueue[0] if change.enqueue else None
+    edited = change.rewrite[0] if change.rewrite else None
+    row = change.after
+    return {
+        "queue_version": row.queue_version,
+        "next_queue_id": row.next_queue_id,
+        "queue_len": row.queue_len,
+        "steer_len": row.steer_len,
+        "delete_from": change.delete_from,
+        "promote": change.promote,
+        "promote_ids": change.promote_ids,
+        "dequeue": change.dequeue,
+        "clear_queue": change.clear_queue,
+        "queue_id": added.id if added else None,
+        "steer": added.steer if added else None,
+        "queue_content_version": CONTENT_VERSION,
+        "place_ids": [place.id for place in change.place],
+        "positions": [place.position for place in change.place],
+        "steers": [place.steer for place in change.place],
+        "rewrite_id": edited.id if edited else None,
+        **_prompt("queue", added.prompt if added else None),
+        **_prompt("rewrite", edited.prompt if edited else None),
+    }
+
+
+def _prompt(prefix: str, prompt: UserInput | None) -> _Values:
+    return {
+        f"{prefix}_content": encode_parts(prompt.content) if prompt else None,
+        f"{prefix}_model": prompt.model_config_id if prompt else None,
+        f"{prefix}_effort": prompt.reasoning_effort if prompt else None,
+        f"{prefix}_author": prompt.created_by if prompt else None,
+    }
+
+
+def _request(change: Change) -> _Values:
+    request = change.request
+    prompts = [added.id for added in change.messages if added.draft.role == "user"]
+    return {
+        "scope": request.scope if request else None,
+        "request_id": request.id if request else None,
+        "op": request.op if request else None,
+        "fingerprint": request.fingerprint if request else None,
+        "request_message_id": prompts[-1] if prompts else None,
+        "request_queue_id": change.enqueue[0].id if change.enqueue else None,
+    }

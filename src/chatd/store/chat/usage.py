@@ -1,0 +1,120 @@
+"""What was spent: the roll-up by day made behind the commits, and sums for a limit check.
+
+A step's commit appends one event and touches nothing that chats share. The
+roll-up takes events up to some minutes ago, later than any statement may
+still run, so none can slip in behind it; a sum is the rolled-up days plus
+the tail.
+"""
+
+from datetime import datetime
+from typing import Final, LiteralString
+
+from msgspec import Struct
+
+from chatd.domain.chat.messages import UsageEntry
+from chatd.domain.chat.row import Chat
+from chatd.domain.ids import ChatId, UserId
+from chatd.store.conn import Conn
+from chatd.store.rows import json_or_none
+
+ROLL_UP: Final[LiteralString] = """
+    WITH was AS MATERIALIZED (
+        SELECT until FROM usage_rolled_up FOR UPDATE),
+    span AS MATERIALIZED (
+        SELECT was.until AS since, least(now() - $1::float8 * interval '1 s',
+            (SELECT min(at) FROM usage_events WHERE at >= was.until)
+                + $2::float8 * interval '1 s') AS until
+        FROM was),
+    moved AS (
+        UPDATE usage_rolled_up r SET until = span.until FROM span
+        WHERE span.until > span.since RETURNING span.since, span.until),
+    added AS (
+        INSERT INTO usage_daily AS d (owner_id, day, provider, model, calls, unpriced_calls,
+            input_tokens, output_tokens, reasoning_tokens, cache_creation_tokens,
+            cache_read_tokens, cost_micros)
+        SELECT e.owner_id, (e.at AT TIME ZONE 'UTC')::date, e.provider, e.model, count(*),
+            count(*) FILTER (WHERE e.cost_micros IS NULL), sum(e.input_tokens),
+            sum(e.output_tokens), sum(e.reasoning_tokens), sum(e.cache_creation_tokens),
+            sum(e.cache_read_tokens), coalesce(sum(e.cost_micros), 0)
+        FROM usage_events e, moved m
+        WHERE e.at >= m.since AND e.at < m.until
+        GROUP BY 1, 2, 3, 4
+        ON CONFLICT (owner_id, day, provider, model) DO UPDATE SET
+            calls = d.calls + excluded.calls,
+            unpriced_calls = d.unpriced_calls + excluded.unpriced_calls,
+            input_tokens = d.input_tokens + excluded.input_tokens,
+            output_tokens = d.output_tokens + excluded.output_tokens,
+            reasoning_tokens = d.reasoning_tokens + excluded.reasoning_tokens,
+            cache_creation_tokens = d.cache_creation_tokens + excluded.cache_creation_tokens,
+            cache_read_tokens = d.cache_read_tokens + excluded.cache_read_tokens,
+            cost_micros = d.cost_micros + excluded.cost_micros)
+    SELECT coalesce((SELECT until FROM moved) < now() - $1::float8 * interval '1 s', false)"""
+
+# Whole days are rolled up; the first day of a period begins at midnight UTC, as periods do.
+SUM_SPENT: Final[LiteralString] = """
+    SELECT coalesce((SELECT sum(cost_micros) FROM usage_daily
+                     WHERE owner_id = $1 AND day >= ($2 AT TIME ZONE 'UTC')::date), 0)
+         + coalesce((SELECT sum(e.cost_micros) FROM usage_events e
+                     WHERE e.owner_id = $1 AND e.at >= greatest($2,
+                           (SELECT until FROM usage_rolled_up))), 0)"""
+
+OF_FAMILY: Final[LiteralString] = """
+    SELECT count(*) AS calls, count(*) FILTER (WHERE cost_micros IS NULL) AS unpriced_calls,
+        coalesce(sum(cost_micros), 0)::bigint AS cost_micros
+    FROM usage_events WHERE root_chat_id = $1"""
+
+# For calls that belong to no step, such as one for a title. Never behind the roll-up.
+INSERT_USAGE: Final[LiteralString] = """
+    INSERT INTO usage_events (at, owner_id, chat_id, root_chat_id, kind, model_config_id,
+        provider, model, input_tokens, output_tokens, reasoning_tokens, cache_creation_tokens,
+        cache_read_tokens, cost_micros, price, runtime_ms, ok)
+    SELECT greatest(now(), (SELECT until FROM usage_rolled_up)), $1, $2, $3, $4, $5, $6, $7, $8,
+        $9, $10, $11, $12, $13, $14, $15, $16"""
+
+_BEHIND_S: Final = 300.0
+_SPAN_S: Final = 86_400.0
+
+
+class TreeCost(Struct, frozen=True, kw_only=True):
+    calls: int
+    unpriced_calls: int
+    cost_micros: int
+
+
+async def roll_up(conn: Conn, *, behind_s: float = _BEHIND_S) -> bool:
+    """At most a day of events; True if there is more to do."""
+    return bool(await conn.fetchval(ROLL_UP, behind_s, _SPAN_S))
+
+
+async def insert_usage(conn: Conn, chat: Chat, entry: UsageEntry) -> None:
+    tokens = entry.usage
+    await conn.execute(
+        INSERT_USAGE,
+        chat.owner_id,
+        chat.id,
+        chat.root_chat_id,
+        entry.kind,
+        entry.model_config_id,
+        entry.provider,
+        entry.model,
+        tokens.input_tokens,
+        tokens.output_tokens,
+        tokens.reasoning_tokens,
+        tokens.cache_creation_tokens,
+        tokens.cache_read_tokens,
+        entry.cost_micros,
+        json_or_none(entry.price),
+        entry.runtime_ms,
+        entry.ok,
+    )
+
+
+async def spent_micros(conn: Conn, owner_id: UserId, since: datetime) -> int:
+    """Spend of a period that began at a midnight UTC."""
+    return int(await conn.fetchval(SUM_SPENT, owner_id, since))
+
+
+async def tree_cost(conn: Conn, root: ChatId) -> TreeCost:
+    row = await conn.fetchrow(OF_FAMILY, root)
+    assert row is not None  # an aggregate has one row
+    return TreeCost(**dict(row))

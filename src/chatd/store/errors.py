@@ -1,0 +1,110 @@
+"""What can go wrong with the database, in our words.
+
+Owns the translation of the driver's exceptions into the error tree: one function, used where a
+session meets the driver and nowhere else. It does not retry and does not log.
+"""
+
+from typing import cast
+
+import asyncpg
+
+from chatd.domain.errors import ChatdError, InvalidInput, InvariantBroken, Unavailable
+
+DRIVER_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,  # TimeoutError is one of them
+)
+"""Everything the driver raises. Anything else that comes out of it is a bug."""
+
+
+class DuplicateRow(ChatdError):
+    """A unique constraint refused the row: it is there already."""
+
+    code = "duplicate"
+
+    def __init__(self, constraint: str) -> None:
+        super().__init__(f"A row like this exists already ({constraint}).")
+        self.constraint = constraint
+
+
+class MissingReference(ChatdError):
+    """A foreign key refused the row: what it points at is not there, or no longer."""
+
+    code = "missing_reference"
+
+    def __init__(self, constraint: str) -> None:
+        super().__init__(f"The row refers to one that does not exist ({constraint}).")
+        self.constraint = constraint
+
+
+# By SQLSTATE, or by its first two letters (the class): our code, and whether the statement may
+# have been applied all the same. It may when the session ended with it: with synchronous
+# replication the server can end a session that has already committed.
+_UNAVAILABLE: dict[str, tuple[str, bool]] = {
+    "08": ("database_down", True),
+    "25006": ("database_read_only", False),  # connected to what has become a standby
+    "25P03": ("database_timeout", False),
+    "25P04": ("database_timeout", False),
+    "28": ("database_refused", False),
+    "3D": ("database_refused", False),
+    "40": ("database_conflict", False),  # deadlock, serialization
+    "40003": ("database_conflict", True),
+    "53": ("database_full", False),
+    "53300": ("database_busy", False),  # too many connections
+    "55P03": ("database_busy", False),  # lock timeout
+    "57": ("database_down", True),  # shut down, crashed, starting up
+    "57014": ("database_timeout", False),  # statement timeout
+    "58": ("database_down", True),
+}
+
+
+def translate_driver_error(error: Exception, *, sent: bool, closed: bool = False) -> ChatdError:
+    """`sent`: a statement that would commit by itself was on its way. `closed`: the session is."""
+    match error:
+        case asyncpg.ClientConfigurationError():
+            return InvalidInput("database_url", _text(error))
+        case asyncpg.exceptions.InvalidCachedStatementError():
+            # The schema changed under a prepared statement inside a transaction.
+            return Unavailable(_text(error), code="database_conflict")
+        case asyncpg.exceptions.OutdatedSchemaCacheError():
+            return Unavailable(_text(error), code="database_conflict", maybe_applied=sent)
+        case asyncpg.PostgresError():
+            return _from_server(error, sent=sent)
+        case TimeoutError():
+            text = "The database did not answer in time."
+            return Unavailable(text, code="database_timeout", maybe_applied=sent)
+        case OSError():
+            text = f"The database cannot be reached: {_text(error)}"
+            return Unavailable(text, code="database_down", maybe_applied=sent)
+        case asyncpg.InterfaceError() if closed:
+            # The driver looks before it writes: nothing was sent.
+            return Unavailable("The connection had been closed.", code="database_down")
+        case asyncpg.InternalClientError():
+            # The driver has lost its place in the conversation. So it has after a server's last
+            # words to an idle session, until it also hears the hang-up.
+            text = f"The connection is no longer usable: {_text(error)}"
+            return Unavailable(text, code="database_down", maybe_applied=sent)
+        case _:
+            return InvariantBroken(f"{type(error).__name__}: {_text(error)}")
+
+
+def _from_server(error: asyncpg.PostgresError, *, sent: bool) -> ChatdError:
+    state = cast("str | None", getattr(error, "sqlstate", None)) or "XX000"
+    constraint = cast("str | None", getattr(error, "constraint_name", None)) or "unknown"
+    # The detail quotes the row's values, and whoever logs this error would log them too.
+    vars(error).pop("detail", None)
+    if state == "23505":
+        return DuplicateRow(constraint)
+    if state == "23503":
+        return MissingReference(constraint)
+    found = _UNAVAILABLE.get(state) or _UNAVAILABLE.get(state[:2])
+    if found is None:
+        return InvariantBroken(f"{state}: {_text(error)}")
+    code, may_have_landed = found
+    return Unavailable(_text(error), code=code, maybe_applied=may_have_landed and sent)
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,273 @@
+"""Brings a database to the schema this code was written for.
+
+Owns the numbered files `migrations/NNNN_name.sql`, the record of those applied, and the rule
+for what may be applied next. Each file is one transaction, and one process migrates at a time:
+replicas that start together wait for the first. Files are never edited once released and only
+add what running older replicas can live with, so a database that is ahead of the code is fine.
+"""
+
+import hashlib
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Final, Literal, cast
+
+import msgspec
+
+from chatd.domain.errors import ChatdError, Unavailable
+from chatd.store.conn import ConnectConfig, DatabaseSession, connect
+
+LOCK_KEY: Final = 0x6368_6174_6D69_6772  # "chatmigr"; any number that nobody else locks
+
+_NAME = re.compile(r"(?P<version>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
+_ENDS_TRANSACTION = re.compile(
+    r"^\s*(commit|rollback|start\s+transaction|begin)(\s+(work|transaction))?\s*;",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+RECORD: Final = """
+    CREATE TABLE IF NOT EXISTS schema_migrations (
+        version integer PRIMARY KEY,
+        name text NOT NULL,
+        checksum text NOT NULL,
+        applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"""
+HAS_RECORD: Final = "SELECT to_regclass('schema_migrations') IS NOT NULL"
+APPLIED: Final = """
+    SELECT version, name, checksum, applied_at FROM schema_migrations ORDER BY version"""
+RECORD_MIGRATION: Final = (
+    "INSERT INTO schema_migrations (version, name, checksum) VALUES ($1, $2, $3)"
+)
+LOCK: Final = "SELECT pg_advisory_lock($1)"
+HOLDER: Final = """
+    SELECT format('%s, process %s', coalesce(nullif(application_name, ''), 'unnamed'), a.pid)
+    FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+    WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND l.classid::bigint << 32 | l.objid::bigint = $1"""
+
+
+class MigrationError(ChatdError):
+    """The database and the files do not go together, or a file failed. Needs a person."""
+
+    code = "migration_failed"
+
+
+class Migration(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    name: str
+    sql: str
+
+    @property
+    def file(self) -> str:
+        return f"{self.version:04d}_{self.name}.sql"
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+
+class AppliedMigration(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    name: str
+    checksum: str
+    applied_at: datetime
+
+
+class MigrationPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """`pending` is what this code still needs; `ahead` is what a newer one has added."""
+
+    pending: tuple[Migration, ...] = ()
+    ahead: tuple[AppliedMigration, ...] = ()
+
+    @property
+    def behind(self) -> bool:
+        return bool(self.pending)
+
+
+class MigrationStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of `status`."""
+
+    version: int
+    name: str
+    state: Literal["applied", "pending", "changed", "ahead"]
+    applied_at: datetime | None = None
+
+
+class MigrationTimeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """How long to wait: for another migrator, for a statement, for a lock on a table in use
+    (running replicas queue behind that wait, so it is short)."""
+
+    turn_s: float = 120
+    statement_s: float = 600
+    lock_s: float = 10
+
+
+DEFAULT_MIGRATION_TIMEOUTS: Final = MigrationTimeouts()
+
+
+def packaged_migrations() -> Traversable:
+    return files("chatd.store") / "migrations"
+
+
+def load_migrations(directory: Traversable) -> list[Migration]:
+    """The files in order. Refuses a name, a number or a statement that does not belong."""
+    found: list[Migration] = []
+    for entry in sorted(directory.iterdir(), key=lambda e: e.name):
+        if not entry.name.endswith(".sql"):
+            continue
+        if (match := _NAME.fullmatch(entry.name)) is None:
+            raise MigrationError(f"{entry.name}: a migration is called NNNN_name.sql.")
+        sql = entry.read_text(encoding="utf-8")  # in text mode: line ends do not matter
+        if _ENDS_TRANSACTION.search(sql):
+            raise MigrationError(f"{entry.name}: runs in one transaction and must not end it.")
+        found.append(Migration(version=int(match["version"]), name=match["name"], sql=sql))
+    for expected, migration in enumerate(found, start=1):
+        if migration.version != expected:
+            raise MigrationError(
+                f"{migration.file}: expected number {expected:04d}; numbers start at 0001, "
+                "without gaps, each used once."
+            )
+    return found
+
+
+def plan_migrations(
+    migrations: Sequence[Migration], applied: Sequence[AppliedMigration]
+) -> MigrationPlan:
+    """What is left to do. Refuses a history that these files did not make."""
+    done = {a.version: a for a in applied}
+    for migration in migrations:
+        was = done.get(migration.version)
+        if was is not None and was.checksum != migration.checksum:
+            raise MigrationError(
+                f"{migration.file} has changed since it was applied on {was.applied_at:%Y-%m-%d}. "
+                "Restore the file and put the change into a new one."
+            )
+    pending = tuple(m for m in migrations if m.version not in done)
+    latest = max(done, default=0)
+    if pending and pending[0].version < latest:
+        raise MigrationError(
+            f"{pending[0].file} is not applied, but {latest:04d} is. The database was migrated "
+            "from other files than these."
+        )
+    known = {m.version for m in migrations}
+    return MigrationPlan(pending=pending, ahead=tuple(a for a in applied if a.version not in known))
+
+
+async def up(
+    dsn: str,
+    directory: Traversable | None = None,
+    bounds: MigrationTimeouts = DEFAULT_MIGRATION_TIMEOUTS,
+) -> list[str]:
+    """Apply what is pending, in order; return the names of the files applied."""
+    migrations = load_migrations(directory or packaged_migrations())
+    async with _session(dsn, bounds) as session:
+        await _take_lock(session, bounds)
+        await session.execute(RECORD)
+        todo = plan_migrations(migrations, await _applied(session)).pending
+        for migration in todo:
+            await _apply(session, migration, bounds)
+    return [m.file for m in todo]
+
+
+async def check(dsn: str, directory: Traversable | None = None) -> MigrationPlan:
+    """What `up` would do, without doing anything and without waiting for anyone."""
+    migrations = load_migrations(directory or packaged_migrations())
+    async with _session(dsn, DEFAULT_MIGRATION_TIMEOUTS) as session:
+        return plan_migrations(migrations, await _applied(session))
+
+
+async def status(dsn: str, directory: Traversable | None = None) -> list[MigrationStatus]:
+    """Every migration that either the files or the database know of. Refuses nothing but files."""
+    migrations = {m.version: m for m in load_migrations(directory or packaged_migrations())}
+    async with _session(dsn, DEFAULT_MIGRATION_TIMEOUTS) as session:
+        done = {a.version: a for a in await _applied(session)}
+    return [
+        _standing(migrations.get(version), done.get(version))
+        for version in sorted(migrations.keys() | done.keys())
+    ]
+
+
+def _standing(migration: Migration | None, done: AppliedMigration | None) -> MigrationStatus:
+    match migration, done:
+        case Migration(), None:
+            return MigrationStatus(version=migration.version, name=migration.name, state="pending")
+        case None, AppliedMigration():
+            state = "ahead"
+        case Migration(), AppliedMigration():
+            state = "applied" if migration.checksum == done.checksum else "changed"
+        case None, None:
+            raise AssertionError("a version known to neither side")
+    return MigrationStatus(
+        version=done.version, name=done.name, state=state, applied_at=done.applied_at
+    )
+
+
+async def _apply(session: DatabaseSession, migration: Migration, bounds: MigrationTimeouts) -> None:
+    try:
+        async with session.transaction():
+            await session.script(migration.sql, within_s=bounds.statement_s + 10)
+            await session.execute(
+                RECORD_MIGRATION, migration.version, migration.name, migration.checksum
+            )
+    except Unavailable as error:
+        text = f"{migration.file}: {error.message}"
+        raise Unavailable(text, code=error.code, maybe_applied=error.maybe_applied) from error
+    except ChatdError as error:
+        raise MigrationError(f"{_place(migration, error)}: {error.message}") from error
+
+
+def _place(migration: Migration, error: ChatdError) -> str:
+    position = cast("str | None", getattr(error.__cause__, "position", None))
+    if position is None:
+        return migration.file
+    line = migration.sql.count("\n", 0, int(position) - 1) + 1
+    return f"{migration.file}, line {line}"
+
+
+async def _take_lock(session: DatabaseSession, bounds: MigrationTimeouts) -> None:
+    await session.execute("SELECT set_config('lock_timeout', $1, false)", _ms(bounds.turn_s))
+    try:
+        await session.execute(LOCK, LOCK_KEY)
+    except Unavailable as error:
+        if error.code != "database_busy":
+            raise
+        holder = await session.fetchval(HOLDER, LOCK_KEY) or "someone who has just finished"
+        raise Unavailable(
+            f"Waited {bounds.turn_s:g} s for another migration to end ({holder}).",
+            code="migration_busy",
+        ) from error
+    await session.execute("SELECT set_config('lock_timeout', $1, false)", _ms(bounds.lock_s))
+
+
+async def _applied(session: DatabaseSession) -> list[AppliedMigration]:
+    if not await session.fetchval(HAS_RECORD):
+        return []
+    return [
+        AppliedMigration(
+            version=r["version"], name=r["name"], checksum=r["checksum"], applied_at=r["applied_at"]
+        )
+        for r in await session.fetch(APPLIED)
+    ]
+
+
+@asynccontextmanager
+async def _session(dsn: str, bounds: MigrationTimeouts) -> AsyncGenerator[DatabaseSession]:
+    link = ConnectConfig(
+        dsn=dsn,
+        application_name="chatd migrate",
+        statement_timeout_s=max(bounds.statement_s, bounds.turn_s + 10),
+        lock_timeout_s=bounds.lock_s,
+    )
+    session = await connect(link)
+    try:
+        yield session
+    finally:
+        # Ends the session, and with it the lock.
+        session.terminate()
+
+
+def _ms(seconds: float) -> str:
+    return str(int(seconds * 1000))

@@ -1,0 +1,280 @@
+"""The replica's ear: one session that hears the hints of all replicas.
+
+Owns the LISTEN session, its life (open, check, drop, open again) and the session lock by which
+other replicas see that this process is alive. Whatever was said while it was deaf is lost, so
+after every opening it says once: everything may have changed. Who is interested in which chat
+is decided by those it calls, in process; nobody else listens.
+
+The replica's voice: tells all replicas, after a commit, that a chat has changed.
+
+Owns the hints not sent yet and the session they are sent on. Hints are lossy by contract:
+saying one never waits and never fails; while the database is away they pile up to a bound, and
+past it the oldest are dropped and counted. Hearing them is `listen`'s business.
+
+Hints go out after the commit and never within it, on a session that does not wait for the
+disk: a NOTIFY inside a transaction makes all committing transactions queue for one lock.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count, islice
+from typing import Final, TypeAlias
+
+import msgspec
+
+from chatd.aio.backoff import Backoff
+from chatd.domain.chat.row import Hint, decode_hint, encode_hint
+from chatd.domain.errors import ChatdError, Unavailable
+from chatd.domain.ids import ChatId
+from chatd.domain.ports import Clock
+from chatd.store.conn import ConnectConfig, DatabaseSession, connect
+
+CHANNEL: Final = "chatd"
+# Shared, so that a new session of this process can take it while the server still keeps the
+# lost one. Others only ask whether anybody holds it.
+HOLD_WORKER_LOCK: Final = "SELECT pg_advisory_lock_shared($1)"
+PING: Final = "SELECT pg_notify($1, $2)"
+
+
+class ListenConfig(msgspec.Struct, frozen=True, kw_only=True):
+    connect: ConnectConfig
+    ping_every_s: float = 15
+    pong_timeout_s: float = 5
+    backoff: Backoff = Backoff()
+
+
+class HintListener:
+    """`run` listens until it is cancelled. Callbacks are plain functions and must be quick.
+
+    `on_dirty` is called each time listening has begun: what happened before was not heard.
+    """
+
+    def __init__(
+        self,
+        config: ListenConfig,
+        clock: Clock,
+        *,
+        on_hint: Callable[[Hint], None],
+        on_dirty: Callable[[], None],
+        lock_key: int | None = None,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._on_hint = on_hint
+        self._on_dirty = on_dirty
+        self._lock_key = lock_key
+        self._draw = draw
+        self._pings = count(1)
+        self._answered = asyncio.Event()
+        self._awaited = ""
+        self.listening = asyncio.Event()
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            began = self._clock.monotonic()
+            try:
+                session = await self._open()
+            except ChatdError:
+                pass  # away, or with an objection of its own: either way nobody listens here
+            else:
+                await self._stay(session)
+            # One that is lost as soon as it is open is no better than none.
+            lasted = self._clock.monotonic() - began
+            failures = 1 if lasted > self._config.ping_every_s else failures + 1
+            delay = self._config.backoff.delay(failures, self._draw)
+            await self._clock.sleep(delay, tag="listen_reconnect")
+
+    async def _open(self) -> DatabaseSession:
+        session = await connect(self._config.connect.named("listen"))
+        try:
+            if self._lock_key is not None:
+                await session.fetchval(HOLD_WORKER_LOCK, self._lock_key)
+            await session.listen(CHANNEL, self._hear_on(session.backend_pid))
+        except BaseException:
+            session.terminate()
+            raise
+        return session
+
+    async def _stay(self, session: DatabaseSession) -> None:
+        """Until the session is lost, one way or the other."""
+        lost = asyncio.Event()
+        session.on_connection_lost(lost.set)
+        try:
+            if session.closed:
+                return
+            self.listening.set()
+            self._on_dirty()
+            async with asyncio.TaskGroup() as group:
+                pings = group.create_task(self._ping(session), name="listen_ping")
+                await lost.wait()
+                pings.cancel()
+        finally:
+            self.listening.clear()
+            session.terminate()
+
+    async def _ping(self, session: DatabaseSession) -> None:
+        """A connection can be dead without saying so: drop it unless it hears its own voice."""
+        while True:
+            await self._clock.sleep(self._config.ping_every_s, tag="listen_ping")
+            self._answered.clear()
+            self._awaited = f"ping {next(self._pings)}"
+            try:
+                async with asyncio.timeout(self._config.pong_timeout_s):
+                    await session.fetchval(PING, CHANNEL, self._awaited)
+                    await self._answered.wait()
+            except (TimeoutError, ChatdError):
+                session.terminate()
+                return
+
+    def _hear_on(self, own_pid: int) -> Callable[[int, str], None]:
+        def hear(pid: int, payload: str) -> None:
+            if pid == own_pid:
+                # This session says nothing but pings.
+                if payload == self._awaited:
+                    self._answered.set()
+            elif (hint := decode_hint(payload)) is not None:
+                self._on_hint(hint)
+
+        return hear
+
+
+_Batch: TypeAlias = dict[tuple[ChatId, str | None], Hint]
+
+NOTIFY_MANY: Final = "SELECT pg_notify($1, p) FROM unnest($2::text[]) p"
+
+
+class PublishConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The first hint after a pause goes out at once; those behind it share a statement."""
+
+    connect: ConnectConfig
+    every_s: float = 0.003
+    batch: int = 100
+    max_pending: int = 10_000
+    send_timeout_s: float = 5
+    close_within_s: float = 2
+    backoff: Backoff = Backoff()
+
+
+class HintPublisher:
+    """`run` sends until `close` is called; `publish` may be called at any time."""
+
+    def __init__(
+        self,
+        config: PublishConfig,
+        clock: Clock,
+        *,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._draw = draw
+        self._pending: _Batch = {}
+        self._session: DatabaseSession | None = None
+        self._wake = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._stopped.set()
+        self._closing = False
+        self._closed = False
+        self.lost = 0
+
+    def publish(self, hint: Hint) -> None:
+        """Of several hints of one kind for a chat only the newest is worth sending."""
+        if self._closed:
+            self.lost += 1
+            return
+        key = (hint.chat_id, hint.kind)
+        waiting = self._pending.get(key)
+        if waiting is None or waiting.snapshot_version <= hint.snapshot_version:
+            # In its old place: a chat that changes all the time must not wait all the time.
+            self._pending[key] = hint
+        self._shed()
+        self._wake.set()
+
+    async def run(self) -> None:
+        self._stopped.clear()
+        failures = 0
+        try:
+            while await self._something_to_say():
+                if await self._say(self._take()):
+                    failures = 0
+                    if len(self._pending) < self._config.batch:
+                        await self._clock.sleep(self._config.every_s, tag="publish_flush")
+                else:
+                    failures += 1
+                    delay = self._config.backoff.delay(failures, self._draw)
+                    await self._clock.sleep(delay, tag="publish_reconnect")
+        finally:
+            self._hang_up()
+            self._stopped.set()
+
+    async def close(self) -> None:
+        """Send what is pending, within a bound; what is left after it is lost."""
+        self._closing = True
+        self._wake.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.close_within_s):
+                await self._stopped.wait()
+        self._closed = True
+        self._hang_up()
+        self.lost += len(self._pending)
+        self._pending.clear()
+
+    async def _something_to_say(self) -> bool:
+        while not self._pending:
+            if self._closing:
+                return False
+            self._wake.clear()
+            await self._wake.wait()
+        return True
+
+    async def _say(self, batch: _Batch) -> bool:
+        """False if the database could not be told; then the batch waits again."""
+        try:
+            session = await self._connected()
+            async with asyncio.timeout(self._config.send_timeout_s):
+                await session.execute(
+                    NOTIFY_MANY, CHANNEL, [encode_hint(hint) for hint in batch.values()]
+                )
+        except (Unavailable, TimeoutError):
+            self._hang_up()
+            self._put_back(batch)
+            return False
+        except ChatdError:
+            # One that the server refuses must not stand in the way of all that follow.
+            self.lost += len(batch)
+        return True
+
+    async def _connected(self) -> DatabaseSession:
+        if self._session is None or not self._session.reusable:
+            self._hang_up()
+            link = self._config.connect.named("publish", synchronous_commit="off")
+            self._session = await connect(link)
+        return self._session
+
+    def _hang_up(self) -> None:
+        if self._session is not None:
+            self._session.terminate()
+            self._session = None
+
+    def _take(self) -> _Batch:
+        batch = dict(islice(self._pending.items(), self._config.batch))
+        for key in batch:
+            del self._pending[key]
+        return batch
+
+    def _put_back(self, batch: _Batch) -> None:
+        if self._closed:
+            self.lost += len(batch)
+            return
+        # In front, except where something newer has come in meanwhile.
+        self._pending = batch | self._pending
+        self._shed()
+
+    def _shed(self) -> None:
+        while len(self._pending) > self._config.max_pending:
+            del self._pending[next(iter(self._pending))]
+            self.lost += 1

@@ -1,0 +1,223 @@
+"""Which workspace a chat works in, and what it remembers of whom to talk to there.
+
+The workspace is a column of the chat and has no version, like its title; build and agent are a
+cache beside it, and count only while they belong to that workspace. Another owner's workspace is
+none, whatever the column says.
+
+Contexts of workspaces: the latest word of each agent, and what each chat has pinned of it.
+"""
+
+from collections.abc import Sequence
+from typing import Final, LiteralString
+
+import msgspec
+
+from chatd.domain.ids import ChatId, WorkspaceId
+from chatd.domain.workspace.agent_api import (
+    ContextResource,
+    PinnedContext,
+    WorkspaceBinding,
+    WorkspaceContext,
+)
+from chatd.domain.workspace.entities import AgentId, BuildId
+from chatd.store.conn import Conn, Row, named_statement
+from chatd.store.errors import MissingReference
+from chatd.store.rows import json_text, strip_unstorable
+
+GET: Final[LiteralString] = """
+    SELECT c.id AS chat_id, w.id AS workspace_id, b.build_id, b.agent_id
+    FROM chats c
+    LEFT JOIN workspaces w ON w.id = c.workspace_id AND w.owner_id = c.owner_id
+    LEFT JOIN chat_bindings b ON b.chat_id = c.id AND b.workspace_id = w.id
+    WHERE c.id = $1"""
+
+# Compared with the workspace that was seen. A pinned context stays until another is pinned.
+BIND: Final[LiteralString] = """
+    WITH chat AS (
+        UPDATE chats SET workspace_id = $3
+        WHERE id = $1 AND workspace_id IS NOT DISTINCT FROM $2 RETURNING id),
+    bound AS (
+        INSERT INTO chat_bindings (chat_id, workspace_id, build_id)
+        SELECT id, $3, $4 FROM chat WHERE $3::uuid IS NOT NULL
+        ON CONFLICT (chat_id) DO UPDATE SET
+            workspace_id = excluded.workspace_id, build_id = excluded.build_id,
+            agent_id = NULL, bound_at = now())
+    SELECT EXISTS (SELECT FROM chat)"""
+
+REMEMBER: Final[LiteralString] = """
+    INSERT INTO chat_bindings (chat_id, workspace_id, build_id, agent_id)
+    SELECT c.id, w.id, $3, $4
+    FROM chats c JOIN workspaces w ON w.id = c.workspace_id AND w.owner_id = c.owner_id
+    WHERE c.id = $1 AND w.id = $2
+    ON CONFLICT (chat_id) DO UPDATE SET
+        workspace_id = excluded.workspace_id, build_id = excluded.build_id,
+        agent_id = excluded.agent_id, bound_at = now()
+    RETURNING true"""
+
+
+async def get(conn: Conn, chat_id: ChatId) -> WorkspaceBinding | None:
+    """None if there is no such chat."""
+    row = await conn.fetchrow(GET, chat_id)
+    return None if row is None else WorkspaceBinding(**dict(row))
+
+
+async def bind(
+    conn: Conn,
+    chat_id: ChatId,
+    *,
+    seen: WorkspaceId | None,
+    workspace_id: WorkspaceId | None,
+    build_id: BuildId | None = None,
+) -> bool:
+    """Give the chat another workspace, or none. False if it no longer has the one that was
+    seen."""
+    return bool(await conn.fetchval(BIND, chat_id, seen, workspace_id, build_id))
+
+
+async def save_bound_agent(
+    conn: Conn,
+    chat_id: ChatId,
+    workspace_id: WorkspaceId,
+    *,
+    build_id: BuildId | None,
+    agent_id: AgentId | None,
+) -> bool:
+    """Whom to talk to next time. False if the chat has another workspace by now."""
+    return bool(await conn.fetchval(REMEMBER, chat_id, workspace_id, build_id, agent_id))
+
+
+_RESOURCES: Final = msgspec.json.Decoder(tuple[ContextResource, ...])
+
+# Rows are overwritten in place and what is over is cut off: one statement cannot delete a key
+# and insert it again.
+PUT: Final = named_statement("""
+    WITH put AS (
+        INSERT INTO agent_context_snapshots AS s (agent_id, version, hash, directory, os)
+        VALUES (:agent_id, :version, :hash, :directory, :os)
+        ON CONFLICT (agent_id) DO UPDATE SET
+            version = excluded.version, hash = excluded.hash, directory = excluded.directory,
+            os = excluded.os, received_at = now()
+        WHERE :initial OR s.version < excluded.version
+        RETURNING agent_id),
+    resources AS (
+        INSERT INTO agent_context_resources AS r (agent_id, position, kind, source, status,
+            content, hash, size, error, name, description)
+        SELECT put.agent_id, p.* FROM put, json_to_recordset(:resources) AS p (
+            position integer, kind text, source text, status text, content text, hash text,
+            size bigint, error text, name text, description text)
+        ON CONFLICT (agent_id, position) DO UPDATE SET
+            kind = excluded.kind, source = excluded.source, status = excluded.status,
+            content = excluded.content, hash = excluded.hash, size = excluded.size,
+            error = excluded.error, name = excluded.name, description = excluded.description),
+    cut AS (
+        DELETE FROM agent_context_resources r USING put
+        WHERE r.agent_id = put.agent_id AND r.position >= :count)
+    SELECT EXISTS (SELECT FROM put)""")
+
+# A copy: what the agent says later is not what the chat has read.
+PIN: Final[LiteralString] = """
+    WITH pinned AS (
+        UPDATE chat_bindings b SET
+            context_agent = s.agent_id, context_version = s.version, context_hash = s.hash,
+            directory = s.directory, os = s.os, pinned_at = now()
+        FROM agent_context_snapshots s
+        WHERE b.chat_id = $1 AND s.agent_id = $2
+          AND ($3 OR b.context_agent IS DISTINCT FROM s.agent_id)
+        RETURNING b.chat_id),
+    copied AS (
+        INSERT INTO chat_context_resources AS c (chat_id, position, kind, source, status,
+            content, hash, size, error, name, description)
+        SELECT pinned.chat_id, r.position, r.kind, r.source, r.status, r.content, r.hash, r.size,
+            r.error, r.name, r.description
+        FROM pinned, agent_context_resources r WHERE r.agent_id = $2
+        ON CONFLICT (chat_id, position) DO UPDATE SET
+            kind = excluded.kind, source = excluded.source, status = excluded.status,
+            content = excluded.content, hash = excluded.hash, size = excluded.size,
+            error = excluded.error, name = excluded.name, description = excluded.description),
+    cut AS (
+        DELETE FROM chat_context_resources c USING pinned
+        WHERE c.chat_id = pinned.chat_id AND c.position >= (
+            SELECT count(*) FROM agent_context_resources r WHERE r.agent_id = $2))
+    SELECT EXISTS (SELECT FROM pinned)"""
+
+_LISTED: Final[LiteralString] = """
+    (SELECT coalesce(json_agg(r ORDER BY r.position), '[]')"""
+READ: Final[LiteralString] = f"""
+    SELECT b.context_agent, b.context_version AS version, b.context_hash AS hash, b.directory,
+        b.os, b.pinned_at, coalesce(s.hash <> b.context_hash, false) AS dirty, {_LISTED}
+         FROM chat_context_resources r WHERE r.chat_id = b.chat_id) AS resources
+    FROM chat_bindings b
+    LEFT JOIN agent_context_snapshots s ON s.agent_id = coalesce(b.agent_id, b.context_agent)
+    WHERE b.chat_id = $1 AND b.pinned_at IS NOT NULL"""
+
+LATEST: Final[LiteralString] = f"""
+    SELECT s.version, s.hash, s.directory, s.os, {_LISTED}
+         FROM agent_context_resources r WHERE r.agent_id = s.agent_id) AS resources
+    FROM agent_context_snapshots s WHERE s.agent_id = $1"""
+
+
+async def save_context(
+    conn: Conn, agent_id: AgentId, context: WorkspaceContext, *, initial: bool
+) -> bool:
+    """Its latest word. `initial`: the agent has begun to count anew. False if a newer one is
+    there, or if there is no such agent."""
+    values: dict[str, object] = {
+        "agent_id": agent_id,
+        "version": context.version,
+        "hash": strip_unstorable(context.hash),
+        "directory": strip_unstorable(context.directory),
+        "os": strip_unstorable(context.os),
+        "initial": initial,
+        "count": len(context.resources),
+        "resources": json_text(_columns(context.resources)),
+    }
+    try:
+        return bool(await conn.fetchval(PUT.text, *PUT.args(values)))
+    except MissingReference:
+        return False
+
+
+def _columns(resources: Sequence[ContextResource]) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for position, resource in enumerate(resources):
+        row: dict[str, object] = {"position": position}
+        for name in ContextResource.__struct_fields__:
+            value = getattr(resource, name)
+            row[name] = strip_unstorable(value) if isinstance(value, str) else value
+        rows.append(row)
+    return rows
+
+
+async def pin_context(
+    conn: Conn, chat_id: ChatId, agent_id: AgentId, *, anew: bool = False
+) -> bool:
+    """Let the chat go by what this agent has said last. Unless `anew`, a chat that goes by an
+    earlier word of the same agent keeps it. False if nothing was pinned."""
+    return bool(await conn.fetchval(PIN, chat_id, agent_id, anew))
+
+
+async def get_pinned_context(conn: Conn, chat_id: ChatId) -> PinnedContext | None:
+    row = await conn.fetchrow(READ, chat_id)
+    if row is None:
+        return None
+    return PinnedContext(
+        agent_id=AgentId(row["context_agent"]),
+        context=_context(row),
+        pinned_at=row["pinned_at"],
+        dirty=row["dirty"],
+    )
+
+
+async def get_latest_context(conn: Conn, agent_id: AgentId) -> WorkspaceContext | None:
+    row = await conn.fetchrow(LATEST, agent_id)
+    return None if row is None else _context(row)
+
+
+def _context(row: Row) -> WorkspaceContext:
+    return WorkspaceContext(
+        version=row["version"],
+        hash=row["hash"],
+        directory=row["directory"],
+        os=row["os"],
+        resources=_RESOURCES.decode(row["resources"]),
+    )

@@ -1,0 +1,279 @@
+"""Builds under a lease: taken up, kept, ended. All times are the database's.
+
+Whoever holds a build writes under (worker, attempt); one that has lost it writes nothing. A
+build always ends: by its worker, by the next one that takes it up, or by whoever finds that
+nobody does. Asking for one is `builds`' business.
+
+What builds have said. A line is written by whoever holds the build, and by nobody else.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Literal, LiteralString
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain.ids import WorkerId
+from chatd.domain.workspace.entities import (
+    AgentSpec,
+    Build,
+    BuildId,
+    BuildLog,
+    BuildStatus,
+    LogLevel,
+    TemplateSpec,
+    Workspace,
+)
+from chatd.store.conn import Conn, named_statement
+from chatd.store.rows import json_text, strip_unstorable
+
+_WORKSPACE: Final = msgspec.json.Decoder(Workspace)
+_BUILD: Final = msgspec.json.Decoder(Build)
+_SPEC: Final = msgspec.json.Decoder(TemplateSpec)
+
+# Those that wait, and those whose holder has not been heard of for the length of a lease. For one
+# that has been struck off the workers a shorter silence is proof enough. No length, no taking. And
+# one that is held by who asks, who does not know: the answer that said so was lost.
+TAKE: Final[LiteralString] = """
+    WITH free AS MATERIALIZED (
+        SELECT b.id FROM workspace_builds b
+        JOIN workspaces w ON w.id = b.workspace_id
+        JOIN templates t ON t.id = w.template_id
+        WHERE b.completed_at IS NULL
+          AND (b.worker_id IS NULL OR b.worker_id = $1
+               OR b.heartbeat_at < now() - $4::float8 * interval '1 s'
+               OR (b.heartbeat_at < now() - $7::float8 * interval '1 s' AND NOT EXISTS (
+                   SELECT FROM chat_workers k WHERE k.worker_id = b.worker_id)))
+          AND (w.host_id IS NULL OR w.host_id = ANY ($2::text[])) AND t.backend = ANY ($3::text[])
+          AND NOT b.id = ANY ($6::uuid[])
+        ORDER BY b.created_at, b.id LIMIT $5 FOR UPDATE OF b SKIP LOCKED),
+    taken AS (
+        UPDATE workspace_builds b SET
+            status = CASE b.status WHEN 'pending' THEN 'running' ELSE b.status END,
+            worker_id = $1, heartbeat_at = now(), attempt = b.attempt + 1,
+            started_at = coalesce(b.started_at, now())
+        WHERE b.id = ANY (ARRAY(SELECT id FROM free)) RETURNING b.*)
+    SELECT row_to_json(b) AS build, row_to_json(w) AS workspace, v.spec, t.backend,
+        extract(epoch FROM now() - b.started_at)::float8 AS age_s
+    FROM taken b JOIN workspaces w ON w.id = b.workspace_id
+    JOIN templates t ON t.id = w.template_id
+    JOIN template_versions v ON v.id = b.template_version_id
+    ORDER BY b.created_at, b.id"""
+
+BEAT: Final[LiteralString] = """
+    WITH mine AS MATERIALIZED (
+        SELECT b.id FROM workspace_builds b
+        JOIN unnest($2::uuid[], $3::integer[]) AS k (id, attempt)
+          ON k.id = b.id AND k.attempt = b.attempt
+        WHERE b.worker_id = $1 ORDER BY b.id FOR NO KEY UPDATE OF b)
+    UPDATE workspace_builds b SET heartbeat_at = now()
+    WHERE b.id = ANY (ARRAY(SELECT id FROM mine)) RETURNING b.id, b.status"""
+
+# A deadline is the business of the last build that succeeded: those before it lose theirs, and
+# their agents are no more. Agents are put once, whoever comes again. What builds of long ago have
+# said is forgotten, and all of it when nothing is left to build.
+FINISH: Final = named_statement("""
+    WITH ended AS (
+        UPDATE workspace_builds b SET
+            status = :status, error = :error, error_code = :error_code, completed_at = now(),
+            worker_id = NULL, heartbeat_at = NULL,
+            deadline = CASE WHEN b.transition = 'start' AND :status = 'succeeded'
+                                 AND w.ttl_s > 0
+                            THEN now() + w.ttl_s * interval '1 s' END
+        FROM workspaces w
+        WHERE b.id = :id AND b.worker_id = :worker_id AND b.attempt = :attempt
+          AND w.id = b.workspace_id
+        RETURNING b.*),
+    done AS MATERIALIZED (SELECT * FROM ended WHERE status = 'succeeded'),
+    agents AS (
+        INSERT INTO workspace_agents (id, build_id, workspace_id, parent_id, name,
+            display_order, os, arch, directory, endpoints, isolation, connection_timeout_s,
+            lifecycle)
+        SELECT a.id, done.id, done.workspace_id, a.parent_id, a.name, a.display_order, a.os,
+            a.arch, a.directory, a.endpoints, a.isolation, a.connection_timeout_s, a.lifecycle
+        FROM done, json_to_recordset(:agents) AS a (
+            id uuid, parent_id uuid, name text, display_order integer, os text, arch text,
+            directory text, endpoints json, isolation text, connection_timeout_s integer,
+            lifecycle text)
+        ON CONFLICT (id) DO NOTHING),
+    past AS (
+        UPDATE workspace_builds b SET deadline = NULL, max_deadline = NULL FROM done
+        WHERE b.workspace_id = done.workspace_id AND b.build_number < done.build_number
+          AND b.deadline IS NOT NULL),
+    off AS (
+        UPDATE workspace_agents a SET lifecycle = 'off', disconnected_at = now() FROM done
+        WHERE a.workspace_id = done.workspace_id AND a.build_id <> done.id
+          AND a.lifecycle <> 'off'),
+    forgotten AS (
+        DELETE FROM workspace_build_logs l USING done, workspace_builds b
+        WHERE b.workspace_id = done.workspace_id AND l.build_id = b.id AND b.build_number
+            <= done.build_number - CASE done.transition WHEN 'delete' THEN 1 ELSE 20 END),
+    place AS (
+        UPDATE workspaces w SET
+            deleted = w.deleted OR done.transition = 'delete',
+            last_used_at = CASE done.transition WHEN 'start' THEN now() ELSE w.last_used_at END
+        FROM done WHERE w.id = done.workspace_id AND done.transition <> 'stop')
+    SELECT row_to_json(ended) FROM ended""")
+
+# For somebody else to go on with: this worker is leaving.
+RELEASE: Final[LiteralString] = """
+    UPDATE workspace_builds SET
+        status = 'pending', worker_id = NULL, heartbeat_at = NULL
+    WHERE id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'"""
+
+REAP: Final[LiteralString] = """
+    WITH stuck AS MATERIALIZED (
+        SELECT id FROM workspace_builds
+        WHERE completed_at IS NULL
+          AND coalesce(heartbeat_at, greatest(created_at, started_at))
+              < now() - $1::float8 * interval '1 s'
+        ORDER BY created_at, id LIMIT $3 FOR UPDATE SKIP LOCKED)
+    UPDATE workspace_builds b SET
+        status = CASE b.status WHEN 'canceling' THEN 'canceled' ELSE 'failed' END,
+        error = CASE b.status WHEN 'canceling' THEN '' ELSE $2 END,
+        error_code = CASE b.status WHEN 'canceling' THEN '' ELSE 'no_builder' END,
+        completed_at = now(), worker_id = NULL, heartbeat_at = NULL
+    WHERE b.id = ANY (ARRAY(SELECT id FROM stuck)) RETURNING row_to_json(b) AS build"""
+
+
+class BuildLease(Struct, frozen=True, kw_only=True):
+    """The right to write to a build."""
+
+    id: BuildId
+    worker_id: WorkerId
+    attempt: int
+
+
+class AcquiredBuild(Struct, frozen=True, kw_only=True):
+    build: Build
+    workspace: Workspace
+    spec: TemplateSpec | None
+    """None if it was written by a newer server, in words that this one does not know."""
+    backend: str
+    age_s: float
+    """Since a worker first took it up: a build that is taken over gets no more time."""
+
+
+class AcquireBuilds(Struct, frozen=True, kw_only=True):
+    """What a worker can build."""
+
+    worker_id: WorkerId
+    hosts: Sequence[str]
+    backends: Sequence[str]
+    most: int
+    lease_s: float | None = None
+    """After such a silence a build may be taken from its holder; None if never."""
+    worker_gone_after_s: float | None = None
+    """The same, if the holder is no longer among the workers."""
+    running: Sequence[BuildId] = ()
+    """Those it has in hand already, whatever the rows say."""
+
+
+class BuildResult(Struct, frozen=True, kw_only=True):
+    status: Literal["succeeded", "failed", "canceled"]
+    error: str = ""
+    error_code: str = ""
+    agents: tuple[AgentSpec, ...] = ()
+
+
+async def acquire_builds(conn: Conn, wanted: AcquireBuilds) -> list[AcquiredBuild]:
+    rows = await conn.fetch(
+        TAKE,
+        wanted.worker_id,
+        list(wanted.hosts),
+        list(wanted.backends),
+        wanted.lease_s,
+        wanted.most,
+        list(wanted.running),
+        wanted.worker_gone_after_s,
+    )
+    return [
+        AcquiredBuild(
+            build=_BUILD.decode(row["build"]),
+            workspace=_WORKSPACE.decode(row["workspace"]),
+            spec=_spec(row["spec"]),
+            backend=row["backend"],
+            age_s=row["age_s"],
+        )
+        for row in rows
+    ]
+
+
+def _spec(text: str) -> TemplateSpec | None:
+    try:
+        return _SPEC.decode(text)
+    except msgspec.DecodeError:
+        return None
+
+
+async def renew_builds(
+    conn: Conn, worker_id: WorkerId, holds: Sequence[BuildLease]
+) -> dict[BuildId, BuildStatus]:
+    """Those that are still this worker's, and how they stand. The others are lost."""
+    ids, attempts = [hold.id for hold in holds], [hold.attempt for hold in holds]
+    rows = await conn.fetch(BEAT, worker_id, ids, attempts)
+    return {row["id"]: row["status"] for row in rows}
+
+
+async def finish_build(conn: Conn, hold: BuildLease, ended: BuildResult) -> Build | None:
+    """None if the build is no longer ours, or has ended by an earlier try of this."""
+    values: dict[str, object] = {
+        "id": hold.id,
+        "worker_id": hold.worker_id,
+        "attempt": hold.attempt,
+        "status": ended.status,
+        "error": strip_unstorable(ended.error),
+        "error_code": ended.error_code,
+        "agents": json_text(ended.agents),
+    }
+    found = await conn.fetchval(FINISH.text, *FINISH.args(values))
+    return None if found is None else _BUILD.decode(found)
+
+
+async def release_builds(conn: Conn, hold: BuildLease) -> None:
+    await conn.execute(RELEASE, hold.id, hold.worker_id, hold.attempt)
+
+
+async def reap_builds(conn: Conn, *, after_s: float, error: str, most: int = 100) -> list[Build]:
+    """End those that nobody has taken up, or gone on with, for so long."""
+    rows = await conn.fetch(REAP, after_s, error, most)
+    return [_BUILD.decode(row["build"]) for row in rows]
+
+
+APPEND: Final[LiteralString] = """
+    WITH mine AS MATERIALIZED (
+        SELECT id FROM workspace_builds
+        WHERE id = $1 AND worker_id = $2 AND attempt = $3)
+    INSERT INTO workspace_build_logs (build_id, stage, level, output)
+    SELECT mine.id, l.stage, l.level, l.output
+    FROM mine, unnest($4::text[], $5::text[], $6::text[])
+        WITH ORDINALITY AS l (stage, level, output, place)
+    ORDER BY l.place"""
+
+LOGS: Final[LiteralString] = """
+    SELECT id, build_id, at, stage, level, output FROM workspace_build_logs
+    WHERE build_id = $1 AND id > $2 ORDER BY id LIMIT $3"""
+
+
+class BuildLogLine(Struct, frozen=True, kw_only=True):
+    stage: str
+    level: LogLevel
+    output: str
+
+
+async def append_log(conn: Conn, hold: BuildLease, lines: Sequence[BuildLogLine]) -> None:
+    await conn.execute(
+        APPEND,
+        hold.id,
+        hold.worker_id,
+        hold.attempt,
+        [strip_unstorable(line.stage) for line in lines],
+        [line.level for line in lines],
+        [strip_unstorable(line.output) for line in lines],
+    )
+
+
+async def list_log(
+    conn: Conn, build_id: BuildId, *, after: int = 0, most: int = 1000
+) -> list[BuildLog]:
+    return [BuildLog(**dict(row)) for row in await conn.fetch(LOGS, build_id, after, most)]

@@ -1,0 +1,147 @@
+"""Builds: asked for, read, and asked to be ended. All times are the database's.
+
+What becomes of one is up to whoever takes it up, see `held_builds`.
+
+Workspaces past their deadline, and builds that a server asks for by itself.
+"""
+
+from collections.abc import Mapping
+from typing import Final, LiteralString
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain.ids import UserId, WorkspaceId
+from chatd.domain.workspace.entities import Build, BuildId, BuildReason, BuildTransition, VersionId
+from chatd.store.conn import Conn, named_statement
+from chatd.store.rows import json_text
+
+_BUILD: Final = msgspec.json.Decoder(Build)
+
+# Against the count of builds that was seen. Two at once: the row's lock makes the second look
+# at the new count.
+INSERT: Final = named_statement("""
+    WITH next AS (
+        UPDATE workspaces SET latest_build = latest_build + 1
+        WHERE id = :workspace_id AND NOT deleted AND latest_build = :after
+          AND NOT EXISTS (SELECT FROM workspace_builds WHERE made_by = :made_by)
+          AND NOT EXISTS (SELECT FROM workspace_builds
+                          WHERE workspace_id = :workspace_id AND completed_at IS NULL)
+        RETURNING id, latest_build),
+    built AS (
+        INSERT INTO workspace_builds (id, workspace_id, build_number, transition,
+            template_version_id, params, initiator_id, reason, made_by)
+        SELECT :id::uuid, next.id, next.latest_build, :transition::text, :version_id::uuid,
+            :params::json, :initiator_id::uuid, :reason::text, :made_by::text
+        FROM next RETURNING *)
+    SELECT row_to_json(built) FROM built""")
+
+MADE_BY: Final[LiteralString] = """
+    SELECT row_to_json(b) FROM workspace_builds b WHERE b.made_by = $1"""
+
+GET: Final[LiteralString] = "SELECT row_to_json(b) FROM workspace_builds b WHERE b.id = $1"
+
+OF_WORKSPACE: Final[LiteralString] = """
+    SELECT row_to_json(b) AS build FROM workspace_builds b
+    WHERE b.workspace_id = $1 AND b.build_number < $3
+    ORDER BY b.build_number DESC LIMIT $2"""
+
+CANCEL: Final[LiteralString] = """
+    UPDATE workspace_builds b SET
+        status = CASE b.status WHEN 'pending' THEN 'canceled' ELSE 'canceling' END,
+        completed_at = CASE b.status WHEN 'pending' THEN now() END
+    WHERE b.id = $1 AND b.status IN ('pending', 'running') RETURNING row_to_json(b)"""
+
+_PAST_THE_END: Final = 2**31 - 1
+
+
+class NewBuild(Struct, frozen=True, kw_only=True):
+    """`after` is the number of the latest build that was seen when this was decided."""
+
+    id: BuildId
+    workspace_id: WorkspaceId
+    after: int
+    transition: BuildTransition
+    version_id: VersionId
+    initiator_id: UserId
+    params: Mapping[str, str] = {}
+    reason: BuildReason = "initiator"
+    made_by: str | None = None
+
+
+async def insert(conn: Conn, new: NewBuild) -> Build | None:
+    """The build, or the one an earlier try of the same request has made. None if the workspace
+    has moved on: read again, decide again."""
+    values: dict[str, object] = {name: getattr(new, name) for name in new.__struct_fields__}
+    values["params"] = json_text(new.params)
+    found = await conn.fetchval(INSERT.text, *INSERT.args(values))
+    if found is None and new.made_by is not None:
+        found = await conn.fetchval(MADE_BY, new.made_by)
+    return None if found is None else _BUILD.decode(found)
+
+
+async def get(conn: Conn, build_id: BuildId) -> Build | None:
+    found = await conn.fetchval(GET, build_id)
+    return None if found is None else _BUILD.decode(found)
+
+
+async def find_by_request_key(conn: Conn, key: str) -> Build | None:
+    """The build that this request has made."""
+    found = await conn.fetchval(MADE_BY, key)
+    return None if found is None else _BUILD.decode(found)
+
+
+async def list_builds(
+    conn: Conn, workspace_id: WorkspaceId, *, most: int = 20, before: int | None = None
+) -> list[Build]:
+    """The newest first, of those whose number is below `before`."""
+    rows = await conn.fetch(OF_WORKSPACE, workspace_id, most, before or _PAST_THE_END)
+    return [_BUILD.decode(row["build"]) for row in rows]
+
+
+async def cancel(conn: Conn, build_id: BuildId) -> Build | None:
+    """One that waits is cancelled at once, one that runs when its backend has left off. None if
+    it has ended, or is being cancelled."""
+    found = await conn.fetchval(CANCEL, build_id)
+    return None if found is None else _BUILD.decode(found)
+
+
+# Deadlines are on builds that have succeeded and were followed by none that has. A stop that
+# failed leaves the deadline where it is, and is asked for again after a while: the longer it has
+# been of no use, the longer a while. Nobody will ever stop what was on a host that is lost.
+FIND: Final[LiteralString] = """
+    SELECT w.id AS workspace_id, w.owner_id, w.latest_build, b.id AS build_id,
+        b.template_version_id AS version_id
+    FROM workspace_builds b JOIN workspaces w ON w.id = b.workspace_id
+    JOIN workspace_builds l ON l.workspace_id = w.id AND l.build_number = w.latest_build
+    WHERE b.deadline < now() AND NOT w.deleted AND l.completed_at IS NOT NULL
+      AND (l.id = b.id OR l.completed_at
+           < now() - greatest($1::float8 * interval '1 s', (now() - b.deadline) / 4))
+    ORDER BY b.deadline, b.id LIMIT $2"""
+
+
+class OverdueWorkspace(Struct, frozen=True, kw_only=True):
+    workspace_id: WorkspaceId
+    owner_id: UserId
+    latest_build: int
+    build_id: BuildId
+    """The start whose deadline has passed."""
+    version_id: VersionId
+
+
+async def list_overdue(conn: Conn, *, retry_s: float, most: int) -> list[OverdueWorkspace]:
+    return [OverdueWorkspace(**dict(row)) for row in await conn.fetch(FIND, retry_s, most)]
+
+
+async def insert_stop_build(conn: Conn, late: OverdueWorkspace, build_id: BuildId) -> Build | None:
+    """None if somebody else has asked for a build meanwhile."""
+    new = NewBuild(
+        id=build_id,
+        workspace_id=late.workspace_id,
+        after=late.latest_build,
+        transition="stop",
+        version_id=late.version_id,
+        initiator_id=late.owner_id,
+        reason="autostop",
+    )
+    return await insert(conn, new)

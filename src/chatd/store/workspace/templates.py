@@ -1,0 +1,176 @@
+"""Templates and their versions: put there whole, read whole."""
+
+from collections.abc import Sequence
+from typing import Final, LiteralString
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain.ids import UserId
+from chatd.domain.workspace.entities import (
+    Parameter,
+    Template,
+    TemplateId,
+    TemplateVersion,
+    VersionId,
+)
+from chatd.domain.workspace.templates import TemplateUsage
+from chatd.store.conn import Conn, named_statement
+from chatd.store.errors import DuplicateRow
+from chatd.store.rows import json_text, strip_unstorable
+
+_TEMPLATE: Final = msgspec.json.Decoder(Template)
+_VERSION: Final = msgspec.json.Decoder(TemplateVersion)
+
+# The ids are made of the name and the content, so that all replicas put the same rows. What an
+# administrator has deleted stays deleted.
+PUT: Final = named_statement("""
+    WITH put AS (
+        INSERT INTO templates AS t (id, name, display_name, description, icon, backend, origin,
+            active_version_id, agents_allowed, default_ttl_s, activity_bump_s,
+            require_active_version)
+        VALUES (:id, :name, :display_name, :description, :icon, :backend, :origin, :version_id,
+            :agents_allowed, :default_ttl_s, :activity_bump_s, :require_active_version)
+        ON CONFLICT (id) DO UPDATE SET
+            name = excluded.name, display_name = excluded.display_name,
+            description = excluded.description, icon = excluded.icon,
+            backend = excluded.backend, active_version_id = excluded.active_version_id,
+            agents_allowed = excluded.agents_allowed, deprecated = false,
+            default_ttl_s = excluded.default_ttl_s, activity_bump_s = excluded.activity_bump_s,
+            require_active_version = excluded.require_active_version, updated_at = now()
+        WHERE NOT t.deleted
+        RETURNING t.*),
+    version AS (
+        INSERT INTO template_versions (id, template_id, spec, readme, has_external_agent)
+        SELECT :version_id, put.id, :spec, :readme, :has_external_agent FROM put
+        ON CONFLICT (id) DO NOTHING RETURNING id),
+    parameters AS (
+        INSERT INTO template_parameters (version_id, position, name, type, required, "default",
+            mutable, ephemeral, display_name, description, form_type, options, regex,
+            regex_error, min, max)
+        SELECT version.id, p.* FROM version, json_to_recordset(:parameters) AS p (
+            position smallint, name text, type text, required boolean, "default" text,
+            mutable boolean, ephemeral boolean, display_name text, description text,
+            form_type text, options json, regex text, regex_error text, min float8, max float8))
+    SELECT row_to_json(put) AS template FROM put""")
+
+# Those of a file that are no longer in it: what was made from them stays as it is.
+RETIRE: Final[LiteralString] = """
+    UPDATE templates SET deprecated = true, updated_at = now()
+    WHERE origin = $1 AND NOT deprecated AND NOT id = ANY ($2::uuid[])"""
+
+GET: Final[LiteralString] = "SELECT row_to_json(t) FROM templates t WHERE t.id = $1"
+
+LIST: Final[LiteralString] = """
+    SELECT row_to_json(t) AS template FROM templates t WHERE NOT t.deleted ORDER BY t.name, t.id"""
+
+VERSION: Final[LiteralString] = """
+    SELECT row_to_json(v) FROM (
+        SELECT v.*, (SELECT coalesce(json_agg(p ORDER BY p.position), '[]')
+                     FROM template_parameters p WHERE p.version_id = v.id) AS parameters
+        FROM template_versions v WHERE v.id = $1) v"""
+
+SIGNALS: Final[LiteralString] = """
+    SELECT template_id, count(*) FILTER (WHERE owner_id = $1 AND NOT deleted) AS active,
+        count(*) FILTER (WHERE owner_id = $1 AND deleted) AS deleted,
+        max(last_used_at) FILTER (WHERE owner_id = $1) AS last_used_at,
+        count(DISTINCT owner_id) AS developers
+    FROM workspaces WHERE last_used_at > now() - interval '60 days' GROUP BY template_id"""
+
+READMES: Final[LiteralString] = (
+    "SELECT id, readme FROM template_versions WHERE id = ANY ($1::uuid[])"
+)
+
+
+class TemplateNameTaken(DuplicateRow):
+    """Another template, made by somebody else, has this name."""
+
+    code = "name_taken"
+
+
+class TemplateUpsert(Struct, frozen=True, kw_only=True):
+    """A template with the version that is to be its active one. The times in them are not
+    written: the database knows better."""
+
+    template: Template
+    version: TemplateVersion
+
+
+async def upsert_template(conn: Conn, what: TemplateUpsert) -> Template | None:
+    """None if it is there and deleted. Raises NameTaken."""
+    args = PUT.args(_values(what))
+    try:
+        found = await conn.fetchval(PUT.text, *args)
+    except DuplicateRow:
+        # Somebody may have been putting the same one: then it is there now.
+        try:
+            found = await conn.fetchval(PUT.text, *args)
+        except DuplicateRow as error:
+            raise TemplateNameTaken(error.constraint) from error
+    return None if found is None else _TEMPLATE.decode(found)
+
+
+def _values(what: TemplateUpsert) -> dict[str, object]:
+    template, version = what.template, what.version
+    return {
+        "id": template.id,
+        "name": template.name,
+        "display_name": strip_unstorable(template.display_name),
+        "description": strip_unstorable(template.description),
+        "icon": strip_unstorable(template.icon),
+        "backend": template.backend,
+        "origin": template.origin,
+        "version_id": version.id,
+        "agents_allowed": template.agents_allowed,
+        "default_ttl_s": template.default_ttl_s,
+        "activity_bump_s": template.activity_bump_s,
+        "require_active_version": template.require_active_version,
+        "spec": json_text(version.spec),
+        "readme": strip_unstorable(version.readme),
+        "has_external_agent": version.has_external_agent,
+        "parameters": json_text(
+            [_columns(at, parameter) for at, parameter in enumerate(version.parameters)]
+        ),
+    }
+
+
+def _columns(position: int, parameter: Parameter) -> dict[str, object]:
+    columns = {name: getattr(parameter, name) for name in Parameter.__struct_fields__}
+    return {"position": position, **columns}
+
+
+async def deprecate_missing(conn: Conn, origin: str, keep: Sequence[TemplateId]) -> None:
+    await conn.execute(RETIRE, origin, list(keep))
+
+
+async def get(conn: Conn, template_id: TemplateId) -> Template | None:
+    found = await conn.fetchval(GET, template_id)
+    return None if found is None else _TEMPLATE.decode(found)
+
+
+async def list_all(conn: Conn) -> list[Template]:
+    """All that are not deleted, by name; who may see which is not decided here."""
+    return [_TEMPLATE.decode(row["template"]) for row in await conn.fetch(LIST)]
+
+
+async def get_version(conn: Conn, version_id: VersionId) -> TemplateVersion | None:
+    found = await conn.fetchval(VERSION, version_id)
+    return None if found is None else _VERSION.decode(found)
+
+
+async def list_usage(conn: Conn, owner_id: UserId) -> dict[TemplateId, TemplateUsage]:
+    rows = await conn.fetch(SIGNALS, owner_id)
+    return {
+        TemplateId(row["template_id"]): TemplateUsage(
+            active=row["active"],
+            deleted=row["deleted"],
+            last_used_at=row["last_used_at"],
+            developers=row["developers"],
+        )
+        for row in rows
+    }
+
+
+async def readmes(conn: Conn, versions: Sequence[VersionId]) -> dict[VersionId, str]:
+    rows = await conn.fetch(READMES, list(versions))
+    return {VersionId(row["id"]): row["readme"] for row in rows}

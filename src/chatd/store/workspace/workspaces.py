@@ -1,0 +1,254 @@
+"""Workspaces: made together with their first build, read together with their latest.
+
+The row counts its builds, and the count is what a new build is inserted against: of two that
+decide at the same time to start or stop, one writes nothing and looks again.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, LiteralString
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from chatd.domain.chat.row import Fence
+from chatd.domain.errors import StaleFence
+from chatd.domain.ids import ChatId, UserId, WorkspaceId
+from chatd.domain.workspace.entities import (
+    AgentRow,
+    Build,
+    BuildId,
+    BuildReason,
+    TemplateId,
+    VersionId,
+    Workspace,
+)
+from chatd.domain.workspace.rules import WorkspaceSnapshot
+from chatd.store.conn import Conn, Row, named_statement
+from chatd.store.errors import DuplicateRow
+from chatd.store.rows import json_text
+
+_WORKSPACE: Final = msgspec.json.Decoder(Workspace)
+_BUILD: Final = msgspec.json.Decoder(Build)
+_AGENTS: Final = msgspec.json.Decoder(tuple[AgentRow, ...])
+
+_MADE: Final[LiteralString] = """
+    INSERT INTO workspaces (id, owner_id, template_id, name, host_id, ttl_s, latest_build,
+        made_by)
+    SELECT :id::uuid, :owner_id::uuid, :template_id::uuid, :name::text, :host_id::text,
+        :ttl_s::integer, 1, :made_by::text"""
+_BUILT: Final[LiteralString] = """
+    ON CONFLICT (made_by) WHERE made_by IS NOT NULL DO NOTHING RETURNING *),
+    built AS (
+        INSERT INTO workspace_builds (id, workspace_id, build_number, transition,
+            template_version_id, params, initiator_id, reason)
+        SELECT :build_id::uuid, made.id, 1, 'start', :version_id::uuid, :params::json,
+            :owner_id::uuid, :reason::text
+        FROM made RETURNING *)"""
+_FOUND: Final[LiteralString] = """
+        (SELECT row_to_json(made) FROM made) AS workspace,
+        (SELECT row_to_json(built) FROM built) AS build"""
+
+CREATE: Final = named_statement("WITH made AS (", _MADE, _BUILT, " SELECT true AS held,", _FOUND)
+
+# Fenced like any write of a worker, and bound to its chat in the same breath: there is no
+# moment in which it exists and nobody knows whose it is.
+CREATE_FOR_CHAT: Final = named_statement(
+    """
+    WITH mine AS MATERIALIZED (
+        SELECT id FROM chats
+        WHERE id = :chat_id AND worker_id = :worker_id AND epoch = :epoch
+          AND status = 'running' FOR NO KEY UPDATE),
+    made AS (""",
+    _MADE,
+    " FROM mine",
+    _BUILT,
+    """,
+    bound AS (
+        INSERT INTO chat_bindings (chat_id, workspace_id, build_id)
+        SELECT :chat_id, built.workspace_id, built.id FROM built
+        ON CONFLICT (chat_id) DO UPDATE SET
+            workspace_id = excluded.workspace_id, build_id = excluded.build_id,
+            agent_id = NULL, bound_at = now()),
+    chat AS (
+        UPDATE chats SET workspace_id = :id
+        WHERE id = :chat_id AND EXISTS (SELECT FROM made))
+    SELECT EXISTS (SELECT FROM mine) AS held,""",
+    _FOUND,
+)
+
+MADE_BY: Final[LiteralString] = """
+    SELECT true AS held, row_to_json(w) AS workspace, row_to_json(b) AS build
+    FROM workspaces w JOIN workspace_builds b ON b.workspace_id = w.id AND b.build_number = 1
+    WHERE w.made_by = $1"""
+
+GET: Final[LiteralString] = "SELECT row_to_json(w) FROM workspaces w WHERE w.id = $1"
+
+_STANDING: Final[LiteralString] = """
+    SELECT now() AS now, row_to_json(w) AS workspace, row_to_json(b) AS build,
+        (SELECT json_agg(a ORDER BY a.id) FROM workspace_agents a WHERE a.build_id = b.id)
+            AS agents
+    FROM workspaces w
+    LEFT JOIN workspace_builds b ON b.workspace_id = w.id AND b.build_number = w.latest_build"""
+GET_SNAPSHOT: Final[LiteralString] = f"{_STANDING} WHERE w.id = $1"
+ON_HOST: Final[LiteralString] = f"""{_STANDING}
+    JOIN templates t ON t.id = w.template_id
+    WHERE NOT w.deleted AND w.host_id = ANY ($1::text[]) AND t.backend = $2 AND w.id > $3
+    ORDER BY w.id LIMIT $4"""
+PAGE: Final[LiteralString] = f"""{_STANDING}
+    WHERE w.owner_id = $1 AND NOT w.deleted
+      AND ($2::timestamptz IS NULL OR (w.created_at, w.id) < ($2, $3::uuid))
+    ORDER BY w.created_at DESC, w.id DESC LIMIT $4"""
+
+# Of those a backend has found, the ones that are no longer anybody's. One being deleted this
+# moment is not among them: its build does that. Nor is one whose row nobody has ever seen.
+GONE: Final[LiteralString] = """
+    SELECT w.id FROM workspaces w
+    WHERE w.id = ANY ($1::uuid[]) AND w.deleted AND w.host_id = ANY ($2::text[])
+      AND NOT EXISTS (SELECT FROM workspace_builds b
+                      WHERE b.workspace_id = w.id AND b.completed_at IS NULL)"""
+
+# Rows are locked in the order of their ids, as others do who touch many. The bump is that of
+# `workspace_rules.bumped_deadline`.
+USED: Final[LiteralString] = """
+    WITH used AS MATERIALIZED (
+        SELECT w.id, t.activity_bump_s * interval '1 s' AS bump
+        FROM workspaces w JOIN templates t ON t.id = w.template_id
+        WHERE w.id = ANY ($1::uuid[]) AND NOT w.deleted
+        ORDER BY w.id FOR NO KEY UPDATE OF w),
+    touched AS (
+        UPDATE workspaces w SET last_used_at = now()
+        WHERE w.id = ANY (ARRAY(SELECT id FROM used)))
+    UPDATE workspace_builds b
+    SET deadline = least(now() + used.bump, b.max_deadline)
+    FROM used
+    WHERE b.workspace_id = used.id AND b.transition = 'start' AND b.status = 'succeeded'
+      AND used.bump > interval '0' AND b.deadline IS NOT NULL
+      AND b.deadline <= now() + used.bump * 0.95
+      AND least(now() + used.bump, b.max_deadline) > b.deadline
+      AND b.build_number = (
+          SELECT max(x.build_number) FROM workspace_builds x
+          WHERE x.workspace_id = used.id AND x.status = 'succeeded')"""
+
+
+class WorkspaceNameTaken(DuplicateRow):
+    """The owner has another workspace of this name."""
+
+    code = "name_taken"
+
+
+class NewWorkspace(Struct, frozen=True, kw_only=True):
+    """`made_by` names the request: made again, it finds what it made. Ids are the caller's."""
+
+    id: WorkspaceId
+    build_id: BuildId
+    owner_id: UserId
+    template_id: TemplateId
+    version_id: VersionId
+    name: str
+    host_id: str | None
+    ttl_s: int = 0
+    params: Mapping[str, str] = {}
+    reason: BuildReason = "initiator"
+    made_by: str | None = None
+
+
+class CreatedWorkspace(Struct, frozen=True, kw_only=True):
+    """`again`: it was there already, made by an earlier try of the same request."""
+
+    workspace: Workspace
+    build: Build
+    again: bool = False
+
+
+async def create(
+    conn: Conn, new: NewWorkspace, *, chat_id: ChatId | None = None, fence: Fence | None = None
+) -> CreatedWorkspace:
+    """A workspace and its first build, pending; for a chat also its binding. Raises NameTaken,
+    and StaleFence if the chat is no longer this worker's."""
+    values: dict[str, object] = {name: getattr(new, name) for name in new.__struct_fields__}
+    values["params"] = json_text(new.params)
+    statement = CREATE
+    if chat_id is not None and fence is not None:
+        values.update(chat_id=chat_id, worker_id=fence.worker_id, epoch=fence.epoch)
+        statement = CREATE_FOR_CHAT
+    try:
+        row = await conn.fetchrow(statement.text, *statement.args(values))
+    except DuplicateRow as error:
+        row = await conn.fetchrow(MADE_BY, new.made_by)
+        if row is None:
+            if error.constraint == "workspaces_name":
+                raise WorkspaceNameTaken(error.constraint) from error
+            raise
+        return _created(row, again=True)
+    if row is None or not row["held"]:
+        raise StaleFence(f"Chat {chat_id} has moved on.")
+    if row["workspace"] is not None:
+        return _created(row, again=False)
+    if (row := await conn.fetchrow(MADE_BY, new.made_by)) is None:
+        # What it has just met is a day old, and was forgotten this very moment.
+        return await create(conn, new, chat_id=chat_id, fence=fence)
+    return _created(row, again=True)
+
+
+async def find_by_request_key(conn: Conn, key: str) -> CreatedWorkspace | None:
+    """What this request has made when it was made before, and its first build."""
+    row = await conn.fetchrow(MADE_BY, key)
+    return None if row is None else _created(row, again=True)
+
+
+def _created(row: Row, *, again: bool) -> CreatedWorkspace:
+    return CreatedWorkspace(
+        workspace=_WORKSPACE.decode(row["workspace"]),
+        build=_BUILD.decode(row["build"]),
+        again=again,
+    )
+
+
+async def get(conn: Conn, workspace_id: WorkspaceId) -> Workspace | None:
+    found = await conn.fetchval(GET, workspace_id)
+    return None if found is None else _WORKSPACE.decode(found)
+
+
+async def load_snapshot(conn: Conn, workspace_id: WorkspaceId) -> WorkspaceSnapshot | None:
+    """The workspace, its latest build and that build's agents, all of one moment."""
+    row = await conn.fetchrow(GET_SNAPSHOT, workspace_id)
+    return None if row is None else _standing(row)
+
+
+async def list_on_host(
+    conn: Conn, hosts: Sequence[str], backend: str, *, after: WorkspaceId | None, most: int
+) -> list[WorkspaceSnapshot]:
+    """Those not deleted that only these hosts can build, by id; a page of them."""
+    start = after or UUID(int=0)
+    rows = await conn.fetch(ON_HOST, list(hosts), backend, start, most)
+    return [_standing(row) for row in rows]
+
+
+async def list_page(
+    conn: Conn, owner_id: UserId, *, after: Workspace | None, most: int
+) -> list[WorkspaceSnapshot]:
+    """Those of an owner that are not deleted, the newest first; a page of them."""
+    at, last = (None, None) if after is None else (after.created_at, after.id)
+    return [_standing(row) for row in await conn.fetch(PAGE, owner_id, at, last, most)]
+
+
+def _standing(row: Row) -> WorkspaceSnapshot:
+    build, agents = row["build"], row["agents"]
+    return WorkspaceSnapshot(
+        workspace=_WORKSPACE.decode(row["workspace"]),
+        build=None if build is None else _BUILD.decode(build),
+        agents=() if agents is None else _AGENTS.decode(agents),
+        now=row["now"],
+    )
+
+
+async def list_deleted(
+    conn: Conn, found: Iterable[WorkspaceId], hosts: Sequence[str]
+) -> list[WorkspaceId]:
+    return [row["id"] for row in await conn.fetch(GONE, list(found), list(hosts))]
+
+
+async def record_activity(conn: Conn, which: Iterable[WorkspaceId]) -> None:
+    """They have just been used: remember it, and let them run longer."""
+    await conn.execute(USED, sorted(which))
