@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from chatd.bench.ground import Ground, fresh
 from chatd.bench.report import Line, at_most
@@ -18,6 +19,7 @@ from chatd.bench.workload import (
     answer,
     ask,
     commit,
+    creation,
     new_change_id,
     new_chat,
     prompt,
@@ -25,20 +27,21 @@ from chatd.bench.workload import (
     running_chat,
     tell_nobody,
 )
-from chatd.domain.chat.change import Change
-from chatd.domain.chat.commands import EditQueued, MoveQueued, SendMessage
-from chatd.domain.chat.queue_transitions import (
-    delete_queued,
-    edit_queued,
-    move_queued,
-    promote_queued,
+from chatd.domain.chat.commands import (
+    ChatCommand,
+    DeleteQueued,
+    EditQueued,
+    FinishTurn,
+    InterruptChat,
+    MoveQueued,
+    PromoteQueued,
+    SendMessage,
 )
 from chatd.domain.chat.row import Chat
-from chatd.domain.chat.user_transitions import create, interrupt, send_message
-from chatd.domain.chat.worker_transitions import finish_turn
+from chatd.domain.chat.transitions import NO_SLOTS, ReservedSlots
 from chatd.domain.ids import QueueId
 from chatd.store.chat import chats, messages, updates, workers
-from chatd.store.chat.chats import ChatListFilter, LoadedChat
+from chatd.store.chat.chats import ChatListFilter
 from chatd.store.chat.transactor import AppliedChange, Operation, Transactor
 from chatd.store.chat.workers import Heartbeat
 from chatd.store.pool import Pool
@@ -62,20 +65,14 @@ class Desk:
         self.pool = pool
         self.transactor = Transactor(pool, tell_nobody)
 
-    async def move(
-        self,
-        chat: Chat,
-        decide: Callable[[LoadedChat], Change | None],
-        *,
-        known: bool = False,
-        with_queue: bool = False,
-    ) -> Chat:
+    async def run(self, chat: Chat, command: ChatCommand, *, known: bool = False) -> Chat:
         operation = Operation(
             chat_id=chat.id,
+            command=command,
+            actor=None,
             change_id=new_change_id(),
-            decide=decide,
+            slots=ReservedSlots(root=WORKER),
             known=chat if known else None,
-            with_queue=with_queue,
         )
         outcome = await self.transactor.run(operation)
         assert isinstance(outcome, AppliedChange), "every errand changes something"
@@ -88,9 +85,8 @@ class Desk:
         return await self.finish(await self.running())
 
     async def ten_pending(self) -> Chat:
-        for _ in range(9):
-            await self.transactor.create(create(new_chat(), None), new_change_id())
-        return (await self.transactor.create(create(new_chat(), None), new_change_id())).chat
+        pending = [replace(creation(new_chat()), slots=NO_SLOTS) for _ in range(10)]
+        return [await self.transactor.run(each) for each in pending][-1].chat
 
     async def with_queue(self) -> Chat:
         chat = await self.running()
@@ -99,14 +95,10 @@ class Desk:
         return chat
 
     async def send(self, chat: Chat, words: str = "Go on.", *, known: bool = True) -> Chat:
-        command = SendMessage(prompt=prompt(words))
-        return await self.move(
-            chat, lambda loaded: send_message(loaded.chat, command, WORKER), known=known
-        )
+        return await self.run(chat, SendMessage(prompt=prompt(words)), known=known)
 
     async def finish(self, chat: Chat) -> Chat:
-        step = answer(chat)
-        return await self.move(chat, lambda loaded: finish_turn(loaded.chat, step), known=True)
+        return await self.run(chat, FinishTurn(**asdict(answer(chat))), known=True)
 
 
 async def measure(*, quick: bool) -> list[Line]:
@@ -135,7 +127,7 @@ async def _count(ground: Ground, tap: Tap) -> list[Line]:
 
 
 async def _create(desk: Desk, _: Chat) -> object:
-    return await desk.transactor.create(create(new_chat(), WORKER), new_change_id())
+    return await desk.transactor.run(creation(new_chat()))
 
 
 async def _one_step_turn(desk: Desk, chat: Chat) -> object:
@@ -150,16 +142,11 @@ async def _tool_round(desk: Desk, chat: Chat) -> object:
 
 
 async def _interrupt(desk: Desk, chat: Chat) -> object:
-    return await desk.move(chat, lambda loaded: interrupt(loaded.chat, None), known=True)
+    return await desk.run(chat, InterruptChat(), known=True)
 
 
-def _queue_move(
-    decide: Callable[[LoadedChat], Change | None],
-) -> Callable[[Desk, Chat], Awaitable[object]]:
-    async def run(desk: Desk, chat: Chat) -> object:
-        return await desk.move(chat, decide, with_queue=True)
-
-    return run
+def _running(command: ChatCommand) -> Callable[[Desk, Chat], Awaitable[object]]:
+    return lambda desk, chat: desk.run(chat, command)
 
 
 async def _acquire(desk: Desk, _: Chat) -> object:
@@ -203,33 +190,25 @@ ERRANDS: Final[Sequence[Errand]] = (
         name="edit a queued message",
         most=2,
         prepare=Desk.with_queue,
-        run=_queue_move(
-            lambda loaded: edit_queued(
-                loaded.chat, loaded.queue, EditQueued(id=_FIRST, prompt=prompt("No, this."))
-            )
-        ),
+        run=_running(EditQueued(id=_FIRST, prompt=prompt("No, this."))),
     ),
     Errand(
         name="move a queued message",
         most=2,
         prepare=Desk.with_queue,
-        run=_queue_move(
-            lambda loaded: move_queued(
-                loaded.chat, loaded.queue, MoveQueued(id=_FIRST, before=None)
-            )
-        ),
+        run=_running(MoveQueued(id=_FIRST, before=None)),
     ),
     Errand(
         name="promote a queued message",
         most=2,
         prepare=Desk.with_queue,
-        run=_queue_move(lambda loaded: promote_queued(loaded.chat, loaded.queue, _FIRST, None)),
+        run=_running(PromoteQueued(id=_FIRST)),
     ),
     Errand(
         name="delete a queued message",
         most=2,
         prepare=Desk.with_queue,
-        run=_queue_move(lambda loaded: delete_queued(loaded.chat, loaded.queue, _FIRST)),
+        run=_running(DeleteQueued(id=_FIRST)),
     ),
     Errand(
         name="acquire ten",

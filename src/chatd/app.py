@@ -272,7 +272,6 @@ def _doors(house: RunningProcess, token: str) -> Doors:
     return Doors(
         pool=replica.database.pool,
         transactor=replica.transactor,
-        tell=replica.on_applied,
         announce=replica.announce_chat,
         offer=replica.worker.reserve_slot,
         feeds=replica.feeds,

@@ -99,7 +99,7 @@ class Replica:
             env,
             (
                 *maintenance_tasks(pool),
-                *retention_tasks(config.retention, pool, env, self.on_applied),
+                *retention_tasks(config.retention, pool, env, self.transactor),
             ),
         )
         self.listener = HintListener(

@@ -2,7 +2,6 @@
 
 import pytest
 
-from chatd.domain.chat import user_transitions
 from chatd.domain.chat.commands import EditMessage
 from chatd.domain.errors import ChatBusy
 from chatd.store.chat import messages
@@ -71,9 +70,9 @@ async def test_an_edit_fences_the_running_answer_off(dsn: str) -> None:
         chat_id = await house.create("old")
         await gate.reached.wait()
         target = (await messages.load_history(house.replica.database.pool, chat_id))[0]
-        edit = EditMessage(target=target, prompt=house.prompt("new"))
+        edit = EditMessage(message_id=target.id, prompt=house.prompt("new"))
         with house.replica.worker.reserve_slot(root=True) as free:
-            await house.move(chat_id, lambda chat: user_transitions.edit_message(chat, edit, free))
+            await house.run(chat_id, edit, free)
         gate.open()
         await house.rests(chat_id, epoch=2)
         assert await house.transcript(chat_id) == ["user: new", "assistant: answer to the new"]

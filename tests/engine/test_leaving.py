@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from chatd.domain.chat import user_transitions
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from tests.support.eventually import eventually
 from tests.support.house import a_house, a_house_with, change_id
+from tests.support.operations import create_chat
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.proxy import Proxy
@@ -100,8 +100,7 @@ async def test_a_message_that_comes_while_leaving_is_not_kept(dsn: str) -> None:
             assert free is not None
             leaving = house.leaves()
             await house.events.wait("drain_started")
-            change = user_transitions.create(command, free)
-            await house.replica.transactor.create(change, change_id())
+            await create_chat(house.replica.transactor, command, change_id(), free=free)
         await house.until(command.id, "P0")
         gate.open()
         await leaving

@@ -7,16 +7,14 @@ from collections.abc import Coroutine
 import pytest
 from msgspec import Raw
 
-from chatd.domain.chat import queue_transitions, user_transitions
-from chatd.domain.chat.commands import EditMessage
+from chatd.domain.chat.commands import DeleteQueued, EditMessage
 from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Chat
 from chatd.domain.errors import ChatdError, NotFound, QueueFull, RequestError
 from chatd.domain.ids import ChatId, MessageId, QueueId
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
-from chatd.store.chat.transactor import Operation
 from tests.support.eventually import eventually
-from tests.support.house import House, a_house, a_house_with, change_id
+from tests.support.house import House, a_house, a_house_with
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.tools import StubbornTool
@@ -38,18 +36,9 @@ async def outcome(move: Coroutine[None, None, Chat]) -> Chat | ChatdError:
 
 async def edit(house: House, chat_id: ChatId, message: int, text: str) -> Chat:
     """Of the message as it is by the time of the write."""
+    command = EditMessage(message_id=MessageId(message), prompt=house.prompt(text))
     with house.replica.worker.reserve_slot(root=True) as free:
-        done = await house.replica.transactor.run(
-            Operation(
-                chat_id=chat_id,
-                change_id=change_id(),
-                message_id=MessageId(message),
-                decide=lambda loaded: user_transitions.edit_message(
-                    loaded.chat, EditMessage(target=loaded.target, prompt=house.prompt(text)), free
-                ),
-            )
-        )
-    return done.chat
+        return await house.run(chat_id, command, free)
 
 
 @pytest.mark.covers("F30")
@@ -94,17 +83,7 @@ async def test_an_edit_during_a_stop_needs_not_wait_for_it(dsn: str) -> None:
 
 
 async def take_out(house: House, chat_id: ChatId, item: int) -> Chat:
-    done = await house.replica.transactor.run(
-        Operation(
-            chat_id=chat_id,
-            change_id=change_id(),
-            with_queue=True,
-            decide=lambda loaded: queue_transitions.delete_queued(
-                loaded.chat, loaded.queue, QueueId(item)
-            ),
-        )
-    )
-    return done.chat
+    return await house.run(chat_id, DeleteQueued(id=QueueId(item)))
 
 
 @pytest.mark.covers("F32")

@@ -4,9 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.chat import worker_transitions
-from chatd.domain.chat.change import Change
-from chatd.domain.chat.row import Chat, Episode
+from chatd.domain.chat.commands import ReapChat
+from chatd.domain.chat.row import Episode
 from chatd.domain.chat.worker_transitions import MAX_WORKER_DEATHS
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.engine.slots import SlotsConfig
@@ -178,11 +177,9 @@ async def half_said(house: House, others: House) -> ChatId:
 
 
 async def bury_the_owner(house: House, chat_id: ChatId) -> None:
-    def reap(chat: Chat) -> Change:
-        assert chat.worker_id is not None
-        return worker_transitions.reap(chat, chat.worker_id)
-
-    await house.move(chat_id, reap)
+    owner = (await house.chat(chat_id)).worker_id
+    assert owner is not None
+    await house.run(chat_id, ReapChat(worker_ids=frozenset({owner})))
 
 
 def cut_off(proxy: Proxy) -> None:

@@ -5,26 +5,28 @@ and how, what changes nothing, and what every row looks like afterwards. Whateve
 about must not have changed at all.
 """
 
-from collections.abc import Callable, Sequence
 from typing import Final, LiteralString
 
 from msgspec import Struct
 
 from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import CreateChat, ReleaseChat, UpdateChat
 from chatd.domain.chat.queue_transitions import in_order
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import TRANSITIONS, Transition
+from chatd.domain.chat.transitions import LoadedChat, decide_tree
+from chatd.domain.chat.user_transitions import create
 from chatd.domain.chat.worker_transitions import acquire, release
 from chatd.domain.errors import ChatdError, RequestError, StaleFence
 from chatd.domain.ids import ChangeId, ChatId, WorkerId
 from chatd.store.chat import workers
-from chatd.store.chat.chats import LoadedChat
-from chatd.store.chat.transactor import AppliedChange, NoChange, OnApplied, Transactor
+from chatd.store.chat.transactor import AppliedChange, NoChange, OnApplied
 from chatd.store.pool import Pool
 from tests.model.invariants import Watch, check_families, check_spend
 from tests.model.world import World, apply_all, apply_purely
 from tests.support.errands import Errand, Plan
 from tests.support.ledger import Ledger
+from tests.support.operations import archiving, create_chat, deciding_transactor, tree
 from tests.support.stored import EVERYTHING, Stored, paid_micros, stored, stored_of, timeless
 
 NEWS: Final[LiteralString] = f"""
@@ -47,7 +49,7 @@ class Refused(Struct, frozen=True):
 class Mirror:
     def __init__(self, pool: Pool, tell: OnApplied) -> None:
         self.pool = pool
-        self.transactor = Transactor(pool, tell)
+        self.transactor = deciding_transactor(pool, tell)
         self.world = World()
         self.ledger = Ledger()
         self._watches: dict[ChatId, Watch] = {}
@@ -106,24 +108,24 @@ class Mirror:
             assert errand.plan.move in IDLE, "said, and not found again"
         await self.verify()
 
-    async def create(self, change: Change, change_id: ChangeId) -> AppliedChange:
-        applied = await self.transactor.create(change, change_id)
-        await self.verify(change)
+    async def create(
+        self, command: CreateChat, free: WorkerId | None, change_id: ChangeId
+    ) -> AppliedChange:
+        applied = await create_chat(self.transactor, command, change_id, free=free)
+        await self.verify(create(command, free))
         return applied
 
-    async def family(
-        self,
-        root: ChatId,
-        decide: Callable[[Sequence[Chat]], tuple[Change, ...]],
-        change_id: ChangeId,
+    async def archive(
+        self, chat: Chat, change_id: ChangeId, *, archived: bool
     ) -> list[AppliedChange]:
-        """Empty if it was refused, as it had to be."""
+        """Empty if it was refused or there was nothing to do, as it had to be."""
+        members = self.world.family(chat.root_chat_id)
         try:
-            meant = decide(self.world.family(root))
+            meant = decide_tree(members, chat.id, UpdateChat(archived=archived))
         except RequestError as error:
             meant = Refused(type(error), error.code)
         try:
-            written = await self.transactor.run_tree(root, decide, change_id)
+            outcome = await self.transactor.run(archiving(chat.id, change_id, archived=archived))
         except RequestError as error:
             refused = Refused(type(error), error.code)
             assert refused == meant
@@ -131,7 +133,7 @@ class Mirror:
             return []
         assert isinstance(meant, tuple)
         await self.verify(*meant)
-        return written
+        return tree(outcome) if isinstance(outcome, AppliedChange) else []
 
     async def acquire(self, worker_id: WorkerId, *, roots: int, children: int) -> list[Chat]:
         wanting = [chat for chat in self.chats.values() if chat.runnable_at is not None]
@@ -153,7 +155,12 @@ class Mirror:
         rows = await workers.release(self.pool, worker_id, only)
         wanted = {chat.id for chat in mine if only is None or chat.id in only}
         assert {row.id for row in rows} == wanted
-        await self.verify(*(release(self.chats[row.id], worker_id, row.epoch - 1) for row in rows))
+        await self.verify(
+            *(
+                release(self.chats[row.id], ReleaseChat(worker_id=worker_id, epoch=row.epoch - 1))
+                for row in rows
+            )
+        )
         return rows
 
     # Comparison

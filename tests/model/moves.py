@@ -10,9 +10,10 @@ from chatd.domain.chat.commands import (
     ClientResult,
     EditMessage,
     EditQueued,
-    FailTurn,
     MoveQueued,
+    ReapChat,
     RecordRetry,
+    ReleaseChat,
     RequestCompaction,
     SendMessage,
     Step,
@@ -48,10 +49,10 @@ from chatd.domain.chat.worker_transitions import (
     release,
     require_action,
 )
-from chatd.domain.ids import QueueId, WorkerId
+from chatd.domain.ids import MessageId, QueueId, WorkerId
 from tests.model.drafts import CLIENT_TOOLS, Drafts
 from tests.model.world import Rows
-from tests.support.seeds import FAILED
+from tests.support.seeds import FAILED, failing
 
 
 class Moment(Struct, frozen=True, kw_only=True):
@@ -85,7 +86,9 @@ def _send(when_busy: WhenBusy) -> Callable[[Moment], Change | None]:
 
 def _edit(at: Moment) -> Change | None:
     target = at.rng.choice((*at.rows.messages[-12:], None))
-    return edit_message(at.chat, EditMessage(target=target, prompt=at.drafts.prompt()), at.free)
+    return edit_message(
+        at.chat, target, EditMessage(message_id=MessageId(1), prompt=at.drafts.prompt()), at.free
+    )
 
 
 def _submit(at: Moment) -> Change | None:
@@ -172,7 +175,7 @@ def _partial(at: Moment) -> tuple[Draft, ...]:
 
 
 def _fail(at: Moment) -> Change | None:
-    return fail_turn(at.chat, FailTurn(step=_step(at, *_partial(at)), error=FAILED))
+    return fail_turn(at.chat, failing(_step(at, *_partial(at)), FAILED))
 
 
 def _retry(at: Moment) -> Change | None:
@@ -201,8 +204,10 @@ _MAKE: dict[Transition, Callable[[Moment], Change | None]] = {
     Transition.FAIL_TURN: _fail,
     Transition.RECORD_RETRY: _retry,
     Transition.FINISH_INTERRUPT: lambda at: finish_interrupt(at.chat, _step(at, *_partial(at))),
-    Transition.RELEASE: lambda at: release(at.chat, at.fence.worker_id, at.fence.epoch),
-    Transition.REAP: lambda at: reap(at.chat, at.dead),
+    Transition.RELEASE: lambda at: release(
+        at.chat, ReleaseChat(worker_id=at.fence.worker_id, epoch=at.fence.epoch)
+    ),
+    Transition.REAP: lambda at: reap(at.chat, ReapChat(worker_ids=frozenset({at.dead}))),
     Transition.EXPIRE_INTERRUPT: lambda at: expire_interrupt(at.chat),
     Transition.EXPIRE_ACTION: lambda at: expire_action(at.chat),
 }

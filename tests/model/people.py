@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import TRANSITIONS, Transition
-from chatd.domain.chat.user_transitions import archive_tree, unarchive_tree
 from chatd.domain.ids import ChangeId, MessageId, RequestId
 from tests.model.stage import Stage
 from tests.support.errands import OTHER_USER_MOVES, SENDS, Errand, Plan
@@ -63,14 +62,13 @@ class People:
         stage = self._stage
         shelved = [chat for chat in stage.mirror.chats.values() if chat.archived]
         chat = self._rng.choice(shelved) if shelved else stage.any_chat()
-        move = archive_tree if not chat.archived else unarchive_tree
+        archived = not chat.archived
         if self._rng.random() < 0.1:
-            move = archive_tree
+            archived = True
         stage.serve()
-        written = await stage.mirror.family(
-            chat.root_chat_id, lambda members: move(members, chat.id), ChangeId(stage.number())
-        )
-        stage.note(f"{move.__name__} {len(written)}")
+        number = ChangeId(stage.number())
+        written = await stage.mirror.archive(chat, number, archived=archived)
+        stage.note(f"{'archive' if archived else 'unarchive'} {len(written)}")
 
     async def start_subagent(self) -> None:
         chats = self._stage.mirror.chats.values()

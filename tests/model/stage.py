@@ -13,7 +13,6 @@ from uuid import UUID
 from chatd.domain.chat.change import CLIENT_TOOL_DEADLINE_S, INTERRUPT_DEADLINE_S
 from chatd.domain.chat.commands import CreateChat
 from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat, Hint
-from chatd.domain.chat.user_transitions import create
 from chatd.domain.ids import ChangeId, ChatId, UserId
 from chatd.store.chat.transactor import AppliedChange
 from chatd.store.chat.workers import worker_lock_key
@@ -113,8 +112,8 @@ class Stage:
             root_chat_id=root,
         )
         self.serve()
-        change = create(command, self.serving.free if self.serving else None)
-        await self.mirror.create(change, ChangeId(number))
+        free = self.serving.free if self.serving else None
+        await self.mirror.create(command, free, ChangeId(number))
         self.views[command.id] = deque([ClientState()], maxlen=6)
         return command.id
 

@@ -151,7 +151,9 @@ async def test_a_promoted_message_keeps_its_author_and_its_time_is_that_of_promo
 async def test_an_edit_marks_what_it_forgets_with_its_own_version(pool: Pool) -> None:
     chat = await plant_in(pool, Seed(state=State.R1, calls="local", plain=2))
     target = (await messages.load_history(pool, CHAT))[1]
-    change = edit_message(chat, EditMessage(target=target, prompt=prompt("instead")), None)
+    change = edit_message(
+        chat, target, EditMessage(message_id=MessageId(1), prompt=prompt("instead")), None
+    )
     done = await write(pool, change)
     found = (await stored(pool))[CHAT]
     gone = [message for message in found.messages if message.deleted]

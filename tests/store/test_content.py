@@ -6,7 +6,7 @@ A provider's prompt cache and its signatures depend on every byte; people depend
 import pytest
 from msgspec import Raw
 
-from chatd.domain.chat.commands import FailTurn, SendMessage
+from chatd.domain.chat.commands import SendMessage
 from chatd.domain.chat.messages import UserInput, pending_calls
 from chatd.domain.chat.parts import Part, TextPart, ToolCallPart, UnknownPart, encode_parts
 from chatd.domain.chat.row import ChatError
@@ -17,7 +17,7 @@ from chatd.domain.ids import ToolCallId
 from chatd.store.chat import chats, messages, updates
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, OWNER, WORKER, call, draft, text
-from tests.support.seeds import CLIENT_TOOL, Seed, step
+from tests.support.seeds import CLIENT_TOOL, Seed, failing, step
 from tests.support.store import open_chat, plant_in, write
 
 
@@ -56,7 +56,7 @@ async def comes_back(pool: Pool, sent: UserInput) -> None:
     page = await updates.page(pool, CHAT, updates.Range(limit=1))
     assert page is not None
     [paged] = page.messages
-    loaded = await chats.load_for_transition(pool, CHAT, message_id=last.id)
+    loaded = await chats.load_for_transition(pool, CHAT, None, message_id=last.id)
     whole, newer = (
         await chats.load_changes_since(pool, CHAT, 0),
         await chats.load_changes_since(pool, CHAT, 1),
@@ -84,7 +84,7 @@ async def test_content_survives_appending_queueing_and_promotion(pool: Pool, par
 
     queued = await write(pool, send_message(appended.chat, sent, None))
     assert await pool.fetchval(LAST_QUEUED) == written
-    loaded = await chats.load_for_transition(pool, CHAT, with_queue=True)
+    loaded = await chats.load_for_transition(pool, CHAT, None, with_queue=True)
     assert loaded is not None
     assert [item.content for item in loaded.queue] == [sent.prompt.content]
 
@@ -115,9 +115,7 @@ async def test_half_a_character_is_replaced_and_told_as_it_was_stored(pool: Pool
 async def test_an_error_that_quotes_half_a_character_can_still_be_stored(pool: Pool) -> None:
     """Else the turn could neither go on nor fail."""
     chat = await plant_in(pool, Seed(state=State.R0))
-    failure = FailTurn(
-        step=step(chat), error=ChatError(message="cannot read \udcff\0", detail="\ud800")
-    )
+    failure = failing(step(chat), ChatError(message="cannot read \udcff\0", detail="\ud800"))
     failed = await write(pool, fail_turn(chat, failure))
     assert failed.chat.last_error == ChatError(message="cannot read \ufffd\0", detail="\ufffd")
     assert await chats.get(pool, CHAT) == failed.chat

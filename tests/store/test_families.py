@@ -7,26 +7,29 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.chat.change import Change
-from chatd.domain.chat.commands import FailTurn
+from chatd.domain.chat.commands import CreateChat, TreeCommand
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import State
-from chatd.domain.chat.user_transitions import archive, archive_tree, unarchive_tree
+from chatd.domain.chat.transitions import decide_tree
+from chatd.domain.chat.user_transitions import archive, archive_tree
+from chatd.domain.chat.user_transitions import create as pure_create
 from chatd.domain.chat.worker_transitions import fail_turn, finish_turn, require_action
 from chatd.domain.errors import Conflict, InvariantBroken, NotFound
-from chatd.domain.ids import ChangeId, UserId, WorkerId
+from chatd.domain.ids import ChangeId, ChatId, UserId, WorkerId
 from chatd.store.chat import chats, workers
-from chatd.store.chat.transactor import Transactor, apply
+from chatd.store.chat.transactor import AppliedChange, Transactor, apply
 from chatd.store.pool import Pool
 from tests.support.eventually import eventually
 from tests.support.factories import WORKER, call, draft, text
-from tests.support.seeds import CLIENT_TOOL, FAILED, step
+from tests.support.operations import archiving, by_earlier_run, create_chat, tree
+from tests.support.seeds import CLIENT_TOOL, FAILED, failing, step
 from tests.support.store import (
     Told,
     chat_id,
     dump,
     open_chat,
     open_child,
-    opening,
+    opening_command,
     somebody_waits,
     write,
 )
@@ -45,12 +48,19 @@ def transactor(pool: Pool, told: Told) -> Transactor:
     return Transactor(pool, told)
 
 
-def child_of(number: int, parent: int, root: int = 1) -> Change:
-    return opening(number, root_chat_id=chat_id(root), parent_chat_id=chat_id(parent))
+def child_of(number: int, parent: int, root: int = 1) -> CreateChat:
+    return opening_command(number, root_chat_id=chat_id(root), parent_chat_id=chat_id(parent))
 
 
-def shelve(members: Sequence[Chat]) -> tuple[Change, ...]:
-    return archive_tree(members, ROOT)
+async def create(
+    transactor: Transactor, command: CreateChat, number: int = 1, free: WorkerId | None = None
+) -> AppliedChange:
+    return await create_chat(transactor, command, ChangeId(number), free=free)
+
+
+def alone(written: list[AppliedChange]) -> list[AppliedChange]:
+    """Each chat by itself, as the callback gets it."""
+    return [replace(applied, others=()) for applied in written]
 
 
 # Creating
@@ -61,7 +71,7 @@ async def test_a_new_chat_is_there_whole_and_told_once(
     pool: Pool, transactor: Transactor, told: Told, free: WorkerId | None
 ) -> None:
     before = (draft("system", text("Be kind."), visibility="model"),)
-    created = await transactor.create(opening(1, free=free, before=before), ChangeId(1))
+    created = await create(transactor, opening_command(1, before=before), free=free)
     assert (await stored(pool))[ROOT].chat == created.chat
     assert (await stored(pool))[ROOT].messages == created.messages
     assert [message.role for message in created.messages] == ["system", "user"]
@@ -72,9 +82,9 @@ async def test_a_new_chat_is_there_whole_and_told_once(
 async def test_a_chat_created_again_under_its_id_is_there_once(
     pool: Pool, transactor: Transactor, told: Told
 ) -> None:
-    first = await transactor.create(opening(1), ChangeId(1))
+    first = await create(transactor, opening_command(1))
     before = await dump(pool)
-    again = await transactor.create(opening(1, title="Another title"), ChangeId(2))
+    again = await create(transactor, opening_command(1, title="Another title"), 2)
     assert again.replayed
     assert again.chat == first.chat
     assert await dump(pool) == before
@@ -84,9 +94,9 @@ async def test_a_chat_created_again_under_its_id_is_there_once(
 async def test_a_creation_tried_again_finds_that_it_has_landed(
     pool: Pool, transactor: Transactor, told: Told
 ) -> None:
-    first = await transactor.create(opening(1, free=WORKER), ChangeId(1))
-    again = await transactor.create(opening(1, free=WORKER), ChangeId(1))
-    assert again == replace(first, replayed=True)
+    first = await create(transactor, opening_command(1), free=WORKER)
+    again = await create(transactor, opening_command(1), free=WORKER)
+    assert again == by_earlier_run(first)
     assert told.applied == [first, again], "whoever took the chat must hear of it"
 
 
@@ -96,7 +106,7 @@ async def test_an_id_that_is_somebody_elses_is_refused(
     await open_chat(pool, 1)
     before = await dump(pool)
     with pytest.raises(Conflict) as refused:
-        await transactor.create(opening(1, owner_id=UserId(chat_id(99))), ChangeId(2))
+        await create(transactor, opening_command(1, owner_id=UserId(chat_id(99))), 2)
     assert refused.value.code == "chat_exists"
     assert await dump(pool) == before
     assert told.applied == []
@@ -109,17 +119,17 @@ async def test_a_child_joins_a_root_and_a_grandchild_the_child(
     pool: Pool, transactor: Transactor
 ) -> None:
     await open_chat(pool, 1)
-    await transactor.create(child_of(2, parent=1), ChangeId(1))
-    await transactor.create(child_of(3, parent=2), ChangeId(1))
+    await create(transactor, child_of(2, parent=1))
+    await create(transactor, child_of(3, parent=2))
     family = await chats.list_children(pool, [ROOT])
     assert [(it.id, it.parent_chat_id) for it in family] == [(CHILD, ROOT), (chat_id(3), CHILD)]
 
 
-async def refuses_child(pool: Pool, change: Change) -> None:
+async def refuses_child(pool: Pool, command: CreateChat) -> None:
     told = Told()
     before = await dump(pool)
     with pytest.raises(Conflict) as refused:
-        await Transactor(pool, told).create(change, ChangeId(1))
+        await create(Transactor(pool, told), command)
     assert refused.value.code == "parent_archived"
     assert await dump(pool) == before
     assert told.applied == []
@@ -158,8 +168,8 @@ async def mixed_family(pool: Pool) -> None:
         await open_child(pool, number, root=1)
     await workers.acquire(pool, WORKER, roots=9, children=9)
     running = {it.id: it for it in await chats.lock_tree(pool, ROOT)}
-    failing, asking, idle = (running[chat_id(number)] for number in (2, 3, 5))
-    await write(pool, fail_turn(failing, FailTurn(step=step(failing), error=FAILED)))
+    failed, asking, idle = (running[chat_id(number)] for number in (2, 3, 5))
+    await write(pool, fail_turn(failed, failing(step(failed), FAILED)))
     question = draft("assistant", call("c1", CLIENT_TOOL))
     await write(pool, require_action(asking, step(asking, question)))
     await workers.release(pool, WORKER, [chat_id(4)])
@@ -173,7 +183,7 @@ async def test_a_family_in_mixed_states_is_archived_and_brought_back_together(
     pool: Pool, transactor: Transactor, told: Told
 ) -> None:
     await mixed_family(pool)
-    shelved = await transactor.run_tree(ROOT, shelve, ChangeId(1))
+    shelved = tree(await transactor.run(archiving(ROOT, ChangeId(1))))
     found = await stored(pool)
     assert [found[it.chat.id].chat for it in shelved] == [it.chat for it in shelved]
     assert [it.chat.state for it in shelved] == [
@@ -185,32 +195,32 @@ async def test_a_family_in_mixed_states_is_archived_and_brought_back_together(
     ]
     assert all(it.chat.archived for it in found.values())
     assert [message.role for message in found[chat_id(3)].messages] == ["user", "assistant", "tool"]
-    assert told.applied == shelved
+    assert told.applied == alone(shelved)
 
-    back = await transactor.run_tree(
-        ROOT, lambda members: unarchive_tree(members, ROOT), ChangeId(2)
-    )
+    back = tree(await transactor.run(archiving(ROOT, ChangeId(2), archived=False)))
     assert [it.chat.state for it in back] == [State.W, State.E0, State.W, State.W, State.W]
-    assert told.applied == [*shelved, *back]
+    assert told.applied == alone([*shelved, *back])
 
 
 async def test_if_one_member_cannot_none_is_archived_and_nobody_hears_of_it(
-    pool: Pool, transactor: Transactor, told: Told
+    pool: Pool, transactor: Transactor, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await mixed_family(pool)
     before = await dump(pool)
 
-    def with_a_stale_one(members: Sequence[Chat]) -> tuple[Change, ...]:
-        *good, last = shelve(members)
+    def with_a_stale_one(
+        members: Sequence[Chat], target: ChatId, command: TreeCommand
+    ) -> tuple[Change, ...]:
+        *good, last = decide_tree(members, target, command)
         assert last.before is not None
         return (*good, replace(last, before=replace(last.before, snapshot_version=999)))
 
-    with pytest.raises(InvariantBroken):
-        await transactor.run_tree(ROOT, with_a_stale_one, ChangeId(1))
+    with monkeypatch.context() as patched:
+        patched.setattr("chatd.store.chat.transactor.decide_tree", with_a_stale_one)
+        with pytest.raises(InvariantBroken):
+            await transactor.run(archiving(ROOT, ChangeId(1)))
     with pytest.raises(NotFound):
-        await transactor.run_tree(
-            ROOT, lambda members: archive_tree(members, chat_id(77)), ChangeId(2)
-        )
+        await transactor.run(archiving(chat_id(77), ChangeId(2)))
     assert await dump(pool) == before
     assert told.applied == []
 
@@ -219,10 +229,11 @@ async def test_a_family_archived_again_by_the_same_change_is_left_alone(
     pool: Pool, transactor: Transactor, told: Told
 ) -> None:
     await mixed_family(pool)
-    first = await transactor.run_tree(ROOT, shelve, ChangeId(1))
+    first = await transactor.run(archiving(ROOT, ChangeId(1)))
     before = await dump(pool)
-    again = await transactor.run_tree(ROOT, shelve, ChangeId(1))
-    assert again == [replace(applied, replayed=True) for applied in first]
+    again = await transactor.run(archiving(ROOT, ChangeId(1)))
+    assert isinstance(first, AppliedChange)
+    assert again == by_earlier_run(first)
     assert await dump(pool) == before
 
 
@@ -235,10 +246,11 @@ async def test_a_child_created_just_before_its_root_is_archived_goes_along(
     await open_chat(pool, 1)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         async with pool.transaction() as spawning:
-            assert await apply(spawning, child_of(2, parent=1), ChangeId(1)) is not None
-            shelving = group.create_task(transactor.run_tree(ROOT, shelve, ChangeId(2)))
+            child = pure_create(child_of(2, parent=1), None)
+            assert await apply(spawning, child, ChangeId(1)) is not None
+            shelving = group.create_task(transactor.run(archiving(ROOT, ChangeId(2))))
             await eventually(lambda: somebody_waits(pool))
-        shelved = await shelving
+        shelved = tree(await shelving)
     assert {applied.chat.id for applied in shelved} == {ROOT, CHILD}
     assert all(it.chat.archived for it in (await stored(pool)).values())
 
@@ -250,11 +262,9 @@ async def test_a_child_created_just_after_its_root_is_archived_is_refused(
     await open_chat(pool, 1)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         async with pool.transaction() as shelving:
-            for change in shelve(await chats.lock_tree(shelving, ROOT)):
+            for change in archive_tree(await chats.lock_tree(shelving, ROOT), ROOT):
                 assert await apply(shelving, change, ChangeId(2)) is not None
-            spawning = group.create_task(
-                refused(transactor.create(child_of(2, parent=1), ChangeId(1)))
-            )
+            spawning = group.create_task(refused(create(transactor, child_of(2, parent=1))))
             await eventually(lambda: somebody_waits(pool))
         assert (await spawning).code == "parent_archived"
     assert set(await stored(pool)) == {ROOT}

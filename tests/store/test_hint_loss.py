@@ -16,7 +16,7 @@ from chatd.store.notifications import HintListener, HintPublisher, ListenConfig,
 from chatd.store.pool import Pool
 from tests.support.client_state import ClientState
 from tests.support.crowd import Crowd
-from tests.support.operations import new_chat, sending
+from tests.support.operations import create_chat, new_chat, sending
 from tests.support.viewer import fresh, resume
 
 END = """
@@ -67,7 +67,7 @@ class Replicas:
     async def write(self) -> int:
         self._version += 1
         if self._version == 1:
-            await self._transactor.create(new_chat(1), ChangeId(1))
+            await create_chat(self._transactor, new_chat(1), ChangeId(1))
         else:
             await self._transactor.run(sending("more", ChangeId(self._version)))
         return self._version

@@ -4,13 +4,16 @@ from datetime import timedelta
 
 import pytest
 
+from chatd.domain.chat.commands import ArchiveIdleTree
 from chatd.domain.chat.states import State
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChangeId, ChatId
 from chatd.engine.maintenance import RetentionConfig, retention_tasks
 from chatd.store.chat import chats, updates
+from chatd.store.chat.transactor import NoChange, Transactor
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
+from tests.support.operations import operation
 from tests.support.seeds import Seed
 from tests.support.store import Told, chat_id, open_child, plant_in
 from tests.support.streaming import env_with
@@ -38,7 +41,7 @@ async def archived(pool: Pool) -> set[int]:
 
 
 async def work(pool: Pool, config: RetentionConfig, told: Told) -> None:
-    for chore in retention_tasks(config, pool, env_with(FakeClock()), told):
+    for chore in retention_tasks(config, pool, env_with(FakeClock()), Transactor(pool, told)):
         await chore.work()
 
 
@@ -64,10 +67,12 @@ async def test_a_chat_that_was_touched_meanwhile_is_not_archived(pool: Pool) -> 
     chat = await planted(pool, 1, State.W, days=3)
     ((found, since),) = await updates.list_idle_chats(pool, DAY, most=10)
     await untouched(pool, chat, days=0)
-    assert await updates.archive_idle_tree(pool, found, since, ChangeId(7)) == ()
+    transactor, command = Transactor(pool, Told()), ArchiveIdleTree(idle_since=since)
+    outcome = await transactor.run(operation(command, ChangeId(7), found))
+    assert isinstance(outcome, NoChange)
     assert await archived(pool) == set()
     with pytest.raises(NotFound):
-        await updates.archive_idle_tree(pool, chat_id(99), since, ChangeId(8))
+        await transactor.run(operation(command, ChangeId(8), chat_id(99)))
 
 
 async def test_a_family_of_which_somebody_is_at_work_is_left_alone(pool: Pool) -> None:
@@ -92,4 +97,5 @@ async def test_archived_chats_are_removed_for_good_and_what_they_cost_is_not(poo
 
 
 async def test_without_days_there_is_no_chore(pool: Pool) -> None:
-    assert retention_tasks(RetentionConfig(), pool, env_with(FakeClock()), Told()) == ()
+    transactor = Transactor(pool, Told())
+    assert retention_tasks(RetentionConfig(), pool, env_with(FakeClock()), transactor) == ()

@@ -7,16 +7,15 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.chat.change import Change, IdempotencyKey
-from chatd.domain.chat.commands import Step
+from chatd.domain.chat.change import IdempotencyKey
+from chatd.domain.chat.commands import CommitStep
 from chatd.domain.chat.row import Chat, Fence
-from chatd.domain.chat.user_transitions import archive_tree
+from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.errors import StaleFence, Unavailable
 from chatd.domain.ids import ChangeId, RequestId
 from chatd.store.chat import chats
 from chatd.store.chat.apply import APPLY, APPLY_STEP, INSERT_CHAT
-from chatd.store.chat.chats import LoadedChat
 from chatd.store.chat.transactor import (
     AppliedChange,
     Operation,
@@ -27,9 +26,17 @@ from chatd.store.chat.transactor import (
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.eventually import eventually
-from tests.support.factories import OWNER, draft, text
+from tests.support.factories import OWNER, draft, prompt, text
 from tests.support.ledger import said
-from tests.support.operations import new_chat, sending, tell_nobody
+from tests.support.operations import (
+    archiving,
+    create_chat,
+    new_chat,
+    operation,
+    sending,
+    tell_nobody,
+    tree,
+)
 from tests.support.proxy import Proxy
 from tests.support.stored import stored
 
@@ -79,7 +86,7 @@ async def line(proxy: Proxy) -> AsyncGenerator[Line]:
 
 async def started(line: Line, number: int = 1) -> Chat:
     """A chat that this replica works on, and a session on which all statements are prepared."""
-    made = await line.transactor.create(new_chat(number), ChangeId(number))
+    made = await create_chat(line.transactor, new_chat(number), ChangeId(number))
     applied = await line.transactor.run(sending("first", ChangeId(number + 100), made.chat.id))
     assert isinstance(applied, AppliedChange)
     late = commit_step(made.chat, answer(made.chat))
@@ -88,17 +95,12 @@ async def started(line: Line, number: int = 1) -> Chat:
     return applied.chat
 
 
-def answer(chat: Chat) -> Step:
-    return Step(fence=Fence.of(chat), messages=(draft("assistant", text("It is so.")),))
+def answer(chat: Chat) -> CommitStep:
+    return CommitStep(fence=Fence.of(chat), messages=(draft("assistant", text("It is so.")),))
 
 
 def answering(chat: Chat, change_id: ChangeId) -> Operation:
-    step = answer(chat)
-
-    def decide(loaded: LoadedChat) -> Change:
-        return commit_step(loaded.chat, step)
-
-    return Operation(chat_id=chat.id, change_id=change_id, decide=decide, known=chat)
+    return operation(answer(chat), change_id, chat.id, known=chat)
 
 
 async def lose_reply(
@@ -159,29 +161,44 @@ async def test_an_answer_tried_again_under_another_id_is_refused_by_its_fence(
 
 async def test_a_message_whose_reply_was_lost_is_queued_once(line: Line, pool: Pool) -> None:
     chat = await started(line)
-    operation = replace(sending("second", ChangeId(7)), known=chat)
-    await lose_reply(line, pool, line.transactor.run(operation), of=APPLY.text, version=3)
+    send = replace(sending("second", ChangeId(7)), known=chat)
+    await lose_reply(line, pool, line.transactor.run(send), of=APPLY.text, version=3)
 
-    replayed(await line.transactor.run(operation))
+    replayed(await line.transactor.run(send))
 
     assert said((await stored(pool))[chat.id]) == ["hello 1", "first", "second"]
     assert await is_at(pool, 3)
+
+
+async def test_a_run_that_lost_its_reply_still_knows_its_change(line: Line, pool: Pool) -> None:
+    chat = await started(line)
+    run = line.transactor.start(replace(sending("second", ChangeId(7)), known=chat))
+    await lose_reply(line, pool, run.attempt(), of=APPLY.text, version=3)
+    await Transactor(pool, tell_nobody).run(sending("third", ChangeId(8)))
+
+    again = replayed(await run.attempt())
+
+    assert again.chat.snapshot_version == 4
+    assert again.change is not None
+    assert again.change.after.snapshot_version == 3
+    assert [item.prompt for item in again.change.enqueue] == [prompt("second")]
+    assert again.loaded == LoadedChat(chat=chat)
 
 
 async def test_a_message_that_never_arrived_is_written_by_the_next_try(
     line: Line, pool: Pool
 ) -> None:
     chat = await started(line)
-    operation = replace(sending("second", ChangeId(7)), known=chat)
+    send = replace(sending("second", ChangeId(7)), known=chat)
     line.fails_at(APPLY.text, line.proxy.stall)
     async with asyncio.TaskGroup() as group:
-        trying = group.create_task(fails(line.transactor.run(operation)))
+        trying = group.create_task(fails(line.transactor.run(send)))
         await line.has_failed()
         line.proxy.cut()
     assert trying.result().maybe_applied, "nobody can know"
     line.proxy.resume()
 
-    outcome = await line.transactor.run(operation)
+    outcome = await line.transactor.run(send)
 
     assert isinstance(outcome, AppliedChange)
     assert not outcome.replayed
@@ -194,13 +211,13 @@ async def test_a_key_finds_the_message_however_much_has_happened_since(
     """The row remembers the last few changes only; a key is kept for a day. And the client may
     come back to another replica, which knows of no change id."""
     chat = await started(line)
-    operation = replace(sending("second", ChangeId(7)), known=chat, request=KEY)
-    await lose_reply(line, pool, line.transactor.run(operation), of=APPLY.text, version=3)
+    send = replace(sending("second", ChangeId(7)), known=chat, request=KEY)
+    await lose_reply(line, pool, line.transactor.run(send), of=APPLY.text, version=3)
     elsewhere = Transactor(pool, tell_nobody)
     for number in range(200, 212):
         await elsewhere.run(sending(f"more {number}", ChangeId(number)))
 
-    again = replayed(await elsewhere.run(replace(operation, change_id=ChangeId(8), known=None)))
+    again = replayed(await elsewhere.run(replace(send, change_id=ChangeId(8), known=None)))
 
     assert again.request is not None
     assert again.request.version == 3
@@ -209,38 +226,32 @@ async def test_a_key_finds_the_message_however_much_has_happened_since(
 
 async def test_a_chat_whose_reply_was_lost_is_there_once(line: Line, pool: Pool) -> None:
     await started(line, 1)
-    change = new_chat(2)
-    creating = line.transactor.create(change, ChangeId(2))
+    command = new_chat(2)
+    creating = create_chat(line.transactor, command, ChangeId(2))
     line.fails_at(INSERT_CHAT.text, line.proxy.hold_replies)
     async with asyncio.TaskGroup() as group:
         trying = group.create_task(fails(creating))
         await line.has_failed()
-        await eventually(lambda: chats.get(pool, change.after.id))
+        await eventually(lambda: chats.get(pool, command.id))
         line.proxy.cut()
     assert trying.result().maybe_applied
 
-    again = await line.transactor.create(change, ChangeId(2))
+    again = await create_chat(line.transactor, command, ChangeId(2))
 
     assert again.replayed
     assert again.chat.snapshot_version == 1
-    assert said((await stored(pool))[change.after.id]) == ["hello 2"]
+    assert said((await stored(pool))[command.id]) == ["hello 2"]
 
 
 async def test_a_family_whose_archiving_was_not_answered_is_archived_once(
     line: Line, pool: Pool
 ) -> None:
     root = (await started(line)).id
-    child = (await line.transactor.create(new_chat(2, root), ChangeId(2))).chat.id
+    child = (await create_chat(line.transactor, new_chat(2, root), ChangeId(2))).chat.id
+    archive = archiving(root, ChangeId(7))
+    await lose_reply(line, pool, line.transactor.run(archive), of="COMMIT", version=3)
 
-    def decide(members: list[Chat]) -> tuple[Change, ...]:
-        return archive_tree(members, root)
-
-    def archiving() -> Awaitable[list[AppliedChange]]:
-        return line.transactor.run_tree(root, decide, ChangeId(7))
-
-    await lose_reply(line, pool, archiving(), of="COMMIT", version=3)
-
-    again = await archiving()
+    again = tree(await line.transactor.run(archive))
 
     assert [applied.replayed for applied in again] == [True, True]
     found = await stored(pool)
@@ -258,10 +269,10 @@ async def test_a_change_that_had_to_queue_up_and_lost_its_reply_is_there_once(
     """Twice too late, then under the lock, and then the commit is not answered."""
     chat = await started(line)
     rival = Transactor(pool, tell_nobody)
-    operation = sending("second", ChangeId(7))
+    send = sending("second", ChangeId(7))
     line.fails_at(APPLY.text, line.proxy.stall)
     async with asyncio.TaskGroup() as group:
-        trying = group.create_task(fails(line.transactor.run(operation)))
+        trying = group.create_task(fails(line.transactor.run(send)))
         await line.has_failed()
         await rival.run(sending("faster", ChangeId(8)))
         line.fails_at(APPLY.text, line.proxy.stall)
@@ -275,7 +286,7 @@ async def test_a_change_that_had_to_queue_up_and_lost_its_reply_is_there_once(
         line.proxy.cut()
     assert trying.result().maybe_applied
 
-    replayed(await line.transactor.run(operation))
+    replayed(await line.transactor.run(send))
 
     words = said((await stored(pool))[chat.id])
     assert words == ["hello 1", "first", "faster", "fastest", "second"]

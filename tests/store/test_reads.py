@@ -11,16 +11,18 @@ from chatd.domain.chat.messages import Draft, Message
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import State
+from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.chat.user_transitions import edit_message, send_message
 from chatd.domain.chat.worker_transitions import commit_step, finish_turn
 from chatd.domain.ids import ChangeId, MessageId
 from chatd.domain.prompt.compaction import rows_for_prompt
 from chatd.store.chat import chats, messages, updates
-from chatd.store.chat.chats import ChatChanges, LoadedChat
-from chatd.store.chat.transactor import Operation, Transactor
+from chatd.store.chat.chats import ChatChanges
+from chatd.store.chat.transactor import Operation
 from chatd.store.chat.updates import Page
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, WORKER, call, draft, prompt, result, text
+from tests.support.operations import deciding, deciding_transactor, operation
 from tests.support.seeds import Seed, step
 from tests.support.store import Told, chat_id, open_chat, plant_in, write
 from tests.support.stored import stored
@@ -36,10 +38,10 @@ async def answer(pool: Pool, chat: Chat, *drafts: Draft) -> Chat:
 
 
 async def edit(pool: Pool, chat: Chat, message_id: int, words: str) -> Chat:
-    loaded = await chats.load_for_transition(pool, CHAT, message_id=MessageId(message_id))
+    loaded = await chats.load_for_transition(pool, CHAT, None, message_id=MessageId(message_id))
     assert loaded is not None
-    command = EditMessage(target=loaded.target, prompt=prompt(words))
-    return (await write(pool, edit_message(chat, command, WORKER))).chat
+    command = EditMessage(message_id=MessageId(message_id), prompt=prompt(words))
+    return (await write(pool, edit_message(chat, loaded.target, command, WORKER))).chat
 
 
 def spoken(rows: list[Message] | tuple[Message, ...]) -> list[str]:
@@ -265,7 +267,7 @@ async def test_of_too_many_messages_the_newest_come_and_it_says_so(pool: Pool) -
 
 async def test_a_chat_that_is_not_there_has_nothing_to_tell(pool: Pool) -> None:
     assert await chats.get(pool, CHAT) is None
-    assert await chats.load_for_transition(pool, CHAT, with_queue=True) is None
+    assert await chats.load_for_transition(pool, CHAT, None, with_queue=True) is None
     assert await chats.load_changes_since(pool, CHAT, 0) is None
     assert await chats.load_changes_since(pool, CHAT, 5) is None
 
@@ -274,7 +276,7 @@ async def test_a_chat_that_is_not_there_has_nothing_to_tell(pool: Pool) -> None:
 async def test_a_read_is_of_one_version_whoever_writes_meanwhile(pool: Pool) -> None:
     """Messages, queue and row of every read fit together, as if nobody had been writing."""
     await plant_in(pool, Seed(state=State.R0))
-    transactor = Transactor(pool, Told())
+    transactor = deciding_transactor(pool, Told())
     seen: set[int] = set()
 
     async def talk() -> None:
@@ -291,7 +293,7 @@ async def test_a_read_is_of_one_version_whoever_writes_meanwhile(pool: Pool) -> 
             assert newest == found.chat.history_version <= found.chat.snapshot_version
             assert len(found.queue or ()) == found.chat.queue_len
             assert [row.id for row in found.messages][-1] == found.chat.next_message_id - 1
-            loaded = await chats.load_for_transition(pool, CHAT, with_queue=True)
+            loaded = await chats.load_for_transition(pool, CHAT, None, with_queue=True)
             assert loaded is not None
             assert len(loaded.queue) == loaded.chat.queue_len
             seen.add(found.chat.snapshot_version)
@@ -306,4 +308,4 @@ def _chatter(number: int) -> Operation:
             return send_message(chat, SendMessage(prompt=prompt(f"{number}")), WORKER)
         return finish_turn(chat, step(chat, draft("assistant", text("Yes."))))
 
-    return Operation(chat_id=CHAT, change_id=ChangeId(number), decide=decide)
+    return operation(deciding(decide), ChangeId(number))

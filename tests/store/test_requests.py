@@ -6,22 +6,30 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from chatd.domain.chat.change import Change, IdempotencyKey
-from chatd.domain.chat.commands import SendMessage, WhenBusy
+from chatd.domain.chat.change import IdempotencyKey
+from chatd.domain.chat.commands import CreateChat, SendMessage, WhenBusy
 from chatd.domain.chat.row import MAX_QUEUED_MESSAGES
 from chatd.domain.chat.states import State
-from chatd.domain.chat.user_transitions import archive, send_message
+from chatd.domain.chat.user_transitions import archive
 from chatd.domain.errors import NotFound, QueueFull, RequestReused, TransitionNotAllowed
-from chatd.domain.ids import ChangeId, MessageId, QueueId, RequestId
+from chatd.domain.ids import ChangeId, MessageId, QueueId, RequestId, UserId
 from chatd.store.chat import chats, idempotency
-from chatd.store.chat.chats import LoadedChat
 from chatd.store.chat.idempotency import RecordedRequest
 from chatd.store.chat.transactor import AppliedChange, Operation, Transactor
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, OWNER, prompt
 from tests.support.ledger import said
+from tests.support.operations import create_chat, operation
 from tests.support.seeds import Seed
-from tests.support.store import Told, chat_id, dump, open_chat, opening, plant_in, write
+from tests.support.store import (
+    Told,
+    chat_id,
+    dump,
+    open_chat,
+    opening_command,
+    plant_in,
+    write,
+)
 from tests.support.stored import stored
 
 
@@ -34,11 +42,14 @@ def key(number: int = 1, fingerprint: str = "hello", scope: UUID = CHAT) -> Idem
 def sending(
     words: str, number: int, request: IdempotencyKey, busy: WhenBusy = "queue"
 ) -> Operation:
-    def decide(loaded: LoadedChat) -> Change:
-        command = SendMessage(prompt=prompt(words), when_busy=busy)
-        return send_message(loaded.chat, command, None)
+    command = SendMessage(prompt=prompt(words), when_busy=busy)
+    return operation(command, ChangeId(number), actor=OWNER, request=request)
 
-    return Operation(chat_id=CHAT, change_id=ChangeId(number), decide=decide, request=request)
+
+async def create(
+    transactor: Transactor, command: CreateChat, number: int, by: IdempotencyKey
+) -> AppliedChange:
+    return await create_chat(transactor, command, ChangeId(number), free=None, request=by)
 
 
 @pytest.fixture
@@ -167,6 +178,17 @@ async def test_a_repeat_is_answered_though_the_chat_would_refuse_it_now(
     assert archived.replayed
 
 
+async def test_a_key_finds_nothing_for_a_user_who_does_not_own_the_chat(
+    pool: Pool, transactor: Transactor
+) -> None:
+    await plant_in(pool, Seed(state=State.W))
+    mine = sending("hello", 1, key())
+    await transactor.run(mine)
+    stranger = UserId(chat_id(99))
+    with pytest.raises(NotFound):
+        await transactor.run(replace(mine, actor=stranger, change_id=ChangeId(2)))
+
+
 async def test_a_refused_request_may_be_tried_again_under_its_key(
     pool: Pool, transactor: Transactor
 ) -> None:
@@ -183,14 +205,14 @@ async def test_a_chat_created_twice_under_one_key_is_there_once(
 ) -> None:
     """Each try makes its own id."""
     mine = key(scope=OWNER)
-    first = await transactor.create(opening(1), ChangeId(1), mine)
-    again = await transactor.create(opening(2), ChangeId(2), mine)
+    first = await create(transactor, opening_command(1), 1, mine)
+    again = await create(transactor, opening_command(2), 2, mine)
     assert again.chat == first.chat
     assert again.replayed
     assert set(await stored(pool)) == {chat_id(1)}
     assert told.applied == [first]
     with pytest.raises(RequestReused):
-        await transactor.create(opening(3), ChangeId(3), replace(mine, fingerprint="other"))
+        await create(transactor, opening_command(3), 3, replace(mine, fingerprint="other"))
 
 
 async def test_ten_creations_at_once_under_one_key_make_one_chat(
@@ -198,7 +220,7 @@ async def test_ten_creations_at_once_under_one_key_make_one_chat(
 ) -> None:
     mine = key(scope=OWNER)
     made = await asyncio.gather(
-        *(transactor.create(opening(number), ChangeId(number), mine) for number in range(1, 11))
+        *(create(transactor, opening_command(number), number, mine) for number in range(1, 11))
     )
     [only] = await stored(pool)
     assert {it.chat.id for it in made} == {only}
@@ -211,11 +233,11 @@ async def test_a_repeated_creation_is_answered_though_the_family_is_archived_now
     mine = key(scope=OWNER)
     root = await open_chat(pool, 1)
     first, second = (
-        opening(number, root_chat_id=root.id, parent_chat_id=root.id) for number in (2, 3)
+        opening_command(number, root_chat_id=root.id, parent_chat_id=root.id) for number in (2, 3)
     )
-    created = await transactor.create(first, ChangeId(1), mine)
+    created = await create(transactor, first, 1, mine)
     await write(pool, archive(root))
-    again = await transactor.create(second, ChangeId(2), mine)
+    again = await create(transactor, second, 2, mine)
     assert again.chat == created.chat
 
 

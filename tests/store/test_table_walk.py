@@ -12,19 +12,21 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import ReleaseChat
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import TRANSITIONS, State, Transition
+from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.chat.worker_transitions import acquire, release
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChangeId, ChatId, MessageId
 from chatd.store.chat import workers
-from chatd.store.chat.chats import LoadedChat
-from chatd.store.chat.transactor import AppliedChange, NoChange, Operation, Transactor
+from chatd.store.chat.transactor import AppliedChange, NoChange, Operation
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 from tests.model.world import Rows, World, apply_purely
 from tests.support.cells import Case, cases, refusal
 from tests.support.factories import OTHER_WORKER, WORKER
+from tests.support.operations import deciding, deciding_transactor, operation
 from tests.support.perform import perform
 from tests.support.seeds import Seed, Seeded, plant
 from tests.support.store import Told, copy, dump, plant_in
@@ -54,13 +56,9 @@ class Attempt:
         return f"{self.case.move} on {self.case.seed}, with a free slot: {self.case.free}"
 
     def operation(self) -> Operation:
-        return Operation(
-            chat_id=self.chat_id,
-            change_id=self._change_id,
-            decide=self._decide,
-            with_queue=self.case.move in ON_THE_QUEUE,
-            message_id=self._target(),
-        )
+        on_queue = self.case.move in ON_THE_QUEUE
+        command = deciding(self._decide, with_queue=on_queue, message_id=self._target())
+        return operation(command, self._change_id, self.chat_id)
 
     def _target(self) -> MessageId | None:
         if self.case.move is not Transition.EDIT_MESSAGE:
@@ -124,7 +122,7 @@ def unlisted(state: State) -> list[Case]:
 @pytest.mark.parametrize("state", State)
 async def test_a_listed_move_is_stored_as_meant_and_told_once(pool: Pool, state: State) -> None:
     told = Told()
-    transactor = Transactor(pool, told)
+    transactor = deciding_transactor(pool, told)
     tried = await attempts(pool, listed(state))
     before = await stored(pool)
     outcomes = [await transactor.run(attempt.operation()) for attempt in tried]
@@ -149,7 +147,8 @@ def check_written(attempt: Attempt, was: Stored, now: Stored, outcome: AppliedCh
     change, version = attempt.change, was.chat.snapshot_version + 1
     assert change is not None
     assert now.chat.snapshot_version == version, str(attempt)
-    assert outcome == AppliedChange(
+    assert outcome.change == change, str(attempt)
+    assert replace(outcome, change=None, loaded=None) == AppliedChange(
         chat=now.chat,
         messages=tuple(m for m in now.messages if m.revision == version and not m.deleted),
         deleted_ids=tuple(m.id for m in now.messages if m.revision == version and m.deleted),
@@ -179,7 +178,7 @@ def check_times(change: Change, was: Chat, now: Chat) -> None:
 @pytest.mark.parametrize("state", [state for state in State if without_effect(state)])
 async def test_a_move_with_nothing_to_do_touches_no_row(pool: Pool, state: State) -> None:
     told = Told()
-    transactor = Transactor(pool, told)
+    transactor = deciding_transactor(pool, told)
     tried = await attempts(pool, without_effect(state))
     before, chats = await dump(pool), await stored(pool)
     for attempt in tried:
@@ -193,7 +192,7 @@ async def test_a_move_with_nothing_to_do_touches_no_row(pool: Pool, state: State
 @pytest.mark.parametrize("state", State)
 async def test_an_unlisted_move_is_refused_and_touches_no_row(pool: Pool, state: State) -> None:
     told = Told()
-    transactor = Transactor(pool, told)
+    transactor = deciding_transactor(pool, told)
     tried = await attempts(pool, unlisted(state))
     before = await dump(pool)
     for attempt in tried:
@@ -249,7 +248,7 @@ async def test_releasing_in_one_statement_is_the_pure_move_for_each_chat(pool: P
     assert {chat.id for chat in let_go} == owned
     for chat in let_go:
         was = before[chat.id]
-        pure = release(was.chat, WORKER, was.chat.epoch)
+        pure = release(was.chat, ReleaseChat(worker_id=WORKER, epoch=was.chat.epoch))
         assert after[chat.id].timeless() == predicted(was, pure)
         assert chat.recent_changes == (0, *was.chat.recent_changes)[:8]
         assert chat.updated_at == was.chat.updated_at

@@ -7,25 +7,26 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.chat.change import Change
-from chatd.domain.chat.commands import SendMessage
-from chatd.domain.chat.row import Chat
+from chatd.domain.chat.commands import ChatCommand, CommitStep, InterruptChat, SendMessage
+from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.chat.states import State
-from chatd.domain.chat.user_transitions import archive, interrupt, send_message
-from chatd.domain.chat.worker_transitions import commit_step
+from chatd.domain.chat.transitions import LoadedChat, ReservedSlots, decide
+from chatd.domain.chat.user_transitions import send_message
 from chatd.domain.errors import NotFound, StaleFence, TransitionNotAllowed
 from chatd.domain.ids import ChangeId, WorkerId
 from chatd.store.chat import chats, workers
 from chatd.store.chat.apply import APPLY, APPLY_STEP, APPLY_WITHOUT_QUEUE, INSERT_CHAT
-from chatd.store.chat.chats import LOAD, LOCK, LoadedChat
-from chatd.store.chat.transactor import AppliedChange, NoChange, Operation, Transactor
+from chatd.store.chat.chats import LOAD, LOCK
+from chatd.store.chat.transactor import AppliedChange, Decide, NoChange, Operation, Transactor
 from chatd.store.chat.workers import ACQUIRE, TICK, Heartbeat
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.database import TestServer
 from tests.support.factories import CHAT, OTHER_WORKER, WORKER, draft, prompt, text
 from tests.support.ledger import said
-from tests.support.seeds import Seed, step
-from tests.support.store import Told, counting_pool, dump, opening, plant_in, write
+from tests.support.operations import archiving, by_earlier_run, create_chat, operation
+from tests.support.seeds import Seed
+from tests.support.store import Told, counting_pool, dump, opening_command, plant_in, write
 from tests.support.stored import stored
 
 Meddle = Callable[[], None]
@@ -34,22 +35,26 @@ Meddle = Callable[[], None]
 def sending(
     words: str, number: int, *, free: WorkerId | None = None, known: Chat | None = None
 ) -> Operation:
-    def decide(loaded: LoadedChat) -> Change:
-        return send_message(loaded.chat, SendMessage(prompt=prompt(words)), free)
-
-    return Operation(chat_id=CHAT, change_id=ChangeId(number), decide=decide, known=known)
+    command = SendMessage(prompt=prompt(words))
+    return operation(command, ChangeId(number), free=free, known=known)
 
 
-def meddled(operation: Operation, *between: Meddle) -> Operation:
-    """The same, but each time somebody does something between the decision and the write."""
+def meddled(*between: Meddle) -> Decide:
+    """The domain's decision; after each, another operation runs before the write."""
     waiting = list(between)
 
-    def decide(loaded: LoadedChat) -> Change | None:
-        change = operation.decide(loaded)
+    def decide_meddled(
+        loaded: LoadedChat, command: ChatCommand, slots: ReservedSlots
+    ) -> Change | None:
+        change = decide(loaded, command, slots)
         waiting.pop(0)()
         return change
 
-    return replace(operation, decide=decide)
+    return decide_meddled
+
+
+def committing(chat: Chat, words: str) -> CommitStep:
+    return CommitStep(fence=Fence.of(chat), messages=(draft("assistant", text(words)),))
 
 
 class Rival:
@@ -90,12 +95,12 @@ async def words(pool: Pool) -> list[str]:
 
 
 async def test_who_was_too_late_decides_again_on_what_is_there_now(
-    pool: Pool, transactor: Transactor, told: Told, rival: Rival
+    pool: Pool, told: Told, rival: Rival
 ) -> None:
     """Decided on an idle chat; meanwhile another message has set it running."""
     await plant_in(pool, Seed(state=State.W))
-    operation = meddled(sending("late", 1), rival.runs(sending("early", 2)), lambda: None)
-    outcome = await transactor.run(operation)
+    late = Transactor(pool, told, meddled(rival.runs(sending("early", 2)), lambda: None))
+    outcome = await late.run(sending("late", 1))
     assert isinstance(outcome, AppliedChange)
     assert outcome.chat.state is State.P1
     assert await words(pool) == ["first", "early", "late"]
@@ -122,8 +127,7 @@ async def test_twice_too_late_waits_for_the_row_and_then_cannot_lose(
             group.create_task(Transactor(pool, Told()).run(sending("after", 4)))
 
         early = [rival.runs(sending("one", 2)), rival.runs(sending("two", 3))]
-        operation = meddled(sending("mine", 1), *early, one_more)
-        await Transactor(counted, told).run(operation)
+        await Transactor(counted, told, meddled(*early, one_more)).run(sending("mine", 1))
     load_and_try = [LOAD, WRITE]
     assert shown(sent) == [*load_and_try * 2, "BEGIN", LOCK, *load_and_try, "COMMIT"]
     assert await words(pool) == ["first", "one", "two", "mine", "after"]
@@ -131,15 +135,12 @@ async def test_twice_too_late_waits_for_the_row_and_then_cannot_lose(
 
 
 async def test_a_chat_that_moves_on_between_the_tries_may_refuse(
-    pool: Pool, transactor: Transactor, told: Told, rival: Rival
+    pool: Pool, told: Told, rival: Rival
 ) -> None:
     chat = await plant_in(pool, Seed(state=State.W))
-    shelve = Operation(
-        chat_id=CHAT, change_id=ChangeId(2), decide=lambda loaded: archive(loaded.chat)
-    )
-    operation = meddled(sending("late", 1, known=chat), rival.runs(shelve))
+    late = Transactor(pool, told, meddled(rival.runs(archiving(CHAT, ChangeId(2)))))
     with pytest.raises(TransitionNotAllowed) as refused:
-        await transactor.run(operation)
+        await late.run(sending("late", 1, known=chat))
     assert refused.value.code == "chat_archived"
     assert await words(pool) == ["first"]
     assert told.applied == []
@@ -169,12 +170,7 @@ async def test_that_there_is_nothing_to_do_never_rests_on_a_row_that_the_caller_
     idle = await plant_in(pool, Seed(state=State.W))
     command = SendMessage(prompt=prompt("work"))
     await write(pool, send_message(idle, command, WORKER))
-    stop = Operation(
-        chat_id=CHAT,
-        change_id=ChangeId(1),
-        decide=lambda loaded: interrupt(loaded.chat, None),
-        known=idle,
-    )
+    stop = operation(InterruptChat(), ChangeId(1), known=idle)
     outcome = await transactor.run(stop)
     assert outcome.chat.state is State.I0
     again = await transactor.run(replace(stop, change_id=ChangeId(2)))
@@ -187,16 +183,11 @@ async def test_a_worker_whose_chat_was_taken_writes_nothing_and_tells_nobody(
     pool: Pool, transactor: Transactor, told: Told
 ) -> None:
     mine = await plant_in(pool, Seed(state=State.R0))
-    taken = step(mine, draft("assistant", text("Too late.")))
+    taken = committing(mine, "Too late.")
     await workers.release(pool, WORKER)
     await workers.acquire(pool, WORKER, roots=1, children=0)
     before = await dump(pool)
-    late = Operation(
-        chat_id=CHAT,
-        change_id=ChangeId(1),
-        decide=lambda loaded: commit_step(loaded.chat, taken),
-        known=mine,
-    )
+    late = operation(taken, ChangeId(1), known=mine)
     with pytest.raises(StaleFence):
         await transactor.run(late)
     assert await dump(pool) == before
@@ -209,13 +200,8 @@ async def test_an_operation_tried_again_finds_that_it_has_landed(
 ) -> None:
     """The reply to the first try was lost, and the chat has gone on since."""
     mine = await plant_in(pool, Seed(state=State.R0))
-    taken = step(mine, draft("assistant", text("Once.")))
-    commit = Operation(
-        chat_id=CHAT,
-        change_id=ChangeId(7),
-        decide=lambda loaded: commit_step(loaded.chat, taken),
-        known=mine,
-    )
+    taken = committing(mine, "Once.")
+    commit = operation(taken, ChangeId(7), known=mine)
     first = await transactor.run(commit)
     await transactor.run(sending("meanwhile", 8))
     await workers.release(pool, WORKER)
@@ -234,17 +220,12 @@ async def test_an_edit_tried_again_says_what_it_forgot(
     pool: Pool, transactor: Transactor, told: Told
 ) -> None:
     await plant_in(pool, Seed(state=State.R1))
-    rollback = Operation(
-        chat_id=CHAT,
-        change_id=ChangeId(7),
-        decide=lambda loaded: send_message(
-            loaded.chat, SendMessage(prompt=prompt("instead"), when_busy="rollback"), None
-        ),
-    )
+    command = SendMessage(prompt=prompt("instead"), when_busy="rollback")
+    rollback = operation(command, ChangeId(7))
     first = await transactor.run(rollback)
     assert isinstance(first, AppliedChange)
     assert len(first.deleted_ids) == 1
-    assert await transactor.run(rollback) == replace(first, replayed=True)
+    assert await transactor.run(rollback) == by_earlier_run(first)
 
 
 # Round trips
@@ -268,22 +249,15 @@ async def test_a_send_is_one_statement_if_the_row_is_known_and_two_if_not(
 
 async def test_a_step_is_committed_in_one_statement(dsn: str, pool: Pool) -> None:
     chat = await plant_in(pool, Seed(state=State.R0))
-    commit = Operation(
-        chat_id=CHAT,
-        change_id=ChangeId(1),
-        decide=lambda loaded: commit_step(
-            loaded.chat, step(chat, draft("assistant", text("Yes.")))
-        ),
-        known=chat,
-    )
+    commit = operation(committing(chat, "Yes."), ChangeId(1), known=chat)
     assert await sent_by(dsn, lambda it: Transactor(it, Told()).run(commit)) == [WRITE]
 
 
 async def test_creating_acquiring_and_a_tick_are_one_statement_each(dsn: str) -> None:
-    create = opening(CHAT.int)
-    assert await sent_by(dsn, lambda it: Transactor(it, Told()).create(create, ChangeId(1))) == [
-        INSERT_CHAT.text
-    ]
+    command = opening_command(CHAT.int)
+    assert await sent_by(
+        dsn, lambda it: create_chat(Transactor(it, Told()), command, ChangeId(1), free=None)
+    ) == [INSERT_CHAT.text]
     assert await sent_by(
         dsn, lambda it: workers.acquire(it, OTHER_WORKER, roots=1, children=1)
     ) == [ACQUIRE]

@@ -17,7 +17,7 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Database, Pool, PoolConfig
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT, WORKER
-from tests.support.operations import new_chat, sending, tell_nobody
+from tests.support.operations import create_chat, new_chat, sending, tell_nobody
 from tests.support.stored import stored
 
 
@@ -34,7 +34,7 @@ async def replica(
 
 
 async def begin(pool: Pool) -> None:
-    await Transactor(pool, tell_nobody).create(new_chat(1), ChangeId(1))
+    await create_chat(Transactor(pool, tell_nobody), new_chat(1), ChangeId(1))
 
 
 async def refused(transactor: Transactor) -> Unavailable:

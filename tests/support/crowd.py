@@ -10,19 +10,19 @@ from random import Random
 from typing import Final
 from uuid import UUID
 
-from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import CreateChat
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.chat.states import TRANSITIONS, Transition
-from chatd.domain.chat.user_transitions import archive_tree, create, unarchive_tree
+from chatd.domain.chat.user_transitions import create
 from chatd.domain.errors import Conflict, RequestError, StaleFence, Unavailable
 from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId, WorkerId
 from chatd.store.chat import chats, workers
-from chatd.store.chat.transactor import AppliedChange, Transactor
+from chatd.store.chat.transactor import AppliedChange
 from chatd.store.pool import Pool
 from tests.support.errands import OTHER_USER_MOVES, SENDS, Errand, Plan
 from tests.support.factories import prompt
 from tests.support.ledger import Ledger, said
+from tests.support.operations import archiving, create_chat, deciding_transactor, tree
 from tests.support.stored import check_all, paid_micros, stored
 
 _RUNNING: Final = (
@@ -42,7 +42,7 @@ class Crowd:
         self.pool = pool
         self.rng = rng
         self.ledger = Ledger()
-        self.transactor = Transactor(pool, self._tell)
+        self.transactor = deciding_transactor(pool, self._tell)
         self.workers = [WorkerId(UUID(int=100 + index)) for index in range(2)]
         self.seen: dict[ChatId, Chat] = {}
         self.said: set[str] = set()
@@ -163,38 +163,34 @@ class Crowd:
             await self.worker()
 
     async def _shelve(self, root: Chat) -> None:
-        move = unarchive_tree if root.archived else archive_tree
         change_id = ChangeId(next(self._numbers))
-
-        def decide(members: list[Chat]) -> tuple[Change, ...]:
-            changes = move(members, root.id)
-            for change in changes:
-                self.ledger.wrote(change, change_id)
-            return changes
-
+        archived = not root.archived
         try:
-            written = await self.transactor.run_tree(root.id, decide, change_id)
+            outcome = await self.transactor.run(archiving(root.id, change_id, archived=archived))
         except RequestError as error:
-            self.happened[f"family {error.code}"] += 1
-        else:
-            self.happened[move.__name__] += len(written)
+            self.happened[f"tree {error.code}"] += 1
+            return
+        for applied in tree(outcome) if isinstance(outcome, AppliedChange) else []:
+            assert applied.change is not None
+            self.ledger.wrote(applied.change, change_id)
+            self.happened["archived" if archived else "unarchived"] += 1
 
     async def create(self, root: ChatId | None, *, free: WorkerId | None = None) -> ChatId | None:
         """None if the family was archived meanwhile."""
         number = next(self._numbers)
-        change = self.new_chat(root, number, free)
+        command = self.new_chat(root, number)
         try:
-            await self.transactor.create(change, ChangeId(number))
+            await create_chat(self.transactor, command, ChangeId(number), free=free)
         except Conflict as error:
             assert error.code == "parent_archived"
             self.happened["create refused"] += 1
             return None
-        self.ledger.wrote(change, ChangeId(number))
+        self.ledger.wrote(create(command, free), ChangeId(number))
         self.said.add(f"words {number}")
-        return change.after.id
+        return command.id
 
-    def new_chat(self, root: ChatId | None, number: int, free: WorkerId | None) -> Change:
-        command = CreateChat(
+    def new_chat(self, root: ChatId | None, number: int) -> CreateChat:
+        return CreateChat(
             id=ChatId(UUID(int=10**9 + number)),
             owner_id=_OWNER,
             title="A chat",
@@ -202,7 +198,6 @@ class Crowd:
             parent_chat_id=root,
             root_chat_id=root,
         )
-        return create(command, free)
 
     # How a thing is done
 

@@ -16,15 +16,16 @@ from chatd.domain.chat.commands import EditMessage
 from chatd.domain.chat.messages import UserInput
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.chat.states import Actor, Transition
+from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.chat.user_transitions import edit_message
 from chatd.domain.ids import ChangeId, ChatId, MessageId, WorkerId
-from chatd.store.chat.chats import LoadedChat
-from chatd.store.chat.transactor import AppliedChange, Operation, OperationOutcome, Transactor
+from chatd.store.chat.transactor import AppliedChange, OperationOutcome, Transactor
 from tests.model.drafts import Drafts
 from tests.model.moves import Moment, make_move
 from tests.model.world import Rows
 from tests.support.factories import prompt
 from tests.support.ledger import Ledger
+from tests.support.operations import deciding, operation
 
 SENDS: Final = (
     Transition.SEND_QUEUE,
@@ -90,8 +91,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         rng = Random(self.number)
         drafts = _OneSaying(rng, self.number)
         if self.move is Transition.EDIT_MESSAGE:
-            command = EditMessage(target=loaded.target, prompt=drafts.prompt())
-            return edit_message(loaded.chat, command, self.free)
+            command = EditMessage(message_id=MessageId(1), prompt=drafts.prompt())
+            return edit_message(loaded.chat, loaded.target, command, self.free)
         rows = Rows(loaded.chat)
         rows.queue = list(loaded.queue)
         fence = self.fence or NOBODY
@@ -136,16 +137,14 @@ class Errand:
 
     async def run(self, transactor: Transactor) -> OperationOutcome:
         plan = self.plan
-        operation = Operation(
-            chat_id=plan.chat_id,
-            change_id=self.change_id,
-            decide=self._noting(plan.decide),
-            known=plan.known,
+        command = deciding(
+            self._noting(plan.decide),
             with_queue=plan.move in QUEUE_MOVES,
             message_id=plan.target,
-            request=plan.request,
         )
-        outcome = await transactor.run(operation)
+        outcome = await transactor.run(
+            operation(command, self.change_id, plan.chat_id, known=plan.known, request=plan.request)
+        )
         if isinstance(outcome, AppliedChange) and (change := self.made(outcome)) is not None:
             plan.check_right_to(change)
             self._ledger.wrote(change, self.change_id)

@@ -28,10 +28,10 @@ from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock
 from chatd.store.chat import chats
-from chatd.store.chat.transactor import Operation
 from chatd.store.model_configs import StoredModel, StoredProvider
 from chatd.store.pool import Pool
 from tests.support.factories import OWNER
+from tests.support.operations import deciding, deciding_transactor, operation
 from tests.support.streaming import A, Network, StreamReplica, env_with, replica_on
 
 ME: Final = "my-token"
@@ -207,14 +207,10 @@ class Front:
 
     async def act(self, chat_id: ChatId, decide: Callable[[Chat], Change | None]) -> Chat:
         """Play the worker, or anybody else."""
-        outcome = await self.replica.transactor.run(
-            Operation(
-                chat_id=chat_id,
-                change_id=self.doors.env.new_change_id(),
-                decide=lambda loaded: decide(loaded.chat),
-            )
-        )
-        return outcome.chat
+        transactor = deciding_transactor(self.replica.pool, self.replica.tell)
+        command = deciding(lambda loaded: decide(loaded.chat))
+        done = operation(command, self.doors.env.new_change_id(), chat_id)
+        return (await transactor.run(done)).chat
 
 
 def authorized(token: str | None) -> dict[str, str]:
@@ -245,7 +241,6 @@ def doors_of(replica: StreamReplica, wanted: Door, clock: Clock) -> Doors:
     return Doors(
         pool=replica.pool,
         transactor=replica.transactor,
-        tell=replica.tell,
         announce=announce,
         offer=Slots(),
         feeds=replica.feeds,

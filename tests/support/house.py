@@ -6,7 +6,7 @@ The fake API speaks Chat Completions and refuses what the real one refuses.
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Literal
 from uuid import UUID, uuid4
@@ -16,21 +16,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.clock import SystemClock
-from chatd.domain.chat import queue_transitions, user_transitions
-from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import (
     ClientResult,
+    Command,
     CreateChat,
     EditMessage,
+    InterruptChat,
+    PromoteQueued,
     RequestCompaction,
     SendMessage,
     SubmitToolResults,
+    UpdateChat,
     WhenBusy,
 )
 from chatd.domain.chat.messages import Message, UserInput
 from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from chatd.domain.chat.row import Chat
-from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallId, UserId
+from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallId, UserId, WorkerId
 from chatd.domain.model.protocol import ModelConfig, Prices
 from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource
 from chatd.engine.worker import WorkerConfig
@@ -39,11 +41,11 @@ from chatd.providers.secret import Secret
 from chatd.providers.settings import ProviderSettings
 from chatd.replica import Replica, ReplicaConfig
 from chatd.store.chat import chats, messages
-from chatd.store.chat.transactor import Operation
 from chatd.store.conn import ConnectConfig, StatementHook
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
+from tests.support.operations import create_chat, operation
 from tests.support.providers.anthropic import KEY as ANTHROPIC_KEY
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Cut, FakeServer, Step
@@ -135,9 +137,7 @@ class House:
     async def create(self, text: str, **fields: object) -> ChatId:
         command = replace(self.command(text), **fields)
         with self.replica.worker.reserve_slot(root=command.parent_chat_id is None) as free:
-            await self.replica.transactor.create(
-                user_transitions.create(command, free), change_id()
-            )
+            await create_chat(self.replica.transactor, command, change_id(), free=free)
         return command.id
 
     def command(self, text: str) -> CreateChat:
@@ -148,27 +148,23 @@ class House:
     async def create_unowned(self, text: str) -> ChatId:
         """As a replica without a free slot does it."""
         command = self.command(text)
-        await self.replica.transactor.create(user_transitions.create(command, None), change_id())
+        await create_chat(self.replica.transactor, command, change_id(), free=None)
         return command.id
 
     async def send(self, chat_id: ChatId, text: str, when_busy: WhenBusy = "queue") -> Chat:
         command = SendMessage(prompt=self.prompt(text), when_busy=when_busy)
         with self.replica.worker.reserve_slot(root=True) as free:
-            return await self.move(
-                chat_id, lambda chat: user_transitions.send_message(chat, command, free)
-            )
+            return await self.run(chat_id, command, free)
 
     async def interrupt(self, chat_id: ChatId) -> Chat:
-        return await self.move(chat_id, lambda chat: user_transitions.interrupt(chat, None))
+        return await self.run(chat_id, InterruptChat())
 
     async def edit(self, chat_id: ChatId, text: str) -> Chat:
         """The chat's first message."""
         target = (await messages.load_history(self.pool, chat_id))[0]
-        command = EditMessage(target=target, prompt=self.prompt(text))
+        command = EditMessage(message_id=target.id, prompt=self.prompt(text))
         with self.replica.worker.reserve_slot(root=True) as free:
-            return await self.move(
-                chat_id, lambda chat: user_transitions.edit_message(chat, command, free)
-            )
+            return await self.run(chat_id, command, free)
 
     async def submit(self, chat_id: ChatId, **outputs: str) -> Chat:
         """Results of the client's own tools, by call."""
@@ -177,43 +173,25 @@ class House:
         )
         command = SubmitToolResults(results=tuple(results))
         with self.replica.worker.reserve_slot(root=True) as free:
-            return await self.move(
-                chat_id, lambda chat: user_transitions.submit_tool_results(chat, command, free)
-            )
+            return await self.run(chat_id, command, free)
 
     async def compact(self, chat_id: ChatId) -> Chat:
         command = RequestCompaction(compactable=True)
         with self.replica.worker.reserve_slot(root=True) as free:
-            return await self.move(
-                chat_id, lambda chat: user_transitions.request_compaction(chat, command, free)
-            )
+            return await self.run(chat_id, command, free)
 
     async def promote(self, chat_id: ChatId, item: int) -> Chat:
-        outcome = await self.replica.transactor.run(
-            Operation(
-                chat_id=chat_id,
-                change_id=change_id(),
-                with_queue=True,
-                decide=lambda loaded: queue_transitions.promote_queued(
-                    loaded.chat, loaded.queue, QueueId(item), None
-                ),
-            )
-        )
-        return outcome.chat
+        return await self.run(chat_id, PromoteQueued(id=QueueId(item)))
 
     async def archive(self, chat_id: ChatId) -> Chat:
-        return await self.move(chat_id, user_transitions.archive)
+        return await self.run(chat_id, UpdateChat(archived=True))
 
     async def unarchive(self, chat_id: ChatId) -> Chat:
-        return await self.move(chat_id, user_transitions.unarchive)
+        return await self.run(chat_id, UpdateChat(archived=False))
 
-    async def move(self, chat_id: ChatId, decide: Callable[[Chat], Change | None]) -> Chat:
-        outcome = await self.replica.transactor.run(
-            Operation(
-                chat_id=chat_id, change_id=change_id(), decide=lambda loaded: decide(loaded.chat)
-            )
-        )
-        return outcome.chat
+    async def run(self, chat_id: ChatId, command: Command, free: WorkerId | None = None) -> Chat:
+        done = operation(command, change_id(), chat_id, free=free)
+        return (await self.replica.transactor.run(done)).chat
 
     def prompt(self, text: str) -> UserInput:
         return UserInput(content=(TextPart(text=text),), created_by=self.owner)

@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import ReleaseChat
 from chatd.domain.chat.messages import Draft, UserInput
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat
@@ -29,7 +30,7 @@ class Handover(Struct, frozen=True, kw_only=True):
         if self.kind == "acquire":
             return acquire(chat, self.worker_id)
         assert chat.worker_id == self.worker_id, "released by somebody else"
-        return release(chat, self.worker_id, chat.epoch)
+        return release(chat, ReleaseChat(worker_id=self.worker_id, epoch=chat.epoch))
 
 
 class Ledger:

@@ -7,9 +7,10 @@ from chatd.domain.chat.commands import (
     ClientResult,
     EditMessage,
     EditQueued,
-    FailTurn,
     MoveQueued,
+    ReapChat,
     RecordRetry,
+    ReleaseChat,
     RequestCompaction,
     SendMessage,
     Step,
@@ -48,10 +49,10 @@ from chatd.domain.chat.worker_transitions import (
     release,
     require_action,
 )
-from chatd.domain.ids import QueueId
+from chatd.domain.ids import MessageId, QueueId
 from tests.support.cells import Case
 from tests.support.factories import OTHER_WORKER, WORKER, call, draft, prompt, result, text
-from tests.support.seeds import CLIENT_TOOL, FAILED, Seeded
+from tests.support.seeds import CLIENT_TOOL, FAILED, Seeded, failing
 
 _WHEN_BUSY: dict[Transition, WhenBusy] = {
     Transition.SEND_QUEUE: "queue",
@@ -74,7 +75,12 @@ def _send(case: Case, seeded: Seeded) -> Change | None:
 
 def _edit(case: Case, seeded: Seeded) -> Change | None:
     target = next(message for message in seeded.history if message.starts_turn)
-    return edit_message(seeded.chat, EditMessage(target=target, prompt=prompt("edited")), case.slot)
+    return edit_message(
+        seeded.chat,
+        target,
+        EditMessage(message_id=MessageId(1), prompt=prompt("edited")),
+        case.slot,
+    )
 
 
 def _submit(case: Case, seeded: Seeded) -> Change | None:
@@ -160,7 +166,7 @@ def _require_action(case: Case, seeded: Seeded) -> Change | None:
 
 
 def _fail(case: Case, seeded: Seeded) -> Change | None:
-    return fail_turn(seeded.chat, FailTurn(step=_step(case, seeded), error=FAILED))
+    return fail_turn(seeded.chat, failing(_step(case, seeded), FAILED))
 
 
 def _retry(case: Case, seeded: Seeded) -> Change | None:
@@ -192,8 +198,12 @@ _PERFORM: dict[Transition, Callable[[Case, Seeded], Change | None]] = {
     Transition.FAIL_TURN: _fail,
     Transition.RECORD_RETRY: _retry,
     Transition.FINISH_INTERRUPT: _finish_interrupt,
-    Transition.RELEASE: lambda case, seeded: release(seeded.chat, WORKER, seeded.chat.epoch),
-    Transition.REAP: lambda case, seeded: reap(seeded.chat, WORKER),
+    Transition.RELEASE: lambda case, seeded: release(
+        seeded.chat, ReleaseChat(worker_id=WORKER, epoch=seeded.chat.epoch)
+    ),
+    Transition.REAP: lambda case, seeded: reap(
+        seeded.chat, ReapChat(worker_ids=frozenset({WORKER}))
+    ),
     Transition.EXPIRE_INTERRUPT: lambda case, seeded: expire_interrupt(seeded.chat),
     Transition.EXPIRE_ACTION: lambda case, seeded: expire_action(seeded.chat),
 }

@@ -10,18 +10,22 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.chat import queue_transitions, user_transitions
-from chatd.domain.chat.change import Change, IdempotencyKey
+from chatd.domain.chat.change import IdempotencyKey
 from chatd.domain.chat.commands import (
     CreateChat,
+    DeleteQueued,
     EditMessage,
     EditQueued,
+    InterruptChat,
     MoveQueued,
+    PromoteQueued,
     SendMessage,
+    UserCommand,
     WhenBusy,
 )
 from chatd.domain.chat.messages import UserInput
 from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.transitions import ReservedSlots
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import (
     ChangeId,
@@ -30,10 +34,8 @@ from chatd.domain.ids import (
     QueueId,
     RequestId,
     UserId,
-    WorkerId,
 )
 from chatd.replica import Replica
-from chatd.store.chat.chats import LoadedChat
 from chatd.store.chat.transactor import Operation
 from chatd.stream.feed_registry import FeedRegistry
 from chatd.stream.frames import encode_sse
@@ -117,44 +119,39 @@ class FrontDoor:
                 command = CreateChat(
                     id=ChatId(order.chat), owner_id=OWNER, title="chaos", prompt=prompt(order)
                 )
-                made = await self._replica.transactor.create(
-                    user_transitions.create(command, free), change_id(), key_of(order, OWNER)
-                )
-                return made.chat.state
+                request = key_of(order, OWNER)
+            else:
+                command, request = command_of(order), key_of(order, order.chat)
             outcome = await self._replica.transactor.run(
                 Operation(
                     chat_id=ChatId(order.chat),
+                    command=command,
+                    actor=OWNER,
                     change_id=change_id(),
-                    decide=lambda loaded: decided(order, loaded, free),
-                    with_queue=order.do.endswith("_queued"),
-                    message_id=MessageId(order.target) if order.do == "edit" else None,
-                    request=key_of(order, order.chat),
+                    slots=ReservedSlots(root=free),
+                    request=request,
                 )
             )
             return outcome.chat.state
 
 
-def decided(order: Order, loaded: LoadedChat, free: WorkerId | None) -> Change | None:
-    chat, queue, item = loaded.chat, loaded.queue, QueueId(order.target)
+def command_of(order: Order) -> UserCommand:
+    item = QueueId(order.target)
     match order.do:
         case "send":
-            send = SendMessage(prompt=prompt(order), when_busy=order.when_busy)
-            return user_transitions.send_message(chat, send, free)
+            return SendMessage(prompt=prompt(order), when_busy=order.when_busy)
         case "interrupt":
-            return user_transitions.interrupt(chat, free)
+            return InterruptChat()
         case "edit":
-            edit = EditMessage(target=loaded.target, prompt=prompt(order))
-            return user_transitions.edit_message(chat, edit, free)
+            return EditMessage(message_id=MessageId(order.target), prompt=prompt(order))
         case "promote_queued":
-            return queue_transitions.promote_queued(chat, queue, item, free)
+            return PromoteQueued(id=item)
         case "move_queued":
-            return queue_transitions.move_queued(chat, queue, MoveQueued(id=item, before=None))
+            return MoveQueued(id=item, before=None)
         case "delete_queued":
-            return queue_transitions.delete_queued(chat, queue, item)
+            return DeleteQueued(id=item)
         case "edit_queued":
-            return queue_transitions.edit_queued(
-                chat, queue, EditQueued(id=item, prompt=prompt(order))
-            )
+            return EditQueued(id=item, prompt=prompt(order))
         case "create" | "watch" | "unwatch" | "remains":
             raise AssertionError(order.do)
 

@@ -15,7 +15,9 @@ from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import (
     CreateChat,
     FailTurn,
+    ReapChat,
     RecordRetry,
+    ReleaseChat,
     RequestCompaction,
     SendMessage,
     Step,
@@ -154,7 +156,7 @@ def _work(road: _Road, seed: Seed) -> None:
         calls = draft("assistant", text("Let me see."), call("c1", name), call("c2", name))
         road.go(commit_step(road.chat, step(road.chat, calls, keep_owner=seed.begun)))
     for _ in range(seed.orphans):
-        road.go(reap(road.chat, seed.worker))
+        road.go(reap(road.chat, ReapChat(worker_ids=frozenset({seed.worker}))))
         road.go(acquire(road.chat, seed.worker))
     for index in range(seed.plain_len):
         road.go(send_message(road.chat, SendMessage(prompt=prompt(f"plain {index}")), None))
@@ -172,7 +174,7 @@ def _stay(road: _Road, seed: Seed) -> None:
 
 def _let_go(road: _Road, seed: Seed) -> None:
     if seed.begun:
-        road.go(release(road.chat, seed.worker, road.chat.epoch))
+        road.go(release(road.chat, ReleaseChat(worker_id=seed.worker, epoch=road.chat.epoch)))
 
 
 def _stop(road: _Road, seed: Seed) -> None:
@@ -186,7 +188,7 @@ def _ask_person(road: _Road, seed: Seed) -> None:
 
 
 def _fail(road: _Road, seed: Seed) -> None:
-    road.go(fail_turn(road.chat, FailTurn(step=step(road.chat), error=FAILED)))
+    road.go(fail_turn(road.chat, failing(step(road.chat), FAILED)))
 
 
 def _shelve(road: _Road, seed: Seed) -> None:
@@ -221,3 +223,8 @@ def step(chat: Chat, *messages: Draft, **columns: object) -> Step:
     """A step under the fence that the chat's owner holds."""
     taken = Step(fence=Fence.of(chat), messages=messages, client_tools=frozenset({CLIENT_TOOL}))
     return msgspec.structs.replace(taken, **columns)
+
+
+def failing(taken: Step, error: ChatError = FAILED) -> FailTurn:
+    """The command that ends the turn with what the step produced."""
+    return FailTurn(**msgspec.structs.asdict(taken), error=error)

@@ -66,10 +66,14 @@ def chat_id(number: int) -> ChatId:
     return ChatId(UUID(int=number))
 
 
+def opening_command(number: int, **columns: object) -> CreateChat:
+    command = CreateChat(id=chat_id(number), owner_id=OWNER, title="A chat", prompt=prompt("hi"))
+    return msgspec.structs.replace(command, **columns)
+
+
 def opening(number: int, *, free: WorkerId | None = None, **columns: object) -> Change:
     """The change that creates a chat, with the command's columns as given."""
-    command = CreateChat(id=chat_id(number), owner_id=OWNER, title="A chat", prompt=prompt("hi"))
-    return create(msgspec.structs.replace(command, **columns), free)
+    return create(opening_command(number, **columns), free)
 
 
 async def open_chat(

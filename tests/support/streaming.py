@@ -23,7 +23,7 @@ from chatd.domain.ports import Clock, Env
 from chatd.parts.episodes import EpisodeRegistry, EpisodesConfig, PartRecorder
 from chatd.parts.journal_tail import JournalTail, JournalTailConfig
 from chatd.parts.journal_writer import JournalWriter, JournalWriterConfig
-from chatd.store.chat.transactor import AppliedChange, Operation, Transactor
+from chatd.store.chat.transactor import AppliedChange
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.stream.chat_list import ChatListFeeds
@@ -32,7 +32,8 @@ from chatd.stream.frames import Frame, encode_json_array, encode_sse
 from chatd.stream.live_parts import LivePartSource
 from chatd.stream.viewer import Viewer
 from tests.support.client_state import ClientState
-from tests.support.store import opening
+from tests.support.operations import create_chat, deciding, deciding_transactor, operation
+from tests.support.store import opening_command
 from tests.support.turns import Decision
 
 A: Final = WorkerId(UUID(int=100))
@@ -128,7 +129,7 @@ class StreamReplica:
         self.live = LivePartSource(self.episodes, self.tail, me)
         self.feeds = FeedRegistry(pool, env, self.live, draw=lambda: 1.0)
         self.watches = ChatListFeeds(other, env, draw=lambda: 1.0)
-        self.transactor = Transactor(other, self.tell)
+        self.transactor = deciding_transactor(other, self.tell)
         network.replicas.append(self)
 
     def tell(self, applied: AppliedChange) -> None:
@@ -147,17 +148,15 @@ class StreamReplica:
 
     async def create(self, number: int = 1, **columns: object) -> Chat:
         """A new chat, which this replica's worker has taken."""
-        change = opening(number, free=self.me, **columns)
-        return (await self.transactor.create(change, self._new_change_id())).chat
+        command = opening_command(number, **columns)
+        created = await create_chat(self.transactor, command, self._new_change_id(), free=self.me)
+        return created.chat
 
     async def do(self, chat: Chat, decide: Decision) -> Chat:
         """The row after it; decided on the row as it is by now."""
-        operation = Operation(
-            chat_id=chat.id,
-            change_id=self._new_change_id(),
-            decide=lambda loaded: decide(loaded.chat),
-        )
-        return (await self.transactor.run(operation)).chat
+        command = deciding(lambda loaded: decide(loaded.chat))
+        done = operation(command, self._new_change_id(), chat.id)
+        return (await self.transactor.run(done)).chat
 
     def record(self, chat: Chat) -> PartRecorder:
         return self.episodes.open(Episode.of(chat))

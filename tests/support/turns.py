@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 from chatd.domain.chat import user_transitions, worker_transitions
 from chatd.domain.chat.change import Change
-from chatd.domain.chat.commands import FailTurn, RecordRetry, SendMessage, WhenBusy
+from chatd.domain.chat.commands import RecordRetry, ReleaseChat, SendMessage, WhenBusy
 from chatd.domain.chat.messages import Draft
 from chatd.domain.chat.row import Chat, Fence, RetryState
 from chatd.domain.ids import WorkerId
 from tests.support.factories import draft, prompt, text
-from tests.support.seeds import FAILED, step
+from tests.support.seeds import FAILED, failing, step
 
 Decision = Callable[[Chat], Change | None]
 
@@ -48,7 +48,7 @@ def ends_stopped(words: str) -> Decision:
 
 def fails() -> Decision:
     """Nothing of the step is kept."""
-    return lambda chat: worker_transitions.fail_turn(chat, FailTurn(step=step(chat), error=FAILED))
+    return lambda chat: worker_transitions.fail_turn(chat, failing(step(chat), FAILED))
 
 
 def tries_again() -> Decision:
@@ -61,7 +61,9 @@ def tries_again() -> Decision:
 def lets_go() -> Decision:
     def decide(chat: Chat) -> Change:
         assert chat.worker_id is not None
-        return worker_transitions.release(chat, chat.worker_id, chat.epoch)
+        return worker_transitions.release(
+            chat, ReleaseChat(worker_id=chat.worker_id, epoch=chat.epoch)
+        )
 
     return decide
 

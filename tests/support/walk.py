@@ -13,9 +13,10 @@ from chatd.domain.chat.commands import (
     CreateChat,
     EditMessage,
     EditQueued,
-    FailTurn,
     MoveQueued,
+    ReapChat,
     RecordRetry,
+    ReleaseChat,
     RequestCompaction,
     SendMessage,
     Step,
@@ -37,11 +38,12 @@ from chatd.domain.decisions import (
     next_action,
 )
 from chatd.domain.errors import RequestError, StaleFence
-from chatd.domain.ids import QueueId, WorkerId
+from chatd.domain.ids import MessageId, QueueId, WorkerId
 from chatd.domain.prompt.compaction import is_compactable
 from tests.model.world import Rows, World, apply_purely
 from tests.support import factories
 from tests.support.factories import CHAT, OTHER_WORKER, OWNER, WORKER, call, draft, result, text
+from tests.support.seeds import failing
 
 RULES = TurnRules(
     max_steps=3,
@@ -137,8 +139,8 @@ class Walk:
         match self._draw.randrange(12):
             case 0:
                 target = self._draw.choice((*self.rows.messages, None))
-                command = EditMessage(target=target, prompt=prompt)
-                return user_transitions.edit_message(chat, command, free)
+                command = EditMessage(message_id=MessageId(1), prompt=prompt)
+                return user_transitions.edit_message(chat, target, command, free)
             case 1 | 2:
                 return user_transitions.interrupt(chat, free)
             case 3 | 4:
@@ -181,9 +183,11 @@ class Walk:
         chat, worker = self.chat, self._free() or WORKER
         match self._draw.randrange(10):
             case 0:
-                return worker_transitions.release(chat, worker, chat.epoch)
+                return worker_transitions.release(
+                    chat, ReleaseChat(worker_id=worker, epoch=chat.epoch)
+                )
             case 1:
-                return worker_transitions.reap(chat, worker)
+                return worker_transitions.reap(chat, ReapChat(worker_ids=frozenset({worker})))
             case 2:
                 return worker_transitions.expire_interrupt(chat)
             case 3:
@@ -213,17 +217,13 @@ class Walk:
                 return worker_transitions.finish_turn(self.chat, Step(fence=fence))
             case Fail(error=error):
                 assert error is not PENDING_CALLS_MISMATCH_ERROR
-                return worker_transitions.fail_turn(
-                    self.chat, FailTurn(step=Step(fence=fence), error=error)
-                )
+                return worker_transitions.fail_turn(self.chat, failing(Step(fence=fence), error))
 
     def _generate(self, fence: Fence) -> Change:
         dice = self._draw.random()
         if dice < 0.1:
             error = ChatError(message=self._name())
-            return worker_transitions.fail_turn(
-                self.chat, FailTurn(step=Step(fence=fence), error=error)
-            )
+            return worker_transitions.fail_turn(self.chat, failing(Step(fence=fence), error))
         if dice < 0.25:
             state = RetryState(attempt=1, delay_ms=1000, error=self._name())
             return worker_transitions.record_retry(self.chat, RecordRetry(fence=fence, state=state))

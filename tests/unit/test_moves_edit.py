@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from chatd.domain.chat.commands import EditMessage, FailTurn, RequestCompaction
+from chatd.domain.chat.commands import EditMessage, ReleaseChat, RequestCompaction
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.queue_transitions import promote_queued
 from chatd.domain.chat.row import Chat
@@ -18,9 +18,9 @@ from chatd.domain.chat.worker_transitions import (
     release,
 )
 from chatd.domain.errors import InvalidInput, NotFound, NothingToCompact, TransitionNotAllowed
-from chatd.domain.ids import ModelConfigId, WorkerId
+from chatd.domain.ids import MessageId, ModelConfigId, WorkerId
 from tests.support.factories import OTHER_WORKER, WORKER, draft, message, prompt, result, text
-from tests.support.seeds import FAILED, Seeded, seed_state, step
+from tests.support.seeds import FAILED, Seeded, failing, seed_state, step
 from tests.support.story import tell, waiting, write
 
 FAST, SLOW = ModelConfigId(UUID(int=50)), ModelConfigId(UUID(int=51))
@@ -28,8 +28,8 @@ FAST, SLOW = ModelConfigId(UUID(int=50)), ModelConfigId(UUID(int=51))
 UNARCHIVED = [state for state in State if not state.startswith("X")]
 
 
-def edit(target: Message | None, **columns: object) -> EditMessage:
-    return EditMessage(target=target, prompt=prompt("edited", **columns))
+def edit(**columns: object) -> EditMessage:
+    return EditMessage(message_id=MessageId(1), prompt=prompt("edited", **columns))
 
 
 def first_prompt(seeded: Seeded) -> Message:
@@ -43,7 +43,7 @@ def first_prompt(seeded: Seeded) -> Message:
 @pytest.mark.parametrize("state", UNARCHIVED)
 def test_an_edit_replaces_the_message_and_drops_all_after_it(state: State) -> None:
     seeded = seed_state(state)
-    rows = write(seeded, edit_message(seeded.chat, edit(first_prompt(seeded)), OTHER_WORKER))
+    rows = write(seeded, edit_message(seeded.chat, first_prompt(seeded), edit(), OTHER_WORKER))
     assert tell(rows.messages) == ["user: edited"]
     assert rows.messages[-1].id == len(seeded.history) + 1
     assert (rows.chat.state, rows.chat.worker_id) == (State.R0, OTHER_WORKER)
@@ -55,7 +55,7 @@ def test_an_edit_replaces_the_message_and_drops_all_after_it(state: State) -> No
 @pytest.mark.covers("V1")
 def test_an_edit_deletes_softly_and_says_when() -> None:
     seeded = seed_state(State.W)
-    rows = write(seeded, edit_message(seeded.chat, edit(first_prompt(seeded)), None))
+    rows = write(seeded, edit_message(seeded.chat, first_prompt(seeded), edit(), None))
     gone = [m for m in rows.messages if m.deleted]
     assert [m.revision for m in gone] == [rows.chat.snapshot_version] * len(gone)
     assert len(rows.messages) == len(seeded.history) + 1
@@ -65,14 +65,14 @@ def test_an_edit_deletes_softly_and_says_when() -> None:
 def test_an_edit_fences_off_the_running_worker_whoever_goes_on() -> None:
     seeded = seed_state(State.R1)
     for free in (WORKER, OTHER_WORKER, None):
-        chat = edit_message(seeded.chat, edit(first_prompt(seeded)), free).after
+        chat = edit_message(seeded.chat, first_prompt(seeded), edit(), free).after
         assert chat.epoch == seeded.chat.epoch + 1
 
 
 @pytest.mark.covers("V2")
 def test_an_edit_of_an_empty_queue_is_no_news_for_the_queue() -> None:
     seeded = seed_state(State.R0)
-    change = edit_message(seeded.chat, edit(first_prompt(seeded)), None)
+    change = edit_message(seeded.chat, first_prompt(seeded), edit(), None)
     assert not change.clear_queue
     assert change.after.queue_version == seeded.chat.queue_version
 
@@ -81,12 +81,12 @@ def test_an_edit_of_an_empty_queue_is_no_news_for_the_queue() -> None:
 def test_an_edit_keeps_model_and_effort_unless_it_names_others() -> None:
     seeded = seed_state(State.W)
     target = message(2, "user", text(), model_config_id=FAST, reasoning_effort="low")
-    kept = edit_message(seeded.chat, edit(target), None)
+    kept = edit_message(seeded.chat, target, edit(), None)
     assert kept.messages[-1].draft.model_config_id == FAST
     assert kept.messages[-1].draft.reasoning_effort == "low"
     assert (kept.after.model_config_id, kept.after.reasoning_effort) == (FAST, "low")
-    other = edit(target, model_config_id=SLOW, reasoning_effort="high")
-    changed = edit_message(seeded.chat, other, None)
+    other = edit(model_config_id=SLOW, reasoning_effort="high")
+    changed = edit_message(seeded.chat, target, other, None)
     assert changed.messages[-1].draft.model_config_id == SLOW
     assert changed.messages[-1].draft.reasoning_effort == "high"
 
@@ -104,7 +104,7 @@ def test_an_edit_keeps_model_and_effort_unless_it_names_others() -> None:
 )
 def test_a_message_that_people_cannot_see_cannot_be_edited(target: Message | None) -> None:
     with pytest.raises(NotFound):
-        edit_message(seed_state(State.W).chat, edit(target), None)
+        edit_message(seed_state(State.W).chat, target, edit(), None)
 
 
 @pytest.mark.covers("O7")
@@ -119,12 +119,12 @@ def test_a_message_that_people_cannot_see_cannot_be_edited(target: Message | Non
 )
 def test_only_a_person_s_message_can_be_edited(target: Message) -> None:
     with pytest.raises(InvalidInput, match="only a user message"):
-        edit_message(seed_state(State.W).chat, edit(target), None)
+        edit_message(seed_state(State.W).chat, target, edit(), None)
 
 
 def test_an_archived_chat_says_so_before_it_looks_for_the_message() -> None:
     with pytest.raises(TransitionNotAllowed) as refused:
-        edit_message(seed_state(State.XW0).chat, edit(None), None)
+        edit_message(seed_state(State.XW0).chat, None, edit(), None)
     assert refused.value.code == "chat_archived"
 
 
@@ -231,7 +231,7 @@ def _asked() -> Chat:
 
 @pytest.mark.covers("O24")
 def test_the_mark_outlives_a_hand_over_and_a_queue() -> None:
-    chat = release(_asked(), WORKER, _asked().epoch).after
+    chat = release(_asked(), ReleaseChat(worker_id=WORKER, epoch=_asked().epoch)).after
     assert chat.compaction_requested
     assert acquire(chat, OTHER_WORKER).after.compaction_requested
     assert seed_state(State.R1, compaction=True).chat.compaction_requested
@@ -250,7 +250,7 @@ def test_the_mark_is_used_up_by_the_summary_alone() -> None:
 @pytest.mark.covers("O24")
 def test_the_mark_goes_with_the_turn() -> None:
     chat = _asked()
-    failure = FailTurn(step=step(chat), error=FAILED)
+    failure = failing(step(chat), FAILED)
     for change in (
         finish_turn(chat, step(chat)),
         fail_turn(chat, failure),

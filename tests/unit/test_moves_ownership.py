@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from chatd.domain.chat.change import Change
-from chatd.domain.chat.commands import FailTurn, RecordRetry, SendMessage, Step
+from chatd.domain.chat.commands import ReapChat, RecordRetry, ReleaseChat, SendMessage, Step
 from chatd.domain.chat.row import MAX_WORKER_DEATHS, Chat, Episode, Fence, RetryState
 from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import send_message
@@ -24,7 +24,7 @@ from chatd.domain.chat.worker_transitions import (
 )
 from chatd.domain.errors import StaleFence
 from tests.support.factories import OTHER_WORKER, WORKER, call, draft, prompt, text
-from tests.support.seeds import CLIENT_TOOL, FAILED, seed_state, step
+from tests.support.seeds import CLIENT_TOOL, FAILED, failing, seed_state, step
 from tests.support.story import tell, write
 
 WORDS = draft("assistant", text("Two."))
@@ -69,7 +69,9 @@ def test_an_owned_interrupt_is_not_taken_away() -> None:
 @pytest.mark.parametrize(("state", "target"), [("R0", "P0"), ("R1", "P1"), ("I0", "I0")])
 def test_a_worker_that_leaves_changes_nothing_but_the_owner(state: str, target: str) -> None:
     seeded = seed_state(State(state))
-    chat = write(seeded, release(seeded.chat, WORKER, seeded.chat.epoch)).chat
+    chat = write(
+        seeded, release(seeded.chat, ReleaseChat(worker_id=WORKER, epoch=seeded.chat.epoch))
+    ).chat
     assert (chat.state, chat.worker_id, chat.epoch) == (target, None, seeded.chat.epoch + 1)
     kept = ("attempt", "history_version", "queue_version", "orphan_count", "turn_message_id")
     assert [getattr(chat, k) for k in kept] == [getattr(seeded.chat, k) for k in kept]
@@ -80,7 +82,7 @@ def test_only_the_owner_of_this_epoch_can_let_go() -> None:
     chat = seed_state(State.R0).chat
     for worker, epoch in ((OTHER_WORKER, chat.epoch), (WORKER, chat.epoch - 1)):
         with pytest.raises(StaleFence):
-            release(chat, worker, epoch)
+            release(chat, ReleaseChat(worker_id=worker, epoch=epoch))
 
 
 # Fences
@@ -89,7 +91,7 @@ WRITES: dict[str, Callable[[Chat, Step], Change]] = {
     "commit_step": commit_step,
     "finish_turn": finish_turn,
     "require_action": require_action,
-    "fail_turn": lambda chat, taken: fail_turn(chat, FailTurn(step=taken, error=FAILED)),
+    "fail_turn": lambda chat, taken: fail_turn(chat, failing(taken, FAILED)),
     "record_retry": lambda chat, taken: record_retry(
         chat, RecordRetry(fence=taken.fence, state=BACKING_OFF)
     ),
@@ -139,7 +141,9 @@ def test_a_commit_sent_twice_is_applied_once() -> None:
 def test_an_old_task_of_the_same_worker_is_fenced_off_once_it_has_taken_the_chat_again() -> None:
     chat = seed_state(State.R0).chat
     old = step(chat, WORDS)
-    again = acquire(release(chat, WORKER, chat.epoch).after, WORKER).after
+    again = acquire(
+        release(chat, ReleaseChat(worker_id=WORKER, epoch=chat.epoch)).after, WORKER
+    ).after
     assert (again.worker_id, again.history_version) == (chat.worker_id, chat.history_version)
     with pytest.raises(StaleFence):
         commit_step(again, old)
@@ -148,7 +152,9 @@ def test_an_old_task_of_the_same_worker_is_fenced_off_once_it_has_taken_the_chat
 def test_a_stale_worker_is_told_so_before_it_is_blamed_for_an_empty_step() -> None:
     chat = seed_state(State.R0).chat
     with pytest.raises(StaleFence):
-        commit_step(release(chat, WORKER, chat.epoch).after, step(chat))
+        commit_step(
+            release(chat, ReleaseChat(worker_id=WORKER, epoch=chat.epoch)).after, step(chat)
+        )
 
 
 @pytest.mark.parametrize("state", ["W", "P0", "A0", "E0", "XW0"])
@@ -185,7 +191,9 @@ def test_every_attempt_at_a_step_is_an_episode_of_its_own() -> None:
     chat = seed_state(State.R0).chat
     retry = RecordRetry(fence=Fence.of(chat), state=BACKING_OFF)
     retried = record_retry(chat, retry).after
-    taken_over = acquire(reap(retried, WORKER).after, OTHER_WORKER).after
+    taken_over = acquire(
+        reap(retried, ReapChat(worker_ids=frozenset({WORKER}))).after, OTHER_WORKER
+    ).after
     committed = commit_step(taken_over, step(taken_over, WORDS)).after
     episodes = [Episode.of(row) for row in (chat, retried, taken_over, committed)]
     assert [episode.attempt for episode in episodes] == [1, 2, 3, 1]
@@ -200,7 +208,7 @@ def test_every_attempt_at_a_step_is_an_episode_of_its_own() -> None:
 @pytest.mark.parametrize(("state", "target"), [("R0", "P0"), ("R1", "P1"), ("I0", "I0")])
 def test_a_chat_whose_worker_died_is_there_to_be_taken(state: str, target: str) -> None:
     seeded = seed_state(State(state), calls="local", retry=True)
-    chat = write(seeded, reap(seeded.chat, WORKER)).chat
+    chat = write(seeded, reap(seeded.chat, ReapChat(worker_ids=frozenset({WORKER})))).chat
     assert (chat.state, chat.worker_id, chat.epoch) == (target, None, seeded.chat.epoch + 1)
     assert chat.orphan_count == 1
     assert chat.pending_calls == seeded.chat.pending_calls
@@ -209,19 +217,19 @@ def test_a_chat_whose_worker_died_is_there_to_be_taken(state: str, target: str) 
 
 def test_only_the_dead_worker_s_chats_are_reaped() -> None:
     with pytest.raises(StaleFence):
-        reap(seed_state(State.R0).chat, OTHER_WORKER)
+        reap(seed_state(State.R0).chat, ReapChat(worker_ids=frozenset({OTHER_WORKER})))
 
 
 def test_the_fourth_crash_without_progress_is_an_error() -> None:
     seeded = seed_state(State.R1)
     chat, changes = seeded.chat, list[Change]()
     for _ in range(MAX_WORKER_DEATHS):
-        changes += [reap(chat, WORKER)]
+        changes += [reap(chat, ReapChat(worker_ids=frozenset({WORKER})))]
         chat = write(seeded, *changes).chat
         changes += [acquire(chat, WORKER)]
         chat = write(seeded, *changes).chat
     assert chat.state is State.R1
-    rows = write(seeded, *changes, reap(chat, WORKER))
+    rows = write(seeded, *changes, reap(chat, ReapChat(worker_ids=frozenset({WORKER}))))
     assert (rows.chat.state, rows.chat.last_error) == (State.E1, WORKER_CRASHED_ERROR)
     assert rows.queue == list(seeded.queue)
 
@@ -229,7 +237,7 @@ def test_the_fourth_crash_without_progress_is_an_error() -> None:
 @pytest.mark.parametrize(("state", "target"), [("I0", "W"), ("I1", "P0")])
 def test_a_stop_that_kills_workers_ends_unsaved(state: str, target: str) -> None:
     seeded = seed_state(State(state), calls="local", orphans=MAX_WORKER_DEATHS)
-    rows = write(seeded, reap(seeded.chat, WORKER))
+    rows = write(seeded, reap(seeded.chat, ReapChat(worker_ids=frozenset({WORKER}))))
     assert rows.chat.state == target
     assert "tool: c2 failed" in tell(rows.messages)
 
@@ -242,7 +250,7 @@ def test_progress_forgives_earlier_crashes() -> None:
 
 def test_somebody_who_writes_gives_a_crashed_chat_another_chance() -> None:
     seeded = seed_state(State.R0, orphans=MAX_WORKER_DEATHS)
-    crashed = reap(seeded.chat, WORKER).after
+    crashed = reap(seeded.chat, ReapChat(worker_ids=frozenset({WORKER}))).after
     chat = send_message(crashed, SendMessage(prompt=prompt()), WORKER).after
     assert (chat.state, chat.orphan_count, chat.last_error) == (State.R0, 0, None)
 
@@ -279,7 +287,7 @@ def test_a_retry_is_over_when_the_turn_is() -> None:
     chat = _retrying()
     for change in (
         finish_turn(chat, step(chat)),
-        fail_turn(chat, FailTurn(step=step(chat), error=FAILED)),
+        fail_turn(chat, failing(step(chat), FAILED)),
     ):
         assert change.after.retry_state is None
         assert change.after.retry_version == change.after.snapshot_version
@@ -287,7 +295,7 @@ def test_a_retry_is_over_when_the_turn_is() -> None:
 
 @pytest.mark.covers("V3")
 def test_a_retry_lasts_until_somebody_takes_the_chat_over() -> None:
-    released = release(_retrying(), WORKER, _retrying().epoch).after
+    released = release(_retrying(), ReleaseChat(worker_id=WORKER, epoch=_retrying().epoch)).after
     assert released.retry_state is not None
     assert released.retry_version == _retrying().retry_version
     taken = acquire(released, OTHER_WORKER).after

@@ -2,7 +2,6 @@
 
 import pytest
 
-from chatd.domain.chat.commands import FailTurn
 from chatd.domain.chat.messages import Draft, TokenUsage, UsageEntry
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import (
@@ -14,7 +13,7 @@ from chatd.domain.chat.worker_transitions import (
 )
 from chatd.domain.errors import InvariantBroken
 from tests.support.factories import WORKER, call, draft, result, text
-from tests.support.seeds import FAILED, seed_state, step
+from tests.support.seeds import FAILED, failing, seed_state, step
 from tests.support.story import tell, waiting, write
 
 WORDS = draft("assistant", text("Two."))
@@ -104,7 +103,7 @@ def test_a_worker_that_is_leaving_commits_its_step_and_lets_go() -> None:
 def test_a_step_is_paid_for_in_the_same_write() -> None:
     chat = seed_state(State.R0).chat
     assert commit_step(chat, step(chat, WORDS, usage=(PAID,))).usage == (PAID,)
-    assert fail_turn(chat, FailTurn(step=step(chat, usage=(PAID,)), error=FAILED)).usage == (PAID,)
+    assert fail_turn(chat, failing(step(chat, usage=(PAID,)), FAILED)).usage == (PAID,)
 
 
 def test_a_step_that_adds_nothing_is_a_bug() -> None:
@@ -210,7 +209,7 @@ def test_a_turn_cannot_end_while_calls_are_open() -> None:
 @pytest.mark.parametrize(("state", "target"), [("R0", "E0"), ("R1", "E1")])
 def test_a_failed_turn_keeps_what_there_is_and_says_why(state: str, target: str) -> None:
     seeded = seed_state(State(state))
-    failure = FailTurn(step=step(seeded.chat, WORDS), error=FAILED)
+    failure = failing(step(seeded.chat, WORDS), FAILED)
     rows = write(seeded, fail_turn(seeded.chat, failure))
     assert (rows.chat.state, rows.chat.last_error) == (target, FAILED)
     assert tell(rows.messages)[-1] == "assistant: Two."
@@ -219,7 +218,7 @@ def test_a_failed_turn_keeps_what_there_is_and_says_why(state: str, target: str)
 
 def test_open_calls_of_a_failed_turn_stay_open_until_somebody_writes() -> None:
     chat = seed_state(State.R0, calls="local").chat
-    failed = fail_turn(chat, FailTurn(step=step(chat), error=FAILED)).after
+    failed = fail_turn(chat, failing(step(chat), FAILED)).after
     assert failed.pending_calls == chat.pending_calls
 
 

@@ -4,7 +4,14 @@ import pytest
 from msgspec.structs import replace
 
 from chatd.domain.chat import queue_transitions, user_transitions, worker_transitions
-from chatd.domain.chat.commands import EditMessage, RecordRetry, SendMessage, Step
+from chatd.domain.chat.commands import (
+    EditMessage,
+    ReapChat,
+    RecordRetry,
+    ReleaseChat,
+    SendMessage,
+    Step,
+)
 from chatd.domain.chat.row import Chat, Fence, RetryState
 from chatd.domain.chat.states import Status
 from chatd.domain.decisions import (
@@ -18,7 +25,7 @@ from chatd.domain.decisions import (
     UpdateView,
     decide_reaction,
 )
-from chatd.domain.ids import WorkerId
+from chatd.domain.ids import MessageId, WorkerId
 from tests.support.factories import (
     OTHER_WORKER,
     WORKER,
@@ -170,11 +177,13 @@ def test_what_people_do_to_a_running_chat() -> None:
             RUNNING, SendMessage(prompt=prompt(), when_busy="rollback"), WORKER
         ).after,
         "edit": user_transitions.edit_message(
-            RUNNING, EditMessage(target=second, prompt=prompt()), WORKER
+            RUNNING, second, EditMessage(message_id=MessageId(1), prompt=prompt()), WORKER
         ).after,
         "archive": user_transitions.archive(RUNNING).after,
-        "release": worker_transitions.release(RUNNING, WORKER, 3).after,
-        "reap": worker_transitions.reap(RUNNING, WORKER).after,
+        "release": worker_transitions.release(
+            RUNNING, ReleaseChat(worker_id=WORKER, epoch=3)
+        ).after,
+        "reap": worker_transitions.reap(RUNNING, ReapChat(worker_ids=frozenset({WORKER}))).after,
     }
     reactions = {name: type(decide_reaction(VIEW, row, WORKER)) for name, row in rows.items()}
     assert reactions == {
@@ -191,7 +200,7 @@ def test_what_people_do_to_a_running_chat() -> None:
 
 
 def test_a_reacquired_chat_is_started_by_its_new_runner_and_left_by_the_old_one() -> None:
-    released = worker_transitions.release(RUNNING, WORKER, 3).after
+    released = worker_transitions.release(RUNNING, ReleaseChat(worker_id=WORKER, epoch=3)).after
     again = worker_transitions.acquire(released, WORKER).after
     assert decide_reaction(VIEW, again, WORKER) == StopRunner()
     assert decide_reaction(None, again, WORKER) == restart("generate", again)

@@ -8,7 +8,7 @@ from chatd.api.auth import Caller, own_workspace
 from chatd.api.building import ask_for_build, rooms_of
 from chatd.api.call import Call, Reply, Route, Takes, reply
 from chatd.api.doors import Doors
-from chatd.api.sent import REPLAYED
+from chatd.api.operations import REPLAYED
 from chatd.api.workspace_shapes import build_reply, log_line
 from chatd.api.workspace_wire import BuildReply, BuildsQuery, LogPage, LogsQuery, NewBuildBody
 from chatd.domain.errors import Conflict, NotFound

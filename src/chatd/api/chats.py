@@ -10,18 +10,16 @@ from chatd.api.call import NOTHING, Call, Reply, Route, Takes, reply
 from chatd.api.doors import Doors
 from chatd.api.listing import listed
 from chatd.api.models import chosen_or_default
-from chatd.api.moves import Move, make
-from chatd.api.sent import REPLAYED
-from chatd.api.spending import may_create
+from chatd.api.operations import REPLAYED, create_chat, run_operation
 from chatd.api.wire import CreateBody, ListedChat, ListQuery, PatchBody
-from chatd.domain.chat.commands import ChatUpdate, CreateChat, RequestCompaction
+from chatd.domain.chat.commands import CreateChat, InterruptChat, RequestCompaction, UpdateChat
 from chatd.domain.chat.messages import Draft, UserInput
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.public_chat import PublicChat, public_chat
-from chatd.domain.chat.user_transitions import create, interrupt, request_compaction
 from chatd.domain.ids import ChatId
 from chatd.domain.prompt.titles import fallback_title, title_input
 from chatd.store.chat import updates
+from chatd.store.chat.transactor import AppliedChange
 
 _CREATE: Final = Takes(CreateBody)
 _PATCH: Final = Takes(PatchBody)
@@ -86,23 +84,14 @@ class ChatRoutes:
         )
 
     async def create(self, call: Call) -> Reply:
-        doors, user = self._doors, call.caller.user_id
         body = await call.body(_CREATE)
-        request = call.request("create", user, body)
+        request = call.request("create", call.caller.user_id, body)
         command = await self._command(call, body)
-        change_id = doors.env.new_change_id()
-        if doors.budget is not None:
-            await may_create(doors, create(command, None).after, request)
-        with doors.offer(root=True) as free:
-            change = create(command, free)
-            applied = await retry_unavailable(
-                doors.env.clock, lambda: doors.transactor.create(change, change_id, request)
-            )
-        chat = applied.chat
-        headers = {"location": f"/api/v1/chats/{chat.id}"}
-        if applied.request is not None:
+        outcome = await create_chat(self._doors, call.caller, command, request)
+        headers = {"location": f"/api/v1/chats/{outcome.chat.id}"}
+        if isinstance(outcome, AppliedChange) and outcome.request is not None:
             headers |= REPLAYED
-        return reply(public_chat(chat), 201, headers)
+        return reply(public_chat(outcome.chat), 201, headers)
 
     async def _command(self, call: Call, body: CreateBody) -> CreateChat:
         workspace_id = checks.workspace_id(body.workspace_id)
@@ -145,36 +134,22 @@ class ChatRoutes:
 
     async def amend(self, call: Call) -> Reply:
         doors, body = self._doors, await call.body(_PATCH)
-        wanted = _amendment(body)
-        change_id = doors.env.new_change_id()
-        amended = await retry_unavailable(
-            doors.env.clock,
-            lambda: updates.update_chat(
-                doors.pool, call.chat_id, call.caller.user_id, wanted, change_id
-            ),
-        )
-        for applied in amended.moved:
-            doors.tell(applied)
-        if wanted.workspace_id is not UNSET:
+        command = _update(body)
+        outcome = await run_operation(doors, call.caller, call.chat_id, command)
+        chat = outcome.chat
+        if command.workspace_id is not UNSET:
             if doors.rooms is not None:
-                await doors.rooms.bound(amended.chat.id, amended.chat.workspace_id)
-            doors.announce(amended.chat, "workspace")
-        if wanted.title is not None:
-            doors.announce(amended.chat, "title")
-        elif wanted.labels is not None or wanted.pin_order is not None:
-            doors.announce(amended.chat, "amended")
+                await doors.rooms.bound(chat.id, chat.workspace_id)
+            doors.announce(chat, "workspace")
+        if command.title is not None:
+            doors.announce(chat, "title")
+        elif command.labels is not None or command.pin_order is not None:
+            doors.announce(chat, "amended")
         return NOTHING
 
     async def interrupt(self, call: Call) -> Reply:
-        made = await make(
-            self._doors,
-            Move(
-                caller=call.caller,
-                chat_id=call.chat_id,
-                decide=lambda loaded, free: interrupt(loaded.chat, free),
-            ),
-        )
-        return reply(public_chat(made.chat))
+        outcome = await run_operation(self._doors, call.caller, call.chat_id, InterruptChat())
+        return reply(public_chat(outcome.chat))
 
     async def compact(self, call: Call) -> Reply:
         doors = self._doors
@@ -182,19 +157,12 @@ class ChatRoutes:
             doors.env.clock, lambda: updates.compactable(doors.pool, call.chat_id)
         )
         command = RequestCompaction(compactable=compactable)
-        made = await make(
-            doors,
-            Move(
-                caller=call.caller,
-                chat_id=call.chat_id,
-                decide=lambda loaded, free: request_compaction(loaded.chat, command, free),
-            ),
-        )
-        return reply(public_chat(made.chat), 202)
+        outcome = await run_operation(doors, call.caller, call.chat_id, command)
+        return reply(public_chat(outcome.chat), 202)
 
 
-def _amendment(body: PatchBody) -> ChatUpdate:
-    return ChatUpdate(
+def _update(body: PatchBody) -> UpdateChat:
+    return UpdateChat(
         title=checks.title(body.title) if isinstance(body.title, str) else None,
         labels=checks.labels(body.labels) if isinstance(body.labels, dict) else None,
         pin_order=body.pin_order if isinstance(body.pin_order, int) else None,

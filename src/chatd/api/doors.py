@@ -13,7 +13,7 @@ from chatd.domain.ids import ChatId, ModelConfigId, WorkerId, WorkspaceId
 from chatd.domain.ports import Budget, Env
 from chatd.domain.workspace.agent_api import GitChanges
 from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
-from chatd.store.chat.transactor import OnApplied, Transactor
+from chatd.store.chat.transactor import Transactor
 from chatd.store.model_configs import StoredModel, StoredProvider
 from chatd.store.pool import Pool
 from chatd.stream.chat_list import ChatListFeeds
@@ -90,14 +90,12 @@ def _unknown(_chat_id: ChatId) -> Chat | None:
 
 
 class Doors(Struct, frozen=True, kw_only=True):
-    """`tell` is the transactor's own: an amendment writes rows by its side. `known` is a row as
-    this replica saw it last, which may spare a read. Without `rooms` workspaces are switched
-    off, and without a `budget` nobody's spending is limited; its check must neither raise nor take
-    long."""
+    """`known` is a row as this replica saw it last, which may save a read. Without `rooms`
+    workspaces are switched off. Without a `budget` spending is not limited; its check must neither
+    raise nor take long."""
 
     pool: Pool
     transactor: Transactor
-    tell: OnApplied
     announce: Announce
     offer: Offer
     feeds: FeedRegistry

@@ -8,9 +8,13 @@ from chatd.api.auth import own
 from chatd.api.call import LARGE_BODY, NOTHING, Call, Reply, Route, Takes, reply
 from chatd.api.doors import Doors
 from chatd.api.models import chosen
-from chatd.api.moves import Move, make
-from chatd.api.sent import REPLAYED, appended, recorded, sent
-from chatd.api.spending import if_paid_for
+from chatd.api.operations import (
+    REPLAYED,
+    appended_result,
+    replayed_result,
+    run_operation,
+    send_result,
+)
 from chatd.api.wire import (
     EditBody,
     MessagePage,
@@ -24,10 +28,10 @@ from chatd.domain.chat.commands import EditMessage, SendMessage, SubmitToolResul
 from chatd.domain.chat.events import public_message, public_queued
 from chatd.domain.chat.messages import UserInput
 from chatd.domain.chat.parts import Part
-from chatd.domain.chat.user_transitions import edit_message, send_message, submit_tool_results
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ChatId, MessageId
 from chatd.store.chat import updates
+from chatd.store.chat.transactor import AppliedChange
 from chatd.store.chat.updates import Page, Range
 
 _SEND: Final = Takes(SendBody, LARGE_BODY)
@@ -103,56 +107,24 @@ class MessageRoutes:
         request = call.request("send", call.chat_id, body)
         prompt = await self._prompt(call, checks.content(body.content), body)
         command = SendMessage(prompt=prompt, when_busy=body.busy_behavior)
-        made = await make(
-            self._doors,
-            Move(
-                caller=call.caller,
-                chat_id=call.chat_id,
-                decide=await if_paid_for(
-                    self._doors,
-                    call.caller,
-                    call.chat_id,
-                    lambda loaded, free: send_message(loaded.chat, command, free),
-                ),
-                request=request,
-            ),
-        )
-        if made.recorded is None:
-            return reply(await sent(self._doors, made))
-        return reply(await recorded(self._doors, made.chat, made.recorded), headers=REPLAYED)
+        doors, caller = self._doors, call.caller
+        outcome = await run_operation(doors, caller, call.chat_id, command, request)
+        if isinstance(outcome, AppliedChange) and outcome.request is not None:
+            found = await replayed_result(doors, caller, outcome.chat, outcome.request)
+            return reply(found, headers=REPLAYED)
+        return reply(await send_result(doors, caller, outcome))
 
     async def edit(self, call: Call) -> Reply:
         body = await call.body(_EDIT)
         prompt = await self._prompt(call, checks.content(body.content), body)
-        made = await make(
-            self._doors,
-            Move(
-                caller=call.caller,
-                chat_id=call.chat_id,
-                decide=await if_paid_for(
-                    self._doors,
-                    call.caller,
-                    call.chat_id,
-                    lambda loaded, free: edit_message(
-                        loaded.chat, EditMessage(target=loaded.target, prompt=prompt), free
-                    ),
-                ),
-                message_id=call.message_id,
-            ),
-        )
-        return reply(appended(made))
+        command = EditMessage(message_id=call.message_id, prompt=prompt)
+        outcome = await run_operation(self._doors, call.caller, call.chat_id, command)
+        return reply(appended_result(outcome))
 
     async def results(self, call: Call) -> Reply:
         body = await call.body(_RESULTS)
         command = SubmitToolResults(results=checks.tool_results(body.results))
-        await make(
-            self._doors,
-            Move(
-                caller=call.caller,
-                chat_id=call.chat_id,
-                decide=lambda loaded, free: submit_tool_results(loaded.chat, command, free),
-            ),
-        )
+        await run_operation(self._doors, call.caller, call.chat_id, command)
         return NOTHING
 
     async def _prompt(self, call: Call, content: tuple[Part, ...], wish: ModelWish) -> UserInput:

@@ -6,27 +6,20 @@ import msgspec
 
 from chatd.aio.backoff import retry_unavailable
 from chatd.api import checks
-from chatd.api.auth import own
 from chatd.api.call import LARGE_BODY, NOTHING, Call, Reply, Route, Takes, reply
 from chatd.api.doors import Doors
 from chatd.api.models import chosen
-from chatd.api.moves import Made, Move, make
-from chatd.api.sent import appended, waiting
+from chatd.api.operations import appended_result, queued_result, run_operation
 from chatd.api.wire import EditBody, MoveBody, QueueReply, SentReply
-from chatd.domain.chat.commands import EditQueued, MoveQueued
+from chatd.domain.chat.commands import DeleteQueued, EditQueued, MoveQueued, PromoteQueued
 from chatd.domain.chat.events import PublicQueuedMessage, public_queued
 from chatd.domain.chat.messages import QueuedMessage, UserInput
-from chatd.domain.chat.queue_transitions import (
-    delete_queued,
-    edit_queued,
-    in_order,
-    move_queued,
-    promote_queued,
-)
+from chatd.domain.chat.queue_transitions import in_order
+from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.errors import NotFound, QueuedMessageGone
 from chatd.domain.ids import MessageId, QueueId
 from chatd.store.chat import chats
-from chatd.store.chat.chats import LoadedChat
+from chatd.store.chat.transactor import AppliedChange, OperationOutcome
 
 _EDIT: Final = Takes(EditBody, LARGE_BODY)
 _MOVE: Final = Takes(MoveBody)
@@ -100,17 +93,8 @@ class QueueRoutes:
             reasoning_effort=body.reasoning_effort,
         )
         command = EditQueued(id=call.queue_id, prompt=prompt)
-        made = await make(
-            self._doors,
-            Move(
-                caller=call.caller,
-                chat_id=call.chat_id,
-                decide=lambda loaded, _free: edit_queued(loaded.chat, loaded.queue, command),
-                runs=False,
-                with_queue=True,
-            ),
-        )
-        seen = _rewritten(made) or _find(await self._load(call), call.queue_id)
+        outcome = await run_operation(self._doors, call.caller, call.chat_id, command)
+        seen = _rewritten(outcome) or _find(await self._load(call), call.queue_id)
         if seen is None:
             raise QueuedMessageGone("The message has left the queue, in its new words.")
         return reply(public_queued(call.chat_id, seen))
@@ -119,57 +103,33 @@ class QueueRoutes:
         body = await call.body(_MOVE)
         before = None if body.before is None else QueueId(body.before)
         command = MoveQueued(id=call.queue_id, before=before)
-        await make(
-            self._doors,
-            Move(
-                caller=call.caller,
-                chat_id=call.chat_id,
-                decide=lambda loaded, _free: move_queued(loaded.chat, loaded.queue, command),
-                runs=False,
-                with_queue=True,
-            ),
-        )
+        await run_operation(self._doors, call.caller, call.chat_id, command)
         return reply(_public(await self._load(call)))
 
     async def promote(self, call: Call) -> Reply:
         item = call.queue_id
-        made = await make(
-            self._doors,
-            Move(
-                caller=call.caller,
-                chat_id=call.chat_id,
-                decide=lambda loaded, free: promote_queued(loaded.chat, loaded.queue, item, free),
-                with_queue=True,
-            ),
-        )
-        change = made.change
+        command = PromoteQueued(id=item)
+        outcome = await run_operation(self._doors, call.caller, call.chat_id, command)
+        change = outcome.change if isinstance(outcome, AppliedChange) else None
         if change is None or change.promote > 0:
             first = None if change is None else change.after.next_message_id - change.promote
-            return reply(appended(made, None if first is None else MessageId(first)))
-        return reply(waiting(made, item, _steering(made, item)), 202)
+            return reply(appended_result(outcome, None if first is None else MessageId(first)))
+        return reply(queued_result(outcome, item, _steering(outcome, item)), 202)
 
     async def delete(self, call: Call) -> Reply:
-        item = call.queue_id
-        await make(
-            self._doors,
-            Move(
-                caller=call.caller,
-                chat_id=call.chat_id,
-                decide=lambda loaded, _free: delete_queued(loaded.chat, loaded.queue, item),
-                runs=False,
-                with_queue=True,
-            ),
-        )
+        command = DeleteQueued(id=call.queue_id)
+        await run_operation(self._doors, call.caller, call.chat_id, command)
         return NOTHING
 
     async def _load(self, call: Call) -> LoadedChat:
         found = await retry_unavailable(
             self._doors.env.clock,
-            lambda: chats.load_for_transition(self._doors.pool, call.chat_id, with_queue=True),
+            lambda: chats.load_for_transition(
+                self._doors.pool, call.chat_id, call.caller.user_id, with_queue=True
+            ),
         )
         if found is None:
             raise NotFound("There is no such chat.")
-        own(call.caller, found.chat)
         return found
 
 
@@ -185,12 +145,12 @@ def _find(loaded: LoadedChat | None, item: QueueId) -> QueuedMessage | None:
     return next((row for row in queue if row.id == item), None)
 
 
-def _rewritten(made: Made) -> QueuedMessage | None:
-    """As it was, with what the change has put in its place."""
-    if made.change is None:
+def _rewritten(outcome: OperationOutcome) -> QueuedMessage | None:
+    """The queued message as it was, with the values that the change replaced."""
+    if not isinstance(outcome, AppliedChange) or outcome.change is None:
         return None
-    new = made.change.rewrite[0]
-    row = _find(made.loaded, new.id)
+    new = outcome.change.rewrite[0]
+    row = _find(outcome.loaded, new.id)
     if row is None:
         return None
     return msgspec.structs.replace(
@@ -201,8 +161,8 @@ def _rewritten(made: Made) -> QueuedMessage | None:
     )
 
 
-def _steering(made: Made, item: QueueId) -> PublicQueuedMessage | None:
-    row = _find(made.loaded, item)
+def _steering(outcome: OperationOutcome, item: QueueId) -> PublicQueuedMessage | None:
+    row = _find(outcome.loaded, item) if isinstance(outcome, AppliedChange) else None
     if row is None:
         return None
-    return public_queued(made.chat.id, msgspec.structs.replace(row, steer=True))
+    return public_queued(outcome.chat.id, msgspec.structs.replace(row, steer=True))

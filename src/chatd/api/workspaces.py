@@ -11,7 +11,7 @@ from chatd.api.auth import own_workspace
 from chatd.api.building import ask_for_build, rooms_of, unfit
 from chatd.api.call import Call, Reply, Route, Takes, reply
 from chatd.api.doors import Doors, Rooms
-from chatd.api.sent import REPLAYED
+from chatd.api.operations import REPLAYED
 from chatd.api.templates import usable_template
 from chatd.api.workspace_shapes import build_reply, workspace_reply
 from chatd.api.workspace_wire import (

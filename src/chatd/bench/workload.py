@@ -12,11 +12,11 @@ from uuid import UUID
 from msgspec import Raw
 
 from chatd.domain.chat.change import Change
-from chatd.domain.chat.commands import CreateChat, Step
+from chatd.domain.chat.commands import CommitStep, CreateChat
 from chatd.domain.chat.messages import Draft, TokenUsage, UsageEntry, UserInput
 from chatd.domain.chat.parts import Part, TextPart, ToolCallPart, ToolResultPart
 from chatd.domain.chat.row import Chat, Fence
-from chatd.domain.chat.user_transitions import create
+from chatd.domain.chat.transitions import ReservedSlots
 from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, ToolCallId, UserId, WorkerId
 from chatd.store.chat.transactor import AppliedChange, Operation, Transactor
@@ -31,7 +31,7 @@ _USAGE: Final = TokenUsage(
 )
 _CALL: Final = ToolCallId("toolu_01A09q90qw90lq917835lq9")
 
-Write = Callable[[Chat], Step]
+Write = Callable[[Chat], CommitStep]
 """The next step of a chat, under its present fence."""
 
 
@@ -69,17 +69,17 @@ def new_change_id() -> ChangeId:
     return ChangeId(random.getrandbits(62))
 
 
-def answer(chat: Chat) -> Step:
-    return Step(fence=Fence.of(chat), messages=(_said(chat, _TEXT),), usage=(_paid(chat),))
+def answer(chat: Chat) -> CommitStep:
+    return CommitStep(fence=Fence.of(chat), messages=(_said(chat, _TEXT),), usage=(_paid(chat),))
 
 
-def ask(chat: Chat) -> Step:
-    return Step(fence=Fence.of(chat), messages=(_said(chat, *_ASKS),), usage=(_paid(chat),))
+def ask(chat: Chat) -> CommitStep:
+    return CommitStep(fence=Fence.of(chat), messages=(_said(chat, *_ASKS),), usage=(_paid(chat),))
 
 
-def result(chat: Chat) -> Step:
+def result(chat: Chat) -> CommitStep:
     draft = Draft(role="tool", content=(_RESULT,), runtime_ms=640)
-    return Step(fence=Fence.of(chat), messages=(draft,))
+    return CommitStep(fence=Fence.of(chat), messages=(draft,))
 
 
 def _said(chat: Chat, *content: Part) -> Draft:
@@ -126,19 +126,29 @@ def tell_nobody(applied: AppliedChange) -> None:
 
 async def running_chat(transactor: Transactor) -> Chat:
     """A chat that a worker has taken and has not answered yet."""
-    created = await transactor.create(create(new_chat(), WORKER), new_change_id())
+    created = await transactor.run(creation(new_chat()))
     return created.chat
+
+
+def creation(command: CreateChat) -> Operation:
+    return Operation(
+        chat_id=command.id,
+        command=command,
+        actor=command.owner_id,
+        change_id=new_change_id(),
+        slots=ReservedSlots(root=WORKER),
+    )
 
 
 async def commit(transactor: Transactor, chat: Chat, write: Write) -> Chat:
     """One step, as a runner commits it: from the row it has."""
-    step = write(chat)
     outcome = await transactor.run(
         Operation(
             chat_id=chat.id,
+            command=write(chat),
+            actor=None,
             change_id=new_change_id(),
             known=chat,
-            decide=lambda loaded: commit_step(loaded.chat, step),
         )
     )
     assert isinstance(outcome, AppliedChange), "nobody else writes to this chat"

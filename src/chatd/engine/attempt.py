@@ -6,14 +6,12 @@ recorded, and the right to write. Only the `Committer` uses the store's transact
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
 from chatd.aio.waits import InterruptibleSleep
-from chatd.domain.chat import worker_transitions
-from chatd.domain.chat.change import Change
-from chatd.domain.chat.commands import FailTurn, Step
+from chatd.domain.chat.commands import FailTurn, Step, WorkerCommand
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
 from chatd.domain.chat.row import Chat, ChatError, Fence
 from chatd.domain.decisions import RunnerView
@@ -23,6 +21,8 @@ from chatd.domain.ports import Clock, Env
 from chatd.store.chat import messages
 from chatd.store.chat.transactor import AppliedChange, Operation, OperationOutcome, Transactor
 from chatd.store.conn import Conn
+
+S = TypeVar("S", bound=Step)
 
 COMMIT_FIRST_DELAY_S: Final = 0.1
 COMMIT_MAX_DELAY_S: Final = 5.0
@@ -136,13 +136,15 @@ class Attempt:
 
     def step(
         self,
+        kind: type[S],
         messages: tuple[Draft, ...] = (),
         usage: tuple[UsageEntry, ...] = (),
         *,
         client_tools: frozenset[str] = frozenset(),
         compacted: bool = False,
-    ) -> Step:
-        return Step(
+    ) -> S:
+        """The command of a kind for this attempt's row."""
+        return kind(
             fence=Fence.of(self.chat),
             messages=messages,
             usage=usage,
@@ -193,12 +195,12 @@ class Committer:
         self._transactor = transactor
         self._env = env
 
-    async def commit(self, attempt: Attempt, decide: Callable[[Chat], Change]) -> AppliedChange:
+    async def commit(self, attempt: Attempt, command: WorkerCommand) -> AppliedChange:
         """Raises StaleFence if another writer changed the chat, and also if an earlier try of
         this write was applied: later changes are then known only from the row."""
         attempt.begin_write()
         try:
-            applied = await self._retry(self._operation(attempt.chat.id, decide, attempt.chat))
+            applied = await self._retry(self._operation(attempt.chat.id, command, attempt.chat))
             attempt.check_active()
         except BaseException:
             attempt.end_write(None)
@@ -219,22 +221,28 @@ class Committer:
         usage: tuple[UsageEntry, ...] = (),
         client_tools: frozenset[str] = frozenset(),
     ) -> AppliedChange:
-        step = attempt.step(messages, usage, client_tools=client_tools)
-        failure = FailTurn(step=step, error=error)
+        command = FailTurn(
+            fence=Fence.of(attempt.chat),
+            messages=messages,
+            usage=usage,
+            client_tools=client_tools,
+            error=error,
+        )
         self._env.emit("turn_failed", chat_id=attempt.chat.id, error_kind=error.kind)
-        return await self.commit(attempt, lambda row: worker_transitions.fail_turn(row, failure))
+        return await self.commit(attempt, command)
 
-    async def run(self, chat_id: ChatId, decide: Callable[[Chat], Change]) -> OperationOutcome:
+    async def run(self, chat_id: ChatId, command: WorkerCommand) -> OperationOutcome:
         """One write outside any attempt, tried once."""
-        return await self._transactor.run(self._operation(chat_id, decide))
+        return await self._transactor.run(self._operation(chat_id, command))
 
     def _operation(
-        self, chat_id: ChatId, decide: Callable[[Chat], Change], known: Chat | None = None
+        self, chat_id: ChatId, command: WorkerCommand, known: Chat | None = None
     ) -> Operation:
         return Operation(
             chat_id=chat_id,
+            command=command,
+            actor=None,
             change_id=self._env.new_change_id(),
-            decide=lambda loaded: decide(loaded.chat),
             known=known,
         )
 

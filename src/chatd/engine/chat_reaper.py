@@ -5,17 +5,14 @@ Replicas race; the compare-and-set lets one win, and the others find the work do
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.domain.answer.partial import partial_messages
-from chatd.domain.chat import worker_transitions
-from chatd.domain.chat.change import Change
-from chatd.domain.chat.messages import Draft
-from chatd.domain.chat.row import Chat, Episode
+from chatd.domain.chat.commands import ExpireDeadline, ReapChat
+from chatd.domain.chat.row import Episode
 from chatd.domain.errors import ChatdError, NotFound, StaleFence, Unavailable
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
@@ -24,15 +21,6 @@ from chatd.engine.tasks import run_contained
 from chatd.parts.journal_tail import read_episode
 from chatd.store.chat import chats, workers
 from chatd.store.conn import Conn
-
-
-class _Expiry(Struct, frozen=True, kw_only=True):
-    """Deadlines before `at` have expired. For an interrupt: the messages made of the live parts
-    of `episode`."""
-
-    at: datetime
-    episode: Episode | None = None
-    messages: tuple[Draft, ...] = ()
 
 
 class ChatReaper:
@@ -70,7 +58,7 @@ class ChatReaper:
         for chat_id in self._in_order(heard.expired):
             await self._expire(chat_id, heard.at)
         for chat_id in self._in_order(heard.orphaned):
-            await self._write(chat_id, lambda chat: _reap(chat, heard.dead))
+            await self._write(chat_id, ReapChat(worker_ids=heard.dead))
         if heard.dead:
             await workers.delete_workers(self._conn, heard.dead)
             self._env.emit("workers_reaped", workers=len(heard.dead), chats=len(heard.orphaned))
@@ -86,7 +74,7 @@ class ChatReaper:
     async def _expire(self, chat_id: ChatId, at: datetime) -> None:
         """End an expired interrupt with its live parts as the partial answer. If these cannot be
         read or written, end it without them. A busy database gets a second chance."""
-        expiry = bare = _Expiry(at=at)
+        expiry = bare = ExpireDeadline(now=at)
         is_postponed = False
 
         async def read() -> None:
@@ -102,25 +90,25 @@ class ChatReaper:
             # The next heartbeat finds it again; it is then handled after all the others.
             self._delayed.add(chat_id)
             return
-        is_done = await self._write(chat_id, lambda row: _expire(row, expiry))
+        is_done = await self._write(chat_id, expiry)
         if not is_done and expiry.messages:
-            await self._write(chat_id, lambda row: _expire(row, bare))
+            await self._write(chat_id, bare)
 
-    async def _with_live_parts(self, chat_id: ChatId, expiry: _Expiry) -> _Expiry:
+    async def _with_live_parts(self, chat_id: ChatId, expiry: ExpireDeadline) -> ExpireDeadline:
         chat = await chats.get(self._conn, chat_id)
         if chat is None or chat.status != "interrupting":
             return expiry
         episode = Episode.of(chat)
         parts = await read_episode(self._conn, episode)
-        messages = partial_messages(chat, parts, expiry.at.isoformat())
+        messages = partial_messages(chat, parts, expiry.now.isoformat())
         return replace(expiry, episode=episode, messages=messages)
 
-    async def _write(self, chat_id: ChatId, decide: Callable[[Chat], Change]) -> bool:
+    async def _write(self, chat_id: ChatId, command: ReapChat | ExpireDeadline) -> bool:
         """False if the write was refused. The chat counts as delayed until its write ends, so
         that a locked row does not hold up the others in the next round too."""
         self._delayed.add(chat_id)
         try:
-            outcome = await self._committer.run(chat_id, decide)
+            outcome = await self._committer.run(chat_id, command)
         except (StaleFence, NotFound):
             pass
         except Unavailable:
@@ -136,19 +124,3 @@ class ChatReaper:
     def _on_failed(self, chat_id: ChatId, error: Exception) -> None:
         kind = error.code if isinstance(error, ChatdError) else type(error).__name__
         self._env.emit("reap_failed", chat_id=chat_id, error_kind=kind, error=error)
-
-
-def _reap(chat: Chat, dead: frozenset[WorkerId]) -> Change:
-    if chat.worker_id is None or chat.worker_id not in dead:
-        raise StaleFence(f"Chat {chat.id} has another owner.")
-    return worker_transitions.reap(chat, chat.worker_id)
-
-
-def _expire(chat: Chat, expiry: _Expiry) -> Change:
-    """The chat may have a new deadline by now that has not expired."""
-    if chat.interrupt_deadline is not None and chat.interrupt_deadline < expiry.at:
-        is_same = expiry.episode == Episode.of(chat)
-        return worker_transitions.expire_interrupt(chat, expiry.messages if is_same else ())
-    if chat.action_deadline is not None and chat.action_deadline < expiry.at:
-        return worker_transitions.expire_action(chat)
-    raise StaleFence(f"Chat {chat.id} has no expired deadline.")

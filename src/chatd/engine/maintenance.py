@@ -3,17 +3,19 @@ that are idle or archived for long. Every replica runs them; the statements excl
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
 from msgspec import Struct
 
+from chatd.domain.chat.commands import ArchiveIdleTree
 from chatd.domain.errors import RequestError
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.engine.periodic import PeriodicTask
 from chatd.store.chat import idempotency, updates, usage
-from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.transactor import Operation, Transactor
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 
@@ -50,9 +52,9 @@ def maintenance_tasks(conn: Conn) -> tuple[PeriodicTask, ...]:
 
 
 def retention_tasks(
-    config: RetentionConfig, pool: Pool, env: Env, on_applied: Callable[[AppliedChange], None]
+    config: RetentionConfig, pool: Pool, env: Env, transactor: Transactor
 ) -> tuple[PeriodicTask, ...]:
-    retention = _Retention(config, pool, env, on_applied)
+    retention = _Retention(config, pool, env, transactor)
     tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = []
     if config.archive_after:
         tasks.append(("archive_idle", retention.archive))
@@ -65,17 +67,13 @@ def retention_tasks(
 
 class _Retention:
     def __init__(
-        self,
-        config: RetentionConfig,
-        pool: Pool,
-        env: Env,
-        on_applied: Callable[[AppliedChange], None],
+        self, config: RetentionConfig, pool: Pool, env: Env, transactor: Transactor
     ) -> None:
         self._archive_after = timedelta(days=config.archive_after)
         self._remove_after = timedelta(days=config.remove_after)
         self._pool = pool
         self._env = env
-        self._on_applied = on_applied
+        self._transactor = transactor
 
     async def archive(self) -> None:
         limit = _MAX_CHATS_PER_BATCH
@@ -87,13 +85,14 @@ class _Retention:
                 return
 
     async def _archive(self, chat_id: ChatId, since: datetime) -> None:
-        change_id = self._env.new_change_id()
-        try:
-            archived = await updates.archive_idle_tree(self._pool, chat_id, since, change_id)
-        except RequestError:
-            return  # A user changed the chat in the meantime.
-        for applied in archived:
-            self._on_applied(applied)
+        operation = Operation(
+            chat_id=chat_id,
+            command=ArchiveIdleTree(idle_since=since),
+            actor=None,
+            change_id=self._env.new_change_id(),
+        )
+        with suppress(RequestError):  # A user changed the chat in the meantime.
+            await self._transactor.run(operation)
 
     async def remove(self) -> None:
         limit = _MAX_CHATS_PER_BATCH

@@ -18,8 +18,7 @@ from chatd.domain.answer.answer import (
     judge_answer,
 )
 from chatd.domain.answer.assembler import used_call_ids
-from chatd.domain.chat import worker_transitions
-from chatd.domain.chat.commands import RecordRetry
+from chatd.domain.chat.commands import CommitStep, FinishTurn, RecordRetry
 from chatd.domain.chat.messages import local_calls
 from chatd.domain.chat.row import ChatError, Episode, Fence
 from chatd.domain.decisions import Compact
@@ -72,10 +71,10 @@ class ModelStep(Struct, frozen=True, kw_only=True):
                 provider=context.config.provider,
             )
             return await self._retry_or_fail(attempt, error, context)
-        step = attempt.step(rows.messages, rows.usage, client_tools=context.client_names)
         has_calls = any(local_calls(draft.content) for draft in rows.messages)
-        transition = worker_transitions.commit_step if has_calls else worker_transitions.finish_turn
-        return await self.committer.commit(attempt, lambda row: transition(row, step))
+        kind = CommitStep if has_calls else FinishTurn
+        step = attempt.step(kind, rows.messages, rows.usage, client_tools=context.client_names)
+        return await self.committer.commit(attempt, step)
 
     async def compact(
         self, attempt: Attempt, context: TurnContext, action: Compact | None
@@ -88,10 +87,10 @@ class ModelStep(Struct, frozen=True, kw_only=True):
             rows = await self.summary_call.summarize(attempt, context, action)
         except ModelCallError as error:
             return await self._retry_or_fail(attempt, error)
-        step = attempt.step(rows.messages, rows.usage, compacted=True)
         is_manual = action is not None and action.source == "manual"
-        transition = worker_transitions.finish_turn if is_manual else worker_transitions.commit_step
-        return await self.committer.commit(attempt, lambda row: transition(row, step))
+        kind = FinishTurn if is_manual else CommitStep
+        step = attempt.step(kind, rows.messages, rows.usage, compacted=True)
+        return await self.committer.commit(attempt, step)
 
     async def _call(self, attempt: Attempt, context: TurnContext) -> CallRows:
         """Raises ModelCallError."""
@@ -156,8 +155,6 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         now = self.env.clock.now()
         state = retry_state(error.classified, attempt.chat.attempt, delay_s, now)
         retry = RecordRetry(fence=Fence.of(attempt.chat), state=state, usage=error.usage)
-        applied = await self.committer.commit(
-            attempt, lambda row: worker_transitions.record_retry(row, retry)
-        )
+        applied = await self.committer.commit(attempt, retry)
         attempt.pause_s = delay_s
         return applied

@@ -7,10 +7,9 @@ of a crashed runner. A runner with an old epoch stops by itself; until then the 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 
-from chatd.domain.chat import worker_transitions
-from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import ReapChat, ReleaseChat
 from chatd.domain.chat.row import Chat
-from chatd.domain.errors import ChatdError, StaleFence
+from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
@@ -157,9 +156,8 @@ class RunnerPool:
     # Chats that cannot run here
 
     def _start_release(self, group: asyncio.TaskGroup, chat: Chat) -> None:
-        release = self._committer.run(
-            chat.id, lambda row: worker_transitions.release(row, self._worker_id, chat.epoch)
-        )
+        command = ReleaseChat(worker_id=self._worker_id, epoch=chat.epoch)
+        release = self._committer.run(chat.id, command)
         contained = run_contained(release, lambda error: self._on_refused(chat, error))
         task = group.create_task(contained, name=f"release {chat.id}")
         self._releases.add(task)
@@ -167,13 +165,8 @@ class RunnerPool:
 
     async def _reap(self, runner: Runner) -> None:
         """Count a crash like the death of a worker, so that repeated crashes fail the chat."""
-
-        def decide(row: Chat) -> Change:
-            if row.epoch != runner.epoch:
-                raise StaleFence(f"Chat {row.id} has changed.")
-            return worker_transitions.reap(row, self._worker_id)
-
-        await self._committer.run(runner.chat.id, decide)
+        command = ReapChat(worker_ids=frozenset({self._worker_id}), epoch=runner.epoch)
+        await self._committer.run(runner.chat.id, command)
 
     def _on_refused(self, chat: Chat, error: Exception) -> None:
         """Another writer changed the chat, or the database is away. In the second case a

@@ -9,8 +9,13 @@ from typing import Final, TypeVar, assert_never
 from msgspec import Struct
 
 from chatd.domain.answer.partial import partial_messages
-from chatd.domain.chat import worker_transitions
-from chatd.domain.chat.commands import Step
+from chatd.domain.chat.commands import (
+    CommitStep,
+    FinishInterrupt,
+    FinishTurn,
+    ReleaseChat,
+    RequireClientTools,
+)
 from chatd.domain.chat.messages import Draft, UsageEntry
 from chatd.domain.chat.row import Chat, ChatError, Episode, Fence
 from chatd.domain.decisions import (
@@ -81,10 +86,8 @@ class TurnLoop:
         messages, usage_entries = attempt.partial_messages(at), attempt.unpaid_usage()
         if attempt.is_first and not attempt.has_partial:
             messages = await self._messages_from_live_parts(attempt.chat, at)
-        step = attempt.step(messages, usage_entries)
-        await self._committer.commit(
-            attempt, lambda row: worker_transitions.finish_interrupt(row, step)
-        )
+        step = attempt.step(FinishInterrupt, messages, usage_entries)
+        await self._committer.commit(attempt, step)
         await self.generate(attempt)
 
     async def fail(self, attempt: Attempt, error: ChatError) -> None:
@@ -94,10 +97,8 @@ class TurnLoop:
         if attempt.chat.status == "running":
             await self._committer.fail_turn(attempt, error)
         else:
-            step = Step(fence=Fence.of(attempt.chat), keep_owner=False)
-            await self._committer.commit(
-                attempt, lambda row: worker_transitions.finish_interrupt(row, step)
-            )
+            step = FinishInterrupt(fence=Fence.of(attempt.chat), keep_owner=False)
+            await self._committer.commit(attempt, step)
         await self._record_usage(attempt.chat, unpaid)
 
     async def read_row(self, chat: Chat) -> Chat | None:
@@ -116,10 +117,8 @@ class TurnLoop:
                 self._env.emit("usage_write_failed", chat_id=chat.id, error_kind=error.code)
 
     async def _release(self, attempt: Attempt) -> None:
-        worker_id, epoch = attempt.worker_id, attempt.chat.epoch
-        await self._committer.commit(
-            attempt, lambda row: worker_transitions.release(row, worker_id, epoch)
-        )
+        command = ReleaseChat(worker_id=attempt.worker_id, epoch=attempt.chat.epoch)
+        await self._committer.commit(attempt, command)
 
     # One step
 
@@ -162,14 +161,9 @@ class TurnLoop:
             case Compact():
                 return await self._deps.model_step.compact(attempt, context, action)
             case RequireAction() | Finish():
-                requires_action = isinstance(action, RequireAction)
-                transition = (
-                    worker_transitions.require_action
-                    if requires_action
-                    else worker_transitions.finish_turn
-                )
-                step = attempt.step(client_tools=context.client_names)
-                return await self._committer.commit(attempt, lambda row: transition(row, step))
+                kind = RequireClientTools if isinstance(action, RequireAction) else FinishTurn
+                step = attempt.step(kind, client_tools=context.client_names)
+                return await self._committer.commit(attempt, step)
             case Fail():
                 return await self._committer.fail_turn(attempt, action.error)
             case _:
@@ -190,10 +184,8 @@ class TurnLoop:
                 recorder.add("tool", draft.content)
         finally:
             recorder.close()
-        step = attempt.step(drafts, client_tools=context.client_names)
-        return await self._committer.commit(
-            attempt, lambda row: worker_transitions.commit_step(row, step)
-        )
+        step = attempt.step(CommitStep, drafts, client_tools=context.client_names)
+        return await self._committer.commit(attempt, step)
 
     # Reads that wait for the database
 

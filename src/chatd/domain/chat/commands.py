@@ -1,23 +1,28 @@
-"""What people and workers ask of a chat. Values only; the moves decide.
+"""Commands: what a user or a worker asks of a chat, as values.
 
-What people set on a chat beside its moves: title, labels, pin, its workspace, and whether it is
-archived.
-
-Owns which of that a chat refuses, all of it at once: an amendment is made whole or not at all.
-What is so already is not refused: whoever asks twice wants no more than once.
+`domain.transitions` says which transition function decides each of them.
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from chatd.domain.chat.messages import Draft, Message, UsageEntry, UserInput
+from chatd.domain.chat.messages import Draft, UsageEntry, UserInput
 from chatd.domain.chat.parts import Json
-from chatd.domain.chat.row import Chat, ChatError, Fence, RetryState
+from chatd.domain.chat.row import ChatError, Episode, Fence, RetryState
 from chatd.domain.chat.states import Transition
-from chatd.domain.errors import InvalidInput
-from chatd.domain.ids import ChatId, ModelConfigId, QueueId, ToolCallId, UserId, WorkspaceId
+from chatd.domain.ids import (
+    ChatId,
+    MessageId,
+    ModelConfigId,
+    QueueId,
+    ToolCallId,
+    UserId,
+    WorkerId,
+    WorkspaceId,
+)
 
 WhenBusy = Literal["queue", "steer", "interrupt", "rollback", "reject"]
 
@@ -31,7 +36,7 @@ SEND_TRANSITIONS: Mapping[WhenBusy, Transition] = {
 
 
 class CreateChat(Struct, frozen=True, kw_only=True):
-    """`before` are messages that stand ahead of the prompt: system text, instructions."""
+    """`before` are the messages ahead of the prompt: system text, instructions."""
 
     id: ChatId
     owner_id: UserId
@@ -54,10 +59,12 @@ class SendMessage(Struct, frozen=True, kw_only=True):
 
 
 class EditMessage(Struct, frozen=True, kw_only=True):
-    """`target` is the message as stored, or None if there is none with that id."""
-
-    target: Message | None
+    message_id: MessageId
     prompt: UserInput
+
+
+class InterruptChat(Struct, frozen=True, kw_only=True):
+    pass
 
 
 class ClientResult(Struct, frozen=True, kw_only=True):
@@ -78,16 +85,46 @@ class RequestCompaction(Struct, frozen=True, kw_only=True):
     compactable: bool
 
 
-class EditQueued(Struct, frozen=True, kw_only=True):
+class QueueCommand(Struct, frozen=True, kw_only=True):
+    """A command on one queued message. Its transition reads the whole queue."""
+
     id: QueueId
+
+
+class EditQueued(QueueCommand, frozen=True, kw_only=True):
     prompt: UserInput
 
 
-class MoveQueued(Struct, frozen=True, kw_only=True):
+class MoveQueued(QueueCommand, frozen=True, kw_only=True):
     """Put the message ahead of `before`; None puts it last among its kind."""
 
-    id: QueueId
     before: QueueId | None
+
+
+class PromoteQueued(QueueCommand, frozen=True, kw_only=True):
+    pass
+
+
+class DeleteQueued(QueueCommand, frozen=True, kw_only=True):
+    pass
+
+
+class UpdateChat(Struct, frozen=True, kw_only=True):
+    """What a user sets on a chat, all of it or nothing. None leaves a value as it is, except for
+    the workspace, where it means none. Labels replace all labels. To archive a root chat archives
+    its chat tree."""
+
+    title: str | None = None
+    labels: Mapping[str, str] | None = None
+    pin_order: int | None = None
+    archived: bool | None = None
+    workspace_id: WorkspaceId | UnsetType | None = UNSET
+
+
+class ArchiveIdleTree(Struct, frozen=True, kw_only=True):
+    """Archive a chat tree if no chat of it was touched since `idle_since`."""
+
+    idle_since: datetime
 
 
 class Step(Struct, frozen=True, kw_only=True):
@@ -101,35 +138,77 @@ class Step(Struct, frozen=True, kw_only=True):
     keep_owner: bool = True
 
 
-class FailTurn(Struct, frozen=True, kw_only=True):
-    step: Step
+class CommitStep(Step, frozen=True, kw_only=True):
+    pass
+
+
+class FinishTurn(Step, frozen=True, kw_only=True):
+    pass
+
+
+class RequireClientTools(Step, frozen=True, kw_only=True):
+    pass
+
+
+class FinishInterrupt(Step, frozen=True, kw_only=True):
+    pass
+
+
+class FailTurn(Step, frozen=True, kw_only=True):
     error: ChatError
 
 
 class RecordRetry(Struct, frozen=True, kw_only=True):
-    """`usage`: also a call that failed may have cost something."""
+    """`usage`: a failed model call may have cost something too."""
 
     fence: Fence
     state: RetryState
     usage: tuple[UsageEntry, ...] = ()
 
 
-class ChatUpdate(Struct, frozen=True, kw_only=True):
-    """None leaves a thing as it is, but for the workspace: there it means none at all. Labels
-    replace all labels."""
-
-    title: str | None = None
-    labels: Mapping[str, str] | None = None
-    pin_order: int | None = None
-    archived: bool | None = None
-    workspace_id: WorkspaceId | UnsetType | None = UNSET
+class ReleaseChat(Struct, frozen=True, kw_only=True):
+    worker_id: WorkerId
+    epoch: int
 
 
-def check_chat_update(chat: Chat, wanted: ChatUpdate) -> None:
-    """Raises InvalidInput."""
-    if not wanted.pin_order:
-        return
-    if not chat.is_root:
-        raise InvalidInput("pin_order", "only a root chat can be pinned")
-    if chat.archived if wanted.archived is None else wanted.archived:
-        raise InvalidInput("pin_order", "an archived chat cannot be pinned")
+class ReapChat(Struct, frozen=True, kw_only=True):
+    """Take the chat from a worker that is one of `worker_ids`; with an `epoch`, only under that."""
+
+    worker_ids: frozenset[WorkerId]
+    epoch: int | None = None
+
+
+class ExpireDeadline(Struct, frozen=True, kw_only=True):
+    """End a wait with a deadline before `now`, the database's time. `messages` are made of the
+    live parts of `episode`; they are saved if an interrupt of that episode ends."""
+
+    now: datetime
+    episode: Episode | None = None
+    messages: tuple[Draft, ...] = ()
+
+
+UserCommand = (
+    SendMessage
+    | EditMessage
+    | InterruptChat
+    | SubmitToolResults
+    | RequestCompaction
+    | EditQueued
+    | MoveQueued
+    | PromoteQueued
+    | DeleteQueued
+)
+WorkerCommand = (
+    CommitStep
+    | FinishTurn
+    | RequireClientTools
+    | FinishInterrupt
+    | FailTurn
+    | RecordRetry
+    | ReleaseChat
+    | ReapChat
+    | ExpireDeadline
+)
+TreeCommand = UpdateChat | ArchiveIdleTree
+ChatCommand = UserCommand | WorkerCommand
+Command = CreateChat | ChatCommand | TreeCommand

@@ -1,14 +1,12 @@
-"""What people do to a chat, each a pure function from a row and a command to a change.
+"""Transitions that users ask for, each a pure function from a row and a command to a change.
 
-`free` is the worker of this replica if it has a slot: whoever receives a
-message takes the chat in the same write. None as a result means: allowed,
-and there is nothing to do.
+`free` is the worker of this replica if a slot was reserved: it acquires the chat in the same
+write. A result of None means that the command is allowed and nothing has to be written.
 
-Archiving by family: a root and the subagents under it.
+Transitions of a chat tree: archive, unarchive, and what else a user sets on a chat.
 
-Owns who goes along with whom. What becomes of each chat is `user_moves.archive`
-and `unarchive`; writing all the changes or none is the store's business. They
-come root first, then by id, which is the order in which rows are locked.
+Owns which chats of the tree change together. The changes come root first, then by id, which is
+the order in which the store locks rows.
 """
 
 from collections.abc import Sequence
@@ -19,14 +17,16 @@ import msgspec
 from chatd.domain.chat.change import Change, require_allowed
 from chatd.domain.chat.commands import (
     SEND_TRANSITIONS,
+    ArchiveIdleTree,
     ClientResult,
     CreateChat,
     EditMessage,
     RequestCompaction,
     SendMessage,
     SubmitToolResults,
+    UpdateChat,
 )
-from chatd.domain.chat.messages import Draft, PendingCall, UserInput, pending_calls
+from chatd.domain.chat.messages import Draft, Message, PendingCall, UserInput, pending_calls
 from chatd.domain.chat.parts import ToolResultPart, validate_json
 from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Chat, ChatError
 from chatd.domain.chat.states import BUSY_STATES, State, Transition
@@ -141,10 +141,12 @@ def _send_steer(change: Change, prompt: UserInput, free: WorkerId | None) -> Cha
     return _enqueue(change, prompt, steer=True)
 
 
-def edit_message(chat: Chat, command: EditMessage, free: WorkerId | None) -> Change:
-    """Any unarchived -> R0|P0. Replaces a user message and drops all after it, queue included."""
+def edit_message(
+    chat: Chat, target: Message | None, command: EditMessage, free: WorkerId | None
+) -> Change:
+    """Any unarchived -> R0|P0. Replaces a user message and deletes all after it, queue included.
+    `target` is the message as stored, or None if the chat has none with that id."""
     require_allowed(chat, Transition.EDIT_MESSAGE)
-    target = command.target
     if target is None or target.deleted or target.visibility == "model":
         raise NotFound("There is no such message in this chat.")
     if not target.starts_turn:
@@ -247,8 +249,41 @@ def unarchive(chat: Chat) -> Change:
     return change.unshelve()
 
 
+def update_chat(members: Sequence[Chat], target: ChatId, command: UpdateChat) -> tuple[Change, ...]:
+    """The transitions of an update. What is so already is not refused."""
+    chat = _find(members, target)
+    _check_pin(chat, command)
+    if command.archived is None or command.archived == chat.archived:
+        return ()
+    decide = archive_tree if command.archived else unarchive_tree
+    return decide(members, target)
+
+
+def _check_pin(chat: Chat, command: UpdateChat) -> None:
+    if not command.pin_order:
+        return
+    if not chat.is_root:
+        raise InvalidInput("pin_order", "only a root chat can be pinned")
+    if chat.archived if command.archived is None else command.archived:
+        raise InvalidInput("pin_order", "an archived chat cannot be pinned")
+
+
+def archive_idle(
+    members: Sequence[Chat], target: ChatId, command: ArchiveIdleTree
+) -> tuple[Change, ...]:
+    """Nothing if the root is archived or pinned, a chat is at work, or one was touched since."""
+    root = _find(members, target)
+    is_idle = all(
+        member.status in ("waiting", "error") and member.updated_at < command.idle_since
+        for member in members
+    )
+    if root.archived or root.pin_order or not is_idle:
+        return ()
+    return archive_tree(members, target)
+
+
 def archive_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
-    """A root takes along every member that is not archived yet; a child goes alone."""
+    """A root chat takes along every subagent that is not archived yet; a subagent goes alone."""
     addressed = _find(members, target)
     first = archive(addressed)
     others = [member for member in _under(members, addressed) if not member.archived]
@@ -256,7 +291,8 @@ def archive_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
 
 
 def unarchive_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
-    """A root brings every archived member back; a child comes alone, to a family that is there."""
+    """A root chat brings back every archived subagent. A subagent comes back alone, and only if
+    its root and its parent are not archived."""
     addressed = _find(members, target)
     first = unarchive(addressed)
     if any(_find(members, above).archived for above in _above(addressed)):
@@ -280,7 +316,7 @@ def _under(members: Sequence[Chat], root: Chat) -> list[Chat]:
         return []
     strangers = [member.id for member in members if member.root_chat_id != root.id]
     if strangers:
-        raise InvariantBroken(f"Chats {strangers} are not of the family of {root.id}.")
+        raise InvariantBroken(f"Chats {strangers} are not of the chat tree of {root.id}.")
     return sorted(
         (member for member in members if member.id != root.id), key=lambda member: member.id
     )

@@ -3,10 +3,17 @@
 from msgspec import UNSET
 
 from chatd.domain.chat.change import Change, require_allowed
-from chatd.domain.chat.commands import FailTurn, RecordRetry, Step
+from chatd.domain.chat.commands import (
+    ExpireDeadline,
+    FailTurn,
+    ReapChat,
+    RecordRetry,
+    ReleaseChat,
+    Step,
+)
 from chatd.domain.chat.messages import Draft, PendingCall, local_calls, local_results
 from chatd.domain.chat.parts import ToolCallPart
-from chatd.domain.chat.row import MAX_WORKER_DEATHS, Chat, ChatError
+from chatd.domain.chat.row import MAX_WORKER_DEATHS, Chat, ChatError, Episode
 from chatd.domain.chat.states import Transition
 from chatd.domain.errors import InvariantBroken, StaleFence
 from chatd.domain.ids import ToolCallId, WorkerId
@@ -59,17 +66,16 @@ def require_action(chat: Chat, step: Step) -> Change:
     return change.wait_for_action()
 
 
-def fail_turn(chat: Chat, failure: FailTurn) -> Change:
-    """R -> E, with whatever the step had produced. Open calls wait for the next message."""
-    change = _write(chat, failure.step, Transition.FAIL_TURN)
-    return change.fail(failure.error)
+def fail_turn(chat: Chat, command: FailTurn) -> Change:
+    """R -> E, with what the step produced. Pending calls stay until the next message."""
+    return _write(chat, command, Transition.FAIL_TURN).fail(command.error)
 
 
-def record_retry(chat: Chat, retry: RecordRetry) -> Change:
-    """R -> R with the next attempt, so that a viewer who comes now sees the wait."""
-    retry.fence.check(chat)
+def record_retry(chat: Chat, command: RecordRetry) -> Change:
+    """R -> R with the next attempt, so that new viewers see the delay."""
+    command.fence.check(chat)
     require_allowed(chat, Transition.RECORD_RETRY)
-    return Change.of(chat).retry(retry.state).paid(retry.usage)
+    return Change.of(chat).retry(command.state).paid(command.usage)
 
 
 def finish_interrupt(chat: Chat, step: Step) -> Change:
@@ -78,19 +84,19 @@ def finish_interrupt(chat: Chat, step: Step) -> Change:
     return _after_interrupt(change, keep_owner=step.keep_owner)
 
 
-def release(chat: Chat, worker: WorkerId, epoch: int) -> Change:
-    """R -> P, I -> I: the worker is leaving, nothing else changes."""
+def release(chat: Chat, command: ReleaseChat) -> Change:
+    """R -> P, I -> I: the worker leaves, nothing else changes."""
     require_allowed(chat, Transition.RELEASE)
-    if (chat.worker_id, chat.epoch) != (worker, epoch):
+    if (chat.worker_id, chat.epoch) != (command.worker_id, command.epoch):
         raise StaleFence(f"Chat {chat.id} has another owner.")
     return Change.of(chat).owned_by(None)
 
 
-def reap(chat: Chat, worker: WorkerId) -> Change:
+def reap(chat: Chat, command: ReapChat) -> Change:
     """The owner is dead. R -> P, I -> I. A chat that has killed too many workers goes to E,
     or ends its interrupt unsaved."""
     require_allowed(chat, Transition.REAP)
-    if chat.worker_id != worker:
+    if chat.worker_id not in command.worker_ids or command.epoch not in (None, chat.epoch):
         raise StaleFence(f"Chat {chat.id} has another owner.")
     change = Change.of(chat)
     if chat.orphan_count < MAX_WORKER_DEATHS:
@@ -98,6 +104,16 @@ def reap(chat: Chat, worker: WorkerId) -> Change:
     if chat.status == "interrupting":
         return _after_interrupt(change.answer_pending_calls(), keep_owner=False)
     return change.fail(WORKER_CRASHED_ERROR)
+
+
+def expire_deadline(chat: Chat, command: ExpireDeadline) -> Change:
+    """Read again, the chat may have a new deadline, which has not passed."""
+    if chat.interrupt_deadline is not None and chat.interrupt_deadline < command.now:
+        same = command.episode == Episode.of(chat)
+        return expire_interrupt(chat, command.messages if same else ())
+    if chat.action_deadline is not None and chat.action_deadline < command.now:
+        return expire_action(chat)
+    raise StaleFence(f"No deadline of chat {chat.id} has passed.")
 
 
 def expire_interrupt(chat: Chat, shown: tuple[Draft, ...] = ()) -> Change:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from chatd.domain.chat.messages import Message, QueuedMessage
 from chatd.domain.chat.row import Chat
+from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
 from chatd.store.conn import Conn, Row
 from chatd.store.rows import (
@@ -28,6 +29,10 @@ from chatd.store.rows import (
 )
 
 GET: Final[LiteralString] = "SELECT * FROM chats WHERE id = $1"
+
+# $2 is the user who must own the chat, or NULL.
+GET_READABLE: Final[LiteralString] = """
+    SELECT * FROM chats WHERE id = $1 AND ($2::uuid IS NULL OR owner_id = $2)"""
 
 GET_MANY: Final[LiteralString] = "SELECT * FROM chats WHERE id = ANY ($1::uuid[])"
 
@@ -48,7 +53,7 @@ LOAD: Final[LiteralString] = f"""
         CASE WHEN $3::bigint IS NOT NULL THEN (SELECT json_agg(m) FROM (
             SELECT {MESSAGE_COLUMNS} FROM chat_messages
             WHERE chat_id = c.id AND id = $3) m) END AS target
-    FROM chats c WHERE c.id = $1"""
+    FROM chats c WHERE c.id = $1 AND ($4::uuid IS NULL OR c.owner_id = $4)"""
 
 _SHOWN: Final[LiteralString] = """
     id, revision, role, visibility, CASE WHEN deleted THEN '[]' ELSE content END AS content,
@@ -91,14 +96,6 @@ SET_READ: Final[LiteralString] = """
     WHERE id = $1 AND coalesce(last_read_message_id, 0) < least($2, next_message_id - 1)"""
 
 
-class LoadedChat(Struct, frozen=True, kw_only=True):
-    """What a move may look at, all of one version."""
-
-    chat: Chat
-    queue: tuple[QueuedMessage, ...] = ()
-    target: Message | None = None
-
-
 class ChatChanges(Struct, frozen=True, kw_only=True):
     """What changed. `queue` is None if it did not; `cut` if there was more than asked for."""
 
@@ -112,6 +109,11 @@ async def get(conn: Conn, chat_id: ChatId) -> Chat | None:
     return _chat(await conn.fetchrow(GET, chat_id))
 
 
+async def get_readable(conn: Conn, chat_id: ChatId, reader: UserId | None) -> Chat | None:
+    """None also for a chat of another owner than `reader`; a reader of None may read any chat."""
+    return _chat(await conn.fetchrow(GET_READABLE, chat_id, reader))
+
+
 async def get_many(conn: Conn, chat_ids: list[ChatId]) -> list[Chat]:
     """In no particular order; those that are gone are left out."""
     return [chat_from_row(row) for row in await conn.fetch(GET_MANY, chat_ids)]
@@ -120,11 +122,13 @@ async def get_many(conn: Conn, chat_ids: list[ChatId]) -> list[Chat]:
 async def load_for_transition(
     conn: Conn,
     chat_id: ChatId,
+    reader: UserId | None,
     *,
     with_queue: bool = False,
     message_id: MessageId | None = None,
 ) -> LoadedChat | None:
-    row = await conn.fetchrow(LOAD, chat_id, with_queue, message_id)
+    """None also for a chat of another owner than `reader`; a reader of None may read any chat."""
+    row = await conn.fetchrow(LOAD, chat_id, with_queue, message_id, reader)
     if row is None:
         return None
     target = messages_from_json(row["target"])

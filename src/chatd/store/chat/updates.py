@@ -1,9 +1,8 @@
-"""What the front door asks of the database and nobody else does: pages, amendments, a sign of
-life. One statement each, but for an amendment, which may take a whole family along.
+"""Statements that only the API needs: pages of messages, updates of a chat, a ping.
 
-How long chats are kept: idle ones are archived, archived ones removed, a batch at a time.
+Retention: find idle chats, which are then archived, and delete archived ones, by batches.
 
-Every replica does this; of two that come to the same chat one finds it done.
+Every replica does this. Of two that come to the same chat the second finds it done.
 """
 
 from collections.abc import Sequence
@@ -12,16 +11,12 @@ from typing import Final, LiteralString
 
 from msgspec import Struct, UnsetType
 
-from chatd.domain.chat.commands import ChatUpdate, check_chat_update
+from chatd.domain.chat.commands import UpdateChat
 from chatd.domain.chat.messages import Message, QueuedMessage
 from chatd.domain.chat.row import Chat
-from chatd.domain.chat.user_transitions import archive_tree, unarchive_tree
-from chatd.domain.errors import InvalidInput, InvariantBroken, NotFound
-from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId, WorkspaceId
-from chatd.store.chat import chats
-from chatd.store.chat.transactor import AppliedChange, apply
+from chatd.domain.errors import InvalidInput, InvariantBroken
+from chatd.domain.ids import ChatId, MessageId, UserId, WorkspaceId
 from chatd.store.conn import Conn, DatabaseSession
-from chatd.store.pool import Pool
 from chatd.store.rows import (
     MAX_READ_BYTES,
     MESSAGE_COLUMNS,
@@ -100,13 +95,6 @@ class Page(Struct, frozen=True, kw_only=True):
     has_more: bool
 
 
-class UpdatedChats(Struct, frozen=True, kw_only=True):
-    """`moved` are the chats that were archived or brought back."""
-
-    chat: Chat
-    moved: tuple[AppliedChange, ...]
-
-
 async def alive(conn: Conn) -> None:
     await conn.fetchval(ALIVE)
 
@@ -132,64 +120,22 @@ async def compactable(conn: Conn, chat_id: ChatId) -> bool:
     return await conn.fetchval(COMPACTABLE, chat_id)
 
 
-async def update_chat(
-    pool: Pool, chat_id: ChatId, owner: UserId, wanted: ChatUpdate, change_id: ChangeId
-) -> UpdatedChats:
-    """All of it or nothing. May be tried again with the same change id. Raises NotFound also
-    for a chat of another owner, InvalidInput, Conflict."""
-    async with pool.transaction() as session:
-        members = await _lock(session, chat_id, family=wanted.archived is not None)
-        chat = next((member for member in members if member.id == chat_id), None)
-        if chat is None or chat.owner_id != owner:
-            raise NotFound("There is no such chat.")
-        moved = [
-            AppliedChange(chat=member, replayed=True)
-            for member in members
-            if change_id in member.recent_changes
-        ]
-        if not moved:
-            check_chat_update(chat, wanted)
-            moved = await _move(session, members, chat, wanted, change_id)
-        if not isinstance(wanted.workspace_id, UnsetType):
-            await _bind(session, chat, wanted.workspace_id)
-        labels = None if wanted.labels is None else json_text(wanted.labels)
-        title = None if wanted.title is None else strip_unstorable(wanted.title)
-        row = await session.fetchrow(AMEND, chat_id, title, labels, wanted.pin_order)
+async def update_chat(session: DatabaseSession, chat: Chat, command: UpdateChat) -> Chat:
+    """Write the columns that have no version, under the lock of `chat`'s row."""
+    if not isinstance(command.workspace_id, UnsetType):
+        await _bind(session, chat, command.workspace_id)
+    elif command.title is None and command.labels is None and command.pin_order is None:
+        return chat
+    labels = None if command.labels is None else json_text(command.labels)
+    title = None if command.title is None else strip_unstorable(command.title)
+    row = await session.fetchrow(AMEND, chat.id, title, labels, command.pin_order)
     if row is None:
-        raise InvariantBroken(f"Chat {chat_id} went away under its lock.")
-    return UpdatedChats(chat=chat_from_row(row), moved=tuple(moved))
-
-
-async def _lock(session: DatabaseSession, chat_id: ChatId, *, family: bool) -> list[Chat]:
-    if family:
-        found = await chats.get(session, chat_id)
-        return [] if found is None else await chats.lock_tree(session, found.root_chat_id)
-    await chats.lock(session, chat_id)
-    found = await chats.get(session, chat_id)
-    return [] if found is None else [found]
-
-
-async def _move(
-    session: DatabaseSession,
-    members: Sequence[Chat],
-    chat: Chat,
-    wanted: ChatUpdate,
-    change_id: ChangeId,
-) -> list[AppliedChange]:
-    if wanted.archived is None or wanted.archived == chat.archived:
-        return []
-    decide = archive_tree if wanted.archived else unarchive_tree
-    moved: list[AppliedChange] = []
-    for change in decide(members, chat.id):
-        applied = await apply(session, change, change_id)
-        if applied is None:
-            raise InvariantBroken(f"Chat {change.after.id} changed under its lock.")
-        moved.append(applied)
-    return moved
+        raise InvariantBroken(f"Chat {chat.id} was deleted under its lock.")
+    return chat_from_row(row)
 
 
 async def _bind(session: DatabaseSession, chat: Chat, workspace_id: WorkspaceId | None) -> None:
-    """Under the chat's lock, so nobody else gives it another one meanwhile."""
+    """Under the chat's lock, so that no other transaction binds it meanwhile."""
     if workspace_id is not None:
         await usable_workspace(session, workspace_id, chat.owner_id)
     if workspace_id != chat.workspace_id:
@@ -213,8 +159,8 @@ async def latest_in(
     return {row["workspace_id"]: row["id"] for row in rows}
 
 
-# Nothing that is pinned, and no family of which somebody is at work. Counted, because the planner
-# would make a join of EXISTS, and read all chats for it.
+# No pinned chat, and no chat tree with a chat at work. Counted, because the planner would make a
+# join of EXISTS and read all chats for it.
 IDLE: Final[LiteralString] = """
     SELECT c.id, now() - $1::interval AS since FROM chats c
     WHERE c.parent_chat_id IS NULL AND NOT c.archived AND c.pin_order = 0
@@ -224,7 +170,7 @@ IDLE: Final[LiteralString] = """
                 OR k.updated_at >= now() - $1::interval)) = 0
     ORDER BY c.updated_at LIMIT $2"""
 
-# The root takes its family along, and each chat all that is its own; what was spent stays.
+# Deleting the root chat deletes its chat tree and all their rows, except for usage.
 REMOVE: Final[LiteralString] = """
     WITH old AS MATERIALIZED (
         SELECT id FROM chats
@@ -236,28 +182,9 @@ REMOVE: Final[LiteralString] = """
 async def list_idle_chats(
     conn: Conn, after: timedelta, *, most: int
 ) -> list[tuple[ChatId, datetime]]:
-    """Roots that nobody has touched for so long, each with the time before which that was."""
+    """Root chats that were not touched for so long, each with the time before which that was."""
     rows = await conn.fetch(IDLE, after, most)
     return [(ChatId(row["id"]), row["since"]) for row in rows]
-
-
-async def archive_idle_tree(
-    pool: Pool, chat_id: ChatId, since: datetime, change_id: ChangeId
-) -> tuple[AppliedChange, ...]:
-    """With its family; nothing if somebody has touched it meanwhile."""
-    async with pool.transaction() as session:
-        members = await chats.lock_tree(session, chat_id)
-        root = next((member for member in members if member.id == chat_id), None)
-        if root is None:
-            raise NotFound("There is no such chat.")
-        rests = all(one.status in ("waiting", "error") for one in members)
-        old = all(one.updated_at < since for one in members)
-        if root.archived or root.pin_order or not rests or not old:
-            return ()
-        made = [
-            await apply(session, change, change_id) for change in archive_tree(members, chat_id)
-        ]
-    return tuple(applied for applied in made if applied is not None)
 
 
 async def delete_archived_chats(conn: Conn, after: timedelta, *, most: int) -> int:

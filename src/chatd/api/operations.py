@@ -1,0 +1,238 @@
+"""Run a caller's command on a chat, and build the reply to a message that was sent.
+
+Owns what happens before the write: the spend check and the reservation of a slot.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+from chatd.aio.backoff import retry_unavailable
+from chatd.api.auth import Caller
+from chatd.api.doors import Doors
+from chatd.api.wire import SentReply
+from chatd.domain.chat.change import EnqueuedMessage, IdempotencyKey
+from chatd.domain.chat.commands import (
+    Command,
+    CreateChat,
+    EditMessage,
+    SendMessage,
+    UpdateChat,
+    UserCommand,
+)
+from chatd.domain.chat.events import (
+    PublicMessage,
+    PublicQueuedMessage,
+    public_message,
+    public_queued,
+)
+from chatd.domain.chat.messages import QueuedMessage
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.transitions import NO_SLOTS, ReservedSlots, may_start_work
+from chatd.domain.chat.user_transitions import create
+from chatd.domain.errors import UsageLimit
+from chatd.domain.ids import ChatId, MessageId, QueueId
+from chatd.store.chat import chats
+from chatd.store.chat.idempotency import RecordedRequest
+from chatd.store.chat.transactor import AppliedChange, Operation, OperationOutcome, find_replay
+
+REPLAYED: Final = {"idempotency-replayed": "true"}
+
+
+async def create_chat(
+    doors: Doors, caller: Caller, command: CreateChat, request: IdempotencyKey | None = None
+) -> OperationOutcome:
+    """Raises UsageLimit, Conflict, and Unavailable when the time is over."""
+    row = None if doors.budget is None else create(command, None).after
+    replay = await _check_spend(doors, caller, row, request)
+    if replay is not None:
+        return replay
+    with doors.offer(root=command.parent_chat_id is None) as worker:
+        slots = ReservedSlots(root=worker, child=worker)
+        operation = Operation(
+            chat_id=command.id,
+            command=command,
+            actor=caller.user_id,
+            change_id=doors.env.new_change_id(),
+            slots=slots,
+            request=request,
+        )
+        return await retry_unavailable(doors.env.clock, doors.transactor.start(operation).attempt)
+
+
+async def run_operation(
+    doors: Doors,
+    caller: Caller,
+    chat_id: ChatId,
+    command: UserCommand | UpdateChat,
+    request: IdempotencyKey | None = None,
+) -> OperationOutcome:
+    """Raises what the command's transition raises, NotFound for a chat that the caller does not
+    own, UsageLimit, and Unavailable when the time is over."""
+    known = doors.known(chat_id)
+    if doors.budget is not None and isinstance(command, SendMessage | EditMessage):
+        if known is None or known.owner_id != caller.user_id:
+            known = await retry_unavailable(
+                doors.env.clock,
+                lambda: chats.get_readable(doors.pool, chat_id, caller.user_id),
+            )
+        replay = await _check_spend(doors, caller, known, request)
+        if replay is not None:
+            return replay
+    with _reserved(doors, command, known) as slots:
+        operation = Operation(
+            chat_id=chat_id,
+            command=command,
+            actor=caller.user_id,
+            change_id=doors.env.new_change_id(),
+            slots=slots,
+            request=request,
+            known=known,
+        )
+        return await retry_unavailable(doors.env.clock, doors.transactor.start(operation).attempt)
+
+
+async def _check_spend(
+    doors: Doors, caller: Caller, row: Chat | None, request: IdempotencyKey | None
+) -> AppliedChange | None:
+    """Raises UsageLimit. The engine checks the limit again before every model call; this check
+    lets the user know at once, before anything is written. A request that was granted before the
+    limit was reached gets its first reply, which is returned. Without a row there is nothing to
+    check: the operation fails with NotFound."""
+    if doors.budget is None or row is None:
+        return None
+    reason = await doors.budget.check(row)
+    if reason is None:
+        return None
+    replay = await retry_unavailable(
+        doors.env.clock, lambda: find_replay(doors.pool, request, caller.user_id)
+    )
+    if replay is None:
+        raise UsageLimit(reason.message)
+    return replay
+
+
+@contextmanager
+def _reserved(doors: Doors, command: Command, known: Chat | None) -> Generator[ReservedSlots]:
+    """A slot of the chat's kind, held until the write has ended. For a chat that this replica has
+    not read, one of each kind."""
+    if not may_start_work(command):
+        yield NO_SLOTS
+    elif known is None:
+        with doors.offer(root=True) as root, doors.offer(root=False) as child:
+            yield ReservedSlots(root=root, child=child)
+    else:
+        with doors.offer(root=known.is_root) as worker:
+            yield ReservedSlots(root=worker, child=worker)
+
+
+# Replies to a message that was sent, edited or promoted. The applied change says what happened to
+# it. The rows are read again only after a lost reply of the database or a repeated request: other
+# operations may have written since.
+
+
+async def send_result(doors: Doors, caller: Caller, outcome: OperationOutcome) -> SentReply:
+    change = outcome.change if isinstance(outcome, AppliedChange) else None
+    if change is None or not change.enqueue:
+        return appended_result(outcome)
+    item, chat = change.enqueue[-1], outcome.chat
+    if isinstance(outcome, AppliedChange) and outcome.replayed:
+        loaded = await retry_unavailable(
+            doors.env.clock,
+            lambda: chats.load_for_transition(doors.pool, chat.id, caller.user_id, with_queue=True),
+        )
+        queued = None if loaded is None else _find(chat.id, loaded.queue, item.id)
+    else:
+        queued = _enqueued(chat, item)
+    return queued_result(outcome, item.id, queued)
+
+
+def queued_result(
+    outcome: OperationOutcome, item: QueueId, queued: PublicQueuedMessage | None
+) -> SentReply:
+    """The message is in the queue."""
+    return SentReply(
+        queued=True,
+        queued_message=queued,
+        queue_id=item,
+        messages=_messages(outcome),
+        deleted_message_ids=_deleted(outcome),
+        chat_id=outcome.chat.id,
+        version=outcome.chat.snapshot_version,
+    )
+
+
+def appended_result(outcome: OperationOutcome, message_id: MessageId | None = None) -> SentReply:
+    """The message is in history: `message_id`, or else the last one that was appended."""
+    messages = _messages(outcome)
+    change = outcome.change if isinstance(outcome, AppliedChange) else None
+    if message_id is None and change is not None and change.messages:
+        message_id = change.messages[-1].id
+    return SentReply(
+        queued=False,
+        message=next((message for message in messages if message.id == message_id), None),
+        message_id=message_id,
+        messages=messages,
+        deleted_message_ids=_deleted(outcome),
+        chat_id=outcome.chat.id,
+        version=outcome.chat.snapshot_version,
+    )
+
+
+async def replayed_result(
+    doors: Doors, caller: Caller, chat: Chat, record: RecordedRequest
+) -> SentReply:
+    """The reply to a repeated request: as the first one, with the rows as they are now."""
+    loaded = await retry_unavailable(
+        doors.env.clock,
+        lambda: chats.load_for_transition(
+            doors.pool, chat.id, caller.user_id, with_queue=True, message_id=record.message_id
+        ),
+    )
+    row = None if loaded is None or loaded.target is None else loaded.target
+    message = None if row is None or row.deleted else public_message(chat.id, row)
+    queue = () if loaded is None else loaded.queue
+    return SentReply(
+        queued=record.queue_id is not None,
+        message=message,
+        message_id=record.message_id,
+        queued_message=_find(chat.id, queue, record.queue_id),
+        queue_id=record.queue_id,
+        messages=() if message is None else (message,),
+        deleted_message_ids=(),
+        chat_id=chat.id,
+        version=record.version,
+    )
+
+
+def _find(
+    chat_id: ChatId, queue: tuple[QueuedMessage, ...], item: QueueId | None
+) -> PublicQueuedMessage | None:
+    return next((public_queued(chat_id, row) for row in queue if row.id == item), None)
+
+
+def _enqueued(chat: Chat, item: EnqueuedMessage) -> PublicQueuedMessage:
+    """To enqueue a message touches the chat: both have the same time."""
+    return public_queued(
+        chat.id,
+        QueuedMessage(
+            id=item.id,
+            position=item.id,
+            steer=item.steer,
+            created_at=chat.updated_at,
+            content=item.prompt.content,
+            created_by=item.prompt.created_by,
+            model_config_id=item.prompt.model_config_id,
+            reasoning_effort=item.prompt.reasoning_effort,
+        ),
+    )
+
+
+def _messages(outcome: OperationOutcome) -> tuple[PublicMessage, ...]:
+    rows = outcome.messages if isinstance(outcome, AppliedChange) else ()
+    seen = (public_message(outcome.chat.id, row) for row in rows)
+    return tuple(message for message in seen if message is not None)
+
+
+def _deleted(outcome: OperationOutcome) -> tuple[MessageId, ...]:
+    return outcome.deleted_ids if isinstance(outcome, AppliedChange) else ()

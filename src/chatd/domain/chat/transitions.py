@@ -1,0 +1,186 @@
+"""Which transition function decides a command: the one table of all commands.
+
+`decide` is pure. Its environment, the slots reserved for the operation, is a value.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar, assert_never
+
+from msgspec import Struct
+
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import (
+    ArchiveIdleTree,
+    ChatCommand,
+    Command,
+    CommitStep,
+    CreateChat,
+    DeleteQueued,
+    EditMessage,
+    EditQueued,
+    ExpireDeadline,
+    FailTurn,
+    FinishInterrupt,
+    FinishTurn,
+    InterruptChat,
+    MoveQueued,
+    PromoteQueued,
+    ReapChat,
+    RecordRetry,
+    ReleaseChat,
+    RequestCompaction,
+    RequireClientTools,
+    SendMessage,
+    SubmitToolResults,
+    TreeCommand,
+    UpdateChat,
+)
+from chatd.domain.chat.messages import Message, QueuedMessage
+from chatd.domain.chat.queue_transitions import (
+    delete_queued,
+    edit_queued,
+    move_queued,
+    promote_queued,
+)
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.user_transitions import (
+    archive_idle,
+    edit_message,
+    interrupt,
+    request_compaction,
+    send_message,
+    submit_tool_results,
+    update_chat,
+)
+from chatd.domain.chat.worker_transitions import (
+    commit_step,
+    expire_deadline,
+    fail_turn,
+    finish_interrupt,
+    finish_turn,
+    reap,
+    record_retry,
+    release,
+    require_action,
+)
+from chatd.domain.ids import ChatId, WorkerId
+
+C = TypeVar("C")
+
+
+class LoadedChat(Struct, frozen=True, kw_only=True):
+    """A row with what its command's transition reads beside it: the queue, or the message that an
+    edit replaces. All of one version."""
+
+    chat: Chat
+    queue: tuple[QueuedMessage, ...] = ()
+    target: Message | None = None
+
+
+class ReservedSlots(Struct, frozen=True, kw_only=True):
+    """This replica's worker, for each kind of chat of which it has reserved a slot."""
+
+    root: WorkerId | None = None
+    child: WorkerId | None = None
+
+    def worker_for(self, chat: Chat) -> WorkerId | None:
+        return self.root if chat.is_root else self.child
+
+
+NO_SLOTS: Final = ReservedSlots()
+
+
+Transition = Callable[[LoadedChat, Any, WorkerId | None], Change | None]
+"""The second parameter is the command of its row in the table."""
+
+
+def _by_row(transition: Callable[[Chat, C], Change]) -> Transition:
+    return lambda loaded, command, _worker: transition(loaded.chat, command)
+
+
+def _by_worker(transition: Callable[[Chat, C, WorkerId | None], Change]) -> Transition:
+    return lambda loaded, command, worker: transition(loaded.chat, command, worker)
+
+
+def _by_queue(
+    transition: Callable[[Chat, Sequence[QueuedMessage], C], Change | None],
+) -> Transition:
+    return lambda loaded, command, _worker: transition(loaded.chat, loaded.queue, command)
+
+
+def _by_loaded(
+    transition: Callable[[LoadedChat, C, WorkerId | None], Change | None],
+) -> Transition:
+    return transition
+
+
+def _edit_message(loaded: LoadedChat, command: EditMessage, worker: WorkerId | None) -> Change:
+    return edit_message(loaded.chat, loaded.target, command, worker)
+
+
+def _interrupt(loaded: LoadedChat, _: InterruptChat, worker: WorkerId | None) -> Change | None:
+    return interrupt(loaded.chat, worker)
+
+
+def _promote(loaded: LoadedChat, command: PromoteQueued, worker: WorkerId | None) -> Change:
+    return promote_queued(loaded.chat, loaded.queue, command.id, worker)
+
+
+def _delete(loaded: LoadedChat, command: DeleteQueued, _: WorkerId | None) -> Change | None:
+    return delete_queued(loaded.chat, loaded.queue, command.id)
+
+
+TRANSITION_BY_COMMAND: Final[Mapping[type[ChatCommand], Transition]] = {
+    SendMessage: _by_worker(send_message),
+    EditMessage: _by_loaded(_edit_message),
+    InterruptChat: _by_loaded(_interrupt),
+    SubmitToolResults: _by_worker(submit_tool_results),
+    RequestCompaction: _by_worker(request_compaction),
+    EditQueued: _by_queue(edit_queued),
+    MoveQueued: _by_queue(move_queued),
+    PromoteQueued: _by_loaded(_promote),
+    DeleteQueued: _by_loaded(_delete),
+    CommitStep: _by_row(commit_step),
+    FinishTurn: _by_row(finish_turn),
+    RequireClientTools: _by_row(require_action),
+    FinishInterrupt: _by_row(finish_interrupt),
+    FailTurn: _by_row(fail_turn),
+    RecordRetry: _by_row(record_retry),
+    ReleaseChat: _by_row(release),
+    ReapChat: _by_row(reap),
+    ExpireDeadline: _by_row(expire_deadline),
+}
+
+
+def decide(loaded: LoadedChat, command: ChatCommand, slots: ReservedSlots) -> Change | None:
+    """None if the command is allowed and nothing has to be written. Raises what the transition
+    raises: RequestError to a user, StaleFence to a worker."""
+    transition = TRANSITION_BY_COMMAND[type(command)]
+    return transition(loaded, command, slots.worker_for(loaded.chat))
+
+
+def decide_tree(
+    members: Sequence[Chat], target: ChatId, command: TreeCommand
+) -> tuple[Change, ...]:
+    """The changes of a command on `target` that may take its chat tree along."""
+    match command:
+        case UpdateChat():
+            return update_chat(members, target, command)
+        case ArchiveIdleTree():
+            return archive_idle(members, target, command)
+        case _:
+            assert_never(command)
+
+
+def may_start_work(command: Command) -> bool:
+    """Whether the chat may need a worker afterwards, so that a slot is worth reserving."""
+    return isinstance(
+        command,
+        CreateChat
+        | SendMessage
+        | EditMessage
+        | InterruptChat
+        | SubmitToolResults
+        | RequestCompaction
+        | PromoteQueued,
+    )
