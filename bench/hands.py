@@ -28,7 +28,7 @@ from chatd.domain.ports import Env, Tool, ToolContext
 from chatd.hands import Hands, HandsConfig
 from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig
-from chatd.workspaces.local.supervision import Supervision
+from chatd.workspaces.local.supervisor_client import SupervisorClient
 from chatd.workspaces.templates import BUILT_IN, rows_of
 
 MORE_MS: Final = 15.0
@@ -81,7 +81,7 @@ async def desk_on(ground: Ground, data_dir: Path) -> AsyncGenerator[Desk]:
             await hands.backend.prepare()
             yield Desk(hands, ground)
     finally:
-        await Supervision(data_dir / "ws-supervisor", clock).shutdown()
+        await SupervisorClient(data_dir / "ws-supervisor", clock).shutdown()
 
 
 async def measure(*, quick: bool) -> list[Line]:

@@ -39,7 +39,6 @@ from chatd.workspaces.autostop import Autostop
 from chatd.workspaces.binding_rows import BindingRows
 from chatd.workspaces.briefing import Briefings
 from chatd.workspaces.builder import Builder, BuilderConfig
-from chatd.workspaces.bundle import bundle
 from chatd.workspaces.catalogue import Catalogue
 from chatd.workspaces.connecting import Means
 from chatd.workspaces.context import Contexts
@@ -50,6 +49,7 @@ from chatd.workspaces.heartbeat import EVERY_S as HEARTBEAT_S
 from chatd.workspaces.heartbeat import Heartbeat
 from chatd.workspaces.identity import host_id, server_secret
 from chatd.workspaces.local.backend import LocalBackend, LocalConfig
+from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.making import Making, MakingConfig
 from chatd.workspaces.provisioning import Provisioning
 from chatd.workspaces.reaching import Reaching
@@ -149,7 +149,7 @@ class Hands:
             allow_unsafe=config.allow_unsafe,
         )
         self.backend = LocalBackend(
-            local, agent=bundle(), dial_key=partial(dial_key, config.secret), clock=env.clock
+            local, agent=agent_zip(), dial_key=partial(dial_key, config.secret), clock=env.clock
         )
         building = BuilderConfig(hosts=self._hosts, struck_s=STRUCK_S)
         self.builder = Builder(me, pool, [self.backend], env, building)

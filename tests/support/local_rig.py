@@ -34,11 +34,11 @@ from chatd.domain.workspace.entities import (
     Workspace,
 )
 from chatd.workspaces.backend import BuildContext
-from chatd.workspaces.bundle import bundle
 from chatd.workspaces.client import AgentClient
 from chatd.workspaces.local.backend import LocalBackend, LocalConfig
-from chatd.workspaces.local.living import birth_of
-from chatd.workspaces.local.supervision import Supervision
+from chatd.workspaces.local.kit import agent_zip
+from chatd.workspaces.local.supervisor.processes import read_process_id
+from chatd.workspaces.local.supervisor_client import SupervisorClient
 from chatd.workspaces.signing import dial_key
 from chatd.workspaces.transport import Opened, Transport
 from tests.support.database import scratch_space
@@ -69,11 +69,11 @@ class Rig:
         self.log: list[str] = []
         self.backend = LocalBackend(
             config,
-            agent=bundle(),
+            agent=agent_zip(),
             dial_key=lambda agent_id: dial_key(SECRET, agent_id),
             clock=SystemClock(),
         )
-        self.supervision = Supervision(
+        self.supervision = SupervisorClient(
             config.data_dir / "ws-supervisor", SystemClock(), idle_s=config.supervisor_idle_s
         )
         self._transport = Transport(secret=SECRET, host_id=HOST, clock=SystemClock())
@@ -198,7 +198,7 @@ def parent_of(pid: int) -> int:
 
 async def until_gone(*pids: int) -> None:
     async def gone() -> bool:
-        return not any(birth_of(pid) for pid in pids)
+        return not any(read_process_id(pid) for pid in pids)
 
     await eventually(gone, within_s=WITHIN_S)
 

@@ -15,8 +15,8 @@ from chatd.domain.ids import ChatId
 from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.domain.workspace.entities import AgentId, Endpoint
 from chatd.workspaces.agent_wire import OnBehalf
-from chatd.workspaces.bundle import build_bundle
 from chatd.workspaces.client import AgentClient
+from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.signing import dial_key
 from chatd.workspaces.transport import Opened, Transport
 from tests.support.eventually import eventually
@@ -37,7 +37,8 @@ class AgentProcess:
         self.home = place / "home"
         self.run_dir = place / "run"
         self.socket = self.run_dir / "agent.sock"
-        self._bundle = build_bundle(place / "bundle")
+        self._zip = place / "agent.pyz"
+        self._zip.write_bytes(agent_zip())
         self._tcp = tcp
         self._process: subprocess.Popen[bytes] | None = None
         self.home.mkdir(exist_ok=True)
@@ -46,7 +47,7 @@ class AgentProcess:
         (self.run_dir / "port").unlink(missing_ok=True)
         read, write = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-I", str(self._bundle), "--config-fd", str(read)],
+            [sys.executable, "-I", str(self._zip), "--config-fd", str(read)],
             pass_fds=[read],
             stdin=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

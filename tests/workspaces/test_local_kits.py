@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.workspaces.local.old_kits import hold, remove_unused
+from chatd.workspaces.local.cleanup import lock_kit, remove_unused_kits
 
 MINE, SERVES, RUNS, OLD, TORN = ("0" * 15 + digit for digit in "12345")
 
@@ -31,17 +31,17 @@ async def test_a_kit_that_no_server_and_no_workspace_uses_is_removed(kits: Path)
 
     async def mentioned(words: Sequence[str]) -> AbstractSet[str]:
         asked.append(words)
-        assert hold(kits, words[0], alone=True) is None
+        assert lock_kit(kits, words[0], exclusive=True) is None
         return {RUNS}
 
-    serving = hold(kits, SERVES)
+    serving = lock_kit(kits, SERVES)
     assert serving is not None
-    await remove_unused(kits, MINE, mentioned)
+    await remove_unused_kits(kits, MINE, mentioned)
     assert asked == [[RUNS, OLD, TORN]]
     assert present(kits) == {MINE, SERVES, RUNS, "unlike a kit"}
     assert not (kits / f"{OLD}.lock").exists()
     serving.close()
-    await remove_unused(kits, MINE, mentioned)
+    await remove_unused_kits(kits, MINE, mentioned)
     assert present(kits) == {MINE, RUNS, "unlike a kit"}
 
 
@@ -50,9 +50,9 @@ async def test_kits_stay_when_nobody_can_say_what_runs(kits: Path) -> None:
         del words
 
     before = present(kits)
-    await remove_unused(kits, MINE, silent)
+    await remove_unused_kits(kits, MINE, silent)
     assert present(kits) == before
-    again = hold(kits, OLD, alone=True)
+    again = lock_kit(kits, OLD, exclusive=True)
     assert again is not None
     again.close()
 
@@ -65,5 +65,5 @@ async def test_kits_that_are_shared_by_a_link_stay(kits: Path) -> None:
     link = kits / "link"
     link.symlink_to(kits)
     before = present(kits)
-    await remove_unused(link, MINE, nothing)
+    await remove_unused_kits(link, MINE, nothing)
     assert present(kits) == before

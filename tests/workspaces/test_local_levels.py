@@ -13,13 +13,13 @@ import pytest
 
 from chatd.domain.workspace.entities import ResourceLimits, TemplateSpec
 from chatd.workspaces.backend import BuildFailed
-from chatd.workspaces.local import landlock
 from chatd.workspaces.local.backend import LocalConfig
-from chatd.workspaces.local.kit import Kit, Python
-from chatd.workspaces.local.ladder import climb
-from chatd.workspaces.local.layout import Layout
-from chatd.workspaces.local.levels import Level
-from chatd.workspaces.local.living import birth_of, of_account
+from chatd.workspaces.local.isolation import detect_isolation
+from chatd.workspaces.local.kit import HostPython, WorkspaceKit
+from chatd.workspaces.local.layout import LocalLayout
+from chatd.workspaces.local.process_plan import IsolationLevel
+from chatd.workspaces.local.supervisor import syscalls
+from chatd.workspaces.local.supervisor.processes import processes_of_uid, read_process_id
 from tests.support.local_rig import (
     AS_ROOT,
     HOST,
@@ -40,7 +40,8 @@ ESCAPE = (
 )
 
 needs_landlock = pytest.mark.skipif(
-    landlock.version() < landlock.LEAST, reason="the kernel has no Landlock, or an old one"
+    syscalls.landlock_version() < syscalls.MIN_LANDLOCK_VERSION,
+    reason="the kernel has no Landlock, or an old one",
 )
 needs_sandbox = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
 needs_root = pytest.mark.skipif(not AS_ROOT, reason="only root can act under another account")
@@ -96,22 +97,24 @@ async def test_without_namespaces_paths_are_still_closed(data_dir: Path) -> None
         assert "1 passed" in await rig.says(
             running, "echo 'def test_it(): pass' > test_it.py && python3 -m pytest -q"
         )
-        if landlock.version() >= 4:
+        if syscalls.landlock_version() >= 4:
             connect = f"import socket; socket.create_connection(('127.0.0.1', {port}))"
             assert "PermissionError" in await rig.says(running, f'python3 -c "{connect}"')
 
 
 @pytest.mark.parametrize("level", ["landlock+rlimit", "none"])
-async def test_without_namespaces_nobody_escapes_the_end(data_dir: Path, level: Level) -> None:
-    if level == "landlock+rlimit" and landlock.version() < landlock.LEAST:
+async def test_without_namespaces_nobody_escapes_the_end(
+    data_dir: Path, level: IsolationLevel
+) -> None:
+    if level == "landlock+rlimit" and syscalls.landlock_version() < syscalls.MIN_LANDLOCK_VERSION:
         pytest.skip("the kernel has no Landlock, or an old one")
     config = LocalConfig(data_dir=data_dir, host_id=HOST, levels=(level,), allow_unsafe=True)
     async with rig_with(config) as rig:
         running = await rig.start()
         escaped = int(await rig.says(running, ESCAPE))
-        assert birth_of(escaped)
+        assert read_process_id(escaped)
         await rig.stop(running, build=2)
-        assert birth_of(escaped) is None
+        assert read_process_id(escaped) is None
 
 
 @needs_landlock
@@ -121,9 +124,9 @@ async def test_without_namespaces_the_next_supervisor_ends_the_orphans(data_dir:
         running = await rig.start()
         orphan = int(await rig.says(running, ESCAPE))
         await rig.kill_supervisor()
-        assert birth_of(orphan)
+        assert read_process_id(orphan)
         await rig.supervision.hello()
-        assert birth_of(orphan) is None
+        assert read_process_id(orphan) is None
 
 
 async def test_no_isolation_is_used_only_if_that_was_said(
@@ -143,9 +146,11 @@ async def test_no_isolation_is_used_only_if_that_was_said(
 @needs_landlock
 async def test_landlock_alone_is_not_enough_under_the_servers_own_account(tmp_path: Path) -> None:
     """It leaves sockets with a path open, and those of the server trust its account."""
-    kit = Kit(path=tmp_path, python=Python(path=sys.executable, version=(3, 11)))
-    layout = Layout(data_dir=tmp_path)
-    found = await climb(layout, kit, None, allow_unsafe=False, levels=("landlock+rlimit", "none"))
+    kit = WorkspaceKit(path=tmp_path, python=HostPython(path=sys.executable, version=(3, 11)))
+    layout = LocalLayout(data_dir=tmp_path)
+    found = await detect_isolation(
+        layout, kit, None, allow_unsafe=False, levels=("landlock+rlimit", "none")
+    )
     assert found.level is None
     assert "not under the server's own account" in found.text
 
@@ -215,6 +220,6 @@ async def test_no_process_of_the_account_is_left_after_a_stop(closed_rig: Rig) -
     running = await closed_rig.start()
     await closed_rig.run(running, "for i in 1 2 3; do setsid -f sleep 1000 >/dev/null 2>&1; done")
     uid = closed_rig.home(running).stat().st_uid
-    assert len(of_account(uid)) >= 5
+    assert len(processes_of_uid(uid)) >= 5
     await closed_rig.stop(running, build=2)
-    assert of_account(uid) == set()
+    assert processes_of_uid(uid) == set()

@@ -13,16 +13,18 @@ import pytest
 
 from chatd.domain.ids import WorkspaceId
 from chatd.workspaces.backend import BuildFailed
-from chatd.workspaces.local.accounts import (
-    LOWEST,
-    RANGE,
-    Range,
-    account_for,
-    account_of,
-    choose_range,
+from chatd.workspaces.local.cleanup import empty_trash, move_to_trash
+from chatd.workspaces.local.layout import (
+    LOWEST_UID,
+    MAX_SOCKET_PATH_BYTES,
+    UIDS_PER_RANGE,
+    LocalLayout,
+    UidRange,
+    WorkspacePaths,
+    assign_uid,
+    choose_uid_range,
+    read_uid,
 )
-from chatd.workspaces.local.layout import SOCKET_PATH_MAX, Layout, Spot
-from chatd.workspaces.local.removal import discard, empty_trash
 from tests.support.local_rig import AS_ROOT, data_directory
 
 WHOLE = "         0          0 4294967295\n"
@@ -31,10 +33,10 @@ DEPTH = 1200
 
 
 @pytest.fixture
-def layout() -> Generator[Layout]:
+def layout() -> Generator[LocalLayout]:
     with data_directory() as data_dir:
-        layout = Layout(data_dir=data_dir)
-        layout.make(passable=False)
+        layout = LocalLayout(data_dir=data_dir)
+        layout.create_dirs(passable=False)
         yield layout
 
 
@@ -86,13 +88,13 @@ def as_nobody(act: Callable[[], None]) -> None:
 
 
 @pytest.mark.covers("hostile-4")
-def test_a_hostile_tree_is_removed_and_nothing_else(layout: Layout) -> None:
+def test_a_hostile_tree_is_removed_and_nothing_else(layout: LocalLayout) -> None:
     outside = layout.data_dir / "outside"
     outside.mkdir()
     (outside / "precious").write_text("kept")
     tree = layout.workspaces / "tree"
     make_hostile(tree, outside)
-    discard(tree, layout.trash)
+    move_to_trash(tree, layout.trash)
     assert not tree.exists()
     empty_trash(layout.trash)
     assert list(layout.trash.iterdir()) == []
@@ -100,7 +102,7 @@ def test_a_hostile_tree_is_removed_and_nothing_else(layout: Layout) -> None:
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root can act under another account")
-def test_an_ordinary_account_removes_its_hostile_tree_too(layout: Layout) -> None:
+def test_an_ordinary_account_removes_its_hostile_tree_too(layout: LocalLayout) -> None:
     """Root ignores modes, others meet them."""
     outside = layout.data_dir / "outside"
     for path in (outside, layout.data_dir / "mine", layout.data_dir / "mine" / "trash"):
@@ -110,7 +112,7 @@ def test_an_ordinary_account_removes_its_hostile_tree_too(layout: Layout) -> Non
 
     def act() -> None:
         make_hostile(tree, outside)
-        discard(tree, trash)
+        move_to_trash(tree, trash)
         empty_trash(trash)
 
     for path in (layout.data_dir.parent, layout.data_dir, outside, trash.parent, trash):
@@ -121,7 +123,7 @@ def test_an_ordinary_account_removes_its_hostile_tree_too(layout: Layout) -> Non
     assert (outside / "precious").read_text() == "kept"
 
 
-async def test_several_may_empty_the_trash_at_once(layout: Layout) -> None:
+async def test_several_may_empty_the_trash_at_once(layout: LocalLayout) -> None:
     for number in range(20):
         for inner in range(20):
             (layout.trash / f"{number}" / f"{inner}" / "x" / "y").mkdir(parents=True)
@@ -131,13 +133,13 @@ async def test_several_may_empty_the_trash_at_once(layout: Layout) -> None:
     assert list(layout.trash.iterdir()) == []
 
 
-def test_removing_what_is_not_there_is_fine(layout: Layout) -> None:
-    discard(layout.workspaces / "nothing", layout.trash)
+def test_removing_what_is_not_there_is_fine(layout: LocalLayout) -> None:
+    move_to_trash(layout.workspaces / "nothing", layout.trash)
     empty_trash(layout.trash)
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root can mount")
-def test_what_was_left_mounted_is_let_go_and_not_emptied(layout: Layout) -> None:
+def test_what_was_left_mounted_is_let_go_and_not_emptied(layout: LocalLayout) -> None:
     source, tree = layout.data_dir / "source", layout.workspaces / "tree"
     (tree / "mounted").mkdir(parents=True)
     source.mkdir()
@@ -147,7 +149,7 @@ def test_what_was_left_mounted_is_let_go_and_not_emptied(layout: Layout) -> None
     )
     if mounted.returncode:
         pytest.skip("mounting is not allowed here")
-    discard(tree, layout.trash)
+    move_to_trash(tree, layout.trash)
     empty_trash(layout.trash)
     assert (source / "precious").read_text() == "kept"
     assert not tree.exists()
@@ -156,51 +158,53 @@ def test_what_was_left_mounted_is_let_go_and_not_emptied(layout: Layout) -> None
 # Accounts
 
 
-def spot(layout: Layout, number: int) -> Spot:
-    found = layout.spot(WorkspaceId(UUID(int=number)))
+def spot(layout: LocalLayout, number: int) -> WorkspacePaths:
+    found = layout.workspace_paths(WorkspaceId(UUID(int=number)))
     found.root.mkdir(exist_ok=True)
     return found
 
 
-def test_an_account_is_given_once_and_for_good(layout: Layout) -> None:
-    numbers = Range(base=LOWEST, size=RANGE)
-    given = [account_for(layout, spot(layout, n), numbers) for n in range(5)]
+def test_an_account_is_given_once_and_for_good(layout: LocalLayout) -> None:
+    numbers = UidRange(base=LOWEST_UID, size=UIDS_PER_RANGE)
+    given = [assign_uid(layout, spot(layout, n), numbers) for n in range(5)]
     assert len(set(given)) == 5
-    assert [account_for(layout, spot(layout, n), numbers) for n in range(5)] == given
-    assert [account_of(spot(layout, n)) for n in range(5)] == given
+    assert [assign_uid(layout, spot(layout, n), numbers) for n in range(5)] == given
+    assert [read_uid(spot(layout, n)) for n in range(5)] == given
 
 
-def test_an_account_is_not_given_again_while_there_are_others(layout: Layout) -> None:
-    numbers = Range(base=LOWEST, size=3)
-    first = account_for(layout, spot(layout, 1), numbers)
-    discard(spot(layout, 1).root, layout.trash)
-    second = account_for(layout, spot(layout, 2), numbers)
-    third = account_for(layout, spot(layout, 3), numbers)
+def test_an_account_is_not_given_again_while_there_are_others(layout: LocalLayout) -> None:
+    numbers = UidRange(base=LOWEST_UID, size=3)
+    first = assign_uid(layout, spot(layout, 1), numbers)
+    move_to_trash(spot(layout, 1).root, layout.trash)
+    second = assign_uid(layout, spot(layout, 2), numbers)
+    third = assign_uid(layout, spot(layout, 3), numbers)
     assert len({first, second, third}) == 3
     with pytest.raises(BuildFailed, match="delete some"):
-        account_for(layout, spot(layout, 4), numbers)  # The first one's files are still there.
+        assign_uid(layout, spot(layout, 4), numbers)  # The first one's files are still there.
     empty_trash(layout.trash)
-    assert account_for(layout, spot(layout, 4), numbers) == first
+    assert assign_uid(layout, spot(layout, 4), numbers) == first
 
 
-def test_a_lost_or_damaged_counter_gives_no_account_twice(layout: Layout) -> None:
-    numbers = Range(base=LOWEST, size=RANGE)
-    given = {account_for(layout, spot(layout, n), numbers) for n in range(3)}
-    layout.accounts.write_text("not a number")
-    assert account_for(layout, spot(layout, 9), numbers) not in given
+def test_a_lost_or_damaged_counter_gives_no_account_twice(layout: LocalLayout) -> None:
+    numbers = UidRange(base=LOWEST_UID, size=UIDS_PER_RANGE)
+    given = {assign_uid(layout, spot(layout, n), numbers) for n in range(3)}
+    layout.uid_counter.write_text("not a number")
+    assert assign_uid(layout, spot(layout, 9), numbers) not in given
 
 
 def test_accounts_come_from_where_nobody_else_looks() -> None:
-    one = choose_range(Path("/var/lib/chatd"), WHOLE)
-    other = choose_range(Path("/srv/chatd"), WHOLE)
+    one = choose_uid_range(Path("/var/lib/chatd"), WHOLE)
+    other = choose_uid_range(Path("/srv/chatd"), WHOLE)
     assert one is not None
     assert other is not None
     assert one != other
-    assert LOWEST <= min(one.base, other.base) < max(one.base, other.base) < 2**31 - RANGE
-    inside = choose_range(Path("/var/lib/chatd"), SMALL)
+    assert (
+        LOWEST_UID <= min(one.base, other.base) < max(one.base, other.base) < 2**31 - UIDS_PER_RANGE
+    )
+    inside = choose_uid_range(Path("/var/lib/chatd"), SMALL)
     assert inside is not None
     assert inside.base + inside.size < 65_534
-    assert choose_range(Path("/var/lib/chatd"), "0 1000 1\n") is None
+    assert choose_uid_range(Path("/var/lib/chatd"), "0 1000 1\n") is None
 
 
 # Paths
@@ -208,22 +212,22 @@ def test_accounts_come_from_where_nobody_else_looks() -> None:
 
 def test_the_socket_of_a_deep_data_directory_still_has_a_short_path(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 80) / ("e" * 80)
-    layout = Layout(data_dir=deep)
-    layout.make(passable=False)
+    layout = LocalLayout(data_dir=deep)
+    layout.create_dirs(passable=False)
     workspace = WorkspaceId(UUID(int=7))
-    layout.spot(workspace).run.mkdir(parents=True)
+    layout.workspace_paths(workspace).run.mkdir(parents=True)
     path = layout.socket(workspace)
-    assert len(bytes(path)) <= SOCKET_PATH_MAX
+    assert len(bytes(path)) <= MAX_SOCKET_PATH_BYTES
     assert path == layout.socket(workspace)
     path.write_text("reached")
-    assert (layout.spot(workspace).run / path.name).read_text() == "reached"
+    assert (layout.workspace_paths(workspace).run / path.name).read_text() == "reached"
     link = path.parents[2]
     link.unlink()
     link.parent.rmdir()
 
 
-def test_what_is_there_is_found_by_its_name(layout: Layout) -> None:
+def test_what_is_there_is_found_by_its_name(layout: LocalLayout) -> None:
     spot(layout, 1)
     (layout.workspaces / "lost+found").mkdir()
-    assert layout.present() == [WorkspaceId(UUID(int=1))]
-    assert Layout(data_dir=layout.data_dir / "none").present() == []
+    assert layout.list_workspaces() == [WorkspaceId(UUID(int=1))]
+    assert LocalLayout(data_dir=layout.data_dir / "none").list_workspaces() == []

@@ -20,7 +20,7 @@ from chatd.domain.workspace.entities import (
 )
 from chatd.workspaces.backend import BuildCancelled, BuildFailed
 from chatd.workspaces.local.backend import LocalConfig
-from chatd.workspaces.local.expansion import expand
+from chatd.workspaces.local.template_checks import expand_parameters
 from tests.support.eventually import eventually
 from tests.support.local_rig import (
     HOST,
@@ -173,7 +173,7 @@ async def test_a_cancelled_build_leaves_off(rig: Rig) -> None:
         tasks.create_task(cancel())
         with pytest.raises(BuildCancelled):
             await rig.backend.start(context)
-    assert str(context.workspace.id) not in await rig.supervision.running()
+    assert str(context.workspace.id) not in await rig.supervision.list_running()
 
 
 @needs_sandbox
@@ -237,7 +237,7 @@ async def test_the_servers_own_files_are_never_shown(data_dir: Path) -> None:
 async def test_a_host_that_cannot_be_prepared_says_so_in_words(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     rig = Rig(LocalConfig(data_dir=tmp_path / "file" / "data", host_id=HOST))
-    with pytest.raises(BuildFailed, match=r"This host cannot make workspaces: .*Not a directory"):
+    with pytest.raises(BuildFailed, match=r"This host cannot run workspaces: .*Not a directory"):
         await rig.backend.prepare()
 
 
@@ -269,7 +269,7 @@ def test_parameters_are_put_into_seeds_and_values() -> None:
     spec = TemplateSpec(
         seed=GitSeed(url="${url}", ref="v${major}"), env={"A": "${url}/$HOME/${unknown}"}
     )
-    assert expand(spec, {"url": "u", "major": "2"}) == TemplateSpec(
+    assert expand_parameters(spec, {"url": "u", "major": "2"}) == TemplateSpec(
         seed=GitSeed(url="u", ref="v2"), env={"A": "u/$HOME/${unknown}"}
     )
-    assert expand(TemplateSpec(), {"url": "u"}) == TemplateSpec(seed=EmptySeed())
+    assert expand_parameters(TemplateSpec(), {"url": "u"}) == TemplateSpec(seed=EmptySeed())

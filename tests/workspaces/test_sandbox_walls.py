@@ -204,4 +204,4 @@ async def test_killing_everything_inside_brings_a_new_agent(pair: Pair) -> None:
     await pair.rig.reborn(pair.other, before.hello.boot_id)
     await before.release()
     assert await pair.rig.says(pair.other, "ls kept") == "kept"
-    assert (await pair.rig.supervision.running())[pair.other.name].starts > 1
+    assert (await pair.rig.supervision.list_running())[pair.other.name].starts > 1

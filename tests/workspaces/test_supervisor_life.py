@@ -19,12 +19,23 @@ from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkspaceId
 from chatd.workspaces.backend import BuildFailed
 from chatd.workspaces.local.backend import LocalConfig
-from chatd.workspaces.local.keeper import MOST_YOUNG, keep
-from chatd.workspaces.local.living import birth_of, children_of
-from chatd.workspaces.local.plan import Fence, Order, Plan, decode_order, encode
-from chatd.workspaces.local.remembering import Memory
-from chatd.workspaces.local.supervision import Supervision
-from chatd.workspaces.local.supervisor import LOCK, LOG, SOCKET
+from chatd.workspaces.local.supervisor.plan import (
+    PathRules,
+    ProcessPlan,
+    SandboxOrder,
+    decode_order,
+    encode_json,
+)
+from chatd.workspaces.local.supervisor.processes import children_of, read_process_id
+from chatd.workspaces.local.supervisor.saved_orders import SavedOrders
+from chatd.workspaces.local.supervisor.service import (
+    LOCK_FILE,
+    LOG_FILE,
+    MAX_FAST_RESTARTS,
+    SOCKET_FILE,
+    run_with_restarts,
+)
+from chatd.workspaces.local.supervisor_client import SupervisorClient
 from tests.support.eventually import eventually
 from tests.support.local_rig import (
     AS_ROOT,
@@ -63,7 +74,7 @@ async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Rig]:
 
 async def everyone_in(rig: Rig, running: Running) -> list[int]:
     """The processes of a sandbox by their ids on the host, the outermost first."""
-    told = (await rig.supervision.running())[running.name]
+    told = (await rig.supervision.list_running())[running.name]
     found = [told.pid]
     for pid in found:
         found += children_of(pid)
@@ -86,10 +97,10 @@ async def test_a_killed_server_leaves_its_workspaces_running(rig: Rig) -> None:
         await server.ask(f"start {WORKSPACE} 1")
         await server.ask("run sleep 1000 >/dev/null 2>&1 & echo $! > pid")
         server.kill()
-    inside = (await rig.supervision.running())[str(WORKSPACE)]
+    inside = (await rig.supervision.list_running())[str(WORKSPACE)]
     found = await rig.start(again=WORKSPACE)
     assert await rig.says(found, "kill -0 $(cat pid) && echo alive") == "alive"
-    after = (await rig.supervision.running())[str(WORKSPACE)]
+    after = (await rig.supervision.list_running())[str(WORKSPACE)]
     assert (after.pid, after.starts) == (inside.pid, 1)
     assert (await rig.backend.inspect(found.workspace)).state == "running"
 
@@ -120,7 +131,7 @@ async def test_a_killed_supervisor_is_followed_by_another_with_the_same_workspac
     assert await rig.says(again, "ls begun; ls /proc | grep -c '^[0-9]'") != ""
     await rig.stop(again, build=3)
     os.kill(rig.supervisor(), signal.SIGKILL)
-    assert await rig.supervision.running() == {}
+    assert await rig.supervision.list_running() == {}
 
 
 @contextlib.contextmanager
@@ -155,7 +166,7 @@ def test_whoever_keeps_the_supervisor_starts_another_until_it_is_told_to_end() -
 
     def keeping() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # As it may have been inherited.
-        keep(live, ready, again=lambda how: how == "ended with -9")
+        run_with_restarts(live, ready, should_restart=lambda how: how == "ended with -9")
 
     with forked(keeping) as keeper:
         os.close(ready)
@@ -168,13 +179,15 @@ def test_whoever_keeps_the_supervisor_starts_another_until_it_is_told_to_end() -
 
 
 @pytest.mark.parametrize(
-    ("number", "lives"), [(signal.SIGKILL, MOST_YOUNG + 1), (signal.SIGTERM, 1)]
+    ("number", "lives"), [(signal.SIGKILL, MAX_FAST_RESTARTS + 1), (signal.SIGTERM, 1)]
 )
 def test_supervisors_that_all_die_young_are_given_up(
     number: signal.Signals, lives: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And one that is told to end as soon as it is there has no follower."""
-    monkeypatch.setattr("chatd.workspaces.local.keeper.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(
+        "chatd.workspaces.local.supervisor.service.FIRST_SERVICE_RESTART_DELAY_S", 0.001
+    )
     reader, writer = os.pipe()
     ready = os.dup(writer)
 
@@ -183,7 +196,7 @@ def test_supervisors_that_all_die_young_are_given_up(
         os.write(writer, b".")
         os.kill(os.getpid(), number)
 
-    with forked(lambda: keep(live, ready, again=lambda _: True)) as keeper:
+    with forked(lambda: run_with_restarts(live, ready, should_restart=lambda _: True)) as keeper:
         os.close(ready)
         os.close(writer)
         assert os.waitpid(keeper, 0)[1] == 0
@@ -192,16 +205,16 @@ def test_supervisors_that_all_die_young_are_given_up(
 
 
 def test_what_is_remembered_is_whole_or_nothing() -> None:
-    memory = Memory()
-    assert (memory.begun, memory.read()) == (False, [])
+    memory = SavedOrders()
+    assert (memory.is_started, memory.read()) == (False, [])
     for lines in ([], [b"a", b"b" * 100_000], [b"c"], []):
         memory.write(lines)
-        assert (memory.begun, memory.read()) == (True, lines)
+        assert (memory.is_started, memory.read()) == (True, lines)
 
 
 def test_what_cannot_be_remembered_is_forgotten() -> None:
     """In a process that may not write so much."""
-    memory = Memory()
+    memory = SavedOrders()
     memory.write([b"a"])
 
     def write() -> None:
@@ -211,7 +224,7 @@ def test_what_cannot_be_remembered_is_forgotten() -> None:
 
     with forked(write) as child:
         assert os.waitpid(child, 0)[1] == 0
-    assert (memory.begun, memory.read()) == (True, [])
+    assert (memory.is_started, memory.read()) == (True, [])
 
 
 @pytest.mark.covers("T47")
@@ -221,7 +234,7 @@ async def test_a_sandbox_that_a_killed_supervisor_lost_is_ended_by_the_next(rig:
     orphan = await asyncio.create_subprocess_exec("sleep", "1000")
     await rig.kill_supervisor()
     births = rig.data_dir / "ws-supervisor" / "births"
-    (births / "lost").write_text(str(birth_of(orphan.pid)))
+    (births / "lost").write_text(str(read_process_id(orphan.pid)))
     (births / "long-gone").write_text(f"{os.getpid()} 1")
     await rig.supervision.hello()
     async with asyncio.timeout(WITHIN_S):
@@ -235,10 +248,10 @@ async def test_stopping_ends_everything_and_keeps_the_files(rig: Rig) -> None:
     await begin_sleeping(rig, started)
     everyone = await everyone_in(rig, started)
     kits = [path.name for path in (rig.data_dir / "ws-toolbox").iterdir() if path.is_dir()]
-    assert await rig.supervision.mentioned([*kits, "another"]) == set(kits) != set()
+    assert await rig.supervision.words_in_use([*kits, "another"]) == set(kits) != set()
     await rig.stop(started, build=2)
-    assert await rig.supervision.mentioned(kits) == set()
-    assert [pid for pid in everyone if birth_of(pid)] == []
+    assert await rig.supervision.words_in_use(kits) == set()
+    assert [pid for pid in everyone if read_process_id(pid)] == []
     assert (rig.home(started) / "begun").exists()
     await rig.stop(started, build=2)
     assert (await rig.backend.inspect(started.workspace)).state == "stopped"
@@ -260,21 +273,25 @@ async def test_two_servers_share_one_supervisor(rig: Rig) -> None:
         same = tasks.create_task(rig.start(again=WORKSPACE))
     assert third.result().agent == same.result().agent
     names = {first.result().name, second.result().name, str(WORKSPACE)}
-    assert set(await rig.supervision.running()) == set(await other.supervision.running()) == names
+    assert (
+        set(await rig.supervision.list_running())
+        == set(await other.supervision.list_running())
+        == names
+    )
     log = (rig.data_dir / "ws-supervisor" / "supervisor.log").read_text()
     assert log.count("ready") == 1
 
 
 async def test_a_build_that_is_asked_for_twice_is_done_once(rig: Rig) -> None:
     started = await rig.start()
-    first = (await rig.supervision.running())[started.name]
+    first = (await rig.supervision.list_running())[started.name]
     assert (await rig.start(again=started.workspace.id)).agent == started.agent
-    assert (await rig.supervision.running())[started.name] == first
+    assert (await rig.supervision.list_running())[started.name] == first
     later = await rig.start(again=started.workspace.id, build=3)
     assert later.agent.id != started.agent.id
-    with pytest.raises(BuildFailed, match="has taken its place"):
+    with pytest.raises(BuildFailed, match="has replaced it"):
         await rig.start(again=started.workspace.id, build=2)
-    assert (await rig.supervision.running())[started.name].build == 3
+    assert (await rig.supervision.list_running())[started.name].build == 3
 
 
 async def test_a_supervisor_that_nobody_needs_leaves(tmp_path: Path) -> None:
@@ -309,10 +326,15 @@ async def test_bad_questions_are_refused_and_harm_nobody(rig: Rig) -> None:
         b"x" * 600_000,
     ):
         assert (await ask_raw(rig, line))["code"] == "bad_question", line[:20]
-    order = Order(
-        workspace="../x", build=1, plan=Plan(argv=[], env={}), socket="", log="", namespaced=True
+    order = SandboxOrder(
+        workspace="../x",
+        build=1,
+        plan=ProcessPlan(argv=[], env={}),
+        socket="",
+        log="",
+        namespaced=True,
     )
-    question: dict[str, object] = {"op": "start", "order": encode(order)}
+    question: dict[str, object] = {"op": "start", "order": encode_json(order)}
     for fields, code in (
         ({"protocol": 99, "op": "hello"}, "protocol"),
         ({"protocol": 1, "op": "dance"}, "bad_question"),
@@ -344,29 +366,31 @@ async def test_another_account_is_refused_even_if_it_reaches_the_socket(rig: Rig
 
 def test_an_order_of_a_newer_server_is_understood() -> None:
     """What an older supervisor does not know it does not need."""
-    order = Order(
+    order = SandboxOrder(
         workspace="w",
         build=1,
-        plan=Plan(argv=["x"], env={}, fence=Fence(readable=["/usr"], writable=[], network=False)),
+        plan=ProcessPlan(
+            argv=["x"], env={}, fence=PathRules(readable=["/usr"], writable=[], network=False)
+        ),
         socket="s",
         log="l",
         namespaced=True,
     )
-    fields = json.loads(json.dumps(encode(order)))
+    fields = json.loads(json.dumps(encode_json(order)))
     fields["colour"] = fields["plan"]["colour"] = fields["plan"]["fence"]["colour"] = "blue"
     assert decode_order(fields) == order
 
 
 async def test_a_supervisor_that_cannot_be_asked_is_not_taken_for_gone(tmp_path: Path) -> None:
     """What is believed to be stopped may be removed: a full queue proves nothing."""
-    supervision = Supervision(tmp_path, SystemClock())
+    supervision = SupervisorClient(tmp_path, SystemClock())
     with socket.socket(socket.AF_UNIX) as deaf, socket.socket(socket.AF_UNIX) as first:
-        deaf.bind(str(tmp_path / SOCKET))
+        deaf.bind(str(tmp_path / SOCKET_FILE))
         deaf.listen(0)
-        first.connect(str(tmp_path / SOCKET))
-        with pytest.raises(Unavailable, match="cannot be asked"):
+        first.connect(str(tmp_path / SOCKET_FILE))
+        with pytest.raises(Unavailable, match="cannot be reached"):
             await supervision.inspect("some")
-        with pytest.raises(Unavailable, match="cannot be asked"):
+        with pytest.raises(Unavailable, match="cannot be reached"):
             await supervision.stop("some", 1)
     assert await supervision.inspect("some") is None
 
@@ -396,11 +420,11 @@ async def test_whoever_holds_the_lock_is_waited_for_and_no_other_is_started(tmp_
             writer.close()
 
         async def listen() -> None:
-            path = tmp_path / SOCKET
+            path = tmp_path / SOCKET_FILE
             await stack.enter_async_context(await asyncio.start_unix_server(answer, path))
 
-        supervision = Supervision(tmp_path, Looks(30, listen))
-        with (tmp_path / LOCK).open("w") as lock:
+        supervision = SupervisorClient(tmp_path, Looks(30, listen))
+        with (tmp_path / LOCK_FILE).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             assert (await supervision.hello()).pid == 7
-    assert not (tmp_path / LOG).exists()
+    assert not (tmp_path / LOG_FILE).exists()

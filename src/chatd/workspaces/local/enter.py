@@ -1,9 +1,8 @@
-"""The door of a sandbox: a program that gives up what it has, then becomes the first process in it.
+"""The program that turns itself into the first process of a sandbox. Standard library only.
 
-Reads a plan from its standard input, in this order: bind its life to its parent's, join control
-groups, build the stage, change to the workspace's account, set limits, give up privileges, exec.
-Between here and there is no way back, and a step that fails ends it: never a weaker sandbox than
-was asked for. Standard library only.
+Reads a plan from standard input, then in this order: ties its life to its parent's, joins control
+groups, mounts the binds, switches to the workspace's account, sets limits, gives up privileges,
+execs. A failed step ends the program: the sandbox is never weaker than the plan requires.
 """
 
 import contextlib
@@ -16,13 +15,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from chatd.workspaces.local import kernel, landlock
-from chatd.workspaces.local.plan import CONFIG_FD, Plan, decode_plan
+from chatd.workspaces.local.supervisor import syscalls
+from chatd.workspaces.local.supervisor.plan import CONFIG_FD, ProcessPlan, decode_plan
 
-FAILED: Final = 126
+ENTER_FAILED_EXIT_CODE: Final = 126
 STAGE_SIZE: Final = "64k"
-PIPE_BYTES: Final = 65_536
-"""What every pipe holds; most can be made larger."""
+DEFAULT_PIPE_BYTES: Final = 65_536
 
 LIMITS: Final = {
     "nproc": resource.RLIMIT_NPROC,
@@ -39,47 +37,47 @@ def main() -> None:
         enter(plan)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"The sandbox could not be entered: {error}\n")
-        sys.exit(FAILED)
+        sys.exit(ENTER_FAILED_EXIT_CODE)
 
 
-def enter(plan: Plan) -> None:
-    live_with(plan.parent)
+def enter(plan: ProcessPlan) -> None:
+    die_with_parent(plan.parent)
     for group in plan.cgroups:
         Path(group, "cgroup.procs").write_text(str(os.getpid()))
     if plan.stage:
-        set_stage(plan.stage, plan.binds)
-    hand_over_config(plan.config)
-    quiet_stdin()
-    # Counted before the account is changed; for an account of its own there is nobody else.
-    others = tasks_of(os.getuid()) if plan.uid is None and "nproc" in plan.limits else 0
+        bind_mounts(plan.stage, plan.binds)
+    pass_config(plan.config)
+    close_stdin()
+    # Counted before the account changes; an account of its own has no other tasks.
+    others = count_tasks(os.getuid()) if plan.uid is None and "nproc" in plan.limits else 0
     if plan.uid is not None:
-        become(plan.uid)
-        live_with(plan.parent)  # The kernel forgets it when the account changes.
+        switch_account(plan.uid)
+        die_with_parent(plan.parent)  # The kernel clears this when the account changes.
     set_limits(plan.limits, others=others)
-    kernel.prctl(kernel.NO_NEW_PRIVS, 1)
+    syscalls.prctl(syscalls.NO_NEW_PRIVS, 1)
     os.umask(0o022)
     os.chdir(plan.cwd)
     if plan.fence is not None:
-        landlock.close(plan.fence)
+        syscalls.restrict_paths(plan.fence)
     os.execve(plan.argv[0], plan.argv, plan.env)
 
 
-def live_with(parent: int) -> None:
-    """Die when the parent does, also if it died before we asked for that."""
-    kernel.prctl(kernel.PDEATHSIG, signal.SIGKILL)
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process with its parent; fail if the parent is already gone."""
+    syscalls.prctl(syscalls.PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        raise ProcessLookupError("whoever wanted this is gone")
+        raise ProcessLookupError("the parent process has exited")
 
 
-def set_stage(stage: str, binds: list[list[str]]) -> None:
-    """Show the binds where any account can pass, however closed the way to the originals is."""
-    kernel.unshare(kernel.NEW_MOUNTS)
-    kernel.mount("none", "/", flags=kernel.RECURSIVE | kernel.PRIVATE)
+def bind_mounts(stage: str, binds: list[list[str]]) -> None:
+    """Mount the sources where every account can reach them, even if their parents are closed."""
+    syscalls.unshare(syscalls.NEW_MOUNTS)
+    syscalls.mount("none", "/", flags=syscalls.RECURSIVE | syscalls.PRIVATE)
     opened = [
         (name, os.open(source, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)) for name, source in binds
     ]
-    flags = kernel.NOSUID | kernel.NODEV
-    kernel.mount("tmpfs", stage, "tmpfs", flags, f"size={STAGE_SIZE},mode=0711")
+    flags = syscalls.NOSUID | syscalls.NODEV
+    syscalls.mount("tmpfs", stage, "tmpfs", flags, f"size={STAGE_SIZE},mode=0711")
     for name, descriptor in opened:
         target = Path(stage, name)
         source = f"/proc/self/fd/{descriptor}"
@@ -87,15 +85,15 @@ def set_stage(stage: str, binds: list[list[str]]) -> None:
             target.mkdir(mode=0o711)
         else:
             target.touch(mode=0o644)
-        kernel.mount(source, str(target), flags=kernel.BIND | kernel.RECURSIVE)
+        syscalls.mount(source, str(target), flags=syscalls.BIND | syscalls.RECURSIVE)
         os.close(descriptor)
 
 
-def hand_over_config(text: str) -> None:
-    """In a pipe: once read it is gone, so nobody finds it in /proc later."""
+def pass_config(text: str) -> None:
+    """Through a pipe: once read, the configuration cannot be found in /proc."""
     data = text.encode()
     reader, writer = os.pipe()
-    if len(data) > PIPE_BYTES:
+    if len(data) > DEFAULT_PIPE_BYTES:
         with contextlib.suppress(OSError):
             fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, len(data))
     os.set_blocking(writer, False)
@@ -106,41 +104,40 @@ def hand_over_config(text: str) -> None:
         os.dup2(reader, CONFIG_FD, inheritable=True)
         os.close(reader)
     else:
-        os.set_inheritable(reader, True)  # noqa: FBT003 - the only way to say it
+        os.set_inheritable(reader, True)  # noqa: FBT003 - positional only
 
 
-def quiet_stdin() -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0, inheritable=True)
-    if nothing > 2 and nothing != CONFIG_FD:
-        os.close(nothing)
+def close_stdin() -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0, inheritable=True)
+    if null > 2 and null != CONFIG_FD:
+        os.close(null)
 
 
-def become(uid: int) -> None:
+def switch_account(uid: int) -> None:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
 
 
 def set_limits(limits: dict[str, int], *, others: int) -> None:
-    for name, wanted in limits.items():
-        which = LIMITS[name]
-        _, hard = resource.getrlimit(which)
-        value = wanted + others if name == "nproc" else wanted
+    for name, limit in limits.items():
+        number = LIMITS[name]
+        _, hard = resource.getrlimit(number)
+        value = limit + others if name == "nproc" else limit
         if hard != resource.RLIM_INFINITY:
             value = min(value, hard)
-        resource.setrlimit(which, (value, value))
+        resource.setrlimit(number, (value, value))
 
 
-def tasks_of(uid: int) -> int:
-    """The kernel counts the tasks of an account, so those it has already must be allowed for."""
+def count_tasks(uid: int) -> int:
+    """The kernel counts all tasks of an account, so the limit must include the existing ones."""
     count = 0
     for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):  # It may end while we look.
-            if process.stat().st_uid == uid:
-                count += sum(1 for _ in Path(process, "task").iterdir())
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):  # It may exit meanwhile.
+                if process.stat().st_uid == uid:
+                    count += sum(1 for _ in Path(process, "task").iterdir())
     return count
 
 

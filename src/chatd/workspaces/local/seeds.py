@@ -1,8 +1,8 @@
-"""Filling a home: with nothing, a copy of a directory, a clone, or the demonstration.
+"""Fill a new home directory: empty, a copy of a directory, a Git clone, or the demo project.
 
-Only ever a home that nobody has used yet, so what is written here meets no hostile links. Git runs
-inside the sandbox: a repository may come from anywhere. Paths of the host can be copied or cloned
-only from below the roots that the settings name.
+The home has not been used yet, so it contains no hostile links. Git runs inside the sandbox,
+because a repository may be hostile. Host paths can be copied or cloned only from below the roots
+that the settings name.
 """
 
 import asyncio
@@ -18,13 +18,18 @@ import msgspec
 
 from chatd.domain.workspace.entities import DemoSeed, DirectorySeed, EmptySeed, GitSeed, Mount, Seed
 from chatd.workspaces.backend import BuildCancelled, BuildFailed
-from chatd.workspaces.local.layout import give
-from chatd.workspaces.local.levels import Level, namespaced
-from chatd.workspaces.local.once import run_once
-from chatd.workspaces.local.recipes import Room, plan, view
+from chatd.workspaces.local.layout import chown_to_workspace
+from chatd.workspaces.local.one_shot import run_command
+from chatd.workspaces.local.process_plan import (
+    IsolationLevel,
+    SandboxView,
+    has_namespaces,
+    inside_paths,
+    plan_process,
+)
 
-GIT_S: Final = 300.0
-INSIDE: Final = "/mnt/seed"
+GIT_CLONE_TIMEOUT_S: Final = 300.0
+SEED_MOUNT: Final = "/mnt/seed"
 URL: Final = re.compile(r"(https?|git)://[^\s]+")
 CLONE: Final = 'git clone --no-hardlinks -- "$1" . && { test -z "$2" || git checkout "$2" --; }'
 COMMIT: Final = (
@@ -34,64 +39,63 @@ COMMIT: Final = (
 )
 
 
-class Grounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the host templates may use: what is below the roots, and never `closed`, which is
-    where chatd keeps its own secrets."""
+class AllowedPaths(msgspec.Struct, frozen=True, kw_only=True):
+    """Templates may use host paths below `roots`, and never `closed`, which has chatd's secrets."""
 
     roots: tuple[Path, ...]
     closed: Path
 
 
-class Seeding(msgspec.Struct, frozen=True, kw_only=True):
-    """`room.home` is the home to be filled; `directory` is where in it, relative."""
+class SeedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Fill `directory`, a path relative to `view.home`."""
 
-    level: Level
-    room: Room
+    level: IsolationLevel
+    view: SandboxView
     seed: Seed
     directory: str
-    grounds: Grounds
+    allowed: AllowedPaths
     log: Path
     cancelled: asyncio.Event
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     @property
     def target(self) -> Path:
-        return self.room.home / self.directory
+        return self.view.home / self.directory
 
 
-async def fill(seeding: Seeding) -> None:
-    await asyncio.to_thread(_make_target, seeding)
-    seed = seeding.seed
+async def fill_from_seed(request: SeedRequest) -> None:
+    await asyncio.to_thread(_create_target, request)
+    seed = request.seed
     match seed:
         case EmptySeed():
             pass
         case DirectorySeed():
-            source = allowed(seed.path, seeding.grounds)
-            seeding.say(f"Copying {source}")
-            await asyncio.to_thread(_copy, source, seeding)
+            source = allowed_directory(seed.path, request.allowed)
+            request.report(f"Copying {source}")
+            await asyncio.to_thread(_copy, source, request)
         case GitSeed():
             if seed.url:
-                await _clone(seed, seeding)
+                await _clone(seed, request)
         case DemoSeed():
-            await asyncio.to_thread(_demo, seeding)
-            await _git(seeding, ["/bin/sh", "-c", COMMIT], network=False)
+            await asyncio.to_thread(_write_demo, request)
+            await _run_git(request, ["/bin/sh", "-c", COMMIT], network=False)
         case _:
             assert_never(seed)
 
 
-def allowed(path: str, grounds: Grounds) -> Path:
-    """The directory that is really meant, if it may be used."""
+def allowed_directory(path: str, allowed: AllowedPaths) -> Path:
+    """The resolved directory. Raises BuildFailed if templates may not use it."""
     try:
         real = Path(path).resolve()
     except ValueError:
         raise BuildFailed(f"{path!r} is not a path.") from None
-    closed = grounds.closed.resolve()
+    closed = allowed.closed.resolve()
     if real.is_relative_to(closed) or closed.is_relative_to(real):
         raise BuildFailed(f"{path} holds chatd's own files: choose another directory.")
-    if not any(real.is_relative_to(root.resolve()) for root in grounds.roots):
+    if not any(real.is_relative_to(root.resolve()) for root in allowed.roots):
         raise BuildFailed(
-            f"{path} is not below a directory that workspaces may be made from. "
-            "Whoever runs chatd can allow it in the settings."
+            f"{path} is not below an allowed directory. "
+            "An administrator can add one to `workspaces.roots`."
         )
     if not real.is_dir():
         raise BuildFailed(f"{path} is not a directory on this host.")
@@ -99,109 +103,105 @@ def allowed(path: str, grounds: Grounds) -> Path:
 
 
 def local_path(url: str) -> str | None:
-    """The path that a URL of a repository means, if it is on this host."""
+    """The host path of a repository URL; None for a remote one."""
     if url.startswith("file://"):
         return url.removeprefix("file://")
     return url if url.startswith("/") else None
 
 
-def wrong_url(url: str) -> str | None:
+def check_url(url: str) -> str | None:
     if local_path(url) is None and not URL.fullmatch(url):
         return "is neither an http(s) or git URL nor the path of a directory"
     return None
 
 
-async def _clone(seed: GitSeed, seeding: Seeding) -> None:
-    if (wrong := wrong_url(seed.url)) is not None:
-        raise BuildFailed(f"The repository {seed.url!r} {wrong}.")
+async def _clone(seed: GitSeed, request: SeedRequest) -> None:
+    if (problem := check_url(seed.url)) is not None:
+        raise BuildFailed(f"The repository {seed.url!r} {problem}.")
     if seed.ref.startswith("-"):
         raise BuildFailed("A branch or commit does not begin with a dash.")
-    seeding.say(f"Cloning {_without_password(seed.url)}")
-    path = local_path(seed.url)
-    if path is None:
-        await _git(seeding, _clone_words(seed.url, seed.ref), network=True)
-        return
-    source = allowed(path, seeding.grounds)
-    inside = INSIDE if namespaced(seeding.level) else str(source)
-    room = msgspec.structs.replace(seeding.room, mounts=(Mount(source=str(source), target=INSIDE),))
-    there = msgspec.structs.replace(seeding, room=room)
-    await _git(there, _clone_words(inside, seed.ref), network=False)
+    request.report(f"Cloning {_without_password(seed.url)}")
+    url, path = seed.url, local_path(seed.url)
+    if path is not None:
+        source = str(allowed_directory(path, request.allowed))
+        url = SEED_MOUNT if has_namespaces(request.level) else source
+        mounts = (Mount(source=source, target=SEED_MOUNT),)
+        view = msgspec.structs.replace(request.view, mounts=mounts)
+        request = msgspec.structs.replace(request, view=view)
+    words = ["/bin/sh", "-c", CLONE, "clone", url, seed.ref]
+    await _run_git(request, words, network=path is None)
 
 
-def _clone_words(url: str, ref: str) -> list[str]:
-    return ["/bin/sh", "-c", CLONE, "clone", url, ref]
-
-
-async def _git(seeding: Seeding, words: list[str], *, network: bool) -> None:
+async def _run_git(request: SeedRequest, words: list[str], *, network: bool) -> None:
     env = {
-        **seeding.room.env,
+        **request.view.env,
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ALLOW_PROTOCOL": "https:http:git" if network else "file",
     }
-    room = msgspec.structs.replace(seeding.room, network=network, env=env)
-    inside = str(Path(view(seeding.level, room).home, seeding.directory))
-    ran = await run_once(
-        plan(seeding.level, room, words, directory=inside),
-        log=seeding.log,
-        within_s=GIT_S,
-        cancelled=seeding.cancelled,
+    view = msgspec.structs.replace(request.view, network=network, env=env)
+    directory = str(Path(inside_paths(request.level, view).home, request.directory))
+    result = await run_command(
+        plan_process(request.level, view, words, directory=directory),
+        log=request.log,
+        timeout_s=GIT_CLONE_TIMEOUT_S,
+        cancelled=request.cancelled,
     )
-    for line in ran.said.splitlines()[-20:]:
-        seeding.say(_without_password(line))
-    if ran.code is None:
-        raise BuildFailed(f"Git did not finish within {GIT_S:.0f} s.")
-    if ran.code != 0:
-        last = ran.said.strip().splitlines()[-1:] or [f"exit code {ran.code}"]
+    for line in result.output.splitlines()[-20:]:
+        request.report(_without_password(line))
+    if result.code is None:
+        raise BuildFailed(f"Git did not finish within {GIT_CLONE_TIMEOUT_S:.0f} s.")
+    if result.code != 0:
+        last = result.output.strip().splitlines()[-1:] or [f"exit code {result.code}"]
         raise BuildFailed(f"Git failed: {_without_password(last[0])}")
 
 
-def _make_target(seeding: Seeding) -> None:
-    home = seeding.room.home
-    home.mkdir(mode=0o700)
-    give(home, seeding.room.uid)
-    path = home
-    for part in Path(seeding.directory).parts:
+def _create_target(request: SeedRequest) -> None:
+    path = request.view.home
+    path.mkdir(mode=0o700)
+    chown_to_workspace(path, request.view.uid)
+    for part in Path(request.directory).parts:
         path /= part
         path.mkdir()
-        give(path, seeding.room.uid)
+        chown_to_workspace(path, request.view.uid)
 
 
-def _copy(source: Path, seeding: Seeding) -> None:
-    """Links stay links, what is neither file nor directory is left out."""
-    room = seeding.room.limits.disk_bytes
+def _copy(source: Path, request: SeedRequest) -> None:
+    """Links stay links; sockets, pipes and devices are skipped."""
+    max_bytes = request.view.limits.disk_bytes
     size = 0
 
-    def odd(directory: str, names: list[str]) -> list[str]:
+    def find_skipped(directory: str, names: list[str]) -> list[str]:
         nonlocal size
-        if seeding.cancelled.is_set():
+        if request.cancelled.is_set():
             raise BuildCancelled("The build was cancelled.")
         paths = [Path(directory, name) for name in names]
-        size += sum(each.lstat().st_size for each in paths)
-        if room and size > room:
-            raise BuildFailed(f"{source} is larger than the {room} bytes that are allowed.")
-        return [each.name for each in paths if not (each.is_symlink() or _plain(each))]
+        size += sum(path.lstat().st_size for path in paths)
+        if max_bytes and size > max_bytes:
+            raise BuildFailed(f"{source} is larger than the {max_bytes} bytes that are allowed.")
+        return [
+            path.name
+            for path in paths
+            if not (path.is_symlink() or path.is_dir() or path.is_file())
+        ]
 
-    shutil.copytree(source, seeding.target, symlinks=True, dirs_exist_ok=True, ignore=odd)
-    seeding.target.chmod(0o700 if seeding.target == seeding.room.home else 0o755)
-    _give_all(seeding)
+    target = request.target
+    shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=find_skipped)
+    target.chmod(0o700 if target == request.view.home else 0o755)
+    _chown_home(request)
 
 
-def _plain(path: Path) -> bool:
-    return path.is_dir() or path.is_file()
-
-
-def _demo(seeding: Seeding) -> None:
+def _write_demo(request: SeedRequest) -> None:
     for entry in resources.files("chatd.workspaces.local").joinpath("demo_repo").iterdir():
         if entry.name.endswith(".txt"):
             name = entry.name.removesuffix(".txt").replace("gitignore", ".gitignore")
-            (seeding.target / name).write_bytes(entry.read_bytes())
-    _give_all(seeding)
+            (request.target / name).write_bytes(entry.read_bytes())
+    _chown_home(request)
 
 
-def _give_all(seeding: Seeding) -> None:
-    for directory, names, files in os.walk(seeding.room.home):
+def _chown_home(request: SeedRequest) -> None:
+    for directory, names, files in os.walk(request.view.home):
         for name in (*names, *files):
-            give(Path(directory, name), seeding.room.uid)
+            chown_to_workspace(Path(directory, name), request.view.uid)
 
 
 def _without_password(text: str) -> str:

@@ -1,37 +1,22 @@
-"""The agent as one file: always the same bytes, and nothing of the server in it."""
+"""The agent as one file: the same bytes every time, and no code of the server."""
 
 import ast
 import io
-import stat
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
-from chatd.workspaces.bundle import build_bundle, bundle
+from chatd.workspaces.local.kit import agent_zip
 
 
 def sources() -> dict[str, str]:
-    with zipfile.ZipFile(io.BytesIO(bundle())) as archive:
+    with zipfile.ZipFile(io.BytesIO(agent_zip())) as archive:
         return {name: archive.read(name).decode() for name in archive.namelist()}
 
 
-def test_the_bundle_is_made_once_and_is_always_the_same(tmp_path: Path) -> None:
-    first = build_bundle(tmp_path / "new")
-    before = first.stat()
-    assert build_bundle(tmp_path / "new") == first
-    after = first.stat()
-    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert build_bundle(tmp_path / "other").read_bytes() == first.read_bytes() == bundle()
-    assert stat.S_IMODE(before.st_mode) == 0o644
-    assert [path.name for path in (tmp_path / "new").iterdir()] == [first.name]
-
-
-def test_a_damaged_bundle_is_made_anew(tmp_path: Path) -> None:
-    path = build_bundle(tmp_path)
-    path.write_bytes(b"half")
-    assert build_bundle(tmp_path) == path
-    assert path.read_bytes() == bundle()
+def test_the_zip_is_always_the_same() -> None:
+    assert agent_zip() == agent_zip()
 
 
 def test_the_agent_needs_nothing_but_the_standard_library() -> None:
@@ -49,8 +34,8 @@ def test_the_agent_needs_nothing_but_the_standard_library() -> None:
                 assert is_ours or module.split(".")[0] in sys.stdlib_module_names, (name, module)
 
 
-def test_the_agent_can_be_read_by_an_older_python() -> None:
-    """Syntax only: the names that are too new are for the next test."""
+def test_the_agent_has_the_syntax_of_python_3_9() -> None:
+    """Syntax only: the next test checks names."""
     for name, text in sources().items():
         ast.parse(text, name, feature_version=(3, 9))
 
@@ -89,11 +74,13 @@ def test_the_agent_uses_nothing_that_came_after_python_3_9() -> None:
             assert not used & {*too_new, "strict=", "dataclass(slots)", "dataclass(kw_only)"}, name
 
 
-def test_an_agent_without_a_configuration_says_so(tmp_path: Path) -> None:
+def test_an_agent_with_an_invalid_configuration_reports_it(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text("{}")
     config.chmod(0o644)
-    words = [sys.executable, "-I", str(build_bundle(tmp_path)), "--config", str(config)]
+    agent = tmp_path / "agent.pyz"
+    agent.write_bytes(agent_zip())
+    words = [sys.executable, "-I", str(agent), "--config", str(config)]
     open_to_all = subprocess.run(words, capture_output=True, check=False, timeout=60)
     assert open_to_all.returncode == 1
     assert b"only its owner" in open_to_all.stderr

@@ -1,7 +1,7 @@
-"""What a sandbox's first process says, kept in a file that cannot grow. Standard library only.
+"""The output of a sandbox's first process, written to a log file of bounded size.
 
-The process gets a pipe, never the file: whoever shares its account inside could open the file
-again through /proc and fill the disk.
+The process gets a pipe and never the file: another process of its account could open the file
+through /proc and fill the disk. Standard library only.
 """
 
 import asyncio
@@ -11,21 +11,21 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
-MAX_BYTES: Final = 256 * 1024
-CHUNK: Final = 64 * 1024
+MAX_LOG_BYTES: Final = 256 * 1024
+READ_BYTES: Final = 64 * 1024
 TAIL_BYTES: Final = 4096
 
 
-class BoundedLog:
-    """Two files at most: the current one, and the one before with `.1` after its name."""
+class LogPipe:
+    """At most two files: the current one, and the previous one with the suffix `.1`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._readers: set[int] = set()
         self._tail: deque[int] = deque(maxlen=TAIL_BYTES)
 
-    def listen(self) -> int:
-        """A descriptor to write to; the caller closes its own after handing it on."""
+    def open_pipe(self) -> int:
+        """A descriptor to write to. The caller closes its copy after starting the process."""
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         asyncio.get_running_loop().add_reader(reader, self._read, reader)
@@ -38,15 +38,15 @@ class BoundedLog:
     def close(self) -> None:
         for reader in tuple(self._readers):
             self._read(reader)
-            self._forget(reader)
+            self._close_reader(reader)
 
     def _read(self, reader: int) -> None:
         try:
-            data = os.read(reader, CHUNK)
+            data = os.read(reader, READ_BYTES)
         except BlockingIOError:
             return
         if not data:
-            self._forget(reader)
+            self._close_reader(reader)
             return
         self._tail.extend(data[-TAIL_BYTES:])
         with contextlib.suppress(OSError):  # A full disk must not end the supervisor.
@@ -56,10 +56,10 @@ class BoundedLog:
         with self._path.open("ab") as file:
             file.write(data)
             size = file.tell()
-        if size > MAX_BYTES:
+        if size > MAX_LOG_BYTES:
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
 
-    def _forget(self, reader: int) -> None:
+    def _close_reader(self, reader: int) -> None:
         if reader in self._readers:
             self._readers.discard(reader)
             asyncio.get_running_loop().remove_reader(reader)

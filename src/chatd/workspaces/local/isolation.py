@@ -1,0 +1,161 @@
+"""Detect how well this host can isolate workspaces, by running a probe at each level.
+
+Runs once, when the server starts. The result is stored with every agent and logged together with
+advice.
+"""
+
+import logging
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from chatd.domain.workspace.entities import ResourceLimits
+from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.local.kit import WorkspaceKit
+from chatd.workspaces.local.layout import (
+    UID_MAP,
+    LocalLayout,
+    UidRange,
+    choose_uid_range,
+    chown_to_workspace,
+)
+from chatd.workspaces.local.one_shot import run_command
+from chatd.workspaces.local.process_plan import (
+    ISOLATION_LEVELS,
+    IsolationLevel,
+    SandboxView,
+    find_bubblewrap,
+    has_namespaces,
+    inside_paths,
+    plan_process,
+)
+from chatd.workspaces.local.supervisor.syscalls import MIN_LANDLOCK_VERSION, landlock_version
+
+PROBE_TIMEOUT_S: Final = 20.0
+PROBE_COMMAND: Final = "true && touch ~/tried && test -r {kit}/agent/__main__.py"
+
+log: Final = logging.getLogger("chatd.workspaces")
+
+
+class IsolationReport(msgspec.Struct, frozen=True, kw_only=True):
+    level: IsolationLevel | None
+    """The best level that works and is allowed."""
+    failed: tuple[tuple[str, str], ...] = ()
+    """Better levels, and why they do not work."""
+    advice: str = ""
+
+    @property
+    def text(self) -> str:
+        result = f"isolation of local workspaces: {self.level or 'not possible'}"
+        failed = "; ".join(f"{level}: {reason}" for level, reason in self.failed)
+        return ". ".join(each for each in (result, failed, self.advice) if each)
+
+
+async def detect_isolation(
+    layout: LocalLayout,
+    kit: WorkspaceKit,
+    uids: UidRange | None,
+    *,
+    allow_unsafe: bool,
+    levels: Sequence[IsolationLevel] = ISOLATION_LEVELS,
+) -> IsolationReport:
+    """The first of the levels that works."""
+    failed: list[tuple[str, str]] = []
+    for level in levels:
+        reason = _find_obstacle(level, uids, allow_unsafe=allow_unsafe)
+        if reason is None:
+            reason = await _probe(level, layout, kit, uids)
+        if reason is None:
+            return IsolationReport(level=level, failed=tuple(failed), advice=_advice(level))
+        failed.append((level, reason))
+    return IsolationReport(level=None, failed=tuple(failed), advice=_advice(None))
+
+
+def log_isolation(report: IsolationReport) -> None:
+    strong = report.level is not None and has_namespaces(report.level)
+    log.log(logging.INFO if strong else logging.WARNING, "%s", report.text)
+
+
+def _find_obstacle(
+    level: IsolationLevel, uids: UidRange | None, *, allow_unsafe: bool
+) -> str | None:
+    if level == "bwrap+uid" and os.geteuid() != 0:
+        return "only as root"
+    if level == "bwrap+uid" and uids is None:
+        return "there are not enough accounts in this container"
+    if has_namespaces(level) and find_bubblewrap() is None:
+        return "bubblewrap is not installed"
+    if level == "landlock+rlimit" and landlock_version() < MIN_LANDLOCK_VERSION:
+        return "this kernel has no Landlock, or an old one"
+    if level == "landlock+rlimit" and uids is None and not allow_unsafe:
+        # Landlock does not restrict sockets with a path: a workspace with the server's own account
+        # could connect to the database and the supervisor.
+        return "not under the server's own account, unless the settings allow it"
+    if level == "none" and not allow_unsafe:
+        return "not allowed by the settings"
+    return None
+
+
+async def _probe(
+    level: IsolationLevel, layout: LocalLayout, kit: WorkspaceKit, uids: UidRange | None
+) -> str | None:
+    """Run a command as in a workspace. None if it succeeds, else the reason."""
+    with tempfile.TemporaryDirectory(prefix=".try-", dir=layout.workspaces) as directory:
+        top = Path(directory)
+        try:
+            view = _probe_view(top, level, kit, uids)
+            command = PROBE_COMMAND.format(kit=inside_paths(level, view).kit)
+            plan = plan_process(level, view, ["/bin/sh", "-c", command])
+            result = await run_command(plan, log=top / "log", timeout_s=PROBE_TIMEOUT_S)
+        except OSError as error:
+            return str(error)
+        if result.code == 0:
+            return None
+        return result.output.strip()[-300:] or f"the probe exited with code {result.code}"
+
+
+def _probe_view(
+    top: Path, level: IsolationLevel, kit: WorkspaceKit, uids: UidRange | None
+) -> SandboxView:
+    uid = probe_uid(level, uids)
+    home, run = top / "home", top / "run"
+    for path in (home, run):
+        path.mkdir()
+        chown_to_workspace(path, uid)
+    if not has_namespaces(level):
+        top.chmod(0o711)
+        top.parent.chmod(0o711)
+    return SandboxView(name="try", home=home, run=run, kit=kit, uid=uid, limits=ResourceLimits())
+
+
+def probe_uid(level: IsolationLevel, uids: UidRange | None) -> int | None:
+    """The uid after the range, which is never assigned to a workspace."""
+    if level == "bwrap" or os.geteuid() != 0 or uids is None:
+        return None
+    return uids.base + uids.size
+
+
+def require_level(report: IsolationReport) -> IsolationLevel:
+    if report.level is None:
+        raise BuildFailed(f"This host cannot run workspaces: {report.text}")
+    return report.level
+
+
+def host_uid_range(data_dir: Path) -> UidRange | None:
+    return choose_uid_range(data_dir, UID_MAP.read_text()) if os.geteuid() == 0 else None
+
+
+def _advice(level: IsolationLevel | None) -> str:
+    if level is not None and has_namespaces(level):
+        return ""
+    install = "Install bubblewrap (Debian and Ubuntu: apt install bubblewrap)"
+    if find_bubblewrap() is not None:
+        install = (
+            "Allow user namespaces (sysctl user.max_user_namespaces, "
+            "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)"
+        )
+    return f"{install} and start chatd again: without it workspaces are weakly isolated"

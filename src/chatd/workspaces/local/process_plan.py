@@ -1,0 +1,266 @@
+"""Plan how a process of a workspace starts at each isolation level: paths, environment, limits,
+and the command line of bubblewrap. `enter` carries a plan out.
+
+The levels, best first:
+  bwrap+uid        namespaces for files, processes, network and users, and an account per workspace
+  bwrap            the same, under the server's account
+  landlock+rlimit  closed paths and no TCP; other processes are visible, UDP and sockets with a
+                   path stay open: only with an account per workspace, or if the settings allow it
+  none             only limits: only if the settings allow it
+
+With bubblewrap, a sandbox has no capabilities and cannot gain any, and its read-only root in memory
+contains only the named paths.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from chatd.domain.workspace.entities import Mount, ResourceLimits
+from chatd.workspaces.local.kit import WorkspaceKit
+from chatd.workspaces.local.supervisor.plan import CONFIG_FD, PathRules, ProcessPlan
+
+IsolationLevel = Literal["bwrap+uid", "bwrap", "landlock+rlimit", "none"]
+ISOLATION_LEVELS: Final[tuple[IsolationLevel, ...]] = get_args(IsolationLevel)
+
+INSIDE_HOME: Final = "/home/dev"
+INSIDE_RUN: Final = "/run/chatd"
+INSIDE_KIT: Final = "/opt/chatd"
+INSIDE_UID: Final = "1000"
+STAGES: Final = ("/tmp", "/mnt", "/media")
+BWRAP: Final = ("/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap")
+TMP_BYTES: Final = 512 * 1024 * 1024
+SHM_BYTES: Final = 64 * 1024 * 1024
+
+PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+MERGED_DIRS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
+ETC: Final = (
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/crypto-policies",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/pki/ca-trust",
+    "/etc/pki/tls",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/terminfo",
+    "/etc/timezone",
+)
+ETC_NETWORK: Final = ("/etc/resolv.conf", "/etc/nsswitch.conf")
+
+
+class SandboxView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process may see and use, as host paths."""
+
+    name: str
+    home: Path
+    run: Path
+    kit: WorkspaceKit
+    uid: int | None
+    limits: ResourceLimits
+    network: bool = False
+    mounts: tuple[Mount, ...] = ()
+    env: Mapping[str, str] = {}
+
+
+class InsidePaths(msgspec.Struct, frozen=True, kw_only=True):
+    """The same paths as the process sees them."""
+
+    home: str
+    run: str
+    kit: str
+
+
+class VisiblePath(msgspec.Struct, frozen=True, kw_only=True):
+    source: Path
+    target: str
+    writable: bool = False
+
+
+def has_namespaces(level: IsolationLevel) -> bool:
+    return level in ("bwrap+uid", "bwrap")
+
+
+def find_bubblewrap() -> str | None:
+    return next((path for path in BWRAP if os.access(path, os.X_OK)), None)
+
+
+def inside_paths(level: IsolationLevel, view: SandboxView) -> InsidePaths:
+    if has_namespaces(level):
+        return InsidePaths(home=INSIDE_HOME, run=INSIDE_RUN, kit=INSIDE_KIT)
+    return InsidePaths(home=str(view.home), run=str(view.run), kit=str(view.kit.path))
+
+
+def base_environment(level: IsolationLevel, view: SandboxView) -> dict[str, str]:
+    """The environment of every process. Contains nothing of the server's."""
+    inside = inside_paths(level, view)
+    env = {
+        "PATH": f"{inside.kit}/bin:{PATH}",
+        "HOME": inside.home,
+        "USER": "dev",
+        "LOGNAME": "dev",
+        "SHELL": "/bin/sh",
+        "LANG": "C.UTF-8",
+        "TMPDIR": "/tmp" if has_namespaces(level) else f"{inside.run}/tmp",
+        "CHATD_WORKSPACE_ID": view.name,
+    }
+    if not has_namespaces(level):
+        env["GIT_CONFIG_SYSTEM"] = f"{inside.kit}/etc/gitconfig"
+    if not has_namespaces(level) or view.kit.python.sitecustomize is None:
+        env["PYTHONPATH"] = f"{inside.kit}/lib"
+    return {**env, **view.env}
+
+
+def plan_process(
+    level: IsolationLevel,
+    view: SandboxView,
+    argv: Sequence[str],
+    *,
+    directory: str = "",
+    config: str = "",
+) -> ProcessPlan:
+    """`directory` is the working directory as seen inside; the default is the home."""
+    if has_namespaces(level):
+        return _plan_bubblewrap(level, view, argv, directory or INSIDE_HOME, config)
+    inside = inside_paths(level, view)
+    return ProcessPlan(
+        argv=list(argv),
+        env=base_environment(level, view),
+        cwd=directory or inside.home,
+        uid=view.uid,
+        limits=_process_limits(view.limits),
+        config=config,
+        fence=_path_rules(view, inside) if level == "landlock+rlimit" else None,
+    )
+
+
+def _plan_bubblewrap(
+    level: IsolationLevel, view: SandboxView, argv: Sequence[str], directory: str, config: str
+) -> ProcessPlan:
+    """A workspace's own account may not reach the data directory, so binds are staged for it."""
+    sources = [
+        VisiblePath(source=view.home, target=INSIDE_HOME, writable=True),
+        VisiblePath(source=view.run, target=INSIDE_RUN, writable=True),
+        VisiblePath(source=view.kit.path, target=INSIDE_KIT),
+        *(VisiblePath(source=Path(m.source).resolve(), target=m.target) for m in view.mounts),
+    ]
+    stage = ""
+    binds: list[list[str]] = []
+    if level == "bwrap+uid":
+        stage = next((path for path in STAGES if Path(path).is_dir()), STAGES[0])
+        binds = [[str(number), str(each.source)] for number, each in enumerate(sources)]
+        sources = [
+            msgspec.structs.replace(each, source=Path(stage, str(number)))
+            for number, each in enumerate(sources)
+        ]
+    kit = sources[2].source
+    visible = [*_kit_files(kit, view), *_host_files(network=view.network), *sources]
+    # The template's environment may contain secrets: an agent gets it in its configuration.
+    assert not (view.env and config)
+    env = base_environment(level, msgspec.structs.replace(view, env={}))
+    args_fd = CONFIG_FD if view.env else None
+    words = bubblewrap_command(visible, env, directory, network=view.network, args_fd=args_fd)
+    return ProcessPlan(
+        argv=words + list(argv),
+        env={"PATH": PATH},
+        uid=view.uid if level == "bwrap+uid" else None,
+        stage=stage,
+        binds=binds,
+        limits=_process_limits(view.limits),
+        config=config or encode_env_args(view.env),
+    )
+
+
+def _kit_files(kit: Path, view: SandboxView) -> list[VisiblePath]:
+    names = ["passwd", "group", "gitconfig", *([] if view.network else ["hosts"])]
+    files = [VisiblePath(source=kit / "etc" / name, target=f"/etc/{name}") for name in names]
+    custom = view.kit.python.sitecustomize
+    if custom is not None:
+        files.append(VisiblePath(source=kit / "etc" / "sitecustomize.py", target=str(custom)))
+    return files
+
+
+def _host_files(*, network: bool) -> list[VisiblePath]:
+    names = [*ETC, *(("/etc/hosts", *ETC_NETWORK) if network else ())]
+    return [VisiblePath(source=Path(name), target=name) for name in names if os.path.exists(name)]
+
+
+def _path_rules(view: SandboxView, inside: InsidePaths) -> PathRules:
+    mounts = [mount.source for mount in view.mounts]
+    hosts = ["/etc/hosts", "/etc/passwd", "/etc/group", *ETC_NETWORK]
+    return PathRules(
+        readable=["/usr", *MERGED_DIRS, "/proc", *ETC, *hosts, inside.kit, *mounts],
+        writable=[inside.home, inside.run, *DEVICES],
+        network=view.network,
+    )
+
+
+def _process_limits(limits: ResourceLimits) -> dict[str, int]:
+    """Limits per process; `nproc` is per account. The supervisor adds memory, because it knows
+    whether control groups limit that already."""
+    values = {
+        "nproc": limits.processes,
+        "nofile": limits.open_files,
+        "fsize": limits.file_bytes,
+    }
+    return {"core": 0, **{name: value for name, value in values.items() if value}}
+
+
+def bubblewrap_command(
+    visible: Sequence[VisiblePath],
+    env: Mapping[str, str],
+    directory: str,
+    *,
+    network: bool,
+    args_fd: int | None = None,
+) -> list[str]:
+    """The command line up to the command. Every account of the host can read it; bubblewrap reads
+    further arguments, which may be secret, from the descriptor `args_fd`."""
+    words = [find_bubblewrap() or BWRAP[0], "--unshare-all"]
+    if network:
+        words.append("--share-net")
+    words += ["--unshare-user", "--disable-userns", "--uid", INSIDE_UID, "--gid", INSIDE_UID]
+    words += ["--cap-drop", "ALL", "--new-session", "--die-with-parent", "--clearenv"]
+    words += ["--hostname", "workspace"]
+    words += ["--ro-bind", "/usr", "/usr", *_merged_dirs()]
+    words += ["--proc", "/proc", "--dev", "/dev"]
+    words += ["--perms", "1777", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm"]
+    words += ["--remount-ro", "/dev"]
+    words += ["--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/tmp"]
+    for parent in ("/etc", "/home", "/run", "/opt"):
+        words += ["--perms", "0755", "--dir", parent]
+    for each in visible:
+        words += ["--bind" if each.writable else "--ro-bind", str(each.source), each.target]
+    words += ["--remount-ro", "/", *_env_args(env)]
+    if args_fd is not None:
+        words += ["--args", str(args_fd)]
+    return [*words, "--chdir", directory, "--"]
+
+
+def encode_env_args(env: Mapping[str, str]) -> str:
+    """The text for `args_fd`."""
+    return "".join(f"{word}\0" for word in _env_args(env))
+
+
+def _env_args(env: Mapping[str, str]) -> list[str]:
+    return [word for name, value in env.items() for word in ("--setenv", name, value)]
+
+
+def _merged_dirs() -> list[str]:
+    """Links to /usr on most systems, directories on some."""
+    words: list[str] = []
+    for path in MERGED_DIRS:
+        if os.path.islink(path):
+            words += ["--symlink", os.readlink(path).lstrip("/"), path]
+        elif os.path.isdir(path):
+            words += ["--ro-bind", path, path]
+    return words

@@ -1,0 +1,166 @@
+"""Set up a workspace: fill its home, run the start-up script, build the order for its agent.
+
+Another server may repeat each step after a crash. The backend decides which steps are needed and
+sends the order to the supervisor.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from chatd.domain.workspace.entities import AgentId, TemplateSpec
+from chatd.workspaces.backend import BuildCancelled, BuildContext, BuildFailed
+from chatd.workspaces.local.cleanup import move_to_trash
+from chatd.workspaces.local.layout import AGENT_SOCKET, WorkspacePaths
+from chatd.workspaces.local.one_shot import run_command
+from chatd.workspaces.local.process_plan import (
+    IsolationLevel,
+    SandboxView,
+    base_environment,
+    has_namespaces,
+    inside_paths,
+    plan_process,
+)
+from chatd.workspaces.local.seeds import AllowedPaths, SeedRequest, fill_from_seed
+from chatd.workspaces.local.supervisor.plan import CONFIG_FD, ProcessPlan, SandboxOrder
+from chatd.workspaces.local.supervisor.processes import wait_event
+
+LOCK_POLL_S: Final = 0.1
+
+
+class WorkspaceSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """`directory` is the working directory of commands, as seen inside."""
+
+    context: BuildContext
+    spec: TemplateSpec
+    level: IsolationLevel
+    view: SandboxView
+    paths: WorkspacePaths
+    directory: str
+    disk_interval_s: float
+
+
+class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
+    """`socket` is a path on the host that is short enough for a socket address."""
+
+    id: AgentId
+    key: bytes
+    socket: str
+
+    def __repr__(self) -> str:
+        return f"AgentStart(id={self.id})"
+
+
+@contextlib.asynccontextmanager
+async def exclusive_lock(setup: WorkspaceSetup) -> AsyncGenerator[None]:
+    """Wait for a server that lost its lease and still works on this workspace.
+
+    The kernel releases the lock when that server dies.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock = os.open(setup.paths.lock, flags, 0o600)
+    try:
+        while not _try_lock(lock):
+            await wait_event(setup.context.cancelled, LOCK_POLL_S)
+            check_cancelled(setup.context)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _try_lock(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+async def fill_home(setup: WorkspaceSetup, *, trash: Path, allowed: AllowedPaths) -> None:
+    """The home is renamed into place when complete; an existing home is never filled again."""
+    paths, context = setup.paths, setup.context
+    if await asyncio.to_thread(paths.home.exists):
+        return
+    context.log("files", "Creating the home directory")
+    await asyncio.to_thread(move_to_trash, paths.new_home, trash)
+    await fill_from_seed(
+        SeedRequest(
+            level=setup.level,
+            view=msgspec.structs.replace(setup.view, home=paths.new_home, mounts=()),
+            seed=setup.spec.seed,
+            directory=setup.spec.directory,
+            allowed=allowed,
+            log=paths.log / "seed.log",
+            cancelled=context.cancelled,
+            report=lambda text: context.log("files", text),
+        )
+    )
+    check_cancelled(context)
+    await asyncio.to_thread(paths.new_home.rename, paths.home)
+
+
+async def run_startup(setup: WorkspaceSetup) -> None:
+    context, spec = setup.context, setup.spec
+    if not spec.startup_script:
+        return
+    context.log("startup", "Running the start-up script")
+    words = ["/bin/sh", "-c", spec.startup_script]
+    result = await run_command(
+        plan_process(setup.level, setup.view, words, directory=setup.directory),
+        log=setup.paths.log / "startup.log",
+        timeout_s=spec.startup_timeout_s,
+        cancelled=context.cancelled,
+    )
+    for line in result.output.splitlines()[-100:]:
+        context.log("startup", line)
+    if result.code is None:
+        raise BuildFailed(f"The start-up script took longer than {spec.startup_timeout_s:.0f} s.")
+    if result.code != 0:
+        raise BuildFailed(f"The start-up script ended with exit code {result.code}.")
+
+
+def build_order(setup: WorkspaceSetup, agent: AgentStart) -> SandboxOrder:
+    paths, limits = setup.paths, setup.view.limits
+    return SandboxOrder(
+        workspace=setup.view.name,
+        build=setup.context.build.build_number,
+        plan=_plan_agent(setup, agent),
+        socket=str(paths.run / AGENT_SOCKET),
+        log=str(paths.log / "agent.log"),
+        namespaced=has_namespaces(setup.level),
+        memory_bytes=limits.memory_bytes,
+        processes=limits.processes,
+        disk_bytes=limits.disk_bytes,
+        disk_interval_s=setup.disk_interval_s,
+        disk_paths=[str(paths.home), str(paths.run)],
+    )
+
+
+def check_cancelled(context: BuildContext) -> None:
+    if context.cancelled.is_set():
+        raise BuildCancelled("The build was cancelled.")
+
+
+def _plan_agent(setup: WorkspaceSetup, agent: AgentStart) -> ProcessPlan:
+    level, view = setup.level, setup.view
+    inside = inside_paths(level, view)
+    bare = msgspec.structs.replace(view, env={})
+    config = {
+        "agent_id": str(agent.id),
+        "dial_key": agent.key.hex(),
+        "socket": f"{inside.run}/{AGENT_SOCKET}" if has_namespaces(level) else agent.socket,
+        "directory": setup.directory,
+        "run_dir": inside.run,
+        "home": inside.home,
+        "env": base_environment(level, view),
+    }
+    words = [view.kit.python.path, "-I", "-B", f"{inside.kit}/agent"]
+    words += ["--config-fd", str(CONFIG_FD)]
+    return plan_process(level, bare, words, directory=inside.home, config=json.dumps(config))

@@ -1,0 +1,5 @@
+"""Run the supervisor: `python -m chatd.workspaces.local.supervisor`."""
+
+from chatd.workspaces.local.supervisor.service import main
+
+main()
