@@ -1,7 +1,5 @@
-"""The real clock: the one place, beside the roof, where time comes from the machine.
-
-Code that reads the time or waits for it takes a clock as an argument (`domain.ports.Clock`), so a
-test can hand it one that moves only when told to.
+"""The real clock. Code that reads the time or sleeps takes a `domain.ports.Clock` as an argument,
+so that a test can pass a fake one.
 """
 
 import asyncio
@@ -19,6 +17,6 @@ class SystemClock:
         return datetime.now(UTC)
 
     async def sleep(self, seconds: float, tag: str) -> None:
-        """The tag is for a test's clock, which finds the sleeper by it."""
+        """A test's clock finds the sleeping task by the tag."""
         del tag
         await asyncio.sleep(seconds)

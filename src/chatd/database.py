@@ -1,5 +1,5 @@
-"""The database of the settings: somebody else's, or the embedded one, which is started, and brought
-back when it has died."""
+"""The database that the settings name: an external server, or the embedded one, which this process
+starts and restarts."""
 
 import logging
 from collections.abc import AsyncGenerator, Mapping
@@ -31,7 +31,7 @@ def connect_config(settings: Settings, dsn: str) -> ConnectConfig:
 async def open_database(
     settings: Settings, env: Mapping[str, str]
 ) -> AsyncGenerator[PostgresServer]:
-    """Started if need be; left when this ends."""
+    """Start the embedded server if no URL is set; stop using it at the end."""
     config = EmbeddedConfig(database_url=settings.database.url, data_dir=settings.data_dir / "pg")
     try:
         server = await open_server(config, env)
@@ -39,34 +39,34 @@ async def open_database(
         raise Unavailable(str(error), code="database_down") from error
     try:
         if settings.database.url is not None:
-            await _greeted(settings.database.url)
+            await _check_external(settings.database.url)
         yield server
     finally:
         await server.close()
 
 
-async def _greeted(url: str) -> None:
-    """Nobody should have to guess which database it was that could not be used."""
+async def _check_external(url: str) -> None:
+    """An error names the database, without its password."""
     try:
         await check_server(ConnectConfig(dsn=url))
     except ChatdError as error:
-        text = f"{error.message} It was looked for at {redact_url(url)}"
+        text = f"{error.message} The address is {redact_url(url)}"
         raise ChatdError(text, code=error.code) from error
 
 
 async def keep_database_up(server: PostgresServer, clock: Clock) -> None:
-    """Bring the embedded server back whenever it has died. A failure is told once, not each time
-    that we try again."""
-    told = False
+    """Restart the embedded server whenever it has died. Only the first of several failures is
+    logged."""
+    reported = False
     while True:
         await clock.sleep(DATABASE_CHECK_INTERVAL_S, "database_watch")
         try:
             await server.ensure_running()
         except PgError as error:
-            if not told:
-                log.error("the database is down and does not come back: %s", error)
-            told = True
+            if not reported:
+                log.error("the database is down and cannot be restarted: %s", error)
+            reported = True
         else:
-            if told:
+            if reported:
                 log.info("the database is back")
-            told = False
+            reported = False

@@ -1,8 +1,8 @@
-"""The models of a deployment: those that the settings declare here, and what the database knows
-of others. The demo model is always among them.
+"""The models of a deployment: those of this process's settings, those that other replicas have
+declared in the database, and the demo model.
 
-Owns the way from the settings to models, what everybody may know of them, and the copy of the
-database's list that requests look into, which is read again now and then.
+Owns the conversion of settings into models, the part of them that the API shows, and a copy of
+the database's list, read again at intervals.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,11 +34,11 @@ from chatd.store.pool import Pool
 
 _NAMES: Final = UUID("5c3f1a52-9d0e-4f6e-9a63-6f5d1b0c7a11")
 _PROVIDER_NAMES: Final = UUID("0d9a5f6e-3c1b-4b6a-8a57-2f4e9b7c6d12")
-_LONGEST_NAME: Final = 200
+MAX_MODEL_NAME_CHARS: Final = 200
 
 MODELS_REFRESH_INTERVAL_S: Final = 10.0
 MAX_DECLARE_ATTEMPTS: Final = 4
-"""Whoever is at it and hangs is cut off by the database before the last of them."""
+"""Enough for the database's statement timeout to end another replica's hanging declaration."""
 
 DEMO_MODEL: Final = ModelEntry(name="demo", provider="demo", model="demo")
 
@@ -60,14 +60,14 @@ def build_registry(settings: Settings, env: Mapping[str, str], clock: Clock) -> 
 
 
 def build_declaration(known: Directory) -> ModelDeclaration:
-    """What everybody may know of these models: no key is in it, nor where one might hide."""
+    """The part of these models that every replica and the API may show: no key, no header."""
     return ModelDeclaration(
         providers=tuple(
             DeclaredProvider(
                 id=uuid5(_PROVIDER_NAMES, name),
                 name=name,
                 kind=provider.kind,
-                base_url=_shown(provider.base_url),
+                base_url=_without_secrets(provider.base_url),
                 has_api_key=bool(provider.api_key),
             )
             for name, provider in known.providers.items()
@@ -76,8 +76,8 @@ def build_declaration(known: Directory) -> ModelDeclaration:
     )
 
 
-def _shown(url: str | None) -> str | None:
-    """An address may hold a password before its host, and a key in its query."""
+def _without_secrets(url: str | None) -> str | None:
+    """Drop user, password and query, which may hold a key."""
     if url is None:
         return None
     try:
@@ -92,8 +92,8 @@ def _shown(url: str | None) -> str | None:
 
 def _check_names(section: str, names: list[str]) -> None:
     for name in names:
-        if not name.isprintable() or len(name) > _LONGEST_NAME:
-            text = f"a name has 1 to {_LONGEST_NAME} printable characters"
+        if not name.isprintable() or len(name) > MAX_MODEL_NAME_CHARS:
+            text = f"a name has 1 to {MAX_MODEL_NAME_CHARS} printable characters"
             raise SettingsError(f"{section} {shown(name)}: {text}")
         if names.count(name) > 1:
             raise SettingsError(f"{section} {shown(name)}: there are two of that name")
@@ -168,10 +168,10 @@ def _prices(entry: PriceEntry) -> Prices:
 
 
 class ModelDirectory:
-    """Satisfies `ports.Models` and `doors.ModelDirectory`. A model that only another replica was
-    told of can be used here too if its provider was declared here: it is known by which key.
+    """Satisfies `ports.ModelSource` and the API's model listing. A model that only another replica
+    has declared can be used here too if this replica has its provider, and so its key.
 
-    Before `declare` it has nothing but what was declared here, and only the engine may ask.
+    Before `declare` it knows the models of its own settings only, and only the engine may use it.
     """
 
     def __init__(self, own: Directory, env: Env) -> None:
@@ -181,7 +181,7 @@ class ModelDirectory:
         self._known: Sequence[StoredModel] = ()
 
     async def declare(self, pool: Pool) -> None:
-        """Tell everybody what is declared here. The last one to do so is right."""
+        """Write the models of these settings to the database. The last replica to declare wins."""
         wanted = build_declaration(self._own)
         for left in reversed(range(MAX_DECLARE_ATTEMPTS)):
             try:
@@ -194,7 +194,7 @@ class ModelDirectory:
         await self._read()
 
     async def run(self) -> None:
-        """Others may start with other settings."""
+        """Read the list again at intervals: a replica with other settings may have started."""
         failures = 0
         while True:
             await self._env.clock.sleep(MODELS_REFRESH_INTERVAL_S, "models_read")
@@ -203,7 +203,7 @@ class ModelDirectory:
                 failures = 0
             except ChatdError as error:
                 failures += 1
-                self._env.emit("models_unread", error_kind=error.code, failures=failures)
+                self._env.emit("models_read_failed", error_kind=error.code, failures=failures)
 
     async def _read(self) -> None:
         if self._pool is not None:
@@ -222,13 +222,13 @@ class ModelDirectory:
             raise misfit(f"The model {name} is not configured any more. Choose another one.")
         return await self._own.open(known.config)
 
-    # For the front door
+    # For the API
 
     async def all(self) -> Sequence[StoredModel]:
         return self._known
 
     async def get(self, model_id: ModelConfigId) -> StoredModel | None:
-        """One that is not in the copy may have been declared a moment ago."""
+        """Reads the list again if the copy lacks the model: it may be new."""
         if (found := self._by_id(model_id)) is None:
             await self._read()
             found = self._by_id(model_id)
@@ -241,7 +241,7 @@ class ModelDirectory:
         return found
 
     async def default(self) -> StoredModel | None:
-        """Everybody's, unless only others have its key: then the first that can be used here."""
+        """The deployment's default; if its provider has no key here, the first usable model."""
         here = [one for one in self._known if one.config.provider in self._own.providers]
         usable = [one for one in here if one.enabled] or [one for one in self._known if one.enabled]
         return next((one for one in usable if one.is_default), usable[0] if usable else None)

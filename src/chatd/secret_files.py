@@ -1,8 +1,8 @@
-"""A secret of one line in a file of its own: made by whoever comes first, read by everybody else.
+"""A secret of one line in a file: the first process creates it, all others read it.
 
-Owns that several processes that start at once agree on one, that only this account can read it,
-and that what somebody has gone by is still there after a loss of power. What the secret is for,
-and what it may look like, is the caller's.
+Owns three guarantees: processes that start at the same time agree on one secret, only this
+account can read it, and a secret that a caller has used survives a loss of power. The caller
+decides what the secret is for and which characters it may have.
 """
 
 import os
@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Final
 
 MAX_SECRET_BYTES: Final = 4096
-"""No more bytes of a file are looked at: whatever is as long as this is no secret of ours."""
+"""The rest of a longer file is not read; no secret of ours is that long."""
 
 
 def load_or_create(path: Path, make: Callable[[], str]) -> str:
-    """What the file holds, without blanks around it; if there is none, what `make` says is put
-    there. Raises OSError."""
+    """Return the file's content, stripped; write the result of `make` first if there is no file.
+    Raises OSError."""
     if not path.exists():
-        _put(path, make())
+        _create(path, make())
     with path.open("rb") as file:
         return file.read(MAX_SECRET_BYTES).decode(errors="replace").strip()
 
 
-def _put(path: Path, line: str) -> None:
-    """Whole or not at all, and never over one that is there."""
+def _create(path: Path, line: str) -> None:
+    """Atomic, and never replaces an existing file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -41,7 +41,8 @@ def _put(path: Path, line: str) -> None:
 
 
 def _link(new: Path, path: Path) -> None:
-    # Somebody may be first and not yet come to the next line: theirs is what we go by, then.
+    # Another process may have created the file first; then its secret counts. Sync the directory
+    # in both cases: that process may not have reached its own fsync yet.
     with suppress(FileExistsError):
         os.link(new, path)
     handle = os.open(path.parent, os.O_RDONLY)

@@ -27,7 +27,7 @@ _LEVELS: Final[Mapping[str, int]] = {
     # At every look, until it counts as gone; agent_disconnected says that once.
     "agent_silent": logging.DEBUG,
     # While the database is away; heartbeat_failed says it once.
-    "backlog_unread": logging.DEBUG,
+    "backlog_read_failed": logging.DEBUG,
     "build_abandoned": logging.WARNING,
     "build_crashed": logging.ERROR,
     "build_ended": logging.INFO,
@@ -48,7 +48,7 @@ _LEVELS: Final[Mapping[str, int]] = {
     # One for every chat that is watched; heartbeat_failed says it once.
     "feed_failed": logging.DEBUG,
     "heartbeat_failed": logging.WARNING,
-    "journal_refused": logging.ERROR,
+    "journal_write_failed": logging.ERROR,
     "lease_lost": logging.WARNING,
     "model_failed": logging.WARNING,
     "orphan_removed": logging.INFO,
@@ -84,7 +84,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "drain_finished": "stopped: unfinished chats were released to other replicas",
     "drain_started": "stopping: waiting for the steps in progress",
     "heartbeat_failed": "the database did not answer; leases are not renewed",
-    "journal_behind": "the database is slow or away; viewers elsewhere see live text late",
+    "journal_lagging": "the database is slow or away; viewers elsewhere see live text late",
     "lease_lost": "the database was away for too long; other replicas take over the chats",
     "orphan_not_removed": "files of a deleted workspace cannot be removed; tried again",
     "orphan_removed": "removed the files of a workspace that was deleted",
@@ -202,7 +202,7 @@ class Gauges:
             except ChatdError as error:
                 self._show(None)
                 failures += 1
-                env.emit("backlog_unread", error_kind=error.code, failures=failures)
+                env.emit("backlog_read_failed", error_kind=error.code, failures=failures)
             await env.clock.sleep(BACKLOG_READ_INTERVAL_S, "backlog")
 
     def _show(self, found: workers.Backlog | None) -> None:

@@ -54,4 +54,4 @@ async def test_what_cannot_be_read_is_not_shown_as_a_number(pool: Pool) -> None:
         await clock.asleep_on("backlog")
         assert [math.isnan(value or 0) for value in shown()] == [True, True]
         watching.cancel()
-    assert told.counts == {"backlog_unread": 1}
+    assert told.counts == {"backlog_read_failed": 1}

@@ -140,7 +140,7 @@ async def test_what_the_database_does_not_take_is_written_later_without_a_hole(
         await clock.pass_over("journal_retry")
         await clock.pass_over("journal_flush")
         assert await rows(pool, 3) == [(1, 1, 1), (1, 2, 3), (1, 4, 4)]
-    assert (emitted.counts["journal_behind"], writer.dropped) == (1, 0)
+    assert (emitted.counts["journal_lagging"], writer.dropped) == (1, 0)
     await link.close()
 
 

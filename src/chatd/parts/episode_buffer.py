@@ -1,7 +1,6 @@
-"""One episode's live parts: coalesced, numbered from 1, encoded once for everybody.
-
-Owns that the numbers have no holes and what happens when there are too many parts. When parts
-are coalesced, and how long a tape is kept, is the business of `episodes`.
+"""The live parts of one episode: coalesced, numbered from 1 without gaps, encoded once for all
+viewers, truncated at a size limit. `episodes` decides when parts are flushed and how long a buffer
+is kept.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,18 +27,18 @@ MAX_PREVIEW_BYTES: Final = 1024 * 1024
 PREVIEW_TRUNCATED_PART: Final = TextPart(
     text="\n[The preview ends here. The whole answer follows when it is done.]"
 )
-"""The last part of an episode that said more than is kept of it."""
+"""The last part of an episode that outgrew the limit."""
 
-_SOON: Final = 32 * 1024
+_FLUSH_AT_BYTES: Final = 32 * 1024
 _PART_COST: Final = 64
 
 _Key = tuple[str, str] | None
-_Said = tuple[Role, _Key, Part]
+_PendingPart = tuple[Role, _Key, Part]
 
 
 class EpisodeBuffer:
-    """`events[n]` is the part with number n + 1, as it is sent. A reader keeps how many it has
-    had, so a slow one costs nothing."""
+    """`events[n]` is the encoded part with number n + 1. A reader remembers how many events it has
+    read, so a slow reader costs nothing."""
 
     __slots__ = (
         "_pending",
@@ -47,7 +46,7 @@ class EpisodeBuffer:
         "closed_at",
         "episode",
         "events",
-        "settled_at",
+        "flushed_at",
         "size",
         "truncated",
     )
@@ -57,9 +56,9 @@ class EpisodeBuffer:
         self.events: list[bytes] = []
         self.size = 0
         self.truncated = False
-        self.settled_at = float("-inf")
+        self.flushed_at = float("-inf")
         self.closed_at: float | None = None
-        self._pending: list[_Said] = []
+        self._pending: list[_PendingPart] = []
         self._weight = 0
 
     @property
@@ -68,58 +67,58 @@ class EpisodeBuffer:
 
     @property
     def is_full(self) -> bool:
-        """So much is pending that it should not wait."""
-        return self._weight > _SOON
+        """So much is pending that the next flush must not wait."""
+        return self._weight > _FLUSH_AT_BYTES
 
     def add(self, role: Role, parts: Iterable[Part]) -> None:
         if self.truncated:
             return
         for part in parts:
-            key, weight = _weighed(part)
+            key, weight = _measure(part)
             self._pending.append((role, key, part))
             self._weight += weight
 
     def flush(self) -> Sequence[bytes]:
-        """Number and encode what is pending; returns what is new."""
+        """Number and encode the pending parts; return the new events."""
         pending, self._pending = self._pending, []
         self._weight = 0
         first = len(self.events)
-        for role, part in _coalesced(pending):
+        for role, part in _coalesce(pending):
             self._append(role, part)
         return self.events[first:]
 
     def truncate(self, role: Role) -> None:
-        """Full once is full for good: one mark, and nothing after it."""
+        """End the preview: append one mark and ignore all later parts."""
         if self.truncated:
             return
-        mark = self._encoded(role, PREVIEW_TRUNCATED_PART)
+        mark = self._encode(role, PREVIEW_TRUNCATED_PART)
         self.truncated = True
         self._pending.clear()
         if mark is not None:
-            self._put(mark)
+            self._store(mark)
 
     def _append(self, role: Role, part: Part) -> None:
         if self.truncated:
             return
-        event = self._encoded(role, part)
+        event = self._encode(role, part)
         if event is None:
             return
         if self.size + len(event) > MAX_PREVIEW_BYTES:
             self.truncate(role)
         else:
-            self._put(event)
+            self._store(event)
 
-    def _put(self, event: bytes) -> None:
+    def _store(self, event: bytes) -> None:
         self.events.append(event)
         self.size += len(event)
 
-    def _encoded(self, role: Role, part: Part) -> bytes | None:
-        seen = public_part(part)
-        if seen is None or isinstance(seen, UnknownPart):
+    def _encode(self, role: Role, part: Part) -> bytes | None:
+        visible = public_part(part)
+        if visible is None or isinstance(visible, UnknownPart):
             return None
         payload = PartPayload(
             role=role,
-            part=seen,
+            part=visible,
             history_version=self.episode.history_version,
             attempt=self.episode.attempt,
             seq=len(self.events) + 1,
@@ -127,8 +126,8 @@ class EpisodeBuffer:
         return encode_part(MessagePart(chat_id=self.episode.chat_id, message_part=payload))
 
 
-def _weighed(part: Part) -> tuple[_Key, int]:
-    """What a delta goes on with, and about how much it is; None stands by itself."""
+def _measure(part: Part) -> tuple[_Key, int]:
+    """The key of deltas that may be joined (None: never joined), and the size in about bytes."""
     match part:
         case TextPart():
             return ("text", ""), len(part.text) + _PART_COST
@@ -143,19 +142,19 @@ def _weighed(part: Part) -> tuple[_Key, int]:
             return None, _PART_COST
 
 
-def _coalesced(pending: Sequence[_Said]) -> Iterator[tuple[Role, Part]]:
-    """Neighbouring deltas of the same thing become one."""
-    for (role, key), said in groupby(pending, key=_speaker):
-        parts = [part for _, _, part in said]
-        for part in parts if key is None else [_joined(parts)]:
+def _coalesce(pending: Sequence[_PendingPart]) -> Iterator[tuple[Role, Part]]:
+    """Join neighbouring deltas of the same part."""
+    for (role, key), group in groupby(pending, key=_join_key):
+        parts = [part for _, _, part in group]
+        for part in parts if key is None else [_join(parts)]:
             yield role, part
 
 
-def _speaker(said: _Said) -> tuple[Role, _Key]:
-    return said[0], said[1]
+def _join_key(group: _PendingPart) -> tuple[Role, _Key]:
+    return group[0], group[1]
 
 
-def _joined(parts: Sequence[Part]) -> Part:
+def _join(parts: Sequence[Part]) -> Part:
     first = parts[0]
     if len(parts) == 1:
         return first

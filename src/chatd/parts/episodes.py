@@ -1,9 +1,8 @@
-"""Live parts of the steps under way on this replica, in memory.
+"""The episodes of this replica's running steps, in memory.
 
-Owns when parts are shown (the first at once, then a few dozen times a second), which tape is a
-chat's current one, how long a closed one is kept, and how much memory they may take in all.
-Viewers here and the journal are told as parts are settled. History does not depend on any of
-this.
+Owns when parts are flushed to viewers and to the journal (the first at once, then a few dozen times
+a second), which buffer is a chat's current one, how long a closed buffer is kept, and how much
+memory all of them may take. History does not depend on any of this.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ DEFAULT_EPISODES_CONFIG: Final = EpisodesConfig()
 
 
 class JournalSink(Protocol):
-    """Whoever writes parts down for viewers elsewhere. Never waits and never fails."""
+    """Writes parts for viewers on other replicas. Never blocks and never raises."""
 
     def enqueue(
         self, episode: Episode, first_seq: int, events: Sequence[bytes], *, closed: bool
@@ -38,22 +37,22 @@ class JournalSink(Protocol):
 
 
 class PartRecorder:
-    """Where a running step puts its parts."""
+    """A running step adds its parts here."""
 
-    def __init__(self, episodes: "EpisodeRegistry", tape: EpisodeBuffer) -> None:
+    def __init__(self, episodes: "EpisodeRegistry", buffer: EpisodeBuffer) -> None:
         self._episodes = episodes
-        self._tape = tape
+        self._buffer = buffer
 
     def add(self, role: Role, parts: Iterable[Part]) -> None:
-        self._episodes.added(self._tape, role, parts)
+        self._episodes.add_parts(self._buffer, role, parts)
 
     def close(self) -> None:
-        """No more will come. Can be called again."""
-        self._episodes.close(self._tape)
+        """The episode is complete. May be called again."""
+        self._episodes.close(self._buffer)
 
 
 class EpisodeRegistry:
-    """`run` must be running; nothing is ticking while there is nothing to do."""
+    """`run` must be running. It sleeps without a timer while there is nothing to do."""
 
     def __init__(
         self, clock: Clock, journal: JournalSink, config: EpisodesConfig = DEFAULT_EPISODES_CONFIG
@@ -61,95 +60,95 @@ class EpisodeRegistry:
         self._clock = clock
         self._journal = journal
         self._config = config
-        self._tapes: dict[ChatId, EpisodeBuffer] = {}
+        self._buffers: dict[ChatId, EpisodeBuffer] = {}
         self._wakers: dict[ChatId, Callable[[], None]] = {}
-        self._unsettled: set[EpisodeBuffer] = set()
-        self._some_unsettled = asyncio.Event()
-        self._closed: dict[ChatId, EpisodeBuffer] = {}  # the one closed first is first
-        self._some_closed = asyncio.Event()
-        self._expired: dict[ChatId, EpisodeBuffer] = {}  # kept because somebody watches
+        self._unflushed: set[EpisodeBuffer] = set()
+        self._has_unflushed = asyncio.Event()
+        self._closed: dict[ChatId, EpisodeBuffer] = {}  # in the order of closing
+        self._has_closed = asyncio.Event()
+        self._expired: dict[ChatId, EpisodeBuffer] = {}  # kept for a viewer
         self.total = 0
 
     # For the step
 
     def open(self, episode: Episode) -> PartRecorder:
-        """A new episode takes the place of the chat's last one, whose late parts bounce.
+        """Start recording an episode. It replaces the chat's last one, which ignores late parts.
 
-        One that is opened again goes on where it was: its numbers must not begin anew, or
-        viewers would get some parts twice and miss others. And one that is older than what is
-        under way comes from a late runner, and is shown to nobody.
+        An episode that is opened again continues its numbering; otherwise viewers would get some
+        parts twice and miss others. An episode older than the open one comes from a stale runner:
+        its parts are discarded.
         """
-        last = self._tapes.get(episode.chat_id)
+        last = self._buffers.get(episode.chat_id)
         if last is not None and episode == last.episode:
             self._reopen(last)
             return PartRecorder(self, last)
         if last is not None:
             if last.closed_at is None and episode < last.episode:
-                return self._unheard(episode)
+                return self._discarding_recorder(episode)
             self.close(last)
             self._drop(last)
-        tape = EpisodeBuffer(episode)
-        self._tapes[episode.chat_id] = tape
-        return PartRecorder(self, tape)
+        buffer = EpisodeBuffer(episode)
+        self._buffers[episode.chat_id] = buffer
+        return PartRecorder(self, buffer)
 
-    def added(self, tape: EpisodeBuffer, role: Role, parts: Iterable[Part]) -> None:
-        if tape.closed_at is not None:
+    def add_parts(self, buffer: EpisodeBuffer, role: Role, parts: Iterable[Part]) -> None:
+        if buffer.closed_at is not None:
             return
-        tape.add(role, parts)
-        if not tape.has_unflushed:
+        buffer.add(role, parts)
+        if not buffer.has_unflushed:
             return
         now = self._clock.monotonic()
-        if tape.is_full or now - tape.settled_at >= self._config.coalesce_s:
-            self._settle(tape, role, now)
+        if buffer.is_full or now - buffer.flushed_at >= self._config.coalesce_s:
+            self._flush(buffer, role, now)
         else:
-            self._unsettled.add(tape)
-            self._some_unsettled.set()
+            self._unflushed.add(buffer)
+            self._has_unflushed.set()
 
-    def close(self, tape: EpisodeBuffer) -> None:
-        if tape.closed_at is not None:
+    def close(self, buffer: EpisodeBuffer) -> None:
+        if buffer.closed_at is not None:
             return
-        tape.closed_at = self._clock.monotonic()
-        self._settle(tape, "assistant", tape.closed_at)
-        self._closed[tape.episode.chat_id] = tape
-        self._some_closed.set()
+        buffer.closed_at = self._clock.monotonic()
+        self._flush(buffer, "assistant", buffer.closed_at)
+        self._closed[buffer.episode.chat_id] = buffer
+        self._has_closed.set()
 
     # For viewers
 
     def find(self, chat_id: ChatId) -> EpisodeBuffer | None:
-        """The chat's last episode here: under way, or closed a while ago."""
-        return self._tapes.get(chat_id)
+        """The chat's last episode on this replica: open, or closed recently."""
+        return self._buffers.get(chat_id)
 
     def watch(self, chat_id: ChatId, wake: Callable[[], None]) -> None:
-        """`wake` is called whenever the chat has new parts. One for each chat."""
+        """Call `wake` whenever the chat has new parts. One callback per chat."""
         self._wakers[chat_id] = wake
 
     def unwatch(self, chat_id: ChatId) -> None:
         self._wakers.pop(chat_id, None)
-        if (tape := self._expired.get(chat_id)) is not None:
-            self._drop(tape)
+        if (buffer := self._expired.get(chat_id)) is not None:
+            self._drop(buffer)
 
-    # Life
+    # Background tasks
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._settle_in_time(), name="parts_settle")
-            group.create_task(self._forget_in_time(), name="parts_forget")
+            group.create_task(self._flush_periodically(), name="parts_flush")
+            group.create_task(self._expire_closed(), name="parts_expire")
 
-    async def _settle_in_time(self) -> None:
+    async def _flush_periodically(self) -> None:
         while True:
-            await self._some_unsettled.wait()
+            await self._has_unflushed.wait()
             await self._clock.sleep(self._config.coalesce_s, "coalesce")
-            self._some_unsettled.clear()
-            unsettled, self._unsettled = self._unsettled, set()
+            self._has_unflushed.clear()
+            unflushed, self._unflushed = self._unflushed, set()
             now = self._clock.monotonic()
-            for tape in unsettled:
-                self._settle(tape, "assistant", now)
+            for buffer in unflushed:
+                self._flush(buffer, "assistant", now)
 
-    async def _forget_in_time(self) -> None:
+    async def _expire_closed(self) -> None:
         while True:
             while not self._closed:
-                self._some_closed.clear()
-                await self._some_closed.wait()
+                self._has_closed.clear()
+                await self._has_closed.wait()
             oldest = next(iter(self._closed.values()))
             age = self._clock.monotonic() - (oldest.closed_at or 0.0)
             if age < self._config.keep_closed_s:
@@ -157,53 +156,53 @@ class EpisodeRegistry:
             else:
                 self._expire(oldest)
 
-    def _settle(self, tape: EpisodeBuffer, role: Role, now: float) -> None:
-        self._unsettled.discard(tape)
-        before, first = tape.size, len(tape.events)
-        tape.flush()
-        tape.settled_at = now
-        self.total += tape.size - before
+    def _flush(self, buffer: EpisodeBuffer, role: Role, now: float) -> None:
+        self._unflushed.discard(buffer)
+        before, first = buffer.size, len(buffer.events)
+        buffer.flush()
+        buffer.flushed_at = now
+        self.total += buffer.size - before
         if self.total > self._config.max_total_bytes:
-            self._make_room(tape, role)
-        events, closed = tape.events[first:], tape.closed_at is not None
+            self._free_memory(buffer, role)
+        events, closed = buffer.events[first:], buffer.closed_at is not None
         if events or closed:
-            self._journal.enqueue(tape.episode, first + 1, events, closed=closed)
-        if events and (wake := self._wakers.get(tape.episode.chat_id)) is not None:
+            self._journal.enqueue(buffer.episode, first + 1, events, closed=closed)
+        if events and (wake := self._wakers.get(buffer.episode.chat_id)) is not None:
             wake()
 
-    def _make_room(self, growing: EpisodeBuffer, role: Role) -> None:
-        """Those that are over go first. If that is not enough, the one that grows stops."""
-        for tape in (*self._expired.values(), *self._closed.values()):
+    def _free_memory(self, growing: EpisodeBuffer, role: Role) -> None:
+        """Drop closed buffers first. If that is not enough, truncate the growing one."""
+        for buffer in (*self._expired.values(), *self._closed.values()):
             if self.total <= self._config.max_total_bytes:
                 return
-            if tape is not growing:
-                self._drop(tape)
+            if buffer is not growing:
+                self._drop(buffer)
         if self.total > self._config.max_total_bytes:
             before = growing.size
             growing.truncate(role)
             self.total += growing.size - before
 
-    def _expire(self, tape: EpisodeBuffer) -> None:
-        chat_id = tape.episode.chat_id
+    def _expire(self, buffer: EpisodeBuffer) -> None:
+        chat_id = buffer.episode.chat_id
         if chat_id in self._wakers:
             del self._closed[chat_id]
-            self._expired[chat_id] = tape
+            self._expired[chat_id] = buffer
         else:
-            self._drop(tape)
+            self._drop(buffer)
 
-    def _reopen(self, tape: EpisodeBuffer) -> None:
-        tape.closed_at = None
-        self._closed.pop(tape.episode.chat_id, None)
-        self._expired.pop(tape.episode.chat_id, None)
+    def _reopen(self, buffer: EpisodeBuffer) -> None:
+        buffer.closed_at = None
+        self._closed.pop(buffer.episode.chat_id, None)
+        self._expired.pop(buffer.episode.chat_id, None)
 
-    def _drop(self, tape: EpisodeBuffer) -> None:
-        chat_id = tape.episode.chat_id
-        for shelf in (self._tapes, self._closed, self._expired):
-            if shelf.get(chat_id) is tape:
-                del shelf[chat_id]
-        self.total -= tape.size
+    def _drop(self, buffer: EpisodeBuffer) -> None:
+        chat_id = buffer.episode.chat_id
+        for buffers in (self._buffers, self._closed, self._expired):
+            if buffers.get(chat_id) is buffer:
+                del buffers[chat_id]
+        self.total -= buffer.size
 
-    def _unheard(self, episode: Episode) -> PartRecorder:
-        tape = EpisodeBuffer(episode)
-        tape.closed_at = self._clock.monotonic()
-        return PartRecorder(self, tape)
+    def _discarding_recorder(self, episode: Episode) -> PartRecorder:
+        buffer = EpisodeBuffer(episode)
+        buffer.closed_at = self._clock.monotonic()
+        return PartRecorder(self, buffer)

@@ -1,9 +1,8 @@
-"""The journal, written behind: what viewers on other replicas will tail.
+"""Write live parts to the journal, in the background, for viewers on other replicas.
 
-One statement for all episodes of this replica. It may fall behind or fail: previews elsewhere
-are then late or missing, messages never are. Owns when it is written, what is given up when
-the database does not take it, and the emptying of old journal. What is in it comes from
-`episodes`; reading it is `tail`'s and `replay`'s business.
+One statement writes all episodes of this replica. If it falls behind or fails, previews on other
+replicas are late or missing; messages never are. Owns the flush interval, the choice of parts to
+drop when the database does not accept them, and truncation of old journal slots.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.aio.backoff import Backoff
+from chatd.aio.backoff import Backoff, retry_unavailable
 from chatd.aio.waits import InterruptibleSleep
 from chatd.domain.chat.row import Episode, Hint
 from chatd.domain.errors import ChatdError, Unavailable
@@ -23,21 +22,22 @@ from chatd.store.chat import journal
 from chatd.store.conn import Conn
 
 TAILED_HINT_KIND: Final = "tailed"
-"""The kind of a hint by which a replica says that it tails a chat which runs elsewhere."""
+"""The kind of the hint that a replica tails a chat of another replica."""
 
 
 class JournalWriterConfig(Struct, frozen=True, kw_only=True):
-    """Somebody tails: prompt. Nobody does: the fixed cost of a statement is what counts. Under
-    load a pause is a few times as long as the statement before it took."""
+    """Flush intervals: short while another replica tails this worker's chats, long otherwise,
+    because a statement has a fixed cost. Under load the interval is `load_factor` times the
+    duration of the last statement."""
 
     tailed_interval_s: float = 0.025
     untailed_interval_s: float = 0.1
     max_interval_s: float = 0.25
-    rest: float = 4
+    load_factor: float = 4
     tailed_for_s: float = 25
     max_pending_bytes: int = 64 * 1024 * 1024
     batch_bytes: int = 4 * 1024 * 1024
-    empty_every_s: float = journal.JOURNAL_SLOT_S / 3
+    truncate_interval_s: float = journal.JOURNAL_SLOT_S / 3
     backoff: Backoff = Backoff()
 
 
@@ -55,37 +55,37 @@ class _Pending:
 
 
 class JournalWriter:
-    """Satisfies `episodes.Journal`. `me` is the worker whose chats are recorded here."""
+    """Satisfies `episodes.JournalSink`. `worker_id` names this replica's worker."""
 
     def __init__(
         self,
         conn: Conn,
         env: Env,
-        me: WorkerId | None = None,
+        worker_id: WorkerId | None = None,
         config: JournalWriterConfig = DEFAULT_JOURNAL_WRITER_CONFIG,
         *,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._conn = conn
         self._env = env
-        self._me = me
+        self._worker_id = worker_id
         self._config = config
         self._draw = draw
         self._pending: dict[Episode, _Pending] = {}
         self._size = 0
-        self._given_up: set[Episode] = set()
-        self._some = asyncio.Event()
-        self._pause = InterruptibleSleep(env.clock)
+        self._dropped_episodes: set[Episode] = set()
+        self._has_pending = asyncio.Event()
+        self._sleep = InterruptibleSleep(env.clock)
         self._tailed_until = float("-inf")
-        self._prompt = False
+        self._writes_first_part_at_once = False
         self.dropped = 0
 
-    # For the episodes, and for whoever hears hints
+    # Callbacks of the episodes and of the hint listener
 
     def enqueue(
         self, episode: Episode, first_seq: int, events: Sequence[bytes], *, closed: bool
     ) -> None:
-        if events and not self._gave_up(episode, events):
+        if events and not self._is_dropped(episode, events):
             pending = self._pending.get(episode)
             if pending is None:
                 pending = self._pending[episode] = _Pending(first_seq)
@@ -93,111 +93,118 @@ class JournalWriter:
             size = sum(map(len, events))
             pending.size += size
             self._size += size
-            self._some.set()
-            if first_seq == 1 and self._prompt:
-                self._pause.wake()
+            self._has_pending.set()
+            if first_seq == 1 and self._writes_first_part_at_once:
+                self._sleep.wake()
         if closed:
-            self._given_up.discard(episode)
+            self._dropped_episodes.discard(episode)
             if episode in self._pending:
                 self._pending[episode].closed = True
 
     def on_hint(self, hint: Hint) -> None:
-        if hint.kind != TAILED_HINT_KIND or hint.worker_id is None or hint.worker_id != self._me:
+        if (
+            hint.kind != TAILED_HINT_KIND
+            or hint.worker_id is None
+            or hint.worker_id != self._worker_id
+        ):
             return
         now = self._env.clock.monotonic()
         if now >= self._tailed_until:
-            self._pause.wake()
+            self._sleep.wake()
         self._tailed_until = now + self._config.tailed_for_s
 
-    def _gave_up(self, episode: Episode, events: Sequence[bytes]) -> bool:
-        """What is dropped once leaves a hole, and past a hole nobody reads."""
-        if episode not in self._given_up:
+    def _is_dropped(self, episode: Episode, events: Sequence[bytes]) -> bool:
+        """Whether to drop these parts. Readers ignore what follows a dropped part, so the writer
+        drops the rest of the episode too."""
+        if episode not in self._dropped_episodes:
             if self._size < self._config.max_pending_bytes:
                 return False
-            self._given_up.add(episode)
+            self._dropped_episodes.add(episode)
         self.dropped += len(events)
         return True
 
-    # Life
+    # Background tasks
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._write_in_time(), name="journal_write")
-            group.create_task(self._empty_in_time(), name="journal_empty")
+            group.create_task(self._write_periodically(), name="journal_write")
+            group.create_task(self._truncate_periodically(), name="journal_empty")
 
-    async def _write_in_time(self) -> None:
+    async def _write_periodically(self) -> None:
         while True:
-            await self._some.wait()
-            self._some.clear()
+            await self._has_pending.wait()
+            self._has_pending.clear()
             began = self._env.clock.monotonic()
-            batch = self._take()
+            batch = self._next_batch()
             left = bool(self._pending)
             await self._write(batch)
             if left:
-                self._some.set()
+                self._has_pending.set()
             else:
-                took = self._env.clock.monotonic() - began
-                await self._pause.sleep(self._rest(took), "journal_flush")
+                duration_s = self._env.clock.monotonic() - began
+                await self._sleep.sleep(self._next_interval_s(duration_s), "journal_flush")
 
-    def _rest(self, took: float) -> float:
+    def _next_interval_s(self, duration_s: float) -> float:
         tailed = self._env.clock.monotonic() < self._tailed_until
-        least = self._config.tailed_interval_s if tailed else self._config.untailed_interval_s
-        rest = max(least, min(took * self._config.rest, self._config.max_interval_s))
-        # The first part of a step need not wait for the others, as long as there is no load.
-        self._prompt = rest <= self._config.tailed_interval_s
-        return rest
+        minimum_s = self._config.tailed_interval_s if tailed else self._config.untailed_interval_s
+        interval_s = max(
+            minimum_s, min(duration_s * self._config.load_factor, self._config.max_interval_s)
+        )
+        # Without load the first part of a step is written at once.
+        self._writes_first_part_at_once = interval_s <= self._config.tailed_interval_s
+        return interval_s
 
-    def _take(self) -> list[journal.JournalEntry]:
-        """As much as one statement should carry."""
+    def _next_batch(self) -> list[journal.JournalEntry]:
+        """The entries for one statement."""
         batch: list[journal.JournalEntry] = []
         size = 0
         while self._pending and size < self._config.batch_bytes:
             episode = next(iter(self._pending))
             pending = self._pending.pop(episode)
             size += pending.size
-            batch.append(_flush(episode, pending))
+            batch.append(_entry(episode, pending))
         self._size -= size
         return batch
 
     async def _write(self, batch: list[journal.JournalEntry]) -> None:
-        """Until it is written. Whether a lost statement was, nobody can say: the same rows
-        are then there twice, and readers skip the second."""
-        failures = 0
-        while True:
-            try:
-                await journal.append(self._conn, batch)
-            except Unavailable as error:
-                failures += 1
-                self._env.emit("journal_behind", error_kind=error.code, failures=failures)
-                delay = self._config.backoff.delay(failures, self._draw)
-                await self._env.clock.sleep(delay, "journal_retry")
-            except ChatdError as error:
-                self._env.emit("journal_refused", error_kind=error.code, error=error)
-                self._lose(batch)
-                return
-            else:
-                return
+        """Retry until the database answers. A statement whose reply was lost may have been applied:
+        the repeat then stores the same rows again, and readers skip them."""
+        try:
+            await retry_unavailable(
+                self._env.clock,
+                lambda: journal.append(self._conn, batch),
+                tag="journal_retry",
+                delay=lambda failures: self._config.backoff.delay(failures, self._draw),
+                budget_s=None,
+                on_failure=self._report_lag,
+            )
+        except ChatdError as error:
+            self._env.emit("journal_write_failed", error_kind=error.code, error=error)
+            self._drop(batch)
 
-    def _lose(self, batch: list[journal.JournalEntry]) -> None:
-        self.dropped += sum(flush.last_seq - flush.first_seq + 1 for flush in batch)
-        self._given_up.update(flush.episode for flush in batch if not flush.closed)
-        for episode in self._given_up.intersection(self._pending):
+    def _report_lag(self, error: Unavailable, failures: int) -> None:
+        self._env.emit("journal_lagging", error_kind=error.code, failures=failures)
+
+    def _drop(self, batch: list[journal.JournalEntry]) -> None:
+        self.dropped += sum(entry.last_seq - entry.first_seq + 1 for entry in batch)
+        self._dropped_episodes.update(entry.episode for entry in batch if not entry.closed)
+        for episode in self._dropped_episodes.intersection(self._pending):
             pending = self._pending.pop(episode)
             self._size -= pending.size
             self.dropped += len(pending.events)
             if pending.closed:
-                self._given_up.discard(episode)
+                self._dropped_episodes.discard(episode)
 
-    async def _empty_in_time(self) -> None:
+    async def _truncate_periodically(self) -> None:
         while True:
             try:
                 await journal.truncate_oldest_slot(self._conn)
             except ChatdError as error:
-                self._env.emit("journal_not_emptied", error_kind=error.code)
-            await self._env.clock.sleep(self._config.empty_every_s, "journal_empty")
+                self._env.emit("journal_truncate_failed", error_kind=error.code)
+            await self._env.clock.sleep(self._config.truncate_interval_s, "journal_empty")
 
 
-def _flush(episode: Episode, pending: _Pending) -> journal.JournalEntry:
+def _entry(episode: Episode, pending: _Pending) -> journal.JournalEntry:
     return journal.JournalEntry(
         episode=episode,
         first_seq=pending.first_seq,
