@@ -35,28 +35,25 @@ from chatd.store.chat import chats
 from chatd.store.conn import Conn, ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.tools.chat_tools import ChatTools
+from chatd.workspaces.agents.access import AccessDeps, AgentAccess
+from chatd.workspaces.agents.client import HttpAgentClient
+from chatd.workspaces.agents.identity import derive_agent_key, host_id, server_secret
+from chatd.workspaces.agents.resolver import AgentConnector, StoredBindings
 from chatd.workspaces.autostop import Autostop
-from chatd.workspaces.binding_rows import BindingRows
 from chatd.workspaces.briefing import Briefings
 from chatd.workspaces.builder import Builder, BuilderConfig
 from chatd.workspaces.catalogue import Catalogue
-from chatd.workspaces.connecting import Means
 from chatd.workspaces.context import Contexts
 from chatd.workspaces.context_watch import EVERY_S as CONTEXTS_S
 from chatd.workspaces.context_watch import ContextWatch
-from chatd.workspaces.dials import Dials
 from chatd.workspaces.heartbeat import EVERY_S as HEARTBEAT_S
 from chatd.workspaces.heartbeat import Heartbeat
-from chatd.workspaces.identity import host_id, server_secret
 from chatd.workspaces.local.backend import LocalBackend, LocalConfig
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.making import Making, MakingConfig
 from chatd.workspaces.provisioning import Provisioning
-from chatd.workspaces.reaching import Reaching
 from chatd.workspaces.reconcile import Reconcile
-from chatd.workspaces.signing import dial_key
 from chatd.workspaces.templates import TemplateFile, put_templates
-from chatd.workspaces.transport import Transport
 from chatd.workspaces.usage import Usage
 from chatd.workspaces.waiting import Waiting, Waits
 
@@ -141,7 +138,9 @@ class Hands:
         self._announce = announce
         self._hosts = (config.host_id,)
         self.pool = pool = Pool(PoolConfig(connect=config.connect, max_size=POOL))
-        self._transport = Transport(secret=config.secret, host_id=config.host_id, clock=env.clock)
+        self._connector = AgentConnector(
+            secret=config.secret, host_id=config.host_id, clock=env.clock
+        )
         local = LocalConfig(
             data_dir=config.data_dir,
             host_id=config.host_id,
@@ -149,21 +148,27 @@ class Hands:
             allow_unsafe=config.allow_unsafe,
         )
         self.backend = LocalBackend(
-            local, agent=agent_zip(), dial_key=partial(dial_key, config.secret), clock=env.clock
+            local,
+            agent=agent_zip(),
+            dial_key=partial(derive_agent_key, config.secret),
+            clock=env.clock,
         )
         building = BuilderConfig(hosts=self._hosts, struck_s=STRUCK_S)
         self.builder = Builder(me, pool, [self.backend], env, building)
         self.contexts = Contexts(pool, env)
-        rows = BindingRows(pool)
-        means = Means(
-            bindings=rows, dials=Dials(), open=self._transport.open_agent, clock=env.clock
+        self.usage = Usage(pool, env, in_use=self._in_use)
+        rows = StoredBindings(pool)
+        deps = AccessDeps(
+            bindings=rows,
+            connect=self._connector.connect_agent,
+            clock=env.clock,
+            on_use=self.usage.used,
         )
-        self.reaching: Reaching = Reaching(means)
-        self.usage = Usage(pool, env, in_use=self.reaching.in_use)
+        self.access = AgentAccess(deps)
         self.briefings = Briefings(rows, self.contexts, self._connect, env)
         making = Making(
             pool,
-            Waiting(pool, self._transport.ping, env.clock, config.waits),
+            Waiting(pool, self._connector.ping, env.clock, config.waits),
             {self.backend.kind: self.backend},
             env,
             MakingConfig(host_id=config.host_id, ttl_s=config.ttl_s),
@@ -174,26 +179,22 @@ class Hands:
         self.tools = ChatTools(self, self.provisioning, self.briefings.instructions, env.clock)
 
     async def connect(self, context: ToolContext) -> AgentApi:
-        """Satisfies `domain.hands.Hands`: whoever is reached is in use."""
-        turn = await self.reaching.connection(context)
-        conn = await turn.get()
-        if turn.bound.workspace_id is not None:
-            self.usage.used(turn.bound.workspace_id)
-        return conn
+        """Satisfies `domain.hands.Hands`."""
+        return await self.access.connect(context)
+
+    def _in_use(self) -> set[WorkspaceId]:
+        return self.access.in_use()
 
     async def _read_context(self, agent: AgentRow) -> WorkspaceContext:
-        opened = await self._transport.open(agent.id, agent.endpoints, within_s=READ_S)
-        try:
-            return await opened.conn.context()
-        finally:
-            await opened.release()
+        connected = await self._connector.connect(agent.id, agent.endpoints, timeout_s=READ_S)
+        return await HttpAgentClient(connected, self._env.clock).context()
 
     async def _connect(self, chat: Chat) -> AgentApi:
         context = ToolContext(chat=chat, call_id=ToolCallId("briefing"), fence=Fence.of(chat))
         return await self.connect(context)
 
     async def _bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
-        await self.reaching.bound(chat_id, workspace_id)
+        self.access.on_bound(chat_id, workspace_id)
         self.briefings.bound(chat_id)
         row = await chats.get(self.pool, chat_id)
         if row is not None:
@@ -202,9 +203,9 @@ class Hands:
     async def rebound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
         """A person has given the chat another workspace, or none; the rows say so already."""
         if workspace_id is None:
-            await self.reaching.end(chat_id)
+            self.access.forget(chat_id)
         else:
-            await self.reaching.bound(chat_id, workspace_id)
+            self.access.on_bound(chat_id, workspace_id)
         self.briefings.bound(chat_id)
 
     @asynccontextmanager
@@ -224,7 +225,6 @@ class Hands:
                 for service in services:
                     service.cancel()
         finally:
-            await self.reaching.close()
             await self.usage.flush()
             await self.pool.close()
 
@@ -237,7 +237,7 @@ class Hands:
             return 0
 
     def _services(self) -> list[tuple[str, Coroutine[None, None, None]]]:
-        heartbeat = Heartbeat(self.pool, self._transport.ping, self._env, self._hosts)
+        heartbeat = Heartbeat(self.pool, self._connector.ping, self._env, self._hosts)
         reconcile = Reconcile(self.pool, self.backend, self._env, self._hosts)
         autostop = Autostop(self.pool, self._env, tell_use=self.usage.tell)
         watch = ContextWatch(self.pool, self.contexts, self._read_context, self._env, self._hosts)
@@ -290,8 +290,10 @@ class Rooms:
         self.ttl_s = config.ttl_s
         self._env = env
         self._hands = hands
-        self._rows = BindingRows(conn)
-        self._transport = Transport(secret=config.secret, host_id=config.host_id, clock=env.clock)
+        self._rows = StoredBindings(conn)
+        self._connector = AgentConnector(
+            secret=config.secret, host_id=config.host_id, clock=env.clock
+        )
 
     def wake(self) -> None:
         if self._hands is not None:
@@ -314,14 +316,11 @@ class Rooms:
         try:
             async with asyncio.timeout(DIAL_S):
                 agent = await self._agent(chat)
-                opened = await self._transport.open(agent.id, agent.endpoints)
+                connected = await self._connector.connect_agent(agent)
         except TimeoutError:
             raise AgentUnreachable("The workspace agent did not answer in time.") from None
-        try:
-            async with aclosing(opened.conn.git_changes(chat.id)) as changes:
-                yield changes
-        finally:
-            await opened.release()
+        async with aclosing(connected.git_changes(chat.id)) as changes:
+            yield changes
 
     async def _agent(self, chat: Chat) -> AgentRow:
         if chat.workspace_id is None:

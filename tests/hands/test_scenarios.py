@@ -12,9 +12,9 @@ from chatd.domain.workspace.agent_api import WorkspaceBinding
 from chatd.domain.workspace.entities import AgentId
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings
+from chatd.workspaces.agents.session import AGENT_REPLY_TIMEOUT_S
 from chatd.workspaces.briefing import ATTACHED, NONE_YET, STOPPED
-from chatd.workspaces.connecting import DIAL_S
-from tests.hands.chats import DELAY_S, Counts, Room, a_room
+from tests.hands.chats import SHORT_CHECK_AFTER_S, Counts, Room, a_room
 from tests.support.clock import FakeClock
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
@@ -86,26 +86,26 @@ async def test_a_later_turn_in_a_running_workspace_asks_for_its_agent_only(
         chat_id = await turn(room, None, CREATE, READ)
         before = room.stand.counts()
         await turn(room, chat_id)
-        assert room.stand.since(before) == Counts(dials=0, latest=0, agent=1)
+        assert room.stand.since(before) == Counts(handshakes=0, latest=0, agent=1)
         assert TOLD in prompt(room)
         before = room.stand.counts()
         await turn(room, chat_id, READ)
-        assert room.stand.since(before) == Counts(dials=1, latest=0, agent=2)
+        assert room.stand.since(before) == Counts(handshakes=1, latest=0, agent=2)
         assert "result(" in await result(room, chat_id)
 
 
 @pytest.mark.covers("binding-6", "T02")
 @pytest.mark.promise("P14")
-async def test_a_stopped_workspace_costs_one_dial_and_the_model_may_start_it(
+async def test_a_stopped_workspace_costs_one_handshake_and_the_model_may_start_it(
     dsn: str, pool: Pool
 ) -> None:
-    async with a_room(dsn, pool, delay_s=DELAY_S) as room:
+    async with a_room(dsn, pool, delay_s=SHORT_CHECK_AFTER_S) as room:
         chat_id = await turn(room, None, CREATE, READ, STOP)
         agent_id = await agent_of(pool, chat_id)
         room.stand.exchange.deaf.add(agent_id)
         before = room.stand.counts()
         await turn(room, chat_id, READ)
-        assert room.stand.since(before).dials == 1
+        assert room.stand.since(before).handshakes == 1
         assert "error(" in await result(room, chat_id)
         assert "start_workspace" in await result(room, chat_id)
         assert "start_workspace" in offered(room)
@@ -120,7 +120,7 @@ async def test_a_new_chat_in_a_running_workspace_is_bound_and_told(dsn: str, poo
         workspace_id = await workspace_of(pool, first)
         chat_id = await turn(room, None, workspace_id=workspace_id)
         assert TOLD in prompt(room)
-        assert room.stand.since(before).dials == 1
+        assert room.stand.since(before).handshakes == 1
         assert await bound(pool, chat_id) == replace(await bound(pool, first), chat_id=chat_id)
         room.stand.exchange.words = "Not asked for again."
         await turn(room, chat_id)
@@ -129,7 +129,7 @@ async def test_a_new_chat_in_a_running_workspace_is_bound_and_told(dsn: str, poo
 
 @pytest.mark.covers("workspaces-7")
 @pytest.mark.promise("P14")
-async def test_a_new_chat_in_a_stopped_workspace_dials_nobody_until_it_is_started(
+async def test_a_new_chat_in_a_stopped_workspace_makes_no_handshake_until_it_is_started(
     dsn: str, pool: Pool
 ) -> None:
     """Nothing is kept of a look that never was, so what the workspace says is told as soon as it
@@ -139,7 +139,7 @@ async def test_a_new_chat_in_a_stopped_workspace_dials_nobody_until_it_is_starte
         before = room.stand.counts()
         workspace_id = await workspace_of(pool, first)
         chat_id = await turn(room, None, workspace_id=workspace_id)
-        assert room.stand.since(before).dials == 0
+        assert room.stand.since(before).handshakes == 0
         assert STOPPED in prompt(room)
         assert TOLD not in prompt(room)
         assert {"execute", "read_file", "start_workspace"} <= offered(room)
@@ -171,20 +171,20 @@ async def test_a_workspace_that_was_built_anew_is_found_and_remembered(
         assert "Use spaces." in prompt(room)
         before = room.stand.counts()
         await turn(room, chat_id, READ)
-        assert room.stand.since(before) == Counts(dials=1, latest=0, agent=2)
+        assert room.stand.since(before) == Counts(handshakes=1, latest=0, agent=2)
 
 
 @pytest.mark.covers("binding-3")
 @pytest.mark.promise("P14")
-async def test_a_dial_that_cannot_be_checked_is_waited_for(dsn: str, pool: Pool) -> None:
-    async with a_room(dsn, pool, delay_s=DELAY_S) as room:
+async def test_a_slow_agent_that_cannot_be_checked_is_awaited(dsn: str, pool: Pool) -> None:
+    async with a_room(dsn, pool, delay_s=SHORT_CHECK_AFTER_S) as room:
         chat_id = await turn(room, None, CREATE, READ)
         room.stand.rows.failed.clear()
         room.stand.rows.broken.add("latest")
         room.stand.exchange.hold = room.stand.rows.failed.wait()
         before = room.stand.counts()
         await turn(room, chat_id, READ)
-        assert room.stand.since(before).dials == 1
+        assert room.stand.since(before).handshakes == 1
         assert "result(" in await result(room, chat_id)
 
 
@@ -231,11 +231,11 @@ async def test_an_agent_that_never_answers_holds_up_nobody_else(
         room.house.calls(("mute", *READ))
         await room.house.send(mute, "go on")
         await room.house.events.wait("tool_started", chat_id=mute, tool_call_id="mute")
-        await clock.asleep_on("dial_budget")
+        await clock.asleep_on("agent_timeout")
         await turn(room, other, READ)
         assert "result(" in await result(room, other)
         assert (await room.house.chat(mute)).state != "W"
         room.house.says("ok")
-        clock.advance(DIAL_S)
+        clock.advance(AGENT_REPLY_TIMEOUT_S)
         await room.house.until(mute, "W")
         assert "it may work next time" in await result(room, mute)

@@ -33,14 +33,14 @@ from chatd.domain.workspace.entities import (
     VersionId,
     Workspace,
 )
+from chatd.workspaces.agents.client import ConnectedAgent, HttpAgentClient
+from chatd.workspaces.agents.identity import derive_agent_key
+from chatd.workspaces.agents.resolver import AgentConnector
 from chatd.workspaces.backend import BuildContext
-from chatd.workspaces.client import AgentClient
 from chatd.workspaces.local.backend import LocalBackend, LocalConfig
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.supervisor.processes import read_process_id
 from chatd.workspaces.local.supervisor_client import SupervisorClient
-from chatd.workspaces.signing import dial_key
-from chatd.workspaces.transport import Opened, Transport
 from tests.support.database import scratch_space
 from tests.support.eventually import eventually
 
@@ -70,13 +70,13 @@ class Rig:
         self.backend = LocalBackend(
             config,
             agent=agent_zip(),
-            dial_key=lambda agent_id: dial_key(SECRET, agent_id),
+            dial_key=lambda agent_id: derive_agent_key(SECRET, agent_id),
             clock=SystemClock(),
         )
         self.supervision = SupervisorClient(
             config.data_dir / "ws-supervisor", SystemClock(), idle_s=config.supervisor_idle_s
         )
-        self._transport = Transport(secret=SECRET, host_id=HOST, clock=SystemClock())
+        self._connector = AgentConnector(secret=SECRET, host_id=HOST, clock=SystemClock())
 
     def context(
         self,
@@ -115,17 +115,12 @@ class Rig:
             self.context(TemplateSpec(), workspace=workspace, build=build, transition="delete")
         )
 
-    @contextlib.asynccontextmanager
-    async def dialled(self, running: Running) -> AsyncGenerator[AgentClient]:
-        opened = await self.dial(running)
-        try:
-            yield opened.conn
-        finally:
-            await opened.release()
+    async def client(self, running: Running) -> HttpAgentClient:
+        return HttpAgentClient(await self.connect(running), SystemClock())
 
-    async def dial(self, running: Running) -> Opened:
-        return await self._transport.open(
-            running.agent.id, running.agent.endpoints, within_s=WITHIN_S
+    async def connect(self, running: Running) -> ConnectedAgent:
+        return await self._connector.connect(
+            running.agent.id, running.agent.endpoints, timeout_s=WITHIN_S
         )
 
     async def reborn(self, running: Running, boot_id: str) -> None:
@@ -133,19 +128,18 @@ class Rig:
 
         async def look() -> bool:
             try:
-                opened = await self.dial(running)
+                return (await self.connect(running)).hello.boot_id != boot_id
             except AgentUnreachable:
                 return False
-            await opened.release()
-            return opened.hello.boot_id != boot_id
 
         await eventually(look, within_s=WITHIN_S)
 
     async def run(self, running: Running, command: str) -> ProcessOutput:
         """To its end."""
-        async with self.dialled(running) as conn, asyncio.timeout(WITHIN_S):
-            started = await conn.start_process(command, key=uuid4().hex)
-            while (output := await conn.output(started.id, wait_s=10)).running:
+        async with asyncio.timeout(WITHIN_S):
+            client = await self.client(running)
+            started = await client.start_process(command, key=uuid4().hex)
+            while (output := await client.output(started.id, wait_s=10)).running:
                 pass
             return output
 

@@ -13,8 +13,8 @@ from chatd.domain.workspace.entities import AgentLifecycle, BuildId, Endpoint, P
 from chatd.store.chat import chats
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, builds, templates, workspaces
+from chatd.workspaces.agents.resolver import AgentConnector
 from chatd.workspaces.backend import BuildFailed
-from chatd.workspaces.transport import Transport
 from tests.support.factories import CHAT, OWNER
 from tests.support.workspaces import TEMPLATE, new_workspace, template, version
 from tests.tools.site import BRIEF, a_site
@@ -172,7 +172,7 @@ async def test_an_agent_that_never_comes_is_no_failure(pool: Pool) -> None:
 async def test_an_agent_on_another_host_is_not_waited_for(pool: Pool) -> None:
     """The site would wait for half a minute."""
     async with asyncio.timeout(20), a_site(pool) as site:
-        here = Transport(secret=b"secret", host_id="here", clock=SystemClock())
+        here = AgentConnector(secret=b"secret", host_id="here", clock=SystemClock())
         there = (Endpoint(kind="unix", path="/nowhere", host_id="there"),)
         site.agents.instead = lambda agent: here.ping(replace(agent, endpoints=there))
         told = await site.create()

@@ -1,4 +1,4 @@
-"""Workspace agents as processes of their own, for tests: built, started, dialled, killed."""
+"""Workspace agents as separate processes for tests."""
 
 import contextlib
 import json
@@ -14,11 +14,11 @@ from chatd.clock import SystemClock
 from chatd.domain.ids import ChatId
 from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.domain.workspace.entities import AgentId, Endpoint
-from chatd.workspaces.agent_wire import OnBehalf
-from chatd.workspaces.client import AgentClient
+from chatd.workspaces.agents.client import ConnectedAgent, HttpAgentClient
+from chatd.workspaces.agents.identity import derive_agent_key
+from chatd.workspaces.agents.resolver import AgentConnector
+from chatd.workspaces.agents.wire import ChatIdentity
 from chatd.workspaces.local.kit import agent_zip
-from chatd.workspaces.signing import dial_key
-from chatd.workspaces.transport import Opened, Transport
 from tests.support.eventually import eventually
 
 SECRET = b"a secret of the server, 32 bytes"
@@ -26,12 +26,12 @@ AGENT = AgentId(UUID("00000000-0000-4000-8000-0000000000a1"))
 START_S = 30.0
 
 
-def transport(secret: bytes = SECRET) -> Transport:
-    return Transport(secret=secret, host_id="here", clock=SystemClock())
+def connector(secret: bytes = SECRET) -> AgentConnector:
+    return AgentConnector(secret=secret, host_id="here", clock=SystemClock())
 
 
 class AgentProcess:
-    """One agent in a directory. It may be started again there after its end."""
+    """One agent in a directory, where it can be started again after its end."""
 
     def __init__(self, place: Path, *, tcp: bool = False) -> None:
         self.home = place / "home"
@@ -60,7 +60,7 @@ class AgentProcess:
         where = {"host": "127.0.0.1"} if self._tcp else {"socket": str(self.socket)}
         return {
             "agent_id": str(AGENT),
-            "dial_key": dial_key(SECRET, AGENT).hex(),
+            "dial_key": derive_agent_key(SECRET, AGENT).hex(),
             "directory": str(self.home),
             "run_dir": str(self.run_dir),
             "home": str(self.home),
@@ -79,35 +79,36 @@ class AgentProcess:
             return Endpoint(kind="tcp", host="127.0.0.1", port=port)
         return Endpoint(kind="unix", path=str(self.socket), host_id="here")
 
-    async def dial(self) -> Opened:
+    async def connect(self) -> ConnectedAgent:
         """Waits for an agent that is just starting."""
 
-        async def opened() -> Opened | None:
+        async def connected() -> ConnectedAgent | None:
             with contextlib.suppress(AgentUnreachable, FileNotFoundError):
-                return await transport().open(AGENT, [self.endpoint()])
+                return await connector().connect(AGENT, [self.endpoint()])
             return None
 
-        return await eventually(opened, within_s=START_S)
+        return await eventually(connected, within_s=START_S)
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Its exit code. Blocks; an agent that ends at all ends quickly."""
+        """Returns its exit code. Blocks until it ends."""
         assert self._process is not None
         self._process.send_signal(number)
         return self._process.wait(START_S)
 
 
 class Workbench:
-    """An agent that runs, and one connection to it for a chat."""
+    """A running agent and a client for one chat."""
 
-    def __init__(self, process: AgentProcess, opened: Opened, place: Path) -> None:
+    def __init__(self, process: AgentProcess, connected: ConnectedAgent, place: Path) -> None:
         self.process = process
-        self.opened = opened
+        self.connected = connected
         self.chat_id = new_chat_id()
         self.conn = self.on_behalf()
         self._place = place
 
-    def on_behalf(self, chat_id: ChatId | None = None, *, epoch: int = 1) -> AgentClient:
-        return self.opened.conn.on_behalf_of(OnBehalf(chat_id=chat_id or self.chat_id, epoch=epoch))
+    def on_behalf(self, chat_id: ChatId | None = None, *, epoch: int = 1) -> HttpAgentClient:
+        identity = ChatIdentity(chat_id=chat_id or self.chat_id, epoch=epoch)
+        return HttpAgentClient(self.connected, SystemClock(), identity)
 
     def key(self, name: str) -> str:
         """A key that no other test uses."""
@@ -134,8 +135,4 @@ async def running_agent(place: Path, *, tcp: bool = False) -> AsyncGenerator[Wor
 
 @contextlib.asynccontextmanager
 async def workbench(process: AgentProcess, place: Path) -> AsyncGenerator[Workbench]:
-    opened = await process.dial()
-    try:
-        yield Workbench(process, opened, place)
-    finally:
-        await opened.release()
+    yield Workbench(process, await process.connect(), place)

@@ -19,7 +19,7 @@ from chatd.domain.workspace.entities import AgentHealth, AgentRow, BuildTransiti
 from chatd.store.chat import chats
 from chatd.store.pool import Pool
 from chatd.store.workspace import agents, bindings, builds
-from chatd.workspaces.binding_rows import BindingRows
+from chatd.workspaces.agents.resolver import StoredBindings
 from chatd.workspaces.briefing import (
     ATTACHED,
     DELETED,
@@ -68,7 +68,7 @@ class Place:
         self.asked = 0
         self.lost = False
         self.mute = False
-        self.briefings = Briefings(BindingRows(pool), self.contexts, self.connect, self.env)
+        self.briefings = Briefings(StoredBindings(pool), self.contexts, self.connect, self.env)
 
     async def connect(self, row: Chat) -> AgentApi:
         del row

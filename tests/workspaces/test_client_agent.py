@@ -1,22 +1,36 @@
-"""The client against the real agent: a process of its own, run from the bundle."""
+"""The client and the access of chats against the real agent, a process run from the bundle."""
 
 import asyncio
 import os
 import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable, FileEdits, TextEdit
-from chatd.workspaces.client import MAX_FILE
+from chatd.clock import SystemClock
+from chatd.domain.workspace.agent_api import (
+    AgentRefused,
+    AgentUnreachable,
+    FileEdits,
+    TextEdit,
+    WorkspaceBinding,
+)
+from chatd.domain.workspace.entities import Endpoint
+from chatd.workspaces.agents.access import AccessDeps, AgentAccess
+from chatd.workspaces.agents.client import MAX_FILE_BYTES
+from tests.support import factories
 from tests.support.eventually import eventually
 from tests.workspaces.agents import (
     AGENT,
     Workbench,
+    connector,
     new_chat_id,
     running_agent,
-    transport,
 )
+from tests.workspaces.fake_agents import FIRST, FakeBindings, tool_context
 
 WAIT_S = 30.0
 
@@ -91,7 +105,7 @@ async def test_a_worker_that_has_lost_its_chat_is_shut_out(bench: Workbench) -> 
 
 
 async def test_too_much_is_refused_in_both_directions(bench: Workbench) -> None:
-    most = bytes(MAX_FILE)
+    most = bytes(MAX_FILE_BYTES)
     await bench.conn.write_file(bench.path("large"), most, key=bench.key("k"))
     assert await bench.conn.read_file(bench.path("large")) == most
     with pytest.raises(AgentRefused) as written:
@@ -104,7 +118,7 @@ async def test_too_much_is_refused_in_both_directions(bench: Workbench) -> None:
     with pytest.raises(AgentRefused) as read:
         await bench.conn.read_file(bench.path("large"))
     assert read.value.status == 413
-    assert await bench.conn.read_file(bench.path("large"), offset=MAX_FILE) == b"!"
+    assert await bench.conn.read_file(bench.path("large"), offset=MAX_FILE_BYTES) == b"!"
 
 
 async def test_an_agent_that_was_restarted_is_greeted_again(tmp_path: Path) -> None:
@@ -115,12 +129,10 @@ async def test_an_agent_that_was_restarted_is_greeted_again(tmp_path: Path) -> N
         bench.process.end(signal.SIGKILL)
         with pytest.raises(AgentUnreachable):
             await bench.conn.read_file(bench.path("a"))
-        assert bench.conn.lost
 
         bench.process.start()
-        await (await bench.process.dial()).release()
+        await bench.process.connect()
         assert await bench.conn.read_file(bench.path("a")) == b"first"
-        assert not bench.conn.lost
         await bench.conn.write_file(bench.path("a"), b"second", key=bench.key("w"))
         assert await bench.conn.read_file(bench.path("a")) == b"first"
         with pytest.raises(AgentRefused) as unknown:
@@ -128,6 +140,49 @@ async def test_an_agent_that_was_restarted_is_greeted_again(tmp_path: Path) -> N
         assert unknown.value.code == "outcome_unknown"
         with pytest.raises(AgentRefused):
             await bench.conn.output(started.id)
+
+
+@asynccontextmanager
+async def losing_first_reply(bench: Workbench, target: bytes, place: Path) -> AsyncGenerator[Path]:
+    """A socket that passes requests on to the agent and drops the first reply to `target`."""
+    lost: list[bytes] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.read(65536)
+        from_agent, to_agent = await asyncio.open_unix_connection(bench.process.socket)
+        to_agent.write(request)
+        reply = await from_agent.read(65536)
+        if target in request and not lost:
+            lost.append(reply)
+        else:
+            writer.write(reply)
+        to_agent.close()
+        writer.close()
+
+    server = await asyncio.start_unix_server(connected, place / "proxy")
+    try:
+        yield place / "proxy"
+    finally:
+        server.close()
+    assert lost
+
+
+@pytest.mark.covers("binding-2")
+@pytest.mark.promise("P7")
+async def test_a_command_whose_reply_is_lost_runs_once(bench: Workbench, tmp_path: Path) -> None:
+    async with losing_first_reply(bench, b"/processes/start", tmp_path) as socket:
+        row = replace(FIRST, id=AGENT, endpoints=(Endpoint(kind="unix", path=str(socket)),))
+        store = FakeBindings()
+        store.row = WorkspaceBinding(chat_id=bench.chat_id, workspace_id=row.workspace_id)
+        store.latest[row.workspace_id] = row
+        deps = AccessDeps(bindings=store, connect=connector().connect_agent, clock=SystemClock())
+        chat = factories.chat(id=bench.chat_id, workspace_id=row.workspace_id)
+        client = await AgentAccess(deps).connect(tool_context(chat))
+        command = f"echo once >> {bench.path('log')}"
+        started = await client.start_process(command, key=bench.key("lost"))
+        assert started.again
+        assert not (await client.output(started.id, wait_s=WAIT_S)).running
+        assert await client.read_file(bench.path("log")) == b"once\n"
 
 
 async def test_an_agent_that_is_told_to_stop_takes_its_commands_along(tmp_path: Path) -> None:
@@ -159,5 +214,5 @@ async def test_an_agent_answers_on_a_port_too(tmp_path: Path) -> None:
         assert await bench.conn.read_file(bench.path("a")) == b"x"
         elsewhere = bench.process.endpoint()
         with pytest.raises(AgentUnreachable) as untrusted:
-            await transport(b"another secret").open(AGENT, [elsewhere])
+            await connector(b"another secret").connect(AGENT, [elsewhere])
         assert untrusted.value.code == "agent_untrusted"

@@ -11,16 +11,23 @@ import pytest
 
 from chatd.agent.server.auth import reply_mac
 from chatd.clock import SystemClock
+from chatd.domain.ports import Clock
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
 from chatd.domain.workspace.entities import Endpoint
-from chatd.workspaces.agent_wire import MAX_WORDS
-from chatd.workspaces.asking import Line
-from chatd.workspaces.client import HASTE_S, MAX_HELLO, AgentClient, Boot, greet
-from chatd.workspaces.signing import Signer, dial_key
+from chatd.workspaces.agents.client import (
+    MAX_HELLO_BYTES,
+    MIN_POLL_INTERVAL_S,
+    ConnectedAgent,
+    HttpAgentClient,
+    handshake,
+)
+from chatd.workspaces.agents.identity import AgentSigner, derive_agent_key
+from chatd.workspaces.agents.session import AgentSession
+from chatd.workspaces.agents.wire import MAX_ERROR_CHARS, AgentHello
 from tests.support.clock import FakeClock
-from tests.workspaces.agents import AGENT, SECRET, transport
+from tests.workspaces.agents import AGENT, SECRET, connector
 
-KEY = dial_key(SECRET, AGENT)
+KEY = derive_agent_key(SECRET, AGENT)
 SOON_S = 0.2
 WAIT_S = 30.0
 
@@ -50,7 +57,7 @@ Trick = Callable[[Impostor], Awaitable[None]]
 
 
 @asynccontextmanager
-async def pretending(place: Path, trick: Trick) -> AsyncGenerator[Line]:
+async def pretending(place: Path, trick: Trick) -> AsyncGenerator[AgentSession]:
     """A line to whatever plays the trick. In the end every connection has been closed."""
     connections: set[asyncio.Task[None]] = set()
 
@@ -68,22 +75,27 @@ async def pretending(place: Path, trick: Trick) -> AsyncGenerator[Line]:
 
     path = str(place / "socket")
     server = await asyncio.start_unix_server(connected, path)
-    line = Line(Endpoint(kind="unix", path=path), Signer(AGENT, KEY, SystemClock().now().timestamp))
+    signer = AgentSigner(AGENT, KEY, SystemClock().now().timestamp)
     try:
-        yield line
+        yield AgentSession(Endpoint(kind="unix", path=path), signer)
     finally:
         server.close()
-        await line.close()
         async with asyncio.timeout(WAIT_S):
             await asyncio.gather(*connections)
 
 
+def client_of(
+    session: AgentSession, clock: Clock | None = None, *, boot: str = "b"
+) -> HttpAgentClient:
+    hello = AgentHello(agent_id=str(AGENT), boot_id=boot)
+    return HttpAgentClient(ConnectedAgent(session, AGENT, hello), clock or SystemClock())
+
+
 async def lost_to(place: Path, trick: Trick, *, within_s: float = WAIT_S) -> AgentUnreachable:
-    async with pretending(place, trick) as line:
+    async with pretending(place, trick) as session:
         with pytest.raises(AgentUnreachable) as lost:
             async with asyncio.timeout(WAIT_S):
-                await greet(line, AGENT, within_s=within_s)
-        assert line.lost
+                await handshake(session, AGENT, timeout_s=within_s)
         return lost.value
 
 
@@ -94,8 +106,8 @@ async def test_the_fake_is_believed_when_it_does_everything_right(tmp_path: Path
     async def honest(client: Impostor) -> None:
         await client.send(client.reply(HELLO))
 
-    async with pretending(tmp_path, honest) as line:
-        assert (await greet(line, AGENT)).boot_id == "b"
+    async with pretending(tmp_path, honest) as session:
+        assert (await handshake(session, AGENT)).boot_id == "b"
 
 
 @pytest.mark.covers("hostile-5")
@@ -112,9 +124,9 @@ async def test_a_signed_redirect_is_only_a_refusal(tmp_path: Path) -> None:
     async def redirect(client: Impostor) -> None:
         await client.send(client.reply(b"", status=302))
 
-    async with pretending(tmp_path, redirect) as line:
+    async with pretending(tmp_path, redirect) as session:
         with pytest.raises(AgentRefused) as refused:
-            await greet(line, AGENT)
+            await handshake(session, AGENT)
     assert refused.value.status == 302
 
 
@@ -209,9 +221,9 @@ async def test_another_agent_with_the_same_key_is_not_the_one_that_was_meant(
     async def another(client: Impostor) -> None:
         await client.send(client.reply(HELLO.replace(b"0a1", b"0a2")))
 
-    async with pretending(tmp_path, another) as line:
+    async with pretending(tmp_path, another) as session:
         with pytest.raises(AgentUnreachable) as lost:
-            await greet(line, AGENT)
+            await handshake(session, AGENT)
     assert lost.value.code == "agent_untrusted"
 
 
@@ -231,9 +243,9 @@ async def test_a_signed_answer_that_makes_no_sense_is_no_answer(
     async def nonsense(client: Impostor) -> None:
         await client.send(client.reply(body))
 
-    async with pretending(tmp_path, nonsense) as line:
+    async with pretending(tmp_path, nonsense) as session:
         with pytest.raises(AgentUnreachable):
-            await greet(line, AGENT)
+            await handshake(session, AGENT)
 
 
 @pytest.mark.parametrize("body", [b"", b"no JSON", b"[]", b'{"message":null}', b"\xff"])
@@ -241,8 +253,8 @@ async def test_a_refusal_without_words_is_still_a_refusal(tmp_path: Path, body: 
     async def refuse(client: Impostor) -> None:
         await client.send(client.reply(body, status=500))
 
-    async with pretending(tmp_path, refuse) as line:
-        conn = AgentClient(line, AGENT, Boot("b"), SystemClock())
+    async with pretending(tmp_path, refuse) as session:
+        conn = client_of(session)
         with pytest.raises(AgentRefused) as refused:
             await conn.processes()
     assert refused.value.status == 500
@@ -258,21 +270,25 @@ async def test_a_refusal_is_cut_and_counted_under_a_name_that_is_known(tmp_path:
         body = msgspec.json.encode({"message": message, "code": code})
         await client.send(client.reply(body, status=400))
 
-    async with pretending(tmp_path, refuse) as line:
-        conn = AgentClient(line, AGENT, Boot("b"), SystemClock())
+    async with pretending(tmp_path, refuse) as session:
+        conn = client_of(session)
         told: list[tuple[int, str]] = []
         for _ in range(3):
             with pytest.raises(AgentRefused) as refused:
                 await conn.processes()
             told.append((len(refused.value.message), refused.value.code))
-    assert told == [(MAX_WORDS + len(" [cut]"), "agent_refused"), (2, "busy"), (2, "agent_refused")]
+    assert told == [
+        (MAX_ERROR_CHARS + len(" [cut]"), "agent_refused"),
+        (2, "busy"),
+        (2, "agent_refused"),
+    ]
 
 
 async def test_an_agent_that_has_much_to_say_of_itself_is_none(tmp_path: Path) -> None:
     """It is written into a row every ten seconds."""
 
     async def boast(client: Impostor) -> None:
-        hello = {"agent_id": str(AGENT), "boot_id": "b", "directory": "x" * MAX_HELLO}
+        hello = {"agent_id": str(AGENT), "boot_id": "b", "directory": "x" * MAX_HELLO_BYTES}
         await client.send(client.reply(msgspec.json.encode(hello)))
 
     assert (await lost_to(tmp_path, boast)).code == "agent_untrusted"
@@ -287,8 +303,8 @@ async def test_an_agent_that_reboots_all_the_time_is_asked_only_once_more(tmp_pa
         hello = HELLO.replace(b'"b"', f'"b{asked}"'.encode())
         await client.send(client.reply(hello, boot=f"b{asked}"))
 
-    async with pretending(tmp_path, reboots) as line:
-        conn = AgentClient(line, AGENT, Boot("b0"), SystemClock())
+    async with pretending(tmp_path, reboots) as session:
+        conn = client_of(session, boot="b0")
         with pytest.raises(AgentUnreachable):
             await conn.processes()
     assert asked == 3
@@ -306,12 +322,12 @@ async def test_an_agent_that_does_not_wait_is_not_asked_all_the_time(
         body = {"output": "", "running": True, "exit_code": None, "cursor": 0}
         await client.send(client.reply(msgspec.json.encode(body)))
 
-    async with pretending(tmp_path, hasty) as line, asyncio.timeout(WAIT_S):
-        client = AgentClient(line, AGENT, Boot("b"), clock)
+    async with pretending(tmp_path, hasty) as session, asyncio.timeout(WAIT_S):
+        client = client_of(session, clock)
         async with asyncio.TaskGroup() as group:
-            waiting = group.create_task(client.output("p", wait_s=3 * HASTE_S))
+            waiting = group.create_task(client.output("p", wait_s=3 * MIN_POLL_INTERVAL_S))
             for times in (1, 2, 3):
-                assert await clock.pass_over("agent_haste") == HASTE_S
+                assert await clock.pass_over("output_poll") == MIN_POLL_INTERVAL_S
                 assert asked == times
         assert waiting.result().running
     assert asked == 4
@@ -323,27 +339,29 @@ async def test_a_caller_who_leaves_closes_the_connection_at_once(tmp_path: Path)
     async def hang(client: Impostor) -> None:
         asked.set()
 
-    async with pretending(tmp_path, hang) as line, asyncio.timeout(WAIT_S):
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(line_output(line))
-            await asked.wait()
-            task.cancel()
-        assert not line.lost
+    async with (
+        pretending(tmp_path, hang) as session,
+        asyncio.timeout(WAIT_S),
+        asyncio.TaskGroup() as group,
+    ):
+        task = group.create_task(long_wait(session))
+        await asked.wait()
+        task.cancel()
     # Leaving the block waits for the fake to see that its connection is closed.
 
 
-async def line_output(line: Line) -> None:
-    await AgentClient(line, AGENT, Boot("b"), SystemClock()).output("p", wait_s=300)
+async def long_wait(session: AgentSession) -> None:
+    await client_of(session).output("p", wait_s=300)
 
 
 async def test_an_endpoint_where_nobody_is_leads_nowhere(tmp_path: Path) -> None:
     missing = Endpoint(kind="unix", path=str(tmp_path / "nobody"))
     elsewhere = Endpoint(kind="unix", path=str(tmp_path / "nobody"), host_id="there")
     with pytest.raises(AgentUnreachable) as lost:
-        await transport().open(AGENT, [elsewhere, missing])
+        await connector().connect(AGENT, [elsewhere, missing])
     assert "no such file" in lost.value.message
     with pytest.raises(AgentUnreachable) as nowhere:
-        await transport().open(AGENT, [elsewhere])
+        await connector().connect(AGENT, [elsewhere])
     assert nowhere.value.code == "agent_elsewhere"
 
 
@@ -357,7 +375,7 @@ async def test_a_link_to_another_socket_is_not_followed(tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         for name in ("link", "file"):
             with pytest.raises(AgentUnreachable) as lost:
-                await transport().open(AGENT, [Endpoint(kind="unix", path=str(tmp_path / name))])
+                await connector().connect(AGENT, [Endpoint(kind="unix", path=str(tmp_path / name))])
             assert lost.value.code == "agent_untrusted"
 
 
@@ -369,10 +387,8 @@ async def test_a_way_may_be_longer_than_the_system_takes(tmp_path: Path) -> None
     deep.mkdir(parents=True)
     async with pretending(tmp_path, honest):
         (tmp_path / "socket").rename(deep / "socket")
-        opened = await transport().open(AGENT, [Endpoint(kind="unix", path=str(deep / "socket"))])
-        await opened.release()
-        with pytest.raises(AgentUnreachable):
-            await opened.conn.processes()
+        deep_endpoint = Endpoint(kind="unix", path=str(deep / "socket"))
+        assert (await connector().connect(AGENT, [deep_endpoint])).hello.boot_id == "b"
 
 
 async def test_the_next_way_is_tried_when_one_leads_to_somebody_else(tmp_path: Path) -> None:
@@ -388,7 +404,4 @@ async def test_the_next_way_is_tried_when_one_leads_to_somebody_else(tmp_path: P
         Endpoint(kind="unix", path=str(tmp_path / way / "socket")) for way in ("first", "second")
     ]
     async with pretending(tmp_path / "first", stranger), pretending(tmp_path / "second", honest):
-        opened = await transport().open(AGENT, ways)
-        assert opened.hello.boot_id == "b"
-        await opened.release()
-        await opened.release()
+        assert (await connector().connect(AGENT, ways)).hello.boot_id == "b"

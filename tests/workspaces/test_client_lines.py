@@ -9,10 +9,10 @@ import pytest
 
 from chatd.agent.server.auth import line_mac, reply_mac
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
-from chatd.workspaces.asking import Answer, Ask
+from chatd.workspaces.agents.session import AgentRequest, AgentResponse
 from tests.workspaces.test_client_hostile import KEY, WAIT_S, Impostor, Trick, pretending
 
-ASK = Ask(method="GET", target="/watch", max_answer=1000)
+WATCH = AgentRequest(method="GET", target="/watch", max_body_bytes=1000)
 
 
 def head(client: Impostor) -> bytes:
@@ -25,8 +25,8 @@ def line(client: Impostor, number: int, text: bytes) -> bytes:
     return b'{"mac":"%b","event":%b}\n' % (mac.encode(), text)
 
 
-def refuse(answer: Answer) -> None:
-    raise AgentRefused("no", status=answer.status)
+def refuse(response: AgentResponse) -> None:
+    raise AgentRefused("no", status=response.status)
 
 
 async def gather(lines: AsyncIterable[bytes], into: list[bytes]) -> None:
@@ -40,7 +40,7 @@ async def heard(place: Path, trick: Trick, *, idle_s: float = WAIT_S) -> list[by
     async with (
         pretending(place, trick) as way,
         asyncio.timeout(WAIT_S),
-        aclosing(way.lines(ASK, boot="b", idle_s=idle_s, refuse=refuse)) as lines,
+        aclosing(way.stream_lines(WATCH, boot="b", idle_timeout_s=idle_s, refuse=refuse)) as lines,
     ):
         with pytest.raises(AgentUnreachable):
             await gather(lines, texts)
@@ -58,7 +58,7 @@ async def test_signed_lines_are_believed_in_their_order_however_they_are_cut(
 
     texts: list[bytes] = []
     async with pretending(tmp_path, honest) as way, asyncio.timeout(WAIT_S):
-        lines = way.lines(ASK, boot="b", idle_s=WAIT_S, refuse=refuse)
+        lines = way.stream_lines(WATCH, boot="b", idle_timeout_s=WAIT_S, refuse=refuse)
         async with aclosing(lines):
             await gather(lines, texts)
     assert texts == [b"1", b'{"a":"\\n"}']
@@ -110,7 +110,7 @@ async def test_a_refusal_is_told_as_one(tmp_path: Path) -> None:
         await client.send(client.reply(b"{}", status=503))
 
     async with pretending(tmp_path, trick) as way, asyncio.timeout(WAIT_S):
-        lines = way.lines(ASK, boot="b", idle_s=WAIT_S, refuse=refuse)
+        lines = way.stream_lines(WATCH, boot="b", idle_timeout_s=WAIT_S, refuse=refuse)
         async with aclosing(lines):
             with pytest.raises(AgentRefused) as refused:
                 await anext(lines)

@@ -10,7 +10,7 @@ import pytest
 
 from chatd.api.auth import FILE, admin_token
 from chatd.domain.errors import ChatdError
-from chatd.workspaces.identity import HOST, SECRET, host_id, server_secret
+from chatd.workspaces.agents.identity import HOST_ID_FILE, SECRET_FILE, host_id, server_secret
 
 
 def test_the_secret_and_the_name_of_a_host_are_made_once_and_for_our_eyes_only(
@@ -21,8 +21,8 @@ def test_the_secret_and_the_name_of_a_host_are_made_once_and_for_our_eyes_only(
     assert (server_secret(None, place), host_id(place)) == (secret, name)
     assert len(secret) == len(name) == 64
     assert {p.name: p.stat().st_mode & 0o777 for p in place.iterdir()} == {
-        HOST: 0o600,
-        SECRET: 0o600,
+        HOST_ID_FILE: 0o600,
+        SECRET_FILE: 0o600,
     }
     assert server_secret(None, tmp_path / "other") != secret
     assert server_secret(" one that is given \n", tmp_path / "none") == b"one that is given"
@@ -33,12 +33,16 @@ def test_servers_that_start_at_once_agree_on_the_secret(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(server_secret, None, tmp_path) for _ in range(16)]
     assert len({secret.result() for secret in asked}) == 1
-    assert [path.name for path in tmp_path.iterdir()] == [SECRET]
+    assert [path.name for path in tmp_path.iterdir()] == [SECRET_FILE]
 
 
 @pytest.mark.parametrize(
     ("make", "name"),
-    [(host_id, HOST), (partial(server_secret, None), SECRET), (partial(admin_token, None), FILE)],
+    [
+        (host_id, HOST_ID_FILE),
+        (partial(server_secret, None), SECRET_FILE),
+        (partial(admin_token, None), FILE),
+    ],
 )
 def test_what_was_made_outlives_a_loss_of_power(
     tmp_path: Path,
@@ -63,8 +67,8 @@ def test_what_was_made_outlives_a_loss_of_power(
 
 
 def test_a_secret_that_is_too_short_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / SECRET).write_text("short\n")
-    with pytest.raises(ChatdError, match=str(tmp_path / SECRET)):
+    (tmp_path / SECRET_FILE).write_text("short\n")
+    with pytest.raises(ChatdError, match=str(tmp_path / SECRET_FILE)):
         server_secret(None, tmp_path)
     with pytest.raises(ChatdError, match="CHATD_SECRET"):
         server_secret("short", tmp_path)
@@ -72,5 +76,5 @@ def test_a_secret_that_is_too_short_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ChatdError, match=HOST):
+    with pytest.raises(ChatdError, match=HOST_ID_FILE):
         host_id(tmp_path / "file")

@@ -204,10 +204,9 @@ async def _readable_to_all(path: Path) -> bool:
 async def test_whoever_fills_the_disk_is_ended_and_can_clean_up(closed_rig: Rig) -> None:
     rig = closed_rig
     running = await rig.start(TemplateSpec(limits=ResourceLimits(disk_bytes=4 * MIB)))
-    async with rig.dialled(running) as conn:
-        await conn.start_process("head -c 8M /dev/zero > big; sleep 1000", key="fill")
-    before = await rig.dial(running)
-    await before.release()
+    client = await rig.client(running)
+    await client.start_process("head -c 8M /dev/zero > big; sleep 1000", key="fill")
+    before = await rig.connect(running)
     await rig.reborn(running, before.hello.boot_id)
     told = (await rig.backend.inspect(running.workspace)).detail
     assert "and 4194304 bytes in 10000 files are allowed" in told

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from chatd.clock import SystemClock
 from chatd.domain.workspace.agent_api import AgentUnreachable
 from chatd.domain.workspace.entities import DemoSeed, ResourceLimits, TemplateSpec
+from chatd.workspaces.agents.client import HttpAgentClient
 from chatd.workspaces.local.backend import LocalConfig
 from tests.support.local_rig import (
     AS_ROOT,
@@ -158,8 +160,8 @@ async def test_a_fork_bomb_is_bounded_and_the_others_do_not_notice(pair: Pair) -
         "for child in born: os.kill(child, signal.SIGKILL)\n"
         "for child in born: os.waitpid(child, 0)\n"
     )
-    async with pair.rig.dialled(pair.mine) as conn:
-        await conn.write_file("/home/dev/bomb.py", bomb.encode(), key="bomb")
+    client = await pair.rig.client(pair.mine)
+    await client.write_file("/home/dev/bomb.py", bomb.encode(), key="bomb")
     refused, count = (await pair.says("python3 -u bomb.py")).split()[:2]
     assert refused == "refused"
     assert int(count) < 48
@@ -195,13 +197,12 @@ async def test_the_tests_of_the_demonstration_fail_until_it_is_repaired(pair: Pa
 
 
 async def test_killing_everything_inside_brings_a_new_agent(pair: Pair) -> None:
-    before = await pair.rig.dial(pair.other)
+    before = await pair.rig.connect(pair.other)
     marked = pair.rig.home(pair.other) / "kept"
     marked.write_text("")
     with contextlib.suppress(AgentUnreachable):
-        await before.conn.start_process("kill -9 -1", key="all")
+        await HttpAgentClient(before, SystemClock()).start_process("kill -9 -1", key="all")
 
     await pair.rig.reborn(pair.other, before.hello.boot_id)
-    await before.release()
     assert await pair.rig.says(pair.other, "ls kept") == "kept"
     assert (await pair.rig.supervision.list_running())[pair.other.name].starts > 1

@@ -83,8 +83,8 @@ async def everyone_in(rig: Rig, running: Running) -> list[int]:
 
 async def begin_sleeping(rig: Rig, running: Running) -> None:
     """In a session of its own, so that only the sandbox holds it."""
-    async with rig.dialled(running) as conn:
-        await conn.start_process("setsid -f sleep 1000; touch begun; sleep 1000", key="sleep")
+    client = await rig.client(running)
+    await client.start_process("setsid -f sleep 1000; touch begun; sleep 1000", key="sleep")
 
     async def begun() -> bool:
         return (rig.home(running) / "begun").exists()
@@ -113,13 +113,12 @@ async def test_a_killed_supervisor_is_followed_by_another_with_the_same_workspac
     await begin_sleeping(rig, started)
     everyone = await everyone_in(rig, started)
     assert len(everyone) > 4
-    opened = await rig.dial(started)
-    await opened.release()
+    connected = await rig.connect(started)
     keeper = parent_of(first := rig.supervisor())
     os.kill(first, signal.SIGKILL)
     assert (await rig.backend.inspect(started.workspace)).state == "running"
     await until_gone(*everyone)
-    await rig.reborn(started, opened.hello.boot_id)
+    await rig.reborn(started, connected.hello.boot_id)
     assert await rig.says(started, "ls begun") == "begun"
     assert parent_of(rig.supervisor()) == keeper != first
     everyone = await everyone_in(rig, started)

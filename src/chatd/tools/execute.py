@@ -19,6 +19,7 @@ from chatd.domain.workspace.agent_api import (
     AgentUnreachable,
     ProcessOutput,
     WorkspaceAccess,
+    WorkspaceUnavailable,
 )
 from chatd.tools.arguments import NOT_BLANK, Ignored, Seconds, argument
 from chatd.tools.command_output import (
@@ -112,7 +113,7 @@ class _ForegroundCommand:
             # The turn was interrupted: report the output so far without another request.
             error = "stopped before it ended"
             return running_report(self._last_output, self._process, error, self._elapsed_ms())
-        except (AgentUnreachable, AgentRefused) as error:
+        except (AgentUnreachable, AgentRefused, WorkspaceUnavailable) as error:
             return await self._report_after_loss(error.message, note)
         if output.running:
             error = f"timed out after {timeout_s:g}s"
@@ -146,7 +147,7 @@ class _ForegroundCommand:
         try:
             async with asyncio.timeout(RECONNECT_TIMEOUT_S):
                 output = await self._conn.output(self._process)
-        except (AgentUnreachable, AgentRefused, TimeoutError):
+        except (AgentUnreachable, AgentRefused, WorkspaceUnavailable, TimeoutError):
             report = running_report(self._last_output, self._process, reason, self._elapsed_ms())
             return msgspec.structs.replace(
                 report,

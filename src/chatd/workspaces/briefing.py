@@ -21,7 +21,7 @@ from chatd.domain.prompt.instructions import Instructions, context_block
 from chatd.domain.workspace.agent_api import AgentApi, PinnedContext, WorkspaceContext
 from chatd.domain.workspace.entities import AgentId
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
-from chatd.workspaces.bound import WORKSPACE_DELETED, Bindings
+from chatd.workspaces.agents.resolver import WORKSPACE_DELETED, BindingStore
 from chatd.workspaces.context import Contexts
 
 _T = TypeVar("_T")
@@ -60,7 +60,7 @@ class Briefings:
 
     def __init__(
         self,
-        bindings: Bindings,
+        bindings: BindingStore,
         contexts: Contexts,
         connect: Callable[[Chat], Awaitable[AgentApi]],
         env: Env,

@@ -15,7 +15,7 @@ from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
 from chatd.domain.workspace.entities import AgentHealth, AgentRow, Build, BuildId
 from chatd.store.conn import Conn
 from chatd.store.workspace import builds
-from chatd.workspaces.transport import ELSEWHERE
+from chatd.workspaces.agents.resolver import AGENT_ON_OTHER_HOST
 
 Ping = Callable[[AgentRow], Awaitable[AgentHealth]]
 
@@ -91,7 +91,7 @@ class Waiting:
         if isinstance(pulse, AgentHealth):
             return await self._scripts(agent, pulse, told)
         told = replace(told, agent_status="not_ready", agent_error=pulse.message)
-        return told if pulse.code == ELSEWHERE else _with(told, NOT_READY)
+        return told if pulse.code == AGENT_ON_OTHER_HOST else _with(told, NOT_READY)
 
     async def answers(self, agent: AgentRow) -> bool:
         """Asked once."""
@@ -109,7 +109,7 @@ class Waiting:
             except (AgentUnreachable, AgentRefused) as error:
                 trouble = error
             # Where the workspace is will not change by waiting.
-            if trouble.code == ELSEWHERE or not await patience.more():
+            if trouble.code == AGENT_ON_OTHER_HOST or not await patience.more():
                 return trouble
 
     async def _scripts(

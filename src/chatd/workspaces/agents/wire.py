@@ -1,7 +1,4 @@
-"""The words of a workspace agent's API: what is sent, what comes back, and how a refusal is read.
-
-Pure: asking is the client's business.
-"""
+"""The JSON of a workspace agent's API: requests, replies and refusals. Pure."""
 
 from collections.abc import Mapping
 from typing import Final, TypeVar
@@ -18,13 +15,13 @@ from chatd.domain.workspace.agent_api import (
     ProcessInfo,
     RepositoryDiff,
 )
-from chatd.workspaces.asking import Answer
+from chatd.workspaces.agents.session import AgentResponse
 
 T = TypeVar("T")
 
-MAX_WORDS: Final = 16 * 1024
-"""Of a refusal, which is read by a model."""
-CODES: Final = frozenset(
+MAX_ERROR_CHARS: Final = 16 * 1024
+"""Of an error message, which a model reads."""
+KNOWN_ERROR_CODES: Final = frozenset(
     {
         "agent_rebooted",
         "bad_mac",
@@ -50,11 +47,12 @@ CODES: Final = frozenset(
         "wrong_agent",
     }
 )
-"""Failures are counted by their codes: whoever is in a workspace must not make up new ones."""
+"""Failures are counted by code. Other codes are dropped, so that a workspace cannot create an
+unbounded number of counters."""
 
 
-class Hello(Struct, frozen=True, kw_only=True):
-    """What an agent says of itself when it is greeted."""
+class AgentHello(Struct, frozen=True, kw_only=True):
+    """The reply to a health check."""
 
     agent_id: str
     boot_id: str
@@ -64,9 +62,9 @@ class Hello(Struct, frozen=True, kw_only=True):
     directory: str = ""
 
 
-class OnBehalf(Struct, frozen=True, kw_only=True):
-    """The chat for which an agent is asked. The epoch says which owner of the chat asks: a later
-    one shuts out those before it."""
+class ChatIdentity(Struct, frozen=True, kw_only=True):
+    """The chat that a request acts for. The agent refuses an epoch lower than the highest it has
+    received for the chat."""
 
     chat_id: ChatId
     ancestors: tuple[ChatId, ...] = ()
@@ -80,25 +78,25 @@ class OnBehalf(Struct, frozen=True, kw_only=True):
         return headers
 
 
-class Failure(Struct, frozen=True, kw_only=True):
+class AgentErrorBody(Struct, frozen=True, kw_only=True):
     message: str = ""
     code: str | None = None
 
 
-class Diffs(Struct, frozen=True, kw_only=True):
+class DiffsBody(Struct, frozen=True, kw_only=True):
     files: tuple[FileDiff, ...] = ()
 
 
-class Processes(Struct, frozen=True, kw_only=True):
+class ProcessesBody(Struct, frozen=True, kw_only=True):
     processes: tuple[ProcessInfo, ...] = ()
 
 
-class Edits(Struct, frozen=True, kw_only=True):
+class EditsBody(Struct, frozen=True, kw_only=True):
     files: tuple[FileEdits, ...]
     include_diff: bool = True
 
 
-class Start(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StartProcessBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
     command: str
     workdir: str | None = None
     env: Mapping[str, str] = {}
@@ -111,23 +109,24 @@ class GitEvent(Struct, frozen=True, kw_only=True):
     repositories: tuple[RepositoryDiff, ...] = ()
 
 
-def accepted(answer: Answer) -> bytes:
-    if answer.status == 200:
-        return answer.body
+def check_status(response: AgentResponse) -> bytes:
+    """The body of a reply with status 200. Raises AgentRefused for every other status."""
+    if response.status == 200:
+        return response.body
     try:
-        failure = msgspec.json.decode(answer.body, type=Failure)
+        error = msgspec.json.decode(response.body, type=AgentErrorBody)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        failure = Failure()
-    message = failure.message or f"the workspace agent has refused with status {answer.status}"
-    if len(message) > MAX_WORDS:
-        message = f"{message[:MAX_WORDS]} [cut]"
-    code = failure.code if failure.code in CODES else None
-    raise AgentRefused(message, status=answer.status, code=code)
+        error = AgentErrorBody()
+    message = error.message or f"the workspace agent refused with status {response.status}"
+    if len(message) > MAX_ERROR_CHARS:
+        message = f"{message[:MAX_ERROR_CHARS]} [cut]"
+    code = error.code if error.code in KNOWN_ERROR_CODES else None
+    raise AgentRefused(message, status=response.status, code=code)
 
 
-def decode(raw: bytes, type_: type[T]) -> T:
+def decode_reply(raw: bytes, type_: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
-    raise AgentUnreachable("The workspace agent gives answers that cannot be read.")
+    raise AgentUnreachable("The workspace agent sent a reply that cannot be read.")

@@ -1,0 +1,349 @@
+"""Access of chats to the agents of their workspaces.
+
+A request of a chat goes to the agent the chat is bound to, after a handshake that learns the
+agent's boot id. If the reply is slow or the request is lost, the agent of the latest build is
+looked up: the chat is bound to it if it is another one, and the request is sent once more. An
+effect carries an idempotency key, which an agent answers from its journal if it knows it already.
+Every request ends within a bounded time, with a reply or with an error that tells the model what
+to do.
+"""
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, NoReturn, TypeVar
+
+from msgspec import Struct
+
+from chatd.domain.chat.row import Chat
+from chatd.domain.errors import ChatdError
+from chatd.domain.ids import ChatId, WorkspaceId
+from chatd.domain.ports import Clock, ToolContext
+from chatd.domain.workspace.agent_api import (
+    AgentApi,
+    AgentRefused,
+    AgentUnreachable,
+    WorkspaceUnavailable,
+)
+from chatd.domain.workspace.entities import AgentId, AgentRow
+from chatd.domain.workspace.rules import agent_status, remedy_after_timeout
+from chatd.workspaces.agents.client import HttpAgentClient, RequestSender
+from chatd.workspaces.agents.resolver import (
+    AGENT_ON_OTHER_HOST,
+    MAX_BIND_ATTEMPTS,
+    AgentObservation,
+    AgentResolver,
+    BindingStore,
+    workspace_changing_error,
+)
+from chatd.workspaces.agents.session import (
+    AGENT_REPLY_TIMEOUT_S,
+    AgentRequest,
+    AgentTimeout,
+    ConnectFailed,
+)
+from chatd.workspaces.agents.wire import ChatIdentity
+
+REBIND_CHECK_AFTER_S: Final = 5.0
+"""A reply slower than this has the latest build looked up while the request goes on."""
+RESEND_TIMEOUT_S: Final = 25.0
+"""For the second attempt. Both attempts together are shorter than a tool's timeout of 60 s."""
+BINDING_RECHECK_AFTER_S: Final = 30.0
+"""After a pause as long as this, the agent's row may say that the agent is gone."""
+MAX_REMEMBERED_CHATS: Final = 1000
+
+RESTART_TEXT: Final = "Call stop_workspace, then start_workspace."
+OTHER_HOST_TEXT: Final = (
+    "Trying again does not help: tell the user. If that host is gone for good, create_workspace"
+    " creates a new workspace here."
+)
+UNKNOWN_OUTCOME_TEXT: Final = (
+    "The outcome of this call is unknown: it may have taken effect. Once the workspace answers"
+    " again, check that before you repeat the call."
+)
+
+
+class OutcomeUnknown(AgentRefused):
+    """A request with an effect may have reached the agent, and no reply could be had."""
+
+    def __init__(self, reason: ChatdError) -> None:
+        text = f"{reason.message} {UNKNOWN_OUTCOME_TEXT}"
+        super().__init__(text, status=0, code="outcome_unknown")
+
+
+def _ignore(workspace_id: WorkspaceId) -> None:
+    del workspace_id
+
+
+class AccessDeps(Struct, frozen=True, kw_only=True):
+    """`connect` makes the handshake. `on_use` is called for every workspace that a chat uses."""
+
+    bindings: BindingStore
+    connect: Callable[[AgentRow], Awaitable[RequestSender]]
+    clock: Clock
+    on_use: Callable[[WorkspaceId], None] = _ignore
+    check_after_s: float = REBIND_CHECK_AFTER_S
+
+
+class AgentAccess:
+    """Satisfies `domain.hands.Hands` for all chats of this replica."""
+
+    def __init__(self, deps: AccessDeps) -> None:
+        self._deps = deps
+        self._chats: OrderedDict[ChatId, ChatAccess] = OrderedDict()
+        self._in_flight: Counter[WorkspaceId] = Counter()
+
+    async def connect(self, context: ToolContext) -> AgentApi:
+        """Raises NoHands if the chat has no workspace that runs."""
+        chat, epoch = context.chat, context.fence.epoch
+        access = self._access(chat, epoch)
+        agent = await access.resolver.resolve()
+        self._deps.on_use(agent.workspace_id)
+        parents = () if chat.parent_chat_id is None else (chat.parent_chat_id,)
+        identity = ChatIdentity(chat_id=chat.id, ancestors=parents, epoch=epoch)
+        return HttpAgentClient(access, self._deps.clock, identity)
+
+    def in_use(self) -> set[WorkspaceId]:
+        """The workspaces with a request in flight."""
+        return set(self._in_flight)
+
+    def on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
+        """The chat was given this workspace, or its workspace was built again."""
+        if (access := self._chats.get(chat_id)) is not None:
+            access.select(workspace_id)
+
+    def forget(self, chat_id: ChatId) -> None:
+        self._chats.pop(chat_id, None)
+
+    def _access(self, chat: Chat, epoch: int) -> "ChatAccess":
+        access = self._chats.get(chat.id)
+        if access is not None and access.epoch > epoch:
+            # A runner that has lost its chat and does not know it yet. The agent refuses it.
+            return ChatAccess(self._deps, self._in_flight, chat, epoch)
+        if access is None or access.epoch < epoch:
+            access = ChatAccess(self._deps, self._in_flight, chat, epoch)
+        self._chats[chat.id] = access
+        self._chats.move_to_end(chat.id)
+        while len(self._chats) > MAX_REMEMBERED_CHATS:
+            self._chats.popitem(last=False)
+        access.on_row(chat)
+        return access
+
+
+class _AgentReplaced(Exception):
+    """The latest build has another agent than the one that was asked."""
+
+    def __init__(self, latest: AgentRow) -> None:
+        super().__init__()
+        self.latest = latest
+
+
+class _WorkspaceChanged(Exception):
+    """The chat was given another workspace before the request was sent."""
+
+
+class _Delivery:
+    """One request, over all attempts to send it."""
+
+    def __init__(self, request: AgentRequest) -> None:
+        self.request = request
+        self.workspace_id: WorkspaceId | None = None
+        self.may_have_arrived = False
+
+
+class _Connected(Struct, frozen=True):
+    agent_id: AgentId
+    sender: RequestSender
+
+
+class ChatAccess:
+    """Satisfies `RequestSender` for one chat under one epoch."""
+
+    def __init__(
+        self, deps: AccessDeps, in_flight: Counter[WorkspaceId], chat: Chat, epoch: int
+    ) -> None:
+        self._deps = deps
+        self._in_flight = in_flight
+        self._row_workspace_id = chat.workspace_id
+        self._connected: _Connected | None = None
+        self._connecting = asyncio.Lock()
+        self._used_at = 0.0
+        self.epoch = epoch
+        self.resolver = AgentResolver(deps.bindings, chat.id)
+
+    def on_row(self, chat: Chat) -> None:
+        """Follow a change of the chat's row. `select` may have received it before."""
+        if self._row_workspace_id != chat.workspace_id:
+            self._row_workspace_id = chat.workspace_id
+            if self.resolver.workspace_id != chat.workspace_id:
+                self.select(chat.workspace_id)
+
+    def select(self, workspace_id: WorkspaceId | None) -> None:
+        """Requests in flight still get their replies."""
+        self.resolver.select(workspace_id)
+        self._connected = None
+
+    async def send(self, request: AgentRequest) -> bytes:
+        """Raises AgentRefused, AgentLost and NoHands; OutcomeUnknown if the request may have taken
+        effect."""
+        delivery = _Delivery(request)
+        try:
+            for _ in range(MAX_BIND_ATTEMPTS):
+                try:
+                    return await self._send(await self.resolver.resolve(), delivery)
+                except _WorkspaceChanged:
+                    continue
+            raise workspace_changing_error()
+        except (AgentUnreachable, WorkspaceUnavailable) as error:
+            self.resolver.forget()
+            self._connected = None
+            reason = await self._explain(error, delivery)
+            if delivery.may_have_arrived and request.has_effect:
+                raise OutcomeUnknown(reason) from error
+            if reason is error:
+                raise
+            raise reason from error
+
+    async def _send(self, agent: AgentRow, delivery: _Delivery) -> bytes:
+        delivery.workspace_id = agent.workspace_id
+        try:
+            return await _first_of(
+                self._exchange(agent, delivery),
+                self._fail_if_replaced(agent, delivery),
+                self._fail_after(AGENT_REPLY_TIMEOUT_S, delivery),
+            )
+        except _AgentReplaced as replaced:
+            latest, lost = replaced.latest, AgentUnreachable("The workspace has a new agent.")
+        except AgentUnreachable as error:
+            if isinstance(error, AgentTimeout) and not delivery.may_have_arrived:
+                raise
+            latest, lost = None, error
+        if delivery.may_have_arrived and not delivery.request.is_repeatable:
+            raise lost
+        latest = latest or await self._latest_after(lost, agent)
+        self._connected = None
+        if latest.id != agent.id and not await self._rebind(latest, lost):
+            raise _WorkspaceChanged
+        return await _first_of(
+            self._exchange(latest, delivery), self._fail_after(RESEND_TIMEOUT_S, delivery)
+        )
+
+    async def _exchange(self, agent: AgentRow, delivery: _Delivery) -> bytes:
+        sender = await self._connect(agent)
+        if self.resolver.workspace_id != agent.workspace_id:
+            raise _WorkspaceChanged
+        arrived_before, delivery.may_have_arrived = delivery.may_have_arrived, True
+        self._in_flight[agent.workspace_id] += 1
+        try:
+            return await sender.send(delivery.request)
+        except ConnectFailed:
+            delivery.may_have_arrived = arrived_before
+            raise
+        finally:
+            self._used_at = self._deps.clock.monotonic()
+            self._in_flight[agent.workspace_id] -= 1
+            if not self._in_flight[agent.workspace_id]:
+                del self._in_flight[agent.workspace_id]
+
+    async def _connect(self, agent: AgentRow) -> RequestSender:
+        """One handshake for all calls of a turn, unless the agent is said to be gone."""
+        async with self._connecting:
+            known = self._connected
+            if known is None or known.agent_id != agent.id or await self._is_gone(agent):
+                self._connected = None
+                known = _Connected(agent.id, await self._deps.connect(agent))
+                self._connected = known
+            self._used_at = self._deps.clock.monotonic()
+            return known.sender
+
+    async def _is_gone(self, agent: AgentRow) -> bool:
+        """What the row says leads to a new handshake, never to a refusal: rows may be late."""
+        if self._deps.clock.monotonic() - self._used_at < BINDING_RECHECK_AFTER_S:
+            return False
+        try:
+            seen = await self._deps.bindings.agent(agent.id)
+        except ChatdError:
+            return False
+        return seen is None or agent_status(seen.agent, seen.now) != "connected"
+
+    async def _fail_if_replaced(self, agent: AgentRow, delivery: _Delivery) -> NoReturn:
+        """Ends only with an error: the latest build has no agent, or another one."""
+        after_s = self._deps.check_after_s + delivery.request.wait_s
+        await self._deps.clock.sleep(after_s, "rebind_check")
+        try:
+            latest = (await self.resolver.latest(agent.workspace_id)).agent
+        except WorkspaceUnavailable:
+            raise
+        except ChatdError:
+            latest = agent  # nothing shows that it is the wrong agent: go on waiting for it
+        if latest.id != agent.id:
+            raise _AgentReplaced(latest)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def _fail_after(self, timeout_s: float, delivery: _Delivery) -> NoReturn:
+        await self._deps.clock.sleep(timeout_s + delivery.request.wait_s, "agent_timeout")
+        raise AgentTimeout("The workspace agent did not answer in time.")
+
+    async def _latest_after(self, lost: AgentUnreachable, agent: AgentRow) -> AgentRow:
+        try:
+            return (await self.resolver.latest(agent.workspace_id)).agent
+        except WorkspaceUnavailable:
+            raise
+        except ChatdError as unreadable:
+            raise _unchecked(lost) from unreadable
+
+    async def _rebind(self, latest: AgentRow, lost: AgentUnreachable) -> bool:
+        try:
+            return await self.resolver.bind(latest)
+        except ChatdError as unwritten:
+            raise _unchecked(lost) from unwritten
+
+    async def _explain(
+        self, error: AgentUnreachable | WorkspaceUnavailable, delivery: _Delivery
+    ) -> ChatdError:
+        """The error for the model: what happened, and what to do."""
+        if error.code == AGENT_ON_OTHER_HOST:
+            return WorkspaceUnavailable(f"{error.message} {OTHER_HOST_TEXT}", code=error.code)
+        if not isinstance(error, AgentTimeout) or delivery.workspace_id is None:
+            return error
+        try:
+            return timeout_error(await self.resolver.latest(delivery.workspace_id))
+        except WorkspaceUnavailable as none:
+            return none
+        except ChatdError:
+            return _slow_agent_error()
+
+
+def timeout_error(seen: AgentObservation) -> ChatdError:
+    """A restart is advised only if the agent's row, too, says that it is gone."""
+    if remedy_after_timeout(seen.agent, seen.now) == "retry":
+        return _slow_agent_error()
+    if agent_status(seen.agent, seen.now) == "timeout":
+        return WorkspaceUnavailable(f"The workspace agent has never connected. {RESTART_TEXT}")
+    return WorkspaceUnavailable(f"The workspace agent has been gone for a while. {RESTART_TEXT}")
+
+
+def _slow_agent_error() -> AgentUnreachable:
+    return AgentUnreachable("The workspace agent did not answer in time; it may work next time.")
+
+
+def _unchecked(lost: AgentUnreachable) -> AgentUnreachable:
+    """Without the database's own message, which may name hosts."""
+    return AgentUnreachable(f"{lost.message} The workspace's latest build could not be looked up.")
+
+
+_T = TypeVar("_T")
+
+
+async def _first_of(*works: Coroutine[Any, Any, _T]) -> _T:
+    """The result or error of the work that ends first; the others are cancelled."""
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task.done()).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

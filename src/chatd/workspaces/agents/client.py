@@ -1,0 +1,254 @@
+"""A workspace agent's API as Python methods: `domain.hands.AgentConn` over signed HTTP.
+
+`HttpAgentClient` encodes requests and decodes replies. A `RequestSender` delivers them: either
+`ConnectedAgent`, which knows one run of one agent, or the access of a chat, which finds the agent
+and repeats a request that was lost.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Final, Protocol
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from chatd.domain.ids import ChatId
+from chatd.domain.ports import Clock
+from chatd.domain.workspace.agent_api import (
+    AgentRefused,
+    AgentUnreachable,
+    FileDiff,
+    FileEdits,
+    FileLines,
+    GitChanges,
+    ProcessInfo,
+    ProcessOutput,
+    ProcessSignal,
+    StartedProcess,
+    WorkspaceContext,
+)
+from chatd.domain.workspace.entities import AgentId
+from chatd.workspaces.agents.session import KEY_HEADER, MAX_JSON_BYTES, AgentRequest, AgentSession
+from chatd.workspaces.agents.wire import (
+    AgentHello,
+    ChatIdentity,
+    DiffsBody,
+    EditsBody,
+    GitEvent,
+    ProcessesBody,
+    StartProcessBody,
+    check_status,
+    decode_reply,
+)
+
+API_PREFIX: Final = "/api/v0"
+MAX_FILE_BYTES: Final = 10 << 20
+MAX_HELLO_BYTES: Final = 16 << 10
+MAX_CONTEXT_BYTES: Final = 16 << 20
+"""An agent keeps at most 2 MiB of context; JSON escapes can multiply that."""
+MAX_GIT_CHANGES_BYTES: Final = 24 << 20
+"""A diff has at most 3 MiB; JSON escapes can multiply that."""
+OUTPUT_POLL_S: Final = 60.0
+"""The agent would wait up to five minutes. Shorter requests notice a lost agent sooner."""
+MIN_POLL_INTERVAL_S: Final = 0.5
+"""Between two polls of an agent that replies at once although it was asked to wait."""
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+GIT_WATCH_IDLE_TIMEOUT_S: Final = 45.0
+"""An agent that watches repositories sends a line every 15 seconds."""
+
+_LINE_LIMITS: Final = {
+    "max_file_size": 1 << 20,
+    "max_line_bytes": 1024,
+    "max_response_lines": 2000,
+    "max_response_bytes": 32 * 1024,
+}
+
+
+class RequestSender(Protocol):
+    async def send(self, request: AgentRequest) -> bytes:
+        """The body of the reply. Raises AgentRefused, AgentLost, and NoHands if it finds that the
+        workspace has no agent."""
+        ...
+
+
+async def handshake(
+    session: AgentSession, agent_id: AgentId, *, timeout_s: float = HANDSHAKE_TIMEOUT_S
+) -> AgentHello:
+    """Learn the boot id. The signatures prove to each side that the other has the agent's key."""
+    request = AgentRequest(
+        method="GET", target="/healthz", timeout_s=timeout_s, max_body_bytes=MAX_HELLO_BYTES
+    )
+    response = await session.send(request)
+    hello = decode_reply(check_status(response), AgentHello)
+    if hello.agent_id != str(agent_id) or hello.boot_id != response.boot:
+        raise AgentUnreachable("Another agent answers here.", code="agent_untrusted")
+    return hello
+
+
+class ConnectedAgent:
+    """An agent after a handshake: its session and its boot id. Holds no open connection."""
+
+    def __init__(self, session: AgentSession, agent_id: AgentId, hello: AgentHello) -> None:
+        self._session = session
+        self.agent_id = agent_id
+        self.hello = hello
+
+    async def send(self, request: AgentRequest) -> bytes:
+        """Satisfies `RequestSender`. An agent that was restarted refuses the old boot id before it
+        acts, so the request is sent once more after a new handshake."""
+        boot = self.hello.boot_id
+        response = await self._session.send(request, boot=boot)
+        if response.boot != boot:
+            if self.hello.boot_id == boot:  # another request may have made the handshake already
+                self.hello = await handshake(self._session, self.agent_id)
+            boot = self.hello.boot_id
+            response = await self._session.send(request, boot=boot)
+            if response.boot != boot:
+                raise AgentUnreachable("The workspace agent restarts again and again.")
+        return check_status(response)
+
+    async def git_changes(self, chat_id: ChatId) -> AsyncGenerator[GitChanges]:
+        """The state of the repositories that the chat has touched, then every change. The agent
+        ends the stream after an hour. Raises AgentRefused and AgentLost."""
+        request = AgentRequest(
+            method="GET",
+            target=_target("/git/watch", {"chat_id": chat_id}),
+            max_body_bytes=MAX_GIT_CHANGES_BYTES,
+        )
+        lines = self._session.stream_lines(
+            request,
+            boot=self.hello.boot_id,
+            idle_timeout_s=GIT_WATCH_IDLE_TIMEOUT_S,
+            refuse=check_status,
+        )
+        async with aclosing(lines):
+            async for line in lines:
+                event = decode_reply(line, GitEvent)
+                if event.type == "changes":
+                    yield GitChanges(scanned_at=event.scanned_at, repositories=event.repositories)
+
+
+class HttpAgentClient:
+    """Satisfies `domain.hands.AgentConn`, for one chat if an identity is given."""
+
+    def __init__(
+        self, sender: RequestSender, clock: Clock, identity: ChatIdentity | None = None
+    ) -> None:
+        self._sender = sender
+        self._clock = clock
+        self._headers = {} if identity is None else identity.headers()
+
+    async def read_lines(self, path: str, *, offset: int = 1, limit: int = 2000) -> FileLines:
+        query = {"path": path, "offset": offset, "limit": limit, **_LINE_LIMITS}
+        return decode_reply(await self._get("/read-file-lines", query), FileLines)
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int = 0) -> bytes:
+        """Refuses a file that is too large instead of returning a part of it."""
+        most = min(limit, MAX_FILE_BYTES) if limit else MAX_FILE_BYTES
+        query = {"path": path, "offset": offset, "limit": most if limit == most else most + 1}
+        content = await self._get("/read-file", query, max_body_bytes=MAX_FILE_BYTES + 1)
+        if len(content) > most:
+            raise AgentRefused(
+                f"{path} is larger than {MAX_FILE_BYTES} bytes, the most that one call can read;"
+                " read it in parts",
+                status=413,
+            )
+        return content
+
+    async def write_file(self, path: str, content: bytes, *, key: str) -> None:
+        if len(content) > MAX_FILE_BYTES:
+            raise AgentRefused(
+                f"one call can write at most {MAX_FILE_BYTES} bytes; write less", status=413
+            )
+        await self._post("/write-file", content, query={"path": path}, key=key)
+
+    async def edit_files(self, files: Sequence[FileEdits], *, key: str) -> tuple[FileDiff, ...]:
+        body = msgspec.json.encode(EditsBody(files=tuple(files)))
+        return decode_reply(await self._post("/edit-files", body, key=key), DiffsBody).files
+
+    async def start_process(
+        self,
+        command: str,
+        *,
+        key: str,
+        workdir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        background: bool = False,
+    ) -> StartedProcess:
+        start = StartProcessBody(
+            command=command, workdir=workdir, env=env or {}, background=background
+        )
+        body = msgspec.json.encode(start)
+        return decode_reply(await self._post("/processes/start", body, key=key), StartedProcess)
+
+    async def output(self, process_id: str, *, wait_s: float = 0, after: int = 0) -> ProcessOutput:
+        """Waits until the process ends, at most `wait_s`."""
+        until = self._clock.monotonic() + wait_s
+        path = f"/processes/{_segment(process_id)}/output"
+        while True:
+            started_at = self._clock.monotonic()
+            poll_s = min(max(until - started_at, 0), OUTPUT_POLL_S)
+            raw = await self._get(path, {"wait_s": f"{poll_s:.3f}", "after": after}, wait_s=poll_s)
+            output = decode_reply(raw, ProcessOutput)
+            now = self._clock.monotonic()
+            if not output.running or now >= until:
+                return output
+            if now < started_at + MIN_POLL_INTERVAL_S:
+                delay_s = min(started_at + MIN_POLL_INTERVAL_S, until) - now
+                await self._clock.sleep(delay_s, "output_poll")
+
+    async def processes(self) -> tuple[ProcessInfo, ...]:
+        return decode_reply(await self._get("/processes/list"), ProcessesBody).processes
+
+    async def signal(self, process_id: str, signal: ProcessSignal) -> None:
+        body = msgspec.json.encode({"signal": signal})
+        await self._post(f"/processes/{_segment(process_id)}/signal", body)
+
+    async def context(self, *, after: int = 0, wait_s: float = 0) -> WorkspaceContext:
+        """Waits until the context is newer than `after`, at most `wait_s`."""
+        wait_s = min(wait_s, OUTPUT_POLL_S)
+        query = {"after": after, "wait_s": f"{wait_s:.3f}"}
+        raw = await self._get("/context", query, wait_s=wait_s, max_body_bytes=MAX_CONTEXT_BYTES)
+        return decode_reply(raw, WorkspaceContext)
+
+    async def _get(
+        self,
+        path: str,
+        query: Mapping[str, object] | None = None,
+        *,
+        wait_s: float = 0,
+        max_body_bytes: int = MAX_JSON_BYTES,
+    ) -> bytes:
+        request = AgentRequest(
+            method="GET",
+            target=_target(path, query),
+            headers=self._headers,
+            wait_s=wait_s,
+            max_body_bytes=max_body_bytes,
+        )
+        return await self._sender.send(request)
+
+    async def _post(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        query: Mapping[str, object] | None = None,
+        key: str | None = None,
+    ) -> bytes:
+        if len(body) > MAX_FILE_BYTES:
+            text = f"the request has more than {MAX_FILE_BYTES} bytes; send less at once"
+            raise AgentRefused(text, status=413)
+        headers = self._headers if key is None else {**self._headers, KEY_HEADER: key}
+        target = _target(path, query)
+        request = AgentRequest(method="POST", target=target, headers=headers, body=body)
+        return await self._sender.send(request)
+
+
+def _target(path: str, query: Mapping[str, object] | None) -> str:
+    target = API_PREFIX + path
+    return f"{target}?{urlencode(query, quote_via=quote)}" if query else target
+
+
+def _segment(text: str) -> str:
+    return quote(text, safe="")

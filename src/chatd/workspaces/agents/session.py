@@ -1,0 +1,266 @@
+"""One signed request to an agent and its verified reply, over an HTTP connection of its own.
+
+Every request has a time limit, every reply a size limit, redirects are not followed, and only
+replies signed by the agent are accepted. A cancelled request closes its connection. Connections
+are not reused: a kept-alive connection that the agent has closed would leave it open whether the
+agent received the request.
+"""
+
+import asyncio
+import io
+import os
+import stat
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import Final, TypeVar
+
+import aiohttp
+import msgspec
+from msgspec import Raw, Struct
+from yarl import URL
+
+from chatd.agent.server.auth import NO_BOOT
+from chatd.domain.workspace.agent_api import AgentUnreachable
+from chatd.domain.workspace.entities import Endpoint
+from chatd.workspaces.agents.identity import AgentSigner, SignedRequest, UntrustedReply
+
+MAX_JSON_BYTES: Final = 4 << 20
+AGENT_REPLY_TIMEOUT_S: Final = 30.0
+KEY_HEADER: Final = "Idempotency-Key"
+_MAX_HEADER_BYTES: Final = 8 * 1024
+_MAX_UNSTREAMED_BODY_BYTES: Final = 512 * 1024
+"""aiohttp sends a larger body in pieces, so that the event loop runs other tasks in between."""
+
+
+Bytes = TypeVar("Bytes", bytes, bytearray)
+
+
+class AgentRequest(Struct, frozen=True, kw_only=True):
+    """`target` is path and query as sent. The agent may take `wait_s` before it replies, because
+    it was asked to; `timeout_s` bounds everything else."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+    wait_s: float = 0
+    timeout_s: float = AGENT_REPLY_TIMEOUT_S
+    max_body_bytes: int = MAX_JSON_BYTES
+
+    @property
+    def has_effect(self) -> bool:
+        return self.method != "GET"
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Sent twice it does the same as sent once: the agent answers a known key from its
+        journal."""
+        return not self.has_effect or KEY_HEADER in self.headers
+
+
+class AgentResponse(Struct, frozen=True, kw_only=True):
+    status: int
+    boot: str
+    body: bytes
+
+
+class ConnectFailed(AgentUnreachable):
+    """No connection was made, so the agent has not received the request."""
+
+
+class AgentTimeout(AgentUnreachable):
+    """The agent did not answer in time."""
+
+
+class _SignedLine(Struct, frozen=True):
+    mac: str
+    event: Raw
+
+
+class AgentSession:
+    """Sends requests to one agent at one endpoint."""
+
+    def __init__(self, endpoint: Endpoint, signer: AgentSigner) -> None:
+        self._endpoint = endpoint
+        self._signer = signer
+
+    async def send(self, request: AgentRequest, *, boot: str = NO_BOOT) -> AgentResponse:
+        """Return the reply, whatever its status. Raises AgentLost."""
+        signed = self._sign(request, boot)
+        # aiohttp's errors hold the request with its headers. They are not chained, so that no
+        # signature is logged.
+        try:
+            async with asyncio.timeout(request.timeout_s + request.wait_s):
+                async with self._open() as (session, base):
+                    response = await _start(session, base, request, signed)
+                    return await self._read(response, request, signed)
+        except _FAULTS as error:
+            lost = _lost(error)
+        raise lost
+
+    async def stream_lines(
+        self,
+        request: AgentRequest,
+        *,
+        boot: str,
+        idle_timeout_s: float,
+        refuse: Callable[[AgentResponse], object],
+    ) -> AsyncGenerator[bytes]:
+        """Yield the lines of a streamed reply.
+
+        `timeout_s` bounds the time to the reply's head, `max_body_bytes` each line and
+        `idle_timeout_s` the silence between two lines. A reply with another status than 200 is
+        passed to `refuse`, which raises. Raises AgentLost.
+        """
+        signed = self._sign(request, boot)
+        try:
+            async with self._open() as (session, base):
+                async with asyncio.timeout(request.timeout_s):
+                    response = await _start(session, base, request, signed)
+                try:
+                    async with asyncio.timeout(request.timeout_s):
+                        if response.status != 200:
+                            refuse(await self._read(response, request, signed))
+                    boot = self._signer.verify(signed.nonce, 200, response.headers, b"")
+                    lines = _split_lines(response, request.max_body_bytes, idle_timeout_s)
+                    async with aclosing(lines):
+                        number = 0
+                        async for line in lines:
+                            number += 1
+                            yield self._verify_line(line, signed.nonce, number, boot)
+                finally:
+                    response.close()
+                return
+        except _FAULTS as error:
+            lost = _lost(error)
+        raise lost
+
+    def _sign(self, request: AgentRequest, boot: str) -> SignedRequest:
+        return self._signer.sign(
+            request.method, request.target, boot=boot, headers=request.headers, body=request.body
+        )
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncGenerator[tuple[aiohttp.ClientSession, str]]:
+        with _connector(self._endpoint) as (connector, base):
+            async with aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None),
+                auto_decompress=False,
+                max_line_size=_MAX_HEADER_BYTES,
+                max_field_size=_MAX_HEADER_BYTES,
+                trust_env=False,
+            ) as session:
+                yield session, base
+
+    async def _read(
+        self, response: aiohttp.ClientResponse, request: AgentRequest, signed: SignedRequest
+    ) -> AgentResponse:
+        try:
+            body = await _read_body(response, request.max_body_bytes)
+        finally:
+            response.close()
+        boot = self._signer.verify(signed.nonce, response.status, response.headers, body)
+        return AgentResponse(status=response.status, boot=boot, body=body)
+
+    def _verify_line(self, line: bytes, nonce: str, number: int, boot: str) -> bytes:
+        try:
+            signed = msgspec.json.decode(line, type=_SignedLine)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise UntrustedReply("a line of the reply is not signed") from None
+        text = bytes(signed.event)
+        self._signer.verify_line(nonce, number, boot=boot, text=text, mac=signed.mac)
+        return text
+
+
+async def _start(
+    session: aiohttp.ClientSession, base: str, request: AgentRequest, signed: SignedRequest
+) -> aiohttp.ClientResponse:
+    body = request.body
+    return await session.request(
+        request.method,
+        URL(base + request.target, encoded=True),
+        data=io.BytesIO(body) if len(body) > _MAX_UNSTREAMED_BODY_BYTES else body or None,
+        headers={"Accept-Encoding": "identity", **signed.headers},
+        allow_redirects=False,
+    )
+
+
+@contextmanager
+def _connector(endpoint: Endpoint) -> Generator[tuple[aiohttp.BaseConnector, str]]:
+    """A process in the workspace can replace the agent's socket by a link to another socket of
+    this host. So the file is opened without following links, and that file is connected to."""
+    if endpoint.kind == "tcp":
+        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+        yield aiohttp.TCPConnector(force_close=True), f"http://{host}:{endpoint.port}"
+        return
+    try:
+        pinned = os.open(endpoint.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConnectFailed(_unreachable_text(error)) from None
+    try:
+        if not stat.S_ISSOCK(os.fstat(pinned).st_mode):
+            text = "The workspace agent cannot be reached: its endpoint is not a socket."
+            raise ConnectFailed(text, code=UntrustedReply.code)
+        path = f"/proc/self/fd/{pinned}"
+        yield aiohttp.UnixConnector(path, force_close=True), "http://agent"
+    finally:
+        os.close(pinned)
+
+
+async def _read_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > max_bytes:
+            raise UntrustedReply(f"the reply is longer than {max_bytes} bytes")
+    return bytes(body)
+
+
+async def _split_lines(
+    response: aiohttp.ClientResponse, max_bytes: int, idle_timeout_s: float
+) -> AsyncGenerator[bytes]:
+    unfinished = bytearray()
+    while True:
+        async with asyncio.timeout(idle_timeout_s):
+            chunk = await response.content.readany()
+        if not chunk:
+            return
+        unfinished += chunk
+        if b"\n" in chunk:
+            *whole, rest = bytes(unfinished).split(b"\n")
+            unfinished = bytearray(rest)
+            for line in whole:
+                yield _check_length(line, max_bytes)
+        _check_length(unfinished, max_bytes)
+
+
+def _check_length(line: Bytes, max_bytes: int) -> Bytes:
+    if len(line) > max_bytes:
+        raise UntrustedReply(f"a line is longer than {max_bytes} bytes")
+    return line
+
+
+_FAULTS: Final = (aiohttp.ClientError, OSError, ValueError, RuntimeError, UntrustedReply)
+
+
+def _lost(error: Exception) -> AgentUnreachable:
+    match error:
+        case TimeoutError():
+            return AgentTimeout("The workspace agent did not answer in time.")
+        case UntrustedReply():
+            return AgentUnreachable(
+                f"What answers is not the agent: {error.message}.", code=error.code
+            )
+        case aiohttp.ClientConnectorError():
+            return ConnectFailed(_unreachable_text(error))
+        case _:
+            return AgentUnreachable(_unreachable_text(error))
+
+
+def _unreachable_text(error: Exception) -> str:
+    """Without the request, which aiohttp's own messages may quote."""
+    text = error.strerror if isinstance(error, OSError) else None
+    reason = text.lower() if text else type(error).__name__
+    return f"The workspace agent cannot be reached: {reason}."
