@@ -1,4 +1,4 @@
-"""`python -m chatd.agent`."""
+"""Entry point of `python -m chatd.agent`."""
 
 from chatd.agent.main import main
 

@@ -1,5 +1,7 @@
-"""What the agent is told when it is started, and how it is told: by a descriptor or a file that
-only it can read, never by its arguments or environment, which others can see."""
+"""The agent's configuration, read from a descriptor or a private file.
+
+Never from arguments or environment variables, which other processes can read.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,16 @@ MAX_CONFIG_BYTES = 256 * 1024
 KEY_BYTES = 32
 
 
-class ConfigError(Exception):
-    """The agent cannot start like this. The message names no values."""
+class AgentConfigError(Exception):
+    """The agent cannot start with this configuration. The message contains no values of it."""
 
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """Listens on `socket`, or on `host` and `port` if that is empty. `directory` is where commands
-    run, `run_dir` what the agent keeps for itself, `env` what commands see beside the basics."""
+    """The agent listens on `socket` or, if that is empty, on `host` and `port`.
+
+    Commands run in `directory` with the variables `env`. The agent's own files are in `run_dir`.
+    """
 
     agent_id: str
     dial_key: bytes = field(repr=False)
@@ -40,47 +44,47 @@ class AgentConfig:
 def load_config(argv: Sequence[str]) -> AgentConfig:
     parser = argparse.ArgumentParser(prog="chatd-agent", description="chatd's workspace agent")
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--config", help="a file with mode 0600; deleted when read")
-    source.add_argument("--config-fd", type=int, help="a descriptor; read to its end and closed")
-    chosen = parser.parse_args(argv)
-    path: str | None = chosen.config
-    fd: int | None = chosen.config_fd
+    source.add_argument("--config", help="file with mode 0600; deleted after it is read")
+    source.add_argument("--config-fd", type=int, help="descriptor; read to its end and closed")
+    options = parser.parse_args(argv)
+    path: str | None = options.config
+    fd: int | None = options.config_fd
     try:
-        raw = _from_fd(fd) if fd is not None else _from_file(path or "")
+        raw = _read_fd(fd) if fd is not None else _read_and_delete(path or "")
     except OSError as error:
-        raise ConfigError(f"cannot read the configuration: {error.strerror}") from None
+        raise AgentConfigError(f"cannot read the configuration: {error.strerror}") from None
     return parse_config(raw)
 
 
-def _from_fd(fd: int) -> bytes:
+def _read_fd(fd: int) -> bytes:
     with open(fd, "rb") as source:
         return source.read(MAX_CONFIG_BYTES + 1)
 
 
-def _from_file(path: str) -> bytes:
+def _read_and_delete(path: str) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode) or info.st_mode & 0o077:
         os.close(fd)
-        raise ConfigError("the configuration must be a file that only its owner can read")
-    raw = _from_fd(fd)
+        raise AgentConfigError("the configuration must be a file that only its owner can read")
+    raw = _read_fd(fd)
     os.unlink(path)
     return raw
 
 
 def parse_config(raw: bytes) -> AgentConfig:
     if len(raw) > MAX_CONFIG_BYTES:
-        raise ConfigError("the configuration is too large")
+        raise AgentConfigError(f"the configuration is larger than {MAX_CONFIG_BYTES} bytes")
     try:
-        return _config(json.loads(raw))
+        return _build(json.loads(raw))
     except (ValueError, RecursionError):
-        raise ConfigError("the configuration is not JSON, or its key not hex") from None
+        raise AgentConfigError("the configuration is not JSON, or dial_key is not hex") from None
     except AgentError as error:
-        raise ConfigError(f"the configuration is wrong: {error.message}") from None
+        raise AgentConfigError(f"the configuration is invalid: {error.message}") from None
 
 
-def _config(value: object) -> AgentConfig:
-    fields = read_fields(value, "it")
+def _build(value: object) -> AgentConfig:
+    fields = read_fields(value, "the configuration")
     home = fields.text("home")
     config = AgentConfig(
         agent_id=fields.text("agent_id"),
@@ -97,7 +101,7 @@ def _config(value: object) -> AgentConfig:
     if len(config.dial_key) != KEY_BYTES:
         raise AgentError(400, f"dial_key must have {KEY_BYTES} bytes")
     if bool(config.socket) == bool(config.host):
-        raise AgentError(400, "one of socket and host is required, and only one")
+        raise AgentError(400, "exactly one of socket and host is required")
     for path in (config.run_dir, config.home, config.socket or "/"):
         if not os.path.isabs(path):
             raise AgentError(400, "run_dir, home and socket must be absolute paths")

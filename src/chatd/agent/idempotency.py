@@ -1,8 +1,7 @@
-"""What has been asked under a key happens once: the journal of keys, kept on disk.
+"""Idempotency journal: a key is written before its effect and again with its result.
 
-A key is noted before its effect begins and again with its result. Owns what a repeated key gets:
-the first answer, the answer that is on its way, or the plain word that nobody knows what became
-of it. Knows nothing of what the effects are.
+A repeated key returns the stored result, waits for the running effect, or fails with
+`outcome_unknown`.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
 from chatd.agent.errors import AgentError
-from chatd.agent.json_log import Json, JsonLog
+from chatd.agent.json_log import Json, JsonLog, not_noted_error
 
 MAX_KEYS = 4096
 MAX_RUNNING_EFFECTS = 256
@@ -25,14 +24,14 @@ MAX_KEY_BYTES = 512
 MAX_RESULT_BYTES = 64 * 1024
 MAX_RESULTS_BYTES = 8 * 1024 * 1024
 _MAX_LOG_BYTES = 3 * MAX_RESULTS_BYTES
-_TRY_LATER = (429, 503)
+_NOTHING_DONE_STATUSES = (429, 503)
 
 Effect = Callable[[], Awaitable[Json]]
 
 
 @dataclass
-class _Noted:
-    """One key. `task` while its effect is under way; `state` is what the disk says, or will."""
+class _KeyEntry:
+    """One key. `task` is set while its effect runs; `state` is the state on disk, or soon is."""
 
     kind: str
     at: float
@@ -43,7 +42,8 @@ class _Noted:
 
 
 class IdempotencyJournal:
-    """Built inside the loop, before the first request: it reads what an earlier boot has noted."""
+    """Create it inside the event loop, before the first request: it reads the file of the
+    previous boot."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class IdempotencyJournal:
     ) -> None:
         self._now = now
         self._max_keys = max_keys
-        self._max_under_way = max_running
+        self._max_running = max_running
         self._log = JsonLog(os.path.join(run_dir, "once.jsonl"))
-        self._noted: dict[str, _Noted] = {}
+        self._entries: dict[str, _KeyEntry] = {}
         self._results_bytes = 0
-        self._under_way = 0
+        self._running = 0
         for record in self._log.load():
-            self._take_over(record)
-        self._forget_old()
+            self._replay(record)
+        self._drop_oldest_keys()
 
     async def run_once(
         self,
@@ -72,117 +72,113 @@ class IdempotencyJournal:
         *,
         repeat_fields: Mapping[str, object] | None = None,
     ) -> Json:
-        """The effect's result, now or from the first time; then `again` is laid over it.
+        """The result of the effect, or the stored one, with `repeat_fields` added to the latter.
 
-        The effect goes on if the caller is cancelled. If it is refused with 429 or 503, which
-        mean "nothing was done, try later", the key is free again; other refusals are repeated.
+        The effect continues if the caller is cancelled. An effect that fails with 429 or 503 has
+        done nothing, so its key can be used again; any other failure is stored and repeated.
         """
         if not key or len(key.encode("utf-8", "replace")) > MAX_KEY_BYTES:
             raise AgentError(400, f"The idempotency key must have 1 to {MAX_KEY_BYTES} bytes.")
-        noted = self._noted.get(key)
-        if noted is None and self._under_way >= self._max_under_way:
+        entry = self._entries.get(key)
+        if entry is None and self._running >= self._max_running:
             raise AgentError(503, "The workspace is busy. Nothing was done; try again later.")
-        if noted is None:
-            return await asyncio.shield(self._begin(key, kind, effect))
-        if noted.kind != kind:
+        if entry is None:
+            return await asyncio.shield(self._start(key, kind, effect))
+        if entry.kind != kind:
             raise AgentError(
-                409, f"This key was used before, for: {noted.kind}.", code="key_reused"
+                409, f"This key was used before, for: {entry.kind}.", code="key_reused"
             )
-        if noted.task is not None:
-            first = await asyncio.shield(noted.task)
+        if entry.task is not None:
+            first = await asyncio.shield(entry.task)
         else:
-            first = _answer(noted)
+            first = _stored_result(entry)
         return {**first, **(repeat_fields or {})}
 
     async def close(self) -> None:
-        """Wait for what is under way. The caller has seen to it that nothing new comes."""
-        tasks = [noted.task for noted in self._noted.values() if noted.task is not None]
+        """Wait for the running effects. The caller starts no more."""
+        tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
         if tasks:
             await asyncio.wait(tasks)
         self._log.close()
 
-    def _begin(self, key: str, kind: str, effect: Effect) -> asyncio.Task[Json]:
-        noted = _Noted(kind, self._now())
-        self._noted[key] = noted
-        self._forget_old()
-        noted.task = asyncio.create_task(self._run(key, noted, effect), name=f"once {kind}")
-        # If every caller has left, the error is still nobody's surprise.
-        noted.task.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return noted.task
+    def _start(self, key: str, kind: str, effect: Effect) -> asyncio.Task[Json]:
+        entry = _KeyEntry(kind, self._now())
+        self._entries[key] = entry
+        self._drop_oldest_keys()
+        entry.task = asyncio.create_task(self._run(key, entry, effect), name=f"once {kind}")
+        # Retrieve the exception even if every caller was cancelled; asyncio would log it.
+        entry.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return entry.task
 
-    async def _run(self, key: str, noted: _Noted, effect: Effect) -> Json:
-        self._under_way += 1
+    async def _run(self, key: str, entry: _KeyEntry, effect: Effect) -> Json:
+        self._running += 1
         try:
-            await self._note_begun(key, noted)
-            result = await self._watched(key, noted, effect)
-            self._keep(noted, "done", result)
-            await self._note(key, noted)
+            await self._write_begun(key, entry)
+            result = await self._run_effect(key, entry, effect)
+            self._store(entry, "done", result)
+            await self._write(key, entry)
             return result
         finally:
-            self._under_way -= 1
-            noted.task = None
+            self._running -= 1
+            entry.task = None
 
-    async def _note_begun(self, key: str, noted: _Noted) -> None:
+    async def _write_begun(self, key: str, entry: _KeyEntry) -> None:
         try:
             if self._log.lines > 3 * self._max_keys or self._log.size > _MAX_LOG_BYTES:
-                await self._log.rewrite(self._records())
-            await self._log.append(_record(key, noted), sync=True)
+                await self._log.rewrite(_record(*item) for item in self._entries.items())
+            await self._log.append(_record(key, entry), sync=True)
         except OSError as error:
-            self._noted.pop(key, None)
-            raise AgentError(
-                503,
-                f"Nothing was done: the workspace cannot note the request on its disk ({error}).",
-                code="not_noted",
-            ) from error
+            self._entries.pop(key, None)
+            raise not_noted_error(error) from error
 
-    async def _watched(self, key: str, noted: _Noted, effect: Effect) -> Json:
+    async def _run_effect(self, key: str, entry: _KeyEntry, effect: Effect) -> Json:
         try:
             return await effect()
-        except AgentError as refusal:
-            if refusal.status in _TRY_LATER:
-                self._noted.pop(key, None)
-                noted.state = "void"
+        except AgentError as error:
+            if error.status in _NOTHING_DONE_STATUSES:
+                self._entries.pop(key, None)
+                entry.state = "void"
             else:
-                self._keep(noted, "failed", {"status": refusal.status, **refusal.body()})
-            await self._note(key, noted)
+                self._store(entry, "failed", {"status": error.status, **error.body()})
+            await self._write(key, entry)
             raise
 
-    async def _note(self, key: str, noted: _Noted) -> None:
-        # If it fails, memory still knows; after a restart the outcome is unknown, and that is true.
+    async def _write(self, key: str, entry: _KeyEntry) -> None:
+        # If this fails the result is in memory only; after a restart the outcome is unknown.
         with suppress(OSError):
-            await self._log.append(_record(key, noted), sync=False)
+            await self._log.append(_record(key, entry), sync=False)
 
-    def _keep(self, noted: _Noted, state: str, result: Json) -> None:
-        noted.state = state
-        noted.size = len(json.dumps(result))
-        if noted.size > MAX_RESULT_BYTES:
-            noted.size = 0
+    def _store(self, entry: _KeyEntry, state: str, result: Json) -> None:
+        entry.state = state
+        entry.size = len(json.dumps(result))
+        if entry.size > MAX_RESULT_BYTES:
+            entry.size = 0
             return
-        noted.result = result
-        self._results_bytes += noted.size
-        for other in self._noted.values():
+        entry.result = result
+        self._results_bytes += entry.size
+        for other in self._entries.values():
             if self._results_bytes <= MAX_RESULTS_BYTES:
                 break
             self._drop_result(other)
 
-    def _drop_result(self, noted: _Noted) -> None:
-        self._results_bytes -= noted.size
-        noted.size = 0
-        noted.result = None
+    def _drop_result(self, entry: _KeyEntry) -> None:
+        self._results_bytes -= entry.size
+        entry.size = 0
+        entry.result = None
 
-    def _forget_old(self) -> None:
-        """By their number and not by their age: a clock may be put right by years at any time,
-        and what is forgotten may be done twice."""
-        excess = len(self._noted) - self._max_keys
-        for key, noted in list(self._noted.items()) if excess > 0 else ():
+    def _drop_oldest_keys(self) -> None:
+        """By number, not by age: a clock may be corrected by years, and the effect of a dropped
+        key may happen twice."""
+        excess = len(self._entries) - self._max_keys
+        for key, entry in list(self._entries.items()) if excess > 0 else ():
             if excess <= 0:
                 break
-            if noted.task is None:
-                self._drop_result(noted)
-                del self._noted[key]
+            if entry.task is None:
+                self._drop_result(entry)
+                del self._entries[key]
                 excess -= 1
 
-    def _take_over(self, record: Json) -> None:
+    def _replay(self, record: Json) -> None:
         key, kind, state, at = (record.get(name) for name in ("key", "kind", "state", "at"))
         if (
             not isinstance(key, str)
@@ -190,48 +186,43 @@ class IdempotencyJournal:
             or not isinstance(at, (int, float))
         ):
             return
-        before = self._noted.pop(key, None)
-        if before is not None:
-            self._drop_result(before)
+        previous = self._entries.pop(key, None)
+        if previous is not None:
+            self._drop_result(previous)
         if state not in {"begun", "done", "failed"}:
             return
-        noted = self._noted[key] = _Noted(kind, float(at), str(state))
+        entry = self._entries[key] = _KeyEntry(kind, float(at), str(state))
         result = record.get("result")
         if isinstance(result, dict):
-            self._keep(noted, noted.state, cast(Json, result))
-
-    def _records(self) -> Iterator[Json]:
-        for key, noted in self._noted.items():
-            yield _record(key, noted)
+            self._store(entry, entry.state, cast(Json, result))
 
 
-def _record(key: str, noted: _Noted) -> Json:
-    record: Json = {"key": key, "kind": noted.kind, "state": noted.state, "at": noted.at}
-    if noted.result is not None:
-        record["result"] = noted.result
+def _record(key: str, entry: _KeyEntry) -> Json:
+    record: Json = {"key": key, "kind": entry.kind, "state": entry.state, "at": entry.at}
+    if entry.result is not None:
+        record["result"] = entry.result
     return record
 
 
-def _answer(noted: _Noted) -> Json:
-    """What somebody gets who asks later."""
-    if noted.state == "begun":
+def _stored_result(entry: _KeyEntry) -> Json:
+    if entry.state == "begun":
         raise AgentError(
             409,
-            "This was begun before, and the workspace agent was interrupted before it could note "
-            "the outcome. It may have happened or not, and it was not done again. Look at the "
+            "This request was started before, and the workspace agent stopped before it recorded "
+            "the outcome. It may or may not have happened, and it was not repeated. Check the "
             "state of the workspace before you repeat it.",
             code="outcome_unknown",
         )
-    if noted.result is None:
+    if entry.result is None:
         raise AgentError(
             409,
-            "This was done before and not done again; its answer was too large to be kept. Look "
-            "at the state of the workspace instead.",
+            "This request was completed before and was not repeated; its result was too large to "
+            "store. Check the state of the workspace instead.",
             code="result_not_kept",
         )
-    if noted.state == "failed":
-        status, message, code = (noted.result.get(name) for name in ("status", "message", "code"))
+    if entry.state == "failed":
+        status, message, code = (entry.result.get(name) for name in ("status", "message", "code"))
         raise AgentError(
             status if isinstance(status, int) else 500, str(message), code=str(code or "")
         )
-    return noted.result
+    return entry.result

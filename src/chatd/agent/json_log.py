@@ -1,8 +1,7 @@
-"""A file of JSON lines that survives the agent: appended to, sometimes rewritten.
+"""A file of JSON lines that survives a restart of the agent: appended to, sometimes rewritten.
 
-Owns order, torn lines and the full disk. What the lines mean is the business of `once` and
-`fence`. All writing happens in one thread of its own, in the order in which it was asked for, so
-that a caller who is cancelled leaves nothing half done.
+Handles write order, lines torn by a crash, and a full disk. One thread does all writing, in the
+order of the calls, so that a cancelled caller leaves no half-written state.
 """
 
 from __future__ import annotations
@@ -13,36 +12,39 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import cast
 
+from chatd.agent.atomic_file import write_atomic
+from chatd.agent.errors import AgentError
 from chatd.agent.threads import start_pool
 
 Json = dict[str, object]
 
-_MAX_FILE_BYTES = 64 * 1024 * 1024
+_MAX_LOG_FILE_BYTES = 64 * 1024 * 1024
 _RESERVE_BYTES = 256 * 1024
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def read_file_bytes(path: str, *, limit: int) -> bytes:
-    """The file's bytes, b"" if it is not a plain file or too large.
+    """The file's bytes; b"" if it is not a regular file or too large.
 
-    Commands of the workspace can reach these files: a pipe put there must not stop the agent.
+    Commands of the workspace can write to these files: a pipe put there must not block the agent.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return b""
     with os.fdopen(fd, "rb") as file:
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size > limit:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode) or info.st_size > limit:
             return b""
         return file.read(limit)
 
 
 def parse_line(line: bytes) -> Json | None:
-    """None for what is not an object: a line torn by a crash, or somebody's scribble."""
+    """None if the line is not a JSON object, for example because a crash cut it."""
     try:
         value: object = json.loads(line)
     except (ValueError, RecursionError):
@@ -50,44 +52,40 @@ def parse_line(line: bytes) -> Json | None:
     return cast(Json, value) if isinstance(value, dict) else None
 
 
-def write_atomic(path: str, data: bytes, *, sync: bool) -> None:
-    """Replace a file in one step: after a crash it is the old one or the new one."""
-    aside = f"{path}.new"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    fd = os.open(aside, flags, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-        file.flush()
-        if sync:
-            os.fsync(fd)
-    os.replace(aside, path)
+def not_noted_error(error: OSError) -> AgentError:
+    return AgentError(
+        503,
+        f"Nothing was done: the workspace cannot record the request on its disk ({error}). "
+        "Free some disk space, then try again.",
+        code="not_noted",
+    )
 
 
 class JsonLog:
-    """`load` once at the start; then `append`, and `rewrite` when there are too many lines."""
+    """Call `load` once, then `append`, and `rewrite` when there are too many lines."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._reserve = f"{path}.reserve"
         self._thread = start_pool(1, "jsonlog")
-        self._torn = False
+        self._is_torn = False
         self.lines = 0
         self.size = 0
 
     def load(self) -> list[Json]:
-        """Every line that can be read, oldest first."""
+        """All readable lines, oldest first."""
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-        data = read_file_bytes(self._path, limit=_MAX_FILE_BYTES)
+        data = read_file_bytes(self._path, limit=_MAX_LOG_FILE_BYTES)
         records = [record for line in data.splitlines() if (record := parse_line(line)) is not None]
         self.lines = len(records)
         self.size = len(data)
-        # A last line without an end must not be continued by the next one.
-        self._torn = bool(data) and not data.endswith(b"\n")
-        self._lay_reserve()
+        # The next line must not continue a last line that has no line end.
+        self._is_torn = bool(data) and not data.endswith(b"\n")
+        self._create_reserve()
         return records
 
     async def append(self, record: Json, *, sync: bool) -> None:
-        """Raises OSError if it could not be written; with `sync`, returns when the disk has it."""
+        """Raises OSError if the line was not written; with `sync`, returns once it is on disk."""
         line = _encode(record)
         self.lines += 1
         self.size += len(line)
@@ -102,7 +100,7 @@ class JsonLog:
         await self._in_thread(partial(self._replace, data))
 
     def close(self) -> None:
-        """What was asked for is still written. Does not wait: a dead disk may never answer."""
+        """Accept no more writes. Does not wait for those submitted: the disk may never answer."""
         self._thread.shutdown(wait=False)
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
@@ -112,20 +110,20 @@ class JsonLog:
         try:
             self._write(line, sync=sync)
         except OSError as error:
-            if error.errno not in _FULL or not self._give_up_reserve():
+            if error.errno not in _DISK_FULL or not self._delete_reserve():
                 raise
-            # On a full disk a command must still be noted, or nobody could ever run `rm`.
+            # A command must be recorded before it runs, also the `rm` that frees a full disk.
             self._write(line, sync=sync)
 
     def _write(self, line: bytes, *, sync: bool) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         fd = os.open(self._path, flags | os.O_CLOEXEC, 0o600)
         try:
-            data = b"\n" + line if self._torn else line
-            self._torn = True
+            data = b"\n" + line if self._is_torn else line
+            self._is_torn = True
             if os.write(fd, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
-            self._torn = False
+            self._is_torn = False
             if sync:
                 os.fsync(fd)
         finally:
@@ -133,17 +131,15 @@ class JsonLog:
 
     def _replace(self, data: bytes) -> None:
         write_atomic(self._path, data, sync=True)
-        self._torn = False
-        self._lay_reserve()
+        self._is_torn = False
+        self._create_reserve()
 
-    def _lay_reserve(self) -> None:
-        try:
+    def _create_reserve(self) -> None:
+        with suppress(OSError):  # no free space now: the next rewrite tries again
             if not os.path.exists(self._reserve):
                 write_atomic(self._reserve, b"\0" * _RESERVE_BYTES, sync=False)
-        except OSError:
-            pass  # no room for it now; it is laid at the next rewrite
 
-    def _give_up_reserve(self) -> bool:
+    def _delete_reserve(self) -> bool:
         try:
             os.unlink(self._reserve)
         except OSError:

@@ -1,13 +1,6 @@
-"""The workspace agent as a program: put together, started, and stopped by a signal.
+"""The workspace agent as a program: composition, start, stop, and its role as PID 1.
 
-Owns the order of starting and stopping and what the agent shows of itself. One agent per run
-directory: the journals in it have one writer.
-
-Being the first process: who is left without a parent must be buried by somebody.
-
-Where the agent is the first process of a container, orphans become its children. It cannot bury
-whatever child comes up without taking exit codes that others in it wait for; so it leaves a
-second process behind that does nothing else. Elsewhere the first process is somebody else's.
+One agent per run directory, because the journals in it have one writer.
 """
 
 from __future__ import annotations
@@ -23,11 +16,12 @@ import time
 from contextlib import suppress
 from typing import NoReturn
 
-from chatd.agent.config import AgentConfig, ConfigError, load_config
+from chatd.agent.atomic_file import write_atomic
+from chatd.agent.config import AgentConfig, AgentConfigError, load_config
 from chatd.agent.context.sources import ContextSources
-from chatd.agent.context.watcher import ContextRoutes, ContextWatcher, SystemClock
+from chatd.agent.context.watcher import ContextRoutes, ContextWatcher
 from chatd.agent.epochs import EpochFence
-from chatd.agent.files.routes import FileRoutes, WorkerThreads
+from chatd.agent.files.routes import FileRoutes
 from chatd.agent.git.command import GitCommand
 from chatd.agent.git.routes import GitRoutes
 from chatd.agent.git.touched_paths import TouchedPaths
@@ -40,121 +34,84 @@ from chatd.agent.server.auth import RequestVerifier
 from chatd.agent.server.dispatcher import AgentRoute, AgentRouteRequest, Dispatcher
 from chatd.agent.server.http_messages import AgentHttpReply, json_reply
 from chatd.agent.server.server import AgentHttpServer, log_line
-
-_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-
-
-def fork_init() -> None:
-    """Call it first, before any thread, secret or loop. Returns in the process to go on with."""
-    # Whoever started us may have ignored it, and then exit codes are lost.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if os.getpid() != 1:
-        return
-    # Nothing may come between the fork and the handlers, or a signal would be lost.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
-    agent = os.fork()
-    if agent == 0:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
-        return
-    _close_inherited()
-    for number in _FORWARDED:
-        signal.signal(number, lambda number, _frame: _forward(agent, number))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
-    os._exit(_bury_until(agent))
-
-
-def _close_inherited() -> None:
-    """What the agent was handed, such as its configuration, is not for others to find here."""
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            if int(name) > 2:
-                os.close(int(name))
-
-
-def _forward(agent: int, number: int) -> None:
-    # If it has just ended, so do we.
-    with suppress(ProcessLookupError):
-        os.kill(agent, number)
-
-
-def _bury_until(agent: int) -> int:
-    """The agent's exit code, as a shell would tell it."""
-    while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == agent:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
-
+from chatd.agent.threads import AgentSystemClock, WorkerThreads
 
 VERSION = "1"
 LOCK_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 15.0
 _PR_SET_DUMPABLE = 4
-_BASE_NAMES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
+_LOCALE_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
+_INHERITED_VARIABLES = ("PATH", *_LOCALE_VARIABLES, "USER", "LOGNAME", "SHELL", "TMPDIR")
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_FORWARDED_SIGNALS = (*_STOP_SIGNALS, signal.SIGHUP, signal.SIGQUIT)
 
 
 class AgentStartError(Exception):
-    """Somebody else must see to it first."""
+    """The agent cannot start now; the message says why."""
 
 
 class AgentProcess:
-    """Everything that lives as long as the program. Built inside the loop."""
+    """All parts of the agent. Create it inside the event loop."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._boot_id = secrets.token_hex(16)
         self._started_at = int(time.time())
         self._threads = WorkerThreads()
-        self._once = IdempotencyJournal(config.run_dir)
-        self._fence = fence = EpochFence(config.run_dir)
+        self._journal = IdempotencyJournal(config.run_dir)
+        self._fence = EpochFence(config.run_dir)
         touched = TouchedPaths()
-        around = command_environment(config)
+        environment = command_environment(config)
         self._processes = ProcessTable(
-            around,
-            journal=self._once,
+            environment,
+            journal=self._journal,
             saved_results=SavedResults(config.run_dir),
             on_end=lambda chats, workdir: touched.add(chats, [workdir]),
         )
-        self._git = GitRoutes(touched, GitCommand(base=around.build_variables({}, None)))
+        self._git = GitRoutes(touched, GitCommand(base=environment.build_variables({}, None)))
         files = FileRoutes(
             home=config.home,
             threads=self._threads,
-            once=self._once,
-            fence=fence,
-            touched=touched.add,
+            journal=self._journal,
+            fence=self._fence,
+            on_touched=touched.add,
         )
         self._watcher = ContextWatcher(
             ContextSources(home=config.home, directory=config.directory),
             threads=self._threads,
-            clock=SystemClock(),
+            clock=AgentSystemClock(),
         )
         self._tasks: list[asyncio.Task[None]] = []
-        gate = RequestVerifier(
+        verifier = RequestVerifier(
             key=config.dial_key, agent_id=config.agent_id, boot_id=self._boot_id, now=time.time
         )
         routes = [
             AgentRoute("GET", "/healthz", self._health, any_boot=True),
             *files.routes(),
-            *ProcessRoutes(self._processes, fence).routes(),
+            *ProcessRoutes(self._processes, self._fence).routes(),
             *ContextRoutes(self._watcher).routes(),
             *self._git.routes(),
         ]
-        self._server = AgentHttpServer(Dispatcher(gate, routes))
+        self._server = AgentHttpServer(Dispatcher(verifier, routes))
 
     async def listen(self) -> None:
-        """Others of this machine cannot open the socket; a port is for whoever has the key."""
+        """A socket can be opened by the agent's own account only; a TCP port by all accounts, but
+        every request needs the key."""
         config = self._config
         self._tasks.append(asyncio.ensure_future(self._watcher.run()))
         if config.socket:
             os.makedirs(os.path.dirname(config.socket), mode=0o700, exist_ok=True)
-            before = os.umask(0o177)
+            umask = os.umask(0o177)
             try:
                 await self._server.listen_unix(config.socket)
             finally:
-                os.umask(before)
+                os.umask(umask)
             return
         port = await self._server.listen_tcp(config.host, config.port)
-        _note_port(os.path.join(config.run_dir, "port"), port)
+        # The process that configured port 0 waits for this file.
+        write_atomic(
+            os.path.join(config.run_dir, "port"), str(port).encode(), sync=False, mode=0o666
+        )
 
     async def close(self) -> None:
         await self._server.close()
@@ -164,7 +121,7 @@ class AgentProcess:
         for task in self._tasks:
             task.cancel()
         await self._processes.close()
-        await self._once.close()
+        await self._journal.close()
         self._fence.close()
         self._threads.close()
         self._git.close()
@@ -183,16 +140,9 @@ class AgentProcess:
         )
 
 
-def _note_port(path: str, port: int) -> None:
-    """Whole or not at all: whoever has asked for any port waits for this file."""
-    with open(f"{path}.new", "w", encoding="ascii") as file:
-        file.write(str(port))
-    os.replace(f"{path}.new", path)
-
-
 def command_environment(config: AgentConfig) -> CommandEnvironment:
-    """Of the agent's own environment commands see what is the same for every program."""
-    base = {name: os.environ[name] for name in _BASE_NAMES if name in os.environ}
+    """Commands inherit only the variables that are the same for every program."""
+    base = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
     base.setdefault("PATH", os.defpath)
     return CommandEnvironment(
         home=config.home, directory=config.directory, base=base, template=config.env
@@ -200,33 +150,33 @@ def command_environment(config: AgentConfig) -> CommandEnvironment:
 
 
 async def run(config: AgentConfig) -> None:
-    """Until SIGTERM or SIGINT. A second one does not wait for anything."""
+    """Run until SIGTERM or SIGINT. A second signal ends the process at once."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, stopped.set)
     agent = AgentProcess(config)
     await agent.listen()
     log_line(f"agent {config.agent_id} listens")
     await stopped.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOP_SIGNALS:
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_DFL)
     closing = asyncio.ensure_future(agent.close())
     await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
-    log_line("agent stopped" if closing.done() else "agent stopped, not all of it in time")
+    log_line("agent stopped" if closing.done() else "agent stopped before all parts were closed")
 
 
 def lock_run_dir(run_dir: str, timeout_s: float = LOCK_TIMEOUT_S) -> int:
-    """Held until the process ends. Waits a little for one that is just leaving."""
+    """Lock the run directory until the process ends; wait for an agent that is just stopping."""
     os.makedirs(run_dir, mode=0o700, exist_ok=True)
     fd = os.open(os.path.join(run_dir, "agent.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    until = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 os.close(fd)
                 raise AgentStartError("another agent runs in this run directory") from None
             time.sleep(0.05)
@@ -235,21 +185,66 @@ def lock_run_dir(run_dir: str, timeout_s: float = LOCK_TIMEOUT_S) -> int:
 
 
 def main() -> NoReturn:
-    """Ends the process itself: a thread that hangs on a dead disk must not keep it alive."""
+    """Run the agent and exit without waiting for threads, which a dead disk may block forever."""
     fork_init()
     code = 0
     try:
         config = load_config(sys.argv[1:])
-        _keep_memory_private()
+        _forbid_memory_access()
         lock_run_dir(config.run_dir)
         asyncio.run(run(config))
-    except (ConfigError, AgentStartError, OSError) as error:
+    except (AgentConfigError, AgentStartError, OSError) as error:
         log_line(f"the agent cannot start: {error}")
         code = 1
     os._exit(code)
 
 
-def _keep_memory_private() -> None:
-    """Commands run under the same account; they shall not read the key from our memory."""
+def _forbid_memory_access() -> None:
+    """Commands run under the agent's account; they must not read the key from its memory."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def fork_init() -> None:
+    """As PID 1, reap orphaned processes in a separate parent process, so that the agent's own
+    `waitpid` calls keep their exit codes. Returns in the process that becomes the agent.
+
+    Call it before any thread, secret or event loop exists.
+    """
+    # A parent may have set SIGCHLD to be ignored; exit codes would then be lost.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if os.getpid() != 1:
+        return
+    # Blocked from the fork until the handlers are set, or a signal would be lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED_SIGNALS)
+    agent = os.fork()
+    if agent == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED_SIGNALS)
+        return
+    _close_inherited()
+    for number in _FORWARDED_SIGNALS:
+        signal.signal(number, lambda number, _frame: _forward(agent, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED_SIGNALS)
+    os._exit(_reap_until_exit(agent))
+
+
+def _close_inherited() -> None:
+    """Close the descriptors meant for the agent, such as that of its configuration."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if int(name) > 2:
+                os.close(int(name))
+
+
+def _forward(agent: int, number: int) -> None:
+    with suppress(ProcessLookupError):  # the agent has just exited
+        os.kill(agent, number)
+
+
+def _reap_until_exit(agent: int) -> int:
+    """The agent's exit code, as a shell reports it."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == agent:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code

@@ -283,7 +283,7 @@ def test_a_diff_of_much_is_coarse_and_one_that_is_long_is_left_out(
     old = "".join(f"{number}\n" for number in range(30))
     new = "x\n" + "".join(f"{number}\n" for number in range(1, 29)) + "y\n"
     fine = unified_diff(old, new, "f")
-    monkeypatch.setattr(diffs, "_MAX_COMPARED", 10)
+    monkeypatch.setattr(diffs, "_MAX_COMPARED_LINES", 10)
     coarse = unified_diff(old, new, "f")
     assert patched(old, coarse) == patched(old, fine) == new
     assert coarse.count("\n") > fine.count("\n")

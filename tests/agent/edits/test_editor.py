@@ -86,7 +86,7 @@ def test_everything_wrong_with_a_request_is_said_at_once(tmp_path: Path) -> None
         "files[0]: path is required",
         "files[1]: path must be absolute, got 'rel'",
         "files[2].edits is required and must not be empty (/x)",
-        "files[3].edits[1]: the text to find is empty; to make a new file use write_file",
+        "files[3].edits[1]: the text to find is empty; to create a new file use write_file",
         "files[3].edits[2]: the text is not valid Unicode",
         "nothing in this batch was applied",
     ]
@@ -180,8 +180,8 @@ def test_files_too_large_to_hold_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two, large = write_files(tmp_path, one="a" * 10, two="b" * 10, large="c" * 21)
-    monkeypatch.setattr(editor, "MAX_FILE_BYTES", 20)
-    monkeypatch.setattr(editor, "MAX_TOTAL_BYTES", 15)
+    monkeypatch.setattr(editor, "MAX_EDITED_FILE_BYTES", 20)
+    monkeypatch.setattr(editor, "MAX_EDITED_BYTES", 15)
     assert refusal(edit_spec(large, ("c", "d")))[0] == 413
     status, message = refusal(edit_spec(one, ("a", "x")), edit_spec(two, ("b", "x")))
     assert status == 413
@@ -210,7 +210,7 @@ def test_a_write_that_fails_late_says_what_is_written_already(
         patched.setattr(os, "replace", fails_on_two)
         status, message = refusal(*(edit_spec(each, ("a", "b")) for each in (one, two, three)))
     assert status == 500
-    assert f"already written: {one}; not written: {two} and what comes after it" in message
+    assert f"already written: {one}; not written: {two} and the files after it" in message
     assert [each.read_text() for each in (one, two, three)] == ["b\n", "a\n", "a\n"]
     assert names(tmp_path) == ["one", "three", "two"]
 

@@ -177,15 +177,19 @@ def test_a_result_without_measure_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         (
             "x\n# ------\ny\n",
             "# -----\n",
-            "line 2: the character U+002D ('-') stands 6 in a row in the file, 5 in the text",
+            "line 2: the character U+002D ('-') is repeated 6 times in the file, 5 times in the",
         ),
         (
             "=====\ntitle\n=====\n",
             "====\ntitle\n====\n",
             "near match at line 3: the character U+003D ('=')",
         ),
-        ("a = b\n\n\n\nc\n", "a = b\n\nc\n", "U+000A ('\\n') stands 4 in a row in the file, 2"),
-        ("f(a,  b)\r\n", "f(a, b)", "U+0020 (' ') stands 2 in a row in the file, 1"),
+        (
+            "a = b\n\n\n\nc\n",
+            "a = b\n\nc\n",
+            "U+000A ('\\n') is repeated 4 times in the file, 2 times",
+        ),
+        ("f(a,  b)\r\n", "f(a, b)", "U+0020 (' ') is repeated 2 times in the file, 1 times"),
     ],
 )
 def test_a_miscounted_character_is_named(content: str, search: str, hint: str) -> None:

@@ -134,7 +134,7 @@ def test_a_directory_that_may_not_be_listed_is_forbidden(ground: Path) -> None:
 def test_a_directory_with_too_many_entries_is_refused_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(reader, "MAX_DIRECTORY_ENTRIES", 2)
     for name in "ab":
         (tmp_path / name).touch()
     assert len(contents(list_directory([], "home", home=str(tmp_path)))) == 2

@@ -152,7 +152,7 @@ async def test_without_a_touch_it_looks_every_few_seconds_and_when_asked(
         await fixture.clock.pass_over("git poll")
     assert waiting.result() == [("one", False, "b")]
     (fixture.root / "one/f").write_text("c\n")
-    fixture.watch.refresh()
+    fixture.store.notify(["chat"])
     fixture.clock.advance(MIN_RESCAN_INTERVAL_S)
     assert await fixture.next() == [("one", False, "c")]
 

@@ -29,7 +29,7 @@ class FakeExchange:
 
     def __init__(self, head: RequestHead, office: "FakeDispatcher") -> None:
         self.max_body = 100
-        self.waits = head.path == "/wait"
+        self.is_long_poll = head.path == "/wait"
         self._head = head
         self._office = office
 

@@ -1,7 +1,6 @@
-"""What the workspace has to say to a model: instruction files, skills, and that MCP is set up.
+"""Read the workspace's context for a model: instruction files, skills and MCP configurations.
 
-Owns what counts and how much of it is told. Where to look is in `context_places`; that something
-has changed is noticed in `watching`, and cleaning the texts is left to the server.
+Owns what counts as valid and how much is sent. The server cleans the texts.
 """
 
 from __future__ import annotations
@@ -17,24 +16,25 @@ from chatd.agent.context.sources import (
     ContextCandidate,
     ContextSources,
     SkillError,
-    candidates,
+    find_candidates,
     is_within,
     parse_skill,
 )
 from chatd.agent.errors import AgentError
 from chatd.agent.files.paths import open_regular, printable_name, read_at_most
+from chatd.agent.text import clip_text
 
 MAX_RESOURCE_BYTES = 64 << 10
 MAX_CONTEXT_BYTES = 2 << 20
 MAX_RESOURCES = 500
-MAX_SOURCE_CHARS = 1024
-MAX_ERROR_CHARS = 4096
+MAX_SOURCE_BYTES = 1024
+MAX_ERROR_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class FoundResource:
-    """`source` is the path as it was looked for. An MCP configuration may hold secrets: its
-    content never leaves the workspace, only its hash does."""
+    """`source` is the path before links are resolved. An MCP configuration may contain secrets:
+    its content never leaves the workspace, only its hash does."""
 
     kind: str
     source: str
@@ -59,53 +59,47 @@ class ContextSnapshot:
         return asdict(self)
 
 
-def read_context(places: ContextSources, *, version: int) -> ContextSnapshot:
-    """Reads everything. Blocks on the disk, for a bounded number of bounded files."""
-    resources = tuple(_bounded(_resources(places)))
+def read_context(sources: ContextSources, *, version: int) -> ContextSnapshot:
+    """Blocks while it reads a bounded number of files of bounded size."""
+    resources = tuple(_limit(_find_resources(sources)))
     return ContextSnapshot(
         version=version,
         hash=aggregate_hash(resources),
-        directory=printable_name(places.working),
+        directory=printable_name(sources.working_directory),
         os=sys.platform,
         resources=resources,
     )
 
 
 def aggregate_hash(resources: Sequence[FoundResource]) -> str:
-    """Of what a model is told. How MCP is set up is not, so it does not count."""
-    told = [
+    """The hash of what the model reads, which does not include MCP configurations."""
+    values = [
         [each.kind, each.source, each.status, each.hash, each.size, each.name, each.description]
         for each in resources
         if not each.kind.startswith("mcp_")
     ]
-    return hashlib.sha256(json.dumps(told).encode("ascii")).hexdigest()
+    return hashlib.sha256(json.dumps(values).encode("ascii")).hexdigest()
 
 
-def _resources(places: ContextSources) -> Iterator[FoundResource]:
-    for source in places.sources:
-        if not places.allows(source):
-            reason = "a source must be inside the home directory or the working directory"
-            yield FoundResource("instruction_file", _shown(source), "excluded", error=reason)
-    seen: set[tuple[int, int]] = set()
-    for candidate in candidates(places):
+def _find_resources(sources: ContextSources) -> Iterator[FoundResource]:
+    found: set[tuple[int, int]] = set()
+    for candidate in find_candidates(sources):
         try:
             info = os.stat(candidate.path)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            yield _problem(candidate, "unreadable", os.strerror(error.errno or 0).lower())
+            yield _resource(candidate, "unreadable", os.strerror(error.errno or 0).lower())
             continue
-        # Several names of one file, or one place reached from two roots, are one resource.
-        if (info.st_dev, info.st_ino) in seen:
-            continue
-        seen.add((info.st_dev, info.st_ino))
-        yield _resource(candidate)
+        # Several names of one file are one resource.
+        if (info.st_dev, info.st_ino) not in found:
+            found.add((info.st_dev, info.st_ino))
+            yield _read(candidate)
 
 
-def _resource(candidate: ContextCandidate) -> FoundResource:
+def _read(candidate: ContextCandidate) -> FoundResource:
     if not is_within(os.path.realpath(candidate.path), os.path.realpath(candidate.root)):
-        reason = f"it is a link that leads out of {candidate.root}"
-        return _problem(candidate, "excluded", reason)
+        return _resource(candidate, "excluded", f"it is a link that leads out of {candidate.root}")
     try:
         fd, info = open_regular(candidate.path)
         try:
@@ -113,62 +107,59 @@ def _resource(candidate: ContextCandidate) -> FoundResource:
         finally:
             os.close(fd)
     except AgentError as error:
-        return _problem(candidate, "unreadable", error.message)
+        return _resource(candidate, "unreadable", error.message)
     size = max(info.st_size, len(data))
-    found = replace(_problem(candidate, "ok", ""), size=size, hash=hashlib.sha256(data).hexdigest())
+    resource = replace(
+        _resource(candidate, "ok", ""), size=size, hash=hashlib.sha256(data).hexdigest()
+    )
     if len(data) > MAX_RESOURCE_BYTES:
-        return _oversize(found, data)
-    return _INTERPRETERS[candidate.kind](found, data)
+        return _oversize(resource, data)
+    return _PARSERS[candidate.kind](resource, data)
 
 
-def _oversize(found: FoundResource, data: bytes) -> FoundResource:
-    """The beginning of instructions is still worth having; that of anything else is not."""
-    reason = f"it has {found.size} bytes, over the limit of {MAX_RESOURCE_BYTES}"
+def _oversize(resource: FoundResource, data: bytes) -> FoundResource:
+    """Keeps the beginning of instructions; the beginning of any other kind is of no use."""
+    reason = f"it has {resource.size} bytes, over the limit of {MAX_RESOURCE_BYTES}"
     content = ""
-    if found.kind == "instruction_file":
+    if resource.kind == "instruction_file":
         content = data[:MAX_RESOURCE_BYTES].decode("utf-8", "ignore")
-    return replace(found, status="oversize", error=reason, content=content)
+    return replace(resource, status="oversize", error=reason, content=content)
 
 
-def _instructions(found: FoundResource, data: bytes) -> FoundResource:
-    text = _text(data)
-    if text is None:
-        return replace(found, status="invalid", error="it is not UTF-8 text")
-    return replace(found, content=text)
+def _parse_instructions(resource: FoundResource, data: bytes) -> FoundResource:
+    try:
+        return replace(resource, content=data.decode("utf-8"))
+    except UnicodeDecodeError:
+        return replace(resource, status="invalid", error="it is not UTF-8 text")
 
 
-def _mcp_config(found: FoundResource, data: bytes) -> FoundResource:
+def _parse_mcp_config(resource: FoundResource, data: bytes) -> FoundResource:
     try:
         json.loads(data)
     except (ValueError, RecursionError):
-        return replace(found, status="invalid", error="it is not valid JSON")
-    return found
+        return replace(resource, status="invalid", error="it is not valid JSON")
+    return resource
 
 
-def _skill(found: FoundResource, data: bytes) -> FoundResource:
-    text = _text(data)
-    if text is None:
-        return replace(found, status="invalid", error="it is not UTF-8 text")
-    directory = os.path.basename(os.path.dirname(found.source))
+def _parse_skill(resource: FoundResource, data: bytes) -> FoundResource:
+    directory = os.path.basename(os.path.dirname(resource.source))
     try:
-        skill = parse_skill(text, directory)
-    except SkillError as bad:
-        return replace(found, status="invalid", error=_cut(str(bad), MAX_ERROR_CHARS))
-    return replace(found, name=skill.name, description=skill.description, content=skill.body)
+        skill = parse_skill(data, directory)
+    except SkillError as error:
+        text = clip_text(str(error), MAX_ERROR_BYTES)
+        return replace(resource, status="invalid", error=text)
+    return replace(resource, name=skill.name, description=skill.description, content=skill.body)
 
 
-_INTERPRETERS = {"instruction_file": _instructions, "mcp_config": _mcp_config, "skill": _skill}
+_PARSERS = {
+    "instruction_file": _parse_instructions,
+    "mcp_config": _parse_mcp_config,
+    "skill": _parse_skill,
+}
 
 
-def _text(data: bytes) -> str | None:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-
-
-def _bounded(resources: Iterator[FoundResource]) -> Iterator[FoundResource]:
-    """Holds the whole to its limits. What is left out is said to be."""
+def _limit(resources: Iterator[FoundResource]) -> Iterator[FoundResource]:
+    """Apply the limits of number and total size; an excluded resource says so."""
     total = 0
     for index, resource in enumerate(resources):
         if index == MAX_RESOURCES - 1:
@@ -179,22 +170,13 @@ def _bounded(resources: Iterator[FoundResource]) -> Iterator[FoundResource]:
                 return
         size = len(resource.content.encode("utf-8"))
         if total + size > MAX_CONTEXT_BYTES:
-            reason = f"all together are over the limit of {MAX_CONTEXT_BYTES} bytes"
+            reason = f"all resources together are over the limit of {MAX_CONTEXT_BYTES} bytes"
             yield replace(resource, status="excluded", content="", error=reason)
             continue
         total += size
         yield resource
 
 
-def _problem(candidate: ContextCandidate, status: str, error: str) -> FoundResource:
-    return FoundResource(
-        candidate.kind, _shown(candidate.path), status, error=_cut(error, MAX_ERROR_CHARS)
-    )
-
-
-def _shown(path: str) -> str:
-    return _cut(printable_name(path), MAX_SOURCE_CHARS)
-
-
-def _cut(text: str, limit: int) -> str:
-    return text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
+def _resource(candidate: ContextCandidate, status: str, error: str) -> FoundResource:
+    source = clip_text(printable_name(candidate.path), MAX_SOURCE_BYTES)
+    return FoundResource(candidate.kind, source, status, error=clip_text(error, MAX_ERROR_BYTES))

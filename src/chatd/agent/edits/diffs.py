@@ -1,6 +1,6 @@
-"""What changed in a file, as a unified diff for people and models to read.
+"""Unified diffs in bounded time and size.
 
-Bounded in time and size: a diff that would take long is coarse, one that would be long is left out.
+A diff of too many lines is one block; a diff of too many characters is left out.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from difflib import SequenceMatcher
 
 CONTEXT_LINES = 3
 MAX_DIFF_CHARS = 256 << 10
-# Beyond this many changed lines the diff is one block out and one block in.
-_MAX_COMPARED = 20_000
+# Beyond this many changed lines the diff removes one block and adds one block.
+_MAX_COMPARED_LINES = 20_000
 _NO_NEWLINE = "\\ No newline at end of file\n"
 
 Opcode = tuple[str, int, int, int, int]
 
 
 def unified_diff(old: str, new: str, label: str) -> str:
-    """Empty if nothing changed. Both sides carry the same label: the path that was asked for."""
+    """Empty if nothing changed. `label`, the requested path, names both sides."""
     if old == new:
         return ""
     before, after = _lines(old), _lines(new)
@@ -29,7 +29,7 @@ def unified_diff(old: str, new: str, label: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines end at "\\n" only: a form feed or U+2028 is part of one."""
+    """Split at "\\n" only, not at a form feed or U+2028."""
     lines = [f"{piece}\n" for piece in text.split("\n")]
     last = lines.pop()[:-1]
     return [*lines, last] if last else lines
@@ -61,12 +61,12 @@ def _span(start: int, stop: int) -> str:
 
 
 def _opcodes(before: Sequence[str], after: Sequence[str]) -> list[Opcode]:
-    """As difflib has them, but the ends that are alike are taken off first."""
-    head = _alike(before, after)
-    tail = _alike(before[head:][::-1], after[head:][::-1])
+    """Those of difflib, which compares only the lines between the common start and end."""
+    head = _common_length(before, after)
+    tail = _common_length(before[head:][::-1], after[head:][::-1])
     old, new = before[head : len(before) - tail], after[head : len(after) - tail]
     codes: list[Opcode] = [("equal", 0, head, 0, head)] if head else []
-    if max(len(old), len(new)) > _MAX_COMPARED:
+    if max(len(old), len(new)) > _MAX_COMPARED_LINES:
         codes.append(("replace", head, head + len(old), head, head + len(new)))
     else:
         codes += [
@@ -78,13 +78,13 @@ def _opcodes(before: Sequence[str], after: Sequence[str]) -> list[Opcode]:
     return codes
 
 
-def _alike(one: Sequence[str], other: Sequence[str]) -> int:
+def _common_length(one: Sequence[str], other: Sequence[str]) -> int:
     shorter = min(len(one), len(other))
     return next((index for index in range(shorter) if one[index] != other[index]), shorter)
 
 
 def _groups(codes: Sequence[Opcode]) -> Iterator[list[Opcode]]:
-    """Hunks: changes with a few lines around them, split where more lie between."""
+    """Hunks: changes with their context lines, split where more lines lie between."""
     group: list[Opcode] = []
     for index, (tag, a, b, c, d) in enumerate(codes):
         if tag != "equal":

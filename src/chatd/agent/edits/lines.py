@@ -1,7 +1,7 @@
-"""Text as lines in four parts, and finding runs of lines in other lines.
+"""Split text into lines of four parts, and find runs of lines.
 
-A line is its leading blanks, its body, its trailing blanks and its ending. Joined, the parts give
-back the text to the character. Only "\\n" and "\\r\\n" end a line.
+A line has leading blanks, a body, trailing blanks and an ending. Joined, the parts are exactly the
+text. Only "\\n" and "\\r\\n" end a line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CRLF = "\r\n"
 
 
 class SourceLine(NamedTuple):
-    """A line without a body keeps all its blanks in `lead`."""
+    """A line without a body has all its blanks in `lead`."""
 
     lead: str
     body: str
@@ -27,8 +27,7 @@ class SourceLine(NamedTuple):
         return self.lead + self.body + self.trail + self.ending
 
     @property
-    def loose_end(self) -> str:
-        """What is compared when blanks at the end do not count."""
+    def without_trail(self) -> str:
         return self.lead + self.body if self.body else ""
 
 
@@ -63,7 +62,7 @@ def line_endings(text: str) -> frozenset[str]:
 
 
 def dominant_ending(text: str) -> str | None:
-    """The ending most lines have; of two that are as frequent, the plain one."""
+    """The ending of most lines; "\\n" if both are equally frequent."""
     pairs = text.count(CRLF)
     plain = text.count(LF) - pairs
     if not pairs and not plain:
@@ -76,8 +75,8 @@ def with_ending(text: str, ending: str) -> str:
 
 
 def find_runs(needle: Sequence[str], keys: Sequence[str]) -> list[int]:
-    """Where the run `needle` begins in `keys`, overlaps included. Linear, whatever repeats."""
-    fallback = _fallbacks(needle)
+    """Where the run `needle` begins in `keys`, overlaps included, in linear time."""
+    fallback = _failure_table(needle)
     found: list[int] = []
     matched = 0
     for index, key in enumerate(keys):
@@ -91,8 +90,8 @@ def find_runs(needle: Sequence[str], keys: Sequence[str]) -> list[int]:
     return found
 
 
-def _fallbacks(needle: Sequence[str]) -> list[int]:
-    """For each prefix, how much of it begins again at its end (Knuth, Morris, Pratt)."""
+def _failure_table(needle: Sequence[str]) -> list[int]:
+    """For each prefix, the length of its longest border (Knuth, Morris, Pratt)."""
     table = [0] * len(needle)
     matched = 0
     for index in range(1, len(needle)):
@@ -105,7 +104,7 @@ def _fallbacks(needle: Sequence[str]) -> list[int]:
 
 
 def drop_overlaps(starts: Sequence[int], length: int) -> list[int]:
-    """From overlapping finds, those that a reader going from the top would take."""
+    """The matches that do not overlap an earlier one."""
     kept: list[int] = []
     free_from = 0
     for start in starts:

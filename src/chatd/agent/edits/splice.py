@@ -1,14 +1,9 @@
-"""Putting new lines in the place of lines that matched but for blanks and endings.
+"""Replace lines that matched except for blanks and endings.
 
-The rule: a line has four parts (leading blanks, body, trailing blanks, ending). Where the text to
-find and the new text agree, the caller did not mean to change anything, so the file's own bytes
-stay; where they differ, the new text is what was meant. New lines without a counterpart are
-indented by level, in the unit of the file.
-
-Indentation by level: what the caller wrote in one unit is said in the file's.
-
-A unit is one tab or a number of spaces. Where blanks are mixed there is no telling, and lines
-inherit what is around them.
+A line has four parts: leading blanks, body, trailing blanks, ending. Where the text to find and
+the new text have the same part, the file's own stays; where they differ, that of the new text is
+used. New lines without a counterpart are indented by level, in the file's indent unit: one tab or
+a number of spaces. With mixed blanks there is no unit, and lines inherit the indent around them.
 """
 
 from __future__ import annotations
@@ -22,11 +17,13 @@ from math import gcd
 
 from chatd.agent.edits.lines import SourceLine, line_endings, split_lines
 
-_STEPS_LOOKED_AT = 5000
+# Beyond this many comparisons lines are paired by position.
+_MAX_COMPARISONS = 100_000
+_MAX_STEP_LINES = 5000
 
 
 def indent_unit(leads: Iterable[str]) -> str | None:
-    """A tab, or as many spaces as divide every indent. None: none, mixed, or too odd to tell."""
+    """A tab, or the number of spaces that divides every indent. None if there is no such unit."""
     indents = [lead for lead in leads if lead]
     kinds = set("".join(indents))
     if kinds == {"\t"}:
@@ -38,7 +35,8 @@ def indent_unit(leads: Iterable[str]) -> str | None:
 
 
 def file_unit(matched: Sequence[str], whole: Sequence[str]) -> str | None:
-    """The unit of the matched lines; one deep line alone is read with the rest of the file."""
+    """The unit of the matched lines, or of the whole file if that divides it: one deep line alone
+    may have several units."""
     if not any(matched):
         return typical_step(whole)
     unit = indent_unit(matched)
@@ -51,10 +49,10 @@ def file_unit(matched: Sequence[str], whole: Sequence[str]) -> str | None:
 
 
 def typical_step(leads: Sequence[str]) -> str | None:
-    """What is most often added from one line to the next."""
+    """The most frequent increase of indent from one line to the next."""
     steps: Counter[str] = Counter()
     before = ""
-    for lead in leads[:_STEPS_LOOKED_AT]:
+    for lead in leads[:_MAX_STEP_LINES]:
         if len(lead) > len(before) and lead.startswith(before):
             steps[lead[len(before) :]] += 1
         before = lead
@@ -66,10 +64,8 @@ def typical_step(leads: Sequence[str]) -> str | None:
 
 
 def reindent(base: str, *, old: str, new: str, caller: str | None, file: str | None) -> str:
-    """The file's indent for a line the caller indents by `new`.
-
-    Known is that where the caller wrote `old`, the file has `base`.
-    """
+    """The file's indent for a line that the caller indents by `new`, given that the file has
+    `base` where the caller wrote `old`. `caller` and `file` are the indent units."""
     if new == old:
         return base
     if caller is None or file is None:
@@ -89,18 +85,14 @@ def _inherit(base: str, old: str, new: str) -> str:
         extra = new[len(old) :]
         return base + extra if len(set(base + extra)) == 1 else base
     if old.startswith(new):
-        lost = old[len(new) :]
-        return base[: -len(lost)] if base.endswith(lost) else base
+        removed = old[len(new) :]
+        return base[: -len(removed)] if base.endswith(removed) else base
     return base
-
-
-# Beyond this many comparisons lines are paired by position.
-_MAX_COMPARED = 100_000
 
 
 @dataclass(frozen=True)
 class AlignedLine:
-    """A new line, the searched line it stands for if any, and where among them it stands."""
+    """A new line, its counterpart among the searched lines if any, and its position in them."""
 
     line: SourceLine
     partner: int | None
@@ -109,68 +101,70 @@ class AlignedLine:
 
 @dataclass(frozen=True)
 class Splice:
-    """One edit, ready for any number of matches in one file.
+    """One edit, to be applied to any number of matches in one file.
 
-    `ending` is that of most lines of the file; `leads` are its indents, in order.
+    `ending` is the ending of most lines of the file; `leads` are the file's indents, in order.
     """
 
     search: Sequence[SourceLine]
-    placed: Sequence[AlignedLine]
-    one_ending: bool
+    aligned: Sequence[AlignedLine]
+    has_one_ending: bool
     ending: str | None
     leads: Sequence[str]
 
     def replace(self, found: Sequence[SourceLine]) -> str:
-        """The text for the lines `found`, which have the searched lines' bodies."""
-        if not self.placed:
+        """The text that replaces `found`, lines with the same bodies as the searched lines."""
+        if not self.aligned:
             return ""
-        lead_of = self._leads_for(found)
+        leads = self._build_leads(found)
         pieces: list[str] = []
-        for index, placed in enumerate(self.placed):
-            pieces += [lead_of[index], placed.line.body, self._trail(placed, found)]
-            if index < len(self.placed) - 1:
-                pieces.append(self._ending(placed, found))
-        # The last line ends as the last matched one did: no final newline is gained or lost, and
-        # what follows is not drawn up.
+        for index, aligned in enumerate(self.aligned):
+            pieces += [leads[index], aligned.line.body, self._trail(aligned, found)]
+            if index < len(self.aligned) - 1:
+                pieces.append(self._ending(aligned, found))
+        # The last line gets the last matched line's ending, so that no final newline is added or
+        # lost and the line after the match is not joined to it.
         return "".join((*pieces, found[-1].ending))
 
-    def _trail(self, placed: AlignedLine, found: Sequence[SourceLine]) -> str:
-        if placed.partner is None:
-            return placed.line.trail
-        agree = self.search[placed.partner].trail == placed.line.trail
-        return found[placed.partner].trail if agree and placed.line.body else placed.line.trail
+    def _trail(self, aligned: AlignedLine, found: Sequence[SourceLine]) -> str:
+        if aligned.partner is None:
+            return aligned.line.trail
+        is_same = self.search[aligned.partner].trail == aligned.line.trail
+        return found[aligned.partner].trail if is_same and aligned.line.body else aligned.line.trail
 
-    def _ending(self, placed: AlignedLine, found: Sequence[SourceLine]) -> str:
-        """Of a line that is not the last, so it must have one."""
-        new = placed.line.ending
-        if placed.partner is not None:
-            old = self.search[placed.partner].ending
-            theirs = found[placed.partner].ending
-            if theirs and old and (old == new or self.one_ending):
-                return theirs
-        return self.ending if self.one_ending and self.ending else new
+    def _ending(self, aligned: AlignedLine, found: Sequence[SourceLine]) -> str:
+        """The ending of a line that is not the last, so it has one."""
+        new = aligned.line.ending
+        if aligned.partner is not None:
+            old = self.search[aligned.partner].ending
+            of_file = found[aligned.partner].ending
+            if of_file and old and (old == new or self.has_one_ending):
+                return of_file
+        return self.ending if self.has_one_ending and self.ending else new
 
-    def _leads_for(self, found: Sequence[SourceLine]) -> list[str]:
+    def _build_leads(self, found: Sequence[SourceLine]) -> list[str]:
         bodied = [index for index, line in enumerate(self.search) if line.body]
         if all(self.search[index].lead == found[index].lead for index in bodied):
-            return [self._own_lead(placed, found) for placed in self.placed]
+            return [self._own_lead(aligned, found) for aligned in self.aligned]
         caller = indent_unit(
             line.lead
-            for line in (*self.search, *(placed.line for placed in self.placed))
+            for line in (*self.search, *(aligned.line for aligned in self.aligned))
             if line.body
         )
-        own = [found[index].lead for index in bodied]
-        unit = file_unit(own, self.leads) or (caller if not any(own) else None)
-        if not self._same_frame():
-            return self._as_meant(found, (caller, unit))
-        return [self._level(placed, found, bodied, (caller, unit)) for placed in self.placed]
+        matched = [found[index].lead for index in bodied]
+        unit = file_unit(matched, self.leads) or (caller if not any(matched) else None)
+        if not self._is_indented_alike():
+            return self._keep_new_leads(found, (caller, unit))
+        return [
+            self._shift_lead(aligned, found, bodied, (caller, unit)) for aligned in self.aligned
+        ]
 
-    def _same_frame(self) -> bool:
-        """Whether the new text is indented as if it stood where the caller saw the old one.
+    def _is_indented_alike(self) -> bool:
+        """Whether the new text has the same outer indent as the text to find.
 
-        Otherwise (search without indent, new text with the right one) it is meant as it stands.
+        If not (text to find without indent, new text with the file's), the new indent is final.
         """
-        first_new = next((each.line for each in self.placed if each.line.body), None)
+        first_new = next((each.line for each in self.aligned if each.line.body), None)
         first_old = next(line for line in self.search if line.body)
         return (
             first_new is None
@@ -179,86 +173,88 @@ class Splice:
                 each.partner is not None
                 and each.line.body
                 and each.line.lead == self.search[each.partner].lead
-                for each in self.placed
+                for each in self.aligned
             )
         )
 
-    def _as_meant(
+    def _keep_new_leads(
         self, found: Sequence[SourceLine], units: tuple[str | None, str | None]
     ) -> list[str]:
-        """The new text's own indents; in other blanks than the file's, from where it begins."""
-        own = [self._own_lead(placed, found) for placed in self.placed]
+        """The new text's own indents, converted if the file uses other blanks."""
+        own = [self._own_lead(aligned, found) for aligned in self.aligned]
         caller, unit = units
         if caller is None or unit is None or caller[0] == unit[0]:
             return own
         base = next(line for line in found if line.body).lead
-        begins = next(each.line for each in self.placed if each.line.body).lead
+        begins = next(each.line for each in self.aligned if each.line.body).lead
         return [
             reindent(base, old=begins, new=lead, caller=caller, file=unit)
-            if self.placed[index].line.body
+            if self.aligned[index].line.body
             else lead
             for index, lead in enumerate(own)
         ]
 
-    def _own_lead(self, placed: AlignedLine, found: Sequence[SourceLine]) -> str:
-        agreed = self._agreed_lead(placed, found)
-        return placed.line.lead if agreed is None else agreed
+    def _own_lead(self, aligned: AlignedLine, found: Sequence[SourceLine]) -> str:
+        unchanged = self._unchanged_lead(aligned, found)
+        return aligned.line.lead if unchanged is None else unchanged
 
-    def _agreed_lead(self, placed: AlignedLine, found: Sequence[SourceLine]) -> str | None:
-        if placed.partner is None:
+    def _unchanged_lead(self, aligned: AlignedLine, found: Sequence[SourceLine]) -> str | None:
+        if aligned.partner is None:
             return None
-        old = self.search[placed.partner]
-        if old.lead != placed.line.lead or bool(old.body) != bool(placed.line.body):
+        old = self.search[aligned.partner]
+        if old.lead != aligned.line.lead or bool(old.body) != bool(aligned.line.body):
             return None
-        return found[placed.partner].lead
+        return found[aligned.partner].lead
 
-    def _level(
+    def _shift_lead(
         self,
-        placed: AlignedLine,
+        aligned: AlignedLine,
         found: Sequence[SourceLine],
         bodied: Sequence[int],
         units: tuple[str | None, str | None],
     ) -> str:
-        agreed = self._agreed_lead(placed, found)
-        if agreed is not None:
-            return agreed
-        if not placed.line.body:
-            return placed.line.lead
-        anchor = self._anchor(placed, bodied)
+        unchanged = self._unchanged_lead(aligned, found)
+        if unchanged is not None:
+            return unchanged
+        if not aligned.line.body:
+            return aligned.line.lead
+        anchor = self._anchor(aligned, bodied)
         return reindent(
             found[anchor].lead,
             old=self.search[anchor].lead,
-            new=placed.line.lead,
+            new=aligned.line.lead,
             caller=units[0],
             file=units[1],
         )
 
-    def _anchor(self, placed: AlignedLine, bodied: Sequence[int]) -> int:
-        """The searched line to measure from: its own, one as deep, or the nearest, above first."""
-        if placed.partner in bodied and placed.partner is not None:
-            return placed.partner
-        near = sorted(bodied, key=lambda index: (abs(index + 0.5 - placed.at), index))
-        as_deep = [index for index in near if self.search[index].lead == placed.line.lead]
-        return (as_deep or near)[0]
+    def _anchor(self, aligned: AlignedLine, bodied: Sequence[int]) -> int:
+        """The searched line to measure from: the counterpart, else the nearest one with the same
+        indent, else the nearest one."""
+        if aligned.partner in bodied and aligned.partner is not None:
+            return aligned.partner
+        near = sorted(bodied, key=lambda index: (abs(index + 0.5 - aligned.at), index))
+        same_indent = [index for index in near if self.search[index].lead == aligned.line.lead]
+        return (same_indent or near)[0]
 
 
 def prepare_splice(search: str, new: str, *, ending: str | None, leads: Sequence[str]) -> Splice:
     searched = split_lines(search)
     lines = split_lines(new)
     if not lines and not searched[-1].ending:
-        lines = [SourceLine("", "", "", "")]  # the line is emptied; its ending was not asked for
+        lines = [SourceLine("", "", "", "")]  # empty the line; its ending was not searched for
     return Splice(
         search=searched,
-        placed=align_lines(searched, lines),
-        one_ending=len(line_endings(new)) == 1,
+        aligned=align_lines(searched, lines),
+        has_one_ending=len(line_endings(new)) == 1,
         ending=ending,
         leads=leads,
     )
 
 
 def align_lines(search: Sequence[SourceLine], new: Sequence[SourceLine]) -> list[AlignedLine]:
-    """Each new line with its counterpart: the same body, else the same place in a changed part."""
-    if len(search) * len(new) > _MAX_COMPARED:
+    """Pair each new line with the searched line of the same body, or else of the same position in
+    a changed block."""
+    if len(search) * len(new) > _MAX_COMPARISONS:
         return [
             AlignedLine(line, index if index < len(search) else None, min(index, len(search)))
             for index, line in enumerate(new)
@@ -266,10 +262,10 @@ def align_lines(search: Sequence[SourceLine], new: Sequence[SourceLine]) -> list
     matcher = SequenceMatcher(
         None, [line.body for line in search], [line.body for line in new], autojunk=False
     )
-    placed: list[AlignedLine] = []
+    aligned: list[AlignedLine] = []
     for _, old_from, old_to, new_from, new_to in matcher.get_opcodes():
         for offset in range(new_to - new_from):
             old = old_from + offset
             partner = old if old < old_to else None
-            placed.append(AlignedLine(new[new_from + offset], partner, min(old, old_to)))
-    return placed
+            aligned.append(AlignedLine(new[new_from + offset], partner, min(old, old_to)))
+    return aligned

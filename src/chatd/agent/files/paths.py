@@ -1,8 +1,4 @@
-"""Paths as the workspace agent takes them: checked, resolved, and opened without surprises.
-
-Owns the rules for what a path may look like and what kind of file may be opened. Reading and
-writing are next door.
-"""
+"""Rules for paths: which are valid, how links resolve, and which kinds of files may be opened."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ MAX_PATH_BYTES = 4096
 
 
 def require_absolute(path: str) -> str:
-    """The path, if it can name a file here; surrounding blanks are a caller's slip and go."""
+    """The path without surrounding blanks. Raises AgentError if it cannot name a file."""
     path = path.strip()
     if not path:
         raise AgentError(400, "path is required")
@@ -28,7 +24,7 @@ def require_absolute(path: str) -> str:
 
 
 def check_encodable(path: str) -> None:
-    """Refuses what no system call would take."""
+    """Raises AgentError for a path that no system call accepts."""
     try:
         raw = os.fsencode(path)
     except UnicodeEncodeError:
@@ -40,12 +36,12 @@ def check_encodable(path: str) -> None:
 
 
 def printable_name(path: str) -> str:
-    """A name fit for JSON: bytes that are not UTF-8 become U+FFFD."""
+    """The name for JSON: bytes that are not UTF-8 become U+FFFD."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
 def resolve_path(path: str) -> str:
-    """The path with the links of its existing part followed; a missing tail is kept as it is."""
+    """Follow the links of the existing part; a missing tail stays as it is."""
     path = require_absolute(path)
     done = "/"
     rest = _components(path)
@@ -70,7 +66,7 @@ def resolve_path(path: str) -> str:
 
 
 def _components(path: str) -> list[str]:
-    """Last first, so that the next one is popped."""
+    """In reverse order, so that `pop` returns the next one."""
     return [part for part in reversed(path.split("/")) if part not in {"", "."}]
 
 
@@ -79,12 +75,12 @@ def _link_target(path: str) -> str | None:
         return os.readlink(path)
     except OSError as error:
         if error.errno in {errno.EINVAL, errno.ENOENT, errno.ENOTDIR}:
-            return None  # no link, or nothing there: part of the missing tail
+            return None  # not a link, or part of the missing tail
         raise from_os_error(error, f"resolve {path}") from error
 
 
 def require_regular(info: os.stat_result, path: str) -> None:
-    """Refuses what is no plain file: reading a fifo or a device may never end."""
+    """Raises AgentError if it is not a regular file: reading a pipe or a device may never end."""
     if stat.S_ISDIR(info.st_mode):
         raise AgentError(400, f"{path} is a directory, not a file")
     if not stat.S_ISREG(info.st_mode):
@@ -102,10 +98,10 @@ def file_kind(mode: int) -> str:
 
 
 def open_regular(path: str) -> tuple[int, os.stat_result]:
-    """A descriptor for reading, and what it is open on. Never blocks, never touches a device.
+    """A descriptor for reading and its stat. Never blocks, never opens a device.
 
-    Looked at twice: before, because opening a device is already an act; after, because the name
-    may have changed hands in between.
+    Checked before, because opening a device can have an effect, and after, because the name may
+    have been replaced in between.
     """
     try:
         require_regular(os.stat(path), path)
@@ -122,7 +118,8 @@ def open_regular(path: str) -> tuple[int, os.stat_result]:
 
 
 def read_at_most(fd: int, limit: int, *, path: str) -> bytes:
-    """Up to `limit` bytes from where the descriptor stands, whatever size the file claims."""
+    """Up to `limit` bytes from the current position. The stat's size is not used: it is 0 for
+    files under /proc."""
     chunks: list[bytes] = []
     left = limit
     try:

@@ -1,8 +1,6 @@
-"""Reading files: raw bytes for programs, numbered lines for a model.
+"""Read files as bytes or as numbered lines, and list directories.
 
-Never cuts silently: what does not fit is refused, with words that say how to ask for a part.
-
-Listing one directory.
+A result over its limit is refused, never cut silently; the error says how to ask for a part.
 """
 
 from __future__ import annotations
@@ -19,31 +17,33 @@ from chatd.agent.files.paths import (
     read_at_most,
     require_absolute,
 )
+from chatd.agent.text import clip_utf8
 
 MAX_READ_BYTES = 32 << 20
+MAX_DIRECTORY_ENTRIES = 10_000
 
 MAX_NUMBERED_FILE_BYTES = 1 << 20
-MAX_LINE_BYTES = 1024
+MAX_NUMBERED_LINE_BYTES = 1024
 MAX_RESPONSE_LINES = 2000
 MAX_RESPONSE_BYTES = 32 << 10
 DEFAULT_LINE_LIMIT = 2000
 
 
 def read_file(path: str, *, offset: int = 0, limit: int = 0) -> tuple[bytes, str]:
-    """Bytes from `offset`, at most `limit` of them (0: all), and the type the name suggests."""
-    _not_negative(offset=offset, limit=limit)
+    """Bytes from `offset`, at most `limit` (0: all), and the MIME type guessed from the name."""
+    _require_not_negative(offset=offset, limit=limit)
     path = require_absolute(path)
     fd, info = open_regular(path)
     try:
-        wanted = limit or max(info.st_size - offset, 0)
-        if min(wanted, max(info.st_size - offset, 0)) > MAX_READ_BYTES:
+        available = max(info.st_size - offset, 0)
+        if min(limit or available, available) > MAX_READ_BYTES:
             raise AgentError(
                 413,
                 f"{path} has {info.st_size} bytes, more than the {MAX_READ_BYTES} that can be "
                 "read at once; read it in parts with offset and limit",
             )
         _seek(fd, offset, path)
-        # A file under /proc claims to be empty, so the claim is no reason to stop.
+        # Not limited to `available`: the size of a file under /proc is given as 0.
         content = read_at_most(fd, min(limit or MAX_READ_BYTES, MAX_READ_BYTES), path=path)
     finally:
         os.close(fd)
@@ -63,16 +63,16 @@ def read_lines(
     offset: int = 1,
     limit: int = DEFAULT_LINE_LIMIT,
     max_file_size: int = MAX_NUMBERED_FILE_BYTES,
-    max_line_bytes: int = MAX_LINE_BYTES,
+    max_line_bytes: int = MAX_NUMBERED_LINE_BYTES,
     max_response_lines: int = MAX_RESPONSE_LINES,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
 ) -> dict[str, object]:
     """Lines `offset` to `offset + limit - 1`, each as its number, a tab and its text.
 
-    Lines end at "\\n" only, so a final one leaves an empty line behind it. Zero stands for the
-    default of `offset` and `limit`.
+    Only "\\n" ends a line, so a file that ends with it has an empty last line. An `offset` or
+    `limit` of 0 means the default.
     """
-    _not_negative(
+    _require_not_negative(
         offset=offset,
         limit=limit,
         max_file_size=max_file_size,
@@ -81,7 +81,7 @@ def read_lines(
         max_response_bytes=max_response_bytes,
     )
     path = require_absolute(path)
-    data = _whole(path, max_file_size)
+    data = _read_whole(path, max_file_size)
     lines = data.split(b"\n") if data else []
     first = max(offset, 1)
     if first > max(len(lines), 1):
@@ -92,12 +92,15 @@ def read_lines(
     if len(chosen) > max_response_lines:
         raise AgentError(
             400,
-            f"{len(chosen)} lines of {path} were asked for, but at most {max_response_lines} "
+            f"{len(chosen)} lines of {path} were requested, but at most {max_response_lines} "
             f"can be returned at once; use offset={first} and limit={max_response_lines}, "
-            "then go on from there",
+            "then continue from there",
         )
-    numbered = _numbered(chosen, first, max_line_bytes)
-    _fits(numbered, path, first, max_response_bytes)
+    numbered = [
+        f"{number}\t{_clip_line(line, max_line_bytes)}"
+        for number, line in enumerate(chosen, start=first)
+    ]
+    _require_fit(numbered, path, first, max_response_bytes)
     return {
         "content": "\n".join(numbered),
         "file_size": len(data),
@@ -106,7 +109,7 @@ def read_lines(
     }
 
 
-def _whole(path: str, max_file_size: int) -> bytes:
+def _read_whole(path: str, max_file_size: int) -> bytes:
     fd, info = open_regular(path)
     try:
         size = info.st_size
@@ -114,37 +117,25 @@ def _whole(path: str, max_file_size: int) -> bytes:
             data = read_at_most(fd, max_file_size + 1, path=path)
             if len(data) <= max_file_size:
                 return data
-            size = len(data)  # it has grown, or never told its size
+            size = len(data)  # the file has grown, or its stat has no size
     finally:
         os.close(fd)
     raise AgentError(
         400,
         f"{path} has {size} bytes or more, over the limit of {max_file_size} bytes for reading "
-        "lines; use execute with grep, head, tail or sed -n to look at parts of it",
+        "lines; use execute with grep, head, tail or sed -n to read parts of it",
     )
 
 
-def _numbered(lines: list[bytes], first: int, max_line_bytes: int) -> list[str]:
-    return [
-        f"{number}\t{_shortened(line, max_line_bytes)}"
-        for number, line in enumerate(lines, start=first)
-    ]
-
-
-def _shortened(line: bytes, max_bytes: int) -> str:
+def _clip_line(line: bytes, max_bytes: int) -> str:
     if len(line) <= max_bytes:
         return line.decode("utf-8", "replace")
-    cut = max_bytes
-    # A character is at most four bytes: never more than three steps back to its beginning.
-    while cut > max(max_bytes - 3, 0) and line[cut] & 0xC0 == 0x80:
-        cut -= 1
-    if line[cut] & 0xC0 == 0x80:
-        cut = max_bytes  # no UTF-8 here, so there is nothing to keep whole
-    kept = line[:cut].decode("utf-8", "replace")
-    return f"{kept}... [line cut: {cut} of {len(line)} bytes shown]"
+    clipped = clip_utf8(line, max_bytes)
+    text = clipped.decode("utf-8", "replace")
+    return f"{text}... [line cut: {len(clipped)} of {len(line)} bytes shown]"
 
 
-def _fits(numbered: list[str], path: str, first: int, max_bytes: int) -> None:
+def _require_fit(numbered: list[str], path: str, first: int, max_bytes: int) -> None:
     total = 0
     fitting = 0
     for line in numbered:
@@ -155,13 +146,13 @@ def _fits(numbered: list[str], path: str, first: int, max_bytes: int) -> None:
         return
     last = first + len(numbered) - 1
     advice = (
-        f"use offset={first} and limit={fitting}, then go on with offset={first + fitting}"
+        f"use offset={first} and limit={fitting}, then continue with offset={first + fitting}"
         if fitting
-        else f"line {first} alone is too long; use execute with cut to look at it"
+        else f"line {first} alone is too long; use execute with cut to read parts of it"
     )
     raise AgentError(
         400,
-        f"lines {first} to {last} of {path} make {total} bytes, over the limit of {max_bytes} "
+        f"lines {first} to {last} of {path} have {total} bytes, over the limit of {max_bytes} "
         f"bytes for one answer; {advice}",
     )
 
@@ -175,23 +166,20 @@ def _seek(fd: int, offset: int, path: str) -> None:
         raise from_os_error(error, f"read {path} at offset {offset}") from error
 
 
-def _not_negative(**numbers: int) -> None:
+def _require_not_negative(**numbers: int) -> None:
     for name, number in numbers.items():
         if number < 0:
             raise AgentError(400, f"{name} must not be negative, got {number}")
 
 
-MAX_ENTRIES = 10_000
-
-
 def list_directory(
     path: Sequence[str], relativity: str, *, home: str | None = None
 ) -> dict[str, object]:
-    """What is in the directory: directories first, then by name.
+    """The directory's entries: directories first, then by name.
 
-    `path` is a list of names under the home directory ("home") or the root ("root").
+    `path` is a list of names below the home directory ("home") or the root ("root").
     """
-    directory = _place(path, relativity, home or os.path.expanduser("~"))
+    directory = _join(path, relativity, home or os.path.expanduser("~"))
     return {
         "absolute_path": [printable_name(part) for part in directory.split("/") if part],
         "absolute_path_string": printable_name(directory),
@@ -201,32 +189,29 @@ def list_directory(
                 "absolute_path_string": printable_name(os.path.join(directory, name)),
                 "is_dir": is_dir,
             }
-            for is_dir, name in _entries(directory)
+            for is_dir, name in _scan(directory)
         ],
     }
 
 
-def _place(path: Sequence[str], relativity: str, home: str) -> str:
-    if relativity == "home":
-        base = home
-    elif relativity == "root":
-        base = "/"
-    else:
+def _join(path: Sequence[str], relativity: str, home: str) -> str:
+    if relativity not in {"home", "root"}:
         raise AgentError(400, f'relativity must be "home" or "root", got {relativity!r}')
+    base = home if relativity == "home" else "/"
     directory = os.path.normpath(os.path.join(base, *(part.lstrip("/") for part in path)))
     check_encodable(directory)
     return directory
 
 
-def _entries(directory: str) -> list[tuple[bool, str]]:
+def _scan(directory: str) -> list[tuple[bool, str]]:
     found: list[tuple[bool, str]] = []
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
-                if len(found) == MAX_ENTRIES:
+                if len(found) == MAX_DIRECTORY_ENTRIES:
                     raise AgentError(
                         413,
-                        f"{directory} has more than {MAX_ENTRIES} entries; "
+                        f"{directory} has more than {MAX_DIRECTORY_ENTRIES} entries; "
                         "use execute with find or ls to look for the ones you need",
                     )
                 found.append((_is_dir(entry), entry.name))
@@ -239,4 +224,4 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        return False  # a link that leads nowhere we may look
+        return False  # a link to a target that the agent may not stat

@@ -1,7 +1,4 @@
-"""Writing files whole: a reader sees the old content or the new, never a part, never nothing.
-
-Owns the temporary sibling and the rename. What to write is decided elsewhere.
-"""
+"""Write whole files of the workspace, each in one rename, one writer per directory at a time."""
 
 from __future__ import annotations
 
@@ -9,22 +6,22 @@ import contextlib
 import fcntl
 import os
 import secrets
-import stat
 import time
 from collections.abc import Generator
 
+from chatd.agent.atomic_file import write_atomic
 from chatd.agent.errors import AgentError, from_os_error
 from chatd.agent.files.paths import require_absolute, require_regular, resolve_path
 
-# A temporary name must fit into 255 bytes, and a character takes up to four.
-_KEPT_NAME = 60
-# How long to wait for another writer. One that holds on for longer is none of ours.
-_TURN_S = 10.0
-_TURN_POLL_S = 0.005
+# A temporary name must fit into 255 bytes, and a character has up to four.
+_MAX_NAME_CHARS = 60
+# A process that holds the lock longer than this is not an agent; write without the lock.
+_LOCK_TIMEOUT_S = 10.0
+_LOCK_POLL_S = 0.005
 
 
 def write_file(path: str, content: bytes) -> None:
-    """Makes parents as needed; follows a link and leaves it a link; keeps an existing mode."""
+    """Create missing parents, follow links, and keep the owner and mode of an existing file."""
     path = require_absolute(path)
     if path.endswith("/"):
         raise AgentError(400, f"{path} names a directory, not a file")
@@ -32,14 +29,14 @@ def write_file(path: str, content: bytes) -> None:
     with directory_lock(target):
         before = stat_target(target)
         if before is None:
-            _make_parents(os.path.dirname(target), path)
+            _create_parents(os.path.dirname(target), path)
         else:
             require_writable(before, target)
         replace_content(target, content, before=before)
 
 
 def stat_target(target: str) -> os.stat_result | None:
-    """What is at a resolved path, or None."""
+    """Stat a resolved path; None if it does not exist."""
     try:
         return os.lstat(target)
     except (FileNotFoundError, NotADirectoryError):
@@ -49,104 +46,57 @@ def stat_target(target: str) -> os.stat_result | None:
 
 
 def require_writable(info: os.stat_result, target: str) -> None:
-    """A rename asks only the directory, so the file's own mode is asked here."""
+    """Check the file's own mode: a rename needs write access to the directory only."""
     require_regular(info, target)
     if not os.access(target, os.W_OK):
         raise AgentError(403, f"cannot write {target}: permission denied")
 
 
 def replace_content(target: str, content: bytes, *, before: os.stat_result | None) -> None:
-    """Puts `content` at a resolved path in one rename. On any failure nothing has changed."""
+    """Write `content` to a resolved path. A failure leaves the old file unchanged."""
     directory, name = os.path.split(target)
-    temporary = os.path.join(directory, f".{name[:_KEPT_NAME]}.tmp.{secrets.token_hex(4)}")
+    suffix = secrets.token_hex(4)
+    temporary = os.path.join(directory, f".{name[:_MAX_NAME_CHARS]}.tmp.{suffix}")
     try:
-        _fill(temporary, content, before)
-        try:
-            os.replace(temporary, target)
-        except BaseException:
-            _remove(temporary)
-            raise
-        _sync_directory(directory)
+        write_atomic(target, content, sync=True, temporary=temporary, mode=0o666, replaced=before)
     except OSError as error:
         raise from_os_error(error, f"write {target}") from error
 
 
 @contextlib.contextmanager
 def directory_lock(target: str) -> Generator[None]:
-    """One writer at a time in a directory, of those who ask. Look at the file once inside.
+    """Exclude other writers of the agent in the directory; read the file inside the lock.
 
-    The lock is on the directory: the file itself is another one after each rename.
+    The directory is locked because each rename replaces the file itself.
     """
     try:
         fd = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        yield  # not there yet or not readable: whatever is done next will tell
+        yield  # missing or not readable: the write itself reports the error
         return
     try:
-        _wait_for(fd)
+        _lock(fd)
         yield
     finally:
         os.close(fd)
 
 
-def _wait_for(fd: int) -> None:
-    until = time.monotonic() + _TURN_S
+def _lock(fd: int) -> None:
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 return
-            time.sleep(_TURN_POLL_S)
+            time.sleep(_LOCK_POLL_S)
         except OSError:
             return  # a file system without locks
         else:
             return
 
 
-def _fill(temporary: str, content: bytes, before: os.stat_result | None) -> None:
-    # A new file gets what the umask leaves; one that replaces another is private until it has
-    # the other's mode.
-    mode = 0o666 if before is None else 0o600
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary, flags, mode)
-    try:
-        try:
-            _write_all(fd, content)
-            if before is not None:
-                _take_over(fd, before)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-    except BaseException:
-        _remove(temporary)
-        raise
-
-
-def _take_over(fd: int, before: os.stat_result) -> None:
-    mode = stat.S_IMODE(before.st_mode)
-    mine = os.fstat(fd)
-    if (mine.st_uid, mine.st_gid) != (before.st_uid, before.st_gid):
-        try:
-            os.chown(fd, before.st_uid, before.st_gid)
-        except OSError:
-            # Not ours to give away; then nobody may run it as somebody else either.
-            mode &= ~(stat.S_ISUID | stat.S_ISGID)
-    os.fchmod(fd, mode)
-
-
-def _write_all(fd: int, content: bytes) -> None:
-    left = memoryview(content)
-    while left:
-        left = left[os.write(fd, left) :]
-
-
-def _remove(temporary: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(temporary)
-
-
-def _make_parents(directory: str, path: str) -> None:
+def _create_parents(directory: str, path: str) -> None:
     try:
         os.makedirs(directory, 0o755, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -154,14 +104,4 @@ def _make_parents(directory: str, path: str) -> None:
             400, f"cannot write {path}: a parent of it is a file, not a directory"
         ) from None
     except OSError as error:
-        raise from_os_error(error, f"make the directory {directory}") from error
-
-
-def _sync_directory(directory: str) -> None:
-    """So that the rename outlives a power cut. Some file systems cannot; that is no failure."""
-    with contextlib.suppress(OSError):
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        raise from_os_error(error, f"create the directory {directory}") from error

@@ -1,10 +1,6 @@
-"""Running git, and only git, so that it can neither ask, wait, write nor say too much.
+"""Run git without prompts, locks, hooks or configured programs, in bounded time and output.
 
-Owns the environment, the time and the amount. What to ask git for is decided next door.
-
-Files that git does not know yet, told as the patch that would add them.
-
-Written here and not by one git for each file: a thousand new files are one loop.
+Also builds the patches of untracked files, because one git process per file would be too slow.
 """
 
 from __future__ import annotations
@@ -24,12 +20,12 @@ from chatd.agent.errors import AgentError
 from chatd.agent.files.paths import open_regular, read_at_most
 
 GIT_TIMEOUT_S = 10.0
-_MAX_STDERR = 4096
-_CHUNK = 1 << 16
+_MAX_STDERR_BYTES = 4096
+_CHUNK_BYTES = 1 << 16
 
-# Nothing that a repository's configuration names is run: no hook, no monitor, no pager, no
-# external diff. Locks are not taken, so that a person's own git never finds the index busy.
-_SAFE = (
+# No program that a repository's configuration names is run: no hook, monitor, pager or external
+# diff. No lock is taken, so that a user's own git never finds the index locked.
+_SAFE_SETTINGS = (
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
     "core.pager=cat",
@@ -39,7 +35,7 @@ _SAFE = (
     "gc.auto=0",
     "maintenance.auto=false",
 )
-_ENVIRONMENT = {
+_SAFE_VARIABLES = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_NO_LAZY_FETCH": "1",
@@ -50,14 +46,22 @@ _ENVIRONMENT = {
     "GIT_EDITOR": "true",
     "LC_ALL": "C",
 }
+# As git does, a NUL in the first bytes marks a file as binary.
+_BINARY_CHECK_BYTES = 8000
+_NEEDS_QUOTES = re.compile(r'[\x00-\x1f"\\\x7f]')
+_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
 class GitError(Exception):
-    """Git has not said what was asked: it is missing, too slow, or has failed."""
+    """Git is missing, too slow, or has failed."""
+
+
+class PatchTooLarge(Exception):
+    """The patch is over its limit."""
 
 
 class GitOutput(NamedTuple):
-    """`cut`: there was more than was to be read, and git was ended for it."""
+    """`is_cut`: git was killed because it printed more than the limit."""
 
     code: int
     output: bytes
@@ -65,7 +69,7 @@ class GitOutput(NamedTuple):
 
 
 class GitCommand:
-    """Asks git. Blocks, for a bounded time: call it in a thread."""
+    """Runs git and blocks until it has ended or the timeout is over: call it in a thread."""
 
     def __init__(
         self,
@@ -74,17 +78,17 @@ class GitCommand:
         timeout_s: float = GIT_TIMEOUT_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`base` is the environment that git starts from; PATH and HOME matter."""
-        self._env = {**base, **_ENVIRONMENT}
+        """`base` is git's environment, with at least PATH and HOME."""
+        self._env = {**base, **_SAFE_VARIABLES}
         self._timeout_s = timeout_s
         self._now = now
 
     def run_git(
-        self, root: str, *args: str, limit: int = _CHUNK, codes: Sequence[int] = (0,)
+        self, root: str, *args: str, limit: int = _CHUNK_BYTES, codes: Sequence[int] = (0,)
     ) -> GitOutput:
-        """Raises GitFailed unless git ends with one of `codes` or says more than `limit`."""
+        """Raises GitError unless git exits with one of `codes` or prints more than `limit`."""
         command = ["git", "-C", root]
-        for setting in _SAFE:
+        for setting in _SAFE_SETTINGS:
             command += ["-c", setting]
         try:
             process = subprocess.Popen(
@@ -100,44 +104,41 @@ class GitCommand:
         except (OSError, ValueError) as error:
             raise GitError(f"git cannot be started: {error}") from error
         try:
-            output, said, cut = self._listen(process, limit)
+            output, errors, is_cut = self._read(process, limit)
         finally:
-            _end(process)
-        if not cut and process.returncode not in codes:
-            raise GitError(said.decode("utf-8", "replace").strip() or "git has failed")
-        return GitOutput(process.returncode, output, cut)
+            _kill(process)
+        if not is_cut and process.returncode not in codes:
+            raise GitError(errors.decode("utf-8", "replace").strip() or "git has failed")
+        return GitOutput(process.returncode, output, is_cut)
 
-    def _listen(self, process: subprocess.Popen[bytes], limit: int) -> tuple[bytes, bytes, bool]:
-        until = self._now() + self._timeout_s
-        output, said = bytearray(), bytearray()
+    def _read(self, process: subprocess.Popen[bytes], limit: int) -> tuple[bytes, bytes, bool]:
+        deadline = self._now() + self._timeout_s
+        output, errors = bytearray(), bytearray()
         with selectors.DefaultSelector() as selector:
-            for stream, heard in ((process.stdout, output), (process.stderr, said)):
+            for stream, buffer in ((process.stdout, output), (process.stderr, errors)):
                 if stream is not None:
-                    selector.register(stream, selectors.EVENT_READ, heard)
+                    selector.register(stream, selectors.EVENT_READ, buffer)
             while selector.get_map():
-                left = until - self._now()
+                left = deadline - self._now()
                 if left <= 0:
                     raise GitError(f"git has not answered within {self._timeout_s:g} seconds")
                 for key, _ in selector.select(left):
-                    chunk = os.read(key.fd, _CHUNK)
+                    chunk = os.read(key.fd, _CHUNK_BYTES)
                     if not chunk:
                         selector.unregister(key.fileobj)
-                    elif key.data is output or len(said) < _MAX_STDERR:
+                    elif key.data is output or len(errors) < _MAX_STDERR_BYTES:
                         key.data.extend(chunk)
                 if len(output) > limit:
-                    return bytes(output[:limit]), bytes(said), True
-        self._wait(process, until)
-        return bytes(output), bytes(said), False
-
-    def _wait(self, process: subprocess.Popen[bytes], until: float) -> None:
+                    return bytes(output[:limit]), bytes(errors), True
         try:
-            process.wait(max(until - self._now(), 0.1))
+            process.wait(max(deadline - self._now(), 0.1))
         except subprocess.TimeoutExpired:
             raise GitError(f"git has not ended within {self._timeout_s:g} seconds") from None
+        return bytes(output), bytes(errors), False
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends whatever is left of it, and its children; a process that is ours is always buried."""
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill git and its children if they still run, reap git, and close its pipes."""
     if process.poll() is None:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -148,17 +149,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             stream.close()
 
 
-_LOOKED_AT_FOR_NUL = 8000
-_NEEDS_QUOTES = re.compile(r'[\x00-\x1f"\\\x7f]')
-_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
-
-
-class PatchTooLarge(Exception):
-    """The patch would be over its limit."""
-
-
-def patch_for(root: str, name: str, *, limit: int) -> str:
-    """The patch that adds the file; empty for what cannot be read or is no file any more."""
+def build_new_file_patch(root: str, name: str, *, limit: int) -> str:
+    """The patch that adds an untracked file; empty if it cannot be read. Raises PatchTooLarge."""
     path = os.path.join(root, name)
     try:
         info = os.lstat(path)
@@ -169,41 +161,39 @@ def patch_for(root: str, name: str, *, limit: int) -> str:
         if info.st_size > limit:
             raise PatchTooLarge
         fd, info = open_regular(path)
+        try:
+            data = read_at_most(fd, limit + 1, path=path)
+        finally:
+            os.close(fd)
     except (OSError, AgentError):
         return ""
-    try:
-        data = read_at_most(fd, limit + 1, path=path)
-    except AgentError:
-        return ""
-    finally:
-        os.close(fd)
     if len(data) > limit:
         raise PatchTooLarge
     return _patch(name, "100755" if info.st_mode & stat.S_IXUSR else "100644", data)
 
 
 def _patch(name: str, mode: str, data: bytes) -> str:
-    ours, theirs = quote_path(f"a/{name}"), quote_path(f"b/{name}")
-    head = f"diff --git {ours} {theirs}\nnew file mode {mode}\n"
+    old_name, new_name = quote_path(f"a/{name}"), quote_path(f"b/{name}")
+    head = f"diff --git {old_name} {new_name}\nnew file mode {mode}\n"
     if not data:
         return head
-    if b"\0" in data[:_LOOKED_AT_FOR_NUL]:
-        return f"{head}Binary files /dev/null and {theirs} differ\n"
+    if b"\0" in data[:_BINARY_CHECK_BYTES]:
+        return f"{head}Binary files /dev/null and {new_name} differ\n"
     lines = data.decode("utf-8", "replace").split("\n")
     last = lines.pop()
     end = f"+{last}\n\\ No newline at end of file\n" if last else ""
     count = len(lines) + bool(last)
     span = "1" if count == 1 else f"1,{count}"
     added = "".join(f"+{line}\n" for line in lines)
-    return f"{head}--- /dev/null\n+++ {theirs}\n@@ -0,0 +{span} @@\n{added}{end}"
+    return f"{head}--- /dev/null\n+++ {new_name}\n@@ -0,0 +{span} @@\n{added}{end}"
 
 
 def quote_path(name: str) -> str:
-    """As git writes a name in a patch."""
-    shown = os.fsencode(name).decode("utf-8", "replace")
-    if not _NEEDS_QUOTES.search(shown):
-        return shown
+    """The name as git writes it in a patch."""
+    text = os.fsencode(name).decode("utf-8", "replace")
+    if not _NEEDS_QUOTES.search(text):
+        return text
     escaped = _NEEDS_QUOTES.sub(
-        lambda found: _ESCAPES.get(found[0]) or f"\\{ord(found[0]):03o}", shown
+        lambda found: _ESCAPES.get(found[0]) or f"\\{ord(found[0]):03o}", text
     )
     return f'"{escaped}"'

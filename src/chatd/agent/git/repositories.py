@@ -1,7 +1,7 @@
-"""What has changed in the repositories that a chat has touched.
+"""The changes in the repositories that a chat has touched.
 
-A watch tells the state of each repository once and then what differs. It looks again when files
-are touched, when asked, and every few seconds, but never twice within one.
+A watch sends the state of each repository once and then each change. It rescans when a file is
+touched, on request, and every few seconds, at most once per second.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
-from chatd.agent.context.watcher import ThreadRunner
 from chatd.agent.files.paths import printable_name
-from chatd.agent.git.command import GitCommand, GitError, PatchTooLarge, patch_for
+from chatd.agent.git.command import GitCommand, GitError, PatchTooLarge, build_new_file_patch
 from chatd.agent.git.touched_paths import TouchedPaths
+from chatd.agent.threads import AgentClock, ThreadRunner
 
 MAX_DIFF_BYTES = 3 << 20
 MAX_UNTRACKED_FILES = 2000
@@ -26,7 +25,7 @@ MIN_RESCAN_INTERVAL_S = 1.0
 RESCAN_INTERVAL_S = 5.0
 _MAX_NAMES_BYTES = 1 << 20
 _USERINFO = re.compile(r"^([A-Za-z][\w+.-]*://)[^/@]*@")
-_DIFF = (
+_DIFF_COMMAND = (
     "diff",
     "--no-color",
     "--no-ext-diff",
@@ -46,7 +45,7 @@ class RepositoryState:
     removed: bool = False
 
     def digest(self) -> bytes:
-        """To be remembered instead of the diff, which may be long."""
+        """Stored instead of the state, because the diff may be long."""
         return hashlib.sha256(repr(self).encode("utf-8", "replace")).digest()
 
     def body(self) -> dict[str, object]:
@@ -62,120 +61,122 @@ class RepositoryState:
 
 
 def find_roots(paths: Iterable[str]) -> list[str]:
-    """The repositories the paths lie in: the nearest directory above each that git would take."""
+    """The repositories that contain the paths: for each path the nearest one above it."""
     found: dict[str, None] = {}
     known: dict[str, str | None] = {}
     for path in paths:
-        root = _root_of(path, known)
+        root = _find_root(path, known)
         if root is not None and len(found) < MAX_REPOSITORIES:
             found[root] = None
     return sorted(found)
 
 
-def _root_of(path: str, known: dict[str, str | None]) -> str | None:
+def _find_root(path: str, known: dict[str, str | None]) -> str | None:
     passed: list[str] = []
-    at: str = path
-    root: str | None = None
-    while True:
-        if at in known:
-            root = known[at]
-            break
-        passed.append(at)
-        if has_repository(at):
-            root = at
-            break
-        above = os.path.dirname(at)
-        if above == at:
-            break
-        at = above
+    directory = path
+    while directory not in known:
+        passed.append(directory)
+        parent = os.path.dirname(directory)
+        if has_repository(directory):
+            known[directory] = directory
+        elif parent == directory:
+            known[directory] = None
+        else:
+            directory = parent
+    root = known[directory]
     known.update(dict.fromkeys(passed, root))
     return root
 
 
 def has_repository(directory: str) -> bool:
-    """A worktree or submodule has a file there, everything else a directory."""
+    """`.git` is a file in worktrees and submodules, otherwise a directory."""
     return os.path.exists(os.path.join(directory, ".git"))
 
 
 def scan(git: GitCommand, root: str) -> RepositoryState:
-    """The repository as it is now. Raises GitFailed; then nothing is known. Blocks."""
-    answer = git.run_git(root, "rev-parse", "--show-toplevel")
-    top = os.fsdecode(answer.output).rstrip("\n")
+    """The repository's current state. Blocks. Raises GitError if it cannot be read."""
+    top = os.fsdecode(git.run_git(root, "rev-parse", "--show-toplevel").output).rstrip("\n")
     if os.path.realpath(top) != os.path.realpath(root):
-        raise GitError(f"git takes {top} for the repository of {root}")
+        raise GitError(f"git reports {top} as the repository of {root}")
     return RepositoryState(
         repo_root=root,
-        branch=_branch(git, root),
-        remote_origin=_remote(git, root),
-        unified_diff=_diff(git, root),
+        branch=_read_branch(git, root),
+        remote_origin=_read_remote(git, root),
+        unified_diff=_read_diff(git, root),
     )
 
 
-def _branch(git: GitCommand, root: str) -> str:
-    answer = git.run_git(root, "symbolic-ref", "--short", "-q", "HEAD", codes=(0, 1))
-    if answer.code == 1:  # on no branch: which commit, then
-        answer = git.run_git(root, "rev-parse", "--short", "HEAD")
-    return answer.output.decode("utf-8", "replace").strip()
+def _read_branch(git: GitCommand, root: str) -> str:
+    result = git.run_git(root, "symbolic-ref", "--short", "-q", "HEAD", codes=(0, 1))
+    if result.code == 1:  # detached: show the commit
+        result = git.run_git(root, "rev-parse", "--short", "HEAD")
+    return result.output.decode("utf-8", "replace").strip()
 
 
-def _remote(git: GitCommand, root: str) -> str:
-    """Without the name and the password that people put into addresses."""
-    answer = git.run_git(root, "config", "--get", "remote.origin.url", codes=(0, 1))
-    return _USERINFO.sub(r"\1", answer.output.decode("utf-8", "replace").strip())
+def _read_remote(git: GitCommand, root: str) -> str:
+    """Without a user name and password in the URL."""
+    result = git.run_git(root, "config", "--get", "remote.origin.url", codes=(0, 1))
+    return _USERINFO.sub(r"\1", result.output.decode("utf-8", "replace").strip())
 
 
-def _diff(git: GitCommand, root: str) -> str:
-    tracked = git.run_git(root, *_DIFF, _base(git, root), "--", limit=MAX_DIFF_BYTES)
+def _read_diff(git: GitCommand, root: str) -> str:
+    tracked = git.run_git(root, *_DIFF_COMMAND, _diff_base(git, root), "--", limit=MAX_DIFF_BYTES)
     names = git.run_git(
         root, "ls-files", "--others", "--exclude-standard", "-z", limit=_MAX_NAMES_BYTES
     )
     untracked = [name for name in os.fsdecode(names.output).split("\0") if name]
     if tracked.is_cut:
-        return _too_much(f"it is over {MAX_DIFF_BYTES} bytes")
+        return _omitted_diff(f"it is over {MAX_DIFF_BYTES} bytes")
     if names.is_cut or len(untracked) > MAX_UNTRACKED_FILES:
-        return _too_much(f"there are more than {MAX_UNTRACKED_FILES} files that git does not know")
+        return _omitted_diff(
+            f"there are more than {MAX_UNTRACKED_FILES} files that git does not track"
+        )
     pieces = [tracked.output.decode("utf-8", "replace")]
-    room = MAX_DIFF_BYTES - len(tracked.output)
+    free_bytes = MAX_DIFF_BYTES - len(tracked.output)
     try:
         for name in untracked:
-            patch = patch_for(root, name, limit=room)
-            room -= len(patch.encode("utf-8"))
-            if room < 0:
+            patch = build_new_file_patch(root, name, limit=free_bytes)
+            free_bytes -= len(patch.encode("utf-8"))
+            if free_bytes < 0:
                 raise PatchTooLarge
             pieces.append(patch)
     except PatchTooLarge:
-        return _too_much(f"it is over {MAX_DIFF_BYTES} bytes")
+        return _omitted_diff(f"it is over {MAX_DIFF_BYTES} bytes")
     return "".join(pieces)
 
 
-def _base(git: GitCommand, root: str) -> str:
-    """What to compare with: the last commit, or nothing at all if there is none yet."""
+def _diff_base(git: GitCommand, root: str) -> str:
+    """The last commit; the empty tree if there is none yet."""
     head = git.run_git(root, "rev-parse", "-q", "--verify", "HEAD^{commit}", codes=(0, 1))
     if head.code == 0:
         return "HEAD"
     return git.run_git(root, "hash-object", "-t", "tree", "/dev/null").output.decode().strip()
 
 
-def _too_much(reason: str) -> str:
+def _omitted_diff(reason: str) -> str:
     return f"The diff is not shown: {reason}.\n"
 
 
-class AgentClock(Protocol):
-    def monotonic(self) -> float: ...
-
-    async def sleep(self, seconds: float, tag: str) -> None: ...
+def read_state(git: GitCommand, root: str) -> RepositoryState | None:
+    """None if git failed. A repository counts as removed only if its `.git` is gone."""
+    if not has_repository(root):
+        return RepositoryState(root, removed=True)
+    try:
+        return scan(git, root)
+    except GitError:
+        return None if has_repository(root) else RepositoryState(root, removed=True)
 
 
 class GitWatch:
-    """One chat's repositories as one listener has been told of them.
+    """The changes of one chat's repositories since the last message to one viewer.
 
-    Use it as `with store.watching(chat) as touched: GitWatch(...)`, so that nothing between
-    subscribing and the first look is missed.
+    Use it as `with paths.subscribe(chat) as touched: GitWatch(...)`, so that no touch between
+    subscribing and the first scan is missed.
     """
 
     def __init__(
         self,
-        store: TouchedPaths,
+        paths: TouchedPaths,
         chat: str,
         touched: asyncio.Event,
         *,
@@ -184,27 +185,23 @@ class GitWatch:
         clock: AgentClock,
         now: Callable[[], str],
     ) -> None:
-        self._store = store
+        self._paths = paths
         self._chat = chat
         self._touched = touched
         self._git = git
         self._threads = threads
         self._clock = clock
         self._now = now
-        self._told: dict[str, bytes] = {}
-        self._last: float | None = None
-
-    def refresh(self) -> None:
-        """Look again soon, touched or not."""
-        self._touched.set()
+        self._sent: dict[str, bytes] = {}
+        self._last_scan: float | None = None
 
     async def changes(self) -> dict[str, object]:
-        """The next message for the listener: waits until there is something to say."""
+        """Wait for a change and return the message about it."""
         while True:
-            await self._due()
+            await self._wait_until_due()
             self._touched.clear()
-            self._last = self._clock.monotonic()
-            changed = await self._look()
+            self._last_scan = self._clock.monotonic()
+            changed = await self._scan()
             if changed:
                 return {
                     "type": "changes",
@@ -212,49 +209,39 @@ class GitWatch:
                     "repositories": [each.body() for each in changed],
                 }
 
-    async def _due(self) -> None:
-        """Until a touch or the poll, and in any case a while after the last look."""
-        if self._last is None:
+    async def _wait_until_due(self) -> None:
+        """Wait for a touch or the interval, and for the minimum time since the last scan."""
+        if self._last_scan is None:
             return
         if not self._touched.is_set():
-            await self._touched_or_polled()
-        left = self._last + MIN_RESCAN_INTERVAL_S - self._clock.monotonic()
+            await self._wait_for_touch()
+        left = self._last_scan + MIN_RESCAN_INTERVAL_S - self._clock.monotonic()
         if left > 0:
             await self._clock.sleep(left, "git rescan")
 
-    async def _touched_or_polled(self) -> None:
+    async def _wait_for_touch(self) -> None:
         touched = asyncio.ensure_future(self._touched.wait())
-        polled = asyncio.ensure_future(self._clock.sleep(RESCAN_INTERVAL_S, "git poll"))
+        elapsed = asyncio.ensure_future(self._clock.sleep(RESCAN_INTERVAL_S, "git poll"))
         try:
-            await asyncio.wait({touched, polled}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({touched, elapsed}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             touched.cancel()
-            polled.cancel()
-            await asyncio.gather(touched, polled, return_exceptions=True)
+            elapsed.cancel()
+            await asyncio.gather(touched, elapsed, return_exceptions=True)
 
-    async def _look(self) -> list[RepositoryState]:
-        paths = self._store.paths(self._chat)
+    async def _scan(self) -> list[RepositoryState]:
+        paths = self._paths.paths(self._chat)
         roots = await self._threads.run(lambda: find_roots(paths))
         changed: list[RepositoryState] = []
-        for root in sorted({*roots, *self._told}):
-            seen = await self._threads.run(lambda root=root: read_state(self._git, root))
-            if seen is None or (seen.removed and root not in self._told):
+        for root in sorted({*roots, *self._sent}):
+            state = await self._threads.run(lambda root=root: read_state(self._git, root))
+            if state is None or (state.removed and root not in self._sent):
                 continue
-            digest = seen.digest()
-            if self._told.get(root) == digest:
+            digest = state.digest()
+            if self._sent.get(root) == digest:
                 continue
-            self._told[root] = digest
-            if seen.removed:
-                del self._told[root]
-            changed.append(seen)
+            self._sent[root] = digest
+            if state.removed:
+                del self._sent[root]
+            changed.append(state)
         return changed
-
-
-def read_state(git: GitCommand, root: str) -> RepositoryState | None:
-    """What is there now; gone only if its directory says so. None: git could not tell."""
-    if not has_repository(root):
-        return RepositoryState(root, removed=True)
-    try:
-        return scan(git, root)
-    except GitError:
-        return None if has_repository(root) else RepositoryState(root, removed=True)

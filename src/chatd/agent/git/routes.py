@@ -1,8 +1,7 @@
-"""The agent's routes for what has changed in the repositories that a chat has touched.
+"""HTTP routes for the changes in the repositories that a chat has touched.
 
-A watch is a stream of JSON lines in a reply without an end, not a WebSocket: it needs no second
-protocol, and every line is signed like a reply. Its listener cannot speak in it, so asking to
-look again is a request of its own.
+A watch is a streamed reply of signed JSON lines, not a WebSocket: it needs no second protocol. Its
+client cannot send in it, so a rescan is requested by `refresh`.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from collections.abc import AsyncGenerator
 from typing import cast
 
 from chatd.agent.errors import AgentError
-from chatd.agent.files.routes import WorkerThreads
 from chatd.agent.git.command import GitCommand
 from chatd.agent.git.repositories import GitWatch
 from chatd.agent.git.touched_paths import TouchedPaths
 from chatd.agent.server.dispatcher import AgentRoute, AgentRouteRequest
 from chatd.agent.server.http_messages import AgentHttpReply, json_reply
+from chatd.agent.threads import AgentSystemClock, WorkerThreads
 
 API = "/api/v0/git"
 KEEPALIVE_INTERVAL_S = 15.0
@@ -27,29 +26,15 @@ MAX_WATCH_S = 3600.0
 MAX_WATCHES = 16
 GIT_THREADS = 2
 SCAN_TIMEOUT_S = 60.0
-_ALIVE: list[dict[str, object]] = [{"type": "alive"}]
-
-
-class AgentSystemClock:
-    """The system's."""
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    async def sleep(self, seconds: float, tag: str) -> None:
-        del tag
-        await asyncio.sleep(seconds)
+_KEEPALIVE_EVENTS: list[dict[str, object]] = [{"type": "alive"}]
 
 
 class GitRoutes:
-    """Looks in threads of its own: a large repository shall not hold up files."""
+    """Scans in its own threads, so that a large repository does not delay file operations."""
 
-    def __init__(
-        self, store: TouchedPaths, git: GitCommand, *, alive_s: float = KEEPALIVE_INTERVAL_S
-    ) -> None:
-        self._store = store
+    def __init__(self, paths: TouchedPaths, git: GitCommand) -> None:
+        self._paths = paths
         self._git = git
-        self._alive_s = alive_s
         self._threads = WorkerThreads(GIT_THREADS, SCAN_TIMEOUT_S)
         self._watches = 0
 
@@ -63,36 +48,36 @@ class GitRoutes:
         self._threads.close()
 
     async def _watch(self, request: AgentRouteRequest) -> AgentHttpReply:
-        chat = _chat(request)
+        chat = _read_chat(request)
         if self._watches >= MAX_WATCHES:
-            raise AgentError(503, f"there are {MAX_WATCHES} watches already", code="busy")
+            raise AgentError(503, f"there are already {MAX_WATCHES} watches", code="busy")
         return AgentHttpReply(200, content_type="application/x-ndjson", lines=self._lines(chat))
 
     async def _refresh(self, request: AgentRouteRequest) -> AgentHttpReply:
-        self._store.notify([_chat(request)])
+        self._paths.notify([_read_chat(request)])
         return json_reply({"ok": True})
 
     async def _lines(self, chat: str) -> AsyncGenerator[bytes, None]:
-        """What changes; and now and then that nothing did, so that both ends know of each other.
-        Ends after an hour: whoever still wants to know asks again."""
+        """Changes, and keep-alive events between them so that both sides notice a lost connection.
+        Ends after an hour; the client then starts another watch."""
         self._watches += 1
         pending: asyncio.Future[dict[str, object]] | None = None
         try:
-            with self._store.subscribe(chat) as touched:
+            with self._paths.subscribe(chat) as touched:
                 watch = GitWatch(
-                    self._store,
+                    self._paths,
                     chat,
                     touched,
                     git=self._git,
                     threads=self._threads,
                     clock=AgentSystemClock(),
-                    now=_now,
+                    now=_timestamp,
                 )
-                until = time.monotonic() + MAX_WATCH_S
-                while time.monotonic() < until:
+                deadline = time.monotonic() + MAX_WATCH_S
+                while time.monotonic() < deadline:
                     pending = pending or asyncio.ensure_future(watch.changes())
-                    done, _ = await asyncio.wait({pending}, timeout=self._alive_s)
-                    for event in _news(pending) if done else _ALIVE:
+                    done, _ = await asyncio.wait({pending}, timeout=KEEPALIVE_INTERVAL_S)
+                    for event in _events(pending) if done else _KEEPALIVE_EVENTS:
                         yield json.dumps(event, ensure_ascii=False).encode("utf-8", "replace")
                     pending = None if done else pending
         finally:
@@ -101,8 +86,8 @@ class GitRoutes:
                 pending.cancel()
 
 
-def _news(changes: asyncio.Future[dict[str, object]]) -> list[dict[str, object]]:
-    """One event for each repository, since each may be long. A look that failed is no news."""
+def _events(changes: asyncio.Future[dict[str, object]]) -> list[dict[str, object]]:
+    """One event per repository, since each may be long; none if the scan failed."""
     try:
         event = changes.result()
     except (AgentError, OSError):
@@ -111,17 +96,17 @@ def _news(changes: asyncio.Future[dict[str, object]]) -> list[dict[str, object]]
     return [{**event, "repositories": [each]} for each in repositories]
 
 
-def _chat(request: AgentRouteRequest) -> str:
-    """A chat sees its own; who speaks for none names one."""
+def _read_chat(request: AgentRouteRequest) -> str:
+    """A chat may name only itself; the server names any chat."""
     query = request.query()
     chat = query.text("chat_id", request.caller.chat_id)
     query.reject_unknown()
     if not chat:
         raise AgentError(400, "chat_id is required")
     if request.caller.chat_id and chat != request.caller.chat_id:
-        raise AgentError(404, "there is no such chat here")
+        raise AgentError(404, f"there is no chat {chat} that this chat may watch")
     return chat
 
 
-def _now() -> str:
+def _timestamp() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

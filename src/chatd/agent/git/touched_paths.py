@@ -1,7 +1,4 @@
-"""Which files each chat has touched, and who wants to know.
-
-In memory only and bounded: it says where to look for changes, never what they are.
-"""
+"""The files that each chat has touched: where to look for changes. In memory and bounded."""
 
 from __future__ import annotations
 
@@ -16,22 +13,23 @@ MAX_PATHS_PER_CHAT = 1000
 
 
 class TouchedPaths:
-    """Lives in the loop's thread. The chats and paths longest untouched are forgotten first."""
+    """Used in the event loop's thread only. The chats and paths touched longest ago are dropped
+    first."""
 
     def __init__(self) -> None:
         self._paths: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()
         self._watchers: dict[str, set[asyncio.Event]] = {}
 
     def add(self, chats: Sequence[str], paths: Sequence[str]) -> None:
-        """For a chat and those above it. A path that is not absolute names nothing."""
-        named = [os.path.normpath(path) for path in paths if path.startswith("/")]
+        """Add the absolute ones of the paths to each of the chats and notify their watchers."""
+        normal = [os.path.normpath(path) for path in paths if path.startswith("/")]
         for chat in dict.fromkeys(chats):
-            if named:
-                self._remember(chat, named)
+            if normal:
+                self._add(chat, normal)
             self.notify([chat])
 
     def notify(self, chats: Sequence[str]) -> None:
-        """Something may have changed, nobody knows where."""
+        """Make the watchers of these chats scan again."""
         for chat in chats:
             for watcher in self._watchers.get(chat, ()):
                 watcher.set()
@@ -41,7 +39,7 @@ class TouchedPaths:
 
     @contextmanager
     def subscribe(self, chat: str) -> Generator[asyncio.Event]:
-        """An event that is set at each touch. Subscribe first, then read `paths`."""
+        """An event that is set at each touch. Subscribe before reading `paths`."""
         event = asyncio.Event()
         self._watchers.setdefault(chat, set()).add(event)
         try:
@@ -52,10 +50,10 @@ class TouchedPaths:
             if not watchers:
                 del self._watchers[chat]
 
-    def _remember(self, chat: str, named: Sequence[str]) -> None:
+    def _add(self, chat: str, normal: Sequence[str]) -> None:
         paths = self._paths.setdefault(chat, OrderedDict())
         self._paths.move_to_end(chat)
-        for path in named:
+        for path in normal:
             paths[path] = None
             paths.move_to_end(path)
         while len(paths) > MAX_PATHS_PER_CHAT:

@@ -1,8 +1,4 @@
-"""One command as a child of the agent: its birth, its output, its end.
-
-Owns the pipe, the process group and the exit status of that child. Output goes to a callback and
-is not kept here; who may see or signal the child is decided elsewhere.
-"""
+"""One command as a child process: start it, read its output, signal its group, reap it."""
 
 from __future__ import annotations
 
@@ -18,10 +14,10 @@ from dataclasses import dataclass
 from chatd.agent.errors import AgentError, from_os_error
 
 _SHELL = "/bin/sh"
-_CHUNK = 64 * 1024
-# After the grace, what already lies in the pipe is still taken, up to the largest pipe there is.
+_CHUNK_BYTES = 64 * 1024
+# Chunks read from the pipe after the grace: the content of the largest possible pipe.
 _LAST_CHUNKS = 16
-_LOOK_S = 0.05
+_EXIT_POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -31,8 +27,8 @@ class SpawnedShell:
 
 
 def spawn(command: str, *, workdir: str, env: Mapping[str, str]) -> SpawnedShell:
-    """Start the shell. Blocks until it has been executed: call it in a thread."""
-    # A command that begins like an option would be taken for one.
+    """Start the shell. Blocks until `exec` has succeeded: call it in a thread."""
+    # The shell would read a command that begins with - or + as an option.
     script = f" {command}" if command.startswith(("-", "+")) else command
     read_fd, write_fd = os.pipe()
     try:
@@ -49,13 +45,13 @@ def spawn(command: str, *, workdir: str, env: Mapping[str, str]) -> SpawnedShell
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         os.close(read_fd)
-        raise _not_started(error, workdir) from error
+        raise _start_error(error, workdir) from error
     finally:
         os.close(write_fd)
     return SpawnedShell(popen, read_fd)
 
 
-def _not_started(error: Exception, workdir: str) -> AgentError:
+def _start_error(error: Exception, workdir: str) -> AgentError:
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, OSError) and error.filename == workdir:
         return from_os_error(error, f"run a command in {workdir}")
@@ -76,11 +72,11 @@ def _not_started(error: Exception, workdir: str) -> AgentError:
 
 
 class ChildProcess:
-    """A child under watch. Its end is told once, when nothing more will be read.
+    """A running shell. `on_end` is called once, after the last output.
 
-    The shell's exit is seen at once, but orphans may still hold the pipe: they get `grace_s` to
-    finish. Until the end is told the shell stays a zombie, so that its number, which is also the
-    number of the group, cannot be given to a stranger whom a signal would then hit.
+    When the shell exits, background processes may still hold the pipe: they get `grace_s` to
+    finish. Until `on_end` the shell stays a zombie, so that its pid, which is also the group id,
+    cannot be given to another process that a signal would then reach.
     """
 
     def __init__(
@@ -98,11 +94,11 @@ class ChildProcess:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._pidfd = -1
-        self._reading = True
+        self._is_reading = True
         self._exit_code: int | None = None
         self._grace: asyncio.TimerHandle | None = None
-        self._ended = False
-        self._loop.add_reader(self._read_fd, self._readable)
+        self._has_ended = False
+        self._loop.add_reader(self._read_fd, self._on_readable)
         self._watch_exit()
 
     @property
@@ -110,13 +106,13 @@ class ChildProcess:
         return self._popen.pid
 
     def signal(self, number: int) -> bool:
-        """To the whole group, also to those the shell has left there. False if all are dead."""
-        if not self._ended:
+        """Signal the whole group, also after the shell's exit. False if no process is left."""
+        if not self._has_ended:
             return _send_to_group(self.pid, number)
-        return _somebody_lives(self.pid) and signal_group(self.pid, number)
+        return _has_live_process(self.pid) and signal_group(self.pid, number)
 
     def kill_now(self) -> None:
-        """Kill the group and grant no grace, whatever still holds the pipe."""
+        """Kill the group without grace, even if a process still holds the pipe."""
         self.signal(signal.SIGKILL)
         self._grace_s = 0
         if self._exit_code is not None:
@@ -126,42 +122,42 @@ class ChildProcess:
         try:
             self._pidfd = os.pidfd_open(self.pid)
         except (AttributeError, OSError):
-            # An old kernel, one that forbids it, or no descriptor left: look now and then.
-            self._look()
+            # An old kernel, a kernel that forbids pidfds, or no free descriptor: poll instead.
+            self._poll_exit()
         else:
-            self._loop.add_reader(self._pidfd, self._exited)
+            self._loop.add_reader(self._pidfd, self._on_exit)
 
-    def _look(self) -> None:
+    def _poll_exit(self) -> None:
         try:
-            alive = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+            is_alive = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
         except ChildProcessError:
-            alive = False
-        if alive:
-            self._loop.call_later(_LOOK_S, self._look)
+            is_alive = False
+        if is_alive:
+            self._loop.call_later(_EXIT_POLL_S, self._poll_exit)
         else:
-            self._exited()
+            self._on_exit()
 
-    def _exited(self) -> None:
+    def _on_exit(self) -> None:
         if self._exit_code is not None:
             return
         self._exit_code = _exit_code(self.pid)
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
-        if not self._reading or self._grace_s <= 0:
+        if not self._is_reading or self._grace_s <= 0:
             self._end()
         else:
             self._grace = self._loop.call_later(self._grace_s, self._end)
 
-    def _readable(self) -> None:
+    def _on_readable(self) -> None:
         if not self._read():
             self._stop_reading()
             if self._exit_code is not None:
                 self._end()
 
     def _read(self) -> bool:
-        """One piece, so that an endless printer cannot hold the loop. False at the end."""
+        """Read one chunk, so that endless output does not block the loop. False at the end."""
         try:
-            data = os.read(self._read_fd, _CHUNK)
+            data = os.read(self._read_fd, _CHUNK_BYTES)
         except BlockingIOError:
             return True
         except OSError:
@@ -171,33 +167,33 @@ class ChildProcess:
         return bool(data)
 
     def _stop_reading(self) -> None:
-        if self._reading:
-            self._reading = False
+        if self._is_reading:
+            self._is_reading = False
             self._loop.remove_reader(self._read_fd)
             os.close(self._read_fd)
 
     def _end(self) -> None:
-        if self._ended:
+        if self._has_ended:
             return
-        self._ended = True
+        self._has_ended = True
         if self._grace is not None:
             self._grace.cancel()
-        for _ in range(_LAST_CHUNKS if self._reading else 0):
+        for _ in range(_LAST_CHUNKS if self._is_reading else 0):
             if not self._read():
                 break
         self._stop_reading()
         if self._pidfd >= 0:
             os.close(self._pidfd)
         exit_code = -1 if self._exit_code is None else self._exit_code
-        _bury(self._popen, exit_code)
+        _reap(self._popen, exit_code)
         self._on_end(exit_code)
 
 
 def signal_group(group: int, number: int) -> bool:
-    """To those whom a buried shell has left in its group; 0 only asks whether there are any.
+    """Signal the processes that a reaped shell has left in its group; 0 checks if there are any.
 
-    While somebody is in the group, its number is given to no new process. So if there is a
-    process of that number, ours are gone and the group is a stranger's.
+    While a group has a process, the kernel gives its id to no new process. So if a process with
+    that id exists, the command's processes are gone and the group belongs to another program.
     """
     try:
         os.kill(group, 0)
@@ -212,37 +208,35 @@ def _send_to_group(group: int, number: int) -> bool:
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
-        # Empty, or all in it have changed their user.
-        return False
+        return False  # empty, or all its processes have changed their user
     return True
 
 
-def _somebody_lives(group: int) -> bool:
-    """The dead who wait for a slow first process to bury them are still in the group."""
+def _has_live_process(group: int) -> bool:
+    """Zombies that PID 1 has not reaped yet are still in the group; they do not count."""
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-            # The name of the program, in parentheses, may contain anything.
-            state, _, of_group = file.read().rpartition(b")")[2].split()[:3]
-            if int(of_group) == group and state not in b"ZX":
+            # The program's name, in parentheses, may contain any character.
+            state, _, its_group = file.read().rpartition(b")")[2].split()[:3]
+            if int(its_group) == group and state not in b"ZX":
                 return True
     return False
 
 
 def _exit_code(pid: int) -> int:
-    """What the shell has returned; -1 if a signal ended it. It stays a zombie."""
+    """The shell's exit code; -1 if a signal ended it. The shell stays a zombie."""
     try:
-        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     except ChildProcessError:
         return -1
-    if found is None or found.si_code != os.CLD_EXITED:
+    if status is None or status.si_code != os.CLD_EXITED:
         return -1
-    return found.si_status
+    return status.si_status
 
 
-def _bury(popen: subprocess.Popen[bytes], exit_code: int) -> None:
+def _reap(popen: subprocess.Popen[bytes], exit_code: int) -> None:
     with suppress(ChildProcessError):
         os.waitpid(popen.pid, 0)
-    # Popen must not wait for that number again.
-    popen.returncode = exit_code
+    popen.returncode = exit_code  # so that Popen does not wait for this pid again

@@ -1,7 +1,6 @@
-"""The surroundings of a command: its environment and its working directory.
+"""The environment variables and the working directory of a command.
 
-Nothing is inherited from the agent's own environment: what a command sees is put together here
-and only here, and so is the rule for where it runs.
+A command inherits nothing from the agent's own environment.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ _CHAT_ID = "CHATD_CHAT_ID"
 
 @dataclass(frozen=True)
 class CommandEnvironment:
-    """What all commands of a workspace share.
+    """Shared by all commands of a workspace.
 
-    `base` is there first; `template` comes from the workspace's template and may refer to what
-    is already set, as in `$HOME/bin:$PATH`.
+    Values of `template`, from the workspace's template, may refer to variables set before them, as
+    in `$HOME/bin:$PATH`.
     """
 
     home: str
@@ -31,7 +30,7 @@ class CommandEnvironment:
     template: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def build_variables(self, request: Mapping[str, str], chat_id: str | None) -> dict[str, str]:
-        """Base, template, request, chat: the later wins."""
+        """Base, template, request, chat id: the later wins."""
         env = {"HOME": self.home, **self.base}
         for name, value in self.template.items():
             env[name] = expand_variables(value, env)
@@ -44,14 +43,14 @@ class CommandEnvironment:
         return env
 
     def resolve_workdir(self, requested: str | None) -> str:
-        """As requested; else the workspace's directory if it is there; else home."""
-        usual = next((d for d in (self.directory, self.home) if d and os.path.isdir(d)), "/")
+        """The requested directory; by default the workspace's directory if it exists, else home."""
+        default = next((d for d in (self.directory, self.home) if d and os.path.isdir(d)), "/")
         if not requested:
-            return usual
+            return default
         path = requested
         if path == "~" or path.startswith("~/"):
             path = self.home + path[1:]
-        path = os.path.normpath(os.path.join(usual, path))
+        path = os.path.normpath(os.path.join(default, path))
         if "\0" in path or not os.path.isdir(path):
             raise AgentError(
                 400,
@@ -63,7 +62,7 @@ class CommandEnvironment:
 
 
 def expand_variables(value: str, env: Mapping[str, str]) -> str:
-    """`$NAME` and `${NAME}` from `env`; what is not set is empty. Any other `$` stays."""
+    """Replace `$NAME` and `${NAME}`; an unset variable is empty. Any other `$` stays."""
     return _VARIABLE.sub(lambda found: env.get(found[1] or found[2], ""), value)
 
 

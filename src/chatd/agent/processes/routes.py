@@ -1,4 +1,4 @@
-"""The agent's routes for commands. What becomes of them is `processes`' business."""
+"""HTTP routes for commands."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class ProcessRoutes:
         if query.flag("wait"):
             wait_s = MAX_OUTPUT_WAIT_S
         after = query.count("after")
-        news = query.flag("news")
+        any_output = query.flag("news")
         query.reject_unknown()
         output = await self._processes.output(
             request.parameter,
             chat_id=request.caller.chat_id or None,
             wait_s=wait_s,
             after=after,
-            any_output=news,
+            any_output=any_output,
         )
         return json_reply(output)
 

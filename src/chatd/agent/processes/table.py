@@ -1,8 +1,7 @@
-"""The commands of a workspace: who may start, see, await and signal them, and for how long.
+"""The commands of this boot: start, read, list and signal them, within limits.
 
-Owns the table of commands of this boot, its limits and its end. How a child is born and read is
-in `spawning`, what is kept of its output in `headtail`, what outlives the agent in `once` and
-`finished`.
+A chat sees its own commands only; a request without a chat sees all. Results of ended commands
+outlive the agent in `SavedResults`, start requests in `IdempotencyJournal`.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ _T = TypeVar("_T")
 
 MAX_OUTPUT_WAIT_S = 300.0
 MAX_LISTED_COMMANDS = 10
-_THREADS = 4
+_PROCESS_THREADS = 4
 SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
 
 
 @dataclass(frozen=True)
 class ProcessLimits:
-    """How many commands may run, and how many that have ended stay in memory for how long."""
+    """How many commands may run, and how many ended ones stay in memory for how long."""
 
     running_per_chat: int = 32
     running: int = 128
@@ -52,7 +51,7 @@ class ProcessLimits:
 
 
 class ProcessTable:
-    """Built inside the loop. `on_end(chats, workdir)` is told whenever a command has ended."""
+    """Create it inside the event loop. `on_end(chats, workdir)` is called when a command ends."""
 
     def __init__(
         self,
@@ -64,21 +63,21 @@ class ProcessTable:
         now: Callable[[], float] = time.time,
         on_end: Callable[[tuple[str, ...], str], None] | None = None,
     ) -> None:
-        self._surroundings = environment
-        self._once = journal
-        self._finished = saved_results
+        self._environment = environment
+        self._journal = journal
+        self._saved_results = saved_results
         self._limits = limits or ProcessLimits()
         self._now = now
         self._on_end = on_end
         self._entries: dict[str, CommandEntry] = {}
-        # Groups in which somebody outlived the shell. Each has a process, so they are bounded.
-        self._left_behind: list[int] = []
+        # Process groups that outlived their shell. Each has a process, so their number is bounded.
+        self._stray_groups: list[int] = []
         self._starting: dict[int, CommandSpec] = {}
         self._number = 0
         self._tasks: set[asyncio.Task[object]] = set()
-        self._closing = False
-        # Its own threads: nobody waits for them at the end, should the disk never answer.
-        self._threads = start_pool(_THREADS, "process")
+        self._is_closing = False
+        # A pool of its own, which `close` does not wait for: the disk may never answer.
+        self._threads = start_pool(_PROCESS_THREADS, "process")
 
     async def start(
         self,
@@ -91,18 +90,18 @@ class ProcessTable:
         background: bool = False,
         ancestors: Sequence[str] = (),
     ) -> Json:
-        """`{id, started}`; for a key that is known, the first one's, and `again`."""
+        """`{id, started}`; for a repeated key those of the first call, and `again`."""
         if not command.strip():
             raise AgentError(400, "The command is empty.")
-        family = (chat_id, *ancestors) if chat_id else ()
-        order = CommandSpec(command, chat_id, workdir, dict(env or {}), background, family)
+        chats = (chat_id, *ancestors) if chat_id else ()
+        spec = CommandSpec(command, chat_id, workdir, dict(env or {}), background, chats)
         if not key:
-            return await self._launch(order)
-        result = await self._once.run_once(
-            key, "process", lambda: self._launch(order), repeat_fields={"again": True}
+            return await self._launch(spec)
+        result = await self._journal.run_once(
+            key, "process", lambda: self._launch(spec), repeat_fields={"again": True}
         )
         if result.get("again"):
-            await self._vouch_for(str(result.get("id")), chat_id)
+            await self._require_known(str(result.get("id")), chat_id)
         return result
 
     async def output(
@@ -114,137 +113,135 @@ class ProcessTable:
         after: int = 0,
         any_output: bool = False,
     ) -> Json:
-        """What was printed after a cursor. Waits for the end, or with `news` for any output."""
+        """The output after a cursor. Waits for the end or, with `any_output`, for new output."""
         if not math.isfinite(wait_s) or wait_s < 0 or after < 0:
-            raise AgentError(400, "The wait and the cursor must be numbers that are not negative.")
-        self._forget()
+            raise AgentError(400, "wait_s and after must be non-negative numbers.")
+        self._drop_old()
         entry = self._find(process_id, chat_id)
         if entry is None:
-            record = await self._from_disk(process_id, chat_id)
+            record = await self._load_saved(process_id, chat_id)
             if record is None:
-                raise _unknown(process_id)
+                raise _unknown_error(process_id)
             return output_from_saved(record, after)
         loop = asyncio.get_running_loop()
-        until = loop.time() + min(wait_s, MAX_OUTPUT_WAIT_S)
-        while entry.running and not (any_output and entry.buffer.cursor > after):
-            left = until - loop.time()
+        deadline = loop.time() + min(wait_s, MAX_OUTPUT_WAIT_S)
+        while entry.is_running and not (any_output and entry.buffer.cursor > after):
+            left = deadline - loop.time()
             if left <= 0:
                 break
-            await wait(entry.until_news if any_output else entry.until_end, left)
+            await wait(entry.output_waiters if any_output else entry.end_waiters, left)
         return entry.output(after)
 
     def list(self, chat_id: str | None = None) -> Sequence[Json]:
-        """This chat's commands: those that run first, then the newest first, the first ten."""
-        self._forget()
-        mine = [entry for entry in self._entries.values() if entry.visible_to(chat_id)]
-        mine.sort(key=lambda entry: (not entry.running, -entry.number))
-        return [entry.listed() for entry in mine[:MAX_LISTED_COMMANDS]]
+        """The chat's commands: running ones first, then the newest first."""
+        self._drop_old()
+        visible = [entry for entry in self._entries.values() if entry.is_visible_to(chat_id)]
+        visible.sort(key=lambda entry: (not entry.is_running, -entry.number))
+        return [entry.summary() for entry in visible[:MAX_LISTED_COMMANDS]]
 
     async def signal(self, process_id: str, name: str, chat_id: str | None = None) -> None:
-        """`terminate` or `kill`, to the command and all that it has started in its group.
-
-        That includes what it has left running in the background when it ended.
-        """
+        """Send `terminate` or `kill` to the command's process group, which includes processes
+        that the command left running in the background when it ended."""
         number = SIGNALS.get(name)
         if number is None:
             raise AgentError(400, f"The signal must be one of: {', '.join(SIGNALS)}.")
         entry = self._find(process_id, chat_id)
-        if entry is None and await self._from_disk(process_id, chat_id) is None:
-            raise _unknown(process_id)
+        if entry is None and await self._load_saved(process_id, chat_id) is None:
+            raise _unknown_error(process_id)
         if entry is None or entry.child is None or not entry.child.signal(number):
             raise AgentError(409, f"The process {process_id} is not running.", code="not_running")
 
     async def close(self) -> None:
         """Kill all commands, wait for their end, start no more. May be called again.
 
-        Who has left the group of a command is beyond reach: that is up to the sandbox.
+        A process that has left its command's group is not reached; the sandbox ends it.
         """
-        self._closing = True
+        self._is_closing = True
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._limits.close_timeout_s
+        deadline = loop.time() + self._limits.close_timeout_s
         for entry in list(self._entries.values()):
             if entry.child is not None:
                 entry.child.kill_now()
-        for group in self._left_behind:
+        for group in self._stray_groups:
             signal_group(group, signal.SIGKILL)
-        while (left := until - loop.time()) > 0:
-            running = [entry for entry in self._entries.values() if entry.running]
+        while (left := deadline - loop.time()) > 0:
+            running = [entry for entry in self._entries.values() if entry.is_running]
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=left)
             elif running:
-                await wait(running[0].until_end, left)
+                await wait(running[0].end_waiters, left)
             else:
                 return
 
     # --- starting ---------------------------------------------------------------------------
 
-    async def _launch(self, order: CommandSpec) -> Json:
-        # Shielded: a caller who leaves in the middle must not leave a child nobody knows.
-        return await asyncio.shield(self._own(self._start(order)))
+    async def _launch(self, spec: CommandSpec) -> Json:
+        # Shielded: a cancelled caller must not leave a child process that is in no table.
+        return await asyncio.shield(self._own(self._start(spec)))
 
-    async def _start(self, order: CommandSpec) -> Json:
-        self._forget()
-        self._admit(order)
+    async def _start(self, spec: CommandSpec) -> Json:
+        self._drop_old()
+        self._check_limits(spec)
         self._number += 1
         number = self._number
-        self._starting[number] = order
+        self._starting[number] = spec
         try:
-            workdir, spawned = await self._in_thread(partial(self._spawn, order))
+            workdir, shell = await self._in_thread(partial(self._spawn, spec))
         finally:
             del self._starting[number]
-        # Remembered without its environment, which may be large and may hold secrets.
-        order = replace(order, env={})
-        entry = CommandEntry(secrets.token_hex(8), number, order, workdir, self._now())
+        # Stored without its environment, which may be large and contain secrets.
+        spec = replace(spec, env={})
+        entry = CommandEntry(secrets.token_hex(8), number, spec, workdir, self._now())
         self._entries[entry.id] = entry
         entry.child = ChildProcess(
-            spawned,
+            shell,
             grace_s=self._limits.grace_s,
-            on_output=entry.printed,
+            on_output=entry.on_output,
             on_end=lambda exit_code: self._ended(entry, exit_code),
         )
-        if self._closing:
+        if self._is_closing:
             entry.child.kill_now()
-            raise AgentError(500, "The workspace is closing: the command was killed as it began.")
+            raise AgentError(500, "The workspace is closing: the command was killed at its start.")
         return {"id": entry.id, "started": True}
 
-    def _spawn(self, order: CommandSpec) -> tuple[str, SpawnedShell]:
-        workdir = self._surroundings.resolve_workdir(order.workdir)
-        env = self._surroundings.build_variables(order.env, order.chat_id)
-        return workdir, spawn(order.command, workdir=workdir, env=env)
+    def _spawn(self, spec: CommandSpec) -> tuple[str, SpawnedShell]:
+        workdir = self._environment.resolve_workdir(spec.workdir)
+        env = self._environment.build_variables(spec.env, spec.chat_id)
+        return workdir, spawn(spec.command, workdir=workdir, env=env)
 
-    def _admit(self, order: CommandSpec) -> None:
-        if self._closing:
+    def _check_limits(self, spec: CommandSpec) -> None:
+        if self._is_closing:
             raise AgentError(503, "The workspace is closing and starts no more commands.")
-        running = [entry.order for entry in self._entries.values() if entry.running]
+        running = [entry.spec for entry in self._entries.values() if entry.is_running]
         running += self._starting.values()
-        mine = sum(other.chat_id == order.chat_id for other in running)
-        if mine >= self._limits.running_per_chat:
-            raise _too_many(f"This chat already has {mine} commands running.")
+        of_chat = sum(other.chat_id == spec.chat_id for other in running)
+        if of_chat >= self._limits.running_per_chat:
+            raise _too_many_error(f"This chat already has {of_chat} commands running.")
         if len(running) >= self._limits.running:
-            raise _too_many(f"This workspace already has {len(running)} commands running.")
+            raise _too_many_error(f"This workspace already has {len(running)} commands running.")
 
     # --- ending and finding -----------------------------------------------------------------
 
     def _ended(self, entry: CommandEntry, exit_code: int) -> None:
-        entry.end(exit_code, self._now())
+        entry.on_end(exit_code, self._now())
         if entry.child is not None and signal_group(entry.child.pid, 0):
-            self._left_behind.append(entry.child.pid)
+            self._stray_groups.append(entry.child.pid)
         self._own(self._save(entry))
         if self._on_end is not None:
-            # Not from here: what a listener does wrong is not this command's matter.
-            asyncio.get_running_loop().call_soon(self._on_end, entry.order.family, entry.workdir)
+            # Called later, so that an exception in the callback does not affect the command.
+            asyncio.get_running_loop().call_soon(self._on_end, entry.spec.chats, entry.workdir)
 
     async def _save(self, entry: CommandEntry) -> None:
         try:
-            await self._in_thread(partial(self._finished.save, entry.id, entry.saved_result()))
+            await self._in_thread(partial(self._saved_results.save, entry.id, entry.saved_result()))
         finally:
-            entry.saved = True
-            self._forget()
+            entry.is_saved = True
+            self._drop_old()
 
-    def _forget(self) -> None:
-        """Drop from memory what ended long ago, or too many commands ago."""
-        self._left_behind = [group for group in self._left_behind if signal_group(group, 0)]
-        ended = [entry for entry in self._entries.values() if entry.saved]
+    def _drop_old(self) -> None:
+        """Drop ended commands from memory by age and number."""
+        self._stray_groups = [group for group in self._stray_groups if signal_group(group, 0)]
+        ended = [entry for entry in self._entries.values() if entry.is_saved]
         oldest = self._now() - self._limits.ended_ttl_s
         excess = len(ended) - self._limits.ended
         for index, entry in enumerate(ended):
@@ -253,25 +250,25 @@ class ProcessTable:
 
     def _find(self, process_id: str, chat_id: str | None) -> CommandEntry | None:
         entry = self._entries.get(process_id)
-        if entry is not None and not entry.visible_to(chat_id):
-            raise _unknown(process_id)
+        if entry is not None and not entry.is_visible_to(chat_id):
+            raise _unknown_error(process_id)
         return entry
 
-    async def _from_disk(self, process_id: str, chat_id: str | None) -> Json | None:
-        record = await self._in_thread(partial(self._finished.load, process_id))
+    async def _load_saved(self, process_id: str, chat_id: str | None) -> Json | None:
+        record = await self._in_thread(partial(self._saved_results.load, process_id))
         if record is None or (chat_id is not None and record.get("chat_id") != chat_id):
             return None
         return record
 
-    async def _vouch_for(self, process_id: str, chat_id: str | None) -> None:
-        """Of a command that was started before, something must still be known."""
-        if self._find(process_id, chat_id) or await self._from_disk(process_id, chat_id):
+    async def _require_known(self, process_id: str, chat_id: str | None) -> None:
+        """Raises AgentError if neither memory nor disk has the command of a repeated key."""
+        if self._find(process_id, chat_id) or await self._load_saved(process_id, chat_id):
             return
         raise AgentError(
             409,
-            "This command was started before, and the workspace agent was restarted since. What "
-            "became of it is not known; it may still be running. It was not run again. Look at "
-            "the state of the workspace before you repeat it.",
+            "This command was started before, and the workspace agent was restarted since. Its "
+            "outcome is unknown; it may still be running. It was not run again. Check the state "
+            "of the workspace before you repeat it.",
             code="outcome_unknown",
         )
 
@@ -285,13 +282,13 @@ class ProcessTable:
         return task
 
 
-def _unknown(process_id: str) -> AgentError:
+def _unknown_error(process_id: str) -> AgentError:
     return AgentError(
-        404, f"There is no process {process_id!r} in this chat. List the processes to see which."
+        404, f"This chat has no process {process_id!r}. List the processes to see their ids."
     )
 
 
-def _too_many(fact: str) -> AgentError:
+def _too_many_error(fact: str) -> AgentError:
     return AgentError(
         429,
         f"{fact} Wait for one to end (process_output), or stop one that is no longer needed "

@@ -1,12 +1,11 @@
-"""Who may ask the agent, and how a reply proves that the agent gave it.
+"""Signatures of requests and replies, shared by the agent and the server.
 
-One key, shared with the server when the agent is started, signs both ways. A request names its
-agent, the agent's boot and a nonce, so it cannot be replayed; what it says of its body is signed
-too, so it is judged before any of the body is read. Owns the words that are signed and the memory
-of nonces; knows no sockets.
+One key, which the server gives the agent at its start, signs both directions. A request names the
+agent, its boot and a nonce, so it cannot be replayed; the body's hash is signed too, so that the
+request can be verified before its body is read.
 
     Authorization: Chatd1 agent=..;boot=..;at=<unix s>;nonce=<hex>;body=<sha256>;mac=<hex>
-    Chatd-Boot, Chatd-Mac: on every reply to a request that was rightly signed
+    Chatd-Boot, Chatd-Mac: on every reply to a correctly signed request
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ SCHEME = "Chatd1"
 MAX_CLOCK_SKEW_S = 60
 MAX_NONCES = 200_000
 NO_BOOT = "-"
-"""What a request says that is meant to learn the boot."""
+"""The boot id of a request that asks for the boot id."""
 
 SIGNED_HEADERS = ("chatd-chat-id", "chatd-ancestor-chat-ids", "chatd-epoch", "idempotency-key")
-"""On whose behalf is as good as what: these are signed with the request, in this order."""
+"""Signed with the request, in this order: they say for which chat the request acts."""
 
 _FORM = re.compile(
     SCHEME + r" agent=([A-Za-z0-9_-]{1,64});boot=([A-Za-z0-9_-]{1,64});at=([0-9]{1,12})"
@@ -37,7 +36,7 @@ _FORM = re.compile(
 
 @dataclass(frozen=True)
 class RequestClaim:
-    """What a request says of itself, all but the key."""
+    """The signed facts of a request."""
 
     method: str
     target: str
@@ -60,7 +59,7 @@ class RequestClaim:
 
 
 def signed_headers(headers: Mapping[str, str]) -> tuple[str, ...]:
-    """The values that are signed, from headers by their lower-case names."""
+    """The signed values of headers with lower-case names."""
     return tuple(headers.get(name, "") for name in SIGNED_HEADERS)
 
 
@@ -73,7 +72,7 @@ def reply_mac(key: bytes, *, nonce: str, status: int, boot: str, body: bytes) ->
 
 
 def line_mac(key: bytes, *, nonce: str, number: int, boot: str, text: bytes) -> str:
-    """For one line of a reply that has no end; the first has number 1."""
+    """For one line of a streamed reply; the first line has number 1."""
     return _mac(key, ["line", nonce, str(number), boot, digest(text)])
 
 
@@ -82,7 +81,7 @@ def _mac(key: bytes, words: list[str]) -> str:
 
 
 class RequestVerifier:
-    """Admits requests of whoever has the key, each once."""
+    """Accepts requests signed with the key, each nonce once."""
 
     def __init__(
         self,
@@ -97,15 +96,15 @@ class RequestVerifier:
         self._agent_id = agent_id
         self._now = now
         self._max_nonces = max_nonces
-        # Nonce -> when it may be forgotten. Only rightly signed ones, so only the server fills it.
+        # Nonce -> expiry. Only nonces of correctly signed requests, so only the server adds any.
         self._seen: OrderedDict[str, float] = OrderedDict()
         self.boot_id = boot_id
 
     def read_claim(self, method: str, target: str, headers: Mapping[str, str]) -> RequestClaim:
-        """The claim, if it is signed with our key. It may still be late, or for another boot."""
+        """The claim, if it is signed with the key. It may still be late, or for another boot."""
         match = _FORM.fullmatch(headers.get("authorization", ""))
         if match is None:
-            raise AgentError(401, "this agent answers only to signed requests", code="unsigned")
+            raise AgentError(401, "the request is not signed", code="unsigned")
         agent, boot, at, nonce, body, mac = match.groups()
         claim = RequestClaim(
             method, target, agent, boot, int(at), nonce, body, signed_headers(headers)
@@ -115,20 +114,20 @@ class RequestVerifier:
         return claim
 
     def verify(self, claim: RequestClaim, *, any_boot: bool = False) -> None:
-        """Refuse what is signed but not for here, not for now, or not for the first time."""
+        """Refuse a signed claim for another agent, another time, another boot, or a replay."""
         now = self._now()
         if claim.agent != self._agent_id:
-            raise AgentError(401, "the request is meant for another agent", code="wrong_agent")
+            raise AgentError(401, "the request is for another agent", code="wrong_agent")
         if abs(now - claim.at) > MAX_CLOCK_SKEW_S:
             raise AgentError(
                 401, f"the clocks differ by more than {MAX_CLOCK_SKEW_S} s", code="clock_skew"
             )
         if claim.boot != self.boot_id and not (any_boot and claim.boot == NO_BOOT):
-            raise AgentError(409, "the agent has been restarted since", code="agent_rebooted")
-        self._remember(claim, now)
+            raise AgentError(409, "the agent was restarted", code="agent_rebooted")
+        self._add_nonce(claim, now)
 
     def sign_reply(self, claim: RequestClaim, status: int, body: bytes) -> dict[str, str]:
-        """The headers that make a reply ours."""
+        """The headers that sign a reply."""
         boot = self.boot_id
         mac = reply_mac(self._key, nonce=claim.nonce, status=status, boot=boot, body=body)
         return {"Chatd-Boot": boot, "Chatd-Mac": mac}
@@ -137,17 +136,17 @@ class RequestVerifier:
         """The mac of one line of a stream."""
         return line_mac(self._key, nonce=claim.nonce, number=number, boot=self.boot_id, text=text)
 
-    def _remember(self, claim: RequestClaim, now: float) -> None:
-        # The oldest go first. One that came with a fast clock stays longer than it needs to.
+    def _add_nonce(self, claim: RequestClaim, now: float) -> None:
+        # Oldest first. A nonce added while the clock was fast stays longer than needed.
         while self._seen:
             nonce, until = next(iter(self._seen.items()))
             if until >= now:
                 break
             del self._seen[nonce]
         if claim.nonce in self._seen:
-            raise AgentError(401, "this request has been seen before", code="replayed")
+            raise AgentError(401, "the request was received before", code="replayed")
         if len(self._seen) >= self._max_nonces:
-            # If the clock was set back, some in front stay for long and hide those behind them.
+            # If the clock was set back, the first ones expire late and hide expired ones.
             self._seen = OrderedDict(each for each in self._seen.items() if each[1] >= now)
         if len(self._seen) >= self._max_nonces:
             raise AgentError(503, "too many requests in two minutes", code="busy")

@@ -1,8 +1,4 @@
-"""One connection to the agent: a head, a body and a reply as bytes, with an end to everything.
-
-Owns how long a client may take to ask and to take its answer, and how much of it is read. What the
-bytes mean is in `parsing`, who is let in and who answers is up to `http`.
-"""
+"""One client connection: reads request heads and bodies and writes replies, each with a timeout."""
 
 from __future__ import annotations
 
@@ -20,8 +16,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Seconds and bytes. `idle_s` is for a kept connection between two requests, unless its
-    place is needed before."""
+    """`idle_timeout_s` is the time between two requests; the server may close an idle connection
+    earlier to accept a new one."""
 
     max_head_bytes: int = 32 * 1024
     head_timeout_s: float = 20
@@ -33,12 +29,10 @@ class ConnectionLimits:
 
 
 class ConnectionClosed(Exception):
-    """This connection is over: nothing more is to be read from it or said on it."""
+    """The client has disconnected or was too slow; the connection is not used any more."""
 
 
 class ClientConnection:
-    """Reading and writing, each within its time."""
-
     def __init__(
         self,
         reader: asyncio.StreamReader,
@@ -50,12 +44,12 @@ class ClientConnection:
         self._writer = writer
         self._gone = gone
         self._limits = limits
-        self._first = b""
+        self._first_byte = b""
 
     async def wait_for_request(self) -> None:
-        """Raises Leave if the client has nothing more to ask."""
-        self._first = await _within(self._limits.idle_timeout_s, self._reader.read(1))
-        if not self._first:
+        """Raises ConnectionClosed if the client sends no further request."""
+        self._first_byte = await _within(self._limits.idle_timeout_s, self._reader.read(1))
+        if not self._first_byte:
             raise ConnectionClosed
 
     async def read_head(self) -> RequestHead:
@@ -63,7 +57,7 @@ class ClientConnection:
             rest = await _within(self._limits.head_timeout_s, self._reader.readuntil(b"\r\n\r\n"))
         except asyncio.LimitOverrunError:
             raise AgentError(431, "the request's headers are too large") from None
-        return parse_head(self._first + rest)
+        return parse_head(self._first_byte + rest)
 
     async def read_body(self, head: RequestHead) -> bytes:
         if not head.length:
@@ -73,6 +67,7 @@ class ClientConnection:
         return await _within(self._limits.body_timeout_s, self._reader.readexactly(head.length))
 
     async def run_while_connected(self, work: Awaitable[T]) -> T:
+        """Cancels the work and raises ConnectionClosed if the client disconnects."""
         task = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(self._gone.wait())
         try:
@@ -89,13 +84,14 @@ class ClientConnection:
     async def send(self, reply: AgentHttpReply, *, keep_alive: bool) -> None:
         length = f"Content-Length: {len(reply.body)}"
         connection = f"Connection: {'keep-alive' if keep_alive else 'close'}"
-        await self._write(_head(reply, length, connection) + reply.body)
+        await self._write(_encode_head(reply, length, connection) + reply.body)
 
     async def stream(self, reply: AgentHttpReply, lines: AsyncGenerator[bytes, None]) -> None:
-        """A piece for each line. A client that takes none for long is left."""
+        """Send one chunk per line, until the lines end or the client stops reading."""
         try:
-            await self._write(_head(reply, "Transfer-Encoding: chunked", "Connection: close"))
-            while (line := await self.run_while_connected(_next(lines))) is not None:
+            head = _encode_head(reply, "Transfer-Encoding: chunked", "Connection: close")
+            await self._write(head)
+            while (line := await self.run_while_connected(_next_line(lines))) is not None:
                 await self._write(b"%x\r\n%b\r\n" % (len(line), line))
             await self._write(b"0\r\n\r\n")
         finally:
@@ -106,22 +102,22 @@ class ClientConnection:
         await _within(self._limits.write_timeout_s, self._writer.drain())
 
     async def close(self) -> None:
-        """Say that nothing follows, and read a little of what still comes: closing on unread
-        bytes would take the reply back."""
+        """Send end of file, then read what the client still sends: closing a socket with unread
+        bytes resets it, and the client would lose the reply."""
         if self._writer.can_write_eof():
             self._writer.write_eof()
-        await _within(self._limits.close_timeout_s, self._drained())
+        await _within(self._limits.close_timeout_s, self._read_rest())
 
     def abort(self) -> None:
         self._writer.transport.abort()
 
-    async def _drained(self) -> None:
+    async def _read_rest(self) -> None:
         for _ in range(1024):
             if not await self._reader.read(64 * 1024):
                 return
 
 
-def _head(reply: AgentHttpReply, *framing: str) -> bytes:
+def _encode_head(reply: AgentHttpReply, *framing: str) -> bytes:
     lines = [
         f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}",
         f"Content-Type: {reply.content_type}",
@@ -131,20 +127,19 @@ def _head(reply: AgentHttpReply, *framing: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
-async def _next(lines: AsyncGenerator[bytes, None]) -> bytes | None:
+async def _next_line(lines: AsyncGenerator[bytes, None]) -> bytes | None:
     async for line in lines:
         return line
     return None
 
 
-async def _within(seconds: float, work: Awaitable[T]) -> T:
-    """Raises Leave if it takes longer: a client that is too slow is one that has left."""
+async def _within(timeout_s: float, work: Awaitable[T]) -> T:
+    """Raises ConnectionClosed after the timeout."""
     task = asyncio.ensure_future(work)
     try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
+        done, _ = await asyncio.wait({task}, timeout=timeout_s)
     finally:
-        # Does nothing to one that is done.
-        task.cancel()
+        task.cancel()  # no effect on a finished task
     if not done:
         raise ConnectionClosed
     return task.result()

@@ -1,7 +1,7 @@
-"""Between the server and the routes: who asks, on whose behalf, and which route answers.
+"""Between the HTTP server and the routes: verify the request, read its caller, find its route.
 
-Every reply to a rightly signed request is signed, whatever it says; anything else gets a bare
-refusal and its connection is ended. Owns no route and no socket.
+Every reply to a correctly signed request is signed. Any other request gets an unsigned refusal
+and its connection is closed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EPOCH = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True)
 class AgentCaller:
-    """On whose behalf a request comes. Without a chat it comes from the server itself."""
+    """The chat that a request acts for. Without a chat it acts for the server itself."""
 
     chat_id: str = ""
     ancestors: tuple[str, ...] = ()
@@ -40,17 +40,17 @@ class AgentCaller:
 
     @property
     def chat_and_ancestors(self) -> tuple[str, ...]:
-        """The chat and those above it: whoever is to know which files were touched."""
         return (self.chat_id, *self.ancestors) if self.chat_id else ()
 
 
 @dataclass(frozen=True)
 class AgentRouteRequest:
+    """`parameter` is the id in the path, if the route has one."""
+
     head: RequestHead
     caller: AgentCaller
     body: bytes
     parameter: str = ""
-    """What stood in the path where the route has a gap."""
 
     def query(self) -> RequestFields:
         return RequestFields(self.head.query)
@@ -61,7 +61,7 @@ class AgentRouteRequest:
 
 @dataclass(frozen=True)
 class AgentRoute:
-    """`path` may have one `{}`, which stands for an id. `waits`: it only waits for news."""
+    """`path` may contain one `{}`, which stands for an id."""
 
     method: str
     path: str
@@ -71,33 +71,33 @@ class AgentRoute:
     any_boot: bool = False
 
     def match(self, path: str) -> str | None:
-        """What stands in the gap; None if this is not the path."""
+        """The id in the path ("" if the route has none); None if the path does not match."""
         before, gap, after = self.path.partition("{}")
         if not gap:
             return "" if path == before else None
         middle = path[len(before) : len(path) - len(after)]
-        is_it = path.startswith(before) and path.endswith(after) and _ID.fullmatch(middle)
-        return middle if is_it else None
+        matches = path.startswith(before) and path.endswith(after) and _ID.fullmatch(middle)
+        return middle if matches else None
 
 
 class Dispatcher:
-    """Satisfies `http.Answers`."""
+    """Implements `RequestDispatcher`."""
 
-    def __init__(self, gate: RequestVerifier, routes: Sequence[AgentRoute]) -> None:
-        self._gate = gate
+    def __init__(self, verifier: RequestVerifier, routes: Sequence[AgentRoute]) -> None:
+        self._verifier = verifier
         self._routes = tuple(routes)
 
     def begin(self, head: RequestHead) -> RequestExchange:
-        claim = self._gate.read_claim(head.method, head.target, head.headers)
+        claim = self._verifier.read_claim(head.method, head.target, head.headers)
         try:
-            route, parameter = self._find(head)
-            self._gate.verify(claim, any_boot=route.any_boot)
-            caller = read_caller(head)
+            route, parameter = self._find_route(head)
+            self._verifier.verify(claim, any_boot=route.any_boot)
+            request = AgentRouteRequest(head, read_caller(head), b"", parameter)
         except AgentError as error:
-            return _Refused(self._gate, claim, error)
-        return _Admitted(self._gate, claim, route, AgentRouteRequest(head, caller, b"", parameter))
+            return _SignedExchange(self._verifier, claim, error)
+        return _SignedExchange(self._verifier, claim, (route, request))
 
-    def _find(self, head: RequestHead) -> tuple[AgentRoute, str]:
+    def _find_route(self, head: RequestHead) -> tuple[AgentRoute, str]:
         status = 404
         for route in self._routes:
             parameter = route.match(head.path)
@@ -106,97 +106,74 @@ class Dispatcher:
             if route.method == head.method:
                 return route, parameter
             status = 405
-        raise AgentError(status, f"there is no {head.method} {head.path} here", code="no_route")
+        raise AgentError(status, f"there is no route {head.method} {head.path}", code="no_route")
 
 
-class _Refused:
-    waits = False
-    max_body = MAX_JSON_BYTES
+class _SignedExchange:
+    """Implements `RequestExchange` for a correctly signed request, accepted or refused."""
 
-    def __init__(self, gate: RequestVerifier, claim: RequestClaim, error: AgentError) -> None:
-        self._gate = gate
-        self._claim = claim
-        self._error = error
-
-    async def run(self, body: bytes) -> AgentHttpReply:
-        del body
-        return self.refuse(self._error)
-
-    def refuse(self, error: AgentError) -> AgentHttpReply:
-        return _sealed(self._gate, self._claim, error_reply(error))
-
-
-class _Admitted:
     def __init__(
         self,
-        gate: RequestVerifier,
+        verifier: RequestVerifier,
         claim: RequestClaim,
-        route: AgentRoute,
-        request: AgentRouteRequest,
+        accepted: tuple[AgentRoute, AgentRouteRequest] | AgentError,
     ) -> None:
-        self._gate = gate
+        self._verifier = verifier
         self._claim = claim
-        self._route = route
-        self._request = request
-
-    @property
-    def max_body(self) -> int:
-        return self._route.max_body
-
-    @property
-    def waits(self) -> bool:
-        return self._route.is_long_poll
+        self._accepted = accepted
+        is_refused = isinstance(accepted, AgentError)
+        self.max_body = MAX_JSON_BYTES if is_refused else accepted[0].max_body
+        self.is_long_poll = False if is_refused else accepted[0].is_long_poll
 
     async def run(self, body: bytes) -> AgentHttpReply:
+        if isinstance(self._accepted, AgentError):
+            return self.refuse(self._accepted)
+        route, request = self._accepted
         try:
             if digest(body) != self._claim.body:
-                raise AgentError(401, "the body is not the one that was signed", code="bad_mac")
-            reply = await self._route.handle(replace(self._request, body=body))
+                raise AgentError(401, "the body is not the signed one", code="bad_mac")
+            reply = await route.handle(replace(request, body=body))
         except AgentError as error:
             reply = error_reply(error)
-        except Exception as error:  # noqa: BLE001 - the last wall: one bad request is one bad reply
-            log_exception(f"{self._route.method} {self._route.path}")
+        except Exception as error:  # noqa: BLE001 - a bug in one route must not stop the server
+            log_exception(f"{route.method} {route.path}")
             name = type(error).__name__
             reply = error_reply(AgentError(500, f"the agent has failed: {name}", code="bug"))
-        return _sealed(self._gate, self._claim, reply)
+        return self._sign(reply)
 
     def refuse(self, error: AgentError) -> AgentHttpReply:
-        return _sealed(self._gate, self._claim, error_reply(error))
+        return self._sign(error_reply(error))
 
+    def _sign(self, reply: AgentHttpReply) -> AgentHttpReply:
+        signature = self._verifier.sign_reply(self._claim, reply.status, reply.body)
+        lines = None if reply.lines is None else self._sign_lines(reply.lines)
+        return replace(reply, headers={**reply.headers, **signature}, lines=lines)
 
-def _sealed(gate: RequestVerifier, claim: RequestClaim, reply: AgentHttpReply) -> AgentHttpReply:
-    seal = gate.sign_reply(claim, reply.status, reply.body)
-    lines = None if reply.lines is None else _sealed_lines(gate, claim, reply.lines)
-    return replace(reply, headers={**reply.headers, **seal}, lines=lines)
-
-
-async def _sealed_lines(
-    gate: RequestVerifier, claim: RequestClaim, lines: AsyncGenerator[bytes, None]
-) -> AsyncGenerator[bytes, None]:
-    """Each text as `{"mac":"..","event":<text>}` and a line end."""
-    number = 0
-    try:
-        async for text in lines:
-            number += 1
-            mac = gate.sign_line(claim, number, text).encode()
-            yield b'{"mac":"%b","event":%b}\n' % (mac, text)
-    finally:
-        await lines.aclose()
+    async def _sign_lines(self, lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        """Each text as `{"mac":"..","event":<text>}` and a line end."""
+        number = 0
+        try:
+            async for text in lines:
+                number += 1
+                mac = self._verifier.sign_line(self._claim, number, text).encode()
+                yield b'{"mac":"%b","event":%b}\n' % (mac, text)
+        finally:
+            await lines.aclose()
 
 
 def read_caller(head: RequestHead) -> AgentCaller:
-    """A chat that cannot be read is refused: taken for none, it would see every chat's things.
-    An ancestor that cannot be read is only one less to be told."""
+    """An unreadable chat id is refused: treated as no chat, the request would see the processes of
+    all chats. An unreadable ancestor is ignored."""
     headers = head.headers
     chat_id = headers.get("chatd-chat-id", "")
     if chat_id and not _ID.fullmatch(chat_id):
-        raise AgentError(400, "the chat's id is malformed")
+        raise AgentError(400, "the chat id is malformed")
     epoch = headers.get("chatd-epoch")
     if epoch is not None and not _EPOCH.fullmatch(epoch):
         raise AgentError(400, "the epoch is malformed")
     key = headers.get("idempotency-key", "")
     if len(key) > 512:
-        raise AgentError(400, "the idempotency key is too long")
+        raise AgentError(400, "the idempotency key is longer than 512 characters")
     return AgentCaller(
         chat_id=chat_id,
         ancestors=_ancestors(headers.get("chatd-ancestor-chat-ids", "")),

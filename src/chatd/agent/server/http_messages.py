@@ -1,11 +1,4 @@
-"""HTTP/1.1 requests, read strictly: what is ambiguous is refused, not guessed.
-
-Owns the grammar of a request's head, its query and its JSON. Reads no sockets.
-
-What the agent answers: a status, a body, and perhaps lines that follow it.
-
-Knows no sockets; how a reply is put on the wire is `connection`'s business.
-"""
+"""HTTP/1.1 requests, parsed strictly (ambiguous input is refused), and replies. No sockets."""
 
 from __future__ import annotations
 
@@ -27,7 +20,7 @@ _BARE_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class RequestHead:
-    """Everything before the body. Names of headers are in lower case."""
+    """The request before its body. Header names are in lower case."""
 
     method: str
     target: str
@@ -43,7 +36,7 @@ class RequestHead:
 
 
 def parse_head(raw: bytes) -> RequestHead:
-    """`raw` ends with the empty line. Raises AgentError for anything that is not plain HTTP."""
+    """`raw` ends with the empty line. Raises AgentError if it is not a valid request head."""
     lines = raw.decode("latin-1").split("\r\n")[:-2]
     method, target, version = _request_line(lines[0])
     headers = _headers(lines[1:])
@@ -67,9 +60,9 @@ def _request_line(line: str) -> tuple[str, str, str]:
         raise AgentError(400, "this is not an HTTP request")
     method, target, version = words
     if version not in {"HTTP/1.1", "HTTP/1.0"}:
-        raise AgentError(505, "the agent speaks HTTP/1.1")
+        raise AgentError(505, "the agent supports HTTP/1.1 only")
     if not method.isalpha() or not _TARGET.fullmatch(target):
-        raise AgentError(400, "the request's first line is malformed")
+        raise AgentError(400, "the request line is malformed")
     return method, target, version
 
 
@@ -81,7 +74,7 @@ def _headers(lines: list[str]) -> dict[str, str]:
         name, colon, value = line.partition(":")
         if not colon or not _NAME.fullmatch(name) or _BARE_CONTROL.search(value):
             raise AgentError(400, "a header is malformed")
-        # Two of a kind are how one reader is made to see something else than another.
+        # Request smuggling: two parsers may use different ones of two equal headers.
         if name.lower() in headers:
             raise AgentError(400, f"the header {name.lower()} is given twice")
         headers[name.lower()] = value.strip()
@@ -122,7 +115,7 @@ def _length(headers: Mapping[str, str]) -> int:
 
 
 class RequestFields:
-    """Values that were sent, each taken out once by name and kind; `done` refuses the rest."""
+    """The values of a request, each read once by name and type; `reject_unknown` at the end."""
 
     def __init__(self, values: Mapping[str, object]) -> None:
         self._values = dict(values)
@@ -136,12 +129,12 @@ class RequestFields:
         return value
 
     def count(self, name: str, default: int = 0) -> int:
-        """A whole number, not negative; as digits if it comes from a query."""
+        """A non-negative integer; in a query it is given as digits."""
         value = self._values.pop(name, default)
         if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 16:
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise AgentError(400, f"{name} must be a whole number and not negative")
+            raise AgentError(400, f"{name} must be a non-negative integer")
         return value
 
     def seconds(self, name: str) -> float:
@@ -151,7 +144,7 @@ class RequestFields:
         except ValueError:
             seconds = -1
         if not 0 <= seconds < float("inf"):
-            raise AgentError(400, f"{name} must be a number of seconds")
+            raise AgentError(400, f"{name} must be a non-negative number of seconds")
         return seconds
 
     def flag(self, name: str) -> bool:
@@ -163,17 +156,12 @@ class RequestFields:
         return value
 
     def text_map(self, name: str) -> dict[str, str]:
-        """A map from strings to strings; empty if it is not there."""
+        """A map from strings to strings; empty if it is absent."""
         value = self._values.pop(name, None)
-        texts: dict[str, str] = {}
-        if value is None:
-            return texts
-        if not isinstance(value, dict):
+        values = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+        texts = {key: text for key, text in values.items() if isinstance(text, str)}
+        if not isinstance(value, (dict, type(None))) or len(texts) != len(values):
             raise AgentError(400, f"{name} must be a map of strings")
-        for key, text in cast("dict[str, object]", value).items():
-            if not isinstance(text, str):
-                raise AgentError(400, f"{name} must be a map of strings")
-            texts[key] = text
         return texts
 
     def items(self, name: str) -> list[object]:
@@ -184,11 +172,11 @@ class RequestFields:
 
     def reject_unknown(self) -> None:
         if self._values:
-            raise AgentError(400, f"unknown: {', '.join(sorted(self._values))}")
+            raise AgentError(400, f"unknown fields: {', '.join(sorted(self._values))}")
 
 
 def parse_json(body: bytes) -> RequestFields:
-    """The object in a request's body."""
+    """The JSON object in a request's body."""
     try:
         value: object = json.loads(body)
     except (ValueError, RecursionError):
@@ -204,7 +192,7 @@ def read_fields(value: object, what: str) -> RequestFields:
 
 @dataclass(frozen=True)
 class AgentHttpReply:
-    """`lines` follow the body, for as long as they come and the client stays."""
+    """`lines` are streamed instead of a body, until they end or the client disconnects."""
 
     status: int
     body: bytes = b""

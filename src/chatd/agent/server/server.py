@@ -1,8 +1,8 @@
-"""An HTTP/1.1 server for one careful client, by hand on asyncio's streams.
+"""A small HTTP/1.1 server on asyncio streams.
 
-Owns connections: how many, who gives way when there are too many, and how they end. Requests on
-one connection are answered one after the other, in the order they came. Knows neither routes nor
-keys: whoever answers is handed in, and judges a request by its head before any of its body is read.
+Owns the connections: how many there may be, which are closed for a new one, and how they end. The
+requests of one connection are answered in order. A dispatcher decides on a request by its head,
+before the body is read.
 """
 
 from __future__ import annotations
@@ -20,42 +20,41 @@ from chatd.agent.server.http_messages import AgentHttpReply, RequestHead, error_
 
 
 class RequestExchange(Protocol):
-    """One request whose head has been read, and what is to be done about it.
+    """The handling of one request after its head was read.
 
-    `waits`: it only waits for news, so it is cancelled if the client leaves. Anything else is
-    carried to its end whether or not somebody still wants to know.
+    A long poll is cancelled when the client disconnects. Any other request runs to completion.
     """
 
     @property
     def max_body(self) -> int: ...
     @property
-    def waits(self) -> bool: ...
+    def is_long_poll(self) -> bool: ...
 
     async def run(self, body: bytes) -> AgentHttpReply:
-        """Never raises, whatever goes wrong."""
+        """Never raises."""
         ...
 
     def refuse(self, error: AgentError) -> AgentHttpReply:
-        """The reply for an error that was found before there was a body."""
+        """The reply for an error found before the body was read."""
         ...
 
 
 class RequestDispatcher(Protocol):
     def begin(self, head: RequestHead) -> RequestExchange:
-        """Raises AgentError for a request that deserves no more than that."""
+        """Raises AgentError for a request that gets an unsigned refusal."""
         ...
 
 
-class _Link(asyncio.StreamReaderProtocol):
-    """A connection that says when the other side has left, read from or not."""
+class _DisconnectProtocol(asyncio.StreamReaderProtocol):
+    """Sets `gone` when the client disconnects, also while nothing reads from the connection."""
 
     def __init__(self, server: AgentHttpServer, reader: asyncio.StreamReader) -> None:
-        super().__init__(reader, server.connected)
+        super().__init__(reader, server.on_connected)
         self._server = server
         self.gone = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._server.links[transport] = self
+        self._server.protocols[transport] = self
         super().connection_made(transport)
 
     def eof_received(self) -> bool | None:
@@ -68,34 +67,36 @@ class _Link(asyncio.StreamReaderProtocol):
 
 
 class AgentHttpServer:
-    """Closing lets what has an effect finish, and cuts off everything that only waits."""
+    """`close` lets requests with an effect finish, and cancels long polls and idle connections."""
 
-    def __init__(self, answers: RequestDispatcher, limits: ConnectionLimits | None = None) -> None:
-        self._answers = answers
+    def __init__(
+        self, dispatcher: RequestDispatcher, limits: ConnectionLimits | None = None
+    ) -> None:
+        self._dispatcher = dispatcher
         self._limits = limits or ConnectionLimits()
         self._tasks: set[asyncio.Task[None]] = set()
         self._acting: set[asyncio.Task[None]] = set()
-        # Those that have not asked yet, or nothing more; the one that waits longest is first.
+        # Connections without a verified request, the longest idle first.
         self._idle: dict[asyncio.Task[None], None] = {}
-        self._listening: asyncio.AbstractServer | None = None
-        self._closing = False
-        self.links: dict[asyncio.BaseTransport, _Link] = {}
+        self._listener: asyncio.AbstractServer | None = None
+        self._is_closing = False
+        self.protocols: dict[asyncio.BaseTransport, _DisconnectProtocol] = {}
 
     async def listen_unix(self, path: str) -> None:
         loop = asyncio.get_running_loop()
-        self._listening = await loop.create_unix_server(self._link, path, backlog=64)
+        self._listener = await loop.create_unix_server(self._create_protocol, path, backlog=64)
 
     async def listen_tcp(self, host: str, port: int) -> int:
-        """The port that was bound, for whoever asked for any."""
+        """Returns the bound port, which the system chooses if `port` is 0."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._link, host, port, backlog=64)
-        self._listening = server
+        server = await loop.create_server(self._create_protocol, host, port, backlog=64)
+        self._listener = server
         return server.sockets[0].getsockname()[1]
 
     async def close(self, grace_s: float = 5) -> None:
-        self._closing = True
-        if self._listening is not None:
-            self._listening.close()
+        self._is_closing = True
+        if self._listener is not None:
+            self._listener.close()
         for task in self._tasks - self._acting:
             task.cancel()
         if self._tasks:
@@ -105,11 +106,11 @@ class AgentHttpServer:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1)
 
-    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = self.links.pop(writer.transport)
-        # Nothing is handed to the system that has not been waited for.
+    def on_connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        gone = self.protocols.pop(writer.transport).gone
+        # `drain` then waits until the system has taken every byte.
         writer.transport.set_write_buffer_limits(high=0)
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer, link.gone))
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer, gone))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -121,32 +122,32 @@ class AgentHttpServer:
     def idle_count(self) -> int:
         return len(self._idle)
 
-    def _link(self) -> _Link:
-        return _Link(self, asyncio.StreamReader(limit=self._limits.max_head_bytes))
+    def _create_protocol(self) -> _DisconnectProtocol:
+        return _DisconnectProtocol(self, asyncio.StreamReader(limit=self._limits.max_head_bytes))
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gone: asyncio.Event
     ) -> None:
         connection = ClientConnection(reader, writer, gone, self._limits)
         try:
-            if len(self._tasks) > self._limits.max_connections and not self._make_room():
+            if len(self._tasks) > self._limits.max_connections and not self._close_one_idle():
                 busy = AgentError(503, "the agent has too many connections", code="busy")
                 await connection.send(error_reply(busy), keep_alive=False)
             else:
                 while await self._exchange(connection):
                     pass
-            with self._giving_way():
+            with self._counted_as_idle():
                 await connection.close()
         except (ConnectionClosed, OSError, EOFError):
             pass
-        except Exception:  # noqa: BLE001 - one connection that breaks is only one
+        except Exception:  # noqa: BLE001 - a bug in one connection must not stop the server
             log_exception("a connection")
         finally:
             connection.abort()
 
-    def _make_room(self) -> bool:
-        """Somebody in the workspace may open connections only to keep others out: who has not
-        shown yet that it may ask, or has no more to ask, gives way to who comes."""
+    def _close_one_idle(self) -> bool:
+        """Processes in the workspace may open connections to block others. A connection without a
+        verified request, or idle after one, is closed for a new connection."""
         for task in self._idle:
             del self._idle[task]
             task.cancel()
@@ -154,7 +155,7 @@ class AgentHttpServer:
         return False
 
     @contextmanager
-    def _giving_way(self) -> Generator[None]:
+    def _counted_as_idle(self) -> Generator[None]:
         task = asyncio.current_task()
         assert task is not None
         self._idle[task] = None
@@ -163,16 +164,13 @@ class AgentHttpServer:
         finally:
             self._idle.pop(task, None)
 
-    async def _next_head(self, connection: ClientConnection) -> RequestHead:
-        with self._giving_way():
-            await connection.wait_for_request()
-            return await connection.read_head()
-
     async def _exchange(self, connection: ClientConnection) -> bool:
-        """One request and its reply. Whether another may follow."""
+        """Handle one request. Returns whether the connection stays open for another."""
         try:
-            head = await self._next_head(connection)
-            exchange = self._answers.begin(head)
+            with self._counted_as_idle():
+                await connection.wait_for_request()
+                head = await connection.read_head()
+            exchange = self._dispatcher.begin(head)
         except AgentError as error:
             await connection.send(error_reply(error), keep_alive=False)
             return False
@@ -181,18 +179,18 @@ class AgentHttpServer:
             await connection.send(exchange.refuse(error), keep_alive=False)
             return False
         body = await connection.read_body(head)
-        reply = await self._act(connection, exchange, body)
+        reply = await self._run(connection, exchange, body)
         if reply.lines is not None:
             await connection.stream(reply, reply.lines)
             return False
-        keep_alive = head.keep_alive and not self._closing
+        keep_alive = head.keep_alive and not self._is_closing
         await connection.send(reply, keep_alive=keep_alive)
         return keep_alive
 
-    async def _act(
+    async def _run(
         self, connection: ClientConnection, exchange: RequestExchange, body: bytes
     ) -> AgentHttpReply:
-        if exchange.waits:
+        if exchange.is_long_poll:
             return await connection.run_while_connected(exchange.run(body))
         task = asyncio.current_task()
         assert task is not None
@@ -204,12 +202,11 @@ class AgentHttpServer:
 
 
 def log_exception(where: str) -> None:
-    """What has been raised and should not have been, for whoever reads the agent's log."""
     log_line(f"bug in {where}:\n{traceback.format_exc()}")
 
 
 def log_line(text: str) -> None:
-    """A line for the agent's log, if anybody still keeps one."""
+    """Write to stderr, which may be closed."""
     with suppress(OSError, ValueError):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
