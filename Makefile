@@ -65,8 +65,8 @@ rolling: dev ## restart three servers in turn under 50 chats (ARGS="--seconds 60
 soak: dev ## 10,000 turns on one replica: it must not grow (ARGS="--turns 500")
 	@exec $(BIN)/python -m tests.chaos.endurance $(ARGS)
 
-bench: dev ## measure speed and print a table
-	@exec $(BIN)/python -m bench $(ARGS)
+bench: dev ## measure speed and print a table (ARGS="--quick --rows first,plans")
+	@exec $(BIN)/chatd bench $(ARGS)
 
 docs: dev
 	@exec $(BIN)/python -m tools.docs
@@ -76,7 +76,7 @@ lock: ## resolve the dependencies again and rewrite requirements/ (needs uv)
 
 clean: ## remove .venv and every cache; never touches data
 	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
-	@find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 runtime dev model:
 	@$(SETUP)

@@ -1,33 +1,37 @@
-"""The smallest row, measured for real: provider, relay, database and server are processes."""
+"""A real measurement: provider, relay, database and server are processes."""
 
 import asyncio
 
 import pytest
 
-from chatd.bench import proc
-from chatd.bench.script import Wish
-from chatd.bench.sides import Heard, Side
-from chatd.bench.stage import set_up
+from chatd.bench import proc_stats
+from chatd.bench.clients import BenchClient, TokenTimes
+from chatd.bench.environment import start_environment
+from chatd.bench.fake_provider import AnswerScript
 from chatd.cli import benching
 from chatd.settings.tree import SettingsError
 
 
-async def test_the_same_words_come_on_all_three_ways(empty_dsn: str) -> None:
-    """Takes seconds: it starts three programs, and the server migrates a database."""
-    wish = Wish(tokens=20, per_s=200)
-    async with set_up(empty_dsn) as stage:
-        sides: tuple[Side, ...] = (stage.direct(), stage.relayed(), stage.ours())
-        heard: list[Heard] = [await side.talk(wish) for side in sides]
-        for side in sides:
-            side.close()
-        home, pids = stage.home, (stage.server.pid, stage.relay.pid, stage.provider.pid)
-        assert await stage.cpu_s() > 0
-    assert [one.tokens for one in heard] == [20, 20, 20]
-    assert all(one.asked_at < one.first_at < one.last_at for one in heard)
+async def test_all_three_clients_get_the_same_answer(empty_dsn: str) -> None:
+    """Slow: starts three programs, and the server migrates a database."""
+    script = AnswerScript(tokens=20, per_s=200)
+    async with start_environment(empty_dsn) as bench:
+        clients: tuple[BenchClient, ...] = (
+            bench.direct_client(),
+            bench.relay_client(),
+            bench.chatd_client(),
+        )
+        times: list[TokenTimes] = [await client.ask(script) for client in clients]
+        for client in clients:
+            client.close()
+        home, pids = bench.home, (bench.server.pid, bench.relay.pid, bench.provider.pid)
+        assert await bench.cpu_s() > 0
+    assert [one.tokens for one in times] == [20, 20, 20]
+    assert all(one.asked_at < one.first_at < one.last_at for one in times)
     assert not await asyncio.to_thread(home.exists)
-    assert [proc.entry(pid) for pid in pids] == [None, None, None]
+    assert [proc_stats.read_entry(pid) for pid in pids] == [None, None, None]
 
 
-async def test_a_row_that_nobody_knows_is_refused_before_anything_is_started() -> None:
+async def test_an_unknown_row_is_refused_before_any_process_starts() -> None:
     with pytest.raises(SettingsError, match="there is no row 'speed'"):
         await benching.bench(["speed"], quick=True, json=True, database_url=None)

@@ -1,96 +1,103 @@
-"""Memory: what an idle chat, a running one and a viewer hold, by the difference that many make.
+"""Memory of an idle chat, a running chat and a viewer, as a difference divided by their number.
 
-What is counted is memory of the process's own, and what the second half of a crowd adds to the
-first: a cache or a pool of buffers that has grown to its size by then is nobody's.
+Only anonymous memory counts, and only the growth from the first half of the chats to the second:
+caches and buffer pools have their size by then.
 """
 
 import asyncio
 from typing import Final
 
-from chatd.bench import proc
-from chatd.bench.line import Line as Wire
-from chatd.bench.line import connect
-from chatd.bench.report import Line, at_most
-from chatd.bench.script import Wish
-from chatd.bench.sides import crowd, events_head, interrupt
-from chatd.bench.stage import Stage
+from chatd.bench import proc_stats
+from chatd.bench.clients import ask_many, events_head, interrupt
+from chatd.bench.environment import BenchEnvironment
+from chatd.bench.fake_provider import AnswerScript
+from chatd.bench.http_client import BenchConnection, open_connection
+from chatd.bench.report import ReportRow, at_most
 
-IDLE_KB: Final = 1.0
-"""Nothing at all, but for what an allocator leaves."""
-RUNNING_KB: Final = 100.0
-VIEWER_KB: Final = 40.0
+MAX_IDLE_CHAT_KB: Final = 1.0
+"""Zero, apart from what the allocator keeps."""
+MAX_RUNNING_CHAT_KB: Final = 100.0
+MAX_VIEWER_KB: Final = 40.0
 
-_KEPT_S: Final = 31.0
-"""For so long live parts of an answer that is over are kept, for those who come late."""
-_SETTLES_S: Final = 2.0
+_LIVE_PARTS_KEPT_S: Final = 31.0
+"""The server keeps live parts this long after the answer, for late viewers."""
+_SETTLE_S: Final = 2.0
 
 
-async def measure(stage: Stage, *, quick: bool) -> list[Line]:
+async def measure_memory(bench: BenchEnvironment, *, quick: bool) -> list[ReportRow]:
     many = 100 if quick else 400
     return [
-        await _running(stage, many),
-        await _viewer(stage, many),
-        await _idle(stage, many, kept_s=_SETTLES_S if quick else _KEPT_S),
+        await _running(bench, many),
+        await _viewer(bench, many),
+        await _idle(bench, many, pause_s=_SETTLE_S if quick else _LIVE_PARTS_KEPT_S),
     ]
 
 
-async def _own_kb(stage: Stage) -> int:
-    await stage.pause(_SETTLES_S)
-    return await asyncio.to_thread(proc.own_memory_kb, stage.server.pid)
+async def _own_kb(bench: BenchEnvironment) -> int:
+    await bench.pause(_SETTLE_S)
+    return await asyncio.to_thread(proc_stats.own_memory_kb, bench.server.pid)
 
 
-async def _idle(stage: Stage, many: int, *, kept_s: float) -> Line:
-    """Twice: the first crowd makes the room that the second finds."""
-    side, held = stage.ours(), list[int]()
+async def _idle(bench: BenchEnvironment, many: int, *, pause_s: float) -> ReportRow:
+    """Three times: the second and third find memory that the first has allocated."""
+    client, memory_kb = bench.chatd_client(), list[int]()
     for _ in range(3):
         for _ in range(4):
-            await crowd(side, Wish(tokens=50), many // 4)
-        await stage.pause(kept_s)
-        held.append(await _own_kb(stage))
-    side.close()
+            await ask_many(client, AnswerScript(tokens=50), many // 4)
+        await bench.pause(pause_s)
+        memory_kb.append(await _own_kb(bench))
+    client.close()
     note = f"{many} chats with an answer each, after {many * 2} others"
-    grown = max(0.0, (held[2] - held[1]) / many)
-    return at_most("memory of an idle chat", grown, IDLE_KB, unit=" KB", note=note)
+    grown = max(0.0, (memory_kb[2] - memory_kb[1]) / many)
+    return at_most("memory of an idle chat", grown, MAX_IDLE_CHAT_KB, unit=" KB", note=note)
 
 
-async def _running(stage: Stage, many: int) -> Line:
-    """Nobody watches them. They say a word a second, for as long as it takes to look."""
-    side, desk, held = stage.ours(), await connect(stage.server.port), list[int]()
-    wish = Wish(tokens=20, per_s=1)
+async def _running(bench: BenchEnvironment, many: int) -> ReportRow:
+    """Without viewers, at one token a second."""
+    client, connection, memory_kb = (
+        bench.chatd_client(),
+        await open_connection(bench.server.port),
+        list[int](),
+    )
+    script = AnswerScript(tokens=20, per_s=1)
     chats: list[str] = []
     for _ in range(2):
-        chats += [await side.create(desk, wish) for _ in range(many)]
-        held.append(await _own_kb(stage))
+        chats += [await client.create_chat_id(connection, script) for _ in range(many)]
+        memory_kb.append(await _own_kb(bench))
     for chat_id in chats:
-        await interrupt(desk, chat_id)
-    desk.close()
-    grown = (held[1] - held[0]) / many
-    note = f"{many} chats in mid-answer, on top of {many} others; nobody watches"
-    return at_most("memory of a running chat", grown, RUNNING_KB, unit=" KB", note=note)
+        await interrupt(connection, chat_id)
+    connection.close()
+    grown = (memory_kb[1] - memory_kb[0]) / many
+    note = f"{many} chats in mid-answer, on top of {many} others; no viewers"
+    return at_most("memory of a running chat", grown, MAX_RUNNING_CHAT_KB, unit=" KB", note=note)
 
 
-async def _viewer(stage: Stage, many: int) -> Line:
-    """All of one chat that is at rest. What the kernel needs for a socket is not in it."""
-    side, desk, held = stage.ours(), await connect(stage.server.port), list[int]()
-    chat_id = await side.create(desk, Wish(tokens=5))
-    viewers: list[Wire] = []
+async def _viewer(bench: BenchEnvironment, many: int) -> ReportRow:
+    """Viewers of one idle chat. The kernel's memory for sockets is not included."""
+    client, connection, memory_kb = (
+        bench.chatd_client(),
+        await open_connection(bench.server.port),
+        list[int](),
+    )
+    chat_id = await client.create_chat_id(connection, AnswerScript(tokens=5))
+    viewers: list[BenchConnection] = []
     for _ in range(2):
-        new = [await connect(stage.server.port) for _ in range(many)]
+        new = [await open_connection(bench.server.port) for _ in range(many)]
         viewers += new
         async with asyncio.TaskGroup() as group:
             for viewer in new:
-                group.create_task(_until_there(viewer, chat_id))
-        held.append(await _own_kb(stage))
-    for line in (desk, *viewers):
+                group.create_task(_follow_until_first_event(viewer, chat_id))
+        memory_kb.append(await _own_kb(bench))
+    for line in (connection, *viewers):
         line.close()
-    grown = (held[1] - held[0]) / many
+    grown = (memory_kb[1] - memory_kb[0]) / many
     note = f"{many} event streams of one chat, on top of {many} others"
-    return at_most("memory of a viewer", grown, VIEWER_KB, unit=" KB", note=note)
+    return at_most("memory of a viewer", grown, MAX_VIEWER_KB, unit=" KB", note=note)
 
 
-async def _until_there(viewer: Wire, chat_id: str) -> None:
-    def heard(line: bytes) -> None:
+async def _follow_until_first_event(viewer: BenchConnection, chat_id: str) -> None:
+    def on_line(line: bytes) -> None:
         if line.startswith(b"id:"):
             viewer.stop()
 
-    await viewer.follow(events_head(chat_id), heard)
+    await viewer.follow(events_head(chat_id), on_line)

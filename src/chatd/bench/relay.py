@@ -1,7 +1,6 @@
-"""The least that can stand between a client and a model: `python -m chatd.bench.relay ADDRESS`.
+"""A minimal relay between client and model: `python -m chatd.bench.relay ADDRESS`.
 
-Passes a stream on and does nothing else: no history, no loop, no accounts. What it costs, any
-server must cost.
+It forwards a stream and does nothing else: its cost is the least cost of any server.
 """
 
 import sys
@@ -11,7 +10,7 @@ import aiohttp
 import uvloop
 from aiohttp import web
 
-from chatd.bench.children import until_input_ends
+from chatd.bench.child_processes import serve_until_input_ends
 
 _JSON: Final = {"content-type": "application/json"}
 _STREAM: Final = {"content-type": "text/event-stream"}
@@ -20,21 +19,21 @@ _STREAM: Final = {"content-type": "text/event-stream"}
 async def main(address: str) -> None:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
-        async def pass_on(request: web.Request) -> web.StreamResponse:
+        async def forward(request: web.Request) -> web.StreamResponse:
             response = web.StreamResponse(headers=_STREAM)
-            asked = await request.read()
-            async with session.post(address, data=asked, headers=_JSON) as answer:
+            body = await request.read()
+            async with session.post(address, data=body, headers=_JSON) as upstream:
                 await response.prepare(request)
-                async for piece in answer.content.iter_any():
+                async for piece in upstream.content.iter_any():
                     await response.write(piece)
             return response
 
         runner = web.AppRunner(web.Application())
-        runner.app.router.add_post("/{path:.*}", pass_on)
+        runner.app.router.add_post("/{path:.*}", forward)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0, backlog=2048)
         await site.start()
-        await until_input_ends(runner.addresses[0][1])
+        await serve_until_input_ends(runner.addresses[0][1])
         await runner.cleanup()
 
 

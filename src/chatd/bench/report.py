@@ -1,4 +1,4 @@
-"""What was measured, against what was promised, as one table or as JSON."""
+"""The rows of a bench, their targets and verdicts, as a table or as JSON."""
 
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -6,14 +6,14 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from chatd.bench.stats import figure
+from chatd.bench.proc_stats import format_number
 
 Verdict = Literal["ok", "MISSED", ""]
 
 
-class Line(Struct, frozen=True, kw_only=True):
-    """One measurement. `direct` and `relay` are what the same took without us. `target` is text
-    for people; the verdict is the measurer's."""
+class ReportRow(Struct, frozen=True, kw_only=True):
+    """One measurement. `direct` and `relay` are the same measurement without chatd. `target` is
+    for display; the module that measures sets the verdict."""
 
     name: str
     value: str
@@ -25,14 +25,14 @@ class Line(Struct, frozen=True, kw_only=True):
     number: float | UnsetType = UNSET
 
 
-class Beside(Struct, frozen=True, kw_only=True):
-    """The same, straight to the provider and through a program that only passes it on."""
+class Baselines(Struct, frozen=True, kw_only=True):
+    """The same measurement direct to the provider and through the relay."""
 
     direct: float | None = None
     relay: float | None = None
 
 
-ALONE: Final = Beside()
+NO_BASELINE: Final = Baselines()
 
 
 def at_least(
@@ -42,10 +42,10 @@ def at_least(
     *,
     unit: str = "",
     note: str = "",
-    beside: Beside = ALONE,
-) -> Line:
-    line = _line(name, value, unit, note, beside)
-    return _judged(line, f">= {figure(target)}{unit}", met=value >= target)
+    baselines: Baselines = NO_BASELINE,
+) -> ReportRow:
+    row = _row(name, value, unit, note, baselines)
+    return _judged(row, f">= {format_number(target)}{unit}", met=value >= target)
 
 
 def at_most(
@@ -55,64 +55,63 @@ def at_most(
     *,
     unit: str = "",
     note: str = "",
-    beside: Beside = ALONE,
-) -> Line:
-    line = _line(name, value, unit, note, beside)
-    return _judged(line, f"<= {figure(target)}{unit}", met=value <= target)
+    baselines: Baselines = NO_BASELINE,
+) -> ReportRow:
+    row = _row(name, value, unit, note, baselines)
+    return _judged(row, f"<= {format_number(target)}{unit}", met=value <= target)
 
 
-def noted(
-    name: str, value: float, *, unit: str = "", note: str = "", beside: Beside = ALONE
-) -> Line:
-    """A number that nothing was promised about."""
-    return _line(name, value, unit, note, beside)
+def without_target(
+    name: str, value: float, *, unit: str = "", note: str = "", baselines: Baselines = NO_BASELINE
+) -> ReportRow:
+    return _row(name, value, unit, note, baselines)
 
 
-def plain(name: str, value: str, *, note: str = "") -> Line:
-    return Line(name=name, value=value, note=note)
+def text_row(name: str, value: str, *, note: str = "") -> ReportRow:
+    return ReportRow(name=name, value=value, note=note)
 
 
-def _line(name: str, value: float, unit: str, note: str, beside: Beside) -> Line:
+def _row(name: str, value: float, unit: str, note: str, baselines: Baselines) -> ReportRow:
     def shown(number: float | None) -> str:
-        return "" if number is None else figure(number) + unit
+        return "" if number is None else format_number(number) + unit
 
-    return Line(
+    return ReportRow(
         name=name,
         value=shown(value),
-        direct=shown(beside.direct),
-        relay=shown(beside.relay),
+        direct=shown(baselines.direct),
+        relay=shown(baselines.relay),
         note=note,
         number=value,
     )
 
 
-def _judged(line: Line, target: str, *, met: bool) -> Line:
-    return msgspec.structs.replace(line, target=target, verdict="ok" if met else "MISSED")
+def _judged(row: ReportRow, target: str, *, met: bool) -> ReportRow:
+    return msgspec.structs.replace(row, target=target, verdict="ok" if met else "MISSED")
 
 
-def missed(lines: Sequence[Line]) -> bool:
-    return any(line.verdict == "MISSED" for line in lines)
+def has_missed(rows: Sequence[ReportRow]) -> bool:
+    return any(row.verdict == "MISSED" for row in rows)
 
 
-def table(lines: Sequence[Line]) -> str:
-    """Columns that nobody has anything in are left out."""
-    head = Line(name="what", direct="direct", relay="relay", value="chatd", target="target")
+def format_table(rows: Sequence[ReportRow]) -> str:
+    """Empty columns are left out."""
+    head = ReportRow(name="what", direct="direct", relay="relay", value="chatd", target="target")
     columns = ["name", "direct", "relay", "value", "target", "verdict", "note"]
-    cells = [[str(getattr(line, column)) for column in columns] for line in lines]
+    cells = [[str(getattr(row, column)) for column in columns] for row in rows]
     used = [index for index in range(len(columns)) if any(row[index] for row in cells)]
-    rows = [[getattr(head, columns[index]) for index in used]]
-    rows += [[row[index] for index in used] for row in cells]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(used))]
+    shown = [[getattr(head, columns[index]) for index in used]]
+    shown += [[row[index] for index in used] for row in cells]
+    widths = [max(len(row[place]) for row in shown) for place in range(len(used))]
     numbers = {"direct", "relay", "value"}
     return "\n".join(
         "  ".join(
             f"{cell:>{width}}" if columns[index] in numbers else f"{cell:<{width}}"
             for cell, width, index in zip(row, widths, used, strict=True)
         ).rstrip()
-        for row in rows
+        for row in shown
     )
 
 
-def as_json(lines: Sequence[Line], surroundings: Struct) -> bytes:
-    whole = {"surroundings": surroundings, "rows": lines}
+def format_json(rows: Sequence[ReportRow], machine: Struct) -> bytes:
+    whole = {"surroundings": machine, "rows": rows}
     return msgspec.json.format(msgspec.json.encode(whole), indent=2)

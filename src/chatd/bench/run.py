@@ -1,44 +1,47 @@
-"""All rows in one run, and how the machine was meanwhile.
-
-Owns which rows there are, their order, and that one row which fails does not cost the others.
-"""
+"""Runs the rows of a bench in order. A row that fails is reported and does not stop the others."""
 
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Final
 
 from msgspec import Struct
 
-from chatd.bench import commits, flows, kills, memory, openings, turns, waits
-from chatd.bench.report import Line
-from chatd.bench.stage import Stage, set_up
+from chatd.bench import commits, latency, memory, plans, round_trips, throughput, workspaces
+from chatd.bench.environment import BenchEnvironment, start_environment
+from chatd.bench.report import ReportRow
 from chatd.domain.errors import ChatdError
 
-Measure = Callable[..., Awaitable[list[Line]]]
-Say = Callable[[str], None]
+Measure = Callable[..., Awaitable[list[ReportRow]]]
+OnProgress = Callable[[str], None]
 
-
-async def _commits(stage: Stage, *, quick: bool) -> list[Line]:
-    del stage  # a server of its own, which nobody else uses meanwhile
-    return await commits.measure(quick=quick)
-
-
-ROWS: Final[Mapping[str, Measure]] = {
-    "first": waits.measure,
-    "paced": flows.paced,
-    "alone": flows.alone,
-    "burst": flows.burst,
-    "trips": turns.measure,
-    "memory": memory.measure,
-    "commits": _commits,
-    "kill": kills.measure,
-    "start": openings.measure,
+_SERVER_ROWS: Final[Mapping[str, Measure]] = {
+    "first": latency.measure_first_token,
+    "paced": throughput.measure_paced,
+    "alone": throughput.measure_single,
+    "burst": throughput.measure_burst,
+    "trips": round_trips.measure_round_trips,
+    "memory": memory.measure_memory,
+    "kill": latency.measure_takeover,
+    "start": latency.measure_start,
 }
+_OWN_ROWS: Final[Mapping[str, Measure]] = {
+    "commits": commits.measure_commits,
+    "plans": plans.measure_plans,
+    "workspaces": workspaces.measure_workspaces,
+}
+"""These start a database of their own."""
+
+DEFAULT_ROWS: Final = (
+    *("first", "paced", "alone", "burst", "trips", "memory", "commits", "kill", "start"),
+)
+ALL_ROWS: Final = (*DEFAULT_ROWS, "plans", "workspaces")
+"""`plans` needs 3 GB of disk and `workspaces` a host that can isolate: only on request."""
 
 
-class Surroundings(Struct, frozen=True, kw_only=True):
-    """`load` is the machine's, one minute's mean, before and after."""
+class MachineLoad(Struct, frozen=True, kw_only=True):
+    """`load` is the one-minute average before and after."""
 
     cores: int
     load: tuple[float, float]
@@ -46,36 +49,42 @@ class Surroundings(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         before, after = self.load
-        took = f"{self.cores} cores; load {before:.1f} before, {after:.1f} after"
-        return f"{took}; measured in {self.seconds:.0f} s"
+        load = f"{self.cores} cores; load {before:.1f} before, {after:.1f} after"
+        return f"{load}; measured in {self.seconds:.0f} s"
 
 
-class Measured(Struct, frozen=True, kw_only=True):
-    lines: list[Line]
-    surroundings: Surroundings
+class BenchResult(Struct, frozen=True, kw_only=True):
+    rows: list[ReportRow]
+    machine: MachineLoad
 
 
-async def measure(
-    names: Sequence[str], *, quick: bool, database_url: str | None, say: Say
-) -> Measured:
-    began, load = time.perf_counter(), os.getloadavg()[0]
-    lines: list[Line] = []
-    async with set_up(database_url) as stage:
+async def run_bench(
+    names: Sequence[str], *, quick: bool, database_url: str | None, on_progress: OnProgress
+) -> BenchResult:
+    started_at, load = time.perf_counter(), os.getloadavg()[0]
+    rows: list[ReportRow] = []
+    async with AsyncExitStack() as stack:
+        bench: BenchEnvironment | None = None
         for name in names:
-            say(f"measuring {name} ...")
-            lines += await _row(stage, name, quick=quick)
-    surroundings = Surroundings(
+            on_progress(f"measuring {name} ...")
+            if name in _SERVER_ROWS:
+                bench = bench or await stack.enter_async_context(start_environment(database_url))
+                rows += await _measured(name, _SERVER_ROWS[name](bench, quick=quick))
+            else:
+                rows += await _measured(name, _OWN_ROWS[name](quick=quick))
+    machine = MachineLoad(
         cores=os.cpu_count() or 1,
         load=(load, os.getloadavg()[0]),
-        seconds=time.perf_counter() - began,
+        seconds=time.perf_counter() - started_at,
     )
-    return Measured(lines=lines, surroundings=surroundings)
+    return BenchResult(rows=rows, machine=machine)
 
 
-async def _row(stage: Stage, name: str, *, quick: bool) -> list[Line]:
+async def _measured(name: str, measurement: Awaitable[list[ReportRow]]) -> list[ReportRow]:
     try:
-        return await ROWS[name](stage, quick=quick)
+        return await measurement
     except* (ChatdError, TimeoutError, ConnectionError) as group:
-        said = "; ".join(f"{type(error).__name__}: {error}" for error in group.exceptions)
-        failed = Line(name=name, value="-", verdict="MISSED", note=f"could not be measured: {said}")
+        reason = "; ".join(f"{type(error).__name__}: {error}" for error in group.exceptions)
+        note = f"could not be measured: {reason}"
+        failed = ReportRow(name=name, value="-", verdict="MISSED", note=note)
     return [failed]

@@ -1,7 +1,7 @@
-"""What is committed: chats at work, and the steps a worker would write to them.
+"""The commits of a bench: chats, and the steps that a worker writes to them.
 
-Sizes are those of ordinary chats: an answer or a tool's output of 2 KB, one usage row for each
-model call.
+Sizes are those of ordinary chats: 2 KB for an answer or a tool's output, one usage row per model
+call.
 """
 
 import random
@@ -31,12 +31,12 @@ _USAGE: Final = TokenUsage(
 )
 _CALL: Final = ToolCallId("toolu_01A09q90qw90lq917835lq9")
 
-Write = Callable[[Chat], CommitStep]
-"""The next step of a chat, under its present fence."""
+NextStep = Callable[[Chat], CommitStep]
+"""Builds the next step of a chat, under its current fence."""
 
 
 def prose(size: int = 2048) -> str:
-    """Compresses about as well as prose does, and is the same in every run."""
+    """Compresses about as well as real prose, and is the same in every run."""
     chosen = random.Random(size)
     words: list[str] = []
     while size > 0:
@@ -46,7 +46,7 @@ def prose(size: int = 2048) -> str:
 
 
 _TEXT: Final = TextPart(text=prose())
-_ASKS: Final = (
+_CALL_PARTS: Final = (
     TextPart(text="Let me look."),
     ToolCallPart(tool_call_id=_CALL, tool_name="execute", args=Raw(b'{"command":"make"}')),
 )
@@ -69,20 +69,26 @@ def new_change_id() -> ChangeId:
     return ChangeId(random.getrandbits(62))
 
 
-def answer(chat: Chat) -> CommitStep:
-    return CommitStep(fence=Fence.of(chat), messages=(_said(chat, _TEXT),), usage=(_paid(chat),))
+def answer_step(chat: Chat) -> CommitStep:
+    return CommitStep(
+        fence=Fence.of(chat), messages=(_answer_draft(chat, _TEXT),), usage=(_usage_entry(chat),)
+    )
 
 
-def ask(chat: Chat) -> CommitStep:
-    return CommitStep(fence=Fence.of(chat), messages=(_said(chat, *_ASKS),), usage=(_paid(chat),))
+def tool_call_step(chat: Chat) -> CommitStep:
+    return CommitStep(
+        fence=Fence.of(chat),
+        messages=(_answer_draft(chat, *_CALL_PARTS),),
+        usage=(_usage_entry(chat),),
+    )
 
 
-def result(chat: Chat) -> CommitStep:
+def tool_result_step(chat: Chat) -> CommitStep:
     draft = Draft(role="tool", content=(_RESULT,), runtime_ms=640)
     return CommitStep(fence=Fence.of(chat), messages=(draft,))
 
 
-def _said(chat: Chat, *content: Part) -> Draft:
+def _answer_draft(chat: Chat, *content: Part) -> Draft:
     return Draft(
         role="assistant",
         content=content,
@@ -94,7 +100,7 @@ def _said(chat: Chat, *content: Part) -> Draft:
     )
 
 
-def _paid(chat: Chat) -> UsageEntry:
+def _usage_entry(chat: Chat) -> UsageEntry:
     return UsageEntry(
         kind="turn",
         provider="anthropic",
@@ -106,8 +112,8 @@ def _paid(chat: Chat) -> UsageEntry:
     )
 
 
-ANSWERS: Final[Sequence[Write]] = (answer,)
-TOOL_ROUNDS: Final[Sequence[Write]] = (ask, result)
+ANSWER_STEPS: Final[Sequence[NextStep]] = (answer_step,)
+TOOL_ROUND_STEPS: Final[Sequence[NextStep]] = (tool_call_step, tool_result_step)
 
 
 def new_chat(words: str = "Why does the build fail?") -> CreateChat:
@@ -120,12 +126,12 @@ def new_chat(words: str = "Why does the build fail?") -> CreateChat:
     )
 
 
-def tell_nobody(applied: AppliedChange) -> None:
+def ignore_applied(applied: AppliedChange) -> None:
     del applied
 
 
 async def running_chat(transactor: Transactor) -> Chat:
-    """A chat that a worker has taken and has not answered yet."""
+    """A chat that a worker has acquired and not answered."""
     created = await transactor.run(creation(new_chat()))
     return created.chat
 
@@ -140,25 +146,25 @@ def creation(command: CreateChat) -> Operation:
     )
 
 
-async def commit(transactor: Transactor, chat: Chat, write: Write) -> Chat:
-    """One step, as a runner commits it: from the row it has."""
+async def commit(transactor: Transactor, chat: Chat, next_step: NextStep) -> Chat:
+    """Commit one step as a runner does, from the row at hand."""
     outcome = await transactor.run(
         Operation(
             chat_id=chat.id,
-            command=write(chat),
+            command=next_step(chat),
             actor=None,
             change_id=new_change_id(),
             known=chat,
         )
     )
-    assert isinstance(outcome, AppliedChange), "nobody else writes to this chat"
+    assert isinstance(outcome, AppliedChange), "no other worker writes to this chat"
     return outcome.chat
 
 
-def changes(chat: Chat, writes: Sequence[Write]) -> list[Change]:
-    """The same steps, one after the other, without a database."""
+def plan_changes(chat: Chat, steps: Sequence[NextStep]) -> list[Change]:
+    """The changes of these steps in sequence, without a database."""
     made: list[Change] = []
-    for write in writes:
-        made.append(commit_step(chat, write(chat)))
+    for next_step in steps:
+        made.append(commit_step(chat, next_step(chat)))
         chat = made[-1].after
     return made

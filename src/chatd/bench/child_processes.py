@@ -1,8 +1,7 @@
-"""Programs that a bench starts, and that end with it.
+"""Programs that the bench starts and stops.
 
-Owns both ends of the thread they hang by: a child prints its port and lives for as long as its
-standard input is open, so whatever becomes of the bench, no child outlives it. A server of the
-product's knows nothing of benches and is asked to leave, then made to.
+A bench program prints its port and runs until its standard input closes, so that no program
+outlives the bench. `chatd serve` gets SIGTERM, then SIGKILL.
 """
 
 import asyncio
@@ -19,20 +18,20 @@ from msgspec import Struct
 
 from chatd.domain.errors import Unavailable
 
-STARTS_WITHIN_S: Final = 60.0
-LEAVES_WITHIN_S: Final = 15.0
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 15.0
 
 _CHATD: Final = "from chatd.cli.main import main; main()"
 _LAST_LINE: Final = b"Ctrl-C stops."
 
 
-class Program(Struct, frozen=True, kw_only=True):
+class BenchProgram(Struct, frozen=True, kw_only=True):
     pid: int
     port: int
 
 
-class Server(Struct, frozen=True, kw_only=True):
-    """A `chatd serve`. `process` is there to be killed."""
+class ChatdProcess(Struct, frozen=True, kw_only=True):
+    """A `chatd serve`."""
 
     process: Process
     port: int
@@ -42,8 +41,8 @@ class Server(Struct, frozen=True, kw_only=True):
         return self.process.pid
 
 
-async def until_input_ends(port: int) -> None:
-    """The child's side."""
+async def serve_until_input_ends(port: int) -> None:
+    """Run in the program: print its port, then wait until standard input closes."""
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
     reader = asyncio.StreamReader()
@@ -53,38 +52,41 @@ async def until_input_ends(port: int) -> None:
 
 
 @asynccontextmanager
-async def program(module: str, *arguments: str) -> AsyncGenerator[Program]:
+async def start_program(module: str, *arguments: str) -> AsyncGenerator[BenchProgram]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module, *arguments), stdin=PIPE, stdout=PIPE
     )
     try:
-        yield Program(pid=process.pid, port=int(await _first_line(process)))
+        yield BenchProgram(pid=process.pid, port=int(await _first_line(process)))
     finally:
         await _end(process, signal.SIGKILL)
 
 
 async def _first_line(process: Process) -> bytes:
     assert process.stdout is not None, "it was started with a pipe"
-    async with asyncio.timeout(STARTS_WITHIN_S):
+    async with asyncio.timeout(START_TIMEOUT_S):
         line = await process.stdout.readline()
     if not line:
-        raise Unavailable("A program that was to be measured did not start.", code="bench_child")
+        raise Unavailable(
+            f"The bench program did not start (exit code {process.returncode}).", code="bench_child"
+        )
     return line
 
 
 @asynccontextmanager
-async def chatd(home: Path, environment: Mapping[str, str], *flags: str) -> AsyncGenerator[Server]:
-    """`chatd serve` on a free port, once it answers. Kept from the settings of whoever runs the
-    bench."""
-    theirs = {name: value for name, value in os.environ.items() if not name.startswith("CHATD_")}
+async def start_chatd(
+    home: Path, environment: Mapping[str, str], *flags: str
+) -> AsyncGenerator[ChatdProcess]:
+    """`chatd serve` on a free port, once it answers. It does not inherit CHATD_ variables."""
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith("CHATD_")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _CHATD, "serve", "--port", "0", *flags),
         stdout=PIPE,
         cwd=home,
-        env={**theirs, "HOME": str(home), **environment},
+        env={**inherited, "HOME": str(home), **environment},
     )
     try:
-        yield Server(process=process, port=await _port(process))
+        yield ChatdProcess(process=process, port=await _port(process))
     finally:
         await _end(process, signal.SIGTERM)
 
@@ -92,7 +94,7 @@ async def chatd(home: Path, environment: Mapping[str, str], *flags: str) -> Asyn
 async def _port(process: Process) -> int:
     assert process.stdout is not None, "it was started with a pipe"
     port = 0
-    async with asyncio.timeout(STARTS_WITHIN_S):
+    async with asyncio.timeout(START_TIMEOUT_S):
         async for line in process.stdout:
             words = line.split()
             if words[:1] == [b"API"]:
@@ -107,7 +109,7 @@ async def _end(process: Process, first: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             process.send_signal(first)
         with suppress(TimeoutError):
-            async with asyncio.timeout(LEAVES_WITHIN_S):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
                 await process.communicate()
     if process.returncode is None:
         process.kill()

@@ -1,7 +1,7 @@
-"""Plans on a big house: the hot statements find their rows by an index, and read few pages.
+"""Query plans on a large database: hot statements use an index and read few pages.
 
-Each is planned twice, for its values and for no values in particular: a session uses either.
-A scan of all chats or all messages in any of the plans fails the bench.
+Each statement is planned for its values and generically, because a session may use either plan. A
+sequential scan of chats or messages fails the row.
 """
 
 import hashlib
@@ -13,11 +13,11 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bench.filling import SETTINGS, House, fill
-from chatd.bench.ground import fresh
-from chatd.bench.report import Line, plain
-from chatd.bench.sent import Sent, as_text, caught, parameter_types
-from chatd.bench.workload import answer, new_change_id
+from chatd.bench.environment import fresh_database
+from chatd.bench.large_database import UNSAFE_SETTINGS, LargeDatabase, fill_database
+from chatd.bench.pgbench import CapturedStatement, capture_statement, parameter_types, value_as_text
+from chatd.bench.report import ReportRow, text_row
+from chatd.bench.workload import answer_step, new_change_id
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.ids import ChatId, MessageId, UserId, WorkerId
@@ -27,60 +27,64 @@ from chatd.store.chat.transactor import apply
 from chatd.store.chat.workers import Heartbeat
 from chatd.store.conn import Conn, DatabaseSession
 
-GUARDED: Final = frozenset({"chats", "chat_messages"})
-MODES: Final = ("force_custom_plan", "force_generic_plan")
+GUARDED_TABLES: Final = frozenset({"chats", "chat_messages"})
+PLAN_CACHE_MODES: Final = ("force_custom_plan", "force_generic_plan")
 
 
-class Question(Struct, frozen=True, kw_only=True):
-    """`pages` is the most that its plan may touch."""
-
+class HotStatement(Struct, frozen=True, kw_only=True):
     name: str
-    pages: int
-    ask: Callable[[Conn], Awaitable[object]]
+    max_pages: int
+    run: Callable[[Conn], Awaitable[object]]
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class QueryPlan(Struct, frozen=True, kw_only=True):
     milliseconds: float
     pages: int
     indexes: frozenset[str]
-    scanned: frozenset[str]
-    """Guarded tables that are read from end to end."""
+    scanned_tables: frozenset[str]
+    """Guarded tables with a sequential scan."""
 
 
-async def measure(*, quick: bool) -> list[Line]:
-    house = House(chats=30_000 if quick else 300_000)
-    async with fresh(SETTINGS) as ground, ground.session(statement_timeout_s=300) as session:
+async def measure_plans(*, quick: bool) -> list[ReportRow]:
+    large = LargeDatabase(chats=30_000 if quick else 300_000)
+    async with (
+        fresh_database(UNSAFE_SETTINGS) as database,
+        database.session(statement_timeout_s=300) as session,
+    ):
         began = time.perf_counter()
-        await fill(session, house)
+        await fill_database(session, large)
         size = await session.fetchval("SELECT pg_size_pretty(pg_database_size(current_database()))")
         took = f"{time.perf_counter() - began:.0f} s"
-        lines = [plain("plans, filling the house", took, note=f"{house.chats:,} chats, {size}")]
-        questions = await _questions(session, house)
-        lines += [await _judge(session, question) for question in questions]
+        lines = [
+            text_row("plans, filling the database", took, note=f"{large.chats:,} chats, {size}")
+        ]
+        statements = await _hot_statements(session, large)
+        lines += [await _judge(session, statement) for statement in statements]
     return lines
 
 
-async def _judge(session: DatabaseSession, question: Question) -> Line:
-    sent = await caught(question.ask)
-    plans = [await _explain(session, sent, mode) for mode in MODES]
-    scanned = frozenset[str]().union(*(plan.scanned for plan in plans))
+async def _judge(session: DatabaseSession, statement: HotStatement) -> ReportRow:
+    sent = await capture_statement(statement.run)
+    plans = [await _explain(session, sent, mode) for mode in PLAN_CACHE_MODES]
+    scanned = frozenset[str]().union(*(plan.scanned_tables for plan in plans))
     pages = max(plan.pages for plan in plans)
     indexes = ", ".join(sorted(frozenset[str]().union(*(plan.indexes for plan in plans))))
-    met = not scanned and pages <= question.pages
-    return Line(
-        name=f"plans, {question.name}",
+    met = not scanned and pages <= statement.max_pages
+    return ReportRow(
+        name=f"plans, {statement.name}",
         value=f"{max(plan.milliseconds for plan in plans):.2f} ms",
-        target=f"<= {question.pages} pages",
+        target=f"<= {statement.max_pages} pages",
         verdict="ok" if met else "MISSED",
         note=f"{pages} pages; " + (f"SCANS {', '.join(scanned)}" if scanned else indexes),
     )
 
 
-async def _explain(session: DatabaseSession, sent: Sent, mode: str) -> Plan:
-    """Runs it, twice so that the second finds its pages in memory, and takes it back."""
+async def _explain(session: DatabaseSession, sent: CapturedStatement, mode: str) -> QueryPlan:
+    """Run it twice, so that its pages are in memory, and roll back."""
     types = await parameter_types(session, sent.text)
     texts = [
-        await as_text(session, kind, value) for kind, value in zip(types, sent.args, strict=True)
+        await value_as_text(session, kind, value)
+        for kind, value in zip(types, sent.args, strict=True)
     ]
     values = ", ".join("NULL" if text is None else _quoted(text) for text in texts)
     await session.execute("BEGIN")
@@ -101,23 +105,22 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _plan(found: dict[str, Any]) -> Plan:
+def _plan(found: dict[str, Any]) -> QueryPlan:
     nodes = list(_nodes(found["Plan"]))
-    return Plan(
+    return QueryPlan(
         milliseconds=found["Execution Time"],
         pages=sum(map(_pages, _whole_parts(nodes))),
         indexes=frozenset(node["Index Name"] for node in nodes if "Index Name" in node),
-        scanned=frozenset(
+        scanned_tables=frozenset(
             node["Relation Name"]
             for node in nodes
-            if node["Node Type"] == "Seq Scan" and node["Relation Name"] in GUARDED
+            if node["Node Type"] == "Seq Scan" and node["Relation Name"] in GUARDED_TABLES
         ),
     )
 
 
 def _whole_parts(nodes: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The plan, and what it writes at its end without reading it: not counted in the plan's own
-    pages."""
+    """The root and the writing CTEs that no node reads: the root's pages do not include them."""
     read = {f"CTE {node['CTE Name']}" for node in nodes if "CTE Name" in node}
     yield nodes[0]
     for node in nodes[1:]:
@@ -136,94 +139,96 @@ def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _id(text: str) -> UUID:
-    """As the house makes them."""
+    """The id that `large_database` generates."""
     return UUID(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest())
 
 
-async def _questions(session: DatabaseSession, house: House) -> Sequence[Question]:
+async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Sequence[HotStatement]:
     worker = WorkerId(_id("worker1"))
-    long_chat, compacted = ChatId(_id(str(house.long_chat))), ChatId(_id("11"))
+    long_chat, compacted = ChatId(_id(str(large.long_chat))), ChatId(_id("11"))
     busy, labelled = UserId(_id("owner0")), UserId(_id("owner105"))
     mine = await session.fetch("SELECT id, epoch FROM chats WHERE worker_id = $1", worker)
-    beat = Heartbeat(
+    heartbeat = Heartbeat(
         worker_id=worker, running={row["id"]: row["epoch"] for row in mine}, scope="leases"
     )
     running = await chats.get(session, ChatId(mine[0]["id"]))
     late = await _late_page(session, busy)
-    assert running is not None, "it was there a moment ago"
+    assert running is not None
     return (
-        Question(name="commit a step", pages=80, ask=lambda conn: _commit(conn, running)),
-        Question(
+        HotStatement(name="commit a step", max_pages=80, run=lambda conn: _commit(conn, running)),
+        HotStatement(
             name="acquire ten of 10,000",
-            pages=400,
-            ask=lambda conn: workers.acquire(conn, worker, roots=10, children=10),
+            max_pages=400,
+            run=lambda conn: workers.acquire(conn, worker, roots=10, children=10),
         ),
-        Question(
+        HotStatement(
             name=f"tick with {len(mine)} chats",
-            pages=3000,
-            ask=lambda conn: workers.send_heartbeat(conn, beat),
+            max_pages=3000,
+            run=lambda conn: workers.send_heartbeat(conn, heartbeat),
         ),
-        Question(
+        HotStatement(
             name="list, first page",
-            pages=120,
-            ask=lambda conn: chats.list_roots(conn, ChatListFilter(owner_id=busy)),
+            max_pages=120,
+            run=lambda conn: chats.list_roots(conn, ChatListFilter(owner_id=busy)),
         ),
-        Question(
+        HotStatement(
             name="list, a late page",
-            pages=120,
-            ask=lambda conn: chats.list_roots(conn, ChatListFilter(owner_id=busy, after=late)),
+            max_pages=120,
+            run=lambda conn: chats.list_roots(conn, ChatListFilter(owner_id=busy, after=late)),
         ),
-        Question(
+        HotStatement(
             name="list by label",
-            pages=1200,
-            ask=lambda conn: chats.list_roots(
+            max_pages=1200,
+            run=lambda conn: chats.list_roots(
                 conn, ChatListFilter(owner_id=labelled, labels={"project": "p5"})
             ),
         ),
-        Question(
-            # Nothing but a walk over all of the owner's chats can tell.
+        HotStatement(
+            # Needs a walk over all chats of the owner.
             name="list by a label that the owner has not used",
-            pages=house.chats // 20 * 2,
-            ask=lambda conn: chats.list_roots(
+            max_pages=large.chats // 20 * 2,
+            run=lambda conn: chats.list_roots(
                 conn, ChatListFilter(owner_id=busy, labels={"project": "p5"})
             ),
         ),
-        Question(name="list of pins", pages=300, ask=lambda conn: chats.list_pinned(conn, busy)),
-        Question(
+        HotStatement(
+            name="list of pins", max_pages=300, run=lambda conn: chats.list_pinned(conn, busy)
+        ),
+        HotStatement(
             name="what changed since, 5,000 messages",
-            pages=40,
-            ask=lambda conn: chats.load_changes_since(conn, long_chat, 4996),
+            max_pages=40,
+            run=lambda conn: chats.load_changes_since(conn, long_chat, 4996),
         ),
-        Question(
+        HotStatement(
             name="whole, 5,000 messages",
-            pages=1500,
-            ask=lambda conn: chats.load_changes_since(conn, long_chat, 0),
+            max_pages=1500,
+            run=lambda conn: chats.load_changes_since(conn, long_chat, 0),
         ),
-        Question(
+        HotStatement(
             name="history",
-            pages=30,
-            ask=lambda conn: messages.load_history(conn, ChatId(_id("100"))),
+            max_pages=30,
+            run=lambda conn: messages.load_history(conn, ChatId(_id("100"))),
         ),
-        Question(
+        HotStatement(
             name="history after a summary",
-            pages=40,
-            ask=lambda conn: messages.load_history(conn, compacted),
+            max_pages=40,
+            run=lambda conn: messages.load_history(conn, compacted),
         ),
-        Question(
+        HotStatement(
             name="page of 50, of 5,000",
-            pages=80,
-            ask=lambda conn: updates.page(conn, long_chat, updates.Range(before=MessageId(2500))),
+            max_pages=80,
+            run=lambda conn: updates.page(conn, long_chat, updates.Range(before=MessageId(2500))),
         ),
-        Question(
+        HotStatement(
             name="spend of an owner",
-            pages=400,
-            ask=lambda conn: usage.spent_micros(conn, busy, running.created_at),
+            max_pages=400,
+            run=lambda conn: usage.spent_micros(conn, busy, running.created_at),
         ),
     )
 
 
 def _commit(conn: Conn, chat: Chat) -> Awaitable[object]:
-    return apply(conn, commit_step(chat, answer(chat)), new_change_id())
+    return apply(conn, commit_step(chat, answer_step(chat)), new_change_id())
 
 
 async def _late_page(session: DatabaseSession, owner: UserId) -> tuple[Any, ChatId]:
@@ -232,5 +237,5 @@ async def _late_page(session: DatabaseSession, owner: UserId) -> tuple[Any, Chat
            ORDER BY updated_at, id OFFSET 60 LIMIT 1""",
         owner,
     )
-    assert row is not None, "the owner has many"
+    assert row is not None
     return row["updated_at"], ChatId(row["id"])

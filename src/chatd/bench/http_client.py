@@ -1,7 +1,6 @@
-"""HTTP as a measuring client speaks it: next to no work of its own.
+"""A minimal HTTP client for measurements: one connection for sequential requests or one stream.
 
-Owns one connection, used for one request after another, or for a stream until it is closed. Reads
-no more of HTTP than the three servers it meets say: a library would cost as much as a relay.
+It parses only what the three measured servers send; a library would cost as much as the relay.
 """
 
 import asyncio
@@ -10,14 +9,14 @@ from typing import Final, cast
 
 from chatd.domain.errors import Unavailable
 
-WITHIN_S: Final = 120.0
-_LAST_WORDS: Final = 300
+REPLY_TIMEOUT_S: Final = 120.0
+_MAX_SHOWN_BYTES: Final = 300
 
 OnLine = Callable[[bytes], None]
 
 
-class Line(asyncio.Protocol):
-    """`on_line` gets every line that comes, framing included, as soon as it is whole."""
+class BenchConnection(asyncio.Protocol):
+    """`on_line` gets every complete line, HTTP framing included."""
 
     def __init__(self) -> None:
         self._out: asyncio.WriteTransport | None = None
@@ -28,12 +27,12 @@ class Line(asyncio.Protocol):
         self._stream: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not every loop's transports are children of the standard library's.
+        # uvloop's transports are not subclasses of asyncio's.
         self._out = cast("asyncio.WriteTransport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        said = f"The other side hung up; its last words: {self._last!r}"
-        lost = Unavailable(said, code="bench_lost")
+        text = f"The server closed the connection. The last bytes were {self._last!r}."
+        lost = Unavailable(text, code="bench_lost")
         for waiting in (self._answer, self._stream):
             if waiting is not None and not waiting.done():
                 waiting.set_exception(exc or lost)
@@ -41,12 +40,12 @@ class Line(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._on_line is not None:
             if data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 200"):
-                said = data.decode(errors="replace")
-                self.fail(Unavailable(said, code="bench_refused"))
+                text = data.decode(errors="replace")
+                self.fail(Unavailable(text, code="bench_refused"))
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
                 self._on_line(line)
-            self._last = data[-_LAST_WORDS:]
+            self._last = data[-_MAX_SHOWN_BYTES:]
             return
         self._rest += data
         head, found, body = self._rest.partition(b"\r\n\r\n")
@@ -63,23 +62,23 @@ class Line(asyncio.Protocol):
         if status < 300:
             self._answer.set_result(body)
         else:
-            said = f"{status}: {body[:300].decode(errors='replace')}"
-            self._answer.set_exception(Unavailable(said, code="bench_refused"))
+            text = f"{status}: {body[:300].decode(errors='replace')}"
+            self._answer.set_exception(Unavailable(text, code="bench_refused"))
 
-    async def ask(self, head: str, body: bytes = b"") -> bytes:
-        """A request whose answer says how long it is. Raises Unavailable unless it is a 2xx."""
+    async def request(self, head: str, body: bytes = b"") -> bytes:
+        """The body of a reply with a content-length. Raises Unavailable unless it is a 2xx."""
         self._on_line, self._rest = None, b""
         self._answer = asyncio.get_running_loop().create_future()
         self._send(head, body)
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(REPLY_TIMEOUT_S):
             return await self._answer
 
     async def follow(self, head: str, on_line: OnLine, body: bytes = b"") -> None:
-        """Until `stop`. Raises whatever breaks the connection."""
+        """Read lines until `stop`. Raises the error that ends the connection."""
         self._on_line, self._rest = on_line, b""
         self._stream = asyncio.get_running_loop().create_future()
         self._send(head, body)
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(REPLY_TIMEOUT_S):
             await self._stream
 
     def stop(self) -> None:
@@ -95,11 +94,11 @@ class Line(asyncio.Protocol):
             self._out.abort()
 
     def _send(self, head: str, body: bytes) -> None:
-        assert self._out is not None, "it is connected"
+        assert self._out is not None, "connected"
         length = f"content-length: {len(body)}\r\n" if body else ""
         self._out.write(f"{head}host: bench\r\n{length}\r\n".encode() + body)
 
 
-async def connect(port: int) -> Line:
-    _, line = await asyncio.get_running_loop().create_connection(Line, "127.0.0.1", port)
+async def open_connection(port: int) -> BenchConnection:
+    _, line = await asyncio.get_running_loop().create_connection(BenchConnection, "127.0.0.1", port)
     return line

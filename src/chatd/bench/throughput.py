@@ -1,0 +1,179 @@
+"""Many answers at once: at a model's pace, one alone, and as fast as possible.
+
+Direct, relay and chatd alternate, and each goes first as often as the others. Wall time runs from
+the first request to the last token at a viewer. CPU time is that of all processes of the server
+and of PostgreSQL.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from chatd.bench.clients import BenchClient, ask_many
+from chatd.bench.environment import BenchEnvironment
+from chatd.bench.fake_provider import AnswerScript
+from chatd.bench.proc_stats import spread
+from chatd.bench.report import Baselines, ReportRow, at_least, at_most, without_target
+
+MAX_PACED_CPU_MS: Final = 100.0
+MAX_WALL_RATIO: Final = 1.1
+MIN_BURST_TOKENS_PER_S: Final = 15_000.0
+CONCURRENT_CHATS: Final = 100
+
+ClientKind = Literal["direct", "relay", "chatd"]
+_CLIENT_KINDS: Final[tuple[ClientKind, ...]] = ("direct", "relay", "chatd")
+
+
+class ThroughputSample(Struct, frozen=True, kw_only=True):
+    tokens: int
+    wall_s: float
+    cpu_s: float
+    postgres_s: float
+    first_s: float
+
+    @property
+    def per_s(self) -> float:
+        return self.tokens / self.wall_s
+
+    @property
+    def cpu_ms(self) -> float:
+        """Per 1,000 tokens."""
+        return self.cpu_s * 1e6 / self.tokens
+
+    @property
+    def postgres_ms(self) -> float:
+        return self.postgres_s * 1e6 / self.tokens
+
+
+class ThroughputRun:
+    """The clients keep their connections from round to round."""
+
+    def __init__(self, bench: BenchEnvironment) -> None:
+        self._stage = bench
+        self._clients: Mapping[ClientKind, BenchClient] = {
+            "direct": bench.direct_client(),
+            "relay": bench.relay_client(),
+            "chatd": bench.chatd_client(),
+        }
+
+    async def rounds(
+        self, script: AnswerScript, chats: int, count: int
+    ) -> dict[ClientKind, list[ThroughputSample]]:
+        runs: dict[ClientKind, list[ThroughputSample]] = {kind: [] for kind in _CLIENT_KINDS}
+        for number in range(count):
+            turn = number % len(_CLIENT_KINDS)
+            for kind in (*_CLIENT_KINDS[turn:], *_CLIENT_KINDS[:turn]):
+                runs[kind].append(await self._run(kind, script, chats))
+        return runs
+
+    async def _run(self, kind: ClientKind, script: AnswerScript, chats: int) -> ThroughputSample:
+        cpu_s = self._cpu_meter(kind)
+        cpu, postgres = await cpu_s(), self._stage.database.server_cpu_s()
+        began = time.perf_counter()
+        answers = await ask_many(self._clients[kind], script, chats)
+        wall_s = time.perf_counter() - began
+        return ThroughputSample(
+            tokens=sum(one.tokens for one in answers),
+            wall_s=wall_s,
+            cpu_s=await cpu_s() - cpu,
+            postgres_s=self._stage.database.server_cpu_s() - postgres,
+            first_s=spread([one.first_s for one in answers]).median,
+        )
+
+    def _cpu_meter(self, kind: ClientKind) -> Callable[[], Awaitable[float]]:
+        match kind:
+            case "chatd":
+                return self._stage.cpu_s
+            case "relay":
+                return self._stage.relay_cpu_s
+            case "direct":
+                return _no_cpu
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
+
+async def _no_cpu() -> float:
+    """The direct client has no server."""
+    return 0.0
+
+
+async def measure_paced(bench: BenchEnvironment, *, quick: bool) -> list[ReportRow]:
+    script = AnswerScript(tokens=200 if quick else 300, per_s=50)
+    throughput = ThroughputRun(bench)
+    await throughput.rounds(AnswerScript(tokens=20), CONCURRENT_CHATS, 1)
+    runs = await throughput.rounds(script, CONCURRENT_CHATS, 1 if quick else 3)
+    throughput.close()
+    ideal = script.tokens / script.per_s
+    wall = {kind: spread([run.wall_s / ideal for run in runs[kind]]) for kind in _CLIENT_KINDS}
+    cpu = {kind: spread([run.cpu_ms for run in runs[kind]]) for kind in _CLIENT_KINDS}
+    postgres = spread([run.postgres_ms for run in runs["chatd"]]).median
+    first = spread([run.first_s * 1000 for run in runs["chatd"]]).median
+    name = f"{CONCURRENT_CHATS} chats at {script.per_s} tokens/s"
+    return [
+        at_most(
+            f"{name}: wall over ideal",
+            wall["chatd"].median,
+            MAX_WALL_RATIO,
+            note=f"{wall['chatd']}; ideal {ideal:g} s; first token p50 {first:.0f} ms",
+            baselines=Baselines(direct=wall["direct"].median, relay=wall["relay"].median),
+        ),
+        at_most(
+            f"{name}: CPU for 1,000 tokens",
+            cpu["chatd"].median,
+            MAX_PACED_CPU_MS,
+            unit=" ms",
+            note=f"{cpu['chatd']}; PostgreSQL {postgres:.0f} of it",
+            baselines=Baselines(direct=0.0, relay=cpu["relay"].median),
+        ),
+    ]
+
+
+async def measure_single(bench: BenchEnvironment, *, quick: bool) -> list[ReportRow]:
+    """One chat: no wake-up of a process is shared between chats."""
+    script = AnswerScript(tokens=200 if quick else 500, per_s=50)
+    throughput = ThroughputRun(bench)
+    await throughput.rounds(AnswerScript(tokens=20), 1, 2)
+    idle_ms = await _idle_cpu_ms(bench, 2 if quick else 5) * 1000 / script.per_s
+    runs = await throughput.rounds(script, 1, 1 if quick else 3)
+    throughput.close()
+    cpu = {kind: spread([run.cpu_ms for run in runs[kind]]) for kind in _CLIENT_KINDS}
+    postgres = spread([run.postgres_ms for run in runs["chatd"]]).median
+    return [
+        without_target(
+            "1 chat at 50 tokens/s: CPU for 1,000 tokens",
+            cpu["chatd"].median,
+            unit=" ms",
+            note=f"{cpu['chatd']}; PostgreSQL {postgres:.0f}; at rest {idle_ms:.0f} of it",
+            baselines=Baselines(direct=0.0, relay=cpu["relay"].median),
+        )
+    ]
+
+
+async def _idle_cpu_ms(bench: BenchEnvironment, seconds: float) -> float:
+    """CPU time per second of the idle server and database."""
+    cpu, began = await bench.cpu_s(), time.perf_counter()
+    await bench.pause(seconds)
+    return (await bench.cpu_s() - cpu) * 1000 / (time.perf_counter() - began)
+
+
+async def measure_burst(bench: BenchEnvironment, *, quick: bool) -> list[ReportRow]:
+    script = AnswerScript(tokens=300 if quick else 1000)
+    throughput = ThroughputRun(bench)
+    await throughput.rounds(AnswerScript(tokens=50), CONCURRENT_CHATS, 1)
+    runs = await throughput.rounds(script, CONCURRENT_CHATS, 2 if quick else 5)
+    throughput.close()
+    rate = {kind: spread([run.per_s for run in runs[kind]]) for kind in _CLIENT_KINDS}
+    cpu = spread([run.cpu_ms for run in runs["chatd"]]).median
+    return [
+        at_least(
+            f"burst, {CONCURRENT_CHATS} chats: tokens/s",
+            rate["chatd"].median,
+            MIN_BURST_TOKENS_PER_S,
+            note=f"{rate['chatd']}; CPU {cpu:.0f} ms for 1,000",
+            baselines=Baselines(direct=rate["direct"].median, relay=rate["relay"].median),
+        )
+    ]

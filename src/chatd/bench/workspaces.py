@@ -1,0 +1,160 @@
+"""Workspace tools: a command beside a plain subprocess, a new workspace, concurrent commands.
+
+Everything but the model is real: rows in a fresh database, the build worker, the sandbox, the
+agent. The server's part runs in this process. Building the kit, which a server does once, is not
+counted.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+from msgspec import Raw
+
+from chatd.bench.environment import BenchDatabase, fresh_database, scratch_dir
+from chatd.bench.proc_stats import percentile, spread
+from chatd.bench.report import Baselines, ReportRow, at_most, without_target
+from chatd.bench.workload import WORKER, ignore_applied, new_change_id, running_chat
+from chatd.clock import SystemClock
+from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.ids import ToolCallId
+from chatd.domain.ports import Env, Tool, ToolContext
+from chatd.hands import Hands, HandsConfig
+from chatd.store.chat.transactor import Transactor
+from chatd.store.conn import ConnectConfig
+from chatd.workspaces.local.supervisor_client import SupervisorClient
+from chatd.workspaces.templates import BUILT_IN, rows_of
+
+MAX_EXECUTE_OVERHEAD_MS: Final = 15.0
+MAX_FIRST_COMMAND_S: Final = 2.0
+CONCURRENT_COMMANDS: Final = 50
+ROUNDS, QUICK_ROUNDS = 100, 20
+
+Json = dict[str, Any]
+SCRATCH_TEMPLATE_ID: Final = str(rows_of(BUILT_IN[0], "builtin").template.id)
+
+
+class ToolCaller:
+    """Creates chats and runs their tools."""
+
+    def __init__(self, hands: Hands, database: BenchDatabase) -> None:
+        self._hands = hands
+        self._database = database
+        self._tools: Mapping[str, Tool] = {}
+        self._calls = count(1)
+
+    async def create_chat(self) -> Chat:
+        async with self._database.pool(1) as pool:
+            chat = await running_chat(Transactor(pool, ignore_applied))
+        self._tools = {tool.spec.name: tool for tool in await self._hands.tools.tools(chat)}
+        return chat
+
+    async def call(self, chat: Chat, name: str, **args: object) -> Json:
+        call = ToolCallId(f"call-{next(self._calls)}")
+        context = ToolContext(chat=chat, call_id=call, fence=Fence.of(chat))
+        output = await self._tools[name].run(context, Raw(msgspec.json.encode(args)))
+        result = msgspec.json.decode(output.text, type=Json) if not output.is_error else {}
+        assert result.get("success") or result.get("created"), output.text
+        return result
+
+
+def _ignore_event(event: str, **fields: object) -> None:
+    del event, fields
+
+
+@asynccontextmanager
+async def open_tool_caller(database: BenchDatabase, data_dir: Path) -> AsyncGenerator[ToolCaller]:
+    clock = SystemClock()
+    env = Env(clock=clock, emit=_ignore_event, new_id=uuid4, new_change_id=new_change_id)
+    config = HandsConfig(
+        connect=ConnectConfig(dsn=database.dsn),
+        data_dir=data_dir,
+        host_id="bench",
+        secret=b"s" * 32,
+    )
+    hands = Hands(config, env, WORKER, announce=lambda _chat, _kind: None)
+    try:
+        async with hands.running():
+            await hands.backend.prepare()
+            yield ToolCaller(hands, database)
+    finally:
+        await SupervisorClient(data_dir / "ws-supervisor", clock).shutdown()
+
+
+async def measure_workspaces(*, quick: bool) -> list[ReportRow]:
+    async with fresh_database() as database:
+        with scratch_dir() as home:
+            async with open_tool_caller(database, home / "data") as caller:
+                firsts = [await _time_first_command(caller) for _ in range(2 if quick else 5)]
+                chat = await caller.create_chat()
+                await caller.call(chat, "create_workspace", template_id=SCRATCH_TEMPLATE_ID)
+                return [
+                    await _overhead_row(caller, chat, QUICK_ROUNDS if quick else ROUNDS),
+                    _first_command_row(firsts),
+                    await _concurrent_row(caller, chat),
+                ]
+
+
+async def _overhead_row(caller: ToolCaller, chat: Chat, rounds: int) -> ReportRow:
+    """Alternately, so that other load slows both."""
+    ours: list[float] = []
+    plain: list[float] = []
+    for _ in range(rounds + 3):
+        began = time.perf_counter()
+        await caller.call(chat, "execute", command="true")
+        between = time.perf_counter()
+        process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "true")
+        await process.wait()
+        ours.append((between - began) * 1000)
+        plain.append((time.perf_counter() - between) * 1000)
+    ours, plain = ours[3:], plain[3:]  # the first calls connect
+    more = [one - other for one, other in zip(ours, plain, strict=True)]
+    return at_most(
+        "execute true, more than a subprocess",
+        median(more),
+        MAX_EXECUTE_OVERHEAD_MS,
+        unit=" ms",
+        note=f"all of it {median(ours):.1f}, p95 {percentile(ours, 0.95):.1f} ms",
+        baselines=Baselines(direct=median(plain)),
+    )
+
+
+async def _time_first_command(caller: ToolCaller) -> float:
+    chat = await caller.create_chat()
+    began = time.perf_counter()
+    await caller.call(chat, "create_workspace", template_id=SCRATCH_TEMPLATE_ID)
+    await caller.call(chat, "execute", command="true")
+    return time.perf_counter() - began
+
+
+def _first_command_row(seconds: list[float]) -> ReportRow:
+    found = spread(seconds)
+    return at_most(
+        "create_workspace to first command",
+        found.median,
+        MAX_FIRST_COMMAND_S,
+        unit=" s",
+        note=str(found),
+    )
+
+
+async def _concurrent_row(caller: ToolCaller, chat: Chat) -> ReportRow:
+    """All in one chat and one workspace."""
+
+    async def one() -> float:
+        began = time.perf_counter()
+        await caller.call(chat, "execute", command="true", timeout="60s")
+        return time.perf_counter() - began
+
+    began = time.perf_counter()
+    each = await asyncio.gather(*(one() for _ in range(CONCURRENT_COMMANDS)))
+    took = time.perf_counter() - began
+    note = f"slowest {max(each):.2f} s, {took / CONCURRENT_COMMANDS * 1000:.0f} ms each"
+    return without_target(f"{CONCURRENT_COMMANDS} commands at once", took, unit=" s", note=note)
