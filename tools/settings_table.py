@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from chatd.settings.keys import is_section, keys
-from chatd.settings.tree import Settings
+from chatd.settings.keys import is_section, setting_keys
+from chatd.settings.schema import Settings
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "operating.md"
 BEGIN = "<!-- settings: made by tools/settings_table.py -->\n"
@@ -27,7 +27,7 @@ ELSEWHERE = {
 def table() -> Iterator[str]:
     yield "| key | environment | default | |"
     yield "|---|---|---|---|"
-    for name, key in keys().items():
+    for name, key in setting_keys().items():
         about = f"{key.help}; {key.expected}" if key.expected and not key.is_list else key.help
         default = ELSEWHERE.get(name) or _default(key.path)
         yield f"| `{name}` | `{key.variable}` | {default} | {about} |"

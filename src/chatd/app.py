@@ -31,7 +31,7 @@ from chatd.domain.prompt.instructions import Instructions
 from chatd.hands import Hands, Rooms, check_hands, hands_config
 from chatd.model_directory import ModelDirectory, build_registry
 from chatd.replica import Replica, replica_config
-from chatd.settings.tree import Settings, SettingsError
+from chatd.settings.schema import Settings, SettingsError
 from chatd.store import migrator
 from chatd.telemetry import Gauges, Telemetry
 

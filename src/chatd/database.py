@@ -10,7 +10,7 @@ from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ports import Clock
 from chatd.pg.config import EmbeddedConfig, PgError
 from chatd.pg.server import PostgresServer, open_server
-from chatd.settings.tree import Settings, redact_url
+from chatd.settings.schema import Settings, redact_url
 from chatd.store.conn import ConnectConfig
 from chatd.store.server_check import check_server
 

@@ -29,7 +29,7 @@ from chatd.domain.workspace.agent_api import (
 from chatd.domain.workspace.entities import AgentRow, FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
 from chatd.engine.tasks import run_contained
-from chatd.settings.tree import Settings, SettingsError
+from chatd.settings.schema import Settings, SettingsError
 from chatd.settings.wording import refused_entry, unknown_key
 from chatd.store.chat import chats
 from chatd.store.conn import Conn, ConnectConfig

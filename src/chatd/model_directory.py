@@ -21,7 +21,7 @@ from chatd.domain.ports import Clock, Env, ModelChoice
 from chatd.providers.directory import GONE, Directory, misfit
 from chatd.providers.secret import Secret
 from chatd.providers.settings import KEY_VARIABLES, Kind, ProviderSettings, can_be_header
-from chatd.settings.tree import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
+from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
 from chatd.settings.wording import nearest, shown
 from chatd.store import model_configs
 from chatd.store.model_configs import (

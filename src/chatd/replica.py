@@ -32,7 +32,7 @@ from chatd.engine.worker import Worker, WorkerConfig, WorkerDeps
 from chatd.parts.episodes import EpisodeRegistry
 from chatd.parts.journal_tail import JournalTail
 from chatd.parts.journal_writer import JournalWriter
-from chatd.settings.tree import Settings
+from chatd.settings.schema import Settings
 from chatd.store.chat.transactor import AppliedChange, Transactor
 from chatd.store.chat.workers import RunningLimits, worker_lock_key
 from chatd.store.conn import ConnectConfig, StatementHook

@@ -1,4 +1,4 @@
-"""`chatd serve` as a process, and the roof under a clock of our own."""
+"""`chatd serve` as a process, and `app.serve` in this process."""
 
 import asyncio
 import json
@@ -21,21 +21,21 @@ from typer.testing import CliRunner
 from chatd import app
 from chatd.cli.main import app as command_line
 from chatd.clock import SystemClock
-from chatd.settings.tree import (
-    Database,
-    Limits,
+from chatd.settings.schema import (
+    DatabaseSettings,
+    LimitSettings,
     ModelEntry,
     PriceEntry,
-    Server,
+    ServerSettings,
     Settings,
-    Workspaces,
+    WorkspaceSettings,
 )
 from chatd.store import migrator
 from tests.support.clock import FakeClock
 from tests.support.database import scratch_space
 from tests.support.eventually import eventually
 
-# Real processes, on a machine that may be busy. Each test has a bound of its own, which is less.
+# Real processes, on a machine that may be busy. Each test has its own, shorter timeout.
 pytestmark = pytest.mark.timeout(150)
 
 CHATD = Path(sys.executable).with_name("chatd")
@@ -45,7 +45,7 @@ TOKEN = "a-token-of-the-tests"
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """As root the database runs as another account, which pytest's directories shut out."""
+    """As root the database runs under another account, which cannot enter pytest's directories."""
     path = Path(tempfile.mkdtemp(prefix="chatd-e2e-", dir=scratch_space()))
     path.chmod(0o755)
     yield path
@@ -81,19 +81,19 @@ async def lines_until(process: Process, last: str) -> list[str]:
 
 
 async def address(process: Process) -> str:
-    """Where it listens, once it does."""
+    """The URL of the API, once the server listens."""
     lines = await lines_until(process, LAST_LINE)
     return next(word for line in lines for word in line.split() if word.startswith("http"))[
         : -len("/api/v1,")
     ]
 
 
-def told_of(lines: list[str]) -> list[str]:
+def data_and_database_lines(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith(("  data", "  database"))]
 
 
 async def stopped(process: Process, number: signal.Signals) -> tuple[int | None, bytes]:
-    """How it ended, and its last words. Nothing worse than news is logged."""
+    """Its exit code and last output. Nothing above INFO may be logged."""
     process.send_signal(number)
     out, err = await process.communicate()
     assert all(b" INFO " in line for line in err.splitlines()), err
@@ -101,20 +101,20 @@ async def stopped(process: Process, number: signal.Signals) -> tuple[int | None,
 
 
 @pytest.mark.promise("P16")
-async def test_a_fresh_server_answers_with_the_demo_model_and_leaves_nothing_running(
+async def test_a_fresh_server_answers_with_the_demo_model_and_leaves_no_process(
     data_dir: Path,
 ) -> None:
-    """No key, no database, nothing set up. Takes seconds: it makes a cluster and starts twice."""
+    """No key, no database, no set-up. Slow: creates a cluster and starts twice."""
     command = ("serve", "--port", "0", "--data-dir", data_dir)
     async with asyncio.timeout(100), chatd(*command) as process:
         first = await lines_until(process, LAST_LINE)
         url = next(line.split()[1] for line in first if "/api/v1" in line).removesuffix("/api/v1,")
         token = (data_dir / "admin-token").read_text().strip()
         async with client_of(url, token) as client:
-            assert await answered(client, await begun(client, "fast: hello"))
+            assert await is_answered(client, await create_chat(client, "fast: hello"))
         assert await stopped(process, signal.SIGTERM) == (0, b"Stopped.\n")
     count = len(migrator.load_migrations(migrator.packaged_migrations()))
-    assert told_of(first) == [
+    assert data_and_database_lines(first) == [
         f"  data      {data_dir}",
         f"  database  embedded PostgreSQL, {count} migrations applied",
     ]
@@ -122,12 +122,12 @@ async def test_a_fresh_server_answers_with_the_demo_model_and_leaves_nothing_run
     async with asyncio.timeout(100), chatd(*command) as process:
         again = await lines_until(process, LAST_LINE)
         assert await stopped(process, signal.SIGINT) == (0, b"Stopped.\n")
-    assert told_of(again)[1] == "  database  embedded PostgreSQL, up to date"
+    assert data_and_database_lines(again)[1] == "  database  embedded PostgreSQL, up to date"
     assert not pid_file(data_dir).exists()
 
 
-async def test_a_server_whose_port_is_taken_says_so_and_has_begun_nothing(tmp_path: Path) -> None:
-    """Had it begun, it would have taken chats and left them without a word."""
+async def test_a_port_in_use_is_reported_before_anything_starts(tmp_path: Path) -> None:
+    """A server that had started would have acquired chats and abandoned them."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         at = ("--port", port, "--data-dir", tmp_path / "data")
@@ -138,16 +138,16 @@ async def test_a_server_whose_port_is_taken_says_so_and_has_begun_nothing(tmp_pa
     assert not (tmp_path / "data" / "pg").exists()
 
 
-async def test_a_server_that_stops_says_how_many_workspaces_go_on_and_how_to_end_them(
+async def test_a_stopped_server_reports_the_workspaces_that_keep_running(
     dsn: str, data_dir: Path
 ) -> None:
-    """Takes seconds: a workspace is made."""
+    """Slow: creates a workspace."""
     at = ("--port", "0", "--data-dir", data_dir, "--database-url", dsn)
     unsafe = {"CHATD_WORKSPACES_ALLOW_UNSAFE": "true"}
     async with asyncio.timeout(100), chatd("serve", *at, **unsafe) as process:
         url = await address(process)
         async with client_of(url, (data_dir / "admin-token").read_text().strip()) as client:
-            await workspace_made(client)
+            await create_workspace(client)
         process.send_signal(signal.SIGTERM)
         out, err = await process.communicate()
     command = f"kill $(cat {data_dir}/ws-supervisor/lock)"
@@ -158,23 +158,23 @@ async def test_a_server_that_stops_says_how_many_workspaces_go_on_and_how_to_end
         return (data_dir / "ws-supervisor" / "lock").read_text() == ""
 
     await eventually(ended)
-    said = "1 workspace goes on running for the next start; this ends it"
-    assert out.decode() == f"Stopped. {said}: {command}\n", err
+    expected = "1 workspace keeps running for the next start; to stop it"
+    assert out.decode() == f"Stopped. {expected}: {command}\n", err
 
 
-async def test_one_process_serves_and_another_one_works(dsn: str, tmp_path: Path) -> None:
-    """Takes seconds: two processes are started, one after the other."""
+async def test_one_process_serves_and_another_runs_the_chats(dsn: str, tmp_path: Path) -> None:
+    """Slow: starts two processes in sequence."""
     at = ("--port", "0", "--data-dir", tmp_path, "--database-url", dsn)
     async with asyncio.timeout(100), chatd("serve", "--no-worker", *at) as serving:
         url = await address(serving)
         token = (tmp_path / "admin-token").read_text().strip()
         async with client_of(url, token) as client:
-            chat = await begun(client, "fast: hello")
+            chat = await create_chat(client, "fast: hello")
             assert await status_of(client, chat) == "pending"
             async with chatd("worker", *at, CHATD_WORKSPACES_ENABLED="false") as working:
                 lines = await lines_until(working, LAST_LINE)
                 health = next(line.split()[1] for line in lines if "health" in line).rstrip(",")
-                assert await answered(client, chat)
+                assert await is_answered(client, chat)
                 await assert_health_only(client, health.removesuffix("/healthz"))
                 assert await stopped(working, signal.SIGTERM) == (0, b"Stopped.\n")
         assert await stopped(serving, signal.SIGTERM) == (0, b"Stopped.\n")
@@ -182,10 +182,10 @@ async def test_one_process_serves_and_another_one_works(dsn: str, tmp_path: Path
 
 async def assert_health_only(client: ClientSession, url: str) -> None:
     for path, status in (("/healthz", 200), ("/readyz", 200), ("/metrics", 200), ("/api/v1", 404)):
-        async with client.get(f"{url}{path}") as asked:
-            assert asked.status == status, path
-    async with client.get(f"{url}/metrics") as asked:
-        shown = await asked.text()
+        async with client.get(f"{url}{path}") as reply:
+            assert reply.status == status, path
+    async with client.get(f"{url}/metrics") as reply:
+        shown = await reply.text()
     named = {line.split()[0] for line in shown.splitlines()}
     assert {
         "chatd_running_chats",
@@ -197,38 +197,38 @@ async def assert_health_only(client: ClientSession, url: str) -> None:
         'chatd_chats{state="pending"}',
         "chatd_oldest_pending_seconds",
     } <= named
-    async with client.post(f"{url}/healthz") as asked:
-        assert (asked.status, asked.headers["allow"]) == (405, "GET")
+    async with client.post(f"{url}/healthz") as reply:
+        assert (reply.status, reply.headers["allow"]) == (405, "GET")
 
 
 @pytest.mark.promise("P5")
-async def test_while_it_drains_the_port_stays_open_and_nothing_new_is_begun(
+async def test_a_draining_server_keeps_its_port_open_and_refuses_new_work(
     dsn: str, tmp_path: Path
 ) -> None:
     stop = asyncio.Event()
     ready: asyncio.Future[app.ReadyInfo] = asyncio.get_running_loop().create_future()
     running: list[int] = []
     settings = plain_settings(dsn, tmp_path)
-    told = app.LifecycleCallbacks(ready=ready.set_result, stopping=running.append)
+    callbacks = app.LifecycleCallbacks(ready=ready.set_result, stopping=running.append)
     env = {"CHATD_ADMIN_TOKEN": TOKEN}
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         serving = group.create_task(
-            app.serve(settings, env, clock=SystemClock(), stop=stop, told=told)
+            app.serve(settings, env, clock=SystemClock(), stop=stop, told=callbacks)
         )
         url = (await ready).url or ""
         async with client_of(url, TOKEN) as client:
-            chat = await begun(client, "slow: a story")
+            chat = await create_chat(client, "slow: a story")
             async with client.get(f"/api/v1/chats/{chat}/events") as stream:
                 await until_event(stream.content, b"message_part")
                 stop.set()
                 await until_event(stream.content, b"going_away")
             assert running == [1]
-            async with client.get("/readyz") as asked:
-                assert (asked.status, await asked.json()) == (503, {"status": "draining"})
-            async with client.get("/healthz") as asked:
-                assert asked.status == 200
+            async with client.get("/readyz") as reply:
+                assert (reply.status, await reply.json()) == (503, {"status": "draining"})
+            async with client.get("/healthz") as reply:
+                assert reply.status == 200
             for path in ("/chats", f"/chats/{chat}/messages"):
-                async with client.post(f"/api/v1{path}", json=saying("more")) as refused:
+                async with client.post(f"/api/v1{path}", json=message_body("more")) as refused:
                     assert (refused.status, refused.headers["retry-after"]) == (503, "1")
                     assert (await refused.json())["code"] == "going_away"
             async with client.get(f"/api/v1/chats/{chat}/events") as refused:
@@ -239,41 +239,41 @@ async def test_while_it_drains_the_port_stays_open_and_nothing_new_is_begun(
     assert serving.done()
 
 
-async def test_limits_of_the_settings_hold(dsn: str, tmp_path: Path) -> None:
-    """One chat runs at a time, and the first whole answer spends all there is."""
+async def test_limits_of_the_settings_are_enforced(dsn: str, tmp_path: Path) -> None:
+    """One chat runs at a time, and the first answer spends the whole limit."""
     stop = asyncio.Event()
     ready: asyncio.Future[app.ReadyInfo] = asyncio.get_running_loop().create_future()
     dear = ModelEntry(
         name="dear", provider="demo", model="demo", prices=PriceEntry(input=1, output=10**6)
     )
-    limits = Limits(running_per_user=1, spend_micros=1, spend_period="day")
+    limits = LimitSettings(running_per_user=1, spend_micros=1, spend_period="day")
     settings = replace(plain_settings(dsn, tmp_path), limits=limits, models=(dear,))
-    told = app.LifecycleCallbacks(ready=ready.set_result)
+    callbacks = app.LifecycleCallbacks(ready=ready.set_result)
     env = {"CHATD_ADMIN_TOKEN": TOKEN}
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        group.create_task(app.serve(settings, env, clock=SystemClock(), stop=stop, told=told))
+        group.create_task(app.serve(settings, env, clock=SystemClock(), stop=stop, told=callbacks))
         async with client_of((await ready).url or "", TOKEN) as client:
-            first = await begun(client, "slow: a story")
+            first = await create_chat(client, "slow: a story")
             async with client.get(f"/api/v1/chats/{first}/events") as stream:
                 await until_event(stream.content, b"message_part")
-            second = await begun(client, "fast: hello")
+            second = await create_chat(client, "fast: hello")
             assert await status_of(client, second) == "pending"
             async with client.post(f"/api/v1/chats/{first}/interrupt") as interrupted:
                 assert interrupted.status == 200
-            assert await answered(client, second)
-            async with client.post("/api/v1/chats", json=saying("fast: hello")) as refused:
+            assert await is_answered(client, second)
+            async with client.post("/api/v1/chats", json=message_body("fast: hello")) as refused:
                 assert refused.status == 409
                 assert (await refused.json())["code"] == "usage_limit_exceeded"
         stop.set()
 
 
 def plain_settings(dsn: str, data_dir: Path) -> Settings:
-    """Without workspaces, which would take a while to be there and to go."""
+    """Without workspaces, which are slow to start and stop."""
     return Settings(
         data_dir=data_dir,
-        server=Server(port=0),
-        database=Database(url=dsn),
-        workspaces=Workspaces(enabled=False),
+        server=ServerSettings(port=0),
+        database=DatabaseSettings(url=dsn),
+        workspaces=WorkspaceSettings(enabled=False),
     )
 
 
@@ -281,25 +281,25 @@ def client_of(url: str, token: str) -> ClientSession:
     return ClientSession(url, headers={"Authorization": f"Bearer {token}"})
 
 
-def saying(words: str) -> dict[str, object]:
+def message_body(words: str) -> dict[str, object]:
     return {"content": [{"type": "text", "text": words}]}
 
 
-async def begun(client: ClientSession, words: str) -> str:
-    async with client.post("/api/v1/chats", json=saying(words)) as created:
+async def create_chat(client: ClientSession, words: str) -> str:
+    async with client.post("/api/v1/chats", json=message_body(words)) as created:
         assert created.status == 201
         chat: dict[str, str] = await created.json()
         return chat["id"]
 
 
-async def workspace_made(client: ClientSession) -> None:
+async def create_workspace(client: ClientSession) -> None:
     new = {"template": "scratch", "name": "left"}
     async with client.post("/api/v1/workspaces", json=new) as made:
         workspace: dict[str, dict[str, str]] = await made.json()
 
     async def status() -> bool:
-        async with client.get(f"/api/v1/builds/{workspace['latest_build']['id']}") as asked:
-            build: dict[str, str] = await asked.json()
+        async with client.get(f"/api/v1/builds/{workspace['latest_build']['id']}") as reply:
+            build: dict[str, str] = await reply.json()
         assert build["status"] in {"pending", "running", "succeeded"}, build
         return build["status"] == "succeeded"
 
@@ -307,12 +307,12 @@ async def workspace_made(client: ClientSession) -> None:
 
 
 async def status_of(client: ClientSession, chat: str) -> str:
-    async with client.get(f"/api/v1/chats/{chat}") as asked:
-        found: dict[str, str] = await asked.json()
+    async with client.get(f"/api/v1/chats/{chat}") as reply:
+        found: dict[str, str] = await reply.json()
         return found["status"]
 
 
-async def answered(client: ClientSession, chat: str) -> bool:
+async def is_answered(client: ClientSession, chat: str) -> bool:
     async with client.get(f"/api/v1/chats/{chat}/events") as stream:
         found = [message async for message in answer_in(stream.content)]
     return found[-1]["role"] == "assistant"
@@ -326,7 +326,7 @@ async def until_event(stream: StreamReader, word: bytes) -> None:
 
 
 async def answer_in(stream: StreamReader) -> AsyncGenerator[dict[str, str]]:
-    """Messages, until the chat rests."""
+    """Messages up to the first answer."""
     async for line in stream:
         if not line.startswith(b"data: "):
             continue
@@ -337,12 +337,12 @@ async def answer_in(stream: StreamReader) -> AsyncGenerator[dict[str, str]]:
                 return
 
 
-def test_migrate_says_what_is_pending_and_does_it_once(
+def test_migrate_lists_pending_migrations_and_applies_them_once(
     empty_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CHATD_TEST_DATABASE_URL", raising=False)
 
-    def said(command: str) -> tuple[int, str]:
+    def migrate(command: str) -> tuple[int, str]:
         at = ("--data-dir", "/nonexistent", "--database-url", empty_dsn)
         ran = CliRunner().invoke(command_line, ("migrate", command, *at))
         return ran.exit_code, ran.output
@@ -350,18 +350,18 @@ def test_migrate_says_what_is_pending_and_does_it_once(
     files = [
         migration.file for migration in migrator.load_migrations(migrator.packaged_migrations())
     ]
-    assert said("check") == (3, "".join(f"pending {file}\n" for file in files))
-    assert said("up") == (0, "".join(f"applied {file}\n" for file in files))
-    assert said("up") == (0, "up to date\n")
-    assert said("check") == (0, "up to date\n")
-    code, status = said("status")
+    assert migrate("check") == (3, "".join(f"pending {file}\n" for file in files))
+    assert migrate("up") == (0, "".join(f"applied {file}\n" for file in files))
+    assert migrate("up") == (0, "up to date\n")
+    assert migrate("check") == (0, "up to date\n")
+    code, status = migrate("status")
     assert code == 0
     assert [line.split()[:2] for line in status.splitlines()] == [
         [file[:4], "applied"] for file in files
     ]
 
 
-async def test_a_signal_while_starting_breaks_off_without_a_traceback() -> None:
+async def test_a_signal_during_the_start_exits_without_a_traceback() -> None:
     connected = asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -380,11 +380,13 @@ async def test_a_signal_while_starting_breaks_off_without_a_traceback() -> None:
         assert (process.returncode, out, err) == (130, b"", b"")
 
 
-async def test_a_database_that_was_killed_is_brought_back(data_dir: Path) -> None:
-    """Takes seconds: PostgreSQL itself refuses to start for a while after a kill."""
+async def test_a_killed_database_is_restarted(data_dir: Path) -> None:
+    """Slow: PostgreSQL refuses to start for a while after a kill."""
     clock, stop, ready = FakeClock(), asyncio.Event(), asyncio.Event()
     settings = Settings(
-        data_dir=data_dir, server=Server(port=0), workspaces=Workspaces(enabled=False)
+        data_dir=data_dir,
+        server=ServerSettings(port=0),
+        workspaces=WorkspaceSettings(enabled=False),
     )
     async with asyncio.timeout(50), asyncio.TaskGroup() as group:
         group.create_task(

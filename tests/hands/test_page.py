@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from chatd.domain.workspace.entities import GitSeed, ResourceLimits, TemplateSpec
-from chatd.settings.load import ConfigFile, load
+from chatd.settings.loader import ConfigFile, load_settings
 from chatd.workspaces.templates import TemplateFile
 
 PAGE = Path(__file__).parents[2] / "docs" / "workspaces.md"
@@ -18,7 +18,7 @@ def test_the_example_of_a_template_is_one() -> None:
     [example] = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     assert tomllib.loads(example)
     file = ConfigFile(path=Path("/etc/chatd.toml"), text=example)
-    settings = load(file, {}, {}, data_dir=Path("/nonexistent"))
+    settings = load_settings(file, {}, {}, data_dir=Path("/nonexistent"))
     [template] = msgspec.convert(settings.templates, tuple[TemplateFile, ...])
     assert isinstance(template.spec.seed, GitSeed)
     assert [parameter.name for parameter in template.parameters] == ["branch"]

@@ -1,4 +1,4 @@
-"""The command line: what it prints and how it ends, as whoever types it sees it."""
+"""The command line: output and exit codes."""
 
 import asyncio
 import json
@@ -18,9 +18,9 @@ import pytest
 from msgspec import Struct
 from typer.testing import CliRunner
 
-from chatd.cli.logs import JsonFormatter, TextFormatter, is_news
+from chatd.cli.log_format import JsonFormatter, TextFormatter, is_worth_logging
 from chatd.cli.main import app
-from chatd.cli.run import Stop, until_signal
+from chatd.cli.process import StopSignal, run_until_signal
 from chatd.domain.errors import Unavailable
 from chatd.store.server_check import require_version
 from chatd.telemetry import LogEvent
@@ -39,7 +39,7 @@ class Ended(Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def own_logging() -> Generator[None]:
-    """A command decides who writes the log, which nobody else here may notice."""
+    """Restore the root logger, which a command configures."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     try:
@@ -51,8 +51,8 @@ def own_logging() -> Generator[None]:
 
 @pytest.fixture
 def chatd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chatd:
-    """Runs the command in an empty directory, with no environment but the one given. Here, not in
-    a process of its own, which would take a second to start."""
+    """Runs a command in an empty directory with only the given environment. In this process:
+    another one would take a second to start."""
     for name in ("CHATD_TEST_DATABASE_URL", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -67,10 +67,10 @@ def chatd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chatd:
 
 
 def test_the_command_is_installed_and_prints_the_version() -> None:
-    shown = subprocess.run(
+    ended = subprocess.run(
         [CHATD, "--version"], capture_output=True, text=True, timeout=50, check=False, env={}
     )
-    assert (shown.returncode, shown.stdout) == (0, f"chatd {metadata.version('chatd')}\n")
+    assert (ended.returncode, ended.stdout) == (0, f"chatd {metadata.version('chatd')}\n")
 
 
 def assert_no_database(stdout: str, stderr: str) -> None:
@@ -83,16 +83,16 @@ def assert_no_database(stdout: str, stderr: str) -> None:
 
 @pytest.mark.parametrize("arguments", [["--help"], []])
 def test_help_names_every_command(chatd: Chatd, arguments: list[str]) -> None:
-    shown = chatd(*arguments)
-    assert shown.returncode == (0 if arguments else 2)
-    listed = (shown.stdout + shown.stderr).partition("Commands:")[2]
+    ended = chatd(*arguments)
+    assert ended.returncode == (0 if arguments else 2)
+    listed = (ended.stdout + ended.stderr).partition("Commands:")[2]
     named = [line.split()[0] for line in listed.strip().splitlines() if line[2:3].strip()]
     assert {"version", "serve", "worker", "migrate"} <= set(named)
 
 
 def test_the_version_is_that_of_the_installed_package(chatd: Chatd) -> None:
-    shown = chatd("version")
-    assert (shown.returncode, shown.stdout) == (0, f"chatd {metadata.version('chatd')}\n")
+    ended = chatd("version")
+    assert (ended.returncode, ended.stdout) == (0, f"chatd {metadata.version('chatd')}\n")
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,16 @@ def test_the_version_is_that_of_the_installed_package(chatd: Chatd) -> None:
         ["worker", "--no-worker"],
     ],
 )
-def test_wrong_usage_ends_with_two(chatd: Chatd, arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_two(chatd: Chatd, arguments: list[str]) -> None:
     ended = chatd(*arguments)
     assert ended.returncode == 2
     assert ended.stderr.startswith("Usage: chatd")
 
 
 @pytest.mark.parametrize("command", [["serve"], ["worker"], ["migrate", "check"]])
-def test_refused_settings_end_with_two_and_one_line(chatd: Chatd, command: list[str]) -> None:
+def test_refused_settings_exit_with_two_and_print_one_line(
+    chatd: Chatd, command: list[str]
+) -> None:
     ended = chatd(*command, CHATD_LOG_LEVL="debug")
     assert ended.returncode == 2
     assert ended.stderr == (
@@ -121,7 +123,7 @@ def test_refused_settings_end_with_two_and_one_line(chatd: Chatd, command: list[
 
 
 @pytest.mark.parametrize(
-    ("env", "said"),
+    ("env", "message"),
     [
         ({"CHATD_ADMIN_TOKEN": "x"}, "CHATD_ADMIN_TOKEN must have 16 to 4095 characters"),
         ({"CHATD_SECRET": "x"}, "CHATD_SECRET is too short"),
@@ -129,12 +131,12 @@ def test_refused_settings_end_with_two_and_one_line(chatd: Chatd, command: list[
         ({"CHATD_MODELS": '[{"name":"m","provider":"p","model":"x"}]'}, 'models "m": there is no'),
     ],
 )
-def test_what_cannot_be_served_ends_with_two_before_anything_has_begun(
-    chatd: Chatd, tmp_path: Path, env: dict[str, str], said: str
+def test_invalid_settings_exit_with_two_before_anything_starts(
+    chatd: Chatd, tmp_path: Path, env: dict[str, str], message: str
 ) -> None:
     ended = chatd("serve", "--port", "0", **env)
     assert ended.returncode == 2
-    assert ended.stderr.startswith(f"chatd: {said}")
+    assert ended.stderr.startswith(f"chatd: {message}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -157,13 +159,15 @@ def test_a_flag_wins_over_the_environment(chatd: Chatd) -> None:
 @pytest.mark.parametrize(
     "command", ["serve --port 0", "worker", "migrate up", "migrate status", "migrate check"]
 )
-def test_a_database_out_of_reach_ends_with_one_and_one_line(chatd: Chatd, command: str) -> None:
+def test_an_unreachable_database_exits_with_one_and_prints_one_line(
+    chatd: Chatd, command: str
+) -> None:
     ended = chatd(*command.split(), "--database-url", NOWHERE)
     assert ended.returncode == 1
     assert_no_database(ended.stdout, ended.stderr)
 
 
-def test_an_address_that_cannot_be_read_ends_with_one_line_without_its_password(
+def test_an_invalid_address_prints_one_line_without_its_password(
     chatd: Chatd,
 ) -> None:
     ended = chatd("migrate", "check", "--database-url", "postgresql://ada:hun:ter2@db:port/chatd")
@@ -172,47 +176,47 @@ def test_an_address_that_cannot_be_read_ends_with_one_line_without_its_password(
     assert ended.stderr.endswith("at postgresql://ada:***@db:port/chatd\n")
 
 
-@pytest.mark.parametrize(("version", "said"), [(140011, "is PostgreSQL 14;"), (90624, "9;")])
-def test_an_old_database_is_refused_by_its_version(version: int, said: str) -> None:
-    with pytest.raises(Unavailable, match=f"{said}.* chatd needs 15 or newer"):
+@pytest.mark.parametrize(("version", "message"), [(140011, "is PostgreSQL 14;"), (90624, "9;")])
+def test_an_old_postgresql_is_refused(version: int, message: str) -> None:
+    with pytest.raises(Unavailable, match=f"{message}.* chatd needs 15 or newer"):
         require_version(version)
     require_version(150000)
     require_version(180001)
 
 
-async def test_the_first_signal_asks_and_the_second_breaks_off() -> None:
-    def stop_in(task: "asyncio.Task[object]") -> Stop:
-        stop = Stop(task)
+async def test_the_first_signal_requests_a_stop_and_the_second_cancels() -> None:
+    def started_stop(task: "asyncio.Task[object]") -> StopSignal:
+        stop = StopSignal(task)
         stop.started()
         return stop
 
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         serving = group.create_task(asyncio.Event().wait())
-        stop = stop_in(serving)
+        stop = started_stop(serving)
         stop.on_signal()
-        assert (stop.asked.is_set(), serving.cancelling()) == (True, 0)
+        assert (stop.requested.is_set(), serving.cancelling()) == (True, 0)
         stop.on_signal()
         assert serving.cancelling() == 1
 
 
-def test_signals_are_heard_while_it_serves_and_let_go_of_afterwards() -> None:
+def test_signal_handlers_are_installed_while_serving_and_restored_afterwards() -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
 
-    async def serve(stop: Stop) -> None:
+    async def serve(stop: StopSignal) -> None:
         stop.started()
         os.kill(os.getpid(), signal.SIGTERM)
         async with asyncio.timeout(30):
-            await stop.asked.wait()
+            await stop.requested.wait()
 
-    until_signal(serve)
+    run_until_signal(serve)
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-async def test_a_signal_before_the_start_is_done_breaks_it_off() -> None:
+async def test_a_signal_during_the_start_cancels_it() -> None:
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         starting = group.create_task(asyncio.Event().wait())
-        Stop(starting).on_signal()
+        StopSignal(starting).on_signal()
         assert starting.cancelling() == 1
 
 
@@ -229,13 +233,13 @@ def test_a_json_log_line_is_one_object_on_one_line() -> None:
     }
 
 
-def test_a_line_of_text_says_when_and_in_which_time_zone() -> None:
+def test_a_text_line_has_the_time_in_utc() -> None:
     record = logging.LogRecord("chatd.app", logging.WARNING, "", 0, "gone: %s", ("x",), None)
     record.created, record.msecs = 0.5, 500.0
     assert TextFormatter().format(record) == "1970-01-01T00:00:00.500Z WARNING chatd.app: gone: x"
 
 
-def test_an_event_is_fields_in_json_and_words_in_text() -> None:
+def test_an_event_is_fields_in_json_and_a_line_in_text() -> None:
     chat_id = UUID(int=1)
     event = LogEvent(event="model_failed", fields={"chat_id": chat_id, "attempt": 2})
     record = logging.LogRecord("chatd", logging.WARNING, "", 0, event, None, None)
@@ -252,12 +256,12 @@ def test_an_event_is_fields_in_json_and_words_in_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "logged"),
     [
         ("ASGI callable returned without completing handshake.", False),
         ("Exception in ASGI application\n", True),
     ],
 )
-def test_a_refused_socket_is_not_an_error(message: str, *, told: bool) -> None:
+def test_a_refused_websocket_is_not_logged_as_an_error(message: str, *, logged: bool) -> None:
     record = logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, message, None, None)
-    assert is_news(record) is told
+    assert is_worth_logging(record) is logged

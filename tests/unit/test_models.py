@@ -9,7 +9,7 @@ import pytest
 from chatd.clock import SystemClock
 from chatd.domain.model.failures import ModelError
 from chatd.model_directory import build_declaration, build_registry
-from chatd.settings.tree import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
+from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
 from tests.support.providers.openai_chat import FakeCompatible, stream
 from tests.support.providers.prompts import request
 

@@ -1,4 +1,4 @@
-"""Settings: precedence, derived names, and refusals that say what and where."""
+"""Settings: precedence, derived names, and errors that name the key and its source."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 
 from chatd.hands import check_hands
-from chatd.settings.files import default_data_dir, read_config
-from chatd.settings.keys import keys
-from chatd.settings.load import ConfigFile, load
-from chatd.settings.tree import (
-    Chats,
-    Database,
-    Limits,
-    Log,
+from chatd.settings.config_file import default_data_dir, read_config
+from chatd.settings.keys import setting_keys
+from chatd.settings.loader import ConfigFile, load_settings
+from chatd.settings.schema import (
+    ChatSettings,
+    DatabaseSettings,
+    LimitSettings,
+    LogSettings,
     ModelEntry,
     ProviderEntry,
-    Server,
+    ServerSettings,
     Settings,
     SettingsError,
-    Worker,
-    Workspaces,
+    WorkerSettings,
+    WorkspaceSettings,
     redact_url,
 )
 from tools.settings_table import DOCUMENT, END, render
@@ -41,7 +41,7 @@ def loaded(
     data_dir: Path | None = DATA,
 ) -> Settings:
     file = None if toml is None else ConfigFile(path=FILE, text=toml)
-    return load(file, {"HOME": str(HOME), **(env or {})}, flags or {}, data_dir=data_dir)
+    return load_settings(file, {"HOME": str(HOME), **(env or {})}, flags or {}, data_dir=data_dir)
 
 
 def refusal(
@@ -54,8 +54,8 @@ def refusal(
     return caught.value.message
 
 
-def test_without_any_source_the_defaults_hold() -> None:
-    assert loaded() == Settings(data_dir=DATA, database=Database(), log=Log())
+def test_without_any_source_the_defaults_apply() -> None:
+    assert loaded() == Settings(data_dir=DATA, database=DatabaseSettings(), log=LogSettings())
 
 
 def test_every_key_can_be_set_in_a_file() -> None:
@@ -72,13 +72,13 @@ def test_every_key_can_be_set_in_a_file() -> None:
     """
     assert loaded(toml) == Settings(
         data_dir=Path("/srv/chatd"),
-        database=Database(
+        database=DatabaseSettings(
             url="postgresql://ada@db/chatd",
             pool_size=3,
             statement_timeout_s=4.0,
             lock_timeout_s=0.5,
         ),
-        log=Log(level="debug", format="json"),
+        log=LogSettings(level="debug", format="json"),
     )
 
 
@@ -112,16 +112,16 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_PROVIDERS": '[{"name": "a", "kind": "anthropic"}]',
         "CHATD_MODELS": '[{"name": "m", "provider": "a", "model": "x"}]',
     }
-    assert {key.variable for key in keys().values()} == set(env)
+    assert {key.variable for key in setting_keys().values()} == set(env)
     assert loaded(env=env) == Settings(
         data_dir=Path("/srv/chatd"),
-        database=Database(
+        database=DatabaseSettings(
             url="postgres://db/chatd", pool_size=3, statement_timeout_s=4.0, lock_timeout_s=0.5
         ),
-        log=Log(level="error", format="json"),
-        server=Server(host="::1", port=0),
-        worker=Worker(slots=2, child_slots=3, drain_s=4.0),
-        limits=Limits(
+        log=LogSettings(level="error", format="json"),
+        server=ServerSettings(host="::1", port=0),
+        worker=WorkerSettings(slots=2, child_slots=3, drain_s=4.0),
+        limits=LimitSettings(
             running=5,
             running_per_user=6,
             running_subagents=7,
@@ -129,8 +129,8 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             spend_micros=9,
             spend_period="week",
         ),
-        chats=Chats(auto_archive_days=10, retention_days=11),
-        workspaces=Workspaces(
+        chats=ChatSettings(auto_archive_days=10, retention_days=11),
+        workspaces=WorkspaceSettings(
             enabled=False, allow_unsafe=True, roots=(Path("/srv/code"),), ttl_s=12
         ),
         providers=(ProviderEntry(name="a", kind="anthropic"),),
@@ -157,7 +157,7 @@ def test_models_and_providers_are_tables_in_the_file() -> None:
     assert got.models[0].options == {"user": "x"}
 
 
-def test_a_key_is_not_shown_with_its_provider() -> None:
+def test_the_repr_of_a_provider_has_no_key() -> None:
     entry = ProviderEntry(name="a", kind="anthropic", api_key="sk-secret")
     assert "sk-secret" not in repr(Settings(data_dir=Path("/x"), providers=(entry,)))
 
@@ -234,15 +234,15 @@ def test_a_good_template_is_not_refused() -> None:
     check_hands(Settings(data_dir=DATA, templates=templates), {"CHATD_SECRET": ""})
 
 
-def test_the_environment_beats_the_file_and_a_flag_beats_both() -> None:
+def test_the_environment_wins_over_the_file_and_a_flag_over_both() -> None:
     toml = "[database]\npool_size = 3\nlock_timeout_s = 3\nstatement_timeout_s = 3"
     env = {"CHATD_DATABASE_POOL_SIZE": "4", "CHATD_DATABASE_LOCK_TIMEOUT_S": "4"}
     got = loaded(toml, env, {"database.pool_size": "5", "database.url": None}).database
-    assert got == Database(pool_size=5, lock_timeout_s=4.0, statement_timeout_s=3.0)
+    assert got == DatabaseSettings(pool_size=5, lock_timeout_s=4.0, statement_timeout_s=3.0)
 
 
-def test_no_two_keys_share_a_name_and_each_says_what_it_is_for() -> None:
-    every = list(keys().values())
+def test_every_key_has_unique_names_and_a_description() -> None:
+    every = list(setting_keys().values())
     assert len({key.variable for key in every}) == len(every)
     assert len({key.flag for key in every}) == len(every)
     assert [key.name for key in every if not key.help] == []
@@ -329,7 +329,7 @@ def test_a_bad_value_is_refused_even_when_a_later_source_overrides_it() -> None:
     assert said == f"{FILE}: database.pool_size: {POOL_SIZE}, got 0"
 
 
-def test_a_refused_address_is_not_shown_because_it_may_hold_a_password() -> None:
+def test_an_error_does_not_show_an_address_with_its_password() -> None:
     said = refusal(env={"CHATD_DATABASE_URL": "ada:hunter2@db/chatd"})
     assert said == ("CHATD_DATABASE_URL: expected an address such as postgresql://user@host/name")
 
@@ -338,7 +338,7 @@ def test_a_variable_that_is_set_but_empty_counts_as_not_set() -> None:
     assert loaded(env={"CHATD_DATABASE_URL": "", "CHATD_LOG_LEVEL": ""}) == loaded()
 
 
-def test_variables_that_are_not_keys_but_belong_to_others_are_left_alone() -> None:
+def test_variables_of_kubernetes_services_are_ignored() -> None:
     env = {
         "CHATD_CONFIG": "/x",
         "CHATD_SERVICE_HOST": "10.0.0.1",
@@ -369,7 +369,7 @@ def test_without_a_home_the_data_directory_must_be_named() -> None:
         loaded(data_dir=None)
 
 
-def test_the_default_data_directory_depends_on_who_asks() -> None:
+def test_the_default_data_directory_depends_on_the_user() -> None:
     env = {"HOME": "/home/ada", "XDG_DATA_HOME": "/data"}
     assert default_data_dir(env, uid=0) == Path("/var/lib/chatd")
     assert default_data_dir(env, uid=1000) == Path("/data/chatd")
@@ -379,7 +379,7 @@ def test_the_default_data_directory_depends_on_who_asks() -> None:
     assert default_data_dir({}, uid=1000) is None
 
 
-def test_the_file_is_looked_for_in_order(tmp_path: Path) -> None:
+def test_the_config_file_is_searched_in_order(tmp_path: Path) -> None:
     def write(name: str) -> ConfigFile:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -404,7 +404,7 @@ def test_the_file_is_looked_for_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("origin", ["--config", "CHATD_CONFIG"])
-def test_a_file_that_was_asked_for_must_be_readable(origin: str, tmp_path: Path) -> None:
+def test_a_named_config_file_must_be_readable(origin: str, tmp_path: Path) -> None:
     wanted = tmp_path / "gone.toml"
     flag = wanted if origin == "--config" else None
     with pytest.raises(SettingsError) as caught:
@@ -413,11 +413,9 @@ def test_a_file_that_was_asked_for_must_be_readable(origin: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [(b"\xff", "it is not UTF-8 text"), (b"#" * 1_000_001, "it is larger")]
+    ("content", "reason"), [(b"\xff", "the file is not UTF-8 text"), (b"#" * 1_000_001, "the file is larger")]
 )
-def test_a_file_that_cannot_be_settings_is_refused(
-    content: bytes, reason: str, tmp_path: Path
-) -> None:
+def test_an_invalid_config_file_is_refused(content: bytes, reason: str, tmp_path: Path) -> None:
     (tmp_path / "chatd.toml").write_bytes(content)
     with pytest.raises(SettingsError, match=reason):
         read_config(None, {}, tmp_path)
@@ -438,22 +436,22 @@ def test_a_file_that_cannot_be_settings_is_refused(
         ("hunter2", "***"),
     ],
 )
-def test_a_password_in_an_address_is_not_shown(url: str, shown: str) -> None:
+def test_a_password_in_an_address_is_redacted(url: str, shown: str) -> None:
     assert redact_url(url) == shown
-    assert "hunter2" not in repr(Settings(data_dir=DATA, database=Database(url=url)))
+    assert "hunter2" not in repr(Settings(data_dir=DATA, database=DatabaseSettings(url=url)))
 
 
-def test_the_shown_settings_are_whole_but_for_the_password() -> None:
-    database = Database(url="postgresql://ada:hunter2@db/chatd")
+def test_the_repr_of_settings_is_complete_except_the_password() -> None:
+    database = DatabaseSettings(url="postgresql://ada:hunter2@db/chatd")
     assert repr(database) == (
-        "Database(url='postgresql://ada:***@db/chatd', pool_size=10, "
+        "DatabaseSettings(url='postgresql://ada:***@db/chatd', pool_size=10, "
         "statement_timeout_s=15.0, lock_timeout_s=5.0)"
     )
 
 
-def test_the_table_of_settings_is_that_of_the_tree() -> None:
+def test_the_table_of_settings_in_the_docs_is_current() -> None:
     text = DOCUMENT.read_text()
     assert render(text) == text, "run python -m tools.settings_table"
-    assert all(f"| `{name}` |" in text for name in keys())
+    assert all(f"| `{name}` |" in text for name in setting_keys())
     with pytest.raises(ValueError, match="markers"):
         render(text.replace(END, ""))

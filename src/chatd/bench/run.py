@@ -58,7 +58,7 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     machine: MachineLoad
 
 
-async def run_bench(
+async def measure_rows(
     names: Sequence[str], *, quick: bool, database_url: str | None, on_progress: OnProgress
 ) -> BenchResult:
     started_at, load = time.perf_counter(), os.getloadavg()[0]

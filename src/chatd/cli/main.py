@@ -1,7 +1,7 @@
-"""The `chatd` command: what can be typed, and what is printed.
+"""The `chatd` command line: commands, options and help texts.
 
-Owns the commands, their flags and their words. The work is done in app.py and below; how a
-command is run and how it ends is run.py's.
+`commands` does the work; `process` runs it and maps errors to exit codes. Commands import lazily,
+so that `chatd --help` stays fast.
 """
 
 from pathlib import Path
@@ -9,7 +9,9 @@ from typing import Annotated, Final
 
 import typer
 
-from chatd.settings.keys import keys
+from chatd.settings.keys import setting_keys
+
+_KEYS: Final = setting_keys()
 
 app = typer.Typer(
     help="A self-hosted server that runs AI agent chats that cannot be lost.",
@@ -17,17 +19,17 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    # A traceback with the values of all locals would print secrets.
+    # A traceback with local variables would print secrets.
     pretty_exceptions_enable=False,
 )
 migrations = typer.Typer(
-    help="Bring the database to this version's schema.",
+    help="Migrate the database to this version's schema.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.add_typer(migrations, name="migrate")
 
-BEHIND: Final = 3
+EXIT_BEHIND: Final = 3
 
 Config = Annotated[
     Path | None,
@@ -41,27 +43,29 @@ Config = Annotated[
 DataDir = Annotated[
     str | None,
     typer.Option(
-        keys()["data_dir"].flag,
+        _KEYS["data_dir"].flag,
         metavar="DIR",
-        help=f"{keys()['data_dir'].help} [else ~/.local/share/chatd; as root /var/lib/chatd]",
+        help=f"{_KEYS['data_dir'].help} [else ~/.local/share/chatd; as root /var/lib/chatd]",
     ),
 ]
 DatabaseUrl = Annotated[
     str | None,
-    typer.Option(keys()["database.url"].flag, metavar="URL", help=keys()["database.url"].help),
+    typer.Option(_KEYS["database.url"].flag, metavar="URL", help=_KEYS["database.url"].help),
 ]
 Host = Annotated[
     str | None,
     typer.Option(
-        keys()["server.host"].flag,
+        _KEYS["server.host"].flag,
         metavar="ADDRESS",
-        help=f"{keys()['server.host'].help} [127.0.0.1]",
+        help=f"{_KEYS['server.host'].help} [127.0.0.1]",
     ),
 ]
 Port = Annotated[
     str | None,
     typer.Option(
-        keys()["server.port"].flag, metavar="NUMBER", help=f"{keys()['server.port'].help} [7870]"
+        _KEYS["server.port"].flag,
+        metavar="NUMBER",
+        help=f"{_KEYS['server.port'].help} [7870]",
     ),
 ]
 
@@ -77,13 +81,13 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
-def top(
+def root_command(
     show_version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version"),
     ] = False,
 ) -> None:
-    """Typer reads the flags of the bare command from here."""
+    """Typer reads the options of the bare command from here."""
 
 
 @app.command()
@@ -103,24 +107,24 @@ def serve(
     database_url: DatabaseUrl = None,
     *,
     no_worker: Annotated[
-        bool, typer.Option("--no-worker", help="Leave running chats to other processes")
+        bool, typer.Option("--no-worker", help="Run no chats in this process")
     ] = False,
 ) -> None:
-    """Serve the API and run chats, until stopped. Starts a database unless given one."""
-    from chatd import app as roof
-    from chatd.cli import logs, run, serving
+    """Serve the API and run chats until stopped. Starts a database unless one is given."""
+    from chatd import app as composition
+    from chatd.cli import commands, log_format, process
 
-    with run.errors():
+    with process.report_errors():
         flags = {
             "data_dir": data_dir,
             "database.url": database_url,
             "server.host": host,
             "server.port": port,
         }
-        settings = run.read_settings(flags, config)
-        logs.configure(settings.log)
-        job = roof.ProcessRole(works=not no_worker)
-        run.until_signal(lambda stop: serving.serve(settings, stop, job))
+        settings = process.read_settings(flags, config)
+        log_format.configure_logging(settings.log)
+        job = composition.ProcessRole(works=not no_worker)
+        process.run_until_signal(lambda stop: commands.serve(settings, stop, job))
 
 
 @app.command()
@@ -129,53 +133,59 @@ def worker(
     port: Annotated[
         str | None,
         typer.Option(
-            metavar="NUMBER", help="Answer /healthz, /readyz and /metrics on this port [no port]"
+            metavar="NUMBER", help="Serve /healthz, /readyz and /metrics on this port [no port]"
         ),
     ] = None,
     config: Config = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Run chats without serving the API, until stopped: for replicas of chatd serve."""
-    from chatd import app as roof
-    from chatd.cli import logs, run, serving
+    """Run chats without serving the API until stopped, beside chatd serve."""
+    from chatd import app as composition
+    from chatd.cli import commands, log_format, process
 
-    with run.errors():
+    with process.report_errors():
         flags = {
             "data_dir": data_dir,
             "database.url": database_url,
             "server.host": host,
             "server.port": port,
         }
-        settings = run.read_settings(flags, config)
-        logs.configure(settings.log)
-        job = roof.ProcessRole(answers="nothing" if port is None else "health")
-        run.until_signal(lambda stop: serving.serve(settings, stop, job))
+        settings = process.read_settings(flags, config)
+        log_format.configure_logging(settings.log)
+        job = composition.ProcessRole(answers="nothing" if port is None else "health")
+        process.run_until_signal(lambda stop: commands.serve(settings, stop, job))
 
 
 @app.command()
 def bench(
     rows: Annotated[
-        str, typer.Option(metavar="NAMES", help="Only these rows, with commas between them")
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Only these rows, separated by commas; plans and workspaces run only on request",
+        ),
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Small and rough")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure less, with rough results")
+    ] = False,
     database_url: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Make a database on this server and drop it afterwards, instead of an own server",
+            help="Create a database on this server and drop it afterwards, instead of starting one",
         ),
     ] = None,
 ) -> None:
-    """Measure this machine with a fake provider, beside a plain relay. Exits with 1 if a target
-    was missed."""
-    from chatd.cli import benching, run
+    """Measure chatd on this machine with a fake provider, beside a minimal relay. Exits with 1 if a
+    target was missed."""
+    from chatd.cli import commands, process
 
-    with run.errors():
+    with process.report_errors():
         names = [name.strip() for name in rows.split(",") if name.strip()]
-        met = run.to_the_end(
-            benching.bench(names, quick=quick, json=as_json, database_url=database_url)
+        met = process.run_to_completion(
+            commands.run_bench(names, quick=quick, json=as_json, database_url=database_url)
         )
         if not met:
             raise typer.Exit(1)
@@ -183,24 +193,24 @@ def bench(
 
 @migrations.command()
 def up(config: Config = None, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """Apply every migration that is pending."""
-    from chatd.cli import migrating, run
+    """Apply all pending migrations."""
+    from chatd.cli import commands, process
 
-    with run.errors():
+    with process.report_errors():
         flags = {"data_dir": data_dir, "database.url": database_url}
-        run.to_the_end(migrating.up(run.read_settings(flags, config)))
+        process.run_to_completion(commands.migrate_up(process.read_settings(flags, config)))
 
 
 @migrations.command()
 def status(
     config: Config = None, data_dir: DataDir = None, database_url: DatabaseUrl = None
 ) -> None:
-    """List the migrations and whether they are applied."""
-    from chatd.cli import migrating, run
+    """List all migrations and their state."""
+    from chatd.cli import commands, process
 
-    with run.errors():
+    with process.report_errors():
         flags = {"data_dir": data_dir, "database.url": database_url}
-        run.to_the_end(migrating.status(run.read_settings(flags, config)))
+        process.run_to_completion(commands.show_migrations(process.read_settings(flags, config)))
 
 
 @migrations.command()
@@ -208,9 +218,11 @@ def check(
     config: Config = None, data_dir: DataDir = None, database_url: DatabaseUrl = None
 ) -> None:
     """Exit with 0 if the database is up to date, with 3 if it is not."""
-    from chatd.cli import migrating, run
+    from chatd.cli import commands, process
 
-    with run.errors():
+    with process.report_errors():
         flags = {"data_dir": data_dir, "database.url": database_url}
-        if not run.to_the_end(migrating.check(run.read_settings(flags, config))):
-            raise typer.Exit(BEHIND)
+        if not process.run_to_completion(
+            commands.check_migrations(process.read_settings(flags, config))
+        ):
+            raise typer.Exit(EXIT_BEHIND)

@@ -1,6 +1,6 @@
-"""The keys: the leaves of the settings tree, and the name each has in every source.
+"""The keys: the leaves of `Settings`, with the name of each in files, variables and flags.
 
-Owns the derivation, so that a key that is added to the tree has its variable and its flag too.
+The names are derived, so that a new setting gets its variable and its flag without further code.
 """
 
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ from typing import Final, Literal, TypeGuard, get_args, get_origin
 
 import msgspec
 
-from chatd.settings.tree import Settings
+from chatd.settings.schema import Settings
 
-PREFIX: Final = "CHATD_"
+ENV_PREFIX: Final = "CHATD_"
 
 
-class Key(msgspec.Struct, frozen=True, kw_only=True):
+class SettingKey(msgspec.Struct, frozen=True, kw_only=True):
     path: tuple[str, ...]
     type: object
 
@@ -24,17 +24,17 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def variable(self) -> str:
-        return PREFIX + "_".join(self.path).upper()
+        return ENV_PREFIX + "_".join(self.path).upper()
 
     @property
     def flag(self) -> str:
-        """Where the server listens is asked for often enough to be short: --port."""
+        """Short for `server` keys, which are used most: --port."""
         words = self.path[1:] if self.path[0] == "server" else self.path
         return "--" + "-".join(words).replace("_", "-")
 
     @property
     def is_list(self) -> bool:
-        """Tables in a file, JSON in a variable, and no flag."""
+        """A list has tables in a file, JSON in a variable, and no flag."""
         return any(get_origin(arg) is tuple for arg in get_args(self.type))
 
     @property
@@ -43,7 +43,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expected(self) -> str | None:
-        """What a person should write, where the rest of its line does not say it."""
+        """The expected form, where name and description do not imply it."""
         base = get_args(self.type)[0] if self._metas() else self.type
         if get_origin(base) is Literal:
             return f"one of {', '.join(get_args(base))}"
@@ -54,8 +54,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def keys() -> dict[str, Key]:
-    """All of them, by dotted name."""
+def setting_keys() -> dict[str, SettingKey]:
+    """All keys by dotted name."""
     return {key.name: key for key in _keys_of(Settings, ())}
 
 
@@ -67,9 +67,9 @@ def is_section(field: object) -> TypeGuard[type[msgspec.Struct]]:
     return isinstance(field, type) and issubclass(field, msgspec.Struct)
 
 
-def _keys_of(section: type[msgspec.Struct], at: tuple[str, ...]) -> Iterator[Key]:
+def _keys_of(section: type[msgspec.Struct], at: tuple[str, ...]) -> Iterator[SettingKey]:
     for name, field in fields(section).items():
         if is_section(field):
             yield from _keys_of(field, (*at, name))
         else:
-            yield Key(path=(*at, name), type=field)
+            yield SettingKey(path=(*at, name), type=field)

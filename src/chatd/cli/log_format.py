@@ -1,4 +1,4 @@
-"""What the standard library's loggers print: one line per event, as text or as JSON."""
+"""The log format: one line per event, as text or as JSON."""
 
 import json
 import logging
@@ -6,12 +6,12 @@ import sys
 import time
 from datetime import UTC, datetime
 
-from chatd.settings.tree import Log
+from chatd.settings.schema import LogSettings
 from chatd.telemetry import LogEvent
 
 
 class TextFormatter(logging.Formatter):
-    """In UTC, and it says so: whoever lays the logs of two hosts side by side need not guess."""
+    """Times are in UTC, marked with Z, so that logs of several hosts can be compared."""
 
     converter = time.gmtime
     default_time_format = "%Y-%m-%dT%H:%M:%S"
@@ -39,15 +39,15 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-def is_news(record: logging.LogRecord) -> bool:
-    """uvicorn takes a socket that we refuse with an answer of our own for one without an answer,
-    and calls that an error. Anybody without a token could fill the log with it."""
+def is_worth_logging(record: logging.LogRecord) -> bool:
+    """uvicorn logs an error for a WebSocket that chatd refuses with a reply of its own. Clients
+    without a token could fill the log with it."""
     return not record.getMessage().startswith("ASGI callable returned without completing handshake")
 
 
-def configure(log: Log) -> None:
-    """To standard error: standard output is for what a command was asked to say."""
+def configure_logging(log: LogSettings) -> None:
+    """Log to standard error: standard output is for the output of commands."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log.format == "json" else TextFormatter())
-    handler.addFilter(is_news)
+    handler.addFilter(is_worth_logging)
     logging.basicConfig(level=log.level.upper(), handlers=[handler], force=True)

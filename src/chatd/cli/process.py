@@ -1,7 +1,6 @@
-"""Running a command: reading the settings, the event loop, signals, and how errors end it.
+"""Runs a command: settings, event loop, signals and exit codes.
 
-Owns the exit codes 0 (done, or stopped when asked), 1 (it failed), 2 (the settings or the
-usage are wrong) and 130 (broken off).
+Exit codes: 0 done or stopped on request, 1 failed, 2 wrong settings or usage, 130 cancelled.
 """
 
 import asyncio
@@ -18,22 +17,22 @@ import typer
 import uvloop
 
 from chatd.domain.errors import ChatdError
-from chatd.settings.files import default_data_dir, read_config
-from chatd.settings.load import load
-from chatd.settings.tree import Settings, SettingsError
+from chatd.settings.config_file import default_data_dir, read_config
+from chatd.settings.loader import load_settings
+from chatd.settings.schema import Settings, SettingsError
 
 T = TypeVar("T")
 
 
 @contextlib.contextmanager
-def errors() -> Generator[None]:
-    """What a person can act on is one line; what is our bug keeps its traceback."""
+def report_errors() -> Generator[None]:
+    """Print an expected error as one line; a bug keeps its traceback."""
     try:
         yield
     except ChatdError as error:
         _fail(error)
     except ExceptionGroup as group:
-        # Services run in groups, which wrap what goes wrong in them.
+        # Task groups wrap the errors of services.
         expected, bugs = group.split(ChatdError)
         if expected is None or bugs is not None:
             raise
@@ -49,7 +48,7 @@ def _leaf(group: ExceptionGroup[ChatdError]) -> ChatdError:
 
 def read_settings(flags: dict[str, str | None], config: Path | None) -> Settings:
     cwd = Path.cwd()
-    settings = load(
+    settings = load_settings(
         read_config(config, os.environ, cwd),
         os.environ,
         flags,
@@ -58,21 +57,20 @@ def read_settings(flags: dict[str, str | None], config: Path | None) -> Settings
     return msgspec.structs.replace(settings, data_dir=cwd / settings.data_dir)
 
 
-def to_the_end(work: Coroutine[object, object, T]) -> T:
+def run_to_completion(work: Coroutine[object, object, T]) -> T:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
 
 
-class Stop:
-    """Turns signals into an orderly end.
+class StopSignal:
+    """Turns signals into an orderly stop.
 
-    The first signal asks: `asked` is set, and whoever serves finishes and leaves. Before there is
-    anything to finish (`started` has not been called), or when a second signal shows that the
-    asker has lost patience, the task is cancelled: it unwinds and closes what it holds.
+    The first signal sets `requested`, and the server drains. A signal before `started` was called,
+    and a second signal, cancel the task.
     """
 
     def __init__(self, task: asyncio.Task[object]) -> None:
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self._task = task
         self._started = False
 
@@ -80,32 +78,32 @@ class Stop:
         self._started = True
 
     def on_signal(self) -> None:
-        if not self._started or self.asked.is_set():
+        if not self._started or self.requested.is_set():
             self._task.cancel()
-        self.asked.set()
+        self.requested.set()
 
 
-def until_signal(serve: Callable[[Stop], Awaitable[None]]) -> None:
+def run_until_signal(serve: Callable[[StopSignal], Awaitable[None]]) -> None:
     before = {number: signal.getsignal(number) for number in _ending_signals()}
 
     async def guarded() -> None:
         task = asyncio.current_task()
         assert task is not None
-        stop = Stop(task)
+        stop = StopSignal(task)
         for number in before:
             asyncio.get_running_loop().add_signal_handler(number, stop.on_signal)
         await serve(stop)
 
     try:
-        to_the_end(guarded())
+        run_to_completion(guarded())
     finally:
-        # The loop is closed, but does not let go of them by itself.
+        # A closed loop does not restore the handlers.
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def _ending_signals() -> list[signal.Signals]:
-    """SIGHUP says that the terminal was closed, which is nothing to us if nohup had it ignored."""
+    """SIGHUP (the terminal was closed) counts unless nohup made the process ignore it."""
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)

@@ -1,7 +1,6 @@
-"""Turns a file's text, an environment and flags into one Settings value, or says what is wrong.
+"""Builds `Settings` from the config file, the environment and flags, or reports what is wrong.
 
-Owns precedence (file, then environment, then flags), the names a key has in each, and the
-refusals. Pure: it is handed what was read (see files.py) and reads nothing itself.
+Precedence: file, then environment, then flags. Pure: `config_file` reads the file.
 """
 
 import re
@@ -12,13 +11,13 @@ from typing import Final
 
 import msgspec
 
-from chatd.settings.keys import PREFIX, Key, fields, is_section, keys
-from chatd.settings.tree import Settings, SettingsError
+from chatd.settings.keys import ENV_PREFIX, SettingKey, fields, is_section, setting_keys
+from chatd.settings.schema import Settings, SettingsError
 from chatd.settings.wording import allowed, nearest, refused_entry, shown
 
-# Read by the command line itself before there are settings.
-NOT_KEYS: Final = frozenset({"CHATD_CONFIG", "CHATD_ADMIN_TOKEN", "CHATD_SECRET"})
-# Kubernetes tells every container about a service called "chatd" in variables of these shapes.
+# Read directly, not through `Settings`.
+RESERVED_VARIABLES: Final = frozenset({"CHATD_CONFIG", "CHATD_ADMIN_TOKEN", "CHATD_SECRET"})
+# Kubernetes sets these in every container if there is a service named "chatd".
 SERVICE_LINK: Final = re.compile(
     r"CHATD(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)"
 )
@@ -29,22 +28,22 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def load(
+def load_settings(
     file: ConfigFile | None,
     env: Mapping[str, str],
     flags: Mapping[str, str | None],
     *,
     data_dir: Path | None,
 ) -> Settings:
-    """Later sources win. `flags` has keys by dotted name, None where a flag was not given;
-    `data_dir` is where the data goes if no source says otherwise."""
+    """Later sources win. `flags` has values by dotted key, None for a flag that was not given.
+    `data_dir` is the default."""
     values: dict[str, object] = {} if data_dir is None else {"data_dir": data_dir}
     if file is not None:
         values |= _from_file(file, env)
     values |= _from_environment(env)
     values |= _from_flags(flags)
     if "data_dir" not in values:
-        raise SettingsError("no place for the data: HOME is not set; use --data-dir")
+        raise SettingsError("no data directory: HOME is not set; use --data-dir")
     return msgspec.convert(_nest(values, Settings, ()), Settings, dec_hook=_to_path)
 
 
@@ -55,10 +54,10 @@ def _from_file(file: ConfigFile, env: Mapping[str, str]) -> dict[str, object]:
         raise SettingsError(f"{file.path}: not valid TOML: {error}") from None
     values: dict[str, object] = {}
     for name, value in _walk(file, table, Settings, ()):
-        key = keys()[name]
+        key = setting_keys()[name]
         converted = _convert(key, value, f"{file.path}: {name}", strict=True)
         if isinstance(converted, Path):
-            # A path in a file is relative to that file, wherever the server is started.
+            # A path in a file is relative to that file, not to the working directory.
             converted = file.path.parent / _at_home(converted, env)
         values[name] = converted
     return values
@@ -75,23 +74,23 @@ def _walk(
         name = ".".join(path)
         field = fields(section).get(key)
         if field is None:
-            hint = _suggest(name, keys()) or _those_of(section, at)
+            hint = _suggest(name, setting_keys()) or _those_of(section, at)
             raise SettingsError(f"{file.path}: unknown key {name}{hint}")
         if not is_section(field):
             yield name, value
         elif isinstance(value, dict):
             yield from _walk(file, msgspec.convert(value, dict[str, object]), field, path)
         else:
-            # A text may be the database's address, and hold its password.
+            # A text may be the database's address with its password.
             given = "a text" if isinstance(value, str) else shown(value)
             raise SettingsError(f"{file.path}: {name}: expected a table, [{name}], got {given}")
 
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, object]:
-    variables = {key.variable: key for key in keys().values()}
+    variables = {key.variable: key for key in setting_keys().values()}
     values: dict[str, object] = {}
     for variable in sorted(env):
-        if not variable.startswith(PREFIX) or variable in NOT_KEYS:
+        if not variable.startswith(ENV_PREFIX) or variable in RESERVED_VARIABLES:
             continue
         key = variables.get(variable)
         if key is None:
@@ -99,7 +98,7 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, object]:
                 continue
             hint = _suggest(variable, variables) or "; unset it, or see docs/operating.md"
             raise SettingsError(f"unknown environment variable {variable}{hint}")
-        # Set but empty is how compose files and shells spell "not set".
+        # Compose files and shells write "not set" as an empty value.
         if env[variable]:
             given = _listed(env[variable], variable) if key.is_list else env[variable]
             value = _convert(key, given, variable, strict=False)
@@ -108,7 +107,7 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, object]:
 
 
 def _listed(text: str, variable: str) -> object:
-    """What is a list of tables in a file is a JSON array in a variable."""
+    """A list of tables in a file is a JSON array in a variable."""
     try:
         return msgspec.json.decode(text, type=list[object])
     except msgspec.MsgspecError:
@@ -117,30 +116,30 @@ def _listed(text: str, variable: str) -> object:
 
 def _from_flags(flags: Mapping[str, str | None]) -> dict[str, object]:
     given = {name: value for name, value in flags.items() if value is not None}
-    known = keys()
+    known = setting_keys()
     return {
         name: _convert(known[name], value, known[name].flag, strict=False)
         for name, value in given.items()
     }
 
 
-def _convert(key: Key, value: object, where: str, *, strict: bool) -> object:
+def _convert(key: SettingKey, value: object, where: str, *, strict: bool) -> object:
     try:
         return msgspec.convert(value, key.type, strict=strict, dec_hook=_to_path)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{where}{_refused(key, value, error)}") from None
 
 
-def _refused(key: Key, value: object, error: msgspec.ValidationError) -> str:
+def _refused(key: SettingKey, value: object, error: msgspec.ValidationError) -> str:
     if key.is_list:
         return refused_entry(key.type, value, error)
-    # An address may hold a password, and whoever wrote it can see it there.
+    # An address may contain a password.
     given = "" if key.name == "database.url" else f", got {shown(value)}"
     return f": expected {allowed(key.type)}{given}{_unquote(key, value)}"
 
 
-def _unquote(key: Key, value: object) -> str:
-    """The commonest slip in a file: a number or a truth value as a text."""
+def _unquote(key: SettingKey, value: object) -> str:
+    """The most common mistake in a file: a number or a flag in quotes."""
     try:
         taken = msgspec.convert(value, key.type, strict=False, dec_hook=_to_path)
     except msgspec.ValidationError:

@@ -1,0 +1,130 @@
+"""The work of `chatd serve`, `worker`, `bench` and `migrate`, and what they print."""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+from chatd import app
+from chatd.cli.process import StopSignal
+from chatd.clock import SystemClock
+from chatd.database import open_database
+from chatd.settings.schema import Settings, SettingsError, redact_url
+from chatd.store import migrator
+
+
+async def run_bench(
+    names: Sequence[str], *, quick: bool, json: bool, database_url: str | None
+) -> bool:
+    """Return whether every target was met. Progress goes to standard error."""
+    # Imported here, so that `chatd serve` starts without it.
+    from chatd.bench.report import format_json, format_table, has_missed
+    from chatd.bench.run import ALL_ROWS, DEFAULT_ROWS, measure_rows
+
+    for name in names:
+        if name not in ALL_ROWS:
+            known = ", ".join(ALL_ROWS)
+            raise SettingsError(f"--rows: there is no row {name!r}; there are {known}")
+    result = await measure_rows(
+        names or DEFAULT_ROWS, quick=quick, database_url=database_url, on_progress=_print_progress
+    )
+    if json:
+        print(format_json(result.rows, result.machine).decode())
+    else:
+        print(format_table(result.rows))
+        print(f"\n{result.machine}")
+    return not has_missed(result.rows)
+
+
+def _print_progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+async def migrate_up(settings: Settings) -> None:
+    async with open_database(settings, os.environ) as server:
+        applied = await migrator.up(server.dsn)
+    for name in applied:
+        print(f"applied {name}")
+    if not applied:
+        print("up to date")
+
+
+async def show_migrations(settings: Settings) -> None:
+    async with open_database(settings, os.environ) as server:
+        lines = await migrator.status(server.dsn)
+    for line in lines:
+        when = "" if line.applied_at is None else f"  {line.applied_at:%Y-%m-%d %H:%M:%S} UTC"
+        print(f"{line.version:04d}  {line.state:<8}{when}  {line.name}")
+
+
+async def check_migrations(settings: Settings) -> bool:
+    """Return whether the database is up to date with this version."""
+    async with open_database(settings, os.environ) as server:
+        plan = await migrator.check(server.dsn)
+    for migration in plan.pending:
+        print(f"pending {migration.file}")
+    if plan.ahead:
+        print(f"ahead of this version by {len(plan.ahead)}")
+    if not plan.behind:
+        print("up to date")
+    return not plan.behind
+
+
+async def serve(settings: Settings, stop: StopSignal, job: app.ProcessRole) -> None:
+    def ready(info: app.ReadyInfo) -> None:
+        stop.started()
+        _print_line(f"chatd {metadata.version('chatd')}")
+        _print_line(f"  data      {settings.data_dir}")
+        _print_line(f"  database  {_database_name(settings)}, {_schema(info)}")
+        _print_line(f"  model     {info.model}")
+        if job.answers == "api":
+            _print_line(f"  API       {info.url}/api/v1, described at {info.url}/docs")
+            _print_line(f"  token     {info.token_file or 'that of CHATD_ADMIN_TOKEN'}")
+        elif info.url is not None:
+            _print_line(f"  health    {info.url}/healthz, /readyz and /metrics")
+        if not job.works:
+            _print_line("  chats     run on other replicas: this process has no worker")
+        _print_line("Ctrl-C stops.")
+
+    def stopping(running: int) -> None:
+        if running:
+            chats = "1 chat is" if running == 1 else f"{running} chats are"
+            _print_line(
+                f"Stopping: {chats} running and may take {settings.worker.drain_s:g} s to finish"
+                " the step. Ctrl-C again stops at once; another replica, or the next start,"
+                " then continues the step."
+            )
+
+    callbacks = app.LifecycleCallbacks(ready=ready, stopping=stopping)
+    clock = SystemClock()
+    workspaces = await app.serve(
+        settings, os.environ, clock=clock, stop=stop.requested, told=callbacks, job=job
+    )
+    _print_line(
+        "Stopped." if workspaces == 0 else f"Stopped. {_running_workspaces(workspaces, settings)}"
+    )
+
+
+def _database_name(settings: Settings) -> str:
+    url = settings.database.url
+    return "embedded PostgreSQL" if url is None else redact_url(url)
+
+
+def _schema(info: app.ReadyInfo) -> str:
+    count = len(info.migrated)
+    if count == 0:
+        return "up to date"
+    return f"{count} {'migration' if count == 1 else 'migrations'} applied"
+
+
+def _running_workspaces(count: int, settings: Settings) -> str:
+    subject = "1 workspace keeps" if count == 1 else f"{count} workspaces keep"
+    them = "it" if count == 1 else "them"
+    lock = shlex.quote(str(settings.data_dir / "ws-supervisor" / "lock"))
+    return f"{subject} running for the next start; to stop {them}: kill $(cat {lock})"
+
+
+def _print_line(line: str) -> None:
+    """Flushed: programs that start chatd wait for these lines on a pipe."""
+    print(line, flush=True)
