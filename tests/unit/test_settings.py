@@ -413,7 +413,8 @@ def test_a_named_config_file_must_be_readable(origin: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [(b"\xff", "the file is not UTF-8 text"), (b"#" * 1_000_001, "the file is larger")]
+    ("content", "reason"),
+    [(b"\xff", "the file is not UTF-8 text"), (b"#" * 1_000_001, "the file is larger")],
 )
 def test_an_invalid_config_file_is_refused(content: bytes, reason: str, tmp_path: Path) -> None:
     (tmp_path / "chatd.toml").write_bytes(content)
