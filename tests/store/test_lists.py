@@ -1,21 +1,25 @@
 """Lists of chats, and the few columns that people set beside the moves."""
 
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from chatd.domain.chat.commands import SendMessage
+from chatd.domain.chat.commands import SendMessage, UpdateChat
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import State
 from chatd.domain.chat.user_transitions import archive, send_message, unarchive
-from chatd.domain.ids import ChatId, MessageId, UserId
+from chatd.domain.errors import InvalidInput, NotFound
+from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
 from chatd.store.chat import chats
 from chatd.store.chat.chats import ChatListFilter
+from chatd.store.chat.transactor import Transactor
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, OWNER, prompt
+from tests.support.operations import operation
 from tests.support.seeds import Seed
-from tests.support.store import age, chat_id, open_chat, open_child, plant_in, write
+from tests.support.store import Told, age, chat_id, open_chat, open_child, plant_in, write
 
 MINE = ChatListFilter(owner_id=OWNER)
 STRANGER = UserId(UUID(int=99))
@@ -129,13 +133,18 @@ async def test_the_children_of_many_roots_come_in_one_read(pool: Pool) -> None:
 async def test_pinned_chats_come_in_the_order_of_their_pins(pool: Pool) -> None:
     for number, order in ((1, 2), (2, 0), (3, 1), (4, 2)):
         await open_chat(pool, number)
-        await chats.set_pin(pool, chat_id(number), order)
+        await update(pool, chat_id(number), pin_order=order)
     await open_chat(pool, 5, owner_id=STRANGER)
-    await chats.set_pin(pool, chat_id(5), 1)
+    await update(pool, chat_id(5), pin_order=1)
     assert [chat.id.int for chat in await chats.list_pinned(pool, OWNER)] == [3, 1, 4]
 
 
 # What people set
+
+
+async def update(pool: Pool, chat: ChatId, **fields: Any) -> Chat:
+    command = UpdateChat(**fields)
+    return (await Transactor(pool, Told()).run(operation(command, ChangeId(1), chat))).chat
 
 
 async def test_a_title_is_set_only_if_it_still_is_the_one_that_was_seen(pool: Pool) -> None:
@@ -153,8 +162,8 @@ async def test_what_is_set_beside_the_moves_raises_no_version_and_touches_nothin
 ) -> None:
     before = await plant_in(pool, Seed(state=State.W))
     await chats.set_title(pool, CHAT, was=before.title, now="Renamed")
-    await chats.set_labels(pool, CHAT, {"team": "red"})
-    await chats.set_pin(pool, CHAT, 3)
+    await update(pool, CHAT, labels={"team": "red"})
+    await update(pool, CHAT, pin_order=3)
     await chats.set_read(pool, CHAT, MessageId(2))
     after = await chats.get(pool, CHAT)
     assert after is not None
@@ -170,8 +179,8 @@ async def test_a_move_keeps_what_was_set_beside_it_meanwhile_and_tells_it(pool: 
     """The change was made from a row that did not have it yet."""
     before = await plant_in(pool, Seed(state=State.W))
     await chats.set_title(pool, CHAT, was=before.title, now="Renamed")
-    await chats.set_labels(pool, CHAT, {"team": "red"})
-    await chats.set_pin(pool, CHAT, 3)
+    await update(pool, CHAT, labels={"team": "red"})
+    await update(pool, CHAT, pin_order=3)
     await chats.set_read(pool, CHAT, MessageId(2))
     command = SendMessage(prompt=prompt("go on"))
     sent = await write(pool, send_message(before, command, None))
@@ -182,7 +191,7 @@ async def test_a_move_keeps_what_was_set_beside_it_meanwhile_and_tells_it(pool: 
 
 async def test_archiving_takes_a_pin_away_even_one_set_meanwhile(pool: Pool) -> None:
     before = await plant_in(pool, Seed(state=State.W))
-    await chats.set_pin(pool, CHAT, 3)
+    await update(pool, CHAT, pin_order=3)
     shelved = await write(pool, archive(before))
     assert shelved.chat.pin_order == 0
     assert await chats.list_pinned(pool, OWNER) == []
@@ -191,12 +200,15 @@ async def test_archiving_takes_a_pin_away_even_one_set_meanwhile(pool: Pool) -> 
 async def test_only_live_roots_can_be_pinned_and_anything_unpinned(pool: Pool) -> None:
     root = await open_chat(pool, 1)
     child = await open_child(pool, 2, root=1)
-    assert await chats.set_pin(pool, child.id, 1) is None
+    with pytest.raises(InvalidInput):
+        await update(pool, child.id, pin_order=1)
     await write(pool, archive(root))
-    assert await chats.set_pin(pool, root.id, 1) is None
-    assert await chats.set_pin(pool, chat_id(9), 1) is None
-    assert await chats.set_pin(pool, root.id, 0) is not None
-    assert await chats.set_pin(pool, child.id, 0) is not None
+    with pytest.raises(InvalidInput):
+        await update(pool, root.id, pin_order=1)
+    with pytest.raises(NotFound):
+        await update(pool, chat_id(9), pin_order=1)
+    assert (await update(pool, root.id, pin_order=0)).pin_order == 0
+    assert (await update(pool, child.id, pin_order=0)).pin_order == 0
 
 
 @pytest.mark.parametrize(

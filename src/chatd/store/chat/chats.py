@@ -87,10 +87,6 @@ WHOLE: Final[LiteralString] = f"""
 SET_TITLE: Final[LiteralString] = (
     "UPDATE chats SET title = $3 WHERE id = $1 AND title = $2 RETURNING *"
 )
-SET_LABELS: Final[LiteralString] = "UPDATE chats SET labels = $2 WHERE id = $1 RETURNING *"
-SET_PIN: Final[LiteralString] = """
-    UPDATE chats SET pin_order = $2
-    WHERE id = $1 AND ($2 = 0 OR (parent_chat_id IS NULL AND NOT archived)) RETURNING *"""
 SET_READ: Final[LiteralString] = """
     UPDATE chats SET last_read_message_id = least($2, next_message_id - 1)
     WHERE id = $1 AND coalesce(last_read_message_id, 0) < least($2, next_message_id - 1)"""
@@ -183,15 +179,6 @@ async def lock_tree(conn: Conn, root: ChatId) -> list[Chat]:
 async def set_title(conn: Conn, chat_id: ChatId, *, was: str, now: str) -> Chat | None:
     """Compare and set: a generated title never overwrites one that a person gave meanwhile."""
     return _chat(await conn.fetchrow(SET_TITLE, chat_id, was, strip_unstorable(now)))
-
-
-async def set_labels(conn: Conn, chat_id: ChatId, labels: Mapping[str, str]) -> Chat | None:
-    return _chat(await conn.fetchrow(SET_LABELS, chat_id, json_text(labels)))
-
-
-async def set_pin(conn: Conn, chat_id: ChatId, order: int) -> Chat | None:
-    """None if there is no such chat, or it cannot be pinned."""
-    return _chat(await conn.fetchrow(SET_PIN, chat_id, order))
 
 
 async def set_read(conn: Conn, chat_id: ChatId, message_id: MessageId) -> None:
