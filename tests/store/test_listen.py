@@ -251,10 +251,11 @@ PROCESS = """
 import asyncio, sys
 from chatd.clock import SystemClock
 from chatd.store.conn import ConnectConfig
-from chatd.store.listen import ListenConfig, Listener
+from chatd.store.notifications import HintListener, ListenConfig
 config = ListenConfig(connect=ConnectConfig(dsn=sys.argv[1]))
 dirty = lambda: print("listening", flush=True)
-listener = Listener(config, SystemClock(), on_hint=print, on_dirty=dirty, lock_key=int(sys.argv[2]))
+lock = int(sys.argv[2])
+listener = HintListener(config, SystemClock(), on_hint=print, on_dirty=dirty, lock_key=lock)
 asyncio.run(listener.run())
 """
 

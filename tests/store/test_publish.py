@@ -135,7 +135,7 @@ async def test_what_was_said_while_the_database_was_away_is_sent_when_it_is_back
 async def test_a_line_gone_silent_is_given_up_and_the_hint_sent_on_another(
     dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
 ) -> None:
-    async with running(publisher_on(proxy.dsn, clock, send_within_s=0.5)) as publisher:
+    async with running(publisher_on(proxy.dsn, clock, send_timeout_s=0.5)) as publisher:
         publisher.publish(hint(1))
         await audience.next(1)
         await clock.asleep_on("publish_flush")
@@ -201,7 +201,7 @@ async def test_closing_sends_what_is_pending(
 async def test_closing_does_not_wait_for_a_silent_database_beyond_the_bound(
     dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
 ) -> None:
-    publisher = publisher_on(proxy.dsn, clock, send_within_s=60, close_within_s=0.05)
+    publisher = publisher_on(proxy.dsn, clock, send_timeout_s=60, close_within_s=0.05)
     async with asyncio.TaskGroup() as group:
         run = group.create_task(publisher.run())
         publisher.publish(hint(1))

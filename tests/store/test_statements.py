@@ -26,13 +26,15 @@ NOT_TO_BE_PREPARED = re.compile(r"\s*(DO|CREATE TABLE)\b")
 
 def constants() -> Iterator[tuple[str, str]]:
     """Every string that a module of the store keeps under a name of its own."""
-    for module in pkgutil.iter_modules(chatd.store.__path__):
-        found = vars(importlib.import_module(f"chatd.store.{module.name}"))
-        for name, value in found.items():
+    for module in pkgutil.walk_packages(chatd.store.__path__, "chatd.store."):
+        if module.ispkg:
+            continue
+        short_name = module.name.removeprefix("chatd.store.").replace(".", "/")
+        for name, value in vars(importlib.import_module(module.name)).items():
             if isinstance(value, NamedStatement):
-                yield f"{module.name}.{name}", value.text
+                yield f"{short_name}.{name}", value.text
             elif isinstance(value, str) and not name.startswith("__"):
-                yield f"{module.name}.{name}", value
+                yield f"{short_name}.{name}", value
 
 
 ALL = dict(constants())

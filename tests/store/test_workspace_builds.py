@@ -85,7 +85,7 @@ async def test_each_build_is_taken_by_one_worker(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("silent_s", "lease_s", "struck_s", "registered", "taken"),
+    ("silent_s", "lease_s", "worker_gone_after_s", "registered", "taken"),
     [
         (0, 30, 12, True, False),
         (29, 30, 12, True, False),
@@ -101,7 +101,7 @@ async def test_a_build_is_taken_over_only_from_the_silent(
     pool: Pool,
     silent_s: float,
     lease_s: float | None,
-    struck_s: float | None,
+    worker_gone_after_s: float | None,
     registered: object,
     taken: object,
 ) -> None:
@@ -114,7 +114,7 @@ async def test_a_build_is_taken_over_only_from_the_silent(
             WORKER,
         )
     await age_builds(pool, silent_s)
-    found = await take(pool, OTHER_WORKER, lease_s=lease_s, struck_s=struck_s)
+    found = await take(pool, OTHER_WORKER, lease_s=lease_s, worker_gone_after_s=worker_gone_after_s)
     assert (found is not None) is taken
     if found is not None:
         assert (found.attempt, found.worker_id) == (2, OTHER_WORKER)
@@ -125,7 +125,7 @@ async def test_a_worker_takes_again_what_it_does_not_know_it_holds(pool: Pool) -
     held = await take(pool)
     assert held is not None
     assert await take(pool, running=[held.id]) is None
-    again = await take(pool, lease_s=None, struck_s=None)
+    again = await take(pool, lease_s=None, worker_gone_after_s=None)
     assert again is not None
     assert again.attempt == 2
     assert await build_leases.finish_build(pool, hold(held), OK) is None

@@ -76,7 +76,7 @@ def test_the_command_is_installed_and_prints_the_version() -> None:
 def assert_no_database(stdout: str, stderr: str) -> None:
     assert stderr.startswith("chatd: The database cannot be reached")
     assert "Does PostgreSQL run there" in stderr
-    assert stderr.endswith("at postgresql://ada:***@127.0.0.1:1/chatd\n")
+    assert stderr.endswith("The address is postgresql://ada:***@127.0.0.1:1/chatd\n")
     assert stderr.count("\n") == 1
     assert "hunter2" not in stderr + stdout
 
@@ -173,7 +173,7 @@ def test_an_invalid_address_prints_one_line_without_its_password(
     ended = chatd("migrate", "check", "--database-url", "postgresql://ada:hun:ter2@db:port/chatd")
     assert ended.returncode == 1
     assert ended.stderr.startswith("chatd: The address of the database cannot be read. Is its port")
-    assert ended.stderr.endswith("at postgresql://ada:***@db:port/chatd\n")
+    assert ended.stderr.endswith("The address is postgresql://ada:***@db:port/chatd\n")
 
 
 @pytest.mark.parametrize(("version", "message"), [(140011, "is PostgreSQL 14;"), (90624, "9;")])

@@ -117,7 +117,7 @@ def test_a_paste_is_cut_at_its_limit_between_characters() -> None:
     pasted = ResolvedFile(media_type="text/plain", data=("x" + "ä" * 70_000).encode(), name=PASTE)
     shown = words(sent(pasted))
     assert shown.count("ä") == MAX_PASTE_BYTES // 2 - 1
-    assert shown.endswith("[Cut here: the paste has 140001 bytes, of which 131072 are shown.]")
+    assert shown.endswith("[Cut here: the paste has 140001 bytes; 131072 are shown.]")
     assert "\ufffd" not in shown
 
 
