@@ -31,27 +31,27 @@ from tests.support.replica_process import Setup
 from tests.support.replicas import Gone, ReplicaProcess, replica_process, replicas
 from tests.support.witness import Witness
 
-AT_ONCE = 8
-TURNS_A_CHAT = 10
+CONCURRENT_CHATS = 8
+TURNS_PER_CHAT = 10
 SAMPLES = 40
 WARM_UP = 0.2
 """The part of all turns after which the memory must not grow any more."""
-MOST_GROWTH = 1.10
-FORGETS_S = 90.0
-TURN_S = 120.0
+MAX_GROWTH = 1.10
+RELEASE_TIMEOUT_S = 90.0
+TURN_TIMEOUT_S = 120.0
 
 Chat = Callable[[int, int], Awaitable[None]]
 """One chat, by its number, with so many turns."""
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class MemoryReport(Struct, frozen=True, kw_only=True):
     turns: int
     warm_mb: float
     most_mb: float
     last_mb: float
 
     def check(self) -> None:
-        assert self.most_mb <= self.warm_mb * MOST_GROWTH, f"it grows: {self}"
+        assert self.most_mb <= self.warm_mb * MAX_GROWTH, f"it grows: {self}"
 
     def __str__(self) -> str:
         return (
@@ -60,28 +60,28 @@ class Told(Struct, frozen=True, kw_only=True):
         )
 
 
-async def _endure(turns: int, chat: Chat, pid: int) -> Told:
+async def _endure(turns: int, chat: Chat, pid: int) -> MemoryReport:
     """Chat after chat, some at once; the memory is looked at now and then."""
-    chats = max(turns // TURNS_A_CHAT, 1)
+    chats = max(turns // TURNS_PER_CHAT, 1)
     numbers, sizes = iter(range(1, chats + 1)), list[float]()
 
     async def some() -> None:
         for number in numbers:
-            await chat(number, TURNS_A_CHAT)
+            await chat(number, TURNS_PER_CHAT)
             if number % max(chats // SAMPLES, 1) == 0:
                 sizes.append(rss_mb(pid))
 
-    await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(some() for _ in range(CONCURRENT_CHATS)))
     later = sizes[round(len(sizes) * WARM_UP) :]
-    return Told(
-        turns=chats * TURNS_A_CHAT, warm_mb=later[0], most_mb=max(later), last_mb=rss_mb(pid)
+    return MemoryReport(
+        turns=chats * TURNS_PER_CHAT, warm_mb=later[0], most_mb=max(later), last_mb=rss_mb(pid)
     )
 
 
 # By pipe
 
 
-async def by_pipe(dsn: str, turns: int) -> Told:
+async def by_pipe(dsn: str, turns: int) -> MemoryReport:
     async with AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="chatd-soak-"))
         path = Path(directory) / "workshop"
@@ -104,7 +104,7 @@ async def by_pipe(dsn: str, turns: int) -> Told:
             return (await replica.remains()).is_no_more_than(before)
 
         try:
-            await eventually(as_before, within_s=FORGETS_S)
+            await eventually(as_before, within_s=RELEASE_TIMEOUT_S)
         except TimeoutError:
             raise AssertionError(f"{before} became {await replica.remains()}") from None
         await _check(dsn, witness)
@@ -122,7 +122,7 @@ async def _chat_by_pipe(
         if turn > 1:
             await replica.send(chat_id, message.text)
         message.acked = True
-        async with asyncio.timeout(TURN_S):
+        async with asyncio.timeout(TURN_TIMEOUT_S):
             while not _answered(onlooker.state, turn):
                 with suppress(Gone):  # a database that has other things to do
                     await onlooker.look(replica, lambda state, n=turn: _answered(state, n))
@@ -136,7 +136,7 @@ def _answered(state: ClientState, turn: int) -> bool:
 # By HTTP
 
 
-async def by_http(dsn: str, turns: int) -> Told:
+async def by_http(dsn: str, turns: int) -> MemoryReport:
     async with AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="chatd-soak-"))
         model = await stack.enter_async_context(SteadyModel.running())
@@ -150,14 +150,14 @@ async def by_http(dsn: str, turns: int) -> Told:
             async with ClientSession(connector=TCPConnector(limit=0)) as http:
                 await _chat_by_http(Visitor(servers, http), number, turns, witness)
 
-        await asyncio.gather(*(chat(10**6 - n, TURNS_A_CHAT) for n in range(AT_ONCE)))
+        await asyncio.gather(*(chat(10**6 - n, TURNS_PER_CHAT) for n in range(CONCURRENT_CHATS)))
         files = open_files(pid)
         told = await _endure(turns, chat, pid)
 
         async def as_before() -> bool:
             return open_files(pid) <= files
 
-        await eventually(as_before, within_s=FORGETS_S)
+        await eventually(as_before, within_s=RELEASE_TIMEOUT_S)
         await _check(dsn, witness)
         await servers.now[0].leave()
         return told
@@ -172,7 +172,7 @@ async def _chat_by_http(visitor: Visitor, number: int, turns: int, witness: Witn
             assert visitor.chat_id is not None
             witness.sends(visitor.chat_id, text).acked = True
             watching = watching or group.create_task(visitor.watch())
-            await visitor.until(lambda state, turn=turn: _answered(state, turn), TURN_S)
+            await visitor.until(lambda state, turn=turn: _answered(state, turn), TURN_TIMEOUT_S)
         if watching is not None:
             watching.cancel()
 
@@ -180,7 +180,7 @@ async def _chat_by_http(visitor: Visitor, number: int, turns: int, witness: Witn
 async def _check(dsn: str, witness: Witness) -> None:
     pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)))
     try:
-        await witness.settled(pool, within_s=TURN_S)
+        await witness.settled(pool, within_s=TURN_TIMEOUT_S)
         await witness.check(pool)
     finally:
         await pool.close()

@@ -25,11 +25,11 @@ from tests.support.crash import mortal_server
 from tests.support.viewer import fresh
 from tests.support.witness import Witness
 
-SETTLES_S = 60.0
-TURN_S = 120.0
+SETTLE_TIMEOUT_S = 60.0
+TURN_TIMEOUT_S = 120.0
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class RestartPlan(Struct, frozen=True, kw_only=True):
     """`restarts` in all; `pause_s` from one to the next; an answer takes `answer_s`."""
 
     restarts: int = 15
@@ -39,7 +39,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     answer_s: float = 4.0
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class RestartReport(Struct, frozen=True, kw_only=True):
     messages: int
     model_calls: int
     restarts: int
@@ -53,7 +53,7 @@ class Told(Struct, frozen=True, kw_only=True):
         )
 
 
-class Guest:
+class ChattingClient:
     """Has one chat, and says the next thing when the last was answered."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Guest:
         self._witness = witness
         self._done = done
 
-    async def stay(self) -> None:
+    async def chat_until_done(self) -> None:
         watching: asyncio.Task[None] | None = None
         async with asyncio.TaskGroup() as group:
             turn = 0
@@ -72,7 +72,7 @@ class Guest:
                 turn += 1
                 await self._say(turn)
                 watching = watching or group.create_task(self._visitor.watch())
-                await self._visitor.until(_answered(turn), TURN_S)
+                await self._visitor.until(_answered(turn), TURN_TIMEOUT_S)
             if watching is not None:
                 watching.cancel()
 
@@ -87,7 +87,7 @@ def _answered(turn: int) -> Callable[[ClientState], bool]:
     return lambda state: len(state.messages) >= turn * 2 and state.status == "waiting"
 
 
-async def roll(dsn: str, plan: Plan) -> Told:
+async def roll(dsn: str, plan: RestartPlan) -> RestartReport:
     """Raises AssertionError if somebody has noticed."""
     witness = Witness()
     async with AsyncExitStack() as stack:
@@ -102,7 +102,7 @@ async def roll(dsn: str, plan: Plan) -> Told:
         slowest_s = await _restart_under(visitors, servers, model, witness, plan)
         await _look(dsn, witness, visitors)
         _paid_once(model)
-        return Told(
+        return RestartReport(
             messages=len(witness.sent),
             model_calls=sum(model.asked.values()),
             restarts=plan.restarts,
@@ -116,12 +116,12 @@ async def _restart_under(
     servers: Servers,
     model: SteadyModel,
     witness: Witness,
-    plan: Plan,
+    plan: RestartPlan,
 ) -> float:
     done = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         for number, visitor in enumerate(visitors, 1):
-            group.create_task(Guest(number, visitor, witness, done).stay())
+            group.create_task(ChattingClient(number, visitor, witness, done).chat_until_done())
         await model.busy(plan.chats)
         slowest_s = await servers.roll(plan.restarts, plan.pause_s)
         done.set()
@@ -137,7 +137,7 @@ def _paid_once(model: SteadyModel) -> None:
 async def _look(dsn: str, witness: Witness, visitors: Sequence[Visitor]) -> None:
     pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)))
     try:
-        await witness.settled(pool, within_s=SETTLES_S)
+        await witness.settled(pool, within_s=SETTLE_TIMEOUT_S)
         await witness.check(pool)
         for visitor in visitors:
             assert visitor.chat_id is not None
@@ -147,20 +147,20 @@ async def _look(dsn: str, witness: Witness, visitors: Sequence[Visitor]) -> None
         await pool.close()
 
 
-async def _main(plan: Plan) -> Told:
+async def _main(plan: RestartPlan) -> RestartReport:
     async with mortal_server() as server:
         return await roll(server.dsn, plan)
 
 
 def main(args: Sequence[str]) -> int:
-    plan = Plan()
+    plan = RestartPlan()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=plan.restarts * plan.pause_s)
     parser.add_argument("--every", type=float, default=plan.pause_s)
     parser.add_argument("--chats", type=int, default=plan.chats)
     parser.add_argument("--replicas", type=int, default=plan.replicas)
     asked = parser.parse_args(args)
-    plan = Plan(
+    plan = RestartPlan(
         restarts=max(round(asked.seconds / asked.every), 1),
         pause_s=asked.every,
         chats=asked.chats,

@@ -27,7 +27,7 @@ from tests.support.replica_process import Setup
 from tests.support.replicas import replicas as born
 from tests.support.witness import Witness
 
-SETTLES_S = 180.0
+SETTLE_TIMEOUT_S = 180.0
 
 
 async def soak(dsn: str, chances: Chances, server: MortalServer | None = None) -> str:
@@ -81,7 +81,7 @@ async def _look(dsn: str, replicas: Replicas, witness: Witness, audience: Audien
     last = await replicas.add()
     pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)))
     try:
-        await witness.settled(pool, within_s=SETTLES_S)
+        await witness.settled(pool, within_s=SETTLE_TIMEOUT_S)
         await witness.check(pool, crashed=True)
         await audience.check(pool, last)
     finally:

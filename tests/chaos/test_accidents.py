@@ -15,19 +15,19 @@ from tests.support.accidents import Stage, a_stage
 from tests.support.proxy import proxy_to
 from tests.support.replica_process import DieAt
 
-SETTLES_S = 60.0
-TAKES_S = 150.0
+SETTLE_TIMEOUT_S = 60.0
+ACCIDENT_TIMEOUT_S = 150.0
 
 Accident = Callable[[Stage], Awaitable[None]]
 
 
-async def happen(dsn: str, *accidents: Accident) -> None:
+async def run_accidents(dsn: str, *accidents: Accident) -> None:
     """All at once. What goes wrong says in which of them."""
     async with a_stage(dsn) as stage, asyncio.TaskGroup() as group:
 
         async def one(accident: Accident) -> None:
             try:
-                async with asyncio.timeout(TAKES_S):
+                async with asyncio.timeout(ACCIDENT_TIMEOUT_S):
                     await accident(stage)
             except BaseException as error:
                 error.add_note(f"in the accident: {accident.__name__}")
@@ -35,14 +35,14 @@ async def happen(dsn: str, *accidents: Accident) -> None:
 
         running = [group.create_task(one(accident)) for accident in accidents]
         await asyncio.gather(*running)
-        await stage.witness.settled(stage.survivor.pool, within_s=SETTLES_S)
+        await stage.witness.settled(stage.survivor.pool, within_s=SETTLE_TIMEOUT_S)
         await stage.witness.check(stage.survivor.pool)
-        await everybody_goes_on(stage)
+        await check_all_chats_continue(stage)
         assert stage.model.refused == []
 
 
 @pytest.mark.covers("T18")
-async def everybody_goes_on(stage: Stage) -> None:
+async def check_all_chats_continue(stage: Stage) -> None:
     """Whatever was left in a history, the model takes it and the next message is answered."""
     for number, chat_id in enumerate(sorted({sent.chat for sent in stage.witness.sent})):
         if await chats.get(stage.survivor.pool, chat_id) is not None:
@@ -51,7 +51,7 @@ async def everybody_goes_on(stage: Stage) -> None:
             sent = stage.witness.sends(chat_id, f"next{number} 0")
             await stage.survivor.send(chat_id, sent.text)
             sent.acked = True
-    await stage.witness.settled(stage.survivor.pool, within_s=SETTLES_S)
+    await stage.witness.settled(stage.survivor.pool, within_s=SETTLE_TIMEOUT_S)
     await stage.witness.check(stage.survivor.pool)
 
 
@@ -211,7 +211,7 @@ async def killed_while_it_leaves(stage: Stage) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.promise("P1", "P2", "P6", "P7", "P10")
 async def test_a_replica_that_is_killed_is_replaced_wherever_it_was(dsn: str) -> None:
-    await happen(
+    await run_accidents(
         dsn,
         killed_in_mid_answer,
         killed_in_the_middle_of_a_tool,
@@ -334,7 +334,7 @@ async def cut_off_in_mid_answer(stage: Stage) -> None:
 async def test_a_replica_that_leaves_or_is_frozen_loses_nothing_and_doubles_nothing(
     dsn: str,
 ) -> None:
-    await happen(
+    await run_accidents(
         dsn,
         asked_to_leave_in_mid_answer,
         asked_to_leave_in_the_middle_of_a_tool,

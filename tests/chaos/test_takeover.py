@@ -11,7 +11,7 @@ from tests.support.crash import mortal_server
 from tests.support.streaming import Client, shows
 from tests.support.viewer import fresh
 
-SETTLES_S = 60.0
+SETTLE_TIMEOUT_S = 60.0
 
 
 def episodes(viewer: Client) -> list[tuple[int, int]]:
@@ -108,6 +108,6 @@ async def test_a_database_that_is_killed_in_between_strands_nobody() -> None:
             gate.open()
         await stage.survivor.events.wait("heartbeat_failed")
         await server.revive()
-        await stage.witness.settled(stage.survivor.pool, within_s=SETTLES_S)
+        await stage.witness.settled(stage.survivor.pool, within_s=SETTLE_TIMEOUT_S)
         await stage.witness.check(stage.survivor.pool)
         assert await leaves.ended() == 0

@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 from chatd.store.conn import DatabaseSession
 from chatd.store.pool import Pool
-from tests.model.fate import Fate
-from tests.model.people import People
-from tests.model.stage import Stage
+from tests.model.replica_actions import ReplicaActions
+from tests.model.simulation import Simulation
+from tests.model.user_actions import UserActions
 
 Act: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -17,13 +17,13 @@ class DatabaseMachine:
     """What a write must do is known beforehand and compared at once (`mirror`)."""
 
     def __init__(self, pool: Pool, locks: DatabaseSession, rng: Random) -> None:
-        self.stage = Stage(pool, locks, rng)
-        self.people = People(self.stage)
-        self.fate = Fate(self.stage)
+        self.stage = Simulation(pool, locks, rng)
+        self.people = UserActions(self.stage)
+        self.fate = ReplicaActions(self.stage)
         self._likings = {act: rng.choice((0, 1, 1, 2)) for act in self._sometimes()}
 
     def _always(self) -> dict[Act, float]:
-        acts: dict[Act, float] = {self.people.move: 16, self.fate.beat: 3}
+        acts: dict[Act, float] = {self.people.move: 16, self.fate.heartbeat: 3}
         if self.stage.awake():
             acts[self.fate.work] = 14
         if any(replica.inbox for replica in self.stage.awake()):
@@ -32,16 +32,16 @@ class DatabaseMachine:
 
     def _sometimes(self) -> dict[Act, float]:
         acts: dict[Act, float] = {
-            self.people.shelve: 1,
+            self.people.archive_or_unarchive: 1,
             self.people.start_subagent: 0.3,
-            self.people.look: 4,
-            self.people.ask_again: 3,
-            self.fate.calm: 0.7,
+            self.people.view_chat: 4,
+            self.people.repeat_request: 3,
+            self.fate.quiet_period: 0.7,
             self.fate.time_passes: 1,
             self.fate.crash: 0.7,
             self.fate.drain: 0.5,
-            self.fate.doze: 1.5,
-            self.fate.ghost: 2,
+            self.fate.freeze_or_resume: 1.5,
+            self.fate.write_with_stale_fence: 2,
             self.fate.act_late: 6,
         }
         return acts
@@ -51,8 +51,8 @@ class DatabaseMachine:
         together keep at bay may then be reached."""
         liked = {act: weight * self._likings[act] for act, weight in self._sometimes().items()}
         needs = {
-            self.people.ask_again: self.stage.written,
-            self.fate.ghost: self.stage.ghosts(),
+            self.people.repeat_request: self.stage.written,
+            self.fate.write_with_stale_fence: self.stage.ghosts(),
             self.fate.act_late: self.fate.late,
             self.fate.drain: self.stage.awake(),
         }
@@ -62,7 +62,7 @@ class DatabaseMachine:
     async def step(self) -> None:
         acts = {**self._always(), **self._possible()}
         (act,) = self.stage.rng.choices(list(acts), list(acts.values()))
-        self.stage.scene(act.__name__)
+        self.stage.start_step(act.__name__)
         await act()
         self.stage.check()
 
@@ -71,6 +71,6 @@ class DatabaseMachine:
         for number in range(steps):
             await self.step()
             if number % 25 == 0:
-                await self.stage.mirror.verify_all()
+                await self.stage.store.verify_all()
         await self.fate.settle()
-        await self.stage.mirror.verify_all()
+        await self.stage.store.verify_all()

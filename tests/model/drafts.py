@@ -9,7 +9,7 @@ import msgspec
 from chatd.domain.chat.messages import Draft, PendingCall, TokenUsage, UsageEntry, UserInput
 from chatd.domain.chat.parts import Part, TextPart
 from chatd.domain.ids import ModelConfigId, UserId
-from tests.model.world import Rows
+from tests.model.reference_store import ChatRows
 from tests.support.factories import OWNER, call, draft, result, text
 from tests.support.seeds import CLIENT_TOOL
 
@@ -72,7 +72,7 @@ class Drafts:
         )
 
 
-def check_said_once(rows: Rows) -> None:
+def check_prompts_unique(rows: ChatRows) -> None:
     """A prompt is in history once or in the queue once, never in both."""
     said = [_words(message) for message in rows.messages if message.starts_turn]
     waiting = [_words(item) for item in rows.queue]

@@ -18,10 +18,17 @@ from chatd.domain.chat.states import TRANSITIONS, Actor, State, Transition
 from chatd.domain.chat.user_transitions import archive_tree, create, unarchive_tree
 from chatd.domain.errors import RequestError, StaleFence, TransitionNotAllowed
 from chatd.domain.ids import ChatId, RequestId, WorkerId
-from tests.model.drafts import Drafts, check_said_once
-from tests.model.invariants import Watch, at_rest, check_alive, check_families, check_spend
-from tests.model.moves import Moment, make_move
-from tests.model.world import LostRace, RequestSeen, Rows, World, apply_all, apply_purely
+from tests.model.drafts import Drafts, check_prompts_unique
+from tests.model.invariants import ChangeChecker, at_rest, check_alive, check_spend, check_trees
+from tests.model.random_transitions import TransitionInput, make_transition
+from tests.model.reference_store import (
+    ChatRows,
+    ReferenceStore,
+    RepeatedRequest,
+    VersionConflict,
+    apply_change,
+    apply_changes,
+)
 from tests.support.factories import OWNER
 
 _MOVES = list(Transition)
@@ -43,7 +50,7 @@ class Driver:
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
-        self.world = World()
+        self.world = ReferenceStore()
         self.seen: Counter[tuple[Transition, State, State | None]] = Counter()
         self._drafts = Drafts(rng)
         self._workers = [WorkerId(UUID(int=100)), WorkerId(UUID(int=101))]
@@ -52,7 +59,7 @@ class Driver:
         self._late: list[Change] = []
         self._requests = 0
         self._paid_micros = 0
-        self._watches: dict[ChatId, Watch] = {}
+        self._watches: dict[ChatId, ChangeChecker] = {}
         family = ChatId(UUID(int=1))
         for number, parent in ((1, None), (2, family), (3, family), (4, None)):
             self._open(ChatId(UUID(int=number)), parent)
@@ -66,7 +73,7 @@ class Driver:
             parent_chat_id=parent,
             root_chat_id=parent,
         )
-        self._watches[chat_id] = Watch()
+        self._watches[chat_id] = ChangeChecker()
         self._write(create(command, self._free()))
 
     def step(self) -> None:
@@ -84,18 +91,18 @@ class Driver:
 
     def check(self) -> None:
         chats = {chat_id: rows.chat for chat_id, rows in self.world.chats.items()}
-        check_families(chats)
+        check_trees(chats)
         for chat in chats.values():
             check_alive(chat, (*self._workers, *self._dead))
 
-    def move(self, rows: Rows, move: Transition) -> None:
+    def move(self, rows: ChatRows, move: Transition) -> None:
         before = rows.chat
         if move in (Transition.ARCHIVE, Transition.UNARCHIVE):
             self._family(before, move)
             return
         at = self._moment(rows)
         try:
-            change = make_move(move, at)
+            change = make_transition(move, at)
         except (RequestError, StaleFence) as refused:
             _check_refusal(before, move, refused)
             change = None
@@ -111,8 +118,8 @@ class Driver:
 
     # Circumstances
 
-    def _moment(self, rows: Rows) -> Moment:
-        return Moment(
+    def _moment(self, rows: ChatRows) -> TransitionInput:
+        return TransitionInput(
             rng=self.rng,
             drafts=self._drafts,
             rows=rows,
@@ -143,7 +150,7 @@ class Driver:
         self._dead.append(self._workers[index])
         self._workers[index] = WorkerId(UUID(int=200 + len(self._dead)))
 
-    def _plague(self, rows: Rows) -> None:
+    def _plague(self, rows: ChatRows) -> None:
         """A chat that kills whoever takes it."""
         for _ in range(4):
             self.move(rows, Transition.ACQUIRE)
@@ -179,25 +186,25 @@ class Driver:
         rows = self.world.chats.get(change.after.id)
         was = rows and (rows.chat, len(rows.messages), rows.queue)
         try:
-            written = apply_purely(self.world, change)
-        except (LostRace, RequestSeen):
+            written = apply_change(self.world, change)
+        except (VersionConflict, RepeatedRequest):
             assert rows is not None, "a new chat has no rival"
             assert was == (rows.chat, len(rows.messages), rows.queue), "a lost race wrote"
             return
         self._saw(change, written)
 
-    def _saw(self, change: Change, rows: Rows) -> None:
+    def _saw(self, change: Change, rows: ChatRows) -> None:
         self._paid_micros += sum(entry.cost_micros or 0 for entry in change.usage)
-        self._watches[rows.chat.id].saw(change, rows.chat, rows.messages, rows.queue)
+        self._watches[rows.chat.id].check_change(change, rows.chat, rows.messages, rows.queue)
 
     def _family(self, before: Chat, move: Transition) -> None:
         decide = archive_tree if move is Transition.ARCHIVE else unarchive_tree
         try:
-            changes = decide(self.world.family(before.root_chat_id), before.id)
+            changes = decide(self.world.tree(before.root_chat_id), before.id)
         except RequestError:
             self.seen[move, before.state, None] += 1
             return
-        apply_all(self.world, changes)
+        apply_changes(self.world, changes)
         for change in changes:
             assert change.before is not None
             self.seen[move, change.before.state, change.after.state] += 1
@@ -210,9 +217,9 @@ class Driver:
         check_spend(self.world.usage, self._paid_micros)
         for rows in self.world.chats.values():
             self._settle(rows)
-            check_said_once(rows)
+            check_prompts_unique(rows)
 
-    def _settle(self, rows: Rows) -> None:
+    def _settle(self, rows: ChatRows) -> None:
         """Whatever died: without a person, turn and queue come to an end."""
         steps_left = 8 + 8 * rows.chat.queue_len
         while not at_rest(rows.chat):
@@ -221,7 +228,7 @@ class Driver:
             at = self._moment(rows)
             if rows.chat.worker_id is not None:
                 at = msgspec.structs.replace(at, fence=Fence.of(rows.chat))
-            change = make_move(_next_by_itself(rows.chat, self._workers), at)
+            change = make_transition(_next_by_itself(rows.chat, self._workers), at)
             assert change is not None, "a worker had nothing to do"
             self._write(change)
 

@@ -1,6 +1,6 @@
 """What must hold after every commit, over plain values.
 
-Whoever drives chats, on the pure model or on a database, shows each written change to a `Watch`
+Whoever drives chats, on the pure model or on a database, shows each written change to a `ChangeChecker`
 and gets an AssertionError at the first step that breaks a rule. The numbers are those of the
 list of invariants in ARCHITECTURE.md. Checks are incremental: a step costs what it changed.
 """
@@ -94,7 +94,7 @@ def check_alive(chat: Chat, workers: Collection[WorkerId]) -> None:
     assert cared_for or chat.action_deadline is not None, "nobody will ever move this chat"
 
 
-def check_families(chats: Mapping[ChatId, Chat]) -> None:
+def check_trees(chats: Mapping[ChatId, Chat]) -> None:
     """10: an archived root has no live members; archived chats have no owner."""
     for chat in chats.values():
         assert not chat.archived or chat.worker_id is None, "archived and owned"
@@ -152,7 +152,7 @@ def check_messages(chat: Chat, messages: Iterable[Message], *, marked: int = 0) 
     transcript.check(chat, marked=marked)
 
 
-class Watch:
+class ChangeChecker:
     """Sees every written change of one chat, and what is stored after it."""
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class Watch:
         self._transcript = Transcript()
         self._ended: set[QueueId] = set()
 
-    def saw(
+    def check_change(
         self,
         change: Change,
         chat: Chat,

@@ -38,13 +38,13 @@ from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.prompt import compaction
 from chatd.store.chat import chats, messages, workers
 from chatd.store.chat.workers import Heartbeat, HeartbeatResult
+from tests.model.checked_store import CheckedStore
 from tests.model.drafts import CLIENT_TOOLS
-from tests.model.mirror import Mirror
 from tests.support.errands import Errand
 
 SLOTS: Final = 3
-TICK_S: Final = 3.0
-SCALE: Final = 100
+HEARTBEAT_INTERVAL_S: Final = 3.0
+LEASE_SCALE: Final = 100
 """The database's clock cannot be stopped. Leases are a hundred times as long there, and grow
 older as much faster, so that the real time a walk takes makes no difference."""
 _RULES: Final = TurnRules(client_tools=CLIENT_TOOLS)
@@ -57,14 +57,14 @@ _GENERATED: Final = (
 )
 
 
-class Written(Struct, frozen=True, kw_only=True):
+class WrittenOperation(Struct, frozen=True, kw_only=True):
     """An errand that was carried out, whether or not anybody has heard so."""
 
     errand: Errand
     version: int
 
 
-class Runner:
+class ModelRunner:
     """One chat under one epoch: the row it last heard of, and what it makes of it. `unsure`: a
     write of its own was not answered."""
 
@@ -72,9 +72,9 @@ class Runner:
         self.row = row
         self.view = RunnerView.of(row)
         self.fence = Fence.of(row)
-        self.unsure: Written | None = None
+        self.unconfirmed: WrittenOperation | None = None
 
-    def hear(self, row: Chat, me: WorkerId) -> bool:
+    def on_row(self, row: Chat, me: WorkerId) -> bool:
         """False when there is nothing left to run."""
         match decide_reaction(self.view, row, me):
             case IgnoreRow():
@@ -91,18 +91,18 @@ class Runner:
                 raise AssertionError("writes are answered before rows come in")
 
 
-class Replica:
+class ModelReplica:
     """`id` is new for each incarnation. `awake`: not stopped by a signal, not swapped out."""
 
-    def __init__(self, mirror: Mirror, rng: Random) -> None:
+    def __init__(self, mirror: CheckedStore, rng: Random) -> None:
         self._mirror = mirror
         self._rng = rng
         self.id = new_worker_id(rng)
         self.awake = True
-        self.runners: dict[ChatId, Runner] = {}
+        self.runners: dict[ChatId, ModelRunner] = {}
         self.inbox: list[Hint] = []
-        self.ticks = lease.HeartbeatHistory(interval_s=TICK_S)
-        self.ghosts: deque[Runner] = deque(maxlen=8)
+        self.ticks = lease.HeartbeatHistory(interval_s=HEARTBEAT_INTERVAL_S)
+        self.stale_runners: deque[ModelRunner] = deque(maxlen=8)
 
     @property
     def free(self) -> WorkerId | None:
@@ -115,26 +115,26 @@ class Replica:
 
     # Rows and hints
 
-    def own(self, row: Chat) -> None:
+    def on_own_row(self, row: Chat) -> None:
         """A row that our own write has made, or that we have acquired."""
         runner = self.runners.get(row.id)
         if row.worker_id == self.id and (runner is None or runner.view.epoch != row.epoch):
             self.drop(row.id)
-            self.runners[row.id] = Runner(row)
+            self.runners[row.id] = ModelRunner(row)
         elif runner is not None:
             self._hear(runner, row)
 
-    def _hear(self, runner: Runner, row: Chat) -> None:
-        if not runner.hear(row, self.id):
+    def _hear(self, runner: ModelRunner, row: Chat) -> None:
+        if not runner.on_row(row, self.id):
             self.drop(row.id)
 
     def drop(self, chat_id: ChatId) -> None:
         """Nothing more is started. What was sent may still arrive, and a task that does not
         know may still write: such ghosts are kept, even those of processes that are gone."""
         if (runner := self.runners.pop(chat_id, None)) is not None:
-            self.ghosts.append(runner)
+            self.stale_runners.append(runner)
 
-    async def take_hint(self, hint: Hint) -> None:
+    async def on_hint(self, hint: Hint) -> None:
         """A hint may be old. What it is about is read first."""
         runner = self.runners.get(hint.chat_id)
         if runner is not None:
@@ -148,18 +148,18 @@ class Replica:
     async def fill_slots(self) -> None:
         roots, children = self.slots(root=True), self.slots(root=False)
         for row in await self._mirror.acquire(self.id, roots=roots, children=children):
-            self.own(row)
+            self.on_own_row(row)
 
     # Work
 
-    async def next_move(self, runner: Runner, *, orderly: bool = False) -> Transition:
+    async def next_move(self, runner: ModelRunner, *, orderly: bool = False) -> Transition:
         """What a runner would do next, with the luck that it has."""
         if runner.fence.status == "interrupting":
             return Transition.FINISH_INTERRUPT
         row = runner.row
         history = await messages.load_history(self._mirror.pool, row.id)
         action = next_action(history, row, _RULES)
-        now = self._mirror.world.chats[row.id]
+        now = self._mirror.reference.chats[row.id]
         if now.chat.history_version == row.history_version:
             assert action != Fail(error=PENDING_CALLS_MISMATCH_ERROR), (
                 "history and row tell of different calls"
@@ -182,7 +182,7 @@ class Replica:
 
     # Life
 
-    async def tick(self, now: float, *, draining: bool = False) -> HeartbeatResult:
+    async def send_heartbeat(self, now: float, *, draining: bool = False) -> HeartbeatResult:
         """Renew the lease. Says what must be done for the chats of others."""
         mirror, running = self._mirror, {id_: r.view.epoch for id_, r in self.runners.items()}
         scope = lease.may_reap(self.ticks, now)
@@ -191,9 +191,9 @@ class Replica:
             running=running,
             scope=scope,
             draining=draining,
-            lease_s=lease.LEASE_TTL_S * SCALE,
-            silent_s=1.5 * SCALE,
-            overdue_s=5 * SCALE,
+            lease_s=lease.LEASE_TTL_S * LEASE_SCALE,
+            silent_s=1.5 * LEASE_SCALE,
+            overdue_s=5 * LEASE_SCALE,
         )
         heard = await workers.send_heartbeat(mirror.pool, beat)
         self.ticks = self.ticks.succeeded(now)
@@ -208,14 +208,14 @@ class Replica:
         await mirror.verify()
         return heard
 
-    def reborn(self) -> WorkerId:
+    def restart(self) -> WorkerId:
         """The process has died and another has taken its place. Returns who has died."""
         was, self.id = self.id, new_worker_id(self._rng)
         self.awake = True
         for chat_id in list(self.runners):
             self.drop(chat_id)
         self.inbox.clear()
-        self.ticks = lease.HeartbeatHistory(interval_s=TICK_S)
+        self.ticks = lease.HeartbeatHistory(interval_s=HEARTBEAT_INTERVAL_S)
         return was
 
 

@@ -13,7 +13,7 @@ from tests.model.driver import Driver
 CHATS = st.integers(min_value=0, max_value=3)
 
 
-class World(RuleBasedStateMachine):
+class ChatMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.driver: Driver | None = None
@@ -51,7 +51,7 @@ class World(RuleBasedStateMachine):
             self.driver.finish()
 
 
-TestWorld = World.TestCase
-TestWorld.settings = settings(
+TestChatMachine = ChatMachine.TestCase
+TestChatMachine.settings = settings(
     max_examples=40, stateful_step_count=40, deadline=None, derandomize=True, database=None
 )

@@ -19,7 +19,7 @@ from chatd.store.chat import chats, messages
 from chatd.store.chat.transactor import apply
 from chatd.store.pool import Pool
 from tests.model.driver import Driver
-from tests.model.world import Rows
+from tests.model.reference_store import ChatRows
 from tests.support.cells import Case, cases
 from tests.support.factories import CHAT, OWNER, draft, prompt, text
 from tests.support.perform import perform
@@ -35,7 +35,7 @@ class Recorder(Driver):
         self.written: list[Change] = []
         super().__init__(rng)
 
-    def _saw(self, change: Change, rows: Rows) -> None:
+    def _saw(self, change: Change, rows: ChatRows) -> None:
         super()._saw(change, rows)
         self.written.append(change)
 

@@ -23,7 +23,7 @@ from chatd.store.chat import workers
 from chatd.store.chat.transactor import AppliedChange, NoChange, Operation
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
-from tests.model.world import Rows, World, apply_purely
+from tests.model.reference_store import ChatRows, ReferenceStore, apply_change
 from tests.support.cells import Case, cases, refusal
 from tests.support.factories import OTHER_WORKER, WORKER
 from tests.support.operations import deciding, deciding_transactor, operation
@@ -158,10 +158,10 @@ def check_written(attempt: Attempt, was: Stored, now: Stored, outcome: AppliedCh
 
 
 def predicted(was: Stored, change: Change) -> Stored:
-    world, rows = World(), Rows(was.chat)
+    world, rows = ReferenceStore(), ChatRows(was.chat)
     rows.messages, rows.queue = list(was.messages), list(was.queue)
     world.chats[was.chat.id] = rows
-    apply_purely(world, change)
+    apply_change(world, change)
     return timeless(rows.chat, rows.messages, rows.queue)
 
 

@@ -21,8 +21,8 @@ from chatd.domain.chat.user_transitions import edit_message
 from chatd.domain.ids import ChangeId, ChatId, MessageId, WorkerId
 from chatd.store.chat.transactor import AppliedChange, OperationOutcome, Transactor
 from tests.model.drafts import Drafts
-from tests.model.moves import Moment, make_move
-from tests.model.world import Rows
+from tests.model.random_transitions import TransitionInput, make_transition
+from tests.model.reference_store import ChatRows
 from tests.support.factories import prompt
 from tests.support.ledger import Ledger
 from tests.support.operations import deciding, operation
@@ -93,10 +93,10 @@ class Plan(Struct, frozen=True, kw_only=True):
         if self.move is Transition.EDIT_MESSAGE:
             command = EditMessage(message_id=MessageId(1), prompt=drafts.prompt())
             return edit_message(loaded.chat, loaded.target, command, self.free)
-        rows = Rows(loaded.chat)
+        rows = ChatRows(loaded.chat)
         rows.queue = list(loaded.queue)
         fence = self.fence or NOBODY
-        moment = Moment(
+        moment = TransitionInput(
             rng=rng,
             drafts=drafts,
             rows=rows,
@@ -105,7 +105,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             dead=self.dead or NOBODY.worker_id,
             free=self.free,
         )
-        return make_move(self.move, moment)
+        return make_transition(self.move, moment)
 
     def check_right_to(self, change: Change) -> None:
         """One writer: what a worker wrote, it wrote while it held the chat."""

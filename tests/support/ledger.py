@@ -16,7 +16,7 @@ from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.worker_transitions import acquire, release
 from chatd.domain.ids import ChangeId, ChatId, WorkerId
-from tests.model.world import Rows, World, apply_purely
+from tests.model.reference_store import ChatRows, ReferenceStore, apply_change
 from tests.support.stored import Stored, timeless
 
 
@@ -89,23 +89,23 @@ class Replay:
     without being said: deleted, cleared, or put otherwise."""
 
     def __init__(self) -> None:
-        self.world = World()
+        self.world = ReferenceStore()
         self.unsaid: set[str] = set()
 
     def write(self, chat_id: ChatId, entry: Change | Handover) -> None:
         rows = self.world.chats.get(chat_id)
         if rows is None:
             assert isinstance(entry, Change), "acquired before it was there"
-            apply_purely(self.world, entry)
+            apply_change(self.world, entry)
             return
         if isinstance(entry, Handover):
-            apply_purely(self.world, entry.change(rows.chat))
+            apply_change(self.world, entry.change(rows.chat))
             return
         assert entry.before is not None
         decided_on, was = timeless(entry.before, (), ()), timeless(rows.chat, (), ())
         assert decided_on == was, f"decided on a row of {chat_id} that never was"
         waited, length = [words(item) for item in rows.queue], len(rows.messages)
-        apply_purely(self.world, entry)
+        apply_change(self.world, entry)
         accounted = {words(item) for item in (*rows.queue, *rows.messages[length:])}
         self.unsaid.update(word for word in waited if word not in accounted)
 
@@ -116,7 +116,7 @@ def words(of: Draft | UserInput) -> str:
     return first.text if isinstance(first, TextPart) else ""
 
 
-def said(rows: Rows | Stored) -> list[str]:
+def said(rows: ChatRows | Stored) -> list[str]:
     """The words of all prompts in history, taken back or not, and in the queue."""
     history = [words(row) for row in rows.messages if row.starts_turn]
     return [*history, *(words(item) for item in rows.queue)]

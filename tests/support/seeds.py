@@ -43,7 +43,7 @@ from chatd.domain.chat.worker_transitions import (
     require_action,
 )
 from chatd.domain.ids import ChatId, WorkerId
-from tests.model.world import World, apply_purely
+from tests.model.reference_store import ReferenceStore, apply_change
 from tests.support.factories import CHAT, OWNER, WORKER, call, draft, prompt, text
 
 CLIENT_TOOL = "ask_person"
@@ -95,13 +95,13 @@ class _Road:
     """Where the chat is, and how it came there."""
 
     def __init__(self, start: Change) -> None:
-        self.world = World()
+        self.world = ReferenceStore()
         self.changes = [start]
-        self.chat = apply_purely(self.world, start).chat
+        self.chat = apply_change(self.world, start).chat
 
     def go(self, change: Change | None) -> None:
         assert change is not None
-        self.chat = apply_purely(self.world, change).chat
+        self.chat = apply_change(self.world, change).chat
         self.changes.append(change)
 
 

@@ -23,7 +23,7 @@ from chatd.store.rows import (
     messages_from_json,
     queue_from_json,
 )
-from tests.model.invariants import check_families, check_messages, check_queue, check_row
+from tests.model.invariants import check_messages, check_queue, check_row, check_trees
 from tests.support.factories import AT
 
 EVERYTHING: Final[LiteralString] = f"""
@@ -94,4 +94,4 @@ def check_all(everything: Mapping[ChatId, Stored], marked: Mapping[ChatId, int])
         check_row(found.chat)
         check_queue(found.chat, found.queue)
         check_messages(found.chat, found.messages, marked=marked.get(chat_id, 0))
-    check_families({chat_id: found.chat for chat_id, found in everything.items()})
+    check_trees({chat_id: found.chat for chat_id, found in everything.items()})

@@ -6,18 +6,18 @@ from chatd.domain.chat.change import Change
 from chatd.domain.chat.messages import Message, QueuedMessage
 from chatd.domain.chat.parts import Part, TextPart, ToolCallPart, ToolResultPart
 from chatd.domain.chat.queue_transitions import in_order
-from tests.model.invariants import Watch
-from tests.model.world import Rows, World, apply_purely
+from tests.model.invariants import ChangeChecker
+from tests.model.reference_store import ChatRows, ReferenceStore, apply_change
 from tests.support.seeds import Seeded
 
 
-def write(seeded: Seeded, *changes: Change | None) -> Rows:
+def write(seeded: Seeded, *changes: Change | None) -> ChatRows:
     """What is stored once these changes are written on top of the seed; all must be well."""
-    world, watch = World(), Watch()
+    world, watch = ReferenceStore(), ChangeChecker()
     for change in (*seeded.changes, *changes):
         assert change is not None, "nothing to write"
-        rows = apply_purely(world, change)
-        watch.saw(change, rows.chat, rows.messages, rows.queue)
+        rows = apply_change(world, change)
+        watch.check_change(change, rows.chat, rows.messages, rows.queue)
     return world.chats[seeded.chat.id]
 
 

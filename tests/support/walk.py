@@ -40,7 +40,7 @@ from chatd.domain.decisions import (
 from chatd.domain.errors import RequestError, StaleFence
 from chatd.domain.ids import MessageId, QueueId, WorkerId
 from chatd.domain.prompt.compaction import is_compactable
-from tests.model.world import Rows, World, apply_purely
+from tests.model.reference_store import ChatRows, ReferenceStore, apply_change
 from tests.support import factories
 from tests.support.factories import CHAT, OTHER_WORKER, OWNER, WORKER, call, draft, result, text
 from tests.support.seeds import failing
@@ -60,7 +60,7 @@ class Walk:
     def __init__(self, seed: int) -> None:
         self._draw = Random(seed)
         self._names = 0
-        self._world = World()
+        self._world = ReferenceStore()
         command = CreateChat(
             id=CHAT,
             owner_id=OWNER,
@@ -68,7 +68,7 @@ class Walk:
             before=(draft("system", text("Be good."), visibility="model"),),
             prompt=factories.prompt(self._name()),
         )
-        self.rows = apply_purely(self._world, user_transitions.create(command, self._free()))
+        self.rows = apply_change(self._world, user_transitions.create(command, self._free()))
 
     @property
     def chat(self) -> Chat:
@@ -83,15 +83,15 @@ class Walk:
             except (RequestError, StaleFence):
                 continue
             if change is not None:
-                apply_purely(self._world, change)
+                apply_change(self._world, change)
                 return change
 
-    def saved(self) -> Rows:
-        kept = Rows(self.chat)
+    def saved(self) -> ChatRows:
+        kept = ChatRows(self.chat)
         kept.messages, kept.queue = list(self.rows.messages), list(self.rows.queue)
         return kept
 
-    def lose_all_since(self, saved: Rows) -> None:
+    def lose_all_since(self, saved: ChatRows) -> None:
         """A database came up that had not got the last changes."""
         self.rows.chat = saved.chat
         self.rows.messages, self.rows.queue = list(saved.messages), list(saved.queue)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.desk import Desk
+from tests.tools.tool_caller import ToolCaller
 from tests.workspaces.agents import Workbench
 
 
@@ -17,29 +17,29 @@ def put(path: str, text: str) -> None:
 
 
 async def test_a_file_is_written_and_read_with_numbers(bench: Workbench) -> None:
-    desk, path = Desk(bench), bench.path("deep/down/a.txt")
-    assert await desk.told("write_file", path=path, content="one\ntwo\n") == {"ok": True}
-    told = await desk.told("read_file", path=path)
+    desk, path = ToolCaller(bench), bench.path("deep/down/a.txt")
+    assert await desk.result_of("write_file", path=path, content="one\ntwo\n") == {"ok": True}
+    told = await desk.result_of("read_file", path=path)
     assert told["content"] == "1\tone\n2\ttwo\n3\t"
     assert (told["total_lines"], told["lines_read"], told["file_size"]) == (3, 3, 8)
-    part = await desk.told("read_file", path=path, offset=2, limit=1)
+    part = await desk.result_of("read_file", path=path, offset=2, limit=1)
     assert part["content"] == "2\ttwo"
 
 
 @pytest.mark.promise("P7")
 async def test_a_write_that_is_run_again_does_not_undo_what_came_after(bench: Workbench) -> None:
-    desk, path = Desk(bench), bench.path("a.txt")
-    await desk.told("write_file", "the-call", path=path, content="first")
+    desk, path = ToolCaller(bench), bench.path("a.txt")
+    await desk.result_of("write_file", "the-call", path=path, content="first")
     put(path, "someone else's")
-    await desk.told("write_file", "the-call", path=path, content="first")
+    await desk.result_of("write_file", "the-call", path=path, content="first")
     assert contents(path) == "someone else's"
 
 
 async def test_an_edit_answers_with_what_has_changed(bench: Workbench) -> None:
-    desk, path = Desk(bench), bench.path("a.py")
-    await desk.told("write_file", path=path, content="a = 1\nb = 2\n")
+    desk, path = ToolCaller(bench), bench.path("a.py")
+    await desk.result_of("write_file", path=path, content="a = 1\nb = 2\n")
     edits = [{"old_text": "b = 2", "new_text": "b = 3"}]
-    told = await desk.told("edit_files", files=[{"path": path, "edits": edits}])
+    told = await desk.result_of("edit_files", files=[{"path": path, "edits": edits}])
     assert told["ok"] is True
     (changed,) = told["files"]
     assert changed["path"] == path
@@ -49,19 +49,19 @@ async def test_an_edit_answers_with_what_has_changed(bench: Workbench) -> None:
 
 @pytest.mark.promise("P7")
 async def test_an_edit_that_is_run_again_is_applied_once(bench: Workbench) -> None:
-    desk, path = Desk(bench), bench.path("a.txt")
-    await desk.told("write_file", path=path, content="x")
+    desk, path = ToolCaller(bench), bench.path("a.txt")
+    await desk.result_of("write_file", path=path, content="x")
     files = [{"path": path, "edits": [{"old_text": "x", "new_text": "xx"}]}]
-    first = await desk.told("edit_files", "the-call", files=files)
-    assert await desk.told("edit_files", "the-call", files=files) == first
+    first = await desk.result_of("edit_files", "the-call", files=files)
+    assert await desk.result_of("edit_files", "the-call", files=files) == first
     assert contents(path) == "xx"
 
 
 async def test_former_names_of_the_two_texts_still_work(bench: Workbench) -> None:
-    desk, path = Desk(bench), bench.path("a.txt")
-    await desk.told("write_file", path=path, content="old")
+    desk, path = ToolCaller(bench), bench.path("a.txt")
+    await desk.result_of("write_file", path=path, content="old")
     files = [{"path": path, "edits": [{"search": "old", "replace": "new"}]}]
-    await desk.told("edit_files", files=files)
+    await desk.result_of("edit_files", files=files)
     assert contents(path) == "new"
 
 
@@ -85,16 +85,16 @@ INCOMPLETE: list[tuple[object, str]] = [
 async def test_an_edit_that_says_too_little_is_refused_by_its_place(
     bench: Workbench, files: object, complaint: str
 ) -> None:
-    desk = Desk(bench)
+    desk = ToolCaller(bench)
     desk.line = AssertionError("nobody is to be dialled for this")
-    output = await desk.use("edit_files", files=files)
+    output = await desk.call("edit_files", files=files)
     assert output.is_error
     assert output.text.startswith(complaint)
 
 
 @pytest.mark.covers("files-11")
 async def test_what_the_agent_refuses_is_told_without_noise(bench: Workbench) -> None:
-    output = await Desk(bench).use("read_file", path=bench.path("nothing.txt"))
+    output = await ToolCaller(bench).call("read_file", path=bench.path("nothing.txt"))
     assert output.is_error
     assert "nothing.txt" in output.text
     assert "HTTP" not in output.text
@@ -102,14 +102,14 @@ async def test_what_the_agent_refuses_is_told_without_noise(bench: Workbench) ->
 
 
 async def test_an_edit_that_does_not_match_changes_nothing(bench: Workbench) -> None:
-    desk, path, other = Desk(bench), bench.path("a.txt"), bench.path("b.txt")
-    await desk.told("write_file", path=path, content="a")
-    await desk.told("write_file", path=other, content="b")
+    desk, path, other = ToolCaller(bench), bench.path("a.txt"), bench.path("b.txt")
+    await desk.result_of("write_file", path=path, content="a")
+    await desk.result_of("write_file", path=other, content="b")
     files = [
         {"path": path, "edits": [{"old_text": "a", "new_text": "z"}]},
         {"path": other, "edits": [{"old_text": "missing", "new_text": "z"}]},
     ]
-    output = await desk.use("edit_files", files=files)
+    output = await desk.call("edit_files", files=files)
     assert output.is_error
     assert other in output.text
     assert contents(path) == "a"
@@ -117,12 +117,12 @@ async def test_an_edit_that_does_not_match_changes_nothing(bench: Workbench) -> 
 
 @pytest.mark.parametrize("name", ["read_file", "write_file"])
 async def test_a_call_without_a_path_says_what_a_path_is(bench: Workbench, name: str) -> None:
-    output = await Desk(bench).use(name, content="x")
+    output = await ToolCaller(bench).call(name, content="x")
     assert output.text.startswith("path is required: give the absolute path of a file")
 
 
 async def test_content_may_be_empty_but_must_be_given(bench: Workbench) -> None:
-    desk, path = Desk(bench), bench.path("empty")
-    await desk.told("write_file", path=path, content="")
+    desk, path = ToolCaller(bench), bench.path("empty")
+    await desk.result_of("write_file", path=path, content="")
     assert contents(path) == ""
-    assert (await desk.use("write_file", path=path)).text.startswith("content is required")
+    assert (await desk.call("write_file", path=path)).text.startswith("content is required")

@@ -7,8 +7,8 @@ import pytest
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.states import TRANSITIONS, State, Transition
 from chatd.domain.errors import ChatdError, StaleFence
-from tests.model.invariants import Watch
-from tests.model.world import World, apply_purely
+from tests.model.invariants import ChangeChecker
+from tests.model.reference_store import ReferenceStore, apply_change
 from tests.support.cells import Case, cases, refusal
 from tests.support.perform import perform
 from tests.support.seeds import Seed, Seeded, plant
@@ -56,10 +56,10 @@ def test_a_listed_move_reaches_exactly_the_listed_states(state: State, move: Tra
 
 def _applies(seeded: Seeded, change: Change) -> None:
     """Once written, everything that must hold holds."""
-    world, watch = World(), Watch()
+    world, watch = ReferenceStore(), ChangeChecker()
     for written in (*seeded.changes, change):
-        rows = apply_purely(world, written)
-        watch.saw(written, rows.chat, rows.messages, rows.queue)
+        rows = apply_change(world, written)
+        watch.check_change(written, rows.chat, rows.messages, rows.queue)
 
 
 TOUCHING = frozenset(Transition) - {

@@ -19,7 +19,7 @@ from tests.support.factories import WORKER, chat
 from tests.workspaces.agents import Workbench
 
 
-class Desk:
+class ToolCaller:
     """Satisfies `domain.hands.Hands`. Every call has an id of its own unless a test gives one."""
 
     def __init__(self, bench: Workbench, line: AgentApi | None = None) -> None:
@@ -46,19 +46,19 @@ class Desk:
             show=self.shown.append,
         )
 
-    async def use(self, name: str, call: str | None = None, **args: object) -> ToolOutput:
+    async def call(self, name: str, call: str | None = None, **args: object) -> ToolOutput:
         async with asyncio.timeout(50):
             raw = Raw(msgspec.json.encode(args))
             return await self.tools[name].run(self.context(call), raw)
 
-    async def told(self, name: str, call: str | None = None, **args: object) -> dict[str, Any]:
+    async def result_of(self, name: str, call: str | None = None, **args: object) -> dict[str, Any]:
         """What a tool answers that does not fail."""
-        output = await self.use(name, call, **args)
+        output = await self.call(name, call, **args)
         assert not output.is_error, output.text
         return msgspec.json.decode(output.text, type=dict[str, Any])
 
 
-class BrokenLine:
+class LossyAgent:
     """An agent whose answer to a question about output is lost so many times."""
 
     def __init__(self, conn: AgentApi, losses: int) -> None:
@@ -80,5 +80,5 @@ class BrokenLine:
         return found
 
 
-def broken(conn: AgentApi, losses: int) -> AgentApi:
-    return cast("AgentApi", BrokenLine(conn, losses))
+def lossy_agent(conn: AgentApi, losses: int) -> AgentApi:
+    return cast("AgentApi", LossyAgent(conn, losses))

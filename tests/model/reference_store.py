@@ -26,15 +26,15 @@ from chatd.domain.ids import ChatId, MessageId, QueueId, RequestId
 from tests.support.factories import AT
 
 
-class LostRace(Exception):
+class VersionConflict(Exception):
     """The row no longer has the version the change was made from: nothing was written."""
 
 
-class RequestSeen(Exception):
+class RepeatedRequest(Exception):
     """The request id is recorded already: nothing was written."""
 
 
-class Rows:
+class ChatRows:
     """One chat: its row, all its messages (deleted ones too), its queue."""
 
     def __init__(self, chat: Chat) -> None:
@@ -47,29 +47,29 @@ class Rows:
         return [message for message in self.messages if not message.deleted]
 
 
-class World:
+class ReferenceStore:
     def __init__(self) -> None:
-        self.chats: dict[ChatId, Rows] = {}
+        self.chats: dict[ChatId, ChatRows] = {}
         self.usage: list[UsageEntry] = []
         self.requests: dict[tuple[UUID, RequestId], IdempotencyKey] = {}
 
-    def family(self, root: ChatId) -> list[Chat]:
+    def tree(self, root: ChatId) -> list[Chat]:
         return [rows.chat for rows in self.chats.values() if rows.chat.root_chat_id == root]
 
 
-def apply_purely(world: World, change: Change) -> Rows:
+def apply_change(world: ReferenceStore, change: Change) -> ChatRows:
     """All of the change or, by an exception, nothing of it."""
     before, after = change.before, change.after
     request = change.request
     if request is not None and (request.scope, request.id) in world.requests:
-        raise RequestSeen
+        raise RepeatedRequest
     rows = world.chats.get(after.id)
     if before is None:
         if rows is not None:
-            raise LostRace
-        rows = world.chats[after.id] = Rows(after)
+            raise VersionConflict
+        rows = world.chats[after.id] = ChatRows(after)
     elif rows is None or rows.chat.snapshot_version != before.snapshot_version:
-        raise LostRace
+        raise VersionConflict
     joining = _joining(rows.queue, change)
     _write_messages(rows, change, joining)
     _write_queue(rows, change, joining)
@@ -80,15 +80,15 @@ def apply_purely(world: World, change: Change) -> Rows:
     return rows
 
 
-def apply_all(world: World, changes: Iterable[Change]) -> None:
+def apply_changes(world: ReferenceStore, changes: Iterable[Change]) -> None:
     """Several chats in one transaction: if one has moved, none is written."""
     changes = list(changes)
     for change in changes:
         expected = change.before.snapshot_version if change.before else 0
         if world.chats[change.after.id].chat.snapshot_version != expected:
-            raise LostRace
+            raise VersionConflict
     for change in changes:
-        apply_purely(world, change)
+        apply_change(world, change)
 
 
 def _joining(queue: Sequence[QueuedMessage], change: Change) -> list[QueuedMessage]:
@@ -101,7 +101,7 @@ def _joining(queue: Sequence[QueuedMessage], change: Change) -> list[QueuedMessa
     return joining
 
 
-def _write_messages(rows: Rows, change: Change, joining: Sequence[QueuedMessage]) -> None:
+def _write_messages(rows: ChatRows, change: Change, joining: Sequence[QueuedMessage]) -> None:
     version = change.after.snapshot_version
     if change.delete_from is not None:
         for index in range(change.delete_from - 1, len(rows.messages)):
@@ -123,7 +123,7 @@ def _appended(added: AppendedMessage, version: int) -> Message:
     return Message(**fields, id=added.id, revision=version, created_at=AT)
 
 
-def _write_queue(rows: Rows, change: Change, joining: Sequence[QueuedMessage]) -> None:
+def _write_queue(rows: ChatRows, change: Change, joining: Sequence[QueuedMessage]) -> None:
     if not (change.enqueue or change.rewrite or change.place or change.dequeue):
         if change.clear_queue:
             rows.queue = []

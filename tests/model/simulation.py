@@ -19,14 +19,14 @@ from chatd.store.chat.workers import worker_lock_key
 from chatd.store.conn import DatabaseSession
 from chatd.store.notifications import HOLD_WORKER_LOCK
 from chatd.store.pool import Pool
+from tests.model.checked_store import CheckedStore
 from tests.model.invariants import check_alive
-from tests.model.mirror import Mirror
-from tests.model.replica import SCALE, Replica, Runner, Written
+from tests.model.replica import LEASE_SCALE, ModelReplica, ModelRunner, WrittenOperation
 from tests.support.client_state import ClientState
 from tests.support.errands import Errand, Plan
 from tests.support.factories import prompt
 
-LET_GO: Final[LiteralString] = "SELECT pg_advisory_unlock_shared($1)"
+RELEASE_WORKER_LOCK: Final[LiteralString] = "SELECT pg_advisory_unlock_shared($1)"
 AGE_WORKERS: Final[LiteralString] = """
     UPDATE chat_workers SET renewed_at = renewed_at - $1::float8 * interval '1 s',
         lease_until = lease_until - $1::float8 * interval '1 s'"""
@@ -39,22 +39,22 @@ AGE_CHATS: Final[LiteralString] = """
             AS deadline FROM chats) d
     WHERE d.id = c.id AND (c.action_deadline IS NOT NULL OR c.interrupt_deadline IS NOT NULL)"""
 
-PEOPLE: Final = (UserId(UUID(int=7)), UserId(UUID(int=8)))
+USERS: Final = (UserId(UUID(int=7)), UserId(UUID(int=8)))
 
 
-class Stage:
+class Simulation:
     """`locks` is the session that holds the replicas' locks. One session can hold them all and
     let go of each at once; that a dead process lets go of its lock is tested elsewhere."""
 
     def __init__(self, pool: Pool, locks: DatabaseSession, rng: Random) -> None:
         self.rng = rng
         self.now = 1000.0
-        self.mirror = Mirror(pool, self._tell)
-        self.replicas = [Replica(self.mirror, rng) for _ in range(2)]
-        self.serving: Replica | None = None
-        self.hints_get_lost = 0.3
-        self.nobody_hears = False
-        self.written: deque[Written] = deque(maxlen=8)
+        self.store = CheckedStore(pool, self._tell)
+        self.replicas = [ModelReplica(self.store, rng) for _ in range(2)]
+        self.serving: ModelReplica | None = None
+        self.hint_loss_rate = 0.3
+        self.reply_lost = False
+        self.written: deque[WrittenOperation] = deque(maxlen=8)
         self.views: dict[ChatId, deque[ClientState]] = {}
         self.log: list[str] = []
         self.happened: Counter[str] = Counter()
@@ -67,37 +67,37 @@ class Stage:
         """A family of three, a chat of somebody else, and two replicas that tick."""
         for replica in self.replicas:
             await self._locks.fetchval(HOLD_WORKER_LOCK, worker_lock_key(replica.id))
-            await replica.tick(self.now)
-        root = await self.create(PEOPLE[0], None)
-        await self.create(PEOPLE[0], root)
-        await self.create(PEOPLE[0], root)
-        await self.create(PEOPLE[1], None)
+            await replica.send_heartbeat(self.now)
+        root = await self.create(USERS[0], None)
+        await self.create(USERS[0], root)
+        await self.create(USERS[0], root)
+        await self.create(USERS[1], None)
 
-    def scene(self, name: str) -> None:
+    def start_step(self, name: str) -> None:
         self.log.append(f"{len(self.log)} {self.now:.1f} {name}")
         self.happened[name] += 1
         self.serving = None
-        self.nobody_hears = False
+        self.reply_lost = False
 
     def note(self, what: str) -> None:
         self.log[-1] += f" {what}"
 
     def check(self) -> None:
-        for chat in self.mirror.chats.values():
+        for chat in self.store.chats.values():
             check_alive(chat, self._everyone)
 
     # Writing
 
-    async def do(self, plan: Plan) -> Written | None:
-        errand = Errand(plan, self.mirror.ledger)
-        applied = await self.mirror.do(errand)
-        chat = self.mirror.chats[plan.chat_id]
+    async def do(self, plan: Plan) -> WrittenOperation | None:
+        errand = Errand(plan, self.store.ledger)
+        applied = await self.store.do(errand)
+        chat = self.store.chats[plan.chat_id]
         outcome = f"-> {chat.snapshot_version} {chat.state}" if applied else "-> nothing"
         self.note(f"{plan.move} #{plan.number} on {str(plan.chat_id)[-4:]} {outcome}")
         self.happened[f"{plan.move} {'done' if applied else 'refused'}"] += 1
         if applied is None:
             return None
-        written = Written(errand=errand, version=applied.chat.snapshot_version)
+        written = WrittenOperation(errand=errand, version=applied.chat.snapshot_version)
         self.written.append(written)
         return written
 
@@ -111,19 +111,19 @@ class Stage:
             parent_chat_id=root,
             root_chat_id=root,
         )
-        self.serve()
+        self.choose_replica()
         free = self.serving.free if self.serving else None
-        await self.mirror.create(command, free, ChangeId(number))
+        await self.store.create(command, free, ChangeId(number))
         self.views[command.id] = deque([ClientState()], maxlen=6)
         return command.id
 
-    async def is_found_again(self, written: Written) -> bool:
+    async def repeat_write(self, written: WrittenOperation) -> bool:
         """Somebody did not hear how it went and tries once more. False: the row has forgotten,
         because too much has happened since."""
-        chat = self.mirror.chats[written.errand.plan.chat_id]
+        chat = self.store.chats[written.errand.plan.chat_id]
         if chat.snapshot_version - written.version >= RECENT_CHANGES_KEPT:
             return False
-        await self.mirror.again(written.errand)
+        await self.store.repeat(written.errand)
         self.note(f"again #{written.errand.plan.number}")
         return True
 
@@ -131,13 +131,13 @@ class Stage:
 
     def _tell(self, applied: AppliedChange) -> None:
         self._rows.setdefault(applied.chat.id, deque(maxlen=4)).append(applied.chat)
-        if self.nobody_hears:
+        if self.reply_lost:
             return
         if self.serving is not None:
-            self.serving.own(applied.chat)
+            self.serving.on_own_row(applied.chat)
         for replica in self.replicas:
             for _ in range(self.rng.choice((1, 1, 1, 2))):
-                if self.rng.random() >= self.hints_get_lost:
+                if self.rng.random() >= self.hint_loss_rate:
                     replica.inbox.append(Hint.of(applied.chat))
             del replica.inbox[:-20]
 
@@ -146,30 +146,30 @@ class Stage:
     async def pass_time(self, seconds: float) -> None:
         """The longer, the likelier does it pass a deadline."""
         self.now += seconds
-        await self.mirror.pool.execute(AGE_WORKERS, seconds * SCALE)
+        await self.store.pool.execute(AGE_WORKERS, seconds * LEASE_SCALE)
         likely = {"interrupting": INTERRUPT_DEADLINE_S, "requires_action": CLIENT_TOOL_DEADLINE_S}
         await self.expire(
             [
                 chat.id
-                for chat in self.mirror.chats.values()
+                for chat in self.store.chats.values()
                 if chat.status in likely and self.rng.random() * likely[chat.status] < seconds
             ]
         )
 
     async def expire(self, chats: Iterable[ChatId]) -> None:
-        await self.mirror.pool.execute(AGE_CHATS, list(chats))
+        await self.store.pool.execute(AGE_CHATS, list(chats))
 
-    async def die(self, replica: Replica) -> None:
+    async def replace_replica(self, replica: ModelReplica) -> None:
         """Another process takes its place."""
-        await self._locks.fetchval(LET_GO, worker_lock_key(replica.reborn()))
+        await self._locks.fetchval(RELEASE_WORKER_LOCK, worker_lock_key(replica.restart()))
         await self._locks.fetchval(HOLD_WORKER_LOCK, worker_lock_key(replica.id))
         self._everyone.add(replica.id)
         if self.rng.random() < 0.8:
             # Otherwise it may take chats before anybody knows that it is there.
-            await replica.tick(self.now)
+            await replica.send_heartbeat(self.now)
 
-    def ghosts(self) -> list[Runner]:
-        return [ghost for replica in self.replicas for ghost in replica.ghosts]
+    def ghosts(self) -> list[ModelRunner]:
+        return [ghost for replica in self.replicas for ghost in replica.stale_runners]
 
     # Chance
 
@@ -177,14 +177,14 @@ class Stage:
         self._numbers += 1
         return self._numbers
 
-    def serve(self) -> None:
+    def choose_replica(self) -> None:
         """Some replica gets the request; if it has no worker, nobody takes the chat at once."""
         self.serving = self.rng.choice((*self.awake(), None))
 
     def any_chat(self) -> Chat:
-        return self.rng.choice(list(self.mirror.chats.values()))
+        return self.rng.choice(list(self.store.chats.values()))
 
-    def awake(self) -> list[Replica]:
+    def awake(self) -> list[ModelReplica]:
         return [replica for replica in self.replicas if replica.awake]
 
     def perhaps_old_row(self, chat_id: ChatId) -> Chat | None:

@@ -37,21 +37,21 @@ BRIEF = Waits(build_s=0.3, agent_s=0.3, scripts_s=0.3)
 PATIENT = Waits(build_s=30, agent_s=30, scripts_s=30)
 
 
-class Agents:
+class FakeAgents:
     """Those whose pulse can be felt. `unheard`: so many first tries have no answer."""
 
     def __init__(self) -> None:
         self.lifecycles: list[AgentLifecycle] = ["ready"]
         self.silent = False
         self.instead: Ping | None = None
-        self.unheard = 0
-        self.asked = 0
+        self.unanswered = 0
+        self.pings = 0
 
     async def ping(self, agent: AgentRow) -> AgentHealth:
-        self.asked += 1
+        self.pings += 1
         if self.instead is not None:
             return await self.instead(agent)
-        if self.silent or self.asked <= self.unheard:
+        if self.silent or self.pings <= self.unanswered:
             raise AgentUnreachable("Nobody answers.")
         first = self.lifecycles[0]
         if len(self.lifecycles) > 1:
@@ -59,13 +59,13 @@ class Agents:
         return AgentHealth(boot_id="boot", lifecycle=first, directory="/home/dev")
 
 
-class Site:
+class WorkspaceToolCaller:
     def __init__(
         self, pool: Pool, backend: FakeBackend, builder: Builder, fence: Fence, waits: Waits
     ) -> None:
         self.pool = pool
         self.backend = backend
-        self.agents = Agents()
+        self.agents = FakeAgents()
         self.bound: list[tuple[ChatId, WorkspaceId]] = []
         self._fence = fence
         self._calls = 0
@@ -85,7 +85,7 @@ class Site:
     async def _was_bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
         self.bound.append((chat_id, workspace_id))
 
-    async def use(self, name: str, call: str | None = None, /, **args: object) -> ToolOutput:
+    async def call(self, name: str, call: str | None = None, /, **args: object) -> ToolOutput:
         row = await chats.get(self.pool, CHAT)
         assert row is not None
         self._calls += 1
@@ -94,15 +94,17 @@ class Site:
         )
         return await self.tools[name].run(context, Raw(msgspec.json.encode(args)))
 
-    async def told(self, name: str, call: str | None = None, /, **args: object) -> dict[str, Any]:
-        output = await self.use(name, call, **args)
+    async def result_of(
+        self, name: str, call: str | None = None, /, **args: object
+    ) -> dict[str, Any]:
+        output = await self.call(name, call, **args)
         assert not output.is_error, output.text
         return msgspec.json.decode(output.text, type=dict[str, Any])
 
     async def create(self, call: str | None = None, /, **args: object) -> dict[str, Any]:
-        return await self.told("create_workspace", call, template_id=str(TEMPLATE), **args)
+        return await self.result_of("create_workspace", call, template_id=str(TEMPLATE), **args)
 
-    async def hear(self, workspace_id: str) -> None:
+    async def record_heartbeat(self, workspace_id: str) -> None:
         """The heartbeat has heard of the agent of this workspace."""
         which = WorkspaceId(UUID(workspace_id))
         found = await agents_of(self.pool, which)
@@ -112,9 +114,11 @@ class Site:
 
 
 @asynccontextmanager
-async def a_site(pool: Pool, *, waits: Waits = PATIENT, **template: object) -> AsyncGenerator[Site]:
+async def open_workspace_tools(
+    pool: Pool, *, waits: Waits = PATIENT, **template: object
+) -> AsyncGenerator[WorkspaceToolCaller]:
     await plant_template(pool, **template)
     fence = Fence.of(await plant_in(pool, Seed(state=State.R0, calls="local")))
     backend = FakeBackend()
     async with building(pool, SystemClock(), backend) as builder:
-        yield Site(pool, backend, builder, fence, waits)
+        yield WorkspaceToolCaller(pool, backend, builder, fence, waits)

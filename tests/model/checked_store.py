@@ -22,41 +22,41 @@ from chatd.domain.ids import ChangeId, ChatId, WorkerId
 from chatd.store.chat import workers
 from chatd.store.chat.transactor import AppliedChange, NoChange, OnApplied
 from chatd.store.pool import Pool
-from tests.model.invariants import Watch, check_families, check_spend
-from tests.model.world import World, apply_all, apply_purely
+from tests.model.invariants import ChangeChecker, check_spend, check_trees
+from tests.model.reference_store import ReferenceStore, apply_change, apply_changes
 from tests.support.errands import Errand, Plan
 from tests.support.ledger import Ledger
 from tests.support.operations import archiving, create_chat, deciding_transactor, tree
 from tests.support.stored import EVERYTHING, Stored, paid_micros, stored, stored_of, timeless
 
-NEWS: Final[LiteralString] = f"""
+CHANGED_CHATS: Final[LiteralString] = f"""
     {EVERYTHING} AND NOT EXISTS (
         SELECT FROM unnest($2::uuid[], $3::bigint[]) AS known (id, version)
         WHERE known.id = c.id AND known.version = c.snapshot_version)"""
 
 
-IDLE: Final = frozenset(
+MAY_CHANGE_NOTHING: Final = frozenset(
     move for move in Transition if frozenset() in TRANSITIONS[move].values()
 ) | {Transition.MOVE_QUEUED}
 """Moves for which there may be nothing to do."""
 
 
-class Refused(Struct, frozen=True):
+class Refusal(Struct, frozen=True):
     kind: type[ChatdError]
     code: str
 
 
-class Mirror:
+class CheckedStore:
     def __init__(self, pool: Pool, tell: OnApplied) -> None:
         self.pool = pool
         self.transactor = deciding_transactor(pool, tell)
-        self.world = World()
+        self.reference = ReferenceStore()
         self.ledger = Ledger()
-        self._watches: dict[ChatId, Watch] = {}
+        self._watches: dict[ChatId, ChangeChecker] = {}
 
     @property
     def chats(self) -> dict[ChatId, Chat]:
-        return {chat_id: rows.chat for chat_id, rows in self.world.chats.items()}
+        return {chat_id: rows.chat for chat_id, rows in self.reference.chats.items()}
 
     # Writes
 
@@ -66,7 +66,7 @@ class Mirror:
         try:
             outcome = await errand.run(self.transactor)
         except (RequestError, StaleFence) as error:
-            refused = Refused(type(error), error.code)
+            refused = Refusal(type(error), error.code)
             assert refused == meant
             await self.verify()
             return None
@@ -82,8 +82,8 @@ class Mirror:
         await self.verify(change)
         return outcome
 
-    def _meant(self, plan: Plan) -> Change | Refused | None:
-        rows = self.world.chats[plan.chat_id]
+    def _meant(self, plan: Plan) -> Change | Refusal | None:
+        rows = self.reference.chats[plan.chat_id]
         target = None
         if plan.target is not None and 0 < plan.target <= len(rows.messages):
             target = rows.messages[plan.target - 1]
@@ -91,21 +91,21 @@ class Mirror:
         try:
             change = plan.decide(loaded)
         except (RequestError, StaleFence) as error:
-            return Refused(type(error), error.code)
+            return Refusal(type(error), error.code)
         state = rows.chat.state
         assert state in TRANSITIONS[plan.move], f"{plan.move} is not listed for {state}"
         if change is not None:
             assert change.after.state in TRANSITIONS[plan.move][state], f"{plan.move} from {state}"
         return change
 
-    async def again(self, errand: Errand) -> None:
+    async def repeat(self, errand: Errand) -> None:
         """What was written already is found, or there is nothing to do for it any more. Either
         way nothing more is written."""
         outcome = await errand.run(self.transactor)
         if isinstance(outcome, AppliedChange):
             assert outcome.replayed, "written twice"
         else:
-            assert errand.plan.move in IDLE, "said, and not found again"
+            assert errand.plan.move in MAY_CHANGE_NOTHING, "said, and not found again"
         await self.verify()
 
     async def create(
@@ -119,15 +119,15 @@ class Mirror:
         self, chat: Chat, change_id: ChangeId, *, archived: bool
     ) -> list[AppliedChange]:
         """Empty if it was refused or there was nothing to do, as it had to be."""
-        members = self.world.family(chat.root_chat_id)
+        members = self.reference.tree(chat.root_chat_id)
         try:
             meant = decide_tree(members, chat.id, UpdateChat(archived=archived))
         except RequestError as error:
-            meant = Refused(type(error), error.code)
+            meant = Refusal(type(error), error.code)
         try:
             outcome = await self.transactor.run(archiving(chat.id, change_id, archived=archived))
         except RequestError as error:
-            refused = Refused(type(error), error.code)
+            refused = Refusal(type(error), error.code)
             assert refused == meant
             await self.verify()
             return []
@@ -169,30 +169,30 @@ class Mirror:
         """These changes were written, and nothing else."""
         known = self.chats
         versions = [chat.snapshot_version for chat in known.values()]
-        found = stored_of(await self.pool.fetch(NEWS, None, list(known), versions))
+        found = stored_of(await self.pool.fetch(CHANGED_CHATS, None, list(known), versions))
         assert found.keys() == {change.after.id for change in changes}, "changed behind our back"
         new = [change for change in changes if change.before is None]
         for change in new:
-            apply_purely(self.world, change)
-            self._watches[change.after.id] = Watch()
-        apply_all(self.world, [change for change in changes if change.before is not None])
+            apply_change(self.reference, change)
+            self._watches[change.after.id] = ChangeChecker()
+        apply_changes(self.reference, [change for change in changes if change.before is not None])
         for change in changes:
             self._compare(found[change.after.id])
             now = found[change.after.id]
-            self._watches[change.after.id].saw(change, now.chat, now.messages, now.queue)
+            self._watches[change.after.id].check_change(change, now.chat, now.messages, now.queue)
         if changes:
-            check_families(self.chats)
+            check_trees(self.chats)
 
     async def verify_all(self) -> None:
         """Also what has no version, and what was paid."""
         everything = await stored(self.pool)
-        assert everything.keys() == self.world.chats.keys()
+        assert everything.keys() == self.reference.chats.keys()
         for found in everything.values():
             self._compare(found)
-        check_spend(self.world.usage, await paid_micros(self.pool))
+        check_spend(self.reference.usage, await paid_micros(self.pool))
 
     def _compare(self, found: Stored) -> None:
-        rows = self.world.chats[found.chat.id]
+        rows = self.reference.chats[found.chat.id]
         meant = timeless(rows.chat, rows.messages, rows.queue)
         now = found.timeless()
         assert now.chat == meant.chat, "the row is not as meant"

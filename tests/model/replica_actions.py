@@ -10,8 +10,8 @@ from chatd.domain.lease import LEASE_TTL_S
 from chatd.store.chat import workers
 from chatd.store.chat.workers import HeartbeatResult
 from tests.model.invariants import at_rest
-from tests.model.replica import TICK_S, Replica, Runner
-from tests.model.stage import Stage
+from tests.model.replica import HEARTBEAT_INTERVAL_S, ModelReplica, ModelRunner
+from tests.model.simulation import Simulation
 from tests.support.errands import Plan
 
 _GHOSTLY: Final = (
@@ -24,7 +24,7 @@ _GHOSTLY: Final = (
 )
 
 
-class Late(Struct, frozen=True, kw_only=True):
+class LateAction(Struct, frozen=True, kw_only=True):
     """What somebody learned from a tick and has not acted upon yet."""
 
     move: Transition
@@ -32,11 +32,11 @@ class Late(Struct, frozen=True, kw_only=True):
     dead: WorkerId | None = None
 
 
-class Fate:
-    def __init__(self, stage: Stage) -> None:
+class ReplicaActions:
+    def __init__(self, stage: Simulation) -> None:
         self._stage = stage
         self._rng = stage.rng
-        self.late: list[Late] = []
+        self.late: list[LateAction] = []
 
     # Work
 
@@ -50,28 +50,28 @@ class Fate:
         runner = self._rng.choice(list(replica.runners.values()))
         if await self._is_sure(replica, runner):
             move = await replica.next_move(runner)
-            self._stage.nobody_hears = self._rng.random() < 0.05
+            self._stage.reply_lost = self._rng.random() < 0.05
             await self._step(
                 replica, runner, Transition.RELEASE if self._rng.random() < 0.05 else move
             )
 
-    async def _is_sure(self, replica: Replica, runner: Runner) -> bool:
+    async def _is_sure(self, replica: ModelReplica, runner: ModelRunner) -> bool:
         """One whose write was not answered first finds out, or leaves."""
-        if runner.unsure is None:
+        if runner.unconfirmed is None:
             return True
-        self._stage.serving, unsure, runner.unsure = replica, runner.unsure, None
-        if not await self._stage.is_found_again(unsure):
+        self._stage.serving, unsure, runner.unconfirmed = replica, runner.unconfirmed, None
+        if not await self._stage.repeat_write(unsure):
             replica.drop(runner.row.id)
         return False
 
-    async def _step(self, replica: Replica, runner: Runner, move: Transition) -> None:
+    async def _step(self, replica: ModelReplica, runner: ModelRunner, move: Transition) -> None:
         stage, row = self._stage, runner.row
         stage.serving = replica
         number, fence = stage.number(), runner.fence
         plan = Plan(move=move, chat_id=row.id, number=number, fence=fence, known=row)
         written = await stage.do(plan)
-        if written is not None and stage.nobody_hears:
-            runner.unsure = written
+        if written is not None and stage.reply_lost:
+            runner.unconfirmed = written
         elif written is None:
             # Fenced: someone else has moved the chat. Whatever comes of it, not by this runner.
             replica.drop(row.id)
@@ -81,40 +81,40 @@ class Fate:
         replica = self._rng.choice([replica for replica in self._stage.awake() if replica.inbox])
         index = self._rng.randrange(len(replica.inbox))
         again = self._rng.random() < 0.2
-        await replica.take_hint(replica.inbox[index] if again else replica.inbox.pop(index))
+        await replica.on_hint(replica.inbox[index] if again else replica.inbox.pop(index))
 
     # Time
 
-    async def beat(self) -> None:
+    async def heartbeat(self) -> None:
         """As it should be: a moment passes and everybody ticks."""
-        await self._stage.pass_time(self._rng.choice((1.0, TICK_S, 5.0)))
+        await self._stage.pass_time(self._rng.choice((1.0, HEARTBEAT_INTERVAL_S, 5.0)))
         for replica in self._stage.awake():
             self.late += await self._tick(replica)
 
-    async def calm(self) -> None:
+    async def quiet_period(self) -> None:
         """Long enough to tell who is dead."""
         for _ in range(self._rng.choice((3, 10))):
-            await self.beat()
+            await self.heartbeat()
 
     async def time_passes(self) -> None:
         """And nobody ticks: the database was away, or slow."""
-        await self._stage.pass_time(self._rng.choice((0.5, TICK_S, 12.0, 40.0)))
+        await self._stage.pass_time(self._rng.choice((0.5, HEARTBEAT_INTERVAL_S, 12.0, 40.0)))
 
-    async def _tick(self, replica: Replica) -> list[Late]:
-        mirror = self._stage.mirror
-        heard = await replica.tick(self._stage.now)
+    async def _tick(self, replica: ModelReplica) -> list[LateAction]:
+        mirror = self._stage.store
+        heard = await replica.send_heartbeat(self._stage.now)
         self._check_deaths(heard)
         if heard.unknown:
             await mirror.release(replica.id, sorted(heard.unknown))
         await workers.delete_workers(mirror.pool, heard.dead)
         expired = [
-            Late(move=Transition.EXPIRE_INTERRUPT, chat_id=chat_id)
+            LateAction(move=Transition.EXPIRE_INTERRUPT, chat_id=chat_id)
             if mirror.chats[chat_id].status == "interrupting"
-            else Late(move=Transition.EXPIRE_ACTION, chat_id=chat_id)
+            else LateAction(move=Transition.EXPIRE_ACTION, chat_id=chat_id)
             for chat_id in sorted(heard.expired)
         ]
         orphaned = [
-            Late(move=Transition.REAP, chat_id=chat_id, dead=mirror.chats[chat_id].worker_id)
+            LateAction(move=Transition.REAP, chat_id=chat_id, dead=mirror.chats[chat_id].worker_id)
             for chat_id in sorted(heard.orphaned)
         ]
         self._stage.note(f"dead={len(heard.dead)} late={len(expired) + len(orphaned)}")
@@ -131,7 +131,7 @@ class Fate:
         """Much may have happened since it was learned."""
         await self._act(self.late.pop(self._rng.randrange(len(self.late))))
 
-    async def _act(self, late: Late) -> None:
+    async def _act(self, late: LateAction) -> None:
         number = self._stage.number()
         plan = Plan(move=late.move, chat_id=late.chat_id, number=number, dead=late.dead)
         await self._stage.do(plan)
@@ -140,22 +140,22 @@ class Fate:
 
     async def crash(self) -> None:
         """The process is gone, and its lock with it."""
-        await self._stage.die(self._rng.choice(self._stage.replicas))
+        await self._stage.replace_replica(self._rng.choice(self._stage.replicas))
 
     async def drain(self) -> None:
         """SIGTERM: give back what is left, then go."""
         replica = self._rng.choice(self._stage.awake())
-        await replica.tick(self._stage.now, draining=True)
-        await self._stage.mirror.release(replica.id, None)
-        await self._stage.die(replica)
+        await replica.send_heartbeat(self._stage.now, draining=True)
+        await self._stage.store.release(replica.id, None)
+        await self._stage.replace_replica(replica)
 
-    async def doze(self) -> None:
+    async def freeze_or_resume(self) -> None:
         """Stopped, or so slow that it makes no difference. It keeps its lock."""
         asleep = [replica for replica in self._stage.replicas if not replica.awake]
         replica = self._rng.choice(asleep or self._stage.replicas)
         replica.awake = not replica.awake
 
-    async def ghost(self) -> None:
+    async def write_with_stale_fence(self) -> None:
         """A write of one who died long ago, or has lost the chat since."""
         ghosts = self._stage.ghosts()
         tempted = [ghost for ghost in ghosts if self._almost_owns(ghost)]
@@ -166,9 +166,9 @@ class Fate:
         number = self._stage.number()
         await self._stage.do(Plan(move=move, chat_id=row.id, number=number, fence=fence, known=row))
 
-    def _almost_owns(self, ghost: Runner) -> bool:
+    def _almost_owns(self, ghost: ModelRunner) -> bool:
         """Its worker has got the chat back meanwhile, and only the epoch tells them apart."""
-        now, held = self._stage.mirror.chats[ghost.row.id], ghost.fence
+        now, held = self._stage.store.chats[ghost.row.id], ghost.fence
         return (now.worker_id, now.history_version) == (held.worker_id, held.history_version)
 
     # The end
@@ -177,24 +177,24 @@ class Fate:
         """Nothing is stuck: with all hints lost and nobody but the replicas at it, ticks alone
         bring every chat to rest; also those in which a tool does not heed a stop."""
         stage = self._stage
-        stubborn = {chat_id for chat_id in stage.mirror.chats if self._rng.random() < 0.5}
-        stage.hints_get_lost = 1.0
+        stubborn = {chat_id for chat_id in stage.store.chats if self._rng.random() < 0.5}
+        stage.hint_loss_rate = 1.0
         for replica in stage.replicas:
             replica.awake = True
             replica.inbox.clear()
         for _ in range(80):
-            chats = stage.mirror.chats.values()
+            chats = stage.store.chats.values()
             if all(at_rest(chat) for chat in chats):
                 return
-            stage.scene("settle")
-            await stage.pass_time(TICK_S)
+            stage.start_step("settle")
+            await stage.pass_time(HEARTBEAT_INTERVAL_S)
             if all(at_rest(chat) or chat.status == "requires_action" for chat in chats):
-                await stage.expire(stage.mirror.chats)
+                await stage.expire(stage.store.chats)
             for replica in stage.replicas:
                 await self._do_all(replica, stubborn)
-        raise AssertionError(f"stuck: {[chat.state for chat in stage.mirror.chats.values()]}")
+        raise AssertionError(f"stuck: {[chat.state for chat in stage.store.chats.values()]}")
 
-    async def _do_all(self, replica: Replica, stubborn: set[ChatId]) -> None:
+    async def _do_all(self, replica: ModelReplica, stubborn: set[ChatId]) -> None:
         self._stage.serving = None
         for late in await self._tick(replica):
             await self._act(late)

@@ -51,17 +51,17 @@ from chatd.domain.chat.worker_transitions import (
 )
 from chatd.domain.ids import MessageId, QueueId, WorkerId
 from tests.model.drafts import CLIENT_TOOLS, Drafts
-from tests.model.world import Rows
+from tests.model.reference_store import ChatRows
 from tests.support.seeds import FAILED, failing
 
 
-class Moment(Struct, frozen=True, kw_only=True):
+class TransitionInput(Struct, frozen=True, kw_only=True):
     """`fence` is what a worker believes it holds, `free` a replica with a slot, `dead` the
     worker that somebody takes for dead."""
 
     rng: Random
     drafts: Drafts
-    rows: Rows
+    rows: ChatRows
     fence: Fence
     worker: WorkerId
     dead: WorkerId
@@ -72,26 +72,26 @@ class Moment(Struct, frozen=True, kw_only=True):
         return self.rows.chat
 
 
-def make_move(move: Transition, at: Moment) -> Change | None:
+def make_transition(move: Transition, at: TransitionInput) -> Change | None:
     return _MAKE[move](at)
 
 
-def _send(when_busy: WhenBusy) -> Callable[[Moment], Change | None]:
-    def send(at: Moment) -> Change | None:
+def _send(when_busy: WhenBusy) -> Callable[[TransitionInput], Change | None]:
+    def send(at: TransitionInput) -> Change | None:
         command = SendMessage(prompt=at.drafts.prompt(), when_busy=when_busy)
         return send_message(at.chat, command, at.free)
 
     return send
 
 
-def _edit(at: Moment) -> Change | None:
+def _edit(at: TransitionInput) -> Change | None:
     target = at.rng.choice((*at.rows.messages[-12:], None))
     return edit_message(
         at.chat, target, EditMessage(message_id=MessageId(1), prompt=at.drafts.prompt()), at.free
     )
 
 
-def _submit(at: Moment) -> Change | None:
+def _submit(at: TransitionInput) -> Change | None:
     calls = [*at.chat.pending_calls]
     if calls and at.rng.random() < 0.1:
         calls.pop()
@@ -99,36 +99,36 @@ def _submit(at: Moment) -> Change | None:
     return submit_tool_results(at.chat, SubmitToolResults(results=results), at.free)
 
 
-def _compact(at: Moment) -> Change | None:
+def _compact(at: TransitionInput) -> Change | None:
     command = RequestCompaction(compactable=at.rng.random() < 0.9)
     return request_compaction(at.chat, command, at.free)
 
 
-def _queue_id(at: Moment) -> QueueId:
+def _queue_id(at: TransitionInput) -> QueueId:
     if at.rows.queue and at.rng.random() < 0.9:
         return at.rng.choice(at.rows.queue).id
     return QueueId(at.rng.randint(0, at.chat.next_queue_id + 1))
 
 
-def _edit_queued(at: Moment) -> Change | None:
+def _edit_queued(at: TransitionInput) -> Change | None:
     command = EditQueued(id=_queue_id(at), prompt=at.drafts.prompt())
     return edit_queued(at.chat, at.rows.queue, command)
 
 
-def _move_queued(at: Moment) -> Change | None:
+def _move_queued(at: TransitionInput) -> Change | None:
     before = _queue_id(at) if at.rng.random() < 0.7 else None
     return move_queued(at.chat, at.rows.queue, MoveQueued(id=_queue_id(at), before=before))
 
 
-def _promote(at: Moment) -> Change | None:
+def _promote(at: TransitionInput) -> Change | None:
     return promote_queued(at.chat, at.rows.queue, _queue_id(at), at.free)
 
 
-def _delete(at: Moment) -> Change | None:
+def _delete(at: TransitionInput) -> Change | None:
     return delete_queued(at.chat, at.rows.queue, _queue_id(at))
 
 
-def _step(at: Moment, *messages: Draft, compacted: bool = False) -> Step:
+def _step(at: TransitionInput, *messages: Draft, compacted: bool = False) -> Step:
     return Step(
         fence=at.fence,
         messages=messages,
@@ -139,7 +139,7 @@ def _step(at: Moment, *messages: Draft, compacted: bool = False) -> Step:
     )
 
 
-def _commit(at: Moment) -> Change | None:
+def _commit(at: TransitionInput) -> Change | None:
     calls = at.chat.pending_calls
     if calls:
         answered = at.rng.sample(calls, at.rng.randint(1, len(calls)))
@@ -149,14 +149,14 @@ def _commit(at: Moment) -> Change | None:
     return commit_step(at.chat, _step(at, at.drafts.answer(calls=at.rng.randint(0, 2))))
 
 
-def _finish(at: Moment) -> Change | None:
+def _finish(at: TransitionInput) -> Change | None:
     messages = at.drafts.results(at.chat.pending_calls)
     if not messages and at.rng.random() < 0.9:
         messages = (at.drafts.answer(calls=0),)
     return finish_turn(at.chat, _step(at, *messages))
 
 
-def _ask(at: Moment) -> Change | None:
+def _ask(at: TransitionInput) -> Change | None:
     """What is not the client's to answer is answered first."""
     ours = [call for call in at.chat.pending_calls if not call.client]
     messages = at.drafts.results(ours)
@@ -165,7 +165,7 @@ def _ask(at: Moment) -> Change | None:
     return require_action(at.chat, _step(at, *messages))
 
 
-def _partial(at: Moment) -> tuple[Draft, ...]:
+def _partial(at: TransitionInput) -> tuple[Draft, ...]:
     if at.rng.random() < 0.3:
         return ()
     calls = at.chat.pending_calls
@@ -174,16 +174,16 @@ def _partial(at: Moment) -> tuple[Draft, ...]:
     return (at.drafts.answer(calls=at.rng.randint(0, 2)),)
 
 
-def _fail(at: Moment) -> Change | None:
+def _fail(at: TransitionInput) -> Change | None:
     return fail_turn(at.chat, failing(_step(at, *_partial(at)), FAILED))
 
 
-def _retry(at: Moment) -> Change | None:
+def _retry(at: TransitionInput) -> Change | None:
     state = RetryState(attempt=at.chat.attempt, delay_ms=1000, error="overloaded")
     return record_retry(at.chat, RecordRetry(fence=at.fence, state=state))
 
 
-_MAKE: dict[Transition, Callable[[Moment], Change | None]] = {
+_MAKE: dict[Transition, Callable[[TransitionInput], Change | None]] = {
     Transition.SEND_QUEUE: _send("queue"),
     Transition.SEND_STEER: _send("steer"),
     Transition.SEND_INTERRUPT: _send("interrupt"),
