@@ -1,7 +1,7 @@
-"""Ten thousand turns on one replica: it must not grow, and must hold nothing in the end.
+"""Ten thousand turns on one replica: memory does not grow, and nothing is left behind.
 
-`make soak` has them twice: told by pipe to a replica that can be asked what it still holds, and
-by HTTP to `chatd serve`. Every chat is watched. ARGS="--turns 500" makes it shorter.
+`make soak` runs them twice: through a pipe to a replica that reports what it holds, and over HTTP
+to `chatd serve`. Every chat has a viewer. ARGS="--turns 500" makes it shorter.
 """
 
 import argparse
@@ -35,13 +35,13 @@ CONCURRENT_CHATS = 8
 TURNS_PER_CHAT = 10
 SAMPLES = 40
 WARM_UP = 0.2
-"""The part of all turns after which the memory must not grow any more."""
+"""The share of turns after which memory must not grow."""
 MAX_GROWTH = 1.10
 RELEASE_TIMEOUT_S = 90.0
 TURN_TIMEOUT_S = 120.0
 
 Chat = Callable[[int, int], Awaitable[None]]
-"""One chat, by its number, with so many turns."""
+"""Runs one chat, by its number, with this many turns."""
 
 
 class MemoryReport(Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class MemoryReport(Struct, frozen=True, kw_only=True):
 
 
 async def _endure(turns: int, chat: Chat, pid: int) -> MemoryReport:
-    """Chat after chat, some at once; the memory is looked at now and then."""
+    """Run chats, several at once, and sample the memory."""
     chats = max(turns // TURNS_PER_CHAT, 1)
     numbers, sizes = iter(range(1, chats + 1)), list[float]()
 
@@ -108,7 +108,7 @@ async def by_pipe(dsn: str, turns: int) -> MemoryReport:
         except TimeoutError:
             raise AssertionError(f"{before} became {await replica.remains()}") from None
         await _check(dsn, witness)
-        assert max(model.asked.values()) == 1, "asked again"
+        assert max(model.asked.values()) == 1, "a step was requested twice"
         return told
 
 
@@ -124,7 +124,7 @@ async def _chat_by_pipe(
         message.acked = True
         async with asyncio.timeout(TURN_TIMEOUT_S):
             while not _answered(onlooker.state, turn):
-                with suppress(Gone):  # a database that has other things to do
+                with suppress(Gone):  # the database is busy
                     await onlooker.look(replica, lambda state, n=turn: _answered(state, n))
 
 
@@ -190,7 +190,7 @@ async def _main(turns: int) -> None:
     async with mortal_server() as server:
         for way in (by_pipe, by_http):
             told = await way(server.dsn, turns)
-            sys.stdout.write(f"{way.__name__}: {told}; nothing is left over\n")
+            sys.stdout.write(f"{way.__name__}: {told}; nothing left behind\n")
             sys.stdout.flush()
             told.check()
 

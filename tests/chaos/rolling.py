@@ -1,8 +1,8 @@
-"""Three servers that are restarted one after the other, again and again, under running chats.
+"""Three servers are restarted in turn, repeatedly, while chats run.
 
-`make rolling` does this every 20 seconds for five minutes under 50 chats; ARGS="--seconds 30
---chats 8" makes it shorter. Nobody may notice: no message is lost, no step is asked of the model
-twice, and every viewer ends with what the database holds.
+`make rolling` does this every 20 seconds for five minutes with 50 chats; ARGS="--seconds 30
+--chats 8" makes it shorter. No message is lost, no step is requested from the model twice, and
+every viewer ends with the state of the database.
 """
 
 import argparse
@@ -54,7 +54,7 @@ class RestartReport(Struct, frozen=True, kw_only=True):
 
 
 class ChattingClient:
-    """Has one chat, and says the next thing when the last was answered."""
+    """Has one chat, and sends the next message after each answer."""
 
     def __init__(
         self, number: int, visitor: Visitor, witness: Witness, done: asyncio.Event
@@ -88,7 +88,7 @@ def _answered(turn: int) -> Callable[[ClientState], bool]:
 
 
 async def roll(dsn: str, plan: RestartPlan) -> RestartReport:
-    """Raises AssertionError if somebody has noticed."""
+    """Raises AssertionError if a client noticed a restart."""
     witness = Witness()
     async with AsyncExitStack() as stack:
         data_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="chatd-roll-"))
@@ -130,8 +130,8 @@ async def _restart_under(
 
 def _paid_once(model: SteadyModel) -> None:
     twice = {step: times for step, times in model.asked.items() if times > 1}
-    assert twice == {}, f"steps that were asked of the model again: {twice}"
-    assert model.refused == [], "the model was sent what it refuses"
+    assert twice == {}, f"steps requested twice: {twice}"
+    assert model.refused == [], "the model refused a request"
 
 
 async def _look(dsn: str, witness: Witness, visitors: Sequence[Visitor]) -> None:
@@ -142,7 +142,7 @@ async def _look(dsn: str, witness: Witness, visitors: Sequence[Visitor]) -> None
         for visitor in visitors:
             assert visitor.chat_id is not None
             meant = await fresh(pool, visitor.chat_id)
-            assert visitor.state.settled() == meant, f"a viewer of {visitor.chat_id} is behind"
+            assert visitor.state.settled() == meant, f"a viewer of {visitor.chat_id} is stale"
     finally:
         await pool.close()
 
@@ -167,7 +167,7 @@ def main(args: Sequence[str]) -> int:
         replicas=asked.replicas,
     )
     told = asyncio.run(_main(plan))
-    sys.stdout.write(f"nobody has noticed: {told}\n")
+    sys.stdout.write(f"no client noticed: {told}\n")
     return 0
 
 

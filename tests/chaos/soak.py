@@ -1,9 +1,8 @@
-"""Replicas killed, frozen, cut off and asked to leave at random, under people who keep writing and
-viewers who keep coming back.
+"""Replicas are killed, frozen, cut off and stopped at random; users send and viewers reconnect.
 
-`make chaos` does this for half an hour; ARGS="--seconds 60 --seed 7" makes the same throws of
-the dice again, as far as the machine plays along. In the end a witness looks at the database:
-nothing lost, nothing doubled, nothing stuck; and every viewer sees what is there.
+`make chaos` does this for half an hour; ARGS="--seconds 60 --seed 7" repeats the same random
+choices as far as timing allows. At the end a witness reads the database: nothing lost, doubled or
+stuck, and every viewer has the stored state.
 """
 
 import argparse
@@ -31,7 +30,7 @@ SETTLE_TIMEOUT_S = 180.0
 
 
 async def soak(dsn: str, chances: Chances, server: MortalServer | None = None) -> str:
-    """Says what has happened. Raises AssertionError if a promise was broken."""
+    """Returns a summary. Raises AssertionError if a promise was broken."""
     dice = random.Random(chances.seed)
     witness = Witness()
     with tempfile.TemporaryDirectory(prefix="chatd-soak-", dir="/tmp") as directory:
@@ -58,7 +57,7 @@ async def soak(dsn: str, chances: Chances, server: MortalServer | None = None) -
                 await _look(dsn, replicas, witness, audience)
             finally:
                 await replicas.close()
-            assert model.refused == [], "the model was sent what it refuses"
+            assert model.refused == [], "the model refused a request"
             twice = {call: runs for call, runs in shop.runs.items() if runs > 1 and "once" in call}
             assert twice == {}, "tools that must not run twice did"
             counts = f"{len(witness.sent)} messages, {sum(model.asked.values())} model calls"
@@ -76,7 +75,7 @@ async def _for_a_while(chances: Chances, people: People, fate: Fate) -> None:
 
 
 async def _look(dsn: str, replicas: Replicas, witness: Witness, audience: Audience) -> None:
-    """One replica is enough for everything to come to rest; the frozen stay frozen."""
+    """One replica is enough to settle all chats; frozen replicas stay frozen."""
     await replicas.bury()
     last = await replicas.add()
     pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)))
@@ -107,7 +106,7 @@ def main(args: Sequence[str]) -> int:
     try:
         told = asyncio.run(_main(chances))
     except BaseException:
-        _say(f"seed {chances.seed}: a promise was broken, or the rig was")
+        _say(f"seed {chances.seed}: a promise was broken, or the test failed")
         raise
     _say(f"seed {chances.seed}: nothing lost, doubled or stuck; {told}")
     return 0

@@ -1,7 +1,7 @@
-"""Replicas that are killed, frozen and asked to leave at named points of their code.
+"""Replicas are killed, frozen and stopped at named points of their code.
 
-The accidents of one test happen side by side, each to a process and a chat of its own; what they
-have in common is checked in the end by a witness who looks at the database only.
+The accidents of one test run concurrently, each with its own process and chat. At the end a witness
+checks the database.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ Accident = Callable[[Stage], Awaitable[None]]
 
 
 async def run_accidents(dsn: str, *accidents: Accident) -> None:
-    """All at once. What goes wrong says in which of them."""
+    """Run all concurrently. An error names its accident."""
     async with a_stage(dsn) as stage, asyncio.TaskGroup() as group:
 
         async def one(accident: Accident) -> None:
@@ -43,11 +43,11 @@ async def run_accidents(dsn: str, *accidents: Accident) -> None:
 
 @pytest.mark.covers("T18")
 async def check_all_chats_continue(stage: Stage) -> None:
-    """Whatever was left in a history, the model takes it and the next message is answered."""
+    """The model accepts every history and answers the next message."""
     for number, chat_id in enumerate(sorted({sent.chat for sent in stage.witness.sent})):
         if await chats.get(stage.survivor.pool, chat_id) is not None:
             stage.witness.stopped.discard(chat_id)
-            stage.witness.hurries(chat_id)  # what was stopped before is not answered by this
+            stage.witness.hurries(chat_id)  # an interrupted message stays unanswered
             sent = stage.witness.sends(chat_id, f"next{number} 0")
             await stage.survivor.send(chat_id, sent.text)
             sent.acked = True
@@ -59,7 +59,7 @@ async def check_all_chats_continue(stage: Stage) -> None:
 
 
 @pytest.mark.covers("F1")
-async def killed_in_mid_answer(stage: Stage) -> None:
+async def killed_during_an_answer(stage: Stage) -> None:
     gate = stage.model.holds.hold("m1/0")
     victim = await stage.victim()
     chat_id = await stage.create(victim, "m1 0")
@@ -71,8 +71,8 @@ async def killed_in_mid_answer(stage: Stage) -> None:
 
 
 @pytest.mark.covers("F2")
-async def killed_in_the_middle_of_a_tool(stage: Stage) -> None:
-    """The tool runs again; the model is not asked again for what it has said."""
+async def killed_during_a_tool(stage: Stage) -> None:
+    """The tool runs again; the model call is not repeated."""
     gate = stage.shop.holds.hold("m2-0")
     victim = await stage.victim()
     chat_id = await stage.create(victim, "m2 1")
@@ -90,7 +90,7 @@ async def killed_in_the_middle_of_a_tool(stage: Stage) -> None:
 
 
 @pytest.mark.covers("F2")
-async def killed_in_the_middle_of_a_tool_that_must_not_run_twice(stage: Stage) -> None:
+async def killed_during_a_tool_that_must_not_run_twice(stage: Stage) -> None:
     gate = stage.shop.holds.hold("once3-0")
     victim = await stage.victim()
     chat_id = await stage.create(victim, "once3 1")
@@ -104,7 +104,7 @@ async def killed_in_the_middle_of_a_tool_that_must_not_run_twice(stage: Stage) -
 
 @pytest.mark.covers("F3")
 async def killed_before_its_answer_was_published(stage: Stage) -> None:
-    """The commit has landed; nobody was told."""
+    """The commit was written, but no hint was sent."""
     die_at = DieAt(event="step_committed", fields={"snapshot_version": 2})
     victim = await stage.victim(die_at=die_at)
     chat_id = await stage.create(victim, "m4 0")
@@ -127,7 +127,7 @@ async def killed_before_its_call_was_published(stage: Stage) -> None:
 
 
 @pytest.mark.covers("T09")
-async def killed_right_after_the_message_was_taken(stage: Stage) -> None:
+async def killed_right_after_accepting_a_message(stage: Stage) -> None:
     die_at = DieAt(event="step_committed", fields={"snapshot_version": 1})
     victim = await stage.victim(die_at=die_at)
     chat_id = await stage.create(victim, "m6 0")
@@ -137,7 +137,7 @@ async def killed_right_after_the_message_was_taken(stage: Stage) -> None:
 
 
 @pytest.mark.covers("F5")
-async def killed_while_it_stops(stage: Stage) -> None:
+async def killed_during_an_interrupt(stage: Stage) -> None:
     gate = stage.model.holds.hold("m7/0")
     die_at = DieAt(event="task_started", fields={"task": "interrupt"})
     victim = await stage.victim(die_at=die_at)
@@ -153,7 +153,7 @@ async def killed_while_it_stops(stage: Stage) -> None:
     assert lines[1:] in ([], ["assistant: answer "])
 
 
-async def killed_before_it_asked_the_model(stage: Stage) -> None:
+async def killed_before_the_model_call(stage: Stage) -> None:
     victim = await stage.victim(die_at=DieAt(event="action"))
     chat_id = await stage.create(victim, "m8 0")
     assert await victim.ended() == -9
@@ -163,7 +163,6 @@ async def killed_before_it_asked_the_model(stage: Stage) -> None:
 
 
 async def killed_when_a_tool_had_its_effect(stage: Stage) -> None:
-    """Which may be had again."""
     victim = await stage.victim(die_at=DieAt(event="tool_finished"))
     chat_id = await stage.create(victim, "m9 1")
     assert await victim.ended() == -9
@@ -196,7 +195,7 @@ async def killed_before_its_results_were_published(stage: Stage) -> None:
 
 
 @pytest.mark.covers("F7")
-async def killed_while_it_leaves(stage: Stage) -> None:
+async def killed_during_its_drain(stage: Stage) -> None:
     gate = stage.model.holds.hold("m12/0")
     victim = await stage.victim(die_at=DieAt(event="drain_started"))
     chat_id = await stage.create(victim, "m12 0")
@@ -210,21 +209,21 @@ async def killed_while_it_leaves(stage: Stage) -> None:
 @pytest.mark.covers("T01", "T14")
 @pytest.mark.timeout(240)
 @pytest.mark.promise("P1", "P2", "P6", "P7", "P10")
-async def test_a_replica_that_is_killed_is_replaced_wherever_it_was(dsn: str) -> None:
+async def test_a_killed_replica_is_replaced_at_every_point(dsn: str) -> None:
     await run_accidents(
         dsn,
-        killed_in_mid_answer,
-        killed_in_the_middle_of_a_tool,
-        killed_in_the_middle_of_a_tool_that_must_not_run_twice,
+        killed_during_an_answer,
+        killed_during_a_tool,
+        killed_during_a_tool_that_must_not_run_twice,
         killed_before_its_answer_was_published,
         killed_before_its_call_was_published,
-        killed_right_after_the_message_was_taken,
-        killed_while_it_stops,
-        killed_before_it_asked_the_model,
+        killed_right_after_accepting_a_message,
+        killed_during_an_interrupt,
+        killed_before_the_model_call,
         killed_when_a_tool_had_its_effect,
         killed_when_a_tool_had_its_only_effect,
         killed_before_its_results_were_published,
-        killed_while_it_leaves,
+        killed_during_its_drain,
     )
 
 
@@ -232,7 +231,7 @@ async def test_a_replica_that_is_killed_is_replaced_wherever_it_was(dsn: str) ->
 
 
 @pytest.mark.covers("F7")
-async def asked_to_leave_in_mid_answer(stage: Stage) -> None:
+async def stopped_during_an_answer(stage: Stage) -> None:
     gate = stage.model.holds.hold("t1/0")
     victim = await stage.victim()
     chat_id = await stage.create(victim, "t1 0")
@@ -247,8 +246,8 @@ async def asked_to_leave_in_mid_answer(stage: Stage) -> None:
 
 
 @pytest.mark.covers("F7")
-async def asked_to_leave_in_the_middle_of_a_tool(stage: Stage) -> None:
-    """Its result is committed, and somebody else goes on from there."""
+async def stopped_during_a_tool(stage: Stage) -> None:
+    """Its result is committed, and another worker continues."""
     gate = stage.shop.holds.hold("t2-0")
     victim = await stage.victim()
     chat_id = await stage.create(victim, "t2 1")
@@ -263,7 +262,7 @@ async def asked_to_leave_in_the_middle_of_a_tool(stage: Stage) -> None:
 
 
 @pytest.mark.covers("F7")
-async def asked_to_leave_with_a_tool_that_does_not_end(stage: Stage) -> None:
+async def stopped_with_a_tool_that_does_not_end(stage: Stage) -> None:
     gate = stage.shop.holds.hold("t3-0")
     victim = await stage.victim(drain_s=0.2)
     chat_id = await stage.create(victim, "t3 1")
@@ -277,7 +276,7 @@ async def asked_to_leave_with_a_tool_that_does_not_end(stage: Stage) -> None:
 
 
 @pytest.mark.covers("F7")
-async def asked_to_leave_with_nothing_to_do(stage: Stage) -> None:
+async def stopped_with_nothing_to_do(stage: Stage) -> None:
     victim = await stage.victim()
     victim.leave()
     assert await victim.ended() == 0
@@ -289,8 +288,8 @@ async def asked_to_leave_with_nothing_to_do(stage: Stage) -> None:
 
 
 @pytest.mark.covers("F22", "T13", "T19")
-async def frozen_in_mid_answer(stage: Stage) -> None:
-    """When it wakes up it says the rest of what it had to say, to nobody."""
+async def frozen_during_an_answer(stage: Stage) -> None:
+    """After it resumes, its writes are refused."""
     gate = stage.model.holds.hold("s1/0")
     victim = await stage.victim()
     chat_id = await stage.create(victim, "s1 0")
@@ -305,12 +304,12 @@ async def frozen_in_mid_answer(stage: Stage) -> None:
     assert await stage.transcript(chat_id) == ["user: s1 0", "assistant: answer to s1"]
 
 
-# No line to the database
+# No connection to the database
 
 
 @pytest.mark.covers("F12", "F20")
-async def cut_off_in_mid_answer(stage: Stage) -> None:
-    """It hears the rest of the answer and may not write it."""
+async def cut_off_during_an_answer(stage: Stage) -> None:
+    """It receives the rest of the answer and cannot write it."""
     gate = stage.model.holds.hold("c1/0")
     async with proxy_to(stage.dsn) as line:
         victim = await stage.victim(dsn=line.dsn)
@@ -331,15 +330,15 @@ async def cut_off_in_mid_answer(stage: Stage) -> None:
 @pytest.mark.covers("T01")
 @pytest.mark.timeout(240)
 @pytest.mark.promise("P3", "P5", "P10")
-async def test_a_replica_that_leaves_or_is_frozen_loses_nothing_and_doubles_nothing(
+async def test_a_stopped_or_frozen_replica_loses_nothing_and_repeats_nothing(
     dsn: str,
 ) -> None:
     await run_accidents(
         dsn,
-        asked_to_leave_in_mid_answer,
-        asked_to_leave_in_the_middle_of_a_tool,
-        asked_to_leave_with_a_tool_that_does_not_end,
-        asked_to_leave_with_nothing_to_do,
-        frozen_in_mid_answer,
-        cut_off_in_mid_answer,
+        stopped_during_an_answer,
+        stopped_during_a_tool,
+        stopped_with_a_tool_that_does_not_end,
+        stopped_with_nothing_to_do,
+        frozen_during_an_answer,
+        cut_off_during_an_answer,
     )

@@ -1,5 +1,4 @@
-"""What somebody sees whose chat changes replicas: what was said so far, then what is said again,
-and nothing twice."""
+"""Viewers of a chat that changes replicas: partial answer, next attempt, nothing twice."""
 
 from contextlib import AsyncExitStack
 
@@ -15,7 +14,7 @@ SETTLE_TIMEOUT_S = 60.0
 
 
 def episodes(viewer: Client) -> list[tuple[int, int]]:
-    """In the order in which they were announced; the same again is a resumed connection."""
+    """In the order of their resets; a repeated one is a resumed connection."""
     resets = [event for event in viewer.events if isinstance(event, PreviewReset)]
     return [(event.history_version, event.attempt) for event in resets]
 
@@ -32,8 +31,8 @@ def at_rest(viewer: Client) -> bool:
 @pytest.mark.covers("F1", "T03", "T11", "T32")
 @pytest.mark.timeout(240)
 @pytest.mark.promise("P6", "P8")
-async def test_who_watches_a_chat_whose_worker_is_killed_sees_it_go_on(dsn: str) -> None:
-    """What was said stays in sight, also after a reload, until the next worker begins."""
+async def test_a_viewer_sees_the_next_attempt_after_a_kill(dsn: str) -> None:
+    """The partial answer stays visible, also after a reload, until the next worker starts."""
     async with a_stage(dsn) as stage:
         feeds = stage.survivor.replica.feeds
         first = stage.model.holds.hold("m1/0")
@@ -62,8 +61,8 @@ async def test_who_watches_a_chat_whose_worker_is_killed_sees_it_go_on(dsn: str)
 
 @pytest.mark.timeout(240)
 @pytest.mark.promise("P5", "P10")
-async def test_who_watches_a_chat_whose_worker_leaves_notices_nothing(dsn: str) -> None:
-    """The answer under way is finished where it was begun, word by word."""
+async def test_a_viewer_notices_nothing_of_a_drain(dsn: str) -> None:
+    """The draining worker finishes the running answer."""
     async with a_stage(dsn) as stage:
         feeds = stage.survivor.replica.feeds
         gate = stage.model.holds.hold("m1/0")
@@ -87,9 +86,9 @@ async def test_who_watches_a_chat_whose_worker_leaves_notices_nothing(dsn: str) 
 @pytest.mark.covers("F10", "T36")
 @pytest.mark.timeout(240)
 @pytest.mark.promise("P1", "P2")
-async def test_a_database_that_is_killed_in_between_strands_nobody() -> None:
-    """While one replica is being replaced, one leaves, and one is in mid-answer. Takes seconds:
-    it has a database server of its own."""
+async def test_a_database_killed_during_a_takeover_leaves_no_chat_stuck() -> None:
+    """While one replica is replaced, one drains, and one answers. Slow: needs its own database
+    server."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(mortal_server())
         stage = await stack.enter_async_context(a_stage(server.dsn))

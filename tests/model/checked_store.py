@@ -1,8 +1,7 @@
-"""The database and the pure model side by side: each write is made on both and compared.
+"""The database and the reference store side by side: every write is made on both and compared.
 
-Writes come one at a time here, so the model knows beforehand how each must end: what is refused
-and how, what changes nothing, and what every row looks like afterwards. Whatever a write was not
-about must not have changed at all.
+Writes are sequential here, so the reference predicts each outcome: a refusal, no change, or the
+exact rows. Rows that a write does not concern must not change.
 """
 
 from typing import Final, LiteralString
@@ -38,7 +37,7 @@ CHANGED_CHATS: Final[LiteralString] = f"""
 MAY_CHANGE_NOTHING: Final = frozenset(
     move for move in Transition if frozenset() in TRANSITIONS[move].values()
 ) | {Transition.MOVE_QUEUED}
-"""Moves for which there may be nothing to do."""
+"""Transitions that may change nothing."""
 
 
 class Refusal(Struct, frozen=True):
@@ -52,7 +51,7 @@ class CheckedStore:
         self.transactor = deciding_transactor(pool, tell)
         self.reference = ReferenceStore()
         self.ledger = Ledger()
-        self._watches: dict[ChatId, ChangeChecker] = {}
+        self._checkers: dict[ChatId, ChangeChecker] = {}
 
     @property
     def chats(self) -> dict[ChatId, Chat]:
@@ -61,28 +60,30 @@ class CheckedStore:
     # Writes
 
     async def do(self, errand: Errand) -> AppliedChange | None:
-        """None if it was refused or changed nothing, as it had to be."""
-        meant = self._meant(errand.plan)
+        """None if it was refused or changed nothing, as predicted."""
+        expected = self._expected(errand.plan)
         try:
             outcome = await errand.run(self.transactor)
         except (RequestError, StaleFence) as error:
             refused = Refusal(type(error), error.code)
-            assert refused == meant
+            assert refused == expected
             await self.verify()
             return None
         if isinstance(outcome, NoChange):
-            assert meant is None, f"nothing to do, expected {meant}"
+            assert expected is None, f"nothing to do, expected {expected}"
             await self.verify()
             return None
-        assert not outcome.replayed, "taken for a repetition"
+        assert not outcome.replayed, "counted as a repeat"
         change = errand.made(outcome)
         assert change is not None
-        assert isinstance(meant, Change), f"written, expected {meant}"
-        assert timeless(change.after, (), ()) == timeless(meant.after, (), ()), "decided otherwise"
+        assert isinstance(expected, Change), f"written, expected {expected}"
+        assert timeless(change.after, (), ()) == timeless(expected.after, (), ()), (
+            "decided differently"
+        )
         await self.verify(change)
         return outcome
 
-    def _meant(self, plan: Plan) -> Change | Refusal | None:
+    def _expected(self, plan: Plan) -> Change | Refusal | None:
         rows = self.reference.chats[plan.chat_id]
         target = None
         if plan.target is not None and 0 < plan.target <= len(rows.messages):
@@ -105,7 +106,7 @@ class CheckedStore:
         if isinstance(outcome, AppliedChange):
             assert outcome.replayed, "written twice"
         else:
-            assert errand.plan.move in MAY_CHANGE_NOTHING, "said, and not found again"
+            assert errand.plan.move in MAY_CHANGE_NOTHING, "the written change was not found"
         await self.verify()
 
     async def create(
@@ -121,29 +122,29 @@ class CheckedStore:
         """Empty if it was refused or there was nothing to do, as it had to be."""
         members = self.reference.tree(chat.root_chat_id)
         try:
-            meant = decide_tree(members, chat.id, UpdateChat(archived=archived))
+            expected = decide_tree(members, chat.id, UpdateChat(archived=archived))
         except RequestError as error:
-            meant = Refusal(type(error), error.code)
+            expected = Refusal(type(error), error.code)
         try:
             outcome = await self.transactor.run(archiving(chat.id, change_id, archived=archived))
         except RequestError as error:
             refused = Refusal(type(error), error.code)
-            assert refused == meant
+            assert refused == expected
             await self.verify()
             return []
-        assert isinstance(meant, tuple)
-        await self.verify(*meant)
+        assert isinstance(expected, tuple)
+        await self.verify(*expected)
         return tree(outcome) if isinstance(outcome, AppliedChange) else []
 
     async def acquire(self, worker_id: WorkerId, *, roots: int, children: int) -> list[Chat]:
         wanting = [chat for chat in self.chats.values() if chat.runnable_at is not None]
         rows = await workers.acquire(self.pool, worker_id, roots=roots, children=children)
-        rows.sort(key=lambda row: row.id)  # they come in any order, and a seed must replay
+        rows.sort(key=lambda row: row.id)  # any order; a seed must replay
         taken = {row.id for row in rows}
         for slots, is_root in ((roots, True), (children, False)):
             pool = [chat for chat in wanting if chat.is_root == is_root]
             got = [chat for chat in pool if chat.id in taken]
-            assert len(got) == min(slots, len(pool)), "slots stay empty while chats wait"
+            assert len(got) == min(slots, len(pool)), "free slots while chats are runnable"
             left = {chat.status for chat in pool if chat.id not in taken}
             stops_left = "interrupting" in left
             assert not stops_left or all(chat.status == "interrupting" for chat in got)
@@ -166,25 +167,25 @@ class CheckedStore:
     # Comparison
 
     async def verify(self, *changes: Change) -> None:
-        """These changes were written, and nothing else."""
+        """Check that these changes were written, and nothing else."""
         known = self.chats
         versions = [chat.snapshot_version for chat in known.values()]
         found = stored_of(await self.pool.fetch(CHANGED_CHATS, None, list(known), versions))
-        assert found.keys() == {change.after.id for change in changes}, "changed behind our back"
+        assert found.keys() == {change.after.id for change in changes}, "other chats changed"
         new = [change for change in changes if change.before is None]
         for change in new:
             apply_change(self.reference, change)
-            self._watches[change.after.id] = ChangeChecker()
+            self._checkers[change.after.id] = ChangeChecker()
         apply_changes(self.reference, [change for change in changes if change.before is not None])
         for change in changes:
             self._compare(found[change.after.id])
             now = found[change.after.id]
-            self._watches[change.after.id].check_change(change, now.chat, now.messages, now.queue)
+            self._checkers[change.after.id].check_change(change, now.chat, now.messages, now.queue)
         if changes:
             check_trees(self.chats)
 
     async def verify_all(self) -> None:
-        """Also what has no version, and what was paid."""
+        """Also columns without a version, and the spend."""
         everything = await stored(self.pool)
         assert everything.keys() == self.reference.chats.keys()
         for found in everything.values():
@@ -193,8 +194,8 @@ class CheckedStore:
 
     def _compare(self, found: Stored) -> None:
         rows = self.reference.chats[found.chat.id]
-        meant = timeless(rows.chat, rows.messages, rows.queue)
+        expected = timeless(rows.chat, rows.messages, rows.queue)
         now = found.timeless()
-        assert now.chat == meant.chat, "the row is not as meant"
-        assert now.messages == meant.messages, "the messages are not as meant"
-        assert now.queue == meant.queue, "the queue is not as meant"
+        assert now.chat == expected.chat, "the row differs"
+        assert now.messages == expected.messages, "the messages differ"
+        assert now.queue == expected.queue, "the queue differs"

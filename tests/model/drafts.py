@@ -1,4 +1,4 @@
-"""Things to say: prompts, answers, calls and results, each prompt with words of its own."""
+"""Generated prompts, answers, calls and results; each prompt has a unique text."""
 
 from collections.abc import Sequence
 from random import Random
@@ -23,38 +23,38 @@ _AUTHORS = (OWNER, UserId(UUID(int=60)))
 class Drafts:
     def __init__(self, rng: Random) -> None:
         self.rng = rng
-        self._said = 0
-        self._called = 0
+        self._prompts = 0
+        self._calls = 0
 
     def prompt(self) -> UserInput:
-        self._said += 1
+        self._prompts += 1
         return UserInput(
-            content=(text(f"prompt {self._said}"),),
+            content=(text(f"prompt {self._prompts}"),),
             created_by=self.rng.choice(_AUTHORS),
             model_config_id=self.rng.choice(_MODELS),
             reasoning_effort=self.rng.choice(_EFFORTS),
         )
 
     def answer(self, *, calls: int) -> Draft:
-        """Words of the model and calls: of our tools, of a client's, of the provider's own."""
+        """Text and calls: of chatd's tools, of client tools, of provider-executed tools."""
         parts: list[Part] = [text("words")]
         for _ in range(calls):
-            self._called += 1
+            self._calls += 1
             name = self.rng.choice(("execute", CLIENT_TOOL, "web_search"))
-            parts.append(call(f"c{self._called}", name, provider_executed=name == "web_search"))
+            parts.append(call(f"c{self._calls}", name, provider_executed=name == "web_search"))
         return draft("assistant", *parts)
 
     def question(self) -> Draft:
-        self._called += 1
-        return draft("assistant", call(f"c{self._called}", CLIENT_TOOL))
+        self._calls += 1
+        return draft("assistant", call(f"c{self._calls}", CLIENT_TOOL))
 
     def results(self, calls: Sequence[PendingCall]) -> tuple[Draft, ...]:
         return tuple(draft("tool", result(call.id, call.name)) for call in calls)
 
     def summary(self) -> tuple[Draft, ...]:
-        """What a compaction leaves: a summary for the model, a trace of it for people."""
-        self._called += 1
-        name = f"c{self._called}"
+        """The rows of a compaction: a summary for the model, a record for users."""
+        self._calls += 1
+        name = f"c{self._calls}"
         return (
             draft("user", text("In short"), visibility="model", compressed=True),
             draft("assistant", call(name, "compact"), visibility="user", compressed=True),
@@ -74,10 +74,10 @@ class Drafts:
 
 def check_prompts_unique(rows: ChatRows) -> None:
     """A prompt is in history once or in the queue once, never in both."""
-    said = [_words(message) for message in rows.messages if message.starts_turn]
-    waiting = [_words(item) for item in rows.queue]
-    everything = [words for words in (*said, *waiting) if words]
-    assert len(everything) == len(set(everything)), "a prompt is there twice"
+    in_history = [_words(message) for message in rows.messages if message.starts_turn]
+    queued = [_words(item) for item in rows.queue]
+    everything = [words for words in (*in_history, *queued) if words]
+    assert len(everything) == len(set(everything)), "a prompt is stored twice"
 
 
 def _words(of: Draft | UserInput) -> str | None:

@@ -1,8 +1,8 @@
-"""People and workers at random, on the pure model.
+"""Random users and workers on the pure model.
 
-One `Driver` is one small world: a root with two subagents, another root, two workers. Each step
-makes one move, in time or too late, writes its change and shows it to the invariants. All chance
-comes from the generator handed in, so a seed replays and hypothesis can shrink.
+A `Driver` has a root chat with two subagents, another root chat and two workers. Each step makes
+one transition, on time or late, applies its change and checks the invariants. The given generator
+is the only source of chance, so a seed replays and hypothesis can shrink.
 """
 
 from collections import Counter
@@ -46,7 +46,7 @@ _FENCED = frozenset(
 
 
 class Driver:
-    """`seen` counts (move, from, to), with `to` None for a refusal or nothing to do."""
+    """`seen` counts (transition, from, to); `to` is None for a refusal or no change."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
@@ -59,7 +59,7 @@ class Driver:
         self._late: list[Change] = []
         self._requests = 0
         self._paid_micros = 0
-        self._watches: dict[ChatId, ChangeChecker] = {}
+        self._checkers: dict[ChatId, ChangeChecker] = {}
         family = ChatId(UUID(int=1))
         for number, parent in ((1, None), (2, family), (3, family), (4, None)):
             self._open(ChatId(UUID(int=number)), parent)
@@ -73,7 +73,7 @@ class Driver:
             parent_chat_id=parent,
             root_chat_id=parent,
         )
-        self._watches[chat_id] = ChangeChecker()
+        self._checkers[chat_id] = ChangeChecker()
         self._write(create(command, self._free()))
 
     def step(self) -> None:
@@ -83,7 +83,7 @@ class Driver:
         elif chance < 0.05:
             self.write_late()
         elif chance < 0.06:
-            self._plague(self.rng.choice(list(self.world.chats.values())))
+            self._kill_workers(self.rng.choice(list(self.world.chats.values())))
         else:
             rows = self.rng.choice(list(self.world.chats.values()))
             self.move(rows, self.rng.choice(_LISTED[rows.chat.state] if chance < 0.8 else _MOVES))
@@ -111,10 +111,10 @@ class Driver:
         self.seen[move, before.state, change and change.after.state] += 1
         if change is not None:
             assert change.after.state in TRANSITIONS[move][before.state], (
-                "led to what is not listed"
+                "reached a state that is not listed"
             )
             assert move not in _FENCED or at.fence == Fence.of(before), "8: a stale fence wrote"
-            self._hand_in(change)
+            self._write_maybe_late(change)
 
     # Circumstances
 
@@ -133,7 +133,7 @@ class Driver:
         return self.rng.choice((*self._workers, None))
 
     def _fence(self, chat: Chat) -> Fence:
-        """Mostly the truth, sometimes long past."""
+        """Usually the current fence, sometimes an old one."""
         if chat.worker_id is not None:
             current = Fence.of(chat)
             self._fences = [*self._fences[-30:], current]
@@ -145,21 +145,21 @@ class Driver:
         return self.rng.choice(self._fences)
 
     def crash(self) -> None:
-        """A process dies and another takes its place; its chats are left to be reaped."""
+        """Replace a worker; the chats of the old one wait to be reaped."""
         index = self.rng.randrange(len(self._workers))
         self._dead.append(self._workers[index])
         self._workers[index] = WorkerId(UUID(int=200 + len(self._dead)))
 
-    def _plague(self, rows: ChatRows) -> None:
-        """A chat that kills whoever takes it."""
+    def _kill_workers(self, rows: ChatRows) -> None:
+        """A chat that kills every worker that acquires it."""
         for _ in range(4):
             self.move(rows, Transition.ACQUIRE)
             self.move(rows, Transition.REAP)
 
     # Writing
 
-    def _hand_in(self, change: Change) -> None:
-        """Some come too late, some are sent twice."""
+    def _write_maybe_late(self, change: Change) -> None:
+        """Some changes are written late, some requests are repeated."""
         if self.rng.random() < 0.03:
             self._late = [*self._late[-5:], change]
         elif change.touch and self.rng.random() < 0.2:
@@ -178,7 +178,7 @@ class Driver:
         )
 
     def write_late(self) -> None:
-        """What was held up arrives now; the row has usually moved on."""
+        """Write a delayed change; the row usually has a newer version."""
         if self._late:
             self._write(self._late.pop(self.rng.randrange(len(self._late))))
 
@@ -188,14 +188,14 @@ class Driver:
         try:
             written = apply_change(self.world, change)
         except (VersionConflict, RepeatedRequest):
-            assert rows is not None, "a new chat has no rival"
+            assert rows is not None, "a new chat has no concurrent writer"
             assert was == (rows.chat, len(rows.messages), rows.queue), "a lost race wrote"
             return
-        self._saw(change, written)
+        self._check_written(change, written)
 
-    def _saw(self, change: Change, rows: ChatRows) -> None:
+    def _check_written(self, change: Change, rows: ChatRows) -> None:
         self._paid_micros += sum(entry.cost_micros or 0 for entry in change.usage)
-        self._watches[rows.chat.id].check_change(change, rows.chat, rows.messages, rows.queue)
+        self._checkers[rows.chat.id].check_change(change, rows.chat, rows.messages, rows.queue)
 
     def _family(self, before: Chat, move: Transition) -> None:
         decide = archive_tree if move is Transition.ARCHIVE else unarchive_tree
@@ -208,28 +208,28 @@ class Driver:
         for change in changes:
             assert change.before is not None
             self.seen[move, change.before.state, change.after.state] += 1
-            self._saw(change, self.world.chats[change.after.id])
+            self._check_written(change, self.world.chats[change.after.id])
 
     # The end
 
     def finish(self) -> None:
-        """Check whole what was checked by pieces; then let workers alone bring all to rest."""
+        """Check the totals; then let workers alone finish all chats."""
         check_spend(self.world.usage, self._paid_micros)
         for rows in self.world.chats.values():
             self._settle(rows)
             check_prompts_unique(rows)
 
     def _settle(self, rows: ChatRows) -> None:
-        """Whatever died: without a person, turn and queue come to an end."""
+        """Without users, turn and queue end, even after crashes."""
         steps_left = 8 + 8 * rows.chat.queue_len
         while not at_rest(rows.chat):
             steps_left -= 1
-            assert steps_left > 0, f"{rows.chat.state} does not come to rest"
+            assert steps_left > 0, f"{rows.chat.state} does not settle"
             at = self._moment(rows)
             if rows.chat.worker_id is not None:
                 at = msgspec.structs.replace(at, fence=Fence.of(rows.chat))
-            change = make_transition(_next_by_itself(rows.chat, self._workers), at)
-            assert change is not None, "a worker had nothing to do"
+            change = make_transition(_next_worker_transition(rows.chat, self._workers), at)
+            assert change is not None, "a worker made no change"
             self._write(change)
 
 
@@ -240,8 +240,8 @@ def _check_refusal(chat: Chat, move: Transition, refused: RequestError | StaleFe
         assert chat.state not in TRANSITIONS[move], f"{move} from {chat.state} is listed"
 
 
-def _next_by_itself(chat: Chat, workers: list[WorkerId]) -> Transition:
-    """What a worker would do next."""
+def _next_worker_transition(chat: Chat, workers: list[WorkerId]) -> Transition:
+    """The next transition of a worker."""
     if chat.status == "requires_action":
         return Transition.EXPIRE_ACTION
     if chat.worker_id is None:

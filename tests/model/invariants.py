@@ -1,8 +1,8 @@
-"""What must hold after every commit, over plain values.
+"""The invariants that hold after every commit, over plain values.
 
-Whoever drives chats, on the pure model or on a database, shows each written change to a `ChangeChecker`
-and gets an AssertionError at the first step that breaks a rule. The numbers are those of the
-list of invariants in ARCHITECTURE.md. Checks are incremental: a step costs what it changed.
+A `ChangeChecker` gets every written change, from the pure model or from a database, and raises
+AssertionError at the first violation. The numbers are those of the list of invariants in
+ARCHITECTURE.md. Checks are incremental: their cost depends on the change, not on the chat.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,14 +27,14 @@ def check_row(chat: Chat) -> None:
     active = status in ("running", "interrupting")
     calls = len(chat.pending_calls)
     assert status != "waiting" or chat.queue_len == 0 or chat.archived, "queue behind an idle chat"
-    assert not chat.archived or status in ("waiting", "error"), "archived, not at rest"
+    assert not chat.archived or status in ("waiting", "error"), "archived, not idle"
     assert not owned or active, "owned, not active"
     assert (status == "error") == (chat.last_error is not None), "error without a reason"
     assert (status == "requires_action") == (chat.action_deadline is not None), "action deadline"
-    assert status != "requires_action" or calls > 0, "waits for nobody"
+    assert status != "requires_action" or calls > 0, "waits without pending calls"
     assert (status == "interrupting") == (chat.interrupt_deadline is not None), "stop deadline"
     assert (chat.runnable_at is not None) == (active and not owned), "runnable"
-    assert status != "waiting" or calls == 0, "rests with open calls"
+    assert status != "waiting" or calls == 0, "idle with pending calls"
     assert not owned or chat.attempt > 0, "owned, not at an attempt"
     assert chat.retry_state is None or active, "retry of a resting chat"
     assert not chat.compaction_requested or active, "compaction of a resting chat"
@@ -87,29 +87,33 @@ def _check_ownership(before: Chat, after: Chat) -> None:
 
 
 def check_alive(chat: Chat, workers: Collection[WorkerId]) -> None:
-    """9: only rest needs a person to end. `workers` are those alive or still to be reaped."""
+    """9: only an idle chat needs a user to continue. `workers` are alive or still to be reaped."""
     if chat.state not in BUSY_STATES:
         return
     cared_for = chat.worker_id in workers or chat.runnable_at is not None
-    assert cared_for or chat.action_deadline is not None, "nobody will ever move this chat"
+    assert cared_for or chat.action_deadline is not None, (
+        "no worker or deadline will continue this chat"
+    )
 
 
 def check_trees(chats: Mapping[ChatId, Chat]) -> None:
     """10: an archived root has no live members; archived chats have no owner."""
     for chat in chats.values():
         assert not chat.archived or chat.worker_id is None, "archived and owned"
-        assert chat.archived or not chats[chat.root_chat_id].archived, "outlived its root"
+        assert chat.archived or not chats[chat.root_chat_id].archived, (
+            "live chat below an archived root"
+        )
 
 
 def check_spend(usage: Iterable[UsageEntry], paid_micros: int) -> None:
-    """13: every model call that was paid for is counted, whatever was deleted since."""
+    """13: every paid model call is counted, also after its message was deleted."""
     assert sum(entry.cost_micros or 0 for entry in usage) == paid_micros, "spend"
 
 
 class Transcript:
-    """3, 5 and 6 for one chat: ids without gaps, calls and results in pairs, nothing in between.
+    """3, 5 and 6 for one chat: ids without gaps, calls paired with results, no message between.
 
-    Fed messages in order of id; knows which calls are open after the last one.
+    Takes messages in order of id; `open` are the pending calls after the last one.
     """
 
     def __init__(self) -> None:
@@ -136,8 +140,8 @@ class Transcript:
             self.open[call.tool_call_id] = call.tool_name
 
     def check(self, chat: Chat, *, marked: int = 0) -> None:
-        """4 too: the history is as new as its newest message, or as the last request to
-        compact it, which was at version `marked`."""
+        """Also 4: history_version is that of the newest message, or of the last request to
+        compact, at version `marked`."""
         assert chat.next_message_id == self.next_id, "next_message_id"
         assert chat.history_version == max(self.newest, marked), "history_version"
         listed = {call.id: call.name for call in chat.pending_calls}
@@ -145,7 +149,7 @@ class Transcript:
 
 
 def check_messages(chat: Chat, messages: Iterable[Message], *, marked: int = 0) -> None:
-    """3 to 6, from nothing."""
+    """3 to 6, for a whole history."""
     transcript = Transcript()
     for message in messages:
         transcript.feed(message)
@@ -153,7 +157,7 @@ def check_messages(chat: Chat, messages: Iterable[Message], *, marked: int = 0) 
 
 
 class ChangeChecker:
-    """Sees every written change of one chat, and what is stored after it."""
+    """Checks every written change of one chat against the stored rows."""
 
     def __init__(self) -> None:
         self.chat: Chat | None = None
@@ -171,7 +175,7 @@ class ChangeChecker:
     ) -> None:
         check_row(chat)
         check_step(self.chat, chat)
-        assert chat.state is change.after.state, "another state than was meant"
+        assert chat.state is change.after.state, "another state than decided"
         if chat.compaction_requested and not (self.chat and self.chat.compaction_requested):
             self.marked = chat.snapshot_version
         self._read(chat, messages)
@@ -191,8 +195,8 @@ class ChangeChecker:
         started = chat.turn_message_id
         if started is not None and chat.state in BUSY_STATES:
             begun = messages[started - 1]
-            assert begun.starts_turn, "begun by no prompt"
-            assert not begun.deleted, "begun by what is gone"
+            assert begun.starts_turn, "the turn starts without a prompt"
+            assert not begun.deleted, "the turn starts with a deleted message"
 
     def _follow_queue(
         self,

@@ -1,4 +1,4 @@
-"""Any move on any chat, with a command that fits it or comes too late."""
+"""Any transition on any chat, with a command that fits or comes too late."""
 
 from collections.abc import Callable
 from random import Random
@@ -56,8 +56,7 @@ from tests.support.seeds import FAILED, failing
 
 
 class TransitionInput(Struct, frozen=True, kw_only=True):
-    """`fence` is what a worker believes it holds, `free` a replica with a slot, `dead` the
-    worker that somebody takes for dead."""
+    """`fence` may be stale; `free` is a replica with a free slot; `dead` is the worker to reap."""
 
     rng: Random
     drafts: Drafts
@@ -157,7 +156,7 @@ def _finish(at: TransitionInput) -> Change | None:
 
 
 def _ask(at: TransitionInput) -> Change | None:
-    """What is not the client's to answer is answered first."""
+    """Calls of other tools are answered first."""
     ours = [call for call in at.chat.pending_calls if not call.client]
     messages = at.drafts.results(ours)
     if len(ours) == len(at.chat.pending_calls):

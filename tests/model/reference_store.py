@@ -1,8 +1,7 @@
-"""What writing a change does, said in plain Python.
+"""The effect of a change in plain Python: a reference for the store.
 
-A model to test the kernel against, and to hold the store's one statement to: compare and set on
-the version, append, soft-delete, queue, promote, pay, remember the request. It is no database: it
-keeps no time, and what the database's clock sets is here a flag that is set or not.
+Compare and set on the version, append, soft-delete, queue, promote, record usage and request keys.
+It keeps no time: columns that the database's clock sets are only set or not.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,15 +26,15 @@ from tests.support.factories import AT
 
 
 class VersionConflict(Exception):
-    """The row no longer has the version the change was made from: nothing was written."""
+    """The row has another version than the change expects: nothing was written."""
 
 
 class RepeatedRequest(Exception):
-    """The request id is recorded already: nothing was written."""
+    """The request key is already recorded: nothing was written."""
 
 
 class ChatRows:
-    """One chat: its row, all its messages (deleted ones too), its queue."""
+    """One chat: its row, its messages (deleted ones too), its queue."""
 
     def __init__(self, chat: Chat) -> None:
         self.chat = chat
@@ -58,7 +57,7 @@ class ReferenceStore:
 
 
 def apply_change(world: ReferenceStore, change: Change) -> ChatRows:
-    """All of the change or, by an exception, nothing of it."""
+    """Apply the whole change, or raise and apply nothing."""
     before, after = change.before, change.after
     request = change.request
     if request is not None and (request.scope, request.id) in world.requests:
@@ -81,7 +80,7 @@ def apply_change(world: ReferenceStore, change: Change) -> ChatRows:
 
 
 def apply_changes(world: ReferenceStore, changes: Iterable[Change]) -> None:
-    """Several chats in one transaction: if one has moved, none is written."""
+    """Several chats in one transaction: if one has another version, none is written."""
     changes = list(changes)
     for change in changes:
         expected = change.before.snapshot_version if change.before else 0
@@ -172,7 +171,7 @@ def _enqueued(added: EnqueuedMessage) -> QueuedMessage:
 
 
 def _written(was: Chat, change: Change, joining: Sequence[QueuedMessage]) -> Chat:
-    """The row as meant, and what only the writer knows: the promoted model, and the times."""
+    """The row with the columns that the store sets: the promoted model, and the times."""
     row = change.after
     model, effort = row.model_config_id, row.reasoning_effort
     for item in joining:

@@ -1,7 +1,7 @@
-"""A replica as far as the database can tell: a worker with slots, an inbox of hints, and runners.
+"""A replica as the database sees it: a worker with slots, an inbox of hints, and runners.
 
-It decides by the same pure rules as the product's own: what to do next, what a row means to a
-runner, when to trust a lease. When it acts is up to whoever drives it.
+It decides by chatd's own pure rules: the next action, the reaction to a row, trust in a lease. The
+simulation decides when it acts.
 """
 
 from collections import deque
@@ -45,8 +45,8 @@ from tests.support.errands import Errand
 SLOTS: Final = 3
 HEARTBEAT_INTERVAL_S: Final = 3.0
 LEASE_SCALE: Final = 100
-"""The database's clock cannot be stopped. Leases are a hundred times as long there, and grow
-older as much faster, so that the real time a walk takes makes no difference."""
+"""The database's clock cannot be stopped. Leases are a hundred times longer and age a hundred times
+faster, so that the real time of a walk makes no difference."""
 _RULES: Final = TurnRules(client_tools=CLIENT_TOOLS)
 _GENERATED: Final = (
     *(Transition.COMMIT_STEP,) * 5,
@@ -58,15 +58,14 @@ _GENERATED: Final = (
 
 
 class WrittenOperation(Struct, frozen=True, kw_only=True):
-    """An errand that was carried out, whether or not anybody has heard so."""
+    """An operation that was applied; its reply may have been lost."""
 
     errand: Errand
     version: int
 
 
 class ModelRunner:
-    """One chat under one epoch: the row it last heard of, and what it makes of it. `unsure`: a
-    write of its own was not answered."""
+    """One chat under one epoch, with its last row. `unconfirmed` is a write without a reply."""
 
     def __init__(self, row: Chat) -> None:
         self.row = row
@@ -75,7 +74,7 @@ class ModelRunner:
         self.unconfirmed: WrittenOperation | None = None
 
     def on_row(self, row: Chat, me: WorkerId) -> bool:
-        """False when there is nothing left to run."""
+        """False if the runner must stop."""
         match decide_reaction(self.view, row, me):
             case IgnoreRow():
                 return True
@@ -88,14 +87,14 @@ class ModelRunner:
             case StopRunner():
                 return False
             case DeferRow():
-                raise AssertionError("writes are answered before rows come in")
+                raise AssertionError("replies come before rows")
 
 
 class ModelReplica:
-    """`id` is new for each incarnation. `awake`: not stopped by a signal, not swapped out."""
+    """`id` changes with each restart. `awake`: not frozen."""
 
-    def __init__(self, mirror: CheckedStore, rng: Random) -> None:
-        self._mirror = mirror
+    def __init__(self, store: CheckedStore, rng: Random) -> None:
+        self._store = store
         self._rng = rng
         self.id = new_worker_id(rng)
         self.awake = True
@@ -106,7 +105,7 @@ class ModelReplica:
 
     @property
     def free(self) -> WorkerId | None:
-        """Whoever receives a message takes the chat, if there is a slot."""
+        """The replica that receives a message acquires the chat, if it has a free slot."""
         return self.id if self.awake and self.slots(root=True) > 0 else None
 
     def slots(self, *, root: bool) -> int:
@@ -116,7 +115,7 @@ class ModelReplica:
     # Rows and hints
 
     def on_own_row(self, row: Chat) -> None:
-        """A row that our own write has made, or that we have acquired."""
+        """A row that this replica wrote or acquired."""
         runner = self.runners.get(row.id)
         if row.worker_id == self.id and (runner is None or runner.view.epoch != row.epoch):
             self.drop(row.id)
@@ -129,17 +128,17 @@ class ModelReplica:
             self.drop(row.id)
 
     def drop(self, chat_id: ChatId) -> None:
-        """Nothing more is started. What was sent may still arrive, and a task that does not
-        know may still write: such ghosts are kept, even those of processes that are gone."""
+        """Stop the runner, but keep it: a late task may still write with its fence, even after its
+        process ended."""
         if (runner := self.runners.pop(chat_id, None)) is not None:
             self.stale_runners.append(runner)
 
     async def on_hint(self, hint: Hint) -> None:
-        """A hint may be old. What it is about is read first."""
+        """A hint may be old: read the row first."""
         runner = self.runners.get(hint.chat_id)
         if runner is not None:
             if hint.snapshot_version > runner.view.snapshot_version:
-                row = await chats.get(self._mirror.pool, hint.chat_id)
+                row = await chats.get(self._store.pool, hint.chat_id)
                 assert row is not None
                 self._hear(runner, row)
         elif hint.is_runnable:
@@ -147,22 +146,22 @@ class ModelReplica:
 
     async def fill_slots(self) -> None:
         roots, children = self.slots(root=True), self.slots(root=False)
-        for row in await self._mirror.acquire(self.id, roots=roots, children=children):
+        for row in await self._store.acquire(self.id, roots=roots, children=children):
             self.on_own_row(row)
 
     # Work
 
     async def next_move(self, runner: ModelRunner, *, orderly: bool = False) -> Transition:
-        """What a runner would do next, with the luck that it has."""
+        """The next transition of a runner, with a random result of the model."""
         if runner.fence.status == "interrupting":
             return Transition.FINISH_INTERRUPT
         row = runner.row
-        history = await messages.load_history(self._mirror.pool, row.id)
+        history = await messages.load_history(self._store.pool, row.id)
         action = next_action(history, row, _RULES)
-        now = self._mirror.reference.chats[row.id]
+        now = self._store.reference.chats[row.id]
         if now.chat.history_version == row.history_version:
             assert action != Fail(error=PENDING_CALLS_MISMATCH_ERROR), (
-                "history and row tell of different calls"
+                "history and row have different pending calls"
             )
             assert [message.id for message in history] == _since_summary(now.live)
         return self._move_of(action, orderly=orderly)
@@ -183,10 +182,10 @@ class ModelReplica:
     # Life
 
     async def send_heartbeat(self, now: float, *, draining: bool = False) -> HeartbeatResult:
-        """Renew the lease. Says what must be done for the chats of others."""
-        mirror, running = self._mirror, {id_: r.view.epoch for id_, r in self.runners.items()}
+        """Renew the lease. Returns what must be done for chats of other workers."""
+        store, running = self._store, {id_: r.view.epoch for id_, r in self.runners.items()}
         scope = lease.may_reap(self.ticks, now)
-        beat = Heartbeat(
+        heartbeat = Heartbeat(
             worker_id=self.id,
             running=running,
             scope=scope,
@@ -195,21 +194,21 @@ class ModelReplica:
             silent_s=1.5 * LEASE_SCALE,
             overdue_s=5 * LEASE_SCALE,
         )
-        heard = await workers.send_heartbeat(mirror.pool, beat)
+        result = await workers.send_heartbeat(store.pool, heartbeat)
         self.ticks = self.ticks.succeeded(now)
-        mine = {c.id: c.epoch for c in mirror.chats.values() if c.worker_id == self.id}
-        assert set(heard.lost) == {id_ for id_ in running if mine.get(id_) != running[id_]}
-        assert set(heard.unknown) == {id_ for id_ in mine if running.get(id_) != mine[id_]}
-        wanting = any(chat.runnable_at is not None for chat in mirror.chats.values())
-        assert heard.runnable == wanting
-        assert scope != "none" or not heard.dead, "acted on a death without the right to"
-        for chat_id in heard.lost:
+        mine = {c.id: c.epoch for c in store.chats.values() if c.worker_id == self.id}
+        assert set(result.lost) == {id_ for id_ in running if mine.get(id_) != running[id_]}
+        assert set(result.unknown) == {id_ for id_ in mine if running.get(id_) != mine[id_]}
+        wanting = any(chat.runnable_at is not None for chat in store.chats.values())
+        assert result.runnable == wanting
+        assert scope != "none" or not result.dead, "reaped without the right to"
+        for chat_id in result.lost:
             self.drop(chat_id)
-        await mirror.verify()
-        return heard
+        await store.verify()
+        return result
 
     def restart(self) -> WorkerId:
-        """The process has died and another has taken its place. Returns who has died."""
+        """Replace the process by a new one. Returns the old worker id."""
         was, self.id = self.id, new_worker_id(self._rng)
         self.awake = True
         for chat_id in list(self.runners):

@@ -1,7 +1,7 @@
-"""What everybody in the database's model shares: chats, replicas, time, news and a log.
+"""The shared state of the simulation: chats, replicas, time, hints and a log.
 
-All chance comes from one generator, so a seed replays. Time is the model's own: when it passes,
-the rows that bear times are made older and the replicas' clock goes on by as much.
+One generator is the only source of chance, so a seed replays. Time is simulated: when it passes,
+stored times are moved back and the replicas' clock forward.
 """
 
 from collections import Counter, deque
@@ -30,7 +30,7 @@ RELEASE_WORKER_LOCK: Final[LiteralString] = "SELECT pg_advisory_unlock_shared($1
 AGE_WORKERS: Final[LiteralString] = """
     UPDATE chat_workers SET renewed_at = renewed_at - $1::float8 * interval '1 s',
         lease_until = lease_until - $1::float8 * interval '1 s'"""
-# A deadline passes when the model says so, and not by the real time that a walk takes.
+# Deadlines expire by simulated time, not by the real time of a walk.
 AGE_CHATS: Final[LiteralString] = """
     UPDATE chats c SET
         action_deadline = CASE WHEN c.action_deadline IS NOT NULL THEN d.deadline END,
@@ -43,13 +43,13 @@ USERS: Final = (UserId(UUID(int=7)), UserId(UUID(int=8)))
 
 
 class Simulation:
-    """`locks` is the session that holds the replicas' locks. One session can hold them all and
-    let go of each at once; that a dead process lets go of its lock is tested elsewhere."""
+    """`locks` is the session that holds the replicas' locks. Other tests show that a dead process
+    releases its lock."""
 
     def __init__(self, pool: Pool, locks: DatabaseSession, rng: Random) -> None:
         self.rng = rng
         self.now = 1000.0
-        self.store = CheckedStore(pool, self._tell)
+        self.store = CheckedStore(pool, self._on_applied)
         self.replicas = [ModelReplica(self.store, rng) for _ in range(2)]
         self.serving: ModelReplica | None = None
         self.hint_loss_rate = 0.3
@@ -61,10 +61,10 @@ class Simulation:
         self._locks = locks
         self._numbers = 0
         self._rows: dict[ChatId, deque[Chat]] = {}
-        self._everyone = {replica.id for replica in self.replicas}
+        self._all_worker_ids = {replica.id for replica in self.replicas}
 
     async def begin(self) -> None:
-        """A family of three, a chat of somebody else, and two replicas that tick."""
+        """A chat tree of three, another user's chat, and two replicas with a heartbeat."""
         for replica in self.replicas:
             await self._locks.fetchval(HOLD_WORKER_LOCK, worker_lock_key(replica.id))
             await replica.send_heartbeat(self.now)
@@ -84,7 +84,7 @@ class Simulation:
 
     def check(self) -> None:
         for chat in self.store.chats.values():
-            check_alive(chat, self._everyone)
+            check_alive(chat, self._all_worker_ids)
 
     # Writing
 
@@ -118,8 +118,8 @@ class Simulation:
         return command.id
 
     async def repeat_write(self, written: WrittenOperation) -> bool:
-        """Somebody did not hear how it went and tries once more. False: the row has forgotten,
-        because too much has happened since."""
+        """Repeat a write whose reply was lost. False if the row has had too many changes since to
+        recognize it."""
         chat = self.store.chats[written.errand.plan.chat_id]
         if chat.snapshot_version - written.version >= RECENT_CHANGES_KEPT:
             return False
@@ -127,9 +127,9 @@ class Simulation:
         self.note(f"again #{written.errand.plan.number}")
         return True
 
-    # News
+    # Hints
 
-    def _tell(self, applied: AppliedChange) -> None:
+    def _on_applied(self, applied: AppliedChange) -> None:
         self._rows.setdefault(applied.chat.id, deque(maxlen=4)).append(applied.chat)
         if self.reply_lost:
             return
@@ -144,7 +144,7 @@ class Simulation:
     # Time and death
 
     async def pass_time(self, seconds: float) -> None:
-        """The longer, the likelier does it pass a deadline."""
+        """The longer, the more likely a deadline expires."""
         self.now += seconds
         await self.store.pool.execute(AGE_WORKERS, seconds * LEASE_SCALE)
         likely = {"interrupting": INTERRUPT_DEADLINE_S, "requires_action": CLIENT_TOOL_DEADLINE_S}
@@ -160,16 +160,16 @@ class Simulation:
         await self.store.pool.execute(AGE_CHATS, list(chats))
 
     async def replace_replica(self, replica: ModelReplica) -> None:
-        """Another process takes its place."""
+        """End the process; a new one replaces it."""
         await self._locks.fetchval(RELEASE_WORKER_LOCK, worker_lock_key(replica.restart()))
         await self._locks.fetchval(HOLD_WORKER_LOCK, worker_lock_key(replica.id))
-        self._everyone.add(replica.id)
+        self._all_worker_ids.add(replica.id)
         if self.rng.random() < 0.8:
-            # Otherwise it may take chats before anybody knows that it is there.
+            # Without it the replica may acquire chats before its first heartbeat.
             await replica.send_heartbeat(self.now)
 
-    def ghosts(self) -> list[ModelRunner]:
-        return [ghost for replica in self.replicas for ghost in replica.stale_runners]
+    def stale_runners(self) -> list[ModelRunner]:
+        return [runner for replica in self.replicas for runner in replica.stale_runners]
 
     # Chance
 
@@ -178,7 +178,7 @@ class Simulation:
         return self._numbers
 
     def choose_replica(self) -> None:
-        """Some replica gets the request; if it has no worker, nobody takes the chat at once."""
+        """Choose the replica that gets the request; None is one without a worker."""
         self.serving = self.rng.choice((*self.awake(), None))
 
     def any_chat(self) -> Chat:

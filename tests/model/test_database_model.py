@@ -1,4 +1,4 @@
-"""The machine on a real database, from many seeds. A failure names its seed and its steps."""
+"""The simulation on a real database, from many seeds. A failure names its seed and steps."""
 
 from random import Random
 
@@ -15,30 +15,30 @@ EMPTY = """
 
 
 async def walk(dsn: str, pool: Pool, seed: int, steps: int) -> list[str]:
-    """Returns what happened, step by step."""
+    """Returns the log of the steps."""
     locks = await connect(ConnectConfig(dsn=dsn, application_name="locks"))
     machine = DatabaseMachine(pool, locks, Random(seed))
     try:
         await machine.walk(steps)
     except Exception as error:
-        log = "\n".join(machine.stage.log)
-        error.add_note(f"CHATD_TEST_SEED={seed} shows it again. The steps were:\n{log}")
+        log = "\n".join(machine.simulation.log)
+        error.add_note(f"CHATD_TEST_SEED={seed} replays it. The steps were:\n{log}")
         raise
     finally:
         await locks.close(within_s=30)
-    return machine.stage.log
+    return machine.simulation.log
 
 
 @pytest.mark.promise("P1", "P2", "P3", "P8", "P9", "P11")
 @pytest.mark.parametrize("seed", effort.seeds(20))
-async def test_whatever_happens_the_rows_are_as_meant_and_nothing_is_stuck(
+async def test_rows_match_the_reference_and_every_chat_settles(
     dsn: str, pool: Pool, seed: int
 ) -> None:
-    """Takes a second: rare things happen late."""
+    """Slow: rare events happen late."""
     await walk(dsn, pool, seed, effort.steps(260))
 
 
-async def test_a_seed_shows_the_same_again(dsn: str, pool: Pool) -> None:
+async def test_a_seed_replays(dsn: str, pool: Pool) -> None:
     first = await walk(dsn, pool, 1, 60)
     await pool.execute(EMPTY)
     assert await walk(dsn, pool, 1, 60) == first

@@ -1,4 +1,4 @@
-"""The same world in the hands of hypothesis, which finds the shortest way to a broken rule."""
+"""The driver under hypothesis, which shrinks a failure to the shortest sequence."""
 
 from random import Random
 
@@ -32,17 +32,17 @@ class ChatMachine(RuleBasedStateMachine):
         self.driver.move(self.driver.world.chats[self._chat(number)], move)
 
     @rule()
-    def a_worker_dies(self) -> None:
+    def kill_worker(self) -> None:
         assert self.driver is not None
         self.driver.crash()
 
     @rule()
-    def a_write_comes_late(self) -> None:
+    def write_late(self) -> None:
         assert self.driver is not None
         self.driver.write_late()
 
     @invariant()
-    def all_is_well(self) -> None:
+    def invariants_hold(self) -> None:
         if self.driver is not None:
             self.driver.check()
 

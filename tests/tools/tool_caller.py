@@ -1,4 +1,4 @@
-"""A chat's tools at work on a real agent, and lines to it that break."""
+"""Calls the tools of a chat on a real agent, with connections that may break."""
 
 import asyncio
 from typing import Any, cast
@@ -52,14 +52,14 @@ class ToolCaller:
             return await self.tools[name].run(self.context(call), raw)
 
     async def result_of(self, name: str, call: str | None = None, **args: object) -> dict[str, Any]:
-        """What a tool answers that does not fail."""
+        """The JSON result of a call that must not fail."""
         output = await self.call(name, call, **args)
         assert not output.is_error, output.text
         return msgspec.json.decode(output.text, type=dict[str, Any])
 
 
 class LossyAgent:
-    """An agent whose answer to a question about output is lost so many times."""
+    """An agent that loses its first replies about output."""
 
     def __init__(self, conn: AgentApi, losses: int) -> None:
         self._conn = conn
@@ -70,13 +70,13 @@ class LossyAgent:
 
     async def output(self, process_id: str, *, wait_s: float = 0, after: int = 0) -> ProcessOutput:
         if wait_s:
-            # It is the answer that is lost, so whatever is asked after has happened.
+            # Only the reply is lost: the request takes effect.
             found = await self._conn.output(process_id, wait_s=wait_s, after=after)
         else:
             found = await self._conn.output(process_id, after=after)
         if self._losses:
             self._losses -= 1
-            raise AgentUnreachable("The line broke.")
+            raise AgentUnreachable("The connection broke.")
         return found
 
 

@@ -1,5 +1,4 @@
-"""A chat that asks for workspaces: real rows and a real build worker, a backend and agents that do
-as a test likes."""
+"""Calls the workspace tools of a chat: real rows and build worker, fake backend and agents."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -38,7 +37,7 @@ PATIENT = Waits(build_s=30, agent_s=30, scripts_s=30)
 
 
 class FakeAgents:
-    """Those whose pulse can be felt. `unheard`: so many first tries have no answer."""
+    """The first `unanswered` pings get no reply."""
 
     def __init__(self) -> None:
         self.lifecycles: list[AgentLifecycle] = ["ready"]
@@ -52,7 +51,7 @@ class FakeAgents:
         if self.instead is not None:
             return await self.instead(agent)
         if self.silent or self.pings <= self.unanswered:
-            raise AgentUnreachable("Nobody answers.")
+            raise AgentUnreachable("The agent does not answer.")
         first = self.lifecycles[0]
         if len(self.lifecycles) > 1:
             del self.lifecycles[0]
@@ -105,7 +104,7 @@ class WorkspaceToolCaller:
         return await self.result_of("create_workspace", call, template_id=str(TEMPLATE), **args)
 
     async def record_heartbeat(self, workspace_id: str) -> None:
-        """The heartbeat has heard of the agent of this workspace."""
+        """Record a heartbeat of this workspace's agents."""
         which = WorkspaceId(UUID(workspace_id))
         found = await agents_of(self.pool, which)
         await agents.record_healthy(
