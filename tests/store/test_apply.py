@@ -35,8 +35,8 @@ class Recorder(Driver):
         self.written: list[Change] = []
         super().__init__(rng)
 
-    def _saw(self, change: Change, rows: ChatRows) -> None:
-        super()._saw(change, rows)
+    def _check_written(self, change: Change, rows: ChatRows) -> None:
+        super()._check_written(change, rows)
         self.written.append(change)
 
 
