@@ -18,9 +18,9 @@ from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.config import EFFORT_LEVELS
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock, Env, ModelChoice
-from chatd.providers.directory import GONE, Directory, misfit
+from chatd.providers.config import KEY_VARIABLES, ProviderConfig, ProviderKind, is_valid_header
+from chatd.providers.registry import MODEL_NOT_CONFIGURED_TEXT, ProviderRegistry, config_error
 from chatd.providers.secret import Secret
-from chatd.providers.settings import KEY_VARIABLES, Kind, ProviderSettings, can_be_header
 from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
 from chatd.settings.wording import nearest, shown
 from chatd.store import model_configs
@@ -43,12 +43,12 @@ MAX_DECLARE_ATTEMPTS: Final = 4
 DEMO_MODEL: Final = ModelEntry(name="demo", provider="demo", model="demo")
 
 
-def build_registry(settings: Settings, env: Mapping[str, str], clock: Clock) -> Directory:
+def build_registry(settings: Settings, env: Mapping[str, str], clock: Clock) -> ProviderRegistry:
     """Raises SettingsError if a model names a provider that is not there."""
     _check_names("providers", [entry.name for entry in settings.providers])
     _check_names("models", [entry.name for entry in settings.models])
     providers = {entry.name: _provider(entry, env) for entry in settings.providers}
-    providers.setdefault("demo", ProviderSettings(kind="demo", name="demo"))
+    providers.setdefault("demo", ProviderConfig(kind="demo", name="demo"))
     for entry in settings.models:
         if entry.provider not in providers:
             hint = nearest(entry.provider, providers) or f"; there are {', '.join(providers)}"
@@ -56,10 +56,10 @@ def build_registry(settings: Settings, env: Mapping[str, str], clock: Clock) -> 
             raise SettingsError(f"models {shown(entry.name)}: {text}")
     named = {entry.name: entry for entry in (*settings.models, DEMO_MODEL)}
     chosen = sorted(named.values(), key=lambda entry: not entry.default)
-    return Directory([_model(entry) for entry in chosen], providers, clock)
+    return ProviderRegistry([_model(entry) for entry in chosen], providers, clock)
 
 
-def build_declaration(known: Directory) -> ModelDeclaration:
+def build_declaration(known: ProviderRegistry) -> ModelDeclaration:
     """The part of these models that every replica and the API may show: no key, no header."""
     return ModelDeclaration(
         providers=tuple(
@@ -99,16 +99,16 @@ def _check_names(section: str, names: list[str]) -> None:
             raise SettingsError(f"{section} {shown(name)}: there are two of that name")
 
 
-def _provider(entry: ProviderEntry, env: Mapping[str, str]) -> ProviderSettings:
-    if entry.kind not in get_args(Kind):
-        known = ", ".join(sorted(get_args(Kind)))
-        hint = nearest(entry.kind, get_args(Kind))
+def _provider(entry: ProviderEntry, env: Mapping[str, str]) -> ProviderConfig:
+    if entry.kind not in get_args(ProviderKind):
+        known = ", ".join(sorted(get_args(ProviderKind)))
+        hint = nearest(entry.kind, get_args(ProviderKind))
         text = f"kind: expected one of {known}, got {shown(entry.kind)}{hint}"
         raise SettingsError(f"providers {shown(entry.name)}: {text}")
-    kind = cast("Kind", entry.kind)
+    kind = cast("ProviderKind", entry.kind)
     variable = entry.api_key_env or KEY_VARIABLES.get(kind, "")
     key = entry.api_key or env.get(variable)
-    return ProviderSettings(
+    return ProviderConfig(
         kind=kind,
         name=entry.name,
         base_url=entry.base_url,
@@ -121,7 +121,7 @@ def _provider(entry: ProviderEntry, env: Mapping[str, str]) -> ProviderSettings:
 def _headers(entry: ProviderEntry) -> dict[str, Secret]:
     """Values are not repeated in errors: they may be keys."""
     for name, value in entry.headers.items():
-        if not can_be_header(name, value):
+        if not is_valid_header(name, value):
             text = "a header has a name of letters, digits and dashes and a value of one line"
             raise SettingsError(f"providers {shown(entry.name)}: headers {shown(name)}: {text}")
     return {name: Secret(value) for name, value in entry.headers.items()}
@@ -174,7 +174,7 @@ class ModelDirectory:
     Before `declare` it knows the models of its own settings only, and only the engine may use it.
     """
 
-    def __init__(self, own: Directory, env: Env) -> None:
+    def __init__(self, own: ProviderRegistry, env: Env) -> None:
         self._own = own
         self._env = env
         self._pool: Pool | None = None
@@ -216,10 +216,10 @@ class ModelDirectory:
             return await self._own.choose(wanted)
         known = await self.get(wanted)
         if known is None:
-            raise misfit(GONE)
+            raise config_error(MODEL_NOT_CONFIGURED_TEXT)
         if not known.enabled:
             name = known.config.name
-            raise misfit(f"The model {name} is not configured any more. Choose another one.")
+            raise config_error(f"The model {name} is not configured any more. Choose another one.")
         return await self._own.open(known.config)
 
     # For the API

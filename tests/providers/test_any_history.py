@@ -1,5 +1,4 @@
-"""Whatever stands in history, the strict fakes take the request that is made of it: the whole
-way from rows over prompt and wire to an API that refuses what the real one refuses."""
+"""The strict fakes accept the request of any history: rows, prompt, encoder and HTTP together."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -11,9 +10,9 @@ from chatd.domain.chat.messages import Message
 from chatd.domain.model.protocol import ModelRequest, ProviderError
 from chatd.domain.ports import Provider
 from chatd.domain.prompt.builder import PromptTarget, build_prompt
-from chatd.providers.registry import build
+from chatd.providers.config import ProviderConfig, ProviderKind
+from chatd.providers.registry import build_provider
 from chatd.providers.secret import Secret
-from chatd.providers.settings import Kind, ProviderSettings
 from tests.support.clock import FakeClock
 from tests.support.histories import FILES, any_history
 from tests.support.providers import anthropic, gemini, openai_chat, openai_responses
@@ -28,7 +27,7 @@ HISTORIES = 120
 
 class Wire(NamedTuple):
     fake: type[FakeServer]
-    kind: Kind
+    kind: ProviderKind
     key: str
     model: str
     path: str = ""
@@ -44,24 +43,24 @@ WIRES = {
 
 
 @asynccontextmanager
-async def asked(wire: str) -> AsyncGenerator[tuple[FakeServer, Provider, str]]:
+async def sent(wire: str) -> AsyncGenerator[tuple[FakeServer, Provider, str]]:
     played = WIRES[wire]
     async with played.fake.running() as fake:
-        settings = ProviderSettings(
+        settings = ProviderConfig(
             kind=played.kind,
             name="here",
             api_key=Secret(played.key),
             base_url=f"{fake.url}{played.path}",
             use_responses_api=wire == "responses" if played.kind == "openai" else None,
         )
-        provider = build(settings, FakeClock())
+        provider = build_provider(settings, FakeClock())
         try:
             yield fake, provider, played.model
         finally:
             await provider.close()
 
 
-async def refused(provider: Provider, model: str, history: list[Message]) -> str | None:
+async def find_rejection(provider: Provider, model: str, history: list[Message]) -> str | None:
     reader = PromptTarget(provider="here", files=FILES, strict_tools=True)
     request = ModelRequest(model=model, messages=build_prompt(history, reader))
     try:
@@ -91,10 +90,10 @@ def answer(wire: str) -> bytes:
 
 @pytest.mark.covers("T18")
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_request_of_any_history_is_taken(wire: str) -> None:
-    async with asked(wire) as (fake, provider, model):
+async def test_a_request_of_any_history_is_accepted(wire: str) -> None:
+    async with sent(wire) as (fake, provider, model):
         for seed in range(HISTORIES):
             fake.script(answer(wire))
-            objection = await refused(provider, model, any_history(seed))
-            assert objection is None, f"seed {seed}: {objection}"
+            rejection = await find_rejection(provider, model, any_history(seed))
+            assert rejection is None, f"seed {seed}: {rejection}"
         assert len(fake.requests) == HISTORIES

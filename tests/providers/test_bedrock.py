@@ -1,4 +1,4 @@
-"""Claude on Bedrock: signatures, framing, and the whole of it over a socket."""
+"""Claude on Bedrock: signatures, framing, and requests over a socket."""
 
 import asyncio
 import sys
@@ -22,15 +22,15 @@ from chatd.domain.model.protocol import (
     ProviderError,
     StreamFailed,
 )
-from chatd.providers.anthropic.decode import Decoder
-from chatd.providers.bedrock.client import BedrockProvider, default_url, region_of
+from chatd.providers.anthropic.decoder import AnthropicDecoder
+from chatd.providers.bedrock.client import BedrockProvider, default_url, find_region
 from chatd.providers.bedrock.eventstream import EventStream
-from chatd.providers.bedrock.sigv4 import Scope, signature_headers
-from chatd.providers.http import Decoder as AnyDecoder
-from chatd.providers.registry import build
+from chatd.providers.bedrock.sigv4 import SigningScope, signature_headers
+from chatd.providers.config import AwsCredentials, ProviderConfig
+from chatd.providers.http import StreamDecoder as AnyDecoder
+from chatd.providers.registry import build_provider
 from chatd.providers.secret import Secret
-from chatd.providers.settings import AwsCredentials, ProviderSettings
-from chatd.providers.sse import BrokenFraming, EventTooLong
+from chatd.providers.sse import EventTooLong, FramingError
 from tests.support.clock import FakeClock
 from tests.support.fuzz import fuzzed
 from tests.support.providers import anthropic
@@ -56,7 +56,7 @@ NAMES = sorted(path.stem for path in anthropic.STREAMS.glob("*.sse"))
 
 
 def new_decoder() -> AnyDecoder:
-    return Decoder(framing=EventStream())
+    return AnthropicDecoder(framing=EventStream())
 
 
 # Signatures: the vectors that AWS publishes
@@ -71,7 +71,7 @@ VECTOR_TOKEN = (
     "Z0wq5VSXDvp75YU9HFvlRd8Tx6q6fE8YQcHNVXAkiY9q6d+xo0rKwT38xVqr7ZD0u0iPPkUL64lIZbqBAz+scqKmlzm8F"
     "DrypNC9Yjc8fPOLn9FX9KSYvKTr4rvx3iSIlTJabIQwj2ICCR/oLxBA=="
 )
-VECTOR_SCOPE = Scope(
+VECTOR_SCOPE = SigningScope(
     region="us-east-1", service="service", at=datetime(2015, 8, 30, 12, 36, tzinfo=UTC)
 )
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -103,7 +103,7 @@ FORM = {"content-type": "application/x-www-form-urlencoded"}
         ),
     ],
 )
-def test_requests_are_signed_as_aws_signs_them(
+def test_signatures_match_the_vectors_of_aws(
     method: str, path: str, headers: dict[str, str], body: bytes, signature: str
 ) -> None:
     made = signature_headers(
@@ -118,7 +118,7 @@ def test_requests_are_signed_as_aws_signs_them(
     assert made["authorization"].endswith(f"Signature={signature}")
 
 
-def test_a_session_token_is_signed_as_well() -> None:
+def test_a_session_token_is_signed() -> None:
     made = signature_headers(
         url="https://example.amazonaws.com/",
         headers={"user-agent": "not signed"},
@@ -138,12 +138,14 @@ def test_a_session_token_is_signed_as_well() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_stream_means_what_it_means_at_anthropic(name: str) -> None:
-    assert read_whole(new_decoder, stream(name)) == read_whole(Decoder, anthropic.stream(name))
+def test_a_stream_decodes_as_at_anthropic(name: str) -> None:
+    assert read_whole(new_decoder, stream(name)) == read_whole(
+        AnthropicDecoder, anthropic.stream(name)
+    )
 
 
 @pytest.mark.parametrize("name", ["thinking_and_tools", "error_midway"])
-def test_a_stream_means_the_same_however_it_is_cut(name: str) -> None:
+def test_a_stream_decodes_the_same_wherever_it_is_cut(name: str) -> None:
     data = stream(name)
     whole = read_whole(new_decoder, data)
     assert read_bytewise(new_decoder, data) == whole
@@ -151,7 +153,7 @@ def test_a_stream_means_the_same_however_it_is_cut(name: str) -> None:
         assert read_cut(new_decoder, data, at) == whole
 
 
-def test_every_type_of_header_is_passed_over_but_text() -> None:
+def test_headers_that_are_not_text_are_skipped() -> None:
     others = b"".join(
         b"\x01" + bytes([97 + kind, kind]) + value
         for kind, value in (
@@ -166,14 +168,14 @@ def test_every_type_of_header_is_passed_over_but_text() -> None:
 
 
 def reframed(rest: bytes, headers: int) -> bytes:
-    """A message with headers of one's own making."""
+    """A message with the given headers."""
     whole = frame({}, rest)
     prelude = whole[:4] + headers.to_bytes(4)
     body = prelude + zlib.crc32(prelude).to_bytes(4) + rest
     return body + zlib.crc32(body).to_bytes(4)
 
 
-def test_events_of_other_kinds_are_passed_over() -> None:
+def test_events_of_other_types_are_skipped() -> None:
     other = frame({":message-type": "event", ":event-type": "initial-response"}, b"{}")
     strange = frame({":message-type": "novelty"}, b"\xff")
     assert EventStream().feed(other + strange + chunk(b"x")) == [(b"", b"x")]
@@ -190,7 +192,7 @@ def test_events_of_other_kinds_are_passed_over() -> None:
         ("modelTimeoutException", "timeout"),
     ],
 )
-def test_an_exception_in_the_middle_is_told_under_its_name(name: str, kind: str) -> None:
+def test_an_aws_exception_keeps_its_name(name: str, kind: str) -> None:
     (failed,) = read_whole(new_decoder, exception(name, "Too many tokens"))
     assert isinstance(failed, StreamFailed)
     assert (failed.fault.type, failed.fault.message) == (name, "Too many tokens")
@@ -198,7 +200,7 @@ def test_an_exception_in_the_middle_is_told_under_its_name(name: str, kind: str)
     assert classify_fault(failed.fault).retryable
 
 
-def test_an_error_that_is_not_modelled_is_told_as_well() -> None:
+def test_an_unmodelled_error_is_reported() -> None:
     headers = {
         ":message-type": "error",
         ":error-code": "InternalFailure",
@@ -210,7 +212,7 @@ def test_an_error_that_is_not_modelled_is_told_as_well() -> None:
     assert classify_fault(failed.fault).retryable
 
 
-def test_an_exception_without_words_is_told_by_its_name() -> None:
+def test_an_exception_without_a_message_is_described_by_its_name() -> None:
     headers = {":message-type": "exception", ":exception-type": "throttlingException"}
     (failed,) = read_whole(new_decoder, frame(headers, b""))
     assert isinstance(failed, StreamFailed)
@@ -221,12 +223,12 @@ def test_an_exception_without_words_is_told_by_its_name() -> None:
 
 
 @pytest.mark.covers("providers-6")
-def test_every_damaged_bit_is_noticed() -> None:
+def test_every_damaged_bit_is_detected() -> None:
     message = chunk(b'{"type":"ping"}')
     for bit in range(0, len(message) * 8, 3):
         damaged = bytearray(message)
         damaged[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(BrokenFraming):
+        with pytest.raises(FramingError):
             EventStream().feed(bytes(damaged))
 
 
@@ -243,8 +245,8 @@ def test_every_damaged_bit_is_noticed() -> None:
         reframed(b"\x01\xff\x07\x00\x00", 5),
     ],
 )
-def test_a_message_that_is_none_is_damage_that_may_be_tried_again(message: bytes) -> None:
-    with pytest.raises(BrokenFraming):
+def test_an_invalid_message_is_a_retryable_failure(message: bytes) -> None:
+    with pytest.raises(FramingError):
         EventStream().feed(message)
     events = read_whole(new_decoder, stream("cut_off") + message)
     assert isinstance(events[-1], StreamFailed)
@@ -252,20 +254,20 @@ def test_a_message_that_is_none_is_damage_that_may_be_tried_again(message: bytes
 
 
 @pytest.mark.parametrize("total", range(16))
-def test_a_message_too_short_to_be_one_is_damage(total: int) -> None:
+def test_a_message_that_is_too_short_is_damage(total: int) -> None:
     prelude = total.to_bytes(4) + (0).to_bytes(4)
-    with pytest.raises(BrokenFraming):
+    with pytest.raises(FramingError):
         EventStream().feed(prelude + zlib.crc32(prelude).to_bytes(4) + bytes(16))
 
 
-def test_a_message_without_end_is_given_up_at_its_beginning() -> None:
+def test_a_message_that_is_too_long_fails_at_its_start() -> None:
     with pytest.raises(EventTooLong):
         EventStream(limit=100).feed(chunk(b"x" * 200)[:20])
 
 
 @fuzzed
 @given(st.integers(0, 2**32))
-def test_any_bytes_give_events_and_one_ending(seed: int) -> None:
+def test_any_bytes_give_one_final_event(seed: int) -> None:
     random = Random(seed)
     data = bytearray(stream(random.choice(NAMES)))
     if random.random() < 0.5:
@@ -299,20 +301,20 @@ async def bedrock(fake: FakeBedrock) -> AsyncGenerator[BedrockProvider]:
     await provider.close()
 
 
-def settings(fake: FakeBedrock, **more: object) -> ProviderSettings:
-    plain = ProviderSettings(kind="bedrock", base_url=fake.url, region=REGION, aws=CREDENTIALS)
+def settings(fake: FakeBedrock, **more: object) -> ProviderConfig:
+    plain = ProviderConfig(kind="bedrock", base_url=fake.url, region=REGION, aws=CREDENTIALS)
     return msgspec.structs.replace(plain, **more)
 
 
-async def ask(provider: BedrockProvider, asked: ModelRequest | None = None) -> list[ModelEvent]:
+async def ask(provider: BedrockProvider, sent: ModelRequest | None = None) -> list[ModelEvent]:
     async with asyncio.timeout(WAIT_S):
-        async with provider.stream(asked or request(model=MODEL)) as events:
+        async with provider.stream(sent or request(model=MODEL)) as events:
             return [event async for event in events]
 
 
-async def failure(provider: BedrockProvider, asked: ModelRequest | None = None) -> ProviderError:
+async def failure(provider: BedrockProvider, sent: ModelRequest | None = None) -> ProviderError:
     with pytest.raises(ProviderError) as caught:
-        await ask(provider, asked)
+        await ask(provider, sent)
     return caught.value
 
 
@@ -327,7 +329,7 @@ async def failure(provider: BedrockProvider, asked: ModelRequest | None = None) 
         ("odd model?#", "odd%20model%3F%23"),
     ],
 )
-async def test_a_signed_request_is_taken_whatever_the_model_is_called(
+async def test_a_signed_request_is_accepted_for_any_model_name(
     model: str, path: str, fake: FakeBedrock, bedrock: BedrockProvider
 ) -> None:
     fake.play("text")
@@ -341,7 +343,7 @@ async def test_a_signed_request_is_taken_whatever_the_model_is_called(
     assert seen.headers["user-agent"].startswith("chatd/")
 
 
-async def test_a_key_of_bedrocks_own_needs_no_signature(fake: FakeBedrock) -> None:
+async def test_a_bedrock_api_key_replaces_the_signature(fake: FakeBedrock) -> None:
     provider = BedrockProvider(settings(fake, api_key=Secret(BEARER), aws=None), FakeClock())
     fake.play("text")
     await ask(provider)
@@ -349,7 +351,7 @@ async def test_a_key_of_bedrocks_own_needs_no_signature(fake: FakeBedrock) -> No
     assert "x-amz-date" not in fake.requests[0].headers
 
 
-async def test_beta_features_go_into_the_body(fake: FakeBedrock, bedrock: BedrockProvider) -> None:
+async def test_beta_features_are_in_the_body(fake: FakeBedrock, bedrock: BedrockProvider) -> None:
     fake.play("text")
     await ask(bedrock, request(model=MODEL, options=Raw(b'{"context_1m_enabled":true}')))
     (seen,) = fake.requests
@@ -357,11 +359,11 @@ async def test_beta_features_go_into_the_body(fake: FakeBedrock, bedrock: Bedroc
     assert "anthropic-beta" not in seen.headers
 
 
-async def test_a_search_is_refused_before_anything_is_sent(
+async def test_web_search_is_rejected_before_a_request_is_sent(
     fake: FakeBedrock, bedrock: BedrockProvider
 ) -> None:
-    asked = request(model=MODEL, options=Raw(b'{"web_search_enabled":true}'))
-    classified = classify_fault((await failure(bedrock, asked)).fault)
+    sent = request(model=MODEL, options=Raw(b'{"web_search_enabled":true}'))
+    classified = classify_fault((await failure(bedrock, sent)).fault)
     assert classified.kind == "config"
     assert "web_search_enabled" in (classified.error.detail or "")
     assert fake.requests == []
@@ -390,7 +392,7 @@ async def test_a_cancelled_task_closes_the_socket(
         (400, "ServiceQuotaExceededException", "usage_limit"),
     ],
 )
-async def test_what_aws_refuses_is_told(
+async def test_a_rejection_by_aws_is_classified(
     status: int, name: str, means: str, fake: FakeBedrock, bedrock: BedrockProvider
 ) -> None:
     fake.answer_with(refusal(status, name, "No."))
@@ -400,7 +402,7 @@ async def test_what_aws_refuses_is_told(
     assert classify_fault(fault).error.detail == "No."
 
 
-async def test_a_wrong_key_is_refused_and_not_shown(fake: FakeBedrock) -> None:
+async def test_an_invalid_key_is_reported_without_the_key(fake: FakeBedrock) -> None:
     wrong = msgspec.structs.replace(CREDENTIALS, secret_access_key=Secret("not-the-key-at-all"))
     provider = BedrockProvider(settings(fake, aws=wrong), FakeClock())
     error = await failure(provider)
@@ -409,30 +411,30 @@ async def test_a_wrong_key_is_refused_and_not_shown(fake: FakeBedrock) -> None:
     assert "not-the-key-at-all" not in repr(error.fault) + repr(provider) + repr(wrong)
 
 
-# Where credentials come from
+# Credentials and region
 
 
-def refused(**more: object) -> tuple[str, str]:
-    plain = ProviderSettings(kind="bedrock", region=REGION)
+def config_failure(**more: object) -> tuple[str, str]:
+    plain = ProviderConfig(kind="bedrock", region=REGION)
     with pytest.raises(ProviderError) as caught:
-        build(msgspec.structs.replace(plain, **more), FakeClock())
+        build_provider(msgspec.structs.replace(plain, **more), FakeClock())
     classified = classify_fault(caught.value.fault)
     return classified.kind, classified.error.detail or ""
 
 
-async def test_without_keys_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_keys_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "botocore", None)
     monkeypatch.setitem(sys.modules, "botocore.session", None)
-    kind, words = refused()
+    kind, words = config_failure()
     assert kind == "missing_key"
     assert "chatd[bedrock]" in words
     assert "api_key" in words
 
 
 @pytest.mark.covers("providers-6")
-async def test_a_region_is_needed() -> None:
+async def test_a_region_is_required() -> None:
     for region in (None, "", "eu central", "evil.example.org/"):
-        kind, words = refused(aws=CREDENTIALS, region=region)
+        kind, words = config_failure(aws=CREDENTIALS, region=region)
         assert kind == "config"
         assert "region" in words
 
@@ -446,14 +448,16 @@ async def test_a_region_is_needed() -> None:
         ("vpce-0a1b.bedrock-runtime.eu-west-1.vpce.amazonaws.com", "eu-west-1"),
     ],
 )
-def test_an_address_of_aws_says_which_region_it_is_of(host: str, region: str) -> None:
-    there = ProviderSettings(kind="bedrock", base_url=f"https://{host}/")
-    assert region_of(there) == region
-    assert region_of(msgspec.structs.replace(there, region="us-west-2")) == "us-west-2"
+def test_an_aws_address_names_its_region(host: str, region: str) -> None:
+    there = ProviderConfig(kind="bedrock", base_url=f"https://{host}/")
+    assert find_region(there) == region
+    assert find_region(msgspec.structs.replace(there, region="us-west-2")) == "us-west-2"
 
 
-def test_another_address_says_nothing_of_a_region() -> None:
-    kind, words = refused(aws=CREDENTIALS, region=None, base_url="https://gateway.example.com")
+def test_another_address_names_no_region() -> None:
+    kind, words = config_failure(
+        aws=CREDENTIALS, region=None, base_url="https://gateway.example.com"
+    )
     assert (kind, "base_url" in words) == ("config", True)
 
 
@@ -462,7 +466,7 @@ class BotoCoreError(Exception):
 
 
 class Machine:
-    """A botocore that finds these credentials, or none, or trouble."""
+    """A fake botocore that finds these credentials, none, or fails."""
 
     def __init__(self, found: AwsCredentials | None, trouble: Exception | None = None) -> None:
         self._found = found
@@ -491,7 +495,7 @@ class Machine:
         monkeypatch.setitem(sys.modules, "botocore.exceptions", exceptions)
 
 
-async def test_a_machine_may_have_keys_for_good(
+async def test_static_credentials_of_the_machine_are_used(
     fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Machine(VECTOR_KEYS).install(monkeypatch)
@@ -502,7 +506,7 @@ async def test_a_machine_may_have_keys_for_good(
 
 
 @pytest.mark.covers("providers-6")
-async def test_the_machines_own_credentials_are_used(
+async def test_temporary_credentials_of_the_machine_are_used(
     fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Machine(CREDENTIALS).install(monkeypatch)
@@ -520,7 +524,7 @@ async def test_the_machines_own_credentials_are_used(
         (Machine(None, BotoCoreError("the token is abcdef")), "config"),
     ],
 )
-async def test_a_machine_without_credentials_is_told(
+async def test_missing_credentials_of_the_machine_are_reported(
     machine: Machine, means: str, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.install(monkeypatch)
@@ -532,7 +536,7 @@ async def test_a_machine_without_credentials_is_told(
     assert fake.requests == []
 
 
-async def test_the_default_address_is_the_regions() -> None:
+async def test_the_default_address_contains_the_region() -> None:
     for region, host in (
         ("us-east-1", "bedrock-runtime.us-east-1.amazonaws.com"),
         ("cn-north-1", "bedrock-runtime.cn-north-1.amazonaws.com.cn"),

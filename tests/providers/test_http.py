@@ -1,4 +1,4 @@
-"""The pipe between a decoder and a socket, over real sockets."""
+"""The HTTP session of a provider, over real sockets."""
 
 import asyncio
 import pickle
@@ -19,9 +19,9 @@ from chatd.domain.model.protocol import (
     StreamFailed,
     TextDelta,
 )
-from chatd.providers.faults import incomplete
-from chatd.providers.http import MAX_ERROR_BODY, Http, HttpConfig
-from chatd.providers.secret import Secret, redacted
+from chatd.providers.faults import incomplete_fault
+from chatd.providers.http import MAX_ERROR_BODY_BYTES, HttpConfig, ProviderSession
+from chatd.providers.secret import Secret, redact_secrets
 from tests.support.providers.certificate import self_signed
 from tests.support.providers.server import (
     Cut,
@@ -38,11 +38,11 @@ from tests.support.providers.server import (
 KEY = "sk-very-secret-0123456789abcdef"
 WAIT_S = 30
 END = Finished(reason="stop", usage=TokenUsage())
-QUICK = HttpConfig(read_timeout_s=0.05, error_body_s=0.05)
+QUICK = HttpConfig(read_timeout_s=0.05, error_body_timeout_s=0.05)
 
 
 class Echo:
-    """Every word is text, and `end` is the end."""
+    """Each word is text; the word `end` ends the answer."""
 
     def __init__(self) -> None:
         self._is_done = False
@@ -63,7 +63,7 @@ class Echo:
         return END
 
     def close(self) -> list[ModelEvent]:
-        return [] if self._is_done else [StreamFailed(fault=incomplete())]
+        return [] if self._is_done else [StreamFailed(fault=incomplete_fault())]
 
 
 @pytest.fixture
@@ -73,13 +73,13 @@ async def fake() -> AsyncGenerator[FakeServer]:
 
 
 @pytest.fixture
-async def http() -> AsyncGenerator[Http]:
-    http = Http("acme", (Secret(KEY),))
+async def http() -> AsyncGenerator[ProviderSession]:
+    http = ProviderSession("acme", (Secret(KEY),))
     yield http
     await http.close()
 
 
-async def ask(http: Http, url: str, body: bytes = b"{}") -> list[ModelEvent]:
+async def ask(http: ProviderSession, url: str, body: bytes = b"{}") -> list[ModelEvent]:
     headers = {"x-api-key": KEY}
     async with (
         asyncio.timeout(WAIT_S),
@@ -89,7 +89,7 @@ async def ask(http: Http, url: str, body: bytes = b"{}") -> list[ModelEvent]:
 
 
 async def failure(url: str, config: HttpConfig | None = None) -> ProviderFault:
-    http = Http("acme", (Secret(KEY),), config)
+    http = ProviderSession("acme", (Secret(KEY),), config)
     try:
         with pytest.raises(ProviderError) as caught:
             await ask(http, url)
@@ -101,7 +101,7 @@ async def failure(url: str, config: HttpConfig | None = None) -> ProviderFault:
 
 
 def assert_clean(error: ProviderError) -> None:
-    """Neither the error nor anything it hangs on to knows the key."""
+    """Neither the error nor its context contains the key."""
     assert error.__cause__ is None
     assert error.__context__ is None
     shown = [repr(error), str(error), repr(error.args), repr(error.fault), *_lines(error)]
@@ -115,7 +115,7 @@ def _lines(error: BaseException) -> list[str]:
 # Streaming
 
 
-async def test_pieces_are_passed_on_as_they_come(fake: FakeServer, http: Http) -> None:
+async def test_deltas_are_passed_on_as_they_arrive(fake: FakeServer, http: ProviderSession) -> None:
     gate = Gate()
     fake.script(b"one ", gate, b"end")
     async with (
@@ -128,7 +128,7 @@ async def test_pieces_are_passed_on_as_they_come(fake: FakeServer, http: Http) -
         assert [event async for event in events] == [END]
 
 
-async def test_leaving_early_closes_the_socket(fake: FakeServer, http: Http) -> None:
+async def test_leaving_early_closes_the_socket(fake: FakeServer, http: ProviderSession) -> None:
     fake.script(b"one ", Silence())
     async with asyncio.timeout(WAIT_S):
         async with http.stream(url=fake.url, headers={}, body=b"{}", decoder=Echo()) as events:
@@ -137,7 +137,9 @@ async def test_leaving_early_closes_the_socket(fake: FakeServer, http: Http) -> 
         await fake.disconnected.wait()
 
 
-async def test_an_error_in_the_reader_closes_the_socket(fake: FakeServer, http: Http) -> None:
+async def test_an_error_in_the_reader_closes_the_socket(
+    fake: FakeServer, http: ProviderSession
+) -> None:
     fake.script(b"one ", Silence())
     with suppress(ZeroDivisionError):
         async with http.stream(url=fake.url, headers={}, body=b"{}", decoder=Echo()) as events:
@@ -147,7 +149,9 @@ async def test_an_error_in_the_reader_closes_the_socket(fake: FakeServer, http: 
         await fake.disconnected.wait()
 
 
-async def test_a_cancelled_reader_closes_the_socket(fake: FakeServer, http: Http) -> None:
+async def test_a_cancelled_reader_closes_the_socket(
+    fake: FakeServer, http: ProviderSession
+) -> None:
     gate = Gate()
     fake.script(b"one ", gate)
     async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
@@ -158,8 +162,8 @@ async def test_a_cancelled_reader_closes_the_socket(fake: FakeServer, http: Http
     assert reading.cancelled()
 
 
-async def test_a_reader_cancelled_before_the_reply_closes_the_socket(http: Http) -> None:
-    """Not even a status has come."""
+async def test_a_reader_cancelled_before_the_reply_closes_the_socket(http: ProviderSession) -> None:
+    """The status has not arrived either."""
     accepted, left = asyncio.Event(), asyncio.Event()
 
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -178,8 +182,8 @@ async def test_a_reader_cancelled_before_the_reply_closes_the_socket(http: Http)
         await left.wait()
 
 
-async def test_a_connection_is_used_again_after_an_answer_was_read_to_its_end(
-    fake: FakeServer, http: Http
+async def test_a_connection_is_reused_after_a_complete_answer(
+    fake: FakeServer, http: ProviderSession
 ) -> None:
     for _ in range(3):
         fake.script(b"one ", b"end")
@@ -187,15 +191,15 @@ async def test_a_connection_is_used_again_after_an_answer_was_read_to_its_end(
     assert fake.connections == 1
 
 
-async def test_a_server_that_does_not_hang_up_is_not_waited_for(
-    fake: FakeServer, http: Http
+async def test_the_client_does_not_wait_for_the_server_to_close(
+    fake: FakeServer, http: ProviderSession
 ) -> None:
     fake.script(b"one ", b"end", Silence())
     assert await ask(http, fake.url) == [TextDelta(id="0", delta="one"), END]
 
 
-async def test_a_server_that_hangs_up_after_the_last_word_is_forgiven(
-    fake: FakeServer, http: Http
+async def test_a_cut_after_the_final_event_is_ignored(
+    fake: FakeServer, http: ProviderSession
 ) -> None:
     for ending in (Cut(), Reset(), Hangup()):
         fake.script(b"end", ending)
@@ -203,27 +207,29 @@ async def test_a_server_that_hangs_up_after_the_last_word_is_forgiven(
 
 
 class Fickle(FakeServer):
-    """Keeps a connection, and closes it when it is used again."""
+    """Closes a kept connection when it is reused."""
 
     def answer(self, request: Recorded) -> Reply:
         seen = [other for other in self.requests if other.connection == request.connection]
         return super().answer(request) if len(seen) == 1 else Reply(steps=(NoReply(),))
 
 
-async def test_a_connection_that_was_closed_meanwhile_costs_nothing(http: Http) -> None:
+async def test_a_closed_reused_connection_is_replaced(http: ProviderSession) -> None:
     async with Fickle.running() as fake:
         for _ in range(3):
             fake.script(b"one ", b"end")
             assert (await ask(http, fake.url))[-1] == END
 
 
-async def test_a_new_connection_that_is_cut_is_not_tried_again(fake: FakeServer) -> None:
+async def test_a_cut_new_connection_is_not_retried(fake: FakeServer) -> None:
     fake.script(NoReply())
     assert (await failure(fake.url)).transport == "reset"
     assert fake.connections == 1
 
 
-async def test_a_request_larger_than_a_megabyte_is_sent(fake: FakeServer, http: Http) -> None:
+async def test_a_request_larger_than_a_megabyte_is_sent(
+    fake: FakeServer, http: ProviderSession
+) -> None:
     fake.script(b"end")
     body = b'{"a":"' + b"x" * 3_000_000 + b'"}'
     await ask(http, fake.url, body)
@@ -231,8 +237,10 @@ async def test_a_request_larger_than_a_megabyte_is_sent(fake: FakeServer, http: 
     assert fake.requests[0].headers["content-length"] == str(len(body))
 
 
-async def test_no_cookie_is_kept_and_nothing_is_compressed(fake: FakeServer, http: Http) -> None:
-    # By name: nobody keeps the cookies of a bare address.
+async def test_no_cookie_is_kept_and_nothing_is_compressed(
+    fake: FakeServer, http: ProviderSession
+) -> None:
+    # By name: clients do not store cookies of an IP address.
     url = fake.url.replace("127.0.0.1", "localhost")
     fake.reply(500, b"{}", {"set-cookie": "a=b; Path=/"})
     fake.script(b"end")
@@ -244,7 +252,7 @@ async def test_no_cookie_is_kept_and_nothing_is_compressed(fake: FakeServer, htt
 
 
 async def test_a_closed_provider_is_not_opened_again(fake: FakeServer) -> None:
-    http = Http("acme")
+    http = ProviderSession("acme")
     await http.close()
     with pytest.raises(ProviderError):
         await ask(http, fake.url)
@@ -255,24 +263,24 @@ async def test_a_closed_provider_is_not_opened_again(fake: FakeServer) -> None:
 
 
 @pytest.mark.parametrize("ending", [Cut(), Reset()])
-async def test_a_cut_in_the_middle_is_told(fake: FakeServer, ending: Cut | Reset) -> None:
+async def test_a_cut_during_the_stream_is_reported(fake: FakeServer, ending: Cut | Reset) -> None:
     fake.script(b"one ", ending)
     fault = await failure(fake.url)
     assert fault.transport == "reset"
     assert classify_fault(fault).retryable
 
 
-async def test_a_reply_that_ends_too_soon_is_incomplete(fake: FakeServer) -> None:
+async def test_a_reply_without_a_final_event_is_incomplete(fake: FakeServer) -> None:
     fake.script(b"one ")
     assert (await failure(fake.url)).incomplete
 
 
-async def test_a_silent_server_is_given_up_in_the_end(fake: FakeServer) -> None:
+async def test_a_silent_server_times_out(fake: FakeServer) -> None:
     fake.script(b"one ", Silence())
     assert (await failure(fake.url, QUICK)).transport == "timeout"
 
 
-async def test_nobody_listening_is_told(fake: FakeServer) -> None:
+async def test_a_refused_connection_is_reported(fake: FakeServer) -> None:
     server = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     server.close()
@@ -282,13 +290,13 @@ async def test_nobody_listening_is_told(fake: FakeServer) -> None:
     assert classify_fault(fault).retryable
 
 
-async def test_a_name_that_does_not_exist_is_told() -> None:
+async def test_an_unknown_host_name_is_reported() -> None:
     fault = await failure("http://no-such-host.invalid/")
     assert fault.transport == "dns"
     assert "no-such-host.invalid" in fault.message
 
 
-async def test_a_certificate_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+async def test_an_untrusted_certificate_is_rejected(tmp_path: Path) -> None:
     async with FakeServer.running(self_signed(tmp_path)) as fake:
         fault = await failure(fake.url)
         assert fake.requests == []
@@ -298,7 +306,7 @@ async def test_a_certificate_nobody_vouches_for_is_refused(tmp_path: Path) -> No
 
 
 async def answering(scheme: str, answer: bytes) -> ProviderFault:
-    """The failure of a call to a server that says only this, whatever it is told."""
+    """The failure of a call to a server that always sends this."""
 
     async def mumble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -310,19 +318,19 @@ async def answering(scheme: str, answer: bytes) -> ProviderFault:
         return await failure(f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}")
 
 
-async def test_a_server_without_tls_is_told() -> None:
+async def test_a_server_without_tls_is_reported() -> None:
     fault = await answering("https", b"HTTP/1.1 400 Bad Request\r\n\r\n")
     assert fault.transport == "tls"
 
 
-async def test_a_server_that_does_not_speak_http_is_told() -> None:
+async def test_a_server_that_does_not_speak_http_is_reported() -> None:
     fault = await answering("http", b"SSH-2.0-OpenSSH_9.2\r\n")
     assert fault.message == "127.0.0.1 does not speak HTTP"
     assert not classify_fault(fault).retryable
 
 
-async def test_a_proxy_of_the_surroundings_is_not_used(
-    fake: FakeServer, http: Http, monkeypatch: pytest.MonkeyPatch
+async def test_a_proxy_of_the_environment_is_not_used(
+    fake: FakeServer, http: ProviderSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
@@ -331,7 +339,7 @@ async def test_a_proxy_of_the_surroundings_is_not_used(
     assert (await ask(http, fake.url))[-1] == END
 
 
-async def test_a_proxy_that_is_not_there_is_told(fake: FakeServer) -> None:
+async def test_an_unreachable_proxy_is_reported(fake: FakeServer) -> None:
     secret = "http://me:pass-word-123@127.0.0.1:1"
     config = HttpConfig(proxy=Secret(secret))
     fault = await failure(fake.url, config)
@@ -341,14 +349,14 @@ async def test_a_proxy_that_is_not_there_is_told(fake: FakeServer) -> None:
 
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://host/", "http://", "http://[::1"])
-async def test_an_address_that_is_none_is_told(url: str) -> None:
+async def test_an_invalid_address_is_reported(url: str) -> None:
     assert classify_fault(await failure(url)).kind == "config"
 
 
-# What servers say
+# Error replies
 
 
-async def test_an_error_is_told_with_what_the_vendor_calls_it(fake: FakeServer) -> None:
+async def test_an_error_keeps_the_type_of_the_api(fake: FakeServer) -> None:
     said = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     fake.reply(529, said, {"retry-after": "7"})
     fault = await failure(fake.url)
@@ -372,7 +380,7 @@ async def test_an_error_is_told_with_what_the_vendor_calls_it(fake: FakeServer) 
         ({"retry-after": "soon"}, None),
     ],
 )
-async def test_how_long_to_wait_is_told(
+async def test_the_retry_delay_is_read_from_headers(
     fake: FakeServer, headers: dict[str, str], wait: float | None
 ) -> None:
     fake.reply(429, {"error": {"type": "rate_limit_error", "message": "Slow down"}}, headers)
@@ -394,7 +402,7 @@ async def test_how_long_to_wait_is_told(
         (b"{" * 5000, None),
     ],
 )
-async def test_the_most_telling_word_of_an_error_is_taken(
+async def test_the_most_specific_error_type_is_used(
     fake: FakeServer, body: object, word: str | None
 ) -> None:
     fake.reply(400, body)
@@ -403,7 +411,7 @@ async def test_the_most_telling_word_of_an_error_is_taken(
 
 
 @pytest.mark.parametrize("status", [200, 404, 502])
-async def test_a_web_page_where_an_api_should_be_is_told(fake: FakeServer, status: int) -> None:
+async def test_a_web_page_instead_of_a_stream_is_reported(fake: FakeServer, status: int) -> None:
     fake.reply(status, b"<!doctype html><title>Hello</title>")
     fault = await failure(fake.url)
     assert "web page" in fault.message
@@ -413,7 +421,7 @@ async def test_a_web_page_where_an_api_should_be_is_told(fake: FakeServer, statu
     assert "<" not in (classified.error.detail or "")
 
 
-async def test_json_where_a_stream_should_be_is_told(fake: FakeServer) -> None:
+async def test_json_instead_of_a_stream_is_reported(fake: FakeServer) -> None:
     fake.reply(200, {"error": {"message": "model not found", "type": "not_found_error"}})
     fault = await failure(fake.url)
     assert (fault.type, classify_fault(fault).error.detail) == (
@@ -434,7 +442,7 @@ async def test_json_where_a_stream_should_be_is_told(fake: FakeServer) -> None:
         ({"error": {"message": "odd", "code": 7}}, 200, False),
     ],
 )
-async def test_the_status_within_a_good_reply_counts(
+async def test_the_status_inside_a_reply_of_status_200_counts(
     fake: FakeServer, body: object, status: int, *, retryable: bool
 ) -> None:
     fake.reply(200, body)
@@ -442,8 +450,8 @@ async def test_the_status_within_a_good_reply_counts(
     assert (fault.status_code, classify_fault(fault).retryable) == (status, retryable)
 
 
-async def test_a_stream_under_a_wrong_name_is_read_all_the_same(
-    fake: FakeServer, http: Http
+async def test_a_stream_with_a_wrong_content_type_is_read(
+    fake: FakeServer, http: ProviderSession
 ) -> None:
     fake.reply(200, b"data: one", {"content-type": "application/json"})
     with pytest.raises(ProviderError) as caught:
@@ -451,13 +459,13 @@ async def test_a_stream_under_a_wrong_name_is_read_all_the_same(
     assert caught.value.fault.incomplete
 
 
-async def test_an_endless_error_is_read_only_so_far(fake: FakeServer) -> None:
+async def test_an_endless_error_body_is_read_up_to_a_limit(fake: FakeServer) -> None:
     fake.reply(500, b"x" * 1_000_000)
     fault = await failure(fake.url)
-    assert len(fault.body or "") == MAX_ERROR_BODY
+    assert len(fault.body or "") == MAX_ERROR_BODY_BYTES
 
 
-async def test_an_error_that_never_ends_is_told_with_what_came(fake: FakeServer) -> None:
+async def test_an_error_body_that_stalls_is_reported_as_far_as_received(fake: FakeServer) -> None:
     fake.refuse_with(503, b"try later", Silence())
     fault = await failure(fake.url, QUICK)
     assert (fault.status_code, fault.body) == (503, "try later")
@@ -478,20 +486,20 @@ async def test_a_redirect_is_not_followed(fake: FakeServer) -> None:
 
 @pytest.mark.covers("providers-17")
 @pytest.mark.promise("P13")
-async def test_a_key_that_a_server_repeats_is_taken_out(fake: FakeServer) -> None:
+async def test_a_key_in_an_error_body_is_redacted(fake: FakeServer) -> None:
     fake.reply(401, {"error": {"message": f"Incorrect API key provided: {KEY}."}})
     fault = await failure(fake.url)
     assert fault.body == '{"error":{"message":"Incorrect API key provided: [key]."}}'
 
 
 @pytest.mark.promise("P13")
-async def test_a_key_in_the_middle_of_a_stream_is_taken_out(fake: FakeServer) -> None:
+async def test_a_key_in_a_stream_error_is_redacted(fake: FakeServer) -> None:
     fake.script(b"one ", b"fail")
     fault = await failure(fake.url)
     assert (fault.message, fault.body) == ("failed with [key]", "[key]")
 
 
-def test_a_secret_says_nothing_of_itself() -> None:
+def test_a_secret_is_hidden_in_every_representation() -> None:
     secret = Secret(KEY)
     assert KEY not in f"{secret} {secret!r} {[secret]}"
     assert secret.reveal() == KEY
@@ -504,12 +512,12 @@ def test_a_secret_says_nothing_of_itself() -> None:
 
 @pytest.mark.covers("providers-17")
 @pytest.mark.promise("P13")
-def test_the_key_in_a_header_is_taken_out_without_the_word_before_it() -> None:
+def test_the_key_of_a_header_is_redacted_without_its_scheme() -> None:
     header = Secret("Bearer s3cr3t-t0ken")
-    assert redacted("token s3cr3t-t0ken is unknown", [header]) == "token [key] is unknown"
-    assert redacted("got 'Bearer s3cr3t-t0ken'", [header]) == "got '[key]'"
-    assert redacted("the bearer of this", [header]) == "the bearer of this"
+    assert redact_secrets("token s3cr3t-t0ken is unknown", [header]) == "token [key] is unknown"
+    assert redact_secrets("got 'Bearer s3cr3t-t0ken'", [header]) == "got '[key]'"
+    assert redact_secrets("the bearer of this", [header]) == "the bearer of this"
 
 
-def test_what_is_too_short_to_be_a_secret_is_left_in_peace() -> None:
-    assert redacted("1 and true", [Secret("1"), Secret("true"), Secret("")]) == "1 and true"
+def test_short_values_are_not_redacted() -> None:
+    assert redact_secrets("1 and true", [Secret("1"), Secret("true"), Secret("")]) == "1 and true"

@@ -1,4 +1,4 @@
-"""What models cost if nobody says so. Loading the table takes most of the time."""
+"""Prices of models without configured prices. Loading the table takes most of the time."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -11,8 +11,8 @@ from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.config import cost_micros
 from chatd.domain.model.protocol import ModelConfig, Prices, PriceTier
-from chatd.providers.prices import ModelFacts, PriceBook
-from chatd.providers.settings import Kind
+from chatd.providers.config import ProviderKind
+from chatd.providers.prices import ModelFacts, PriceTable
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 CONFIG = ModelConfig(
@@ -21,20 +21,20 @@ CONFIG = ModelConfig(
 
 
 @pytest.fixture(scope="module")
-def book() -> PriceBook:
-    book = PriceBook()
+def book() -> PriceTable:
+    book = PriceTable()
     book.load()
     return book
 
 
-def prices(book: PriceBook, kind: Kind, model: str, base_url: str | None = None) -> Prices:
-    found = book.facts(kind, model, NOW, base_url).prices
+def prices(book: PriceTable, kind: ProviderKind, model: str, base_url: str | None = None) -> Prices:
+    found = book.look_up(kind, model, NOW, base_url).prices
     assert found is not None
     return found
 
 
-def test_a_model_has_prices_for_every_kind_of_token_and_a_size(book: PriceBook) -> None:
-    facts = book.facts("anthropic", "claude-opus-5", NOW)
+def test_a_model_has_all_token_prices_and_a_context_window(book: PriceTable) -> None:
+    facts = book.look_up("anthropic", "claude-opus-5", NOW)
     assert facts.context_limit == 1_000_000
     assert facts.prices is not None
     assert msgspec.structs.replace(facts.prices, source=None) == Prices(
@@ -43,21 +43,21 @@ def test_a_model_has_prices_for_every_kind_of_token_and_a_size(book: PriceBook) 
     assert (facts.prices.source or "").endswith(": anthropic/claude-opus-5")
 
 
-def test_long_prompts_have_prices_of_their_own(book: PriceBook) -> None:
+def test_long_prompts_have_their_own_prices(book: PriceTable) -> None:
     assert prices(book, "google", "gemini-2.5-pro").tiers == (
         PriceTier(above=200_000, input="2.5", output="15", cache_read="0.25", cache_write="2.5"),
     )
 
 
-def test_a_price_changes_on_its_day(book: PriceBook) -> None:
-    before = book.facts("google", "gemini-4-argon", datetime(2026, 11, 30, tzinfo=UTC)).prices
-    after = book.facts("google", "gemini-4-argon", datetime(2026, 12, 1, tzinfo=UTC)).prices
+def test_a_price_changes_on_its_date(book: PriceTable) -> None:
+    before = book.look_up("google", "gemini-4-argon", datetime(2026, 11, 30, tzinfo=UTC)).prices
+    after = book.look_up("google", "gemini-4-argon", datetime(2026, 12, 1, tzinfo=UTC)).prices
     assert before is not None
     assert after is not None
     assert (before.input, after.input) == ("2", "4")
 
 
-def test_cached_tokens_without_a_price_cost_what_others_do(book: PriceBook) -> None:
+def test_cached_tokens_without_a_price_cost_as_much_as_input(book: PriceTable) -> None:
     found = prices(book, "openai", "gpt-5")
     assert (found.input, found.cache_read, found.cache_write) == ("1.25", "0.125", "1.25")
 
@@ -72,8 +72,8 @@ def test_cached_tokens_without_a_price_cost_what_others_do(book: PriceBook) -> N
         ("openai-compat", "deepseek-chat", "https://api.deepseek.com/v1", ": deepseek/"),
     ],
 )
-def test_every_kind_of_provider_finds_its_own(
-    book: PriceBook, kind: Kind, model: str, base_url: str | None, source: str
+def test_every_provider_kind_finds_its_prices(
+    book: PriceTable, kind: ProviderKind, model: str, base_url: str | None, source: str
 ) -> None:
     assert source in (prices(book, kind, model, base_url).source or "")
 
@@ -89,36 +89,36 @@ def test_every_kind_of_provider_finds_its_own(
         ("anthropic", "", None),
     ],
 )
-def test_who_is_not_known_is_unpriced(
-    book: PriceBook, kind: Kind, model: str, base_url: str | None
+def test_an_unknown_model_has_no_price(
+    book: PriceTable, kind: ProviderKind, model: str, base_url: str | None
 ) -> None:
-    assert book.facts(kind, model, NOW, base_url) == ModelFacts()
+    assert book.look_up(kind, model, NOW, base_url) == ModelFacts()
 
 
-def test_what_is_configured_wins_as_a_whole(book: PriceBook) -> None:
+def test_configured_prices_are_used_as_a_whole(book: PriceTable) -> None:
     own = Prices(input="1")
     config = msgspec.structs.replace(CONFIG, prices=own)
-    filled = book.filled(config, "anthropic", NOW)
+    filled = book.fill_missing(config, "anthropic", NOW)
     assert filled.prices == own
     assert filled.context_limit == 200_000
     sized = msgspec.structs.replace(CONFIG, context_limit=50_000)
-    filled = book.filled(sized, "anthropic", NOW)
+    filled = book.fill_missing(sized, "anthropic", NOW)
     assert filled.context_limit == 50_000
     assert filled.prices is not None
     assert filled.prices.input == "3"
 
 
-def test_the_demo_is_free_and_needs_no_table() -> None:
-    facts = PriceBook().facts("demo", "demo", NOW)
+def test_the_demo_model_is_free_and_needs_no_table() -> None:
+    facts = PriceTable().look_up("demo", "demo", NOW)
     assert cost_micros(TokenUsage(input_tokens=10, output_tokens=10), facts.prices) == 0
 
 
-def test_a_whole_configuration_is_not_looked_up() -> None:
+def test_a_complete_config_is_not_looked_up() -> None:
     whole = msgspec.structs.replace(CONFIG, prices=Prices(input="1"), context_limit=1)
-    assert PriceBook().filled(whole, "anthropic", NOW) is whole
+    assert PriceTable().fill_missing(whole, "anthropic", NOW) is whole
 
 
-def test_a_call_above_a_tier_costs_the_tier_for_all_of_its_tokens(book: PriceBook) -> None:
+def test_a_call_above_a_tier_costs_the_tier_for_all_of_its_tokens(book: PriceTable) -> None:
     found = prices(book, "google", "gemini-2.5-pro")
     short = TokenUsage(input_tokens=150_000, cache_read_tokens=50_000, output_tokens=1000)
     long = TokenUsage(input_tokens=150_001, cache_read_tokens=50_000, output_tokens=1000)
@@ -127,9 +127,9 @@ def test_a_call_above_a_tier_costs_the_tier_for_all_of_its_tokens(book: PriceBoo
 
 
 @pytest.mark.parametrize("kind", ["anthropic", "google"])
-def test_prices_are_plain_decimal_numbers(book: PriceBook, kind: Kind) -> None:
+def test_prices_are_plain_decimal_numbers(book: PriceTable, kind: ProviderKind) -> None:
     [maker] = [maker for maker in book.load().providers if maker.id == kind]
     for model in maker.models:
-        found = book.facts(kind, model.id, NOW).prices
+        found = book.look_up(kind, model.id, NOW).prices
         for text in (found.input, found.output) if found is not None else ():
             assert text is None or (Decimal(text) >= 0 and "E" not in text)

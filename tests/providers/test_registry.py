@@ -1,4 +1,4 @@
-"""Building providers, and what is said when something is missing."""
+"""Building providers, and errors of incomplete configs."""
 
 from typing import get_args
 
@@ -8,45 +8,50 @@ import pytest
 from chatd.domain.errors import InvariantBroken
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import ProviderError
-from chatd.providers.registry import BUILDERS, OPTIONS, TIMED_BUILDERS, build
-from chatd.providers.secret import Secret
-from chatd.providers.settings import (
+from chatd.providers.config import (
     AwsCredentials,
-    Kind,
-    ProviderSettings,
+    ProviderConfig,
+    ProviderKind,
     base_url,
     join_url,
     merge_headers,
 )
+from chatd.providers.registry import (
+    CLOCKED_PROVIDER_CLASSES,
+    OPTION_CLASSES,
+    PROVIDER_CLASSES,
+    build_provider,
+)
+from chatd.providers.secret import Secret
 
 KEY = Secret("sk-test-0123456789")
-PLAIN = ProviderSettings(kind="anthropic", api_key=KEY)
+PLAIN = ProviderConfig(kind="anthropic", api_key=KEY)
 
 
-def refused(settings: ProviderSettings) -> tuple[str, str]:
-    """The kind of the refusal, and its words."""
+def config_failure(settings: ProviderConfig) -> tuple[str, str]:
+    """The kind and the message of the failure."""
     with pytest.raises(ProviderError) as caught:
-        build(settings)
+        build_provider(settings)
     classified = classify_fault(caught.value.fault)
     assert not classified.retryable
     return classified.kind, classified.error.detail or ""
 
 
-async def test_a_provider_is_called_what_it_is_called() -> None:
+async def test_the_name_of_a_provider_defaults_to_its_kind() -> None:
     for settings, name in ((PLAIN, "anthropic"), (named("work"), "work")):
-        provider = build(settings)
+        provider = build_provider(settings)
         assert provider.name == name
         await provider.close()
 
 
-def named(name: str) -> ProviderSettings:
+def named(name: str) -> ProviderConfig:
     return msgspec.structs.replace(PLAIN, name=name)
 
 
 @pytest.mark.covers("providers-16")
 @pytest.mark.parametrize("key", [None, Secret(""), Secret(" \n")])
-def test_a_missing_key_is_told_with_what_to_set(key: Secret | None) -> None:
-    kind, words = refused(msgspec.structs.replace(PLAIN, api_key=key, name="work"))
+def test_a_missing_key_names_the_setting(key: Secret | None) -> None:
+    kind, words = config_failure(msgspec.structs.replace(PLAIN, api_key=key, name="work"))
     assert kind == "missing_key"
     assert "work" in words
     assert "api_key" in words
@@ -54,14 +59,16 @@ def test_a_missing_key_is_told_with_what_to_set(key: Secret | None) -> None:
 
 
 @pytest.mark.covers("providers-16")
-def test_a_key_that_cannot_be_one_is_told_but_not_shown() -> None:
-    kind, words = refused(msgspec.structs.replace(PLAIN, api_key=Secret("sk-a\nX-Evil: 1")))
+def test_an_invalid_key_is_reported_and_not_shown() -> None:
+    kind, words = config_failure(msgspec.structs.replace(PLAIN, api_key=Secret("sk-a\nX-Evil: 1")))
     assert kind == "config"
     assert "Evil" not in words
 
 
-async def test_blanks_around_a_key_are_forgiven() -> None:
-    await build(msgspec.structs.replace(PLAIN, api_key=Secret(" sk-test-0123456789\n"))).close()
+async def test_white_space_around_a_key_is_removed() -> None:
+    await build_provider(
+        msgspec.structs.replace(PLAIN, api_key=Secret(" sk-test-0123456789\n"))
+    ).close()
 
 
 @pytest.mark.parametrize(
@@ -71,14 +78,14 @@ async def test_blanks_around_a_key_are_forgiven() -> None:
         *("http://host:0", "http://host:99999", "http://host:port", "https://me:pass@host"),
     ],
 )
-def test_a_base_url_that_is_none_is_told(url: str) -> None:
-    kind, words = refused(msgspec.structs.replace(PLAIN, base_url=url))
+def test_an_invalid_base_url_is_reported(url: str) -> None:
+    kind, words = config_failure(msgspec.structs.replace(PLAIN, base_url=url))
     assert kind == "config"
     assert "base_url" in words
     assert "pass@" not in words
 
 
-def test_a_base_url_is_kept_but_for_its_last_slash() -> None:
+def test_a_base_url_loses_only_its_trailing_slash() -> None:
     for given, kept in (
         ("https://host/", "https://host"),
         (" http://host:8080/a/b/ ", "http://host:8080/a/b"),
@@ -89,20 +96,20 @@ def test_a_base_url_is_kept_but_for_its_last_slash() -> None:
     assert base_url(PLAIN, "https://default") == "https://default"
 
 
-def test_a_path_goes_before_the_query() -> None:
+def test_a_path_is_added_before_the_query() -> None:
     assert join_url("https://host/a?version=1", "/b") == "https://host/a/b?version=1"
     assert join_url("https://host", "/b") == "https://host/b"
 
 
 @pytest.mark.covers("providers-17")
-def test_headers_are_merged_whatever_their_case() -> None:
+def test_headers_are_merged_without_regard_to_case() -> None:
     merged = merge_headers({"X-A": "1", "x-b": "2"}, {"x-a": "3"}, {"not one": "x", "x-c": "\n"})
     assert merged == {"x-a": "3", "x-b": "2"}
 
 
-def test_settings_show_no_secret() -> None:
+def test_a_config_shows_no_secret() -> None:
     secret = Secret("very-secret-value")
-    settings = ProviderSettings(
+    settings = ProviderConfig(
         kind="bedrock",
         api_key=secret,
         headers={"x-key": secret},
@@ -112,10 +119,14 @@ def test_settings_show_no_secret() -> None:
     assert settings.secrets == (secret,) * 4
 
 
-def test_there_is_someone_to_build_every_kind_that_has_options() -> None:
-    assert set(OPTIONS) == {*BUILDERS, *TIMED_BUILDERS} == set(get_args(Kind))
+def test_every_kind_with_options_has_a_provider() -> None:
+    assert (
+        set(OPTION_CLASSES)
+        == {*PROVIDER_CLASSES, *CLOCKED_PROVIDER_CLASSES}
+        == set(get_args(ProviderKind))
+    )
 
 
-def test_a_provider_that_signs_needs_a_clock() -> None:
+def test_a_signing_provider_needs_a_clock() -> None:
     with pytest.raises(InvariantBroken):
-        build(ProviderSettings(kind="bedrock", region="us-east-1", api_key=KEY))
+        build_provider(ProviderConfig(kind="bedrock", region="us-east-1", api_key=KEY))

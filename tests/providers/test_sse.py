@@ -1,4 +1,4 @@
-"""The event stream format, cut anywhere."""
+"""Server-sent events, cut at any byte."""
 
 from itertools import pairwise
 
@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatd.providers.sse import Event, EventTooLong, SseParser
+from chatd.providers.sse import EventTooLong, FramedEvent, SseParser
 
 
-def parse(*chunks: bytes) -> list[Event]:
+def parse(*chunks: bytes) -> list[FramedEvent]:
     parser = SseParser()
     return [event for chunk in chunks for event in parser.feed(chunk)]
 
@@ -42,8 +42,8 @@ def parse(*chunks: bytes) -> list[Event]:
         (b"", []),
     ],
 )
-def test_a_stream_gives_the_same_events_however_it_is_cut(
-    stream: bytes, events: list[Event]
+def test_a_stream_gives_the_same_events_wherever_it_is_cut(
+    stream: bytes, events: list[FramedEvent]
 ) -> None:
     assert parse(stream) == events
     assert parse(*(bytes([byte]) for byte in stream)) == events
@@ -55,7 +55,7 @@ def test_a_stream_gives_the_same_events_however_it_is_cut(
     st.lists(st.sampled_from([b"data: x", b"data", b"event: e", b":", b"\n", b"\r", b"\r\n"])),
     st.lists(st.integers(0, 60), max_size=5),
 )
-def test_any_mixture_of_line_ends_gives_the_same_events_however_it_is_cut(
+def test_mixed_line_ends_give_the_same_events_wherever_they_are_cut(
     pieces: list[bytes], cuts: list[int]
 ) -> None:
     stream = b"".join(pieces)
@@ -64,25 +64,25 @@ def test_any_mixture_of_line_ends_gives_the_same_events_however_it_is_cut(
     assert parse(*chunks) == parse(stream)
 
 
-def test_the_last_event_of_a_stream_without_its_blank_line_can_be_asked_for() -> None:
+def test_the_end_returns_a_last_event_without_a_blank_line() -> None:
     parser = SseParser()
     assert parser.feed(b"data: [DONE]") == []
     assert parser.end() == [(b"", b"[DONE]")]
     assert parser.end() == []
 
 
-def test_a_line_without_end_is_given_up() -> None:
+def test_an_endless_line_is_an_error() -> None:
     parser = SseParser(limit=100)
     parser.feed(b"data: " + b"x" * 90)
     with pytest.raises(EventTooLong):
         parser.feed(b"x" * 10)
 
 
-def test_data_lines_without_end_are_given_up() -> None:
+def test_endless_data_lines_are_an_error() -> None:
     parser = SseParser(limit=100)
     with pytest.raises(EventTooLong):
         parser.feed(b"data:\n" * 101)
 
 
-def test_many_events_in_one_chunk_do_not_count_as_one_long_event() -> None:
+def test_many_events_in_one_chunk_are_not_one_long_event() -> None:
     assert len(SseParser(limit=100).feed(b"data: x\n\n" * 1000)) == 1000

@@ -1,4 +1,4 @@
-"""The model server, once for all tests of this directory."""
+"""One model server for all tests of this directory."""
 
 import subprocess
 import sys

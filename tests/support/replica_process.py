@@ -21,8 +21,8 @@ from chatd.domain.model.protocol import ModelConfig
 from chatd.domain.ports import Env, ModelChoice, Provider
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
-from chatd.providers.registry import build
-from chatd.providers.settings import ProviderSettings
+from chatd.providers.config import ProviderConfig
+from chatd.providers.registry import build_provider
 from chatd.replica import Replica, ReplicaConfig
 from chatd.store.conn import ConnectConfig
 from tests.support.nursery import serve
@@ -125,7 +125,9 @@ async def main(setup: Setup) -> None:
         new_id=uuid4,
         new_change_id=change_id,
     )
-    provider = build(ProviderSettings(kind="openai-compat", base_url=f"{setup.model_url}/v1"))
+    provider = build_provider(
+        ProviderConfig(kind="openai-compat", base_url=f"{setup.model_url}/v1")
+    )
     config = ReplicaConfig(
         connect=ConnectConfig(dsn=setup.dsn, application_name=setup.name),
         worker=WorkerConfig(

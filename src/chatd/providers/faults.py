@@ -1,4 +1,8 @@
-"""Foreign failures, as facts: what the network did, what a vendor calls its error."""
+"""Facts of failures: network errors, and the errors that providers report.
+
+OpenAI's APIs and their imitations describe an error as an object or as plain text, with a status
+or a name as its code, and any field may be missing. No such difference may hide the message.
+"""
 
 import ssl
 from collections.abc import Mapping
@@ -28,8 +32,8 @@ class _Reply(Struct):
 _REPLY: Final = msgspec.json.Decoder(_Reply)
 
 
-def error_word(body: bytes, headers: Mapping[str, str]) -> str | None:
-    """The vendor's own word for an error, the most telling first. Header names in lower case."""
+def vendor_error_type(body: bytes, headers: Mapping[str, str]) -> str | None:
+    """The provider's type of an error, most specific field first. Header names are lower case."""
     if named := headers.get("x-amzn-errortype"):
         return named.partition(":")[0]
     try:
@@ -37,25 +41,25 @@ def error_word(body: bytes, headers: Mapping[str, str]) -> str | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if isinstance(reply.error, _Error):
-        words = (reply.error.code, reply.error.status, reply.error.type)
+        types = (reply.error.code, reply.error.status, reply.error.type)
     else:
-        words = (reply.code, reply.type)
-    return next((word for word in words if isinstance(word, str) and word), None)
+        types = (reply.code, reply.type)
+    return next((word for word in types if isinstance(word, str) and word), None)
 
 
-def told_status(body: bytes) -> int | None:
-    """The status that an error tells of itself, whatever the reply's own is."""
+def read_error_status(body: bytes) -> int | None:
+    """The status inside an error body, which may differ from the reply's status."""
     try:
         reply = _REPLY.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     error = reply.error if isinstance(reply.error, _Error) else _Error()
     codes = (error.code, error.status, reply.code)
-    return next((status for code in codes if (status := as_status(code)) is not None), None)
+    return next((status for code in codes if (status := parse_status(code)) is not None), None)
 
 
-def as_status(code: object) -> int | None:
-    """A code that is the status of an error, also as text."""
+def parse_status(code: object) -> int | None:
+    """The HTTP error status that `code` is, as a number or as text."""
     if isinstance(code, str) and len(code) == 3 and code.isdecimal():
         code = int(code)
     if isinstance(code, bool) or not isinstance(code, int):
@@ -71,7 +75,7 @@ def host_of(url: str) -> str:
 
 
 def transport_fault(error: Exception, host: str) -> ProviderFault:
-    """What the network did. Only the host is named: addresses and errors can hold keys."""
+    """Describe a network error. Names only the host, because URLs and errors can contain keys."""
     match error:
         case aiohttp.ClientSSLError() | ssl.SSLError():
             return ProviderFault(
@@ -84,8 +88,8 @@ def transport_fault(error: Exception, host: str) -> ProviderFault:
         case aiohttp.ClientProxyConnectionError():
             return ProviderFault(message="no connection to the proxy", transport="refused")
         case aiohttp.ClientHttpProxyError():
-            said = f"the proxy refuses to connect to {host} (status {error.status})"
-            return ProviderFault(message=said, type="config")
+            message = f"the proxy refuses to connect to {host} (status {error.status})"
+            return ProviderFault(message=message, type="config")
         case aiohttp.ClientConnectorError() | ConnectionRefusedError():
             return ProviderFault(message=f"no connection to {host}", transport="refused")
         case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
@@ -108,14 +112,55 @@ def _certificate(error: Exception) -> str:
     return "the TLS handshake failed"
 
 
-def incomplete(message: str = "the stream ended before the answer did") -> ProviderFault:
+def incomplete_fault(message: str = "the stream ended before the answer did") -> ProviderFault:
     return ProviderFault(message=message, incomplete=True)
 
 
-def garbled(data: bytes) -> ProviderFault:
-    """An event that is not what the wire promises. Trying again may well help."""
+def unreadable_fault(data: bytes) -> ProviderFault:
+    """An event that does not match the API. Retryable, because damage is often transient."""
     return ProviderFault(
         message="an event of the stream cannot be read",
         incomplete=True,
         body=data[:200].decode("utf-8", "replace"),
     )
+
+
+_MAX_BODY_BYTES: Final = 2000
+_MAX_MESSAGE_CHARS: Final = 500
+
+
+class OpenAIError(Struct, frozen=True, kw_only=True):
+    """Any field may have an unexpected type."""
+
+    message: object = None
+    type: object = None
+    code: object = None
+
+
+def read_error(value: object) -> OpenAIError:
+    """Read the value of an `error` field: an object, or anything else as its message."""
+    if isinstance(value, dict):
+        return msgspec.convert(value, OpenAIError)
+    return OpenAIError(message=value)
+
+
+def openai_fault(
+    error: OpenAIError, data: bytes | None = None, *, default_message: str
+) -> ProviderFault:
+    """`default_message` describes an error without a message."""
+    status = parse_status(error.code)
+    types = (None if status is not None else error.code, error.type)
+    return ProviderFault(
+        message=_message_text(error.message) or default_message,
+        status_code=status,
+        type=next((word for word in types if isinstance(word, str) and word), None),
+        body=None if data is None else data[:_MAX_BODY_BYTES].decode("utf-8", "replace"),
+    )
+
+
+def _message_text(message: object) -> str:
+    if isinstance(message, str):
+        return message
+    if message is None or isinstance(message, bool):
+        return ""
+    return msgspec.json.encode(message).decode()[:_MAX_MESSAGE_CHARS]

@@ -1,40 +1,44 @@
-"""A model's own options, one typed block per provider, as administrators write them.
+"""Options of a model, one struct per kind of provider, and the scale of reasoning effort.
 
-Owns names, bounds and what excludes what. A block is refused as a whole, with
-the option named; nothing unknown is passed on or ignored.
+An option block is rejected as a whole with the invalid option named. Unknown options are errors.
 """
 
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Collection
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
 from chatd.domain.chat.parts import Json
 from chatd.domain.errors import InvalidInput
+from chatd.domain.model.config import EFFORT_LEVELS
+from chatd.domain.model.protocol import Effort
 
 Domain = Annotated[str, Meta(min_length=1, max_length=253)]
 Domains = Annotated[tuple[Domain, ...], Meta(max_length=100)]
 
 
-class Thinking(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    budget_tokens: Annotated[int, Meta(ge=1024, description="Tokens the model may think")]
+class OptionBlock(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of all options. Subclasses repeat `kw_only`, which msgspec does not inherit."""
 
 
-class AnthropicOptions(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class ThinkingOptions(OptionBlock, frozen=True, kw_only=True):
+    budget_tokens: Annotated[int, Meta(ge=1024, description="Thinking budget in tokens")]
+
+
+class AnthropicOptions(OptionBlock, frozen=True, kw_only=True):
     send_reasoning: Annotated[
-        bool, Meta(description="Send earlier reasoning back with the conversation")
+        bool, Meta(description="Send earlier reasoning back to the model")
     ] = True
     thinking: Annotated[
-        Thinking | None, Meta(description="A fixed budget for thinking, for older models")
+        ThinkingOptions | None, Meta(description="A fixed thinking budget, for older models")
     ] = None
     effort: Annotated[
         Literal["low", "medium", "high", "xhigh", "max"] | None,
-        Meta(description="How hard the model tries"),
+        Meta(description="Reasoning effort of the model"),
     ] = None
     thinking_display: Annotated[
-        Literal["summarized", "omitted"] | None, Meta(description="What is shown of the thinking")
+        Literal["summarized", "omitted"] | None, Meta(description="How thinking is returned")
     ] = None
     disable_parallel_tool_use: Annotated[
         bool | None, Meta(description="At most one tool call at a time")
@@ -49,7 +53,7 @@ class AnthropicOptions(
         Domains, Meta(description="Never search these; excludes allowed_domains")
     ] = ()
     context_1m_enabled: Annotated[
-        bool, Meta(description="Ask for the context of a million tokens")
+        bool, Meta(description="Request the context window of a million tokens")
     ] = False
 
     def __post_init__(self) -> None:
@@ -60,16 +64,57 @@ class AnthropicOptions(
 _T = TypeVar("_T", bound=Struct)
 
 
-def parse(block: type[_T], options: Json) -> _T:
-    """The options, or InvalidInput that names the one that is wrong. None given: the defaults."""
+def parse_options(block: type[_T], options: Json) -> _T:
+    """Raises InvalidInput that names the invalid option. UNSET gives the defaults."""
     if options is UNSET:
         return block()
     try:
         return msgspec.json.decode(options, type=block)
     except msgspec.ValidationError as error:
-        said, _, path = str(error).partition(" - at `$")
+        reason, _, path = str(error).partition(" - at `$")
         field = path.rstrip("`").lstrip(".")
         where = f"options.{field}" if field else "options"
-        raise InvalidInput(where, said.replace("`", ""), code="invalid_options") from None
+        raise InvalidInput(where, reason.replace("`", ""), code="invalid_options") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidInput("options", "not JSON", code="invalid_options") from None
+
+
+MIN_THINKING_BUDGET_TOKENS: Final = 1024
+
+# The share of the output tokens, for models that take a budget instead of an effort.
+_SHARE: Final[dict[Effort, float]] = {
+    "none": 0.0,
+    "minimal": 0.1,
+    "low": 0.2,
+    "medium": 0.5,
+    "high": 0.8,
+    "xhigh": 0.9,
+    "max": 0.95,
+}
+
+
+def raise_effort(effort: Effort, allowed: Collection[Effort]) -> Effort:
+    """The lowest allowed effort that is at least `effort`, else the highest allowed."""
+    return min(allowed, key=lambda step: (_rank(step) < _rank(effort), _distance(step, effort)))
+
+
+def lower_effort(effort: Effort, allowed: Collection[Effort]) -> Effort:
+    """The highest allowed effort that is at most `effort`, else the lowest allowed."""
+    return min(allowed, key=lambda step: (_rank(step) > _rank(effort), _distance(step, effort)))
+
+
+def _rank(effort: Effort) -> int:
+    return EFFORT_LEVELS.index(effort)
+
+
+def _distance(one: Effort, other: Effort) -> int:
+    return abs(_rank(one) - _rank(other))
+
+
+def thinking_budget_tokens(effort: Effort, max_tokens: int) -> int | None:
+    """The thinking budget out of all output tokens. None without thinking, or if the output limit
+    is too small to leave tokens for the answer."""
+    share = _SHARE[effort]
+    if share == 0 or max_tokens <= MIN_THINKING_BUDGET_TOKENS:
+        return None
+    return min(max(MIN_THINKING_BUDGET_TOKENS, int(max_tokens * share)), max_tokens - 1)

@@ -1,7 +1,7 @@
-"""What models cost and how much they hold, for models that nobody has priced here.
+"""Prices and context windows of models, for model configs that leave them open.
 
-Owns the look-up in the table that comes with `genai-prices`; never fetches anything. What is
-configured always wins, as a whole: a price list made of two is nobody's.
+Looks them up in the table of the package `genai-prices`; fetches nothing. Configured prices are
+used as a whole and never combined with the table's.
 """
 
 from datetime import datetime
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct, structs
 
 from chatd.domain.model.protocol import ModelConfig, Prices, PriceTier
-from chatd.providers.settings import Kind
+from chatd.providers.config import ProviderKind
 
 if TYPE_CHECKING:
     from genai_prices.data_snapshot import DataSnapshot
     from genai_prices.types import ModelInfo, ModelPrice, Provider, TieredPrices
 
-# Kinds that the table knows under a name of their own. A gateway names the maker in the model's
-# name, and who hides behind a compatible API is told by its address.
-_MAKERS: Final[dict[Kind, str]] = {
+# The table's name for a kind. For a gateway it is in the model's name, for a compatible server the
+# table finds it by the address.
+_MAKERS: Final[dict[ProviderKind, str]] = {
     "anthropic": "anthropic",
     "azure": "azure",
     "bedrock": "aws",
@@ -33,15 +33,14 @@ _DEMO_CONTEXT: Final = 128_000
 
 
 class ModelFacts(Struct, frozen=True, kw_only=True):
-    """None is unknown: unpriced, and of unknown size."""
+    """None means unknown."""
 
     prices: Prices | None = None
     context_limit: int | None = None
 
 
-class PriceBook:
-    """The table is loaded when it is first needed. That takes half a second of work and 90 MB:
-    whoever serves calls `load` beforehand, in a thread."""
+class PriceTable:
+    """Loads the table at first use, which takes half a second and 90 MB: call it in a thread."""
 
     def __init__(self) -> None:
         self._table: DataSnapshot | None = None
@@ -53,10 +52,10 @@ class PriceBook:
             self._table = get_snapshot()
         return self._table
 
-    def facts(
-        self, kind: Kind, model: str, at: datetime, base_url: str | None = None
+    def look_up(
+        self, kind: ProviderKind, model: str, at: datetime, base_url: str | None = None
     ) -> ModelFacts:
-        """Prices may change on a date that is known beforehand, hence `at`."""
+        """`at` selects among prices that change on a known date."""
         if kind == "demo":
             return ModelFacts(prices=_DEMO, context_limit=_DEMO_CONTEXT)
         found = self._find(kind, model, base_url)
@@ -68,13 +67,13 @@ class PriceBook:
             prices=_prices(info.get_prices(at), source), context_limit=info.context_window
         )
 
-    def filled(
-        self, config: ModelConfig, kind: Kind, at: datetime, base_url: str | None = None
+    def fill_missing(
+        self, config: ModelConfig, kind: ProviderKind, at: datetime, base_url: str | None = None
     ) -> ModelConfig:
-        """The configuration, with what it leaves open looked up."""
+        """Look up what the model config leaves open."""
         if config.prices is not None and config.context_limit is not None:
             return config
-        facts = self.facts(kind, config.model, at, base_url)
+        facts = self.look_up(kind, config.model, at, base_url)
         return structs.replace(
             config,
             prices=facts.prices if config.prices is None else config.prices,
@@ -82,7 +81,7 @@ class PriceBook:
         )
 
     def _find(
-        self, kind: Kind, model: str, base_url: str | None
+        self, kind: ProviderKind, model: str, base_url: str | None
     ) -> "tuple[Provider, ModelInfo] | None":
         maker, url, name = _MAKERS.get(kind), None, model
         if kind == "vercel":
@@ -98,12 +97,11 @@ class PriceBook:
 
 
 _Steps = dict[int, Decimal]
-"""Prices of one kind of token, by the size of a prompt from which they hold."""
+"""Prices of one kind of token, by the prompt size from which they apply."""
 
 
 def _prices(listed: "ModelPrice", source: str) -> Prices | None:
-    """None if tokens have no price there. Cached tokens without a price of their own cost what
-    others do."""
+    """None without token prices. Cached tokens without a price cost as much as input."""
     read, wrote = _steps(listed, "input_mtok"), _steps(listed, "output_mtok")
     if not read and not wrote:
         return None

@@ -1,28 +1,39 @@
-"""Which kind of provider is built by whom. The only list of them."""
+"""Provider classes by kind, and the registry that opens the provider of a configured model.
 
-from collections.abc import Callable, Mapping
+The registry reports a provider's configuration error when one of its models is requested, not at
+start: models of other providers keep working.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
+from chatd.domain.chat.row import ChatError
 from chatd.domain.errors import InvariantBroken
-from chatd.domain.ports import Clock, Provider
+from chatd.domain.ids import ModelConfigId
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.failures import ClassifiedFailure, ModelError
+from chatd.domain.model.protocol import ModelConfig, ProviderError
+from chatd.domain.ports import Clock, ModelChoice, Provider
 from chatd.providers.anthropic.client import AnthropicProvider
 from chatd.providers.bedrock.client import BedrockProvider
+from chatd.providers.config import ProviderConfig, ProviderKind, config_fault
 from chatd.providers.demo.provider import DemoOptions, DemoProvider
 from chatd.providers.gemini.client import GeminiProvider
-from chatd.providers.openai import OpenAIProvider
-from chatd.providers.options import AnthropicOptions
-from chatd.providers.options_google import GoogleOptions
-from chatd.providers.options_openai import (
+from chatd.providers.gemini.models import GoogleOptions
+from chatd.providers.openai.models import (
     CompatOptions,
     OpenAIOptions,
     OpenRouterOptions,
     VercelOptions,
 )
-from chatd.providers.settings import Kind, ProviderSettings, misconfigured
+from chatd.providers.openai.provider import OpenAIProvider
+from chatd.providers.options import AnthropicOptions
+from chatd.providers.prices import PriceTable
 
-BUILDERS: Final[Mapping[Kind, Callable[[ProviderSettings], Provider]]] = {
+PROVIDER_CLASSES: Final[Mapping[ProviderKind, Callable[[ProviderConfig], Provider]]] = {
     "anthropic": AnthropicProvider,
     "azure": OpenAIProvider,
     "google": GeminiProvider,
@@ -32,13 +43,15 @@ BUILDERS: Final[Mapping[Kind, Callable[[ProviderSettings], Provider]]] = {
     "vercel": OpenAIProvider,
 }
 
-TIMED_BUILDERS: Final[Mapping[Kind, Callable[[ProviderSettings, Clock], Provider]]] = {
+# Bedrock signs requests with the time; the demo model paces its answers.
+CLOCKED_PROVIDER_CLASSES: Final[
+    Mapping[ProviderKind, Callable[[ProviderConfig, Clock], Provider]]
+] = {
     "bedrock": BedrockProvider,
     "demo": DemoProvider,
 }
 
-# By the kind of provider: the options of its models.
-OPTIONS: Final[Mapping[Kind, type[Struct]]] = {
+OPTION_CLASSES: Final[Mapping[ProviderKind, type[Struct]]] = {
     "anthropic": AnthropicOptions,
     "azure": OpenAIOptions,
     "bedrock": AnthropicOptions,
@@ -49,19 +62,99 @@ OPTIONS: Final[Mapping[Kind, type[Struct]]] = {
     "openrouter": OpenRouterOptions,
     "vercel": VercelOptions,
 }
+MODEL_NOT_CONFIGURED_TEXT: Final = (
+    "The chat's model is not configured any more. Choose another one."
+)
 
 
-def build(settings: ProviderSettings, clock: Clock | None = None) -> Provider:
-    """Nothing is sent yet. Raises `ProviderFailed` that says what is missing.
-
-    The clock is for those who sign, because a signature tells the time, and for the demo, which
-    speaks at a pace.
-    """
-    if (timed := TIMED_BUILDERS.get(settings.kind)) is not None:
+def build_provider(config: ProviderConfig, clock: Clock | None = None) -> Provider:
+    """Sends nothing. Raises `ProviderError` that names the missing setting."""
+    if (clocked := CLOCKED_PROVIDER_CLASSES.get(config.kind)) is not None:
         if clock is None:
-            raise InvariantBroken(f"a provider of kind {settings.kind} needs a clock")
-        return timed(settings, clock)
-    builder = BUILDERS.get(settings.kind)
-    if builder is None:
-        raise misconfigured(settings, f"providers of kind {settings.kind} are not supported")
-    return builder(settings)
+            raise InvariantBroken(f"a provider of kind {config.kind} needs a clock")
+        return clocked(config, clock)
+    provider_class = PROVIDER_CLASSES.get(config.kind)
+    if provider_class is None:
+        raise config_fault(config, f"providers of kind {config.kind} are not supported")
+    return provider_class(config)
+
+
+class ProviderRegistry:
+    """Satisfies `ports.Models`. The first model is the default."""
+
+    def __init__(
+        self,
+        models: Sequence[ModelConfig],
+        providers: Mapping[str, ProviderConfig],
+        clock: Clock,
+    ) -> None:
+        self._models = {model.id: model for model in models}
+        self._configs = providers
+        self._clock = clock
+        self._prices = PriceTable()
+        self._open: dict[str, Provider] = {}
+        self._filled: dict[ModelConfigId, ModelConfig] = {}
+
+    @property
+    def models(self) -> Sequence[ModelConfig]:
+        return tuple(self._models.values())
+
+    @property
+    def providers(self) -> Mapping[str, ProviderConfig]:
+        return self._configs
+
+    async def choose(self, wanted: ModelConfigId | None) -> ModelChoice:
+        model = self.find(wanted)
+        if model is None:
+            raise config_error(MODEL_NOT_CONFIGURED_TEXT)
+        return await self.open(model)
+
+    async def open(self, config: ModelConfig) -> ModelChoice:
+        """Also opens a model that only other replicas have declared, if its provider is
+        configured here."""
+        provider_config = self._configs.get(config.provider)
+        if provider_config is None:
+            raise config_error(
+                f"The provider of the model {config.name} is not configured on this server."
+            )
+        try:
+            provider = self._provider(provider_config)
+        except ProviderError as failed:
+            raise ModelError(classify_fault(failed.fault)) from failed
+        return ModelChoice(
+            config=await self._fill_missing(config, provider_config),
+            provider=provider,
+            kind=provider_config.kind,
+        )
+
+    def find(self, wanted: ModelConfigId | None) -> ModelConfig | None:
+        if wanted is not None:
+            return self._models.get(wanted)
+        return next(iter(self._models.values()), None)
+
+    async def close(self) -> None:
+        for provider in self._open.values():
+            await provider.close()
+        self._open.clear()
+
+    def _provider(self, config: ProviderConfig) -> Provider:
+        found = self._open.get(config.label)
+        if found is None:
+            found = self._open[config.label] = build_provider(config, self._clock)
+        return found
+
+    async def _fill_missing(self, model: ModelConfig, config: ProviderConfig) -> ModelConfig:
+        """In a thread: the first look-up of a price takes half a second."""
+        found = self._filled.get(model.id)
+        if found is None:
+            found = await asyncio.to_thread(
+                self._prices.fill_missing, model, config.kind, self._clock.now(), config.base_url
+            )
+            self._filled[model.id] = found
+        return found
+
+
+def config_error(message: str) -> ModelError:
+    return ModelError(
+        ClassifiedFailure(kind="config", error=ChatError(message=message, kind="config"))
+    )

@@ -1,7 +1,7 @@
-"""Keys, kept out of everything that people read.
+"""Secrets that no log, message or file contains.
 
-A `Secret` shows itself only to the code that puts it on the wire. `redacted`
-takes keys out of text that others have written, who like to echo them.
+Only code that sends a `Secret` reveals it. `redact_secrets` removes keys from a provider's error
+text, because some providers repeat the key there.
 """
 
 from collections.abc import Iterable
@@ -9,12 +9,12 @@ from typing import Final
 
 from chatd.domain.model.failures import redact_urls
 
-# What is shorter is no key, and would be found everywhere.
-_SHORTEST: Final = 8
+# Shorter values are not keys, and replacing them would damage ordinary text.
+_MIN_SECRET_CHARS: Final = 8
 
 
 class Secret:
-    """Says nothing in repr, in str, in a format string, in JSON or in a pickle."""
+    """Hidden in repr, str, format strings and JSON; cannot be pickled."""
 
     __slots__ = ("_value",)
 
@@ -37,15 +37,15 @@ class Secret:
         return hash(self._value)
 
     def __reduce__(self) -> str:
-        raise TypeError("a secret is not written down")
+        raise TypeError("a secret cannot be pickled")
 
 
-def redacted(text: str, secrets: Iterable[Secret]) -> str:
-    """`text` without any of the secrets, and without what looks like somebody's."""
+def redact_secrets(text: str, secrets: Iterable[Secret]) -> str:
+    """Replace the secrets in `text`, and credentials in its URLs."""
     for secret in secrets:
         value = secret.reveal().strip()
-        # A header has the word of a scheme before its key, which is then repeated without it.
-        for shown in (value, *value.split()):
-            if len(shown) >= _SHORTEST:
-                text = text.replace(shown, "[key]")
+        # A header value is "Bearer KEY"; providers repeat the key without the scheme.
+        for word in (value, *value.split()):
+            if len(word) >= _MIN_SECRET_CHARS:
+                text = text.replace(word, "[key]")
     return redact_urls(text)

@@ -1,30 +1,39 @@
-"""Server-sent events out of a stream of bytes, cut anywhere.
+"""Server-sent events from a stream of bytes, and the decoder base that all stream APIs share.
 
-Owns the framing of the event stream format: line ends, comments, several data
-lines, the byte order mark. Knows nothing of what the data means, and keeps no
-more than one unfinished event, of bounded size.
+The parser accepts chunks cut at any byte. It buffers at most one incomplete event, of bounded size.
 """
 
-from typing import Final
+from abc import ABC, abstractmethod
+from typing import Final, Protocol, TypeVar
+
+import msgspec
+
+from chatd.domain.model.protocol import ModelEvent, ProviderFault, StreamFailed
+from chatd.domain.text import decode_lenient, replace_json_surrogates
+from chatd.providers.faults import incomplete_fault
 
 MAX_EVENT_BYTES: Final = 32 * 1024 * 1024
+DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
+"""Raised by `decode_event` for data that the decoder cannot read."""
 
 _BOM: Final = b"\xef\xbb\xbf"
 
-Event = tuple[bytes, bytes]
-"""The event's name, empty if it has none, and its data."""
+_T = TypeVar("_T")
+
+FramedEvent = tuple[bytes, bytes]
+"""The name of the event, empty if it has none, and its data."""
 
 
-class BrokenFraming(Exception):
-    """The bytes are not events."""
+class FramingError(Exception):
+    """The bytes do not follow the framing."""
 
 
-class EventTooLong(BrokenFraming):
-    """The other side sends an event without end."""
+class EventTooLong(FramingError):
+    """An event exceeds the size limit."""
 
 
 class SseParser:
-    """`feed` takes what has arrived and returns the events completed by it."""
+    """`feed` takes a chunk and returns the events that it completes."""
 
     __slots__ = ("_after_cr", "_data", "_data_size", "_first", "_limit", "_name", "_rest", "_size")
 
@@ -38,7 +47,7 @@ class SseParser:
         self._after_cr = False
         self._first = True
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[FramedEvent]:
         if self._after_cr or b"\r" in chunk:
             chunk = self._plain(chunk)
         end = chunk.rfind(b"\n")
@@ -55,15 +64,15 @@ class SseParser:
         self._keep(chunk[end + 1 :])
         return self._events(lines)
 
-    def end(self) -> list[Event]:
-        """The last event of a stream that ended without the blank line. It may be cut off."""
+    def end(self) -> list[FramedEvent]:
+        """The last event of a stream that ended without a blank line. It may be incomplete."""
         lines = b"".join(self._rest).split(b"\n")
         self._rest.clear()
         self._size = 0
         return self._events([*lines, b""])
 
     def _plain(self, chunk: bytes) -> bytes:
-        """Every line end becomes LF. A CR at the end of a chunk may be half of a CR LF."""
+        """Convert line ends to LF. A CR at the end of a chunk may be the first half of CR LF."""
         if not chunk:
             return chunk
         if self._after_cr and chunk[:1] == b"\n":
@@ -82,11 +91,11 @@ class SseParser:
         if self._size + self._data_size > self._limit:
             raise EventTooLong(f"an event of more than {self._limit} bytes")
 
-    def _events(self, lines: list[bytes]) -> list[Event]:
+    def _events(self, lines: list[bytes]) -> list[FramedEvent]:
         if self._first:
             self._first = False
             lines[0] = lines[0].removeprefix(_BOM)
-        events: list[Event] = []
+        events: list[FramedEvent] = []
         for line in lines:
             if not line:
                 if self._data:
@@ -105,6 +114,77 @@ class SseParser:
 
     def _add(self, value: bytes) -> None:
         self._data.append(value)
-        # One for the line itself: empty lines must not pile up either.
+        # One byte for the line itself, so that empty lines count towards the limit.
         self._data_size += len(value) + 1
         self._check()
+
+
+def decode_event(decoder: "msgspec.json.Decoder[_T]", data: bytes | msgspec.Raw) -> _T:
+    """Decode JSON that may contain half of a surrogate pair, which JSON can escape and UTF-8
+    cannot encode: providers cut streams between the two halves."""
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return decoder.decode(replace_json_surrogates(decode_lenient(bytes(data))))
+
+
+class StreamFraming(Protocol):
+    """Splits bytes into events. Raises FramingError."""
+
+    def feed(self, chunk: bytes) -> list[FramedEvent]: ...
+
+    def end(self) -> list[FramedEvent]:
+        """The event that the end of the stream completes. It may be incomplete."""
+        ...
+
+
+class FramedDecoder(ABC):
+    """Base of the stream decoders: splits events and ends the stream once.
+
+    Never raises. The last event is `Finished` or `StreamFailed`.
+    """
+
+    def __init__(self, framing: StreamFraming | None = None) -> None:
+        self.done = False
+        self._framing = framing or SseParser()
+        self._out: list[ModelEvent] = []
+
+    def feed(self, chunk: bytes) -> list[ModelEvent]:
+        if self.done:
+            return []
+        try:
+            for name, data in self._framing.feed(chunk):
+                self._decode(name, data)
+                if self.done:
+                    break
+        except FramingError as error:
+            self._fail(incomplete_fault(str(error)))
+        return self._take()
+
+    def close(self) -> list[ModelEvent]:
+        if not self.done:
+            for name, data in self._framing.end():
+                self._decode(name, data, is_last=True)
+        if not self.done:
+            self._end()
+        return self._take()
+
+    @abstractmethod
+    def _decode(self, name: bytes, data: bytes, *, is_last: bool = False) -> None:
+        """Add the event's model events to `_out`. The last event may be incomplete."""
+
+    def _end(self) -> None:
+        """The stream has ended without a final event."""
+        self._fail(incomplete_fault())
+
+    def _fail(self, fault: ProviderFault) -> None:
+        if not self.done:
+            self.done = True
+            self._out.append(StreamFailed(fault=fault))
+
+    def _take(self) -> list[ModelEvent]:
+        out = self._out.copy()
+        self._out.clear()
+        return out

@@ -17,8 +17,8 @@ from chatd.domain.model.protocol import (
     PromptText,
     ToolSpec,
 )
-from chatd.providers.anthropic.decode import Decoder
-from chatd.providers.anthropic.metadata import Kept, keep
+from chatd.providers.anthropic.decoder import AnthropicDecoder
+from chatd.providers.anthropic.wire import AnthropicMetadata, pack_metadata
 from tests.support.providers.anthropic import STREAMS
 from tests.support.providers.prompts import call, message, replayed, request, result
 from tests.support.providers.reading import answer_of, read_whole
@@ -65,8 +65,12 @@ TOOLS = (
         input_schema=Raw(b'{"anyOf":[{"properties":{"a":{}},"required":["a"]},{"required":[]}]}'),
     ),
 )
-SIGNED = PromptReasoning(text="Hm.", provider_metadata=keep(Kept(signature="EqQB")))
-REDACTED = PromptReasoning(text="", provider_metadata=keep(Kept(redacted_thinking="EmwK")))
+SIGNED = PromptReasoning(
+    text="Hm.", provider_metadata=pack_metadata(AnthropicMetadata(signature="EqQB"))
+)
+REDACTED = PromptReasoning(
+    text="", provider_metadata=pack_metadata(AnthropicMetadata(redacted_thinking="EmwK"))
+)
 CLICK = PromptCall(
     id=ToolCallId("toolu_c"), name="computer", input=Raw(b'{"action":"left_click","text":"a"}')
 )
@@ -128,7 +132,7 @@ def conversations() -> dict[str, list[PromptMessage]]:
         ],
     }
     for path in sorted(STREAMS.glob("*.sse")):
-        answer = answer_of(read_whole(Decoder, path.read_bytes()))
+        answer = answer_of(read_whole(AnthropicDecoder, path.read_bytes()))
         said[f"replay of {path.stem}"] = [
             message("user", "Hi"),
             *replayed(answer),

@@ -8,9 +8,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from chatd.providers.bedrock.sigv4 import Scope, signature_headers
+from chatd.providers.bedrock.sigv4 import SigningScope, signature_headers
+from chatd.providers.config import AwsCredentials
 from chatd.providers.secret import Secret
-from chatd.providers.settings import AwsCredentials
 from tests.support.providers import anthropic
 from tests.support.providers.anthropic import FakeAnthropic
 from tests.support.providers.server import Recorded, Reply, Step
@@ -113,7 +113,7 @@ class FakeBedrock(FakeAnthropic):
             headers={"content-type": request.headers["content-type"]},
             body=request.body,
             credentials=CREDENTIALS,
-            scope=Scope(
+            scope=SigningScope(
                 region=REGION, service="bedrock", at=datetime.strptime(at, "%Y%m%dT%H%M%S%z")
             ),
         )

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 
 from chatd.domain.answer.assembler import Answer, Assembler
 from chatd.domain.model.protocol import ModelEvent, StreamFailed
-from chatd.providers.http import Decoder
+from chatd.providers.http import StreamDecoder
 
-NewDecoder = Callable[[], Decoder]
+NewDecoder = Callable[[], StreamDecoder]
 
 
-def read_pieces(decoder: Decoder, pieces: Iterable[bytes]) -> list[ModelEvent]:
+def read_pieces(decoder: StreamDecoder, pieces: Iterable[bytes]) -> list[ModelEvent]:
     """As the pipe does it: until the decoder is done or the stream ends."""
     events: list[ModelEvent] = []
     for piece in pieces:

@@ -1,7 +1,6 @@
-"""The parts of a message, as the blocks of the Messages API.
+"""Encode the parts of a message as blocks of the Messages API.
 
-Owns what becomes of each part: which go back as they came, which take another form, which stay
-here. How messages follow each other is the business of `prompt`.
+Owns which parts are sent back unchanged, which are converted and which are left out.
 """
 
 import re
@@ -20,8 +19,7 @@ from chatd.domain.model.protocol import (
     PromptResult,
     PromptText,
 )
-from chatd.providers.anthropic.metadata import kept
-from chatd.providers.anthropic.request import (
+from chatd.providers.anthropic.request_types import (
     Base64,
     Content,
     Document,
@@ -35,10 +33,17 @@ from chatd.providers.anthropic.request import (
     ToolResult,
     ToolUse,
 )
-from chatd.providers.files import ANTHROPIC, Media, Note, TextFile, fit
-from chatd.providers.files import Document as FileDocument
-from chatd.providers.files import Image as FileImage
-from chatd.providers.schema import ToolNames
+from chatd.providers.anthropic.wire import unpack_metadata
+from chatd.providers.file_inputs import (
+    ANTHROPIC_FILES,
+    DocumentInput,
+    ImageInput,
+    MediaInput,
+    NoteInput,
+    TextFileInput,
+    fit_file,
+)
+from chatd.providers.tool_schema import ToolNames
 
 COMPUTER: Final = "computer"
 
@@ -46,13 +51,13 @@ _EMPTY: Final = Raw(b"{}")
 _MAX_TITLE: Final = 200
 
 
-class Wording(Struct, frozen=True, kw_only=True):
-    """How this request puts things: the names of tools, whether earlier thoughts go along,
-    whether the screen is one tool with actions, as in history, or a set of tools."""
+class BlockOptions(Struct, frozen=True, kw_only=True):
+    """`send_thinking`: include earlier thinking. `as_toolset`: the screen is a set of tools, while
+    history has it as one tool with actions."""
 
     names: ToolNames
-    thoughts: bool = True
-    toolset: bool = False
+    send_thinking: bool = True
+    as_toolset: bool = False
 
 
 def user_blocks(parts: Iterable[PromptPart], members: frozenset[str]) -> list[Content]:
@@ -66,29 +71,28 @@ def user_blocks(parts: Iterable[PromptPart], members: frozenset[str]) -> list[Co
             case PromptResult(provider_executed=False):
                 blocks.append(_result(part, COMPUTER if part.id in members else None))
             case _:
-                # Calls, thoughts and the provider's own results are the assistant's.
-                pass
+                pass  # Only the assistant has calls, thinking and provider-executed results.
     return blocks
 
 
 def _file(file: PromptFile) -> Text | Image | Document:
-    match fit(file, ANTHROPIC):
-        case FileImage(media_type=kind, data=data):
+    match fit_file(file, ANTHROPIC_FILES):
+        case ImageInput(media_type=kind, data=data):
             return Image(source=Base64(media_type=kind, data=data))
-        case FileDocument(media_type=kind, data=data, name=name):
+        case DocumentInput(media_type=kind, data=data, name=name):
             return Document(source=Base64(media_type=kind, data=data), title=_title(name))
-        case TextFile(text=text, name=name) if text.strip():
+        case TextFileInput(text=text, name=name) if text.strip():
             return Document(source=PlainText(data=text), title=_title(name))
-        case TextFile(name=name):
-            return Text(text=f"[The file {name or ''} holds nothing but blanks.]")
-        case Note(text=text):
+        case TextFileInput(name=name):
+            return Text(text=f"[The file {name or ''} contains only white space.]")
+        case NoteInput(text=text):
             return Text(text=text)
-        case Media(media_type=kind):
-            return Text(text=f"[A file of type {kind} is not shown.]")
+        case MediaInput(media_type=kind):
+            return Text(text=f"[A file of type {kind} is not shmetadata.]")
 
 
 def _title(name: str | None) -> str | None:
-    """Only the characters that a title may have."""
+    """The name with the characters that the API allows in a title."""
     plain = re.sub(r"[^A-Za-z0-9\-()\[\]]+", " ", name or "").strip()
     return plain[:_MAX_TITLE].strip() or None
 
@@ -100,8 +104,8 @@ def _result(result: PromptResult, toolset: str | None) -> ToolResult:
     if result.media is not None and not result.is_error:
         content.append(_file(result.media))
     if result.is_error and not content:
-        # An error must say something, and in words.
-        content.append(Text(text="The tool failed without saying why."))
+        # The API requires text in an error.
+        content.append(Text(text="The tool failed without a message."))
     return ToolResult(
         tool_use_id=_call_id(result.id),
         content=tuple(content),
@@ -114,21 +118,23 @@ def _call_id(call_id: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", call_id)
 
 
-def assistant_blocks(parts: Sequence[PromptPart], wording: Wording) -> list[Content]:
+def assistant_blocks(parts: Sequence[PromptPart], options: BlockOptions) -> list[Content]:
     paired = _paired(parts)
     blocks: list[Content] = []
     for part in parts:
         match part:
             case PromptText() if part.text.strip():
                 blocks.append(
-                    Text(text=part.text, citations=kept(part.provider_metadata).citations)
+                    Text(
+                        text=part.text, citations=unpack_metadata(part.provider_metadata).citations
+                    )
                 )
-            case PromptReasoning() if wording.thoughts:
+            case PromptReasoning() if options.send_thinking:
                 blocks.extend(_thought(part))
             case PromptCall(provider_executed=True) if part.id in paired:
                 blocks.append(_server_call(part))
             case PromptCall(provider_executed=False):
-                blocks.append(_call(part, wording))
+                blocks.append(_call(part, options))
             case PromptResult(provider_executed=True) if part.id in paired:
                 blocks.append(_server_result(part))
             case _:
@@ -137,22 +143,22 @@ def assistant_blocks(parts: Sequence[PromptPart], wording: Wording) -> list[Cont
 
 
 def _thought(part: PromptReasoning) -> list[Content]:
-    """Unsigned thoughts are refused, so they stay here."""
-    own = kept(part.provider_metadata)
-    if own.redacted_thinking is not None:
-        return [RedactedThinking(data=own.redacted_thinking)]
-    if own.signature:
-        return [Thinking(thinking=part.text, signature=own.signature)]
+    """The API rejects unsigned thinking, so it is left out."""
+    metadata = unpack_metadata(part.provider_metadata)
+    if metadata.redacted_thinking is not None:
+        return [RedactedThinking(data=metadata.redacted_thinking)]
+    if metadata.signature:
+        return [Thinking(thinking=part.text, signature=metadata.signature)]
     return []
 
 
-def _call(part: PromptCall, wording: Wording) -> ToolUse:
+def _call(part: PromptCall, options: BlockOptions) -> ToolUse:
     fields = _fields(part.input)
-    action = _action(part) if wording.toolset else None
+    action = _action(part) if options.as_toolset else None
     if action is None or fields is None:
         return ToolUse(
             id=_call_id(part.id),
-            name=wording.names.wire(part.name),
+            name=options.names.to_wire(part.name),
             input=_EMPTY if fields is None else part.input,
         )
     del fields["action"]
@@ -161,13 +167,13 @@ def _call(part: PromptCall, wording: Wording) -> ToolUse:
 
 
 def _action(part: PromptCall) -> str | None:
-    """What is done to the screen, if this call is about it."""
+    """The action of a call of the computer tool; None for other calls."""
     fields = _fields(part.input) if part.name == COMPUTER else None
     action = msgspec.json.decode(fields["action"]) if fields and "action" in fields else None
     return action if isinstance(action, str) else None
 
 
-def toolset_calls(messages: Iterable[PromptMessage]) -> frozenset[str]:
+def toolset_call_ids(messages: Iterable[PromptMessage]) -> frozenset[str]:
     return frozenset(
         part.id
         for message in messages
@@ -177,27 +183,29 @@ def toolset_calls(messages: Iterable[PromptMessage]) -> frozenset[str]:
 
 
 def _fields(raw: Raw) -> dict[str, Raw] | None:
-    """The input's fields, if it is an object at all."""
+    """The fields of the input; None unless it is an object."""
     try:
         return msgspec.json.decode(raw, type=dict[str, Raw])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
 
-# What the provider has run itself
+# Provider-executed tools
 
 
 def _paired(parts: Sequence[PromptPart]) -> frozenset[str]:
-    """Calls that have their result behind them, both as this API made them. Half of a pair
-    would be refused, and so would another vendor's."""
+    """Ids of calls with a result, both made by this API. The API rejects half of a pair and
+    pairs of other providers."""
     calls: set[str] = set()
     paired: set[str] = set()
     for part in parts:
         if isinstance(part, PromptCall) and part.provider_executed:
-            if kept(part.provider_metadata).block == "server_tool_use":
+            if unpack_metadata(part.provider_metadata).block == "server_tool_use":
                 calls.add(part.id)
         elif isinstance(part, PromptResult) and part.provider_executed and part.id in calls:
-            is_ours = kept(part.provider_metadata).block is not None and part.raw is not UNSET
+            is_ours = (
+                unpack_metadata(part.provider_metadata).block is not None and part.raw is not UNSET
+            )
             (paired.add if is_ours else paired.discard)(part.id)
             calls.discard(part.id)
     return frozenset(paired)
@@ -209,15 +217,15 @@ def _server_call(part: PromptCall) -> ServerToolUse:
         id=part.id,
         name=part.name,
         input=_EMPTY if fields is None else part.input,
-        caller=kept(part.provider_metadata).caller,
+        caller=unpack_metadata(part.provider_metadata).caller,
     )
 
 
 def _server_result(part: PromptResult) -> ServerToolResult:
-    own = kept(part.provider_metadata)
+    metadata = unpack_metadata(part.provider_metadata)
     return ServerToolResult(
-        type=own.block or "",
+        type=metadata.block or "",
         tool_use_id=part.id,
         content=part.raw if part.raw is not UNSET else _EMPTY,
-        caller=own.caller,
+        caller=metadata.caller,
     )

@@ -1,8 +1,7 @@
-"""What each generation of Claude understands, read off its name.
+"""Facts about Claude models by name, and the thinking settings of a request.
 
-Owns the facts that decide how a request must look: a field that one model
-needs is an error on another. A name that says nothing is taken for a model
-that takes what it is given.
+A field that one model requires is an error on another. A model with an unknown name is taken for
+one that accepts every field.
 """
 
 import re
@@ -10,11 +9,18 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, Effort
+from chatd.domain.model.protocol import DEFAULT_MAX_OUTPUT_TOKENS, Effort, ForcedTool, ModelRequest
+from chatd.providers.anthropic.request_types import BlockBinding, ThinkingConfig
+from chatd.providers.options import (
+    MIN_THINKING_BUDGET_TOKENS,
+    AnthropicOptions,
+    lower_effort,
+    thinking_budget_tokens,
+)
 
 Platform = Literal["anthropic", "bedrock"]
-Off = Literal["omit", "disabled", "between_tools", "impossible"]
-"""How thinking is turned off."""
+ThinkingOff = Literal["omit", "disabled", "between_tools", "impossible"]
+"""How a request disables thinking."""
 
 TOOLSET: Final = "computer_toolset_20260801"
 
@@ -27,49 +33,49 @@ _NUMBERED: Final = re.compile(
 _ANCIENT: Final = re.compile(r"claude-(?:instant|v?[12](?!\d))")
 
 
-class Computer(Struct, frozen=True, kw_only=True):
-    """The type of the tool for a screen, and what must be said to be allowed it."""
+class ComputerToolVersion(Struct, frozen=True, kw_only=True):
+    """The type of the computer tool, and the beta feature that it needs."""
 
     type: str
     beta: str | None = None
 
 
-class Claude(Struct, frozen=True, kw_only=True):
+class ClaudeFacts(Struct, frozen=True, kw_only=True):
     family: str
     version: tuple[int, int]
 
     @property
     def _newest_rules(self) -> bool:
-        """Since these, thoughts are bound to their conversation and tools cannot be forced."""
+        """These versions bind thinking to its history and cannot be forced to call a tool."""
         since = (5, 1) if self.family in ("fable", "mythos") else (5, 5)
         return self.version >= since
 
     @property
-    def thinks(self) -> bool:
+    def can_think(self) -> bool:
         return self.version >= (3, 7)
 
     @property
-    def takes_budget(self) -> bool:
-        """A number of tokens to think with."""
+    def has_thinking_budget(self) -> bool:
+        """Takes a thinking budget in tokens."""
         return (3, 7) <= self.version <= (4, 6)
 
     @property
-    def adapts(self) -> bool:
-        """Decides itself how long to think, guided by an effort."""
+    def has_adaptive_thinking(self) -> bool:
+        """Chooses how long to think, guided by an effort."""
         return self.version >= (4, 6)
 
     @property
-    def thinks_unasked(self) -> bool:
+    def thinks_by_default(self) -> bool:
         return self.version >= (5, 0)
 
     @property
-    def hides_thoughts(self) -> bool:
-        """Sends thoughts without their text unless told otherwise."""
+    def hides_thinking(self) -> bool:
+        """Omits the text of thinking unless the request asks for it."""
         return self.version >= (4, 7)
 
     @property
-    def off(self) -> Off:
-        if not self.thinks_unasked:
+    def thinking_off(self) -> ThinkingOff:
+        if not self.thinks_by_default:
             return "omit"
         if self.family in ("fable", "mythos") or (self.family == "opus" and self._newest_rules):
             return "impossible"
@@ -84,32 +90,31 @@ class Claude(Struct, frozen=True, kw_only=True):
         return ("low", "medium", "high", "xhigh", "max")
 
     @property
-    def samples(self) -> bool:
-        """Takes temperature and the like at all."""
+    def has_sampling(self) -> bool:
+        """Takes temperature, top_p and top_k."""
         return self.version < (4, 7)
 
     @property
-    def one_sampling_value(self) -> bool:
+    def has_one_sampling_value(self) -> bool:
         """Takes temperature or top_p, not both."""
         return bool(self.family) and self.version >= (4, 1)
 
     @property
-    def can_be_forced(self) -> bool:
-        """To call a tool."""
+    def can_force_tools(self) -> bool:
         return not self._newest_rules
 
     @property
-    def binds_thoughts(self) -> bool:
-        """Refuses a conversation whose past has changed, unless told to forget those thoughts."""
+    def binds_thinking(self) -> bool:
+        """Rejects thinking after changed history, unless the request allows dropping it."""
         return self._newest_rules
 
     @property
-    def writes_schemas(self) -> bool:
-        """Answers in a given JSON schema."""
+    def has_output_schemas(self) -> bool:
+        """Takes a JSON schema for the answer."""
         return self.version >= (4, 5)
 
     @property
-    def caches(self) -> bool:
+    def has_prompt_cache(self) -> bool:
         return self.version >= (3, 5)
 
     @property
@@ -118,28 +123,114 @@ class Claude(Struct, frozen=True, kw_only=True):
             return 4096
         return 8192 if self.version < (3, 7) else DEFAULT_MAX_OUTPUT_TOKENS
 
-    def computer(self, platform: Platform) -> Computer:
+    def computer_tool(self, platform: Platform) -> ComputerToolVersion:
         if self.version >= (5, 5) or (self.family in ("fable", "mythos") and self._newest_rules):
             if platform == "anthropic":
-                return Computer(type=TOOLSET)
+                return ComputerToolVersion(type=TOOLSET)
         elif self.version < (3, 7):
-            return Computer(type="computer_20241022", beta="computer-use-2024-10-22")
+            return ComputerToolVersion(type="computer_20241022", beta="computer-use-2024-10-22")
         elif self.version < (4, 5) or (self.version == (4, 5) and self.family != "opus"):
-            return Computer(type="computer_20250124", beta="computer-use-2025-01-24")
-        return Computer(type="computer_20251124", beta="computer-use-2025-11-24")
+            return ComputerToolVersion(type="computer_20250124", beta="computer-use-2025-01-24")
+        return ComputerToolVersion(type="computer_20251124", beta="computer-use-2025-11-24")
 
 
-# Thinks when it is asked to, takes what it is given, forgets nothing: a model behind a gateway.
-UNKNOWN: Final = Claude(family="", version=(4, 6))
+# A model behind a gateway: thinks on request and takes all fields.
+UNKNOWN_CLAUDE: Final = ClaudeFacts(family="", version=(4, 6))
 
 
-def facts(model: str) -> Claude:
+def claude_facts(model: str) -> ClaudeFacts:
     name = model.lower()
     if match := _NAMED.search(name) or _NUMBERED.search(name):
         version = (int(match["major"]), int(match["minor"] or 0))
-        return Claude(family=match["family"], version=version)
+        return ClaudeFacts(family=match["family"], version=version)
     if "claude-mythos" in name:
-        return Claude(family="mythos", version=(4, 7))
+        return ClaudeFacts(family="mythos", version=(4, 7))
     if _ANCIENT.search(name):
-        return Claude(family="", version=(2, 0))
-    return UNKNOWN
+        return ClaudeFacts(family="", version=(2, 0))
+    return UNKNOWN_CLAUDE
+
+
+BINDING_BETA = "thinking-binding-controls-2026-08-01"
+
+
+class ThinkingPlan(Struct, frozen=True, kw_only=True):
+    """`is_off`: the request disables thinking, so earlier thinking is left out too."""
+
+    config: ThinkingConfig | None = None
+    effort: str | None = None
+    is_off: bool = False
+
+    @property
+    def is_on(self) -> bool:
+        return self.config is not None and self.config.type in ("enabled", "adaptive")
+
+
+def forces_tool(request: ModelRequest) -> bool:
+    choice = request.tool_choice
+    return bool(request.tools) and (choice == "required" or isinstance(choice, ForcedTool))
+
+
+def plan_thinking(
+    request: ModelRequest, options: AnthropicOptions, claude: ClaudeFacts, max_tokens: int
+) -> ThinkingPlan:
+    effort = request.reasoning_effort or options.effort
+    if not claude.can_think:
+        return ThinkingPlan()
+    # The API does not combine thinking with a forced tool.
+    if effort == "none" or (forces_tool(request) and claude.can_force_tools):
+        return _off(claude)
+    if claude.has_thinking_budget and (
+        options.thinking is not None or not claude.has_adaptive_thinking
+    ):
+        wanted = options.thinking and options.thinking.budget_tokens
+        budget = wanted or (thinking_budget_tokens(effort, max_tokens) if effort else None)
+        return _budgeted(budget, options, max_tokens)
+    if effort is None and options.thinking is None and not claude.thinks_by_default:
+        return ThinkingPlan()
+    display = options.thinking_display or ("summarized" if claude.hides_thinking else None)
+    return ThinkingPlan(
+        config=ThinkingConfig(type="adaptive", display=display),
+        effort=effort and lower_effort(effort, claude.efforts),
+    )
+
+
+def _budgeted(budget: int | None, options: AnthropicOptions, max_tokens: int) -> ThinkingPlan:
+    """The budget must leave tokens for the answer; no thinking without enough tokens for both."""
+    if budget is None or max_tokens <= MIN_THINKING_BUDGET_TOKENS:
+        return ThinkingPlan()
+    return ThinkingPlan(
+        config=ThinkingConfig(
+            type="enabled",
+            budget_tokens=min(budget, max_tokens - 1),
+            display=options.thinking_display,
+        )
+    )
+
+
+def _off(claude: ClaudeFacts) -> ThinkingPlan:
+    match claude.thinking_off:
+        case "omit":
+            return ThinkingPlan(is_off=True)
+        case "impossible":
+            return ThinkingPlan(effort="low")
+        case "disabled" | "between_tools" as kind:
+            return ThinkingPlan(config=ThinkingConfig(type=kind), is_off=True)
+
+
+def drop_budget(thinking: ThinkingPlan, claude: ClaudeFacts) -> ThinkingPlan:
+    if thinking.config is None or thinking.config.type != "enabled":
+        return thinking
+    return (
+        ThinkingPlan(config=ThinkingConfig(type="adaptive"))
+        if claude.has_adaptive_thinking
+        else ThinkingPlan()
+    )
+
+
+def bind_thinking(thinking: ThinkingPlan, claude: ClaudeFacts) -> ThinkingPlan:
+    """Let the API drop thinking after changed history, for models that bind it."""
+    if not claude.binds_thinking or thinking.is_off:
+        return thinking
+    was = thinking.config or ThinkingConfig(type="adaptive", display="summarized")
+    config = ThinkingConfig(type=was.type, display=was.display, block_binding=BlockBinding())
+    return ThinkingPlan(config=config, effort=thinking.effort)

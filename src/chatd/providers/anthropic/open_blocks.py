@@ -1,7 +1,6 @@
-"""The blocks of an answer while they are coming: from pieces to events.
+"""Open blocks of a streamed answer, one class per type of block.
 
-One class per kind of block. Each says what its beginning, each piece and its
-end are in the words of `domain.model`.
+`start`, `feed` and `stop` convert the start, a delta and the end of a block into model events.
 """
 
 import msgspec
@@ -22,9 +21,9 @@ from chatd.domain.model.protocol import (
     ToolCallDone,
     ToolCallStart,
 )
-from chatd.providers.anthropic.metadata import Kept, keep
 from chatd.providers.anthropic.wire import (
     CITATION,
+    AnthropicMetadata,
     CitationPiece,
     InputPiece,
     Piece,
@@ -36,26 +35,27 @@ from chatd.providers.anthropic.wire import (
     ThinkingBlock,
     ThinkingPiece,
     ToolUseBlock,
+    pack_metadata,
 )
-from chatd.providers.reading import UNREADABLE, read
-from chatd.providers.schema import ToolNames
+from chatd.providers.sse import DECODE_ERRORS, decode_event
+from chatd.providers.tool_schema import ToolNames
 
 
 class OpenText:
-    def __init__(self, block_id: str, block: TextBlock, named: set[str]) -> None:
+    def __init__(self, block_id: str, block: TextBlock, reported: set[str]) -> None:
         self._id = block_id
-        self._begins_with = block.text
+        self._initial_text = block.text
         self._citations: list[Raw] = []
         self._sources: list[SourceFound] = []
-        self._named = named
+        self._reported = reported
         for citation in block.citations or ():
             self._cite(citation)
 
     def start(self) -> list[ModelEvent]:
         start = TextStart(id=self._id)
-        if not self._begins_with:
+        if not self._initial_text:
             return [start]
-        return [start, TextDelta(id=self._id, delta=self._begins_with)]
+        return [start, TextDelta(id=self._id, delta=self._initial_text)]
 
     def feed(self, piece: Piece, out: list[ModelEvent]) -> None:
         if isinstance(piece, TextPiece):
@@ -65,29 +65,33 @@ class OpenText:
             self._cite(piece.citation)
 
     def stop(self) -> list[ModelEvent]:
-        metadata = keep(Kept(citations=self._citations)) if self._citations else UNSET
+        metadata = (
+            pack_metadata(AnthropicMetadata(citations=self._citations))
+            if self._citations
+            else UNSET
+        )
         return [TextEnd(id=self._id, provider_metadata=metadata), *self._sources]
 
     def _cite(self, raw: Raw) -> None:
-        """A page is named once, however often it is quoted."""
+        """Report each source once per answer."""
         try:
-            found = read(CITATION, raw)
+            found = decode_event(CITATION, raw)
             self._citations.append(validate_json(bytes(raw).decode()))
-        except (*UNREADABLE, ValueError):
+        except (*DECODE_ERRORS, ValueError):
             return
-        if found.url and found.url not in self._named:
-            self._named.add(found.url)
+        if found.url and found.url not in self._reported:
+            self._reported.add(found.url)
             self._sources.append(SourceFound(url=found.url, title=found.title))
 
 
 class OpenThinking:
     def __init__(self, block_id: str, block: ThinkingBlock) -> None:
         self._id = block_id
-        self._begins_with = block.thinking
+        self._initial_text = block.thinking
         self._signature = block.signature
 
     def start(self) -> list[ModelEvent]:
-        return [ReasoningStart(id=self._id, text=self._begins_with)]
+        return [ReasoningStart(id=self._id, text=self._initial_text)]
 
     def feed(self, piece: Piece, out: list[ModelEvent]) -> None:
         if isinstance(piece, ThinkingPiece):
@@ -97,14 +101,18 @@ class OpenThinking:
             self._signature += piece.signature
 
     def stop(self) -> list[ModelEvent]:
-        metadata = keep(Kept(signature=self._signature)) if self._signature else UNSET
+        metadata = (
+            pack_metadata(AnthropicMetadata(signature=self._signature))
+            if self._signature
+            else UNSET
+        )
         return [ReasoningEnd(id=self._id, provider_metadata=metadata)]
 
 
 class OpenRedacted:
     def __init__(self, block_id: str, block: RedactedThinkingBlock) -> None:
         self._id = block_id
-        self._metadata = keep(Kept(redacted_thinking=block.data))
+        self._metadata = pack_metadata(AnthropicMetadata(redacted_thinking=block.data))
 
     def start(self) -> list[ModelEvent]:
         return [ReasoningStart(id=self._id, provider_metadata=self._metadata)]
@@ -117,20 +125,24 @@ class OpenRedacted:
 
 
 class OpenCall:
-    """A call that somebody here must answer, or one that the provider answers itself."""
+    """A tool call, provider-executed or not."""
 
     def __init__(self, block: ToolUseBlock | ServerToolUseBlock, names: ToolNames) -> None:
         self._id = ToolCallId(block.id)
-        self._server = isinstance(block, ServerToolUseBlock)
-        self._name = block.name if self._server else names.own(block.name)
+        self._provider_executed = isinstance(block, ServerToolUseBlock)
+        self._name = block.name if self._provider_executed else names.from_wire(block.name)
         self._input = "" if block.input is UNSET else bytes(block.input).decode()
         self._pieces: list[str] = []
         self._metadata: Json = UNSET
         if isinstance(block, ServerToolUseBlock):
-            self._metadata = keep(Kept(block="server_tool_use", caller=block.caller))
+            self._metadata = pack_metadata(
+                AnthropicMetadata(block="server_tool_use", caller=block.caller)
+            )
 
     def start(self) -> list[ModelEvent]:
-        return [ToolCallStart(id=self._id, name=self._name, provider_executed=self._server)]
+        return [
+            ToolCallStart(id=self._id, name=self._name, provider_executed=self._provider_executed)
+        ]
 
     def feed(self, piece: Piece, out: list[ModelEvent]) -> None:
         if isinstance(piece, InputPiece):
@@ -139,22 +151,22 @@ class OpenCall:
                 out.append(ToolCallDelta(id=self._id, delta=piece.partial_json))
 
     def stop(self) -> list[ModelEvent]:
-        # Pieces, if there are any; some gateways send the whole input with the beginning.
+        # Some gateways send the whole input at the start instead of deltas.
         text = "".join(self._pieces) or self._input
         return [
             ToolCallDone(
                 id=self._id,
                 name=self._name,
                 input=text,
-                provider_executed=self._server,
+                provider_executed=self._provider_executed,
                 provider_metadata=self._metadata,
             )
         ]
 
 
 class OpenToolsetCall:
-    """A call of one member of a toolset. For us it is one tool with an action, so its input is
-    shown only when it is whole."""
+    """A call of one tool of a toolset, converted to a call of one tool with an action. No deltas:
+    the action is added to the complete input."""
 
     def __init__(self, block: ToolUseBlock, toolset: str) -> None:
         self._id = ToolCallId(block.id)
@@ -187,6 +199,6 @@ OpenBlock = OpenText | OpenThinking | OpenRedacted | OpenCall | OpenToolsetCall
 def _with_action(text: str, action: str) -> str:
     try:
         fields = msgspec.json.decode(text, type=dict[str, Raw])
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return text
     return msgspec.json.encode({"action": action, **fields}).decode()

@@ -1,186 +1,273 @@
-"""What the Messages API takes, as types: the body of a request and its blocks."""
+"""Encode a request as the body and the beta features of a Messages API call. Pure.
 
-from typing import Literal
+Owns the API's order of messages: the system prompt apart, users and assistants in turn, tool
+results before other content of a user, no empty message; and the blocks marked for its cache.
+"""
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-from chatd.providers.schema import Schema
+import msgspec
+from msgspec import UNSET, Struct, structs
 
-
-class CacheControl(Struct, frozen=True, kw_only=True, tag_field="type", tag="ephemeral"):
-    """All up to here may be kept by the provider and read again cheaply."""
-
-
-class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
-    pass
-
-
-class Cacheable(Block, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
-    cache_control: CacheControl | None = None
-
-
-class Text(Cacheable, frozen=True, kw_only=True, omit_defaults=True, tag="text"):
-    text: str
-    citations: list[Raw] | None = None
-
-
-class Thinking(Block, frozen=True, kw_only=True, tag="thinking"):
-    thinking: str
-    signature: str
-
-
-class RedactedThinking(Block, frozen=True, kw_only=True, tag="redacted_thinking"):
-    data: str
-
-
-class Base64(Struct, frozen=True, kw_only=True, tag_field="type", tag="base64"):
-    media_type: str
-    data: bytes
-
-
-class PlainText(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
-    data: str
-    media_type: str = "text/plain"
-
-
-class Image(Cacheable, frozen=True, kw_only=True, omit_defaults=True, tag="image"):
-    source: Base64
-
-
-class Document(Cacheable, frozen=True, kw_only=True, omit_defaults=True, tag="document"):
-    source: Base64 | PlainText
-    title: str | None = None
-
-
-class ToolUse(Cacheable, frozen=True, kw_only=True, omit_defaults=True, tag="tool_use"):
-    id: str
-    name: str
-    input: Raw
-    toolset_name: str | None = None
-
-
-class ToolResult(Cacheable, frozen=True, kw_only=True, omit_defaults=True, tag="tool_result"):
-    tool_use_id: str
-    content: tuple[Text | Image | Document, ...] = ()
-    is_error: bool = False
-    toolset_name: str | None = None
-
-
-class ServerToolUse(
-    Cacheable, frozen=True, kw_only=True, omit_defaults=True, tag="server_tool_use"
-):
-    id: str
-    name: str
-    input: Raw
-    caller: Raw | UnsetType = UNSET
-
-
-class ServerToolResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of whatever type it came in."""
-
-    type: str
-    tool_use_id: str
-    content: Raw
-    caller: Raw | UnsetType = UNSET
-    cache_control: CacheControl | None = None
-
-
-Content = (
-    Text
-    | Thinking
-    | RedactedThinking
-    | Image
-    | Document
-    | ToolUse
-    | ToolResult
-    | ServerToolUse
-    | ServerToolResult
+from chatd.domain.errors import InvalidInput
+from chatd.domain.model.protocol import ForcedTool, ModelRequest, PromptMessage, PromptText
+from chatd.providers.anthropic.blocks import (
+    BlockOptions,
+    assistant_blocks,
+    toolset_call_ids,
+    user_blocks,
 )
+from chatd.providers.anthropic.models import (
+    BINDING_BETA,
+    TOOLSET,
+    ClaudeFacts,
+    Platform,
+    ThinkingPlan,
+    bind_thinking,
+    claude_facts,
+    drop_budget,
+    forces_tool,
+    plan_thinking,
+)
+from chatd.providers.anthropic.request_types import (
+    Body,
+    CacheControl,
+    ComputerTool,
+    Content,
+    FunctionTool,
+    Message,
+    OutputConfig,
+    OutputFormat,
+    RedactedThinking,
+    Text,
+    Thinking,
+    Tool,
+    ToolChoice,
+    ToolResult,
+    WebSearchTool,
+)
+from chatd.providers.options import AnthropicOptions, parse_options
+from chatd.providers.tool_schema import ToolNames, close_schema, normalize_schema, sort_by_name
+
+API_VERSION: Final = "2023-06-01"
+BEDROCK_VERSION: Final = "bedrock-2023-05-31"
+CONTEXT_1M_BETA: Final = "context-1m-2025-08-07"
+_CACHE: Final = CacheControl()
 
 
-class Message(Struct, frozen=True, kw_only=True):
-    role: Literal["user", "assistant"]
-    content: tuple[Content, ...]
+class EncodedRequest(Struct, frozen=True, kw_only=True):
+    """The decoder needs `names` to translate tool names back."""
+
+    body: bytes
+    betas: tuple[str, ...]
+    names: ToolNames
 
 
-# Tools
+def encode_request(request: ModelRequest, platform: Platform = "anthropic") -> EncodedRequest:
+    """Raises InvalidInput that names the invalid option."""
+    options = parse_options(AnthropicOptions, request.options)
+    if platform == "bedrock" and options.web_search_enabled:
+        raise InvalidInput("options.web_search_enabled", "Bedrock does not search the web")
+    claude = claude_facts(request.model)
+    names = _tool_names(request, options)
+    max_tokens = request.max_output_tokens or claude.default_max_tokens
+    plan = plan_thinking(request, options, claude, max_tokens)
+    computer = claude.computer_tool(platform)
+    messages = build_messages(
+        request.messages,
+        BlockOptions(
+            names=names,
+            send_thinking=options.send_reasoning and not plan.is_off,
+            as_toolset=request.computer is not None and computer.type == TOOLSET,
+        ),
+    )
+    if has_tool_use_without_thinking(messages):
+        plan = drop_budget(plan, claude)
+    if has_thinking(messages):
+        plan = bind_thinking(plan, claude)
+    system = build_system(request.messages)
+    betas = _betas(request, options, plan, computer.beta)
+    tools = _tools(request, options, computer.type, names)
+    has_sampling = claude.has_sampling and not plan.is_on
+    body = Body(
+        model=request.model if platform == "anthropic" else UNSET,
+        stream=True if platform == "anthropic" else UNSET,
+        anthropic_version=BEDROCK_VERSION if platform == "bedrock" else UNSET,
+        anthropic_beta=betas if platform == "bedrock" and betas else UNSET,
+        max_tokens=max_tokens,
+        tools=tools or UNSET,
+        system=(_mark_system_for_cache(system) if claude.has_prompt_cache else system) or UNSET,
+        messages=_mark_for_cache(messages) if claude.has_prompt_cache else tuple(messages),
+        tool_choice=_tool_choice(request, options, claude, names) if tools else None,
+        thinking=plan.config,
+        output_config=_output_config(request, plan, claude),
+        temperature=request.temperature if has_sampling else None,
+        top_p=_top_p(request, claude) if has_sampling else None,
+        top_k=request.top_k if has_sampling else None,
+    )
+    return EncodedRequest(body=msgspec.json.encode(body), betas=betas, names=names)
 
 
-class FunctionTool(Struct, frozen=True, kw_only=True):
-    name: str
-    description: str
-    input_schema: Schema
+def _tool_names(request: ModelRequest, options: AnthropicOptions) -> ToolNames:
+    reserved: set[str] = set()
+    if request.computer is not None:
+        reserved.add("computer")
+    if options.web_search_enabled:
+        reserved.add("web_search")
+    return ToolNames((tool.name for tool in request.tools), reserved=reserved)
 
 
-class ComputerTool(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    type: str
-    name: str | None = None
-    display_width_px: int | None = None
-    display_height_px: int | None = None
+def _betas(
+    request: ModelRequest, options: AnthropicOptions, plan: ThinkingPlan, computer: str | None
+) -> tuple[str, ...]:
+    betas: list[str] = []
+    if options.context_1m_enabled:
+        betas.append(CONTEXT_1M_BETA)
+    if request.computer is not None and computer is not None:
+        betas.append(computer)
+    if plan.config is not None and plan.config.block_binding is not None:
+        betas.append(BINDING_BETA)
+    return tuple(betas)
 
 
-class WebSearchTool(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    tag_field="type",
-    tag="web_search_20250305",
-):
-    name: str
-    allowed_domains: tuple[str, ...] | None = None
-    blocked_domains: tuple[str, ...] | None = None
+def _tools(
+    request: ModelRequest, options: AnthropicOptions, computer: str, names: ToolNames
+) -> tuple[Tool, ...]:
+    tools: list[Tool] = [
+        FunctionTool(
+            name=names.to_wire(tool.name),
+            description=tool.description,
+            input_schema=normalize_schema(tool.input_schema),
+        )
+        for tool in sort_by_name(request.tools)
+    ]
+    if request.computer is not None:
+        tools.append(
+            ComputerTool(type=computer)
+            if computer == TOOLSET
+            else ComputerTool(
+                type=computer,
+                name="computer",
+                display_width_px=request.computer.width_px,
+                display_height_px=request.computer.height_px,
+            )
+        )
+    # The API does not combine an output schema with citations, which the search always makes.
+    if options.web_search_enabled and request.output_schema is UNSET:
+        tools.append(
+            WebSearchTool(
+                name="web_search",
+                allowed_domains=options.allowed_domains or None,
+                blocked_domains=options.blocked_domains or None,
+            )
+        )
+    return tuple(tools)
 
 
-Tool = FunctionTool | ComputerTool | WebSearchTool
+def _tool_choice(
+    request: ModelRequest, options: AnthropicOptions, claude: ClaudeFacts, names: ToolNames
+) -> ToolChoice | None:
+    single = options.disable_parallel_tool_use
+    choice = request.tool_choice
+    if choice == "none":
+        return ToolChoice(type="none")
+    if choice == "auto" or not claude.can_force_tools or not forces_tool(request):
+        return None if single is None else ToolChoice(type="auto", disable_parallel_tool_use=single)
+    if isinstance(choice, ForcedTool):
+        name = names.to_wire(choice.name)
+        return ToolChoice(type="tool", name=name, disable_parallel_tool_use=single)
+    return ToolChoice(type="any", disable_parallel_tool_use=single)
 
 
-class ToolChoice(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    type: Literal["auto", "any", "tool", "none"]
-    name: str | None = None
-    disable_parallel_tool_use: bool | None = None
+def _output_config(
+    request: ModelRequest, plan: ThinkingPlan, claude: ClaudeFacts
+) -> OutputConfig | None:
+    schema = None
+    if request.output_schema is not UNSET and claude.has_output_schemas:
+        schema = OutputFormat(schema=close_schema(request.output_schema))
+    if plan.effort is None and schema is None:
+        return None
+    return OutputConfig(effort=plan.effort, format=schema)
 
 
-# Thinking
+def _top_p(request: ModelRequest, claude: ClaudeFacts) -> float | None:
+    has_temperature = request.temperature is not None and claude.has_one_sampling_value
+    return None if has_temperature else request.top_p
 
 
-class BlockBinding(Struct, frozen=True, kw_only=True):
-    """What becomes of thoughts whose past has been changed since: compaction, an edit, a tool
-    that has come or gone. Without this the whole request is refused."""
-
-    prefix_mismatch_behavior: Literal["error", "drop_block"] = "drop_block"
+# Messages
 
 
-class ThinkingConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    type: Literal["enabled", "adaptive", "disabled", "between_tools"]
-    budget_tokens: int | None = None
-    display: Literal["summarized", "omitted"] | None = None
-    block_binding: BlockBinding | None = None
+def build_system(messages: Sequence[PromptMessage]) -> tuple[Text, ...]:
+    """The leading system messages. The API has no place for later ones."""
+    blocks: list[Text] = []
+    for message in messages:
+        if message.role != "system":
+            break
+        texts = (part for part in message.parts if isinstance(part, PromptText))
+        blocks.extend(Text(text=part.text) for part in texts if part.text.strip())
+    return tuple(blocks)
 
 
-class OutputFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="json_schema"):
-    schema: Schema
+def build_messages(messages: Sequence[PromptMessage], options: BlockOptions) -> list[Message]:
+    members = toolset_call_ids(messages) if options.as_toolset else frozenset[str]()
+    merged: list[Message] = []
+    for message in messages:
+        if message.role == "system":
+            continue
+        role = "assistant" if message.role == "assistant" else "user"
+        blocks = (
+            assistant_blocks(message.parts, options)
+            if role == "assistant"
+            else user_blocks(message.parts, members)
+        )
+        if all(isinstance(block, Thinking | RedactedThinking) for block in blocks):
+            continue
+        if merged and merged[-1].role == role:
+            blocks = [*merged.pop().content, *blocks]
+        results_first = sorted(blocks, key=lambda block: not isinstance(block, ToolResult))
+        merged.append(Message(role=role, content=tuple(results_first)))
+    return merged
 
 
-class OutputConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    effort: str | None = None
-    format: OutputFormat | None = None
+def has_thinking(messages: Iterable[Message]) -> bool:
+    return any(
+        isinstance(block, Thinking | RedactedThinking)
+        for message in messages
+        for block in message.content
+    )
 
 
-class Body(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Ordered as the provider's cache reads it: tools, system, messages."""
+def has_tool_use_without_thinking(messages: Sequence[Message]) -> bool:
+    """True if the last message answers tool calls that no thinking precedes.
 
-    max_tokens: int
-    tools: tuple[Tool, ...] | UnsetType = UNSET
-    system: tuple[Text, ...] | UnsetType = UNSET
-    messages: tuple[Message, ...]
-    model: str | UnsetType = UNSET
-    stream: bool | UnsetType = UNSET
-    anthropic_version: str | UnsetType = UNSET
-    anthropic_beta: tuple[str, ...] | UnsetType = UNSET
-    tool_choice: ToolChoice | None = None
-    thinking: ThinkingConfig | None = None
-    output_config: OutputConfig | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
+    A model that thinks by a budget cannot start to think there.
+    """
+    if not messages or not any(isinstance(block, ToolResult) for block in messages[-1].content):
+        return False
+    answer = next((m for m in reversed(messages) if m.role == "assistant"), None)
+    return answer is not None and not isinstance(answer.content[0], Thinking | RedactedThinking)
+
+
+# Prompt cache
+
+
+def _mark_system_for_cache(blocks: tuple[Text, ...]) -> tuple[Text, ...]:
+    return (*blocks[:-1], structs.replace(blocks[-1], cache_control=_CACHE)) if blocks else blocks
+
+
+def _mark_for_cache(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Mark the last two messages: the previous request marked what was its last message."""
+    marked = [Message(role=m.role, content=_mark_last_block(m.content)) for m in messages[-2:]]
+    return (*messages[:-2], *marked)
+
+
+def _mark_last_block(content: tuple[Content, ...]) -> tuple[Content, ...]:
+    """The API takes no mark on thinking."""
+    for index in range(len(content) - 1, -1, -1):
+        block = content[index]
+        if not isinstance(block, Thinking | RedactedThinking):
+            marked = structs.replace(block, cache_control=_CACHE)
+            return (*content[:index], marked, *content[index + 1 :])
+    return content

@@ -1,7 +1,6 @@
-"""What the Messages API streams, as types: only the fields that are read.
+"""Types of the Messages API's stream, and the metadata that is stored with a part and sent back.
 
-Unknown fields are ignored, and so are events of an unknown type, but that is
-the decoder's business.
+Only fields that are read. Unknown fields are ignored.
 """
 
 from typing import Final
@@ -9,13 +8,15 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from chatd.domain.chat.parts import Json
+
 
 class OutputDetails(Struct):
     thinking_tokens: int | None = None
 
 
 class Iteration(Struct):
-    """One time the model was asked, within one call."""
+    """One run of the model within a call; provider-executed tools cause several."""
 
     type: str = ""
     input_tokens: int | None = None
@@ -54,7 +55,7 @@ class WireError(Struct):
     message: str = ""
 
 
-# Blocks, as they begin
+# Blocks at their start
 
 
 class TextBlock(Struct, tag_field="type", tag="text"):
@@ -89,7 +90,7 @@ KnownBlock = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | 
 
 
 class ResultBlock(Struct):
-    """The result of a tool that the provider has run, of whatever kind."""
+    """The result of any provider-executed tool."""
 
     type: str
     tool_use_id: str
@@ -183,7 +184,7 @@ StreamEvent = (
 
 
 class UnknownPiece(Struct):
-    """An event, as far as it takes to see that it is of a kind that did not exist."""
+    """The fields of an event that show whether its type is unknown."""
 
     type: str
     delta: Typed | None = None
@@ -203,3 +204,36 @@ EVENT_TYPES: Final = frozenset(
 PIECE_TYPES: Final = frozenset(
     {"text_delta", "thinking_delta", "input_json_delta", "signature_delta", "citations_delta"}
 )
+
+
+class AnthropicMetadata(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`block` is the type of a block where the part does not determine it."""
+
+    signature: str | None = None
+    redacted_thinking: str | None = None
+    citations: list[Raw] | None = None
+    block: str | None = None
+    caller: Raw | UnsetType = UNSET
+
+
+class _Envelope(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    anthropic: AnthropicMetadata | None = None
+
+
+_DECODER: Final = msgspec.json.Decoder(_Envelope)
+_ENCODER: Final = msgspec.json.Encoder()
+EMPTY_METADATA: Final = AnthropicMetadata()
+
+
+def pack_metadata(metadata: AnthropicMetadata) -> Raw:
+    return Raw(_ENCODER.encode(_Envelope(anthropic=metadata)))
+
+
+def unpack_metadata(metadata: Json) -> AnthropicMetadata:
+    """Empty if another provider made the metadata."""
+    if metadata is UNSET:
+        return EMPTY_METADATA
+    try:
+        return _DECODER.decode(metadata).anthropic or EMPTY_METADATA
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return EMPTY_METADATA

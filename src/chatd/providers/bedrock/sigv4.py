@@ -1,4 +1,4 @@
-"""AWS Signature Version 4: proof that a request comes from whoever holds the keys. Pure."""
+"""AWS Signature Version 4. Pure."""
 
 import hashlib
 import hmac
@@ -9,15 +9,15 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from msgspec import Struct
 
-from chatd.providers.settings import AwsCredentials
+from chatd.providers.config import AwsCredentials
 
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _UNRESERVED: Final = "-_.~"
 _SIGNED: Final = ("content-type", "host")
 
 
-class Scope(Struct, frozen=True, kw_only=True):
-    """Where and when a signature holds. `at` is in UTC."""
+class SigningScope(Struct, frozen=True, kw_only=True):
+    """The region, service and time of a signature. `at` is in UTC."""
 
     region: str
     service: str
@@ -42,10 +42,10 @@ def signature_headers(
     headers: Mapping[str, str],
     body: bytes,
     credentials: AwsCredentials,
-    scope: Scope,
+    scope: SigningScope,
     method: str = "POST",
 ) -> dict[str, str]:
-    """The headers to add. The address is as it goes over the wire, names are in lower case."""
+    """The headers to add. `url` is encoded as sent; header names are lower case."""
     added = {"x-amz-date": scope.time}
     if credentials.session_token is not None:
         added["x-amz-security-token"] = credentials.session_token.reveal()
@@ -69,9 +69,9 @@ def signature_headers(
 
 
 def _address(address: str) -> str:
-    """Path and query, on a line each."""
+    """Canonical path and query, one line each."""
     url = urlsplit(address)
-    # Encoded once more than it is sent: that is the rule for every service but one.
+    # All services except S3 sign the path encoded a second time.
     path = quote(url.path or "/", safe="/" + _UNRESERVED)
     pairs = sorted(
         (quote(name, safe=_UNRESERVED), quote(value, safe=_UNRESERVED))
@@ -80,7 +80,7 @@ def _address(address: str) -> str:
     return path + "\n" + "&".join(f"{name}={value}" for name, value in pairs)
 
 
-def _key(credentials: AwsCredentials, scope: Scope) -> bytes:
+def _key(credentials: AwsCredentials, scope: SigningScope) -> bytes:
     key = b"AWS4" + credentials.secret_access_key.reveal().encode()
     for part in (scope.date, scope.region, scope.service, "aws4_request"):
         key = hmac.new(key, part.encode(), hashlib.sha256).digest()

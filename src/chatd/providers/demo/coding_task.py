@@ -12,13 +12,13 @@ import msgspec
 from msgspec import Struct
 
 from chatd.providers.demo.turn import (
-    DECODE_ERRORS,
     CallTool,
     CompletedCall,
     DemoScene,
     DemoTurn,
     ThinkText,
 )
+from chatd.providers.sse import DECODE_ERRORS
 
 CODE: Final = '''\
 """The price of a shopping basket."""

@@ -9,7 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, structs
 
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.errors import InvalidInput
@@ -35,6 +35,7 @@ from chatd.domain.model.protocol import (
     ToolCallStart,
 )
 from chatd.domain.ports import Clock
+from chatd.providers.config import ProviderConfig, config_fault
 from chatd.providers.demo.scripts import choose_scene
 from chatd.providers.demo.turn import (
     CallTool,
@@ -44,8 +45,7 @@ from chatd.providers.demo.turn import (
     ThinkText,
     fingerprint,
 )
-from chatd.providers.options import parse
-from chatd.providers.settings import ProviderSettings, misconfigured
+from chatd.providers.options import OptionBlock, parse_options
 
 TOKEN_SLEEP: Final = "demo_token"
 _MAX_REMEMBERED_CHATS: Final = 256
@@ -56,9 +56,7 @@ _CHARS_PER_TOKEN: Final = 4
 _TOKENS_PER_FILE: Final = 300
 
 
-class DemoOptions(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class DemoOptions(OptionBlock, frozen=True, kw_only=True):
     tokens_per_second: Annotated[
         float, Meta(ge=0, le=100_000, description="Speed of the answer; 0: no pauses")
     ] = 50.0
@@ -71,21 +69,21 @@ class DemoOptions(
 class DemoProvider:
     """Satisfies `domain.ports.Provider`."""
 
-    def __init__(self, settings: ProviderSettings, clock: Clock) -> None:
-        self._settings = settings
+    def __init__(self, config: ProviderConfig, clock: Clock) -> None:
+        self._config = config
         self._clock = clock
         self._failures: dict[str, int] = {}
 
     @property
     def name(self) -> str:
-        return self._settings.label
+        return self._config.label
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
         try:
-            options = parse(DemoOptions, request.options)
+            options = parse_options(DemoOptions, request.options)
         except InvalidInput as error:
-            raise misconfigured(self._settings, error.message) from None
+            raise config_fault(self._config, error.message) from None
         key = fingerprint(request.messages)
         failures_left = options.failures - self._failures.get(key, 0)
         scene = choose_scene(request, seed=options.seed, failures_left=failures_left)

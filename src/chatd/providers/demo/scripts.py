@@ -3,7 +3,7 @@
 import random
 import re
 from collections.abc import Mapping
-from typing import Final, TypeGuard
+from typing import Final
 
 import msgspec
 from msgspec import UNSET
@@ -25,11 +25,11 @@ from chatd.providers.demo.turn import (
     RefuseAnswer,
     SetPace,
     ThinkText,
-    is_object,
     parse_object,
     read_turn,
     user_text,
 )
+from chatd.providers.tool_schema import is_list, is_object
 
 _WELCOME: Final = """\
 Hello! You are talking to **chatd**, and I am its demo model: I need no key and no network, and I \
@@ -323,10 +323,10 @@ def _sample(schema: object, name: str, about: str, depth: int) -> object:
     if "const" in schema:
         return schema["const"]
     for key in ("enum", "anyOf", "oneOf", "allOf"):
-        if _is_list(choices := schema.get(key)) and choices:
+        if is_list(choices := schema.get(key)) and choices:
             return choices[0] if key == "enum" else _sample(choices[0], name, about, depth + 1)
     kind = schema.get("type")
-    match kind[0] if _is_list(kind) and kind else kind:
+    match kind[0] if is_list(kind) and kind else kind:
         case "string":
             return _sample_text(name.lower(), about, schema.get("maxLength"))
         case "integer" | "number":
@@ -344,7 +344,7 @@ def _sample(schema: object, name: str, about: str, depth: int) -> object:
             if not is_object(fields):
                 return {}
             required = schema.get("required")
-            wanted = [key for key in fields if _is_list(required) and key in required]
+            wanted = [key for key in fields if is_list(required) and key in required]
             return {key: _sample(fields[key], key, about, depth + 1) for key in wanted or fields}
 
 
@@ -356,7 +356,3 @@ def _sample_text(name: str, about: str, max_chars: object) -> str:
     else:
         text = " ".join(about.split()[:30]) or "Nothing was said"
     return text[:max_chars] if isinstance(max_chars, int) else text
-
-
-def _is_list(value: object) -> TypeGuard[list[object]]:
-    return isinstance(value, list)

@@ -6,7 +6,7 @@ A script has no state besides the request, so that it continues after a crash.
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, TypeGuard
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -23,12 +23,13 @@ from chatd.domain.model.protocol import (
     SourceFound,
     ToolSpec,
 )
+from chatd.providers.sse import DECODE_ERRORS
+from chatd.providers.tool_schema import is_object
 
 _INJECTED: Final = re.compile(r"<(workspace-context|system-reminder)>.*?</\1>", re.DOTALL)
 _CONTINUE: Final = re.compile(
     r"(?:please\s+)?(?:continue|go on|carry on|resume)[\s.!]*", re.IGNORECASE
 )
-DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 Object = Mapping[str, object]
 
@@ -133,10 +134,6 @@ def parse_object(text: str | bytes) -> dict[str, object]:
     except DECODE_ERRORS:
         return {}
     return value if is_object(value) else {}
-
-
-def is_object(value: object) -> TypeGuard[dict[str, object]]:
-    return isinstance(value, dict)
 
 
 def _completed_calls(messages: Sequence[PromptMessage]) -> Iterator[CompletedCall]:

@@ -1,7 +1,7 @@
-"""An answer of Gemini's while it comes: text, thoughts, calls and pages, out of parts.
+"""Build model events from the parts of a Gemini answer.
 
-Text and thoughts come in pieces that say neither where a run of them begins nor where it ends: a
-run lasts until something else comes. A call comes whole.
+Text and thoughts arrive in pieces without a start or an end: a run lasts until another kind of part
+arrives. A call arrives whole.
 """
 
 from typing import Final
@@ -27,21 +27,21 @@ from chatd.providers.gemini.wire import (
     GROUNDING,
     SERVER_TOOL,
     FunctionCall,
-    Mark,
-    Maybe,
+    GeminiMetadata,
+    OptionalJson,
     Part,
     ServerTool,
     SignedSpan,
-    as_metadata,
+    pack_metadata,
 )
-from chatd.providers.reading import UNREADABLE, read
-from chatd.providers.schema import ToolNames
+from chatd.providers.sse import DECODE_ERRORS, decode_event
+from chatd.providers.tool_schema import ToolNames
 
 MAX_SOURCES: Final = 200
 
 
 class _Run:
-    """Text or thoughts while they come."""
+    """An open run of text or thoughts."""
 
     __slots__ = ("id", "length", "spans", "thought")
 
@@ -52,17 +52,17 @@ class _Run:
         self.spans: list[SignedSpan] = []
 
 
-class Answer:
-    """`call_prefix` begins the ids of calls that come without one: it must differ from request to
-    request, and be the same for the same request.
+class GeminiAnswerBuilder:
+    """`call_prefix` starts the ids of calls that arrive without one. It must be equal for equal
+    requests and differ between others.
 
-    `called`: there are calls for us to answer. `spoke`: something was said besides thoughts.
+    `has_calls`: chatd must answer a call. `has_content`: the answer has more than thoughts.
     """
 
     def __init__(self, *, model: str, names: ToolNames, call_prefix: str) -> None:
-        self.called = False
-        self.spoke = False
-        self.grounding: Maybe = UNSET
+        self.has_calls = False
+        self.has_content = False
+        self.grounding: OptionalJson = UNSET
         self._model = model
         self._names = names
         self._call_prefix = call_prefix
@@ -82,10 +82,10 @@ class Answer:
         elif part.text is not None or part.thought_signature is not None:
             self._text(part, out)
 
-    def note_grounding(self, raw: Raw) -> None:
+    def add_grounding(self, raw: Raw) -> None:
         try:
-            found = read(GROUNDING, raw)
-        except UNREADABLE:
+            found = decode_event(GROUNDING, raw)
+        except DECODE_ERRORS:
             return
         self.grounding = raw.copy()
         for chunk in found.grounding_chunks or ():
@@ -95,8 +95,8 @@ class Answer:
             if len(self._sources) < MAX_SOURCES:
                 self._sources[page.uri] = SourceFound(url=page.uri, title=page.title or None)
 
-    def end(self, out: list[ModelEvent]) -> None:
-        """Pages come last: they are told of in no certain place."""
+    def close(self, out: list[ModelEvent]) -> None:
+        """Sources are reported last, because they may arrive in any chunk."""
         self._end_run(out)
         out.extend(self._sources.values())
 
@@ -123,7 +123,7 @@ class Answer:
         if thought:
             out.append(ReasoningDelta(id=run.id, delta=text))
         else:
-            self.spoke = True
+            self.has_content = True
             out.append(TextDelta(id=run.id, delta=text))
 
     def _begin_run(self, out: list[ModelEvent], *, thought: bool) -> _Run:
@@ -139,7 +139,7 @@ class Answer:
             return
         metadata: Json = UNSET
         if run.spans:
-            metadata = as_metadata(Mark(model=self._model, spans=tuple(run.spans)))
+            metadata = pack_metadata(GeminiMetadata(model=self._model, spans=tuple(run.spans)))
         end = ReasoningEnd if run.thought else TextEnd
         out.append(end(id=run.id, provider_metadata=metadata))
 
@@ -147,22 +147,22 @@ class Answer:
 
     def _call(self, call: FunctionCall, signature: str | None, out: list[ModelEvent]) -> None:
         call_id = self._call_id(call.id)
-        name = self._names.own(call.name or "")
-        mark = Mark(model=self._model, signature=signature, call_id=call.id or None)
-        self.called = True
-        self.spoke = True
+        name = self._names.from_wire(call.name or "")
+        metadata = GeminiMetadata(model=self._model, signature=signature, call_id=call.id or None)
+        self.has_calls = True
+        self.has_content = True
         out.append(ToolCallStart(id=call_id, name=name))
         out.append(
             ToolCallDone(
                 id=call_id,
                 name=name,
                 input=_json_text(call.args),
-                provider_metadata=as_metadata(mark),
+                provider_metadata=pack_metadata(metadata),
             )
         )
 
     def _call_id(self, given: str | None) -> ToolCallId:
-        """Ids must be unique within an answer, whatever the vendor does."""
+        """Makes ids unique within an answer; Google may repeat them."""
         index, self._calls = self._calls, self._calls + 1
         call_id = given or f"{self._call_prefix}-{index}"
         while call_id in self._ids:
@@ -171,10 +171,12 @@ class Answer:
         return ToolCallId(call_id)
 
     def _server_tool(self, part: Part, out: list[ModelEvent]) -> None:
-        """The model's own search. Both halves go back as they came."""
+        """A provider-executed tool. Its call and result are sent back unchanged."""
         signature = part.thought_signature
         if part.tool_call is not UNSET and (tool := _server_tool(part.tool_call)) is not None:
-            mark = Mark(model=self._model, signature=signature, tool_call=part.tool_call)
+            metadata = GeminiMetadata(
+                model=self._model, signature=signature, tool_call=part.tool_call
+            )
             call_id, name = self._server_id(tool), _server_name(tool)
             out.append(ToolCallStart(id=call_id, name=name, provider_executed=True))
             out.append(
@@ -183,39 +185,41 @@ class Answer:
                     name=name,
                     input=_json_text(tool.args),
                     provider_executed=True,
-                    provider_metadata=as_metadata(mark),
+                    provider_metadata=pack_metadata(metadata),
                 )
             )
         if part.tool_response is not UNSET and (tool := _server_tool(part.tool_response)):
-            mark = Mark(model=self._model, signature=signature, tool_response=part.tool_response)
+            metadata = GeminiMetadata(
+                model=self._model, signature=signature, tool_response=part.tool_response
+            )
             out.append(
                 ToolResultDone(
                     id=self._server_id(tool),
                     name=_server_name(tool),
                     result=Raw(_json_text(tool.response).encode()),
-                    provider_metadata=as_metadata(mark),
+                    provider_metadata=pack_metadata(metadata),
                 )
             )
 
     def _server_id(self, tool: ServerTool) -> ToolCallId:
-        # A result names its call. Without a name, it answers the call before it.
+        # Without an id, call and result of one tool get the same id.
         return ToolCallId(tool.id or f"{self._call_prefix}-{_server_name(tool)}")
 
 
-def _json_text(raw: Maybe) -> str:
-    """JSON as it was sent. No arguments at all are none: an empty object."""
+def _json_text(raw: OptionalJson) -> str:
+    """The JSON text as sent; an empty object if it is missing or null."""
     text = "" if raw is UNSET else bytes(raw).decode("utf-8", "replace")
     return "{}" if text in ("", "null") else text
 
 
 def _server_tool(raw: Raw) -> ServerTool | None:
     try:
-        return read(SERVER_TOOL, raw)
-    except UNREADABLE:
+        return decode_event(SERVER_TOOL, raw)
+    except DECODE_ERRORS:
         return None
 
 
 def _server_name(tool: ServerTool) -> str:
-    """GOOGLE_SEARCH_WEB is the search that every provider has, under the name they share."""
+    """Google's search gets the name that web search has with all providers."""
     kind = tool.tool_type or "server_tool"
     return "web_search" if kind.startswith("GOOGLE_SEARCH") else kind.lower()

@@ -1,4 +1,4 @@
-"""Gemini over HTTP: the pipe between `encode` and `Decoder`."""
+"""Provider for Google's Gemini API."""
 
 import hashlib
 import re
@@ -9,24 +9,22 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from chatd.domain.errors import InvalidInput
 from chatd.domain.model.protocol import ModelEvent, ModelRequest, ProviderError
-from chatd.providers.gemini.decode import Decoder
-from chatd.providers.gemini.encode import encode, tool_names
-from chatd.providers.gemini.finish import refined
-from chatd.providers.http import Http
-from chatd.providers.options import parse
-from chatd.providers.options_google import GoogleOptions
-from chatd.providers.settings import (
-    ProviderSettings,
+from chatd.providers.config import (
+    ProviderConfig,
     base_url,
+    config_fault,
     join_url,
-    merge_headers,
-    misconfigured,
-    own_headers,
+    request_headers,
     require_key,
-    user_agent,
 )
+from chatd.providers.gemini.completion import refine_fault
+from chatd.providers.gemini.decoder import GeminiDecoder
+from chatd.providers.gemini.models import GoogleOptions
+from chatd.providers.gemini.request import encode_request, gemini_tool_names
+from chatd.providers.http import ProviderSession
+from chatd.providers.options import parse_options
 
-DEFAULT_URL: Final = "https://generativelanguage.googleapis.com"
+GEMINI_URL: Final = "https://generativelanguage.googleapis.com"
 
 _VERSION: Final = re.compile(r"/v\d+(?:alpha|beta)?\d*(?:/|$)")
 
@@ -34,51 +32,51 @@ _VERSION: Final = re.compile(r"/v\d+(?:alpha|beta)?\d*(?:/|$)")
 class GeminiProvider:
     """Satisfies `domain.ports.Provider`."""
 
-    def __init__(self, settings: ProviderSettings) -> None:
-        self._settings = settings
-        # Everybody's habit differs on whether the version belongs to the base.
-        base = base_url(settings, DEFAULT_URL)
+    def __init__(self, config: ProviderConfig) -> None:
+        self._config = config
+        # Operators write the base URL with or without the version.
+        base = base_url(config, GEMINI_URL)
         self._base = base if _VERSION.search(urlsplit(base).path) else join_url(base, "/v1beta")
         self._auth: dict[str, str] = {}
-        if not {name.lower() for name in settings.headers} & {"authorization", "x-goog-api-key"}:
-            self._auth = {"x-goog-api-key": require_key(settings).reveal()}
-        self._http = Http(settings.label, settings.secrets, settings.http)
+        if not {name.lower() for name in config.headers} & {"authorization", "x-goog-api-key"}:
+            self._auth = {"x-goog-api-key": require_key(config).reveal()}
+        self._session = ProviderSession(config.label, config.secrets, config.http)
 
     @property
     def name(self) -> str:
-        return self._settings.label
+        return self._config.label
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
         options = self._options(request)
-        names = tool_names(request)
-        body = encode(request, options, names)
-        decoder = Decoder(model=request.model, names=names, call_prefix=_call_prefix(body))
+        names = gemini_tool_names(request)
+        body = encode_request(request, options, names)
+        decoder = GeminiDecoder(model=request.model, names=names, call_prefix=_call_prefix(body))
         try:
-            async with self._http.stream(
+            async with self._session.stream(
                 url=self._url(request.model),
-                headers=self._headers(request),
+                headers=request_headers(self._config, request, self._auth),
                 body=body,
                 decoder=decoder,
             ) as events:
                 yield events
         except ProviderError as failed:
-            # Only this vendor's error body says how long to wait, and that a key is wrong.
-            fault = refined(failed.fault)
+            # Google's error body contains the retry delay and marks an invalid key.
+            fault = refine_fault(failed.fault)
             if fault is failed.fault:
                 raise
         else:
             return
-        raise self._http.failed(fault)
+        raise self._session.build_failure(fault)
 
     async def close(self) -> None:
-        await self._http.close()
+        await self._session.close()
 
     def _options(self, request: ModelRequest) -> GoogleOptions:
         try:
-            return parse(GoogleOptions, request.options)
+            return parse_options(GoogleOptions, request.options)
         except InvalidInput as error:
-            raise misconfigured(self._settings, error.message) from None
+            raise config_fault(self._config, error.message) from None
 
     def _url(self, model: str) -> str:
         path = model if "/" in model else f"models/{model}"
@@ -86,20 +84,7 @@ class GeminiProvider:
         query = f"{url.query}&alt=sse" if url.query else "alt=sse"
         return urlunsplit((url.scheme, url.netloc, url.path, query, ""))
 
-    def _headers(self, request: ModelRequest) -> dict[str, str]:
-        return merge_headers(
-            request.headers,
-            {
-                "content-type": "application/json",
-                "accept": "text/event-stream",
-                "user-agent": user_agent(),
-                **self._auth,
-            },
-            own_headers(self._settings),
-        )
-
 
 def _call_prefix(body: bytes) -> str:
-    """Made of the request, so that a call gets the same id when the same is asked again, and
-    another in every other step of a chat."""
+    """A hash of the request: call ids are equal when it is repeated and differ in other steps."""
     return f"call-{hashlib.blake2b(body, digest_size=9).hexdigest()}"

@@ -1,7 +1,7 @@
-"""A conversation as Gemini wants it: turns of user and model, every call answered in the next.
+"""Encode a history as Gemini's contents: turns of user and model, each call answered in the next.
 
-Parts of the model's own answers go back as they came, with their signatures,
-as long as the same model is asked. What another model has thought is left out.
+Parts of the model's answers are sent back unchanged with their signatures while the chat uses the
+same model. Reasoning of other models is left out.
 """
 
 import base64
@@ -20,47 +20,59 @@ from chatd.domain.model.protocol import (
     PromptResult,
     PromptText,
 )
-from chatd.providers.files import GEMINI, Document, Image, Media, Note, TextFile, as_text, fit
-from chatd.providers.gemini.models import Profile
-from chatd.providers.gemini.wire import Mark, mark_of
-from chatd.providers.schema import ToolNames
+from chatd.providers.file_inputs import (
+    GEMINI_FILES,
+    DocumentInput,
+    ImageInput,
+    MediaInput,
+    NoteInput,
+    TextFileInput,
+    file_text,
+    fit_file,
+)
+from chatd.providers.gemini.models import GeminiProfile
+from chatd.providers.gemini.wire import GeminiMetadata, unpack_metadata
+from chatd.providers.tool_schema import ToolNames
 
 Object = dict[str, object]
 
-# What Google documents for calls that it has not made itself, from another model's history.
-NO_SIGNATURE: Final = "skip_thought_signature_validator"
+# Google's documented signature for calls that another model has made.
+SKIP_SIGNATURE: Final = "skip_thought_signature_validator"
 
 _RESULT_MEDIA: Final = frozenset({"image/png", "image/jpeg", "image/webp", "application/pdf"})
 
 
-class Contents(Struct, frozen=True, kw_only=True):
+class GeminiContents(Struct, frozen=True, kw_only=True):
     system: str
     contents: list[Object]
 
 
-def encode_contents(request: ModelRequest, kind: Profile, names: ToolNames) -> Contents:
+def encode_contents(
+    request: ModelRequest, profile: GeminiProfile, names: ToolNames
+) -> GeminiContents:
     leading = 0
     while leading < len(request.messages) and request.messages[leading].role == "system":
         leading += 1
     texts = [_plain_text(message) for message in request.messages[:leading]]
-    writer = _Writer(request.model, kind, names)
+    writer = _Writer(request.model, profile, names)
     for message in request.messages[leading:]:
         writer.add(message)
-    return Contents(system="\n\n".join(text for text in texts if text), contents=writer.finished())
+    return GeminiContents(
+        system="\n\n".join(text for text in texts if text), contents=writer.finished()
+    )
 
 
 class _Writer:
-    """Results are gathered until all that answer one turn are there, then put into the order of
-    its calls."""
+    """Collects the tool results of a turn and sends them in the order of its calls."""
 
-    def __init__(self, model: str, kind: Profile, names: ToolNames) -> None:
+    def __init__(self, model: str, profile: GeminiProfile, names: ToolNames) -> None:
         self._model = model
-        self._kind = kind
+        self._profile = profile
         self._names = names
         self._contents: list[Object] = []
-        self._calls: dict[str, tuple[int, Mark | None]] = {}
+        self._calls: dict[str, tuple[int, GeminiMetadata | None]] = {}
         self._results: list[tuple[int, Object]] = []
-        self._shown: list[Object] = []
+        self._media_parts: list[Object] = []
 
     def add(self, message: PromptMessage) -> None:
         match message.role:
@@ -85,7 +97,7 @@ class _Writer:
         return self._contents
 
     def _append(self, role: str, parts: list[Object]) -> None:
-        """Two turns of the model in a row are one: a call must follow the user."""
+        """Merges two turns of the model: the API requires a call to follow a turn of the user."""
         last = self._contents[-1] if self._contents else None
         if last is not None and last["role"] == role:
             before = last["parts"]
@@ -98,9 +110,9 @@ class _Writer:
         if self._results:
             ordered = [part for _, part in sorted(self._results, key=lambda pair: pair[0])]
             self._contents.append({"role": "user", "parts": ordered})
-        if self._shown:
-            self._contents.append({"role": "user", "parts": self._shown})
-        self._results, self._shown = [], []
+        if self._media_parts:
+            self._contents.append({"role": "user", "parts": self._media_parts})
+        self._results, self._media_parts = [], []
 
     # The model's turn
 
@@ -110,12 +122,14 @@ class _Writer:
         for part in message.parts:
             match part:
                 case PromptText():
-                    parts += _signed(part.text, self._mark(part.provider_metadata))
+                    parts += _signed(part.text, self._own_metadata(part.provider_metadata))
                 case PromptReasoning():
-                    # Thoughts are for people, and only summaries; what is signed goes back.
-                    mark = self._mark(part.provider_metadata)
-                    if mark is not None and mark.spans:
-                        parts += [{**piece, "thought": True} for piece in _signed(part.text, mark)]
+                    # Unsigned reasoning is a summary for users; only signed reasoning is sent.
+                    metadata = self._own_metadata(part.provider_metadata)
+                    if metadata is not None and metadata.spans:
+                        parts += [
+                            {**piece, "thought": True} for piece in _signed(part.text, metadata)
+                        ]
                 case PromptCall() if part.provider_executed:
                     if part.id in answered:
                         parts += self._server_part(part.provider_metadata)
@@ -125,48 +139,48 @@ class _Writer:
                     parts += self._server_part(part.provider_metadata)
                 case PromptFile():
                     pass
-        if self._kind.strict_signatures:
+        if self._profile.strict_signatures:
             _sign_first_call(parts)
         return parts
 
-    def _mark(self, metadata: Raw | UnsetType) -> Mark | None:
-        mark = mark_of(metadata)
-        return mark if mark is not None and mark.model == self._model else None
+    def _own_metadata(self, raw: Raw | UnsetType) -> GeminiMetadata | None:
+        metadata = unpack_metadata(raw)
+        return metadata if metadata is not None and metadata.model == self._model else None
 
     def _call(self, call: PromptCall) -> Object:
-        mark = self._mark(call.provider_metadata)
-        self._calls[call.id] = (len(self._calls), mark)
-        function: Object = {"name": self._names.wire(call.name), "args": call.input}
-        if mark is not None and mark.call_id is not None:
-            function["id"] = mark.call_id
+        metadata = self._own_metadata(call.provider_metadata)
+        self._calls[call.id] = (len(self._calls), metadata)
+        function: Object = {"name": self._names.to_wire(call.name), "args": call.input}
+        if metadata is not None and metadata.call_id is not None:
+            function["id"] = metadata.call_id
         part: Object = {"functionCall": function}
-        if mark is not None and mark.signature is not None:
-            part["thoughtSignature"] = mark.signature
+        if metadata is not None and metadata.signature is not None:
+            part["thoughtSignature"] = metadata.signature
         return part
 
-    def _server_part(self, metadata: Raw | UnsetType) -> list[Object]:
-        mark = self._mark(metadata)
-        if mark is None or (mark.tool_call is UNSET and mark.tool_response is UNSET):
+    def _server_part(self, raw: Raw | UnsetType) -> list[Object]:
+        metadata = self._own_metadata(raw)
+        if metadata is None or (metadata.tool_call is UNSET and metadata.tool_response is UNSET):
             return []
         part: Object = {}
-        if mark.tool_call is not UNSET:
-            part["toolCall"] = mark.tool_call
-        if mark.tool_response is not UNSET:
-            part["toolResponse"] = mark.tool_response
-        if mark.signature is not None:
-            part["thoughtSignature"] = mark.signature
+        if metadata.tool_call is not UNSET:
+            part["toolCall"] = metadata.tool_call
+        if metadata.tool_response is not UNSET:
+            part["toolResponse"] = metadata.tool_response
+        if metadata.signature is not None:
+            part["thoughtSignature"] = metadata.signature
         return [part]
 
     # Results
 
     def _result(self, result: PromptResult) -> None:
-        order, mark = self._calls.get(result.id, (len(self._calls), None))
+        order, metadata = self._calls.get(result.id, (len(self._calls), None))
         response: Object = {
-            "name": self._names.wire(result.name),
+            "name": self._names.to_wire(result.name),
             "response": _response(result),
         }
-        if mark is not None and mark.call_id is not None:
-            response["id"] = mark.call_id
+        if metadata is not None and metadata.call_id is not None:
+            response["id"] = metadata.call_id
         if result.media is not None:
             self._media(result.media, response)
         self._results.append((order, {"functionResponse": response}))
@@ -175,17 +189,17 @@ class _Writer:
         [part] = _user_part(media)
         inline = part.get("inlineData")
         if (
-            self._kind.media_results
+            self._profile.media_results
             and isinstance(inline, dict)
             and media.media_type in _RESULT_MEDIA
         ):
             response["parts"] = [part]
         else:
-            self._shown.append(part)
+            self._media_parts.append(part)
 
 
 def _response(result: PromptResult) -> Object | Raw:
-    """An object as it is; anything else under the name the API has for it."""
+    """A JSON object is sent unchanged; an error or other text in the API's field for it."""
     if result.is_error:
         return {"error": result.text}
     if result.text.lstrip().startswith("{"):
@@ -199,14 +213,14 @@ def _response(result: PromptResult) -> Object | Raw:
 def _sign_first_call(parts: list[Object]) -> None:
     first = next((part for part in parts if "functionCall" in part), None)
     if first is not None:
-        first.setdefault("thoughtSignature", NO_SIGNATURE)
+        first.setdefault("thoughtSignature", SKIP_SIGNATURE)
 
 
-def _signed(text: str, mark: Mark | None) -> list[Object]:
-    """The text in the pieces in which it was signed."""
+def _signed(text: str, metadata: GeminiMetadata | None) -> list[Object]:
+    """Split the text into the parts in which it was signed."""
     parts: list[Object] = []
     at = 0
-    for span in mark.spans if mark is not None else ():
+    for span in metadata.spans if metadata is not None else ():
         if span.start > at:
             parts.append({"text": text[at : span.start]})
         parts.append({"text": text[span.start : span.end], "thoughtSignature": span.signature})
@@ -227,13 +241,13 @@ def _user_part(part: PromptPart) -> list[Object]:
 
 
 def _file(file: PromptFile) -> Object:
-    match fit(file, GEMINI):
-        case Image() | Document() | Media() as media:
+    match fit_file(file, GEMINI_FILES):
+        case ImageInput() | DocumentInput() | MediaInput() as media:
             data = base64.b64encode(media.data).decode()
             return {"inlineData": {"mimeType": media.media_type, "data": data}}
-        case TextFile() as text:
-            return {"text": as_text(text)}
-        case Note() as note:
+        case TextFileInput() as text:
+            return {"text": file_text(text)}
+        case NoteInput() as note:
             return {"text": note.text}
 
 

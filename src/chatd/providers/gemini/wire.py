@@ -1,7 +1,7 @@
-"""What Gemini sends, as far as we read it.
+"""Types of Gemini's stream, and the metadata that is stored with a part and sent back.
 
-Decoding is lenient: fields we do not know are ignored, and a value is kept as
-`Raw` where it will be given back as it came. Every field may be absent.
+Unknown fields are ignored and every field may be absent. Values that are sent back unchanged stay
+`Raw`.
 """
 
 from typing import Final
@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-Maybe = Raw | UnsetType
+OptionalJson = Raw | UnsetType
 
 
 class _Wire(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -18,28 +18,28 @@ class _Wire(Struct, frozen=True, kw_only=True, rename="camel"):
 
 class FunctionCall(_Wire, frozen=True, kw_only=True):
     name: str | None = None
-    args: Maybe = UNSET
+    args: OptionalJson = UNSET
     id: str | None = None
 
 
 class ServerTool(_Wire, frozen=True, kw_only=True):
-    """A call that Google answers itself, or the answer to it."""
+    """A provider-executed call, or its result."""
 
     id: str | None = None
     tool_type: str | None = None
-    args: Maybe = UNSET
-    response: Maybe = UNSET
+    args: OptionalJson = UNSET
+    response: OptionalJson = UNSET
 
 
 class Part(_Wire, frozen=True, kw_only=True):
-    """A signature is base64 text that only Google can read; it goes back unchanged."""
+    """A signature is opaque base64 text that is sent back unchanged."""
 
     text: str | None = None
     thought: bool | None = None
     thought_signature: str | None = None
     function_call: FunctionCall | None = None
-    tool_call: Maybe = UNSET
-    tool_response: Maybe = UNSET
+    tool_call: OptionalJson = UNSET
+    tool_response: OptionalJson = UNSET
 
 
 class Content(_Wire, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class Candidate(_Wire, frozen=True, kw_only=True):
     content: Content | None = None
     finish_reason: str | None = None
     finish_message: str | None = None
-    grounding_metadata: Maybe = UNSET
+    grounding_metadata: OptionalJson = UNSET
     safety_ratings: tuple[SafetyRating, ...] | None = None
 
 
@@ -120,51 +120,49 @@ class Chunk(_Wire, frozen=True, kw_only=True):
 CHUNK: Final = msgspec.json.Decoder(Chunk)
 GROUNDING: Final = msgspec.json.Decoder(Grounding)
 SERVER_TOOL: Final = msgspec.json.Decoder(ServerTool)
-# Without alt=sse, and now and then with it, errors come wrapped in an array.
+# Without alt=sse, and sometimes with it, errors arrive in an array.
 ERROR_BODY: Final = msgspec.json.Decoder(ErrorBody | tuple[ErrorBody, ...])
 
 
 class SignedSpan(Struct, frozen=True, kw_only=True, array_like=True):
-    """Characters `start` to `end` of a text came as one part with this signature."""
+    """Characters `start` to `end` of a text arrived as one part with this signature."""
 
     start: int
     end: int
     signature: str
 
 
-class Mark(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is remembered with a part of an answer, to send the part back as it came.
-
-    Signatures are good for the model that made them, and for no other.
-    """
+class GeminiMetadata(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Stored with a part of an answer, to send the part back unchanged. Signatures are valid only
+    for the model that made them."""
 
     model: str
     signature: str | None = None
     spans: tuple[SignedSpan, ...] = ()
     call_id: str | None = None
-    tool_call: Maybe = UNSET
-    tool_response: Maybe = UNSET
+    tool_call: OptionalJson = UNSET
+    tool_response: OptionalJson = UNSET
 
 
-class Marks(Struct, frozen=True, kw_only=True):
-    """`provider_metadata` of a part: each vendor's under its own name."""
+class GeminiMetadataEnvelope(Struct, frozen=True, kw_only=True):
+    """`provider_metadata` of a part has one field per provider API."""
 
-    google: Mark | None = None
+    google: GeminiMetadata | None = None
 
 
-_MARKS: Final = msgspec.json.Decoder(Marks)
+_ENVELOPE: Final = msgspec.json.Decoder(GeminiMetadataEnvelope)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-def mark_of(metadata: Maybe) -> Mark | None:
-    """What we remembered, None if another vendor made the part or it cannot be read."""
+def unpack_metadata(metadata: OptionalJson) -> GeminiMetadata | None:
+    """None if another provider made the part, or if it cannot be read."""
     if metadata is UNSET:
         return None
     try:
-        return _MARKS.decode(metadata).google
+        return _ENVELOPE.decode(metadata).google
     except (msgspec.DecodeError, RecursionError):
         return None
 
 
-def as_metadata(mark: Mark) -> Raw:
-    return Raw(_ENCODER.encode(Marks(google=mark)))
+def pack_metadata(metadata: GeminiMetadata) -> Raw:
+    return Raw(_ENCODER.encode(GeminiMetadataEnvelope(google=metadata)))

@@ -1,0 +1,198 @@
+"""Types of Chat Completions streams, stored metadata, and the dialects of servers.
+
+Decoding is lenient: unknown fields are ignored, and every field may be absent or null, because each
+compatible server omits others.
+"""
+
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from chatd.domain.chat.parts import Json
+from chatd.providers.config import ProviderKind
+from chatd.providers.file_inputs import CHAT_COMPLETIONS_FILES, AcceptedFiles
+from chatd.providers.file_inputs import COMPATIBLE_FILES as IMAGES_ONLY
+from chatd.providers.sse import DECODE_ERRORS
+
+# A field below is named `object` and would hide the builtin.
+Anything = object
+
+
+class Function(Struct, frozen=True):
+    """Arguments are text in pieces; a few servers send an object."""
+
+    name: str | None = None
+    arguments: str | dict[str, object] | None = None
+
+
+class ToolCall(Struct, frozen=True):
+    index: int | None = None
+    id: str | None = None
+    function: Function | None = None
+    extra_content: Raw = Raw(b"null")
+
+
+class ContentPart(Struct, frozen=True):
+    """Mistral sends content as a list, and thoughts in it as lists again."""
+
+    type: str = ""
+    text: str | None = None
+    thinking: "str | tuple[ContentPart, ...] | None" = None
+
+
+class Citation(Struct, frozen=True):
+    url: str | None = None
+    title: str | None = None
+
+
+class Annotation(Struct, frozen=True):
+    url_citation: Citation | None = None
+
+
+class Google(Struct, frozen=True):
+    thought: bool | str | None = None
+
+
+class ExtraContent(Struct, frozen=True):
+    """Gemini's fields, named after the service."""
+
+    google: Google | None = None
+    vertex: Google | None = None
+
+
+class Detail(Struct, frozen=True):
+    """A piece of a gateway's reasoning, to be sent back."""
+
+    type: str = ""
+    index: int | None = None
+    text: str | None = None
+    summary: str | None = None
+
+
+class Delta(Struct, frozen=True):
+    content: str | tuple[ContentPart, ...] | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_details: tuple[Raw, ...] | None = None
+    tool_calls: tuple[ToolCall, ...] | None = None
+    annotations: tuple[Annotation, ...] | None = None
+    extra_content: ExtraContent | None = None
+
+
+class PromptDetails(Struct, frozen=True):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class CompletionDetails(Struct, frozen=True):
+    reasoning_tokens: int | None = None
+
+
+class Usage(Struct, frozen=True):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+    prompt_cache_hit_tokens: int | None = None
+
+
+class Choice(Struct, frozen=True):
+    """Moonshot reports usage here."""
+
+    index: int = 0
+    delta: Delta | None = None
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    error: Anything = None
+
+
+class Chunk(Struct, frozen=True):
+    """An error is in the field `error`, or is the whole chunk."""
+
+    id: str | None = None
+    choices: tuple[Choice, ...] | None = None
+    usage: Usage | None = None
+    error: Anything = None
+    object: str | None = None
+    message: Anything = None
+    type: Anything = None
+    code: Anything = None
+
+
+CHUNK: Final = msgspec.json.Decoder(Chunk)
+DETAIL: Final = msgspec.json.Decoder(Detail)
+
+
+# Metadata of a part
+
+
+class ChatMetadata(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`field` is the field of the reasoning, in which it is sent back. `details` are a gateway's
+    reasoning details, `extra` is Gemini's content of a call."""
+
+    origin: str
+    field: str | None = None
+    details: tuple[Raw, ...] = ()
+    extra: Json = UNSET
+
+
+class _Envelope(Struct, frozen=True, omit_defaults=True):
+    openai_chat: ChatMetadata | None = None
+
+
+_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+
+
+def pack_metadata(metadata: ChatMetadata) -> Raw:
+    return Raw(msgspec.json.encode(_Envelope(metadata)))
+
+
+def unpack_metadata(raw: Json, origin: str) -> ChatMetadata | None:
+    """None unless the same account at the same provider made it."""
+    if raw is UNSET:
+        return None
+    try:
+        metadata = _ENVELOPE.decode(raw).openai_chat
+    except DECODE_ERRORS:
+        return None
+    return metadata if metadata is not None and metadata.origin == origin else None
+
+
+class ChatDialect(Struct, frozen=True, kw_only=True):
+    """`has_named_choice`: a request may require one of several tools. `merges_users`: models often
+    reject two user messages in a row. `is_gemini`: Google's compatible endpoint."""
+
+    has_developer_role: bool = False
+    has_named_choice: bool = True
+    merges_users: bool = True
+    has_top_k: bool = False
+    is_gemini: bool = False
+    accepted_files: AcceptedFiles = CHAT_COMPLETIONS_FILES
+
+
+OPENAI_DIALECT = ChatDialect(has_developer_role=True, merges_users=False)
+OPENROUTER_DIALECT = ChatDialect(has_top_k=True)
+VERCEL_DIALECT = ChatDialect()
+COMPATIBLE_DIALECT = ChatDialect(has_named_choice=False, has_top_k=True, accepted_files=IMAGES_ONLY)
+GOOGLE_DIALECT = ChatDialect(has_named_choice=False, is_gemini=True, accepted_files=IMAGES_ONLY)
+
+
+def choose_dialect(kind: ProviderKind, base: str) -> ChatDialect:
+    match kind:
+        case "openrouter":
+            return OPENROUTER_DIALECT
+        case "vercel":
+            return VERCEL_DIALECT
+        case "openai-compat":
+            host = urlsplit(base).hostname or ""
+            return (
+                GOOGLE_DIALECT
+                if host == "googleapis.com" or host.endswith(".googleapis.com")
+                else COMPATIBLE_DIALECT
+            )
+        case _:
+            return OPENAI_DIALECT

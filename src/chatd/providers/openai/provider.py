@@ -1,0 +1,116 @@
+"""Provider for OpenAI's two APIs: OpenAI, Azure, gateways and compatible servers.
+
+Owns the choice between Responses and Chat Completions. The accepted options follow from it.
+"""
+
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from msgspec import structs
+
+from chatd.domain.model.protocol import ModelEvent, ModelRequest, PromptCall
+from chatd.providers.config import ProviderConfig, config_fault
+from chatd.providers.openai.chat import request as chat_request
+from chatd.providers.openai.chat.answer import ChatAnswerBuilder
+from chatd.providers.openai.chat.decoder import ChatDecoder
+from chatd.providers.openai.chat.request import ChatOptions
+from chatd.providers.openai.chat.wire import choose_dialect
+from chatd.providers.openai.connection import OpenAIConnection, base_address
+from chatd.providers.openai.models import (
+    CompatOptions,
+    OpenAIOptions,
+    OpenRouterOptions,
+    Transport,
+    VercelOptions,
+    choose_transport,
+)
+from chatd.providers.openai.responses import request as responses_request
+from chatd.providers.openai.responses.decoder import ResponsesDecoder
+from chatd.providers.openai.tools import build_tool_names
+
+_EventStream = AbstractAsyncContextManager[AsyncIterator[ModelEvent]]
+
+
+class OpenAIProvider:
+    """Satisfies `domain.ports.Provider`. `base` replaces the configured address."""
+
+    def __init__(self, config: ProviderConfig, base: str | None = None) -> None:
+        self._config = config
+        self._connection = OpenAIConnection(config, base or base_address(config))
+        self._dialect = choose_dialect(config.kind, self._connection.base)
+
+    @property
+    def name(self) -> str:
+        return self._config.label
+
+    def transport(self, request: ModelRequest) -> Transport:
+        """By the model's option, else the provider's, else the model's name."""
+        return self._resolve(request)[0]
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
+        transport, options = self._resolve(request)
+        if transport == "responses":
+            opened = self._stream_response(request, _responses_options(options))
+        else:
+            opened = self._stream_chat(request, options)
+        async with opened as events:
+            yield events
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    def _resolve(self, request: ModelRequest) -> tuple[Transport, ChatOptions]:
+        configured = self._config.use_responses_api
+        match self._config.kind:
+            case "openrouter":
+                return "chat", self._connection.parse_options(OpenRouterOptions, request)
+            case "vercel":
+                return "chat", self._connection.parse_options(VercelOptions, request)
+            case "openai-compat":
+                compat = self._connection.parse_options(CompatOptions, request)
+                return "responses" if configured else "chat", compat
+            case _:
+                options = self._connection.parse_options(OpenAIOptions, request)
+                chosen = options.use_responses_api
+                chosen = configured if chosen is None else chosen
+                return choose_transport(request.model, use_responses_api=chosen), options
+
+    def _stream_response(self, request: ModelRequest, options: OpenAIOptions) -> _EventStream:
+        names = responses_request.responses_tool_names(request, options)
+        origin = self._connection.origin
+        body = responses_request.encode_request(request, options, names, origin)
+        decoder = ResponsesDecoder(origin, names)
+        return self._connection.stream("/responses", request, body, decoder)
+
+    def _stream_chat(self, request: ModelRequest, options: ChatOptions) -> _EventStream:
+        if request.computer is not None:
+            raise config_fault(
+                self._config,
+                f"{request.model} cannot use a computer here: that needs the Responses API",
+            )
+        names = build_tool_names(request)
+        origin = self._connection.origin
+        body = chat_request.encode_request(request, options, names, self._dialect, origin)
+        answer = ChatAnswerBuilder(
+            origin,
+            names,
+            used_call_ids={
+                part.id
+                for message in request.messages
+                for part in message.parts
+                if isinstance(part, PromptCall)
+            },
+            # A hash of the request: equal when it is repeated, different in every other step.
+            salt=hashlib.blake2b(body, digest_size=6).hexdigest(),
+            has_thought_tags=self._dialect.is_gemini,
+        )
+        return self._connection.stream("/chat/completions", request, body, ChatDecoder(answer))
+
+
+def _responses_options(options: ChatOptions) -> OpenAIOptions:
+    if isinstance(options, OpenAIOptions):
+        return options
+    known = structs.asdict(options) if isinstance(options, CompatOptions) else {}
+    return OpenAIOptions(**known)

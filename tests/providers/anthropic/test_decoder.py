@@ -1,0 +1,695 @@
+"""Decoding streams of the Messages API."""
+
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from chatd.domain.answer.assembler import Answer
+from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.chat.parts import (
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from chatd.domain.ids import ToolCallId
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.protocol import (
+    Finished,
+    ModelEvent,
+    ProviderFault,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    SourceFound,
+    StreamFailed,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ToolCallDelta,
+    ToolCallDone,
+    ToolCallStart,
+    ToolResultDone,
+)
+from chatd.providers.anthropic.decoder import AnthropicDecoder
+from chatd.providers.anthropic.wire import AnthropicMetadata, pack_metadata, unpack_metadata
+from chatd.providers.sse import SseParser
+from chatd.providers.tool_schema import ToolNames
+from tests.support.fuzz import fuzzed
+from tests.support.providers.anthropic import STREAMS, event, stream
+from tests.support.providers.reading import (
+    answer_of,
+    read_bytewise,
+    read_cut,
+    read_pieces,
+    read_whole,
+)
+
+ALL = sorted(path.stem for path in STREAMS.glob("*.sse"))
+ENDINGS = (Finished, StreamFailed)
+
+
+def read(name: str) -> list[ModelEvent]:
+    return read_whole(AnthropicDecoder, stream(name))
+
+
+def answer(name: str) -> Answer:
+    return answer_of(read(name))
+
+
+def finished(name: str) -> Finished:
+    last = read(name)[-1]
+    assert isinstance(last, Finished)
+    return last
+
+
+def failed(data: bytes) -> ProviderFault:
+    last = read_whole(AnthropicDecoder, data)[-1]
+    assert isinstance(last, StreamFailed)
+    return last.fault
+
+
+START = event("message_start", message={"id": "msg_1", "usage": {"input_tokens": 9}})
+STOP = event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 5})
+END = event("message_stop")
+
+
+def text_block(index: int, *pieces: str) -> bytes:
+    begin = event("content_block_start", index=index, content_block={"type": "text", "text": ""})
+    deltas = (
+        event("content_block_delta", index=index, delta={"type": "text_delta", "text": piece})
+        for piece in pieces
+    )
+    return begin + b"".join(deltas) + event("content_block_stop", index=index)
+
+
+# Cuts
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_stream_decodes_the_same_wherever_it_is_cut(name: str) -> None:
+    data, whole = stream(name), read(name)
+    assert read_bytewise(AnthropicDecoder, data) == whole
+    for at in range(len(data)):
+        assert read_cut(AnthropicDecoder, data, at) == whole
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_stream_decodes_the_same_with_other_line_ends(name: str) -> None:
+    data = stream(name)
+    assert read_whole(AnthropicDecoder, data.replace(b"\n", b"\r\n")) == read(name)
+    assert read_whole(AnthropicDecoder, data.replace(b"\n", b"\r")) == read(name)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_stream_has_one_final_event_and_nothing_after_it(name: str) -> None:
+    events = read(name)
+    assert [isinstance(event, ENDINGS) for event in events] == [False] * (len(events) - 1) + [True]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_stream_without_its_final_event_is_incomplete(name: str) -> None:
+    data = stream(name)
+    end = data.rfind(b"event: message_stop")
+    if end < 0:
+        end = data.rfind(b"event: error") if b"event: error" in data else len(data)
+    for at in range(0, end, 7):
+        fault = failed(data[:at])
+        assert fault.incomplete
+        assert classify_fault(fault).retryable
+
+
+def test_the_last_event_needs_no_blank_line() -> None:
+    data = START + text_block(0, "Hi") + STOP + END
+    assert read_whole(AnthropicDecoder, data.rstrip(b"\n")) == read_whole(AnthropicDecoder, data)
+    half = read_whole(AnthropicDecoder, data.rstrip(b"}\n"))[-1]
+    assert isinstance(half, StreamFailed)
+    assert half.fault.incomplete
+
+
+# Content
+
+
+def test_text_arrives_in_deltas() -> None:
+    assert read("text") == [
+        TextStart(id="0"),
+        TextDelta(id="0", delta="Grüß"),
+        TextDelta(id="0", delta=" Gott, "),
+        TextDelta(id="0", delta='世界 👋\n"quoted"'),
+        TextEnd(id="0"),
+        finished("text"),
+    ]
+
+
+def test_thinking_keeps_its_signature_and_calls_their_order() -> None:
+    signature = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pkiMOYds+/=="
+    paris = ToolCallId("toolu_01A09q90qw90lq917835lq9")
+    cities = ToolCallId("toolu_01B12r23ty45uz678901opq")
+    assert read("thinking_and_tools")[:-1] == [
+        ReasoningStart(id="0"),
+        ReasoningDelta(id="0", delta="Two cities, "),
+        ReasoningDelta(id="0", delta="so two calls."),
+        ReasoningEnd(
+            id="0", provider_metadata=pack_metadata(AnthropicMetadata(signature=signature))
+        ),
+        TextStart(id="1"),
+        TextDelta(id="1", delta="Let me "),
+        TextDelta(id="1", delta="look that up."),
+        TextEnd(id="1"),
+        ToolCallStart(id=paris, name="get_weather"),
+        ToolCallDelta(id=paris, delta='{"city": "P'),
+        ToolCallDelta(id=paris, delta='aris", "unit"'),
+        ToolCallDelta(id=paris, delta=': "c"}'),
+        ToolCallDone(id=paris, name="get_weather", input='{"city": "Paris", "unit": "c"}'),
+        ToolCallStart(id=cities, name="list_cities"),
+        ToolCallDone(id=cities, name="list_cities", input="{}"),
+    ]
+
+
+def test_redacted_thinking_and_thinking_without_text_are_kept() -> None:
+    redacted, silent, text = answer("redacted_thinking").content
+    assert isinstance(redacted, ReasoningPart)
+    assert isinstance(silent, ReasoningPart)
+    assert unpack_metadata(redacted.provider_metadata).redacted_thinking == (
+        "EmwKAhgBEgy3va3pzix/LafPsn4aDFIT2Xlxh0L5L8rLVyIwxtE3rAFBa8cr3qpPkNRj2YfWXGmKDxH4mPnZ5sQ7vB"
+    )
+    assert (silent.text, unpack_metadata(silent.provider_metadata).signature) == (
+        "",
+        "ErUBCkYIBRgCIkDVzQ==",
+    )
+    assert text == TextPart(text="I can help with that.")
+
+
+def test_a_search_has_its_call_result_and_sources() -> None:
+    content = answer("web_search").content
+    assert [type(part) for part in content] == [
+        *(
+            TextPart,
+            ToolCallPart,
+            ToolResultPart,
+            TextPart,
+            TextPart,
+            SourcePart,
+            TextPart,
+            TextPart,
+            SourcePart,
+        )
+    ]
+    call, result = content[1], content[2]
+    assert isinstance(call, ToolCallPart)
+    assert isinstance(result, ToolResultPart)
+    assert call.provider_executed
+    assert call.args == Raw(b'{"query": "ada lovelace notes"}')
+    assert (result.tool_call_id, result.tool_name) == (call.tool_call_id, "web_search")
+    assert result.provider_executed
+    assert not result.is_error
+    assert isinstance(result.result, Raw)
+    found = msgspec.json.decode(result.result, type=list[dict[str, object]])
+    assert [str(page["encrypted_content"])[:4] for page in found] == ["Eqgf", "EqQC"]
+    assert [part for part in content if isinstance(part, SourcePart)] == [
+        SourcePart(
+            url="https://en.wikipedia.org/wiki/Ada_Lovelace", title="Ada Lovelace - Wikipedia"
+        ),
+        SourcePart(url="https://example.org/notes?id=1&x=2"),
+    ]
+
+
+def test_citations_are_stored_with_their_text() -> None:
+    texts = [part for part in answer("web_search").content if isinstance(part, TextPart)]
+    quotes = [unpack_metadata(text.provider_metadata).citations for text in texts]
+    assert [len(found or ()) for found in quotes] == [0, 0, 1, 0, 2]
+
+
+def test_a_failed_search_is_an_error_result() -> None:
+    result = answer("web_search_error").content[1]
+    assert isinstance(result, ToolResultPart)
+    assert result.is_error
+    assert result.result == Raw(
+        b'{"type":"web_search_tool_result_error","error_code":"max_uses_exceeded"}'
+    )
+    assert unpack_metadata(result.provider_metadata) == AnthropicMetadata(
+        block="web_search_tool_result", caller=Raw(b'{"type":"direct"}')
+    )
+
+
+def test_a_computer_action_is_a_tool_call() -> None:
+    call = answer("computer").content[-1]
+    assert isinstance(call, ToolCallPart)
+    assert (call.tool_name, call.args) == (
+        "computer",
+        Raw(b'{"action": "left_click", "coordinate": [512, 300]}'),
+    )
+
+
+def test_tools_of_the_computer_toolset_become_actions_of_one_tool() -> None:
+    calls = [part for part in answer("computer_toolset").content if isinstance(part, ToolCallPart)]
+    assert [(call.tool_name, call.args) for call in calls] == [
+        ("computer", Raw(b'{"action":"left_click","coordinate":[512, 300]}')),
+        ("computer", Raw(b'{"action":"screenshot"}')),
+    ]
+
+
+def test_a_call_cut_off_by_the_token_limit_keeps_its_input_so_far() -> None:
+    call = read("max_tokens")[-2]
+    assert isinstance(call, ToolCallDone)
+    assert call.input == '{"path": "a.txt", "content": "half a sen'
+
+
+def test_a_gateway_may_send_whole_blocks_and_leave_one_open() -> None:
+    assert answer("gateway").content == (
+        TextPart(text="Whole at once"),
+        ToolCallPart(
+            tool_call_id=ToolCallId("toolu_gw"), tool_name="read_file", args=Raw(b'{"path":"a b"}')
+        ),
+        TextPart(text="unclosed"),
+    )
+
+
+def test_a_toolset_call_may_arrive_whole() -> None:
+    for sent, fields in (({"text": "a"}, b',"text":"a"'), ({}, b"")):
+        block = {"type": "tool_use", "id": "t", "name": "key", "toolset_name": "computer"}
+        begin = event("content_block_start", index=0, content_block={**block, "input": sent})
+        call = answer_of(read_whole(AnthropicDecoder, START + begin + STOP + END)).content[0]
+        assert isinstance(call, ToolCallPart)
+        assert call.args == Raw(b'{"action":"key"' + fields + b"}")
+
+
+BLOCK_STARTS: list[dict[str, object]] = [
+    {"type": "text", "text": ""},
+    {"type": "thinking", "thinking": ""},
+    {"type": "redacted_thinking", "data": "EmwK"},
+    {"type": "tool_use", "id": "t", "name": "n"},
+    {"type": "tool_use", "id": "t", "name": "n", "toolset_name": "computer"},
+    {"type": "server_tool_use", "id": "t", "name": "n"},
+]
+
+
+@pytest.mark.parametrize("block", BLOCK_STARTS)
+def test_empty_deltas_and_deltas_of_another_type_are_ignored(
+    block: dict[str, object],
+) -> None:
+    begin = event("content_block_start", index=0, content_block=block)
+    pieces: list[dict[str, object]] = [
+        {"type": "text_delta", "text": ""},
+        {"type": "thinking_delta", "thinking": ""},
+        {"type": "input_json_delta", "partial_json": ""},
+        {"type": "signature_delta", "signature": ""},
+        {"type": "citations_delta", "citation": 7},
+    ]
+    said = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+    theirs = {"text": "text_delta", "thinking": "thinking_delta"}
+    own = theirs.get(str(block["type"]), "input_json_delta")
+    for kind, field in said.items():
+        if kind != own or block["type"] == "redacted_thinking":
+            pieces.append({"type": kind, field: "x"})
+    odd = b"".join(event("content_block_delta", index=0, delta=piece) for piece in pieces)
+    plain = read_whole(AnthropicDecoder, START + begin + STOP + END)
+    assert read_whole(AnthropicDecoder, START + begin + odd + STOP + END) == plain
+
+
+def test_thinking_without_a_signature_has_no_metadata() -> None:
+    begin = event("content_block_start", index=0, content_block={"type": "thinking"})
+    events = read_whole(AnthropicDecoder, START + begin + STOP + END)
+    assert events[:2] == [ReasoningStart(id="0"), ReasoningEnd(id="0")]
+
+
+def test_tool_names_are_translated_back() -> None:
+    names = ToolNames(["get.weather", "get weather"])
+    data = stream("thinking_and_tools").replace(
+        b'"get_weather"', b'"%b"' % names.to_wire("get weather").encode()
+    )
+    events = read_whole(lambda: AnthropicDecoder(names), data)
+    assert [e.name for e in events if isinstance(e, ToolCallDone)] == ["get weather", "list_cities"]
+
+
+def test_a_block_at_a_used_index_closes_the_block_before() -> None:
+    begin = event("content_block_start", index=0, content_block={"type": "text", "text": "a"})
+    events = read_whole(AnthropicDecoder, START + begin + begin + STOP + END)
+    assert [type(e) for e in events][:-1] == [TextStart, TextDelta, TextEnd] * 2
+
+
+def test_half_of_a_surrogate_pair_does_not_fail_the_answer() -> None:
+    piece = (
+        b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"%b"}}'
+    )
+    broken = text_block(0).replace(
+        b"event: content_block_stop",
+        piece % b"\\ud83d" + b"\n\n" + piece % b"a\xff" + b"\n\nevent: content_block_stop",
+    )
+    events = read_whole(AnthropicDecoder, START + broken + STOP + END)
+    assert [e.delta for e in events if isinstance(e, TextDelta)] == ["\ufffd", "a\ufffd"]
+    assert isinstance(events[-1], Finished)
+
+
+# Usage
+
+
+@pytest.mark.covers("providers-3")
+@pytest.mark.parametrize(
+    ("name", "usage"),
+    [
+        (
+            "text",
+            TokenUsage(
+                input_tokens=4,
+                output_tokens=17,
+                total_tokens=2151,
+                cache_creation_tokens=310,
+                cache_read_tokens=1820,
+            ),
+        ),
+        (
+            "thinking_and_tools",
+            TokenUsage(input_tokens=412, output_tokens=164, total_tokens=576, reasoning_tokens=58),
+        ),
+        (
+            "web_search",
+            TokenUsage(
+                input_tokens=10682, output_tokens=510, total_tokens=11192, context_tokens=2679
+            ),
+        ),
+        (
+            "web_search_error",
+            TokenUsage(
+                input_tokens=1900,
+                output_tokens=40,
+                total_tokens=2740,
+                cache_creation_tokens=100,
+                cache_read_tokens=700,
+                context_tokens=1900,
+            ),
+        ),
+        (
+            "gateway",
+            TokenUsage(input_tokens=55, output_tokens=12, total_tokens=72, cache_read_tokens=5),
+        ),
+        ("unknown_things", TokenUsage(input_tokens=30, output_tokens=5, total_tokens=35)),
+    ],
+)
+def test_token_counts_reported_in_several_events_are_counted_once(
+    name: str, usage: TokenUsage
+) -> None:
+    assert finished(name).usage == usage
+
+
+@pytest.mark.covers("providers-3")
+def test_a_later_empty_count_does_not_erase_an_earlier_one() -> None:
+    start = event(
+        "message_start",
+        message={"usage": {"input_tokens": 9, "cache_read_input_tokens": 100, "output_tokens": 1}},
+    )
+    zero = event(
+        "message_delta",
+        delta={"stop_reason": "end_turn"},
+        usage={"input_tokens": 0, "cache_read_input_tokens": None, "output_tokens": 5},
+    )
+    last = read_whole(AnthropicDecoder, start + zero + END)[-1]
+    assert isinstance(last, Finished)
+    assert last.usage == TokenUsage(
+        input_tokens=9, cache_read_tokens=100, output_tokens=5, total_tokens=114
+    )
+
+
+def decode_usage(start: object, later: object) -> TokenUsage:
+    begin = event("message_start", message={"usage": start})
+    stop = event("message_delta", delta={"stop_reason": "end_turn"}, usage=later)
+    last = read_whole(AnthropicDecoder, begin + stop + END)[-1]
+    assert isinstance(last, Finished)
+    return last.usage
+
+
+@pytest.mark.covers("providers-3")
+def test_repeated_counts_are_not_added_up() -> None:
+    read = {"input_tokens": 9, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20}
+    thought = {"output_tokens": 5, "output_tokens_details": {"thinking_tokens": 3}}
+    assert decode_usage({**read, **thought}, {**read, **thought}) == TokenUsage(
+        input_tokens=9,
+        cache_read_tokens=100,
+        cache_creation_tokens=20,
+        output_tokens=5,
+        reasoning_tokens=3,
+        total_tokens=134,
+    )
+
+
+def test_usage_is_zero_if_none_was_reported() -> None:
+    assert decode_usage(None, None) == TokenUsage()
+    assert decode_usage({}, {"output_tokens_details": {}, "iterations": []}) == TokenUsage()
+
+
+def test_one_run_of_the_model_has_no_separate_context_size() -> None:
+    once = [{"type": "message", "input_tokens": 5, "cache_read_input_tokens": 7}]
+    later = {"input_tokens": 5, "cache_read_input_tokens": 7, "iterations": once}
+    assert decode_usage({"input_tokens": 5}, later).context_tokens is None
+
+
+def test_the_context_size_is_that_of_the_last_run() -> None:
+    asked = [{"type": "message", "input_tokens": 5}, {"type": "message"}, {"type": "message"}]
+    asked[-1] = {"type": "message", "cache_creation_input_tokens": 9}
+    assert (
+        decode_usage({"input_tokens": 5}, {"input_tokens": 50, "iterations": asked}).context_tokens
+        == 9
+    )
+
+
+# Ends and failures
+
+
+@pytest.mark.covers("providers-4")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("text", "stop"),
+        ("pause", "stop"),
+        ("stop_sequence", "stop"),
+        ("max_tokens", "length"),
+        ("context_full", "length"),
+        ("thinking_and_tools", "tool-calls"),
+        ("refusal", "content-filter"),
+        ("unknown_things", "other"),
+    ],
+)
+def test_stop_reasons_become_finish_reasons(name: str, reason: str) -> None:
+    assert finished(name).reason == reason
+
+
+@pytest.mark.covers("providers-4")
+@pytest.mark.parametrize("said", ["content_filtered", "guardrail_intervened"])
+def test_a_filter_of_a_platform_is_a_content_filter(said: str) -> None:
+    stop = event("message_delta", delta={"stop_reason": said})
+    last = read_whole(AnthropicDecoder, START + stop + END)[-1]
+    assert isinstance(last, Finished)
+    assert last.reason == "content-filter"
+
+
+@pytest.mark.covers("providers-19")
+def test_a_refusal_is_explained() -> None:
+    assert finished("refusal").explanation == "The request could enable cyber harm."
+
+
+@pytest.mark.covers("providers-19")
+def test_a_refusal_without_explanation_is_explained_by_its_category() -> None:
+    stop = event(
+        "message_delta",
+        delta={"stop_reason": "refusal", "stop_details": {"type": "refusal", "category": "bio"}},
+    )
+    last = read_whole(AnthropicDecoder, START + stop + END)[-1]
+    assert isinstance(last, Finished)
+    assert last.explanation == "bio"
+
+
+def test_the_final_event_has_the_response_id_and_skipped_blocks() -> None:
+    ending = finished("unknown_things")
+    assert ending.response_id == "msg_01XyZ9aBcDeFgHiJkLmNoPq"
+    assert ending.provider_metadata == Raw(
+        b'{"anthropic":{"stop_reason":"enlightenment","unknown_blocks":["hologram"]}}'
+    )
+
+
+def test_the_final_event_omits_absent_fields() -> None:
+    assert finished("text").provider_metadata == Raw(b'{"anthropic":{"stop_reason":"end_turn"}}')
+    assert finished("stop_sequence").provider_metadata == Raw(
+        b'{"anthropic":{"stop_reason":"stop_sequence","stop_sequence":"###"}}'
+    )
+    assert finished("refusal").provider_metadata == Raw(
+        b'{"anthropic":{"stop_reason":"refusal","category":"cyber"}}'
+    )
+
+
+def test_a_stop_reason_is_not_erased() -> None:
+    silent = event("message_delta", delta={"stop_reason": None}, usage={"output_tokens": 6})
+    last = read_whole(AnthropicDecoder, START + STOP + silent + END)[-1]
+    assert isinstance(last, Finished)
+    assert (last.reason, last.usage.output_tokens) == ("stop", 6)
+
+
+def test_an_error_during_the_stream_keeps_the_api_error_type() -> None:
+    fault = failed(stream("error_midway"))
+    assert (fault.type, fault.message) == ("overloaded_error", "Overloaded")
+    assert classify_fault(fault).kind == "overloaded"
+    assert classify_fault(fault).retryable
+
+
+@pytest.mark.covers("providers-4")
+def test_an_answer_needs_a_stop_reason_and_a_final_event() -> None:
+    assert failed(stream("no_reason")).incomplete
+    assert failed(START + STOP).incomplete
+    assert failed(START + END).incomplete
+    assert failed(b"").incomplete
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"data: not json\n\n",
+        b"data: {\n\n",
+        b'data: "text"\n\n',
+        b"data: []\n\n",
+        b'event: message_delta\ndata: {"no":"type"}\n\n',
+        b'data: {"type":7}\n\n',
+        b'data: {"type":"content_block_stop","index":"one"}\n\n',
+        b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta"}}\n\n',
+        b'data: {"type":"content_block_start","index":0,"content_block":{"type":"tool_use"}}\n\n',
+        b'data: {"type":"content_block_start","index":0,"content_block":7}\n\n',
+        event("content_block_start", index=0, content_block={"type": "web_search_tool_result"}),
+        b"data: " + b"[" * 100_000 + b"\n\n",
+    ],
+)
+def test_a_damaged_event_is_a_retryable_failure(data: bytes) -> None:
+    fault = failed(START + data + STOP + END)
+    assert fault.incomplete
+    assert classify_fault(fault).retryable
+
+
+def test_deeply_nested_results_are_damage() -> None:
+    deep = b'"x":' + b"[" * 2000 + b"]" * 2000
+    block = b'{"type":"web_search_tool_result","tool_use_id":"s","content":{%b}}' % deep
+    data = b'data: {"type":"content_block_start","index":0,"content_block":%b}\n\n' % block
+    assert failed(START + data + STOP + END).incomplete
+
+
+def test_an_endless_event_is_a_failure() -> None:
+    decoder = AnthropicDecoder(framing=SseParser(limit=1000))
+    events = read_pieces(decoder, [START, b"data: ", *[b"x" * 100] * 20])
+    assert isinstance(events[-1], StreamFailed)
+    assert events[-1].fault.incomplete
+
+
+def test_events_after_the_final_event_are_ignored() -> None:
+    decoder = AnthropicDecoder()
+    decoder.feed(stream("text"))
+    assert decoder.done
+    assert decoder.feed(text_block(0, "more") + STOP + END) == []
+    assert decoder.close() == []
+
+
+# Random streams
+
+ODD: list[object] = [None, True, -1, 2**70, 0.5, "", "\x00\u2028", [], {}, {"type": "x"}]
+WORDS: list[object] = ["", "a", "\x00", '{"a":', "👋"]
+TYPES: list[object] = [
+    *("message_start", "message_delta", "message_stop", "ping", "error", "novelty"),
+    *["content_block_start", "content_block_delta", "content_block_delta", "content_block_stop"]
+    * 4,
+]
+PIECES: list[object] = [
+    *("text_delta", "thinking_delta", "input_json_delta", "signature_delta", "citations_delta"),
+    "hologram_delta",
+]
+BLOCKS: list[object] = [
+    *("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "hologram"),
+    "web_search_tool_result",
+]
+
+
+def any_event(random: Random) -> bytes:
+    """An event that is mostly valid."""
+
+    def pick(values: list[object]) -> object:
+        return random.choice(values) if random.random() < 0.9 else random.choice(ODD)
+
+    delta = {
+        "type": pick(PIECES),
+        "text": pick(WORDS),
+        "thinking": pick(WORDS),
+        "partial_json": pick(WORDS),
+        "signature": pick(WORDS),
+        "citation": random.choice(ODD),
+        "stop_reason": pick(["end_turn", "tool_use"]),
+    }
+    block = {
+        "type": pick(BLOCKS),
+        "id": pick(WORDS),
+        "name": pick(WORDS),
+        "data": pick(WORDS),
+        "tool_use_id": pick(WORDS),
+        "content": random.choice(ODD),
+        "input": random.choice(ODD),
+    }
+    fields = {
+        "type": pick(TYPES),
+        "index": pick([0, 1, 2]),
+        "delta": delta,
+        "content_block": block,
+        "message": pick([{"usage": {"input_tokens": 3}}]),
+        "usage": pick([{"output_tokens": 1}]),
+        "error": pick([{"type": "api_error", "message": "m"}]),
+    }
+    return b"data: %b\n\n" % msgspec.json.encode(fields)
+
+
+@fuzzed
+@given(st.integers(0, 2**32))
+def test_any_events_give_one_final_event(seed: int) -> None:
+    random = Random(seed)
+    data = b"".join(any_event(random) for _ in range(random.randint(0, 12)))
+    size = random.randint(1, 200)
+    events = read_pieces(
+        AnthropicDecoder(), [data[at : at + size] for at in range(0, len(data), size)]
+    )
+    assert [isinstance(e, ENDINGS) for e in events] == [False] * (len(events) - 1) + [True]
+    answer_of(events)
+
+
+@fuzzed
+@given(st.integers(0, 2**32))
+def test_a_damaged_stream_gives_one_final_event(seed: int) -> None:
+    random = Random(seed)
+    damaged = bytearray(stream(random.choice(ALL)))
+    for _ in range(random.randint(1, 4)):
+        at = random.randrange(len(damaged))
+        damaged[at : at + random.randint(0, 20)] = random.randbytes(random.randint(0, 5))
+    events = read_whole(AnthropicDecoder, bytes(damaged))
+    assert [isinstance(e, ENDINGS) for e in events] == [False] * (len(events) - 1) + [True]
+    answer_of(events)
+
+
+def test_only_a_citation_with_a_url_is_a_source() -> None:
+    block = event(
+        "content_block_start",
+        index=0,
+        content_block={
+            "type": "text",
+            "text": "a",
+            "citations": [{"type": "char_location", "cited_text": "b"}, {"url": "https://x.org"}],
+        },
+    )
+    events = read_whole(AnthropicDecoder, START + block + STOP + END)
+    assert [e for e in events if isinstance(e, SourceFound)] == [SourceFound(url="https://x.org")]
+
+
+def test_a_result_of_unknown_type_is_kept_whole() -> None:
+    block = {"type": "oracle_tool_result", "tool_use_id": "srvtoolu_1", "content": {"said": 42}}
+    begin = event("content_block_start", index=0, content_block=block)
+    result = read_whole(AnthropicDecoder, START + begin + STOP + END)[0]
+    assert result == ToolResultDone(
+        id=ToolCallId("srvtoolu_1"),
+        name="oracle",
+        result=Raw(b'{"said":42}'),
+        provider_metadata=pack_metadata(AnthropicMetadata(block="oracle_tool_result")),
+    )

@@ -1,0 +1,173 @@
+"""The demo model as a coding agent, with real files and commands.
+
+Each turn runs Python's test runner twice, which takes a second or more.
+"""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from chatd.domain.chat.parts import TextPart, ToolCallPart
+from chatd.domain.model.protocol import (
+    ModelRequest,
+    PromptCall,
+    PromptMessage,
+    PromptText,
+    ToolSpec,
+)
+from chatd.providers.config import ProviderConfig
+from chatd.providers.demo.coding_task import CODE, FIXED
+from chatd.providers.demo.provider import DemoProvider
+from tests.support.clock import FakeClock
+from tests.support.providers.prompts import message, result
+from tests.support.providers.reading import answer_of
+from tests.support.providers.workshop import ALL_TOOLS, Workshop, tool
+
+UNPACED = Raw(b'{"tokens_per_second":0}')
+STEPS = 20
+WAIT_S = 30
+
+
+async def run_turn(
+    workshop: Workshop,
+    tools: tuple[ToolSpec, ...] = ALL_TOOLS,
+    history: tuple[PromptMessage, ...] = (),
+    prompt: str = "Please fix the failing test",
+) -> list[PromptMessage]:
+    """The messages of a turn. Each step has a new provider, because the request alone must decide
+    the next step."""
+    messages = history or (message("user", prompt),)
+    for _ in range(STEPS):
+        provider = DemoProvider(ProviderConfig(kind="demo"), FakeClock())
+        request = ModelRequest(model="demo", messages=messages, tools=tools, options=UNPACED)
+        async with asyncio.timeout(WAIT_S), provider.stream(request) as events:
+            answer = answer_of([event async for event in events])
+        calls = [part for part in answer.content if isinstance(part, ToolCallPart)]
+        texts = [
+            PromptText(text=part.text) for part in answer.content if isinstance(part, TextPart)
+        ]
+        sent = [
+            PromptCall(id=call.tool_call_id, name=call.tool_name, input=Raw(bytes(call.args)))
+            for call in calls
+            if isinstance(call.args, Raw)
+        ]
+        messages = (*messages, message("assistant", *texts, *sent))
+        if not sent:
+            return list(messages)
+        messages = (*messages, *[await answered(call, workshop) for call in sent])
+    raise AssertionError("the turn does not end")
+
+
+async def answered(call: PromptCall, workshop: Workshop) -> PromptMessage:
+    args = msgspec.json.decode(call.input, type=dict[str, object])
+    text, is_error = await workshop.run(call.name, args)
+    return message("tool", result(call.id, text, call.name, is_error=is_error))
+
+
+def last_text(messages: list[PromptMessage]) -> str:
+    return "".join(part.text for part in messages[-1].parts if isinstance(part, PromptText))
+
+
+async def test_the_failing_test_is_fixed(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    messages = await run_turn(workshop)
+    assert "All three tests pass now." in last_text(messages)
+    assert (tmp_path / "chatd-demo" / "basket.py").read_text() == FIXED
+    assert workshop.calls == [
+        "execute",
+        "write_file",
+        "write_file",
+        "execute",
+        "read_file",
+        "read_file",
+        "edit_files",
+        "execute",
+    ]
+
+
+async def test_the_model_creates_a_missing_workspace(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, exists=False)
+    messages = await run_turn(workshop)
+    assert "All three tests pass now." in last_text(messages)
+    assert workshop.calls[:4] == ["execute", "list_templates", "create_workspace", "execute"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "shown"), [("run a command", "Linux"), ("list the files", "hello.txt")]
+)
+async def test_the_model_creates_a_workspace_before_it_runs_a_command(
+    tmp_path: Path, prompt: str, shown: str
+) -> None:
+    (tmp_path / "hello.txt").touch()
+    workshop = Workshop(tmp_path, exists=False)
+    words = last_text(await run_turn(workshop, prompt=prompt))
+    assert words.startswith("Done. The tool `execute` answered:")
+    assert shown in words
+    assert workshop.calls == ["execute", "list_templates", "create_workspace", "execute"]
+
+
+async def test_the_model_starts_a_stopped_workspace(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, stopped=True)
+    words = last_text(await run_turn(workshop, prompt="list files"))
+    assert words.startswith("Done.")
+    assert workshop.calls == ["execute", "start_workspace", "execute"]
+
+
+@pytest.mark.parametrize("name", ["execute", "list_templates", "create_workspace"])
+async def test_without_a_workspace_the_answer_quotes_the_tools_error(
+    tmp_path: Path, name: str
+) -> None:
+    """Each tool is tried twice, because a user may have interrupted the first call."""
+    workshop = Workshop(tmp_path, exists=name == "execute", broken=frozenset({name}))
+    words = last_text(await run_turn(workshop, prompt="run a command"))
+    assert words.startswith("I have no workspace that I can run commands in.")
+    assert f"{name} is broken" in words
+    assert workshop.calls.count(name) == 2
+
+
+async def test_after_a_failed_edit_the_model_writes_the_whole_file(tmp_path: Path) -> None:
+    messages = await run_turn(Workshop(tmp_path, broken=frozenset({"edit_files"})))
+    assert "All three tests pass now." in last_text(messages)
+    assert (tmp_path / "chatd-demo" / "basket.py").read_text() == FIXED
+    calls = [part for m in messages for part in m.parts if isinstance(part, PromptCall)]
+    [edit] = [bytes(call.input) for call in calls if call.name == "edit_files"]
+    assert b'"old_text":' in edit
+    assert b'"new_text":' in edit
+
+
+async def test_a_tool_that_keeps_failing_ends_the_turn_with_its_error(tmp_path: Path) -> None:
+    for name in ("execute", "write_file", "read_file", "create_workspace", "list_templates"):
+        workshop = Workshop(
+            tmp_path,
+            exists=name not in ("create_workspace", "list_templates"),
+            broken=frozenset({name}),
+        )
+        assert f"{name} is broken" in last_text(await run_turn(workshop))
+
+
+async def test_without_the_tools_the_answer_names_the_missing_ones(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    messages = await run_turn(workshop, tools=(tool("execute"), tool("read_file")))
+    assert workshop.calls == []
+    assert "`write_file`, `edit_files`" in last_text(messages)
+
+
+async def test_an_interrupted_turn_continues_where_it_stopped(tmp_path: Path) -> None:
+    whole = await run_turn(Workshop(tmp_path))
+    # An interrupt during the first test run gives its call an error as result.
+    cut = next(at for at, m in enumerate(whole) if at > 6 and m.role == "tool")
+    before = whole[: cut + 1]
+    stopped = before[-1].parts[0]
+    history = (
+        *before[:-1],
+        message("tool", msgspec.structs.replace(stopped, text="interrupted", is_error=True)),
+        message("user", "Continue."),
+    )
+    (tmp_path / "chatd-demo" / "basket.py").write_text(CODE)
+    workshop = Workshop(tmp_path)
+    messages = await run_turn(workshop, history=history)
+    assert "All three tests pass now." in last_text(messages)
+    assert workshop.calls == ["execute", "read_file", "read_file", "edit_files", "execute"]

@@ -1,0 +1,438 @@
+"""The demo model: its scenes, its speed, and its behaviour as a provider."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from msgspec import UNSET, Raw
+
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.protocol import (
+    Finished,
+    ForcedTool,
+    ModelEvent,
+    ModelRequest,
+    PromptFile,
+    ProviderError,
+    ReasoningDelta,
+    SourceFound,
+    TextDelta,
+    ToolCallDone,
+    ToolSpec,
+)
+from chatd.domain.prompt import compaction, titles
+from chatd.domain.prompt.labels import label_request
+from chatd.providers.config import ProviderConfig
+from chatd.providers.demo.provider import TOKEN_SLEEP, DemoOptions, DemoProvider
+from tests.support.clock import FakeClock
+from tests.support.providers.prompts import call, message, request, result
+from tests.support.providers.reading import answer_of
+from tests.support.providers.workshop import ALL_TOOLS, tool
+
+WAIT_S = 30
+
+
+@pytest.fixture
+async def demo(clock: FakeClock) -> DemoProvider:
+    return DemoProvider(ProviderConfig(kind="demo"), clock)
+
+
+def request_for(prompt: str, *, seed: int = 0, failures: int = 2, **more: object) -> ModelRequest:
+    options = DemoOptions(tokens_per_second=0, seed=seed, failures=failures)
+    encoded = Raw(msgspec.json.encode(options))
+    return request(message("user", prompt), model="demo", **{"options": encoded, **more})
+
+
+async def play(demo: DemoProvider, sent: ModelRequest) -> list[ModelEvent]:
+    async with asyncio.timeout(WAIT_S), demo.stream(sent) as events:
+        return [event async for event in events]
+
+
+async def answer_text(demo: DemoProvider, sent: ModelRequest) -> str:
+    events = await play(demo, sent)
+    return "".join(p.text for p in answer_of(events).content if isinstance(p, TextPart))
+
+
+async def calls(demo: DemoProvider, sent: ModelRequest) -> list[tuple[str, str]]:
+    return [(e.name, e.input) for e in await play(demo, sent) if isinstance(e, ToolCallDone)]
+
+
+async def test_the_first_answer_explains_chatd_and_lists_what_to_try(demo: DemoProvider) -> None:
+    text = await answer_text(demo, request_for("Hello there\nfriend"))
+    assert "> Hello there\n> friend" in text
+    for hint in ("chatd", "fix the failing test", "chatd.toml", "Interrupt me"):
+        assert hint in text
+
+
+async def test_every_phrase_of_the_greeting_starts_a_scene(demo: DemoProvider) -> None:
+    greeting = await answer_text(demo, request_for("Hello"))
+    rows = [line.split("`")[1::2] for line in greeting.splitlines() if line.startswith("| `")]
+    promised = [word for row in rows for word in row]
+    assert len(promised) >= 8
+    failed = 0
+    for word in promised:
+        try:
+            events = await play(demo, request_for(word, tools=ALL_TOOLS))
+        except ProviderError:
+            failed += 1
+            continue
+        spoken = "".join(e.delta for e in events if isinstance(e, TextDelta))
+        assert "I have no opinion" not in spoken
+        assert "Hello! You are talking to" not in spoken
+    assert failed == 1
+
+
+async def test_the_same_question_gets_the_same_answer(demo: DemoProvider) -> None:
+    for prompt in ("hello", "a long story", "use a tool"):
+        first = await play(demo, request_for(prompt, tools=ALL_TOOLS))
+        other = DemoProvider(ProviderConfig(kind="demo"), FakeClock())
+        assert await play(other, request_for(prompt, tools=ALL_TOOLS)) == first
+
+
+async def test_another_seed_shuffles_a_long_answer(demo: DemoProvider) -> None:
+    one = await answer_text(demo, request_for("a long story", seed=1))
+    two = await answer_text(demo, request_for("a long story", seed=2))
+    assert one != two
+    assert len(one) == len(two)
+
+
+async def test_reasoning_precedes_the_answer_and_is_counted(demo: DemoProvider) -> None:
+    events = await play(demo, request_for("think about it"))
+    kinds = [type(e) for e in events if isinstance(e, ReasoningDelta | TextDelta)]
+    assert kinds.index(TextDelta) == kinds.count(ReasoningDelta)
+    end = events[-1]
+    assert isinstance(end, Finished)
+    assert end.usage.reasoning_tokens == kinds.count(ReasoningDelta)
+    assert end.usage.output_tokens == len(kinds)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "part"),
+    [("show me a table", "|---|"), ("code please", "```python"), ("a list of things", "1. ")],
+)
+async def test_words_choose_the_kind_of_markdown(
+    demo: DemoProvider, prompt: str, part: str
+) -> None:
+    assert part in await answer_text(demo, request_for(prompt))
+
+
+async def test_sources_and_refusals_on_request(demo: DemoProvider) -> None:
+    events = await play(demo, request_for("name your sources"))
+    assert sum(isinstance(e, SourceFound) for e in events) == 2
+    [end] = await play(demo, request_for("refuse this"))
+    assert isinstance(end, Finished)
+    assert (end.reason, end.explanation is not None) == ("content-filter", True)
+
+
+# Tools
+
+
+async def test_a_tool_is_called_and_its_result_is_shown(demo: DemoProvider) -> None:
+    sent = request_for("use a tool", tools=(tool("execute"),))
+    events = await play(demo, sent)
+    [called] = [e for e in events if isinstance(e, ToolCallDone)]
+    assert called.name == "execute"
+    end = events[-1]
+    assert isinstance(end, Finished)
+    assert end.reason == "tool-calls"
+    follow_up = request(
+        message("user", "use a tool"),
+        message("assistant", call(called.id, called.name, called.input.encode())),
+        message("tool", result(called.id, '{"output":"Linux 6.1","exit_code":0}', "execute")),
+        model="demo",
+        tools=(tool("execute"),),
+        options=sent.options,
+    )
+    text = await answer_text(demo, follow_up)
+    assert "Linux 6.1" in text
+    assert "`execute` answered" in text
+
+
+@pytest.mark.parametrize("prompt", ["use a tool", "list files", "list the templates", "fix it"])
+async def test_the_model_calls_only_tools_that_the_request_offers(
+    demo: DemoProvider, prompt: str
+) -> None:
+    assert await calls(demo, request_for(prompt)) == []
+    assert await calls(demo, request_for(prompt, tools=ALL_TOOLS, tool_choice="none")) == []
+
+
+def declared(name: str, schema: bytes = b'{"type":"object"}') -> ToolSpec:
+    return ToolSpec(name=name, description="A client tool.", input_schema=Raw(schema))
+
+
+WEATHER = declared(
+    "get_weather", b'{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}'
+)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "named"),
+    [
+        ("What is the weather in Rome?", "get_weather"),
+        ("search the archive", "searchArchive"),
+        ("use a tool", "get_weather"),
+        ("Hello", "get_weather"),
+        ("an error, permanent", None),
+        ("a long story", None),
+    ],
+)
+async def test_the_model_calls_tools_of_the_client(
+    demo: DemoProvider, prompt: str, named: str | None
+) -> None:
+    tools = (WEATHER, declared("searchArchive"), tool("read_file"))
+    sent = request_for(prompt, tools=tools, failures=0)
+    if "permanent" in prompt:
+        with pytest.raises(ProviderError):
+            await play(demo, sent)
+        return
+    assert [name for name, _ in await calls(demo, sent)] == ([named] if named else [])
+
+
+async def test_the_result_of_a_client_tool_is_shown_and_the_tool_is_not_called_again(
+    demo: DemoProvider,
+) -> None:
+    prompt = "What is the weather in Rome?"
+    ((name, args),) = await calls(demo, request_for(prompt, tools=(WEATHER,)))
+    assert msgspec.json.decode(args) == {"city": prompt}
+    follow_up = request(
+        message("user", prompt),
+        message("assistant", call("c1", name, args.encode())),
+        message("tool", result("c1", '"sunny"', name)),
+        model="demo",
+        tools=(WEATHER,),
+        options=request_for("").options,
+    )
+    assert "sunny" in await answer_text(demo, follow_up)
+    assert await calls(demo, follow_up) == []
+
+
+async def test_a_schema_that_is_not_an_object_gets_no_arguments(demo: DemoProvider) -> None:
+    odd = declared("odd", b'{"anyOf":[{"type":"string"}]}')
+    assert await calls(demo, request_for("use odd", tools=(odd,))) == [("odd", "{}")]
+
+
+async def test_a_second_summary_lists_the_requests_of_the_first(
+    demo: DemoProvider,
+) -> None:
+    first = request(
+        message("user", "paint the house"), model="demo", options=request_for("").options
+    )
+    one = await answer_text(demo, compaction.summary_request(first))
+    second = request(
+        message("user", f"{compaction.SUMMARY_PREFIX}{one}"),
+        message("assistant", "Yes."),
+        message("user", "and the fence"),
+        model="demo",
+        options=request_for("").options,
+    )
+    two = await answer_text(demo, compaction.summary_request(second))
+    assert "- paint the house\n- and the fence\n" in two
+    assert compaction.SUMMARY_PREFIX.strip()[:30] not in two
+    assert compaction.SUMMARY_INSTRUCTION[:30] not in two
+
+
+async def test_a_demanded_tool_is_called(demo: DemoProvider) -> None:
+    named = request_for("hi", tools=ALL_TOOLS, tool_choice=ForcedTool(name="read_file"))
+    assert await calls(demo, named) == [("read_file", '{"path":"hi"}')]
+    assert len(await calls(demo, request_for("hi", tools=ALL_TOOLS, tool_choice="required"))) == 1
+
+
+async def test_ids_of_calls_differ_from_step_to_step(demo: DemoProvider) -> None:
+    first = request_for("use a tool", tools=ALL_TOOLS)
+    later = request(
+        message("user", "use a tool"),
+        message("assistant", "Done."),
+        message("user", "use a tool"),
+        model="demo",
+        tools=ALL_TOOLS,
+        options=first.options,
+    )
+    ids = [
+        event.id
+        for sent in (first, later)
+        for event in await play(demo, sent)
+        if isinstance(event, ToolCallDone)
+    ]
+    assert len(set(ids)) == 2
+
+
+# Failures on request
+
+
+async def test_the_model_answers_after_two_failures(demo: DemoProvider) -> None:
+    sent = request_for("show me an error")
+    with pytest.raises(ProviderError) as first:
+        await play(demo, sent)
+    failure = classify_fault(first.value.fault)
+    assert (failure.kind, failure.retryable, failure.error.provider) == ("overloaded", True, "demo")
+    with pytest.raises(ProviderError) as second:
+        await play(demo, sent)
+    assert classify_fault(second.value.fault).retryable
+    assert "There it is" in await answer_text(demo, sent)
+
+
+async def test_the_last_failure_comes_in_the_middle_of_the_answer(demo: DemoProvider) -> None:
+    async with demo.stream(request_for("show me an error", failures=1)) as events:
+        seen = [await anext(events) for _ in range(5)]
+        assert any(isinstance(e, TextDelta) for e in seen)
+        with pytest.raises(ProviderError):
+            await _rest(events)
+
+
+async def test_a_permanent_error_is_repeated(demo: DemoProvider) -> None:
+    for _ in range(4):
+        with pytest.raises(ProviderError) as caught:
+            await play(demo, request_for("a fatal error"))
+        assert not classify_fault(caught.value.fault).retryable
+
+
+# Titles, labels and summaries
+
+
+async def test_titles_and_labels_follow_the_schema(demo: DemoProvider) -> None:
+    text = "please fix the failing test in basket.py, it is urgent and I am late"
+    title = titles.title_request("demo", text)
+    assert titles.read_title(await answer_text(demo, title)) == "Please fix the failing test in"
+    as_text = msgspec.structs.replace(title, output_schema=UNSET)
+    assert await answer_text(demo, as_text) == "Please fix the failing test in"
+    label = await answer_text(demo, label_request("demo", "Basket", "All tests pass."))
+    assert msgspec.json.decode(label) == {"label": "Answered in demo mode"}
+
+
+async def test_a_sample_fits_its_schema(demo: DemoProvider) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "mood": {"enum": ["good", "bad"]},
+            "count": {"type": "integer", "minimum": 3},
+            "tags": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            "deep": {"anyOf": [{"type": "object", "properties": {"ok": {"type": "boolean"}}}]},
+            "optional": {"type": "string"},
+        },
+        "required": ["mood", "count", "tags", "deep"],
+    }
+    sent = request_for("hello", output_schema=Raw(msgspec.json.encode(schema)))
+    assert msgspec.json.decode(await answer_text(demo, sent)) == {
+        "mood": "good",
+        "count": 3,
+        "tags": ["hello"],
+        "deep": {"ok": False},
+    }
+
+
+async def test_a_summary_lists_the_requests_of_the_user(demo: DemoProvider) -> None:
+    follow_up = request(
+        message("user", "fix the failing test"),
+        message("assistant", "Working."),
+        model="demo",
+        tools=ALL_TOOLS,
+        options=request_for("").options,
+    )
+    text = await answer_text(demo, compaction.summary_request(follow_up))
+    assert "Goal: fix the failing test" in text
+    # After compaction, the summary starts the same scene.
+    after = request(
+        message("user", f"{compaction.SUMMARY_PREFIX}{text}"),
+        model="demo",
+        tools=ALL_TOOLS,
+        options=follow_up.options,
+    )
+    assert [name for name, _ in await calls(demo, after)] == ["execute"]
+
+
+# Speed, limits, closing
+
+
+async def test_tokens_arrive_at_the_configured_speed(demo: DemoProvider, clock: FakeClock) -> None:
+    sent = request_for("hello", options=Raw(b'{"tokens_per_second":20}'))
+    async with asyncio.timeout(WAIT_S), demo.stream(sent) as events:
+        await anext(events)
+        for number in range(1, 6):
+            async with asyncio.TaskGroup() as group:
+                token = group.create_task(_next(events))
+                assert await clock.pass_over(TOKEN_SLEEP) == pytest.approx(0.05)
+            assert isinstance(token.result(), TextDelta), number
+
+
+async def test_a_slow_reader_catches_up(demo: DemoProvider, clock: FakeClock) -> None:
+    sent = request_for("hello", options=Raw(b'{"tokens_per_second":10}'))
+    async with asyncio.timeout(WAIT_S), demo.stream(sent) as events:
+        await anext(events)
+        clock.advance(1.0)
+        # Ten tokens are due and arrive at once; the eleventh is not due yet.
+        for _ in range(10):
+            await anext(events)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_next(events))
+            assert await clock.pass_over(TOKEN_SLEEP) == pytest.approx(0.1)
+
+
+async def test_slow_is_a_tenth_of_the_speed_and_fast_has_no_pauses(
+    demo: DemoProvider, clock: FakeClock
+) -> None:
+    fast = request_for("fast please", options=Raw(b'{"tokens_per_second":20}'))
+    assert isinstance((await play(demo, fast))[-1], Finished)
+    slow = request_for("slow please", options=Raw(b'{"tokens_per_second":20}'))
+    async with asyncio.timeout(WAIT_S), demo.stream(slow) as events:
+        await anext(events)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_next(events))
+            assert await clock.pass_over(TOKEN_SLEEP) == pytest.approx(0.5)
+
+
+async def test_a_cancelled_reader_stops_the_stream_at_once(
+    demo: DemoProvider, clock: FakeClock
+) -> None:
+    async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+        sent = request_for("hello", options=Raw(b'{"tokens_per_second":1}'))
+        task = group.create_task(play(demo, sent))
+        await clock.asleep_on(TOKEN_SLEEP)
+        task.cancel()
+    assert clock.sleeping(TOKEN_SLEEP) == []
+
+
+async def test_a_stream_that_is_closed_early_is_cleaned_up(
+    demo: DemoProvider, clock: FakeClock
+) -> None:
+    async with demo.stream(request_for("hello")) as events:
+        await anext(events)
+    assert clock.sleeping(TOKEN_SLEEP) == []
+    with pytest.raises(StopAsyncIteration):
+        await anext(events)
+
+
+async def test_max_output_tokens_cuts_the_answer(demo: DemoProvider) -> None:
+    events = await play(demo, request_for("a long story", max_output_tokens=10))
+    end = events[-1]
+    assert isinstance(end, Finished)
+    assert (end.reason, end.usage.output_tokens) == ("length", 10)
+
+
+async def test_input_tokens_are_estimated(demo: DemoProvider) -> None:
+    picture = PromptFile(media_type="image/png", data=b"x", name="cat.png")
+    sent = request(
+        message("system", "s" * 400),
+        message("user", "u" * 40, picture),
+        model="demo",
+        options=request_for("").options,
+    )
+    events = await play(demo, sent)
+    end = events[-1]
+    assert isinstance(end, Finished)
+    assert end.usage.input_tokens == 410
+    assert "cat.png" in await answer_text(demo, sent)
+
+
+async def test_an_invalid_option_is_named(demo: DemoProvider) -> None:
+    with pytest.raises(ProviderError, match="tokens_per_second"):
+        await play(demo, request_for("hi", options=Raw(b'{"tokens_per_second":-1}')))
+
+
+async def _next(events: AsyncIterator[ModelEvent]) -> ModelEvent:
+    return await anext(events)
+
+
+async def _rest(events: AsyncIterator[ModelEvent]) -> list[ModelEvent]:
+    return [event async for event in events]

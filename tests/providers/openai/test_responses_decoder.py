@@ -1,0 +1,474 @@
+"""Decoding streams of the Responses API."""
+
+import msgspec
+import pytest
+from msgspec import UNSET, Raw
+
+from chatd.domain.answer.assembler import Answer
+from chatd.domain.chat.messages import TokenUsage
+from chatd.domain.chat.parts import (
+    Json,
+    Part,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from chatd.domain.ids import ToolCallId
+from chatd.domain.model.classify import classify_fault
+from chatd.domain.model.protocol import (
+    Finished,
+    ModelEvent,
+    ProviderFault,
+    ReasoningEnd,
+    StreamFailed,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ToolCallDelta,
+    ToolCallDone,
+    ToolCallStart,
+    ToolResultDone,
+)
+from chatd.providers.faults import incomplete_fault
+from chatd.providers.openai.responses.decoder import ResponsesDecoder
+from chatd.providers.openai.responses.wire import ResponsesMetadata, unpack_metadata
+from chatd.providers.tool_schema import ToolNames
+from tests.support.providers.openai_responses import NAMES, event, stream
+from tests.support.providers.reading import answer_of, read_bytewise, read_cut, read_whole
+
+ORIGIN = "my openai"
+
+
+def new_decoder() -> ResponsesDecoder:
+    return ResponsesDecoder(ORIGIN, ToolNames(["read_file", "show.time"]))
+
+
+def read(name: str) -> list[ModelEvent]:
+    return read_whole(new_decoder, stream(name))
+
+
+def answer(name: str) -> Answer:
+    return answer_of(read(name))
+
+
+def finished(name: str) -> Finished:
+    last = read(name)[-1]
+    assert isinstance(last, Finished)
+    return last
+
+
+def failed(data: bytes) -> ProviderFault:
+    last = read_whole(new_decoder, data)[-1]
+    assert isinstance(last, StreamFailed)
+    return last.fault
+
+
+def read_metadata(metadata: Json) -> ResponsesMetadata:
+    found = unpack_metadata(metadata, ORIGIN)
+    assert found is not None
+    return found
+
+
+def decoded_parts(name: str) -> list[Part]:
+    """The answer without provider metadata."""
+    return [
+        part
+        if isinstance(part, SourcePart)
+        else msgspec.structs.replace(part, provider_metadata=UNSET)
+        for part in answer(name).content
+        if isinstance(part, TextPart | ReasoningPart | ToolCallPart | ToolResultPart | SourcePart)
+    ]
+
+
+def call(call_id: str, name: str, args: str) -> ToolCallPart:
+    return ToolCallPart(tool_call_id=ToolCallId(call_id), tool_name=name, args=Raw(args.encode()))
+
+
+DONE = event("response.completed", response={"id": "resp_1", "status": "completed"})
+
+
+def item_done(output: int, **item: object) -> bytes:
+    return event("response.output_item.done", output_index=output, item=item)
+
+
+# Cuts
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stream_decodes_the_same_wherever_it_is_cut(name: str) -> None:
+    data, whole = stream(name), read(name)
+    assert read_bytewise(new_decoder, data) == whole
+    for at in range(len(data)):
+        assert read_cut(new_decoder, data, at) == whole
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stream_decodes_the_same_with_other_line_ends(name: str) -> None:
+    data = stream(name)
+    assert read_whole(new_decoder, data.replace(b"\n", b"\r\n")) == read(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stream_has_one_final_event_and_nothing_after_it(name: str) -> None:
+    events = read(name)
+    assert [e for e in events if isinstance(e, Finished | StreamFailed)] == events[-1:]
+    decoder = new_decoder()
+    decoder.feed(stream(name))
+    decoder.close()
+    assert decoder.feed(stream("text")) == []
+    assert decoder.close() == []
+
+
+@pytest.mark.covers("providers-8")
+@pytest.mark.parametrize("name", ["text", "reasoning", "tools", "web_search", "max_tokens"])
+def test_a_stream_without_its_final_event_is_incomplete(name: str) -> None:
+    data = stream(name)
+    end = max(data.rfind(b"event: response.completed"), data.rfind(b"event: response.incomplete"))
+    for at in range(0, end, 5):
+        fault = failed(data[:at])
+        assert fault == incomplete_fault()
+        assert classify_fault(fault).retryable
+
+
+def test_the_last_event_needs_no_blank_line() -> None:
+    whole = read("text")
+    assert read_whole(new_decoder, stream("text").rstrip(b"\n")) == whole
+
+
+# Content
+
+
+def test_text_arrives_in_deltas() -> None:
+    events = read("text")
+    end = events[-2]
+    assert isinstance(end, TextEnd)
+    assert read_metadata(end.provider_metadata) == ResponsesMetadata(origin=ORIGIN, id="msg_text01")
+    assert [events[0], *events[1:5]] == [
+        TextStart(id="0.0"),
+        TextDelta(id="0.0", delta="The "),
+        TextDelta(id="0.0", delta="sky is"),
+        TextDelta(id="0.0", delta=" blue, "),
+        TextDelta(id="0.0", delta="café ☕ — déjà vu."),
+    ]
+
+
+def test_reasoning_summaries_are_paragraphs_and_the_encrypted_item_is_kept() -> None:
+    reasoning, text = answer("reasoning").content
+    assert isinstance(reasoning, ReasoningPart)
+    assert isinstance(text, TextPart)
+    assert reasoning.text == (
+        "**Weighing options**\n\nThe user wants a short answer.\n\n**Deciding**\n\nBlue it is."
+    )
+    sealed = read_metadata(reasoning.provider_metadata)
+    assert sealed.id == "rs_think01"
+    # From the closing event: the encrypted content of the first may be incomplete.
+    assert bytes(sealed.item or b"") in stream("reasoning")
+    assert b"gAAAAABo8x9k" in bytes(sealed.item or b"")
+    assert read_metadata(text.provider_metadata) == ResponsesMetadata(
+        origin=ORIGIN, id="msg_think01", after="rs_think01", phase="final_answer"
+    )
+
+
+def test_calls_arrive_in_deltas_and_whole_under_the_tools_names() -> None:
+    first, second = ToolCallId("call_aaa111"), ToolCallId("call_bbb222")
+    assert [e for e in read("tools") if isinstance(e, ToolCallStart | ToolCallDelta)] == [
+        ToolCallStart(id=first, name="read_file"),
+        ToolCallDelta(id=first, delta='{"pa'),
+        ToolCallDelta(id=first, delta='th":"a'),
+        ToolCallDelta(id=first, delta='.txt"}'),
+        ToolCallStart(id=second, name="show.time"),
+    ]
+    assert decoded_parts("tools") == [
+        ReasoningPart(text=""),
+        TextPart(text="I will look at both files."),
+        call("call_aaa111", "read_file", '{"path":"a.txt"}'),
+        call("call_bbb222", "show.time", "{}"),
+    ]
+    assert finished("tools").reason == "tool-calls"
+
+
+def test_a_search_has_its_action_and_its_sources() -> None:
+    found = [
+        part
+        for part in decoded_parts("web_search")
+        if isinstance(part, ToolCallPart | ToolResultPart)
+    ]
+    one, two = ToolCallId("ws_search01"), ToolCallId("ws_search02")
+    assert [(p.tool_call_id, p.tool_name, p.provider_executed) for p in found] == [
+        (one, "web_search", True),
+        (one, "web_search", True),
+        (two, "web_search", True),
+        (two, "web_search", True),
+    ]
+    sent, result = found[0], found[1]
+    assert isinstance(sent, ToolCallPart)
+    assert isinstance(result, ToolResultPart)
+    assert msgspec.json.decode(sent.args or b"") == {
+        "type": "search",
+        "query": "tallest tower 2026",
+        "queries": ["tallest tower 2026"],
+    }
+    assert msgspec.json.decode(result.result or b"") == {
+        "status": "completed",
+        "sources": [
+            {"type": "url", "url": "https://example.org/towers"},
+            {"type": "url", "url": "https://example.com/list"},
+        ],
+    }
+    assert finished("web_search").reason == "stop"
+
+
+def test_each_source_is_reported_once() -> None:
+    assert [p for p in decoded_parts("web_search") if isinstance(p, SourcePart)] == [
+        SourcePart(url="https://example.org/towers", title="Towers of the world")
+    ]
+
+
+def test_a_search_stores_the_reasoning_before_it() -> None:
+    calls = [p for p in answer("web_search").content if isinstance(p, ToolCallPart)]
+    assert [read_metadata(p.provider_metadata).after for p in calls] == [
+        "rs_search01",
+        "rs_search02",
+    ]
+    reasoning = [p for p in answer("web_search").content if isinstance(p, ReasoningPart)]
+    assert [read_metadata(p.provider_metadata).after for p in reasoning] == [None, None, None]
+
+
+def test_a_failed_search_is_an_error_result() -> None:
+    data = item_done(0, type="web_search_call", id="ws_1", status="failed") + DONE
+    [sent, result] = [
+        e for e in read_whole(new_decoder, data) if isinstance(e, ToolCallDone | ToolResultDone)
+    ]
+    assert isinstance(result, ToolResultDone)
+    assert result.is_error
+    assert isinstance(sent, ToolCallDone)
+    assert sent.input == "{}"
+
+
+@pytest.mark.parametrize(
+    ("name", "call_id", "args"),
+    [
+        (
+            "computer",
+            "call_cu1",
+            {
+                "actions": [
+                    {"type": "click", "button": "left", "x": 405, "y": 157},
+                    {"type": "type", "text": "hello"},
+                ],
+                "pending_safety_checks": [
+                    {
+                        "id": "cu_sc_1",
+                        "code": "malicious_instructions",
+                        "message": "Check this page.",
+                    }
+                ],
+            },
+        ),
+        ("computer_preview", "call_cu2", {"actions": [{"type": "screenshot"}]}),
+    ],
+)
+def test_a_computer_action_is_a_tool_call(name: str, call_id: str, args: object) -> None:
+    [used] = [p for p in answer(name).content if isinstance(p, ToolCallPart)]
+    assert (used.tool_call_id, used.tool_name, used.provider_executed) == (
+        call_id,
+        "computer",
+        False,
+    )
+    assert msgspec.json.decode(used.args or b"") == args
+    assert finished(name).reason == "tool-calls"
+
+
+def test_a_refusal_is_text_and_a_content_filter() -> None:
+    words = "I'm sorry, I cannot help with that."
+    assert decoded_parts("refusal") == [TextPart(text=words)]
+    [text] = answer("refusal").content
+    assert isinstance(text, TextPart)
+    assert read_metadata(text.provider_metadata).refusal
+    end = finished("refusal")
+    assert (end.reason, end.explanation) == ("content-filter", words)
+
+
+@pytest.mark.covers("providers-8")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("text", "stop"),
+        ("max_tokens", "length"),
+        ("content_filter", "content-filter"),
+        ("cut_call", "tool-calls"),
+        ("unknown", "stop"),
+    ],
+)
+def test_finish_reasons_are_converted(name: str, reason: str) -> None:
+    assert finished(name).reason == reason
+
+
+def test_arguments_that_were_cut_off_are_reported_incomplete() -> None:
+    [done] = [e for e in read("cut_call") if isinstance(e, ToolCallDone)]
+    assert done.input == '{"path":"a.txt","content":"it was a dark'
+
+
+@pytest.mark.parametrize(
+    ("name", "usage"),
+    [
+        (
+            "text",
+            TokenUsage(input_tokens=56, output_tokens=14, total_tokens=134, cache_read_tokens=64),
+        ),
+        (
+            "reasoning",
+            TokenUsage(
+                input_tokens=24,
+                output_tokens=90,
+                total_tokens=390,
+                reasoning_tokens=64,
+                cache_creation_tokens=20,
+                cache_read_tokens=256,
+            ),
+        ),
+    ],
+)
+def test_cached_tokens_are_not_counted_as_input(name: str, usage: TokenUsage) -> None:
+    end = finished(name)
+    assert end.usage == usage
+    assert (end.response_id or "").startswith("resp_")
+
+
+def test_more_cached_than_input_tokens_give_zero_input() -> None:
+    usage = {"input_tokens": 5, "input_tokens_details": {"cached_tokens": 9}}
+    data = event("response.completed", response={"usage": usage})
+    end = read_whole(new_decoder, data)[-1]
+    assert isinstance(end, Finished)
+    assert (end.usage.input_tokens, end.usage.cache_read_tokens) == (0, 9)
+
+
+# Failures
+
+
+@pytest.mark.covers("providers-8")
+@pytest.mark.parametrize(
+    ("name", "kind", "retryable"),
+    [
+        ("failed", "generic", True),
+        ("error", "rate_limit", True),
+        ("error_nested", "context_overflow", False),
+        ("cut", "timeout", True),
+    ],
+)
+def test_failures_can_be_classified(name: str, kind: str, *, retryable: bool) -> None:
+    told = classify_fault(failed(stream(name)))
+    assert (told.kind, told.retryable) == (kind, retryable)
+
+
+@pytest.mark.covers("providers-8")
+@pytest.mark.parametrize(
+    ("data", "message", "retryable"),
+    [
+        (b'{"type":"response.failed","response":{}}', "the response failed", True),
+        (b'{"type":"response.failed","response":{"error":"boom"}}', "boom", False),
+        (b'{"type":"error","code":"503","message":"busy"}', "busy", True),
+        (b'{"type":"error","error":{"message":{"a":1},"code":500}}', '{"a":1}', True),
+        (b'{"type":"error","error":["a"]}', '["a"]', False),
+    ],
+)
+def test_errors_of_different_forms_are_read(data: bytes, message: str, *, retryable: bool) -> None:
+    fault = failed(b"data: " + data + b"\n\n")
+    assert (fault.message, classify_fault(fault).retryable) == (message, retryable)
+
+
+def test_text_before_a_failure_is_delivered() -> None:
+    assert read("error")[:2] == [TextStart(id="0.0"), TextDelta(id="0.0", delta="Half of")]
+
+
+def test_an_unreadable_event_is_a_retryable_failure() -> None:
+    fault = failed(b'event: response.output_text.delta\ndata: {"delta": 7}\n\n' + DONE)
+    assert classify_fault(fault).retryable
+    assert fault.incomplete
+
+
+# Unknown and irregular events
+
+
+def test_unknown_events_are_skipped_and_unknown_items_kept_unless_they_are_calls() -> None:
+    carriers = [p for p in answer("unknown").content if isinstance(p, ReasoningPart)]
+    items = [
+        msgspec.json.decode(read_metadata(p.provider_metadata).item or b"", type=dict[str, object])
+        for p in carriers
+    ]
+    assert [item["type"] for item in items] == [
+        "mcp_list_tools",
+        "reasoning",
+        "thing_of_the_future",
+    ]
+    assert items[2]["payload"] == {"a": [1, 2.5, None, "é"]}
+    assert decoded_parts("unknown")[-1] == TextPart(text="Still here.")
+
+
+def test_events_without_names_are_identified_by_their_type() -> None:
+    assert decoded_parts("nameless") == [
+        ReasoningPart(text="We need to greet."),
+        TextPart(text="Hello!"),
+    ]
+
+
+def test_items_without_deltas_are_complete() -> None:
+    assert decoded_parts("whole_items") == [
+        SourcePart(url="https://example.net/w", title="W"),
+        TextPart(text="All at once."),
+        ReasoningPart(text="One.\n\nTwo."),
+        call("call_whole1", "show.time", '{"a": 1}'),
+    ]
+
+
+def test_open_items_are_closed_at_the_end() -> None:
+    added = {"type": "function_call", "call_id": "call_1", "name": "read_file"}
+    data = (
+        event("response.output_text.delta", output_index=0, content_index=0, delta="Well")
+        + event("response.reasoning_text.delta", output_index=1, delta="Hm")
+        + event("response.output_item.added", output_index=2, item=added)
+        + event("response.function_call_arguments.delta", output_index=2, delta='{"a"')
+        + DONE
+    )
+    events = read_whole(new_decoder, data)
+    assert events[-4:-1] == [
+        TextEnd(id="0.0"),
+        ReasoningEnd(id="1"),
+        ToolCallDone(id=ToolCallId("call_1"), name="read_file", input='{"a"'),
+    ]
+    end = events[-1]
+    assert isinstance(end, Finished)
+    assert end.reason == "tool-calls"
+
+
+def test_an_item_closed_twice_counts_once() -> None:
+    item = item_done(0, type="function_call", id="fc_1", call_id="call_1", name="read_file")
+    events = read_whole(new_decoder, item + item + DONE)
+    assert len([e for e in events if isinstance(e, ToolCallDone)]) == 1
+
+
+def test_half_of_a_surrogate_pair_does_not_fail_the_answer() -> None:
+    half = (
+        b"event: response.output_text.delta\n"
+        b'data: {"type":"response.output_text.delta","output_index":0,"delta":"a\\ud83db"}\n\n'
+    )
+    assert TextDelta(id="0.0", delta="a\ufffdb") in read_whole(new_decoder, half + DONE)
+    broken = (
+        b"event: response.output_item.done\n"
+        b'data: {"item":{"type":"reasoning","id":"rs_1","encrypted_content":"x\\ud83d"}}\n\n'
+    )
+    end = next(e for e in read_whole(new_decoder, broken + DONE) if isinstance(e, ReasoningEnd))
+    assert b"x\\ufffd" in bytes(read_metadata(end.provider_metadata).item or b"")
+
+
+def test_invalid_utf8_is_not_stored() -> None:
+    item = b'{"type":"reasoning","id":"rs_1","encrypted_content":"x\xff"}'
+    data = b'event: response.output_item.done\ndata: {"item":' + item + b"}\n\n"
+    end = next(e for e in read_whole(new_decoder, data + DONE) if isinstance(e, ReasoningEnd))
+    assert msgspec.json.decode(read_metadata(end.provider_metadata).item or b"") == {
+        "type": "reasoning",
+        "id": "rs_1",
+        "encrypted_content": "x\ufffd",
+    }
