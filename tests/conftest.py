@@ -22,13 +22,13 @@ from tests.support.proxy import Proxy, proxy_to
 # by everybody. An order by chance within them and after them is kept.
 LONGEST: Final = (
     "store/test_concurrency.py",
-    "hands/test_killed.py",
+    "workspace_turns/test_killed.py",
     "chaos/test_rolling.py",
     "e2e/test_serve.py",
     "api/test_described.py",
-    "hands/test_leaving.py",
-    "hands/test_demo.py",
-    "hands/test_hostile.py",
+    "workspace_turns/test_leaving.py",
+    "workspace_turns/test_demo.py",
+    "workspace_turns/test_hostile.py",
     "chaos/test_takeover.py",
     "chaos/test_accidents.py",
     "bench/test_bench.py",

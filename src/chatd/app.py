@@ -28,12 +28,17 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChangeId, WorkerId
 from chatd.domain.ports import Clock, Env, Tool
 from chatd.domain.prompt.instructions import Instructions
-from chatd.hands import Hands, Rooms, check_hands, hands_config
 from chatd.model_directory import ModelDirectory, build_registry
 from chatd.replica import Replica, replica_config
 from chatd.settings.schema import Settings, SettingsError
 from chatd.store import migrator
 from chatd.telemetry import Gauges, Telemetry
+from chatd.workspace_services import (
+    LocalWorkspaceControl,
+    WorkspaceServices,
+    check_workspace_settings,
+    workspace_config,
+)
 
 
 class ProcessRole(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +92,7 @@ async def serve(
     """Run until `stop` is set. Everything that was started is stopped again, whatever happens, but
     for workspaces: how many of them go on is what is returned."""
     token = _given_token(env, settings)
-    check_hands(settings, env)
+    check_workspace_settings(settings, env)
     own = build_registry(settings, env, clock)
     try:
         async with (
@@ -109,14 +114,16 @@ async def serve(
                 replica.announce_chat(chat, kind)
 
             enabled = settings.workspaces.enabled and (job.works or job.answers == "api")
-            config = hands_config(settings, env, connect) if enabled else None
+            config = workspace_config(settings, env, connect) if enabled else None
             if config is not None and job.works:
-                hands = Hands(config, surroundings, me, announce=announce)
+                hands = WorkspaceServices(config, surroundings, me, announce=announce)
             tools = NoTools() if hands is None else hands.tools
             shape = replica_config(settings, connect, works=job.works)
             replica = Replica(shape, surroundings, models=models, tools=tools, me=me)
             pool = replica.database.pool
-            rooms = None if config is None else Rooms(config, surroundings, pool, hands)
+            rooms = (
+                None if config is None else LocalWorkspaceControl(config, surroundings, pool, hands)
+            )
             gauges = _gauges(registry, settings, replica)
             async with replica.running(), _running(hands):
                 await models.declare(pool)
@@ -167,7 +174,7 @@ class RunningProcess(msgspec.Struct, frozen=True, kw_only=True):
     models: ModelDirectory
     registry: CollectorRegistry
     stop: asyncio.Event
-    workspaces: Rooms | None
+    workspaces: LocalWorkspaceControl | None
     port: socket.socket | None
     token: str | None
 
@@ -254,7 +261,7 @@ async def _port(settings: Settings, job: ProcessRole) -> AsyncGenerator[socket.s
 
 
 @asynccontextmanager
-async def _running(hands: Hands | None) -> AsyncGenerator[None]:
+async def _running(hands: WorkspaceServices | None) -> AsyncGenerator[None]:
     if hands is None:
         yield
         return

@@ -12,10 +12,10 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.workspace.agent_api import GitChanges
 from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
-from chatd.hands import HandsConfig, Rooms
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool
 from chatd.store.workspace import build_leases
+from chatd.workspace_services import LocalWorkspaceControl, WorkspaceServicesConfig
 from tests.support.front import Answer, Door, Front, Json, front_door
 from tests.support.streaming import env_with
 from tests.support.workspaces import agent_spec, hold, plant_template, wanted
@@ -28,10 +28,10 @@ class Told:
     """Satisfies `doors.Rooms`: those of a process that builds nothing, and what it was told."""
 
     def __init__(self, pool: Pool) -> None:
-        config = HandsConfig(
+        config = WorkspaceServicesConfig(
             connect=ConnectConfig(dsn=""), data_dir=Path("/"), host_id=HERE, secret=SECRET
         )
-        self._rooms = Rooms(config, env_with(SystemClock()), pool, None)
+        self._rooms = LocalWorkspaceControl(config, env_with(SystemClock()), pool, None)
         self.host_id = self._rooms.host_id
         self.ttl_s: str | None = None
         self.woken = 0

@@ -25,8 +25,8 @@ from chatd.domain.workspace.entities import (
 )
 from chatd.store.conn import Conn, Row
 from chatd.store.workspace import builds
-from chatd.workspaces.backend import BuildCancelled, BuildContext
-from chatd.workspaces.builder import Builder, BuilderConfig
+from chatd.workspaces.builds.backend import BuildCancelled, BuildContext
+from chatd.workspaces.builds.worker import BuildWorker, BuildWorkerConfig
 from tests.support.eventually import eventually
 from tests.support.streaming import Emitted, env_with
 from tests.support.workspaces import BACKEND, HOST
@@ -176,10 +176,10 @@ async def building(
     number: int = 1,
     emitted: Emitted | None = None,
     **config: object,
-) -> AsyncGenerator[Builder]:
+) -> AsyncGenerator[BuildWorker]:
     """A builder at work. On the way out it is killed: it writes nothing more."""
-    usual = msgspec.structs.replace(BuilderConfig(hosts=(HOST,)), **config)
-    builder = Builder(worker(number), conn, backends, env_with(clock, emitted), usual)
+    usual = msgspec.structs.replace(BuildWorkerConfig(hosts=(HOST,)), **config)
+    builder = BuildWorker(worker(number), conn, backends, env_with(clock, emitted), usual)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(builder.run())
         try:

@@ -36,7 +36,7 @@ from chatd.domain.workspace.entities import (
 from chatd.workspaces.agents.client import ConnectedAgent, HttpAgentClient
 from chatd.workspaces.agents.identity import derive_agent_key
 from chatd.workspaces.agents.resolver import AgentConnector
-from chatd.workspaces.backend import BuildContext
+from chatd.workspaces.builds.backend import BuildContext
 from chatd.workspaces.local.backend import LocalBackend, LocalConfig
 from chatd.workspaces.local.kit import agent_zip
 from chatd.workspaces.local.supervisor.processes import read_process_id

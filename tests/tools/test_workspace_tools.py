@@ -14,7 +14,7 @@ from chatd.store.chat import chats
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, builds, templates, workspaces
 from chatd.workspaces.agents.resolver import AgentConnector
-from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.builds.backend import BuildFailed
 from tests.support.factories import CHAT, OWNER
 from tests.support.workspaces import TEMPLATE, new_workspace, template, version
 from tests.tools.workspace_tool_caller import BRIEF, open_workspace_tools

@@ -20,11 +20,11 @@ from chatd.store.chat import chats
 from chatd.store.pool import Pool
 from chatd.store.workspace import agents
 from chatd.tools.workspaces import workspace_tools
-from chatd.workspaces.builder import Builder
-from chatd.workspaces.catalogue import Catalogue
-from chatd.workspaces.making import Making, MakingConfig
-from chatd.workspaces.provisioning import Provisioning
-from chatd.workspaces.waiting import Ping, Waiting, Waits
+from chatd.workspaces.builds.requests import BuildRequests, BuildRequestsConfig
+from chatd.workspaces.builds.waits import BuildWaits, Ping, WaitTimeouts
+from chatd.workspaces.builds.worker import BuildWorker
+from chatd.workspaces.provisioner import WorkspaceProvisioner
+from chatd.workspaces.templates import TemplateCatalog
 from tests.support.builders import FakeBackend, building
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed
@@ -32,8 +32,8 @@ from tests.support.store import plant_in
 from tests.support.streaming import env_with
 from tests.support.workspaces import BACKEND, HOST, TEMPLATE, agents_of, plant_template
 
-BRIEF = Waits(build_s=0.3, agent_s=0.3, scripts_s=0.3)
-PATIENT = Waits(build_s=30, agent_s=30, scripts_s=30)
+BRIEF = WaitTimeouts(build_s=0.3, agent_s=0.3, scripts_s=0.3)
+PATIENT = WaitTimeouts(build_s=30, agent_s=30, scripts_s=30)
 
 
 class FakeAgents:
@@ -60,7 +60,12 @@ class FakeAgents:
 
 class WorkspaceToolCaller:
     def __init__(
-        self, pool: Pool, backend: FakeBackend, builder: Builder, fence: Fence, waits: Waits
+        self,
+        pool: Pool,
+        backend: FakeBackend,
+        builder: BuildWorker,
+        fence: Fence,
+        waits: WaitTimeouts,
     ) -> None:
         self.pool = pool
         self.backend = backend
@@ -69,16 +74,16 @@ class WorkspaceToolCaller:
         self._fence = fence
         self._calls = 0
         env = env_with(SystemClock())
-        making = Making(
+        making = BuildRequests(
             pool,
-            Waiting(pool, self.agents.ping, env.clock, waits),
+            BuildWaits(pool, self.agents.ping, env.clock, waits),
             {BACKEND: backend},
             env,
-            MakingConfig(host_id=HOST),
-            wake=builder.wake,
-            bound=self._was_bound,
+            BuildRequestsConfig(host_id=HOST),
+            wake_worker=builder.wake,
+            on_bound=self._was_bound,
         )
-        provisioning = Provisioning(pool, Catalogue(pool, env.clock), making)
+        provisioning = WorkspaceProvisioner(pool, TemplateCatalog(pool, env.clock), making)
         self.tools = {tool.spec.name: tool for tool in workspace_tools(provisioning)}
 
     async def _was_bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
@@ -114,7 +119,7 @@ class WorkspaceToolCaller:
 
 @asynccontextmanager
 async def open_workspace_tools(
-    pool: Pool, *, waits: Waits = PATIENT, **template: object
+    pool: Pool, *, waits: WaitTimeouts = PATIENT, **template: object
 ) -> AsyncGenerator[WorkspaceToolCaller]:
     await plant_template(pool, **template)
     fence = Fence.of(await plant_in(pool, Seed(state=State.R0, calls="local")))

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from chatd.hands import check_hands
 from chatd.settings.config_file import default_data_dir, read_config
 from chatd.settings.keys import setting_keys
 from chatd.settings.loader import ConfigFile, load_settings
@@ -23,6 +22,7 @@ from chatd.settings.schema import (
     WorkspaceSettings,
     redact_url,
 )
+from chatd.workspace_services import check_workspace_settings
 from tools.settings_table import DOCUMENT, END, render
 
 HOME = Path("/home/ada")
@@ -223,7 +223,7 @@ def test_a_bad_table_is_refused_without_showing_it(toml: str, said: str) -> None
 def test_a_bad_template_is_refused_by_its_name(template: dict[str, object], said: str) -> None:
     settings = Settings(data_dir=DATA, templates=({"name": "t", **template},))
     with pytest.raises(SettingsError) as refused:
-        check_hands(settings, {})
+        check_workspace_settings(settings, {})
     assert refused.value.message == f'templates "t": {said}'
 
 
@@ -231,7 +231,7 @@ def test_a_good_template_is_not_refused() -> None:
     seed = {"kind": "git", "url": "https://git.example.org/x.git"}
     spec = {"seed": seed, "env": {"ANY": "thing"}, "mounts": [{"source": "/a", "target": "/b"}]}
     templates: tuple[dict[str, object], ...] = ({"name": "t", "spec": spec},)
-    check_hands(Settings(data_dir=DATA, templates=templates), {"CHATD_SECRET": ""})
+    check_workspace_settings(Settings(data_dir=DATA, templates=templates), {"CHATD_SECRET": ""})
 
 
 def test_the_environment_wins_over_the_file_and_a_flag_over_both() -> None:

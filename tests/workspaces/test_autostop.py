@@ -10,8 +10,7 @@ from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.entities import Build
 from chatd.store.pool import Pool
 from chatd.store.workspace import build_leases, builds, workspaces
-from chatd.workspaces.autostop import Autostop
-from chatd.workspaces.usage import Usage
+from chatd.workspaces.builds.maintenance import ActivityTracker, Autostop
 from tests.support.builders import Line
 from tests.support.clock import FakeClock
 from tests.support.streaming import Emitted, env_with
@@ -27,8 +26,8 @@ from tests.support.workspaces import (
 
 
 def autostop(pool: Pool, clock: FakeClock, *in_use: WorkspaceId) -> Autostop:
-    usage = Usage(pool, env_with(clock), in_use=lambda: in_use)
-    return Autostop(pool, env_with(clock), tell_use=usage.tell)
+    usage = ActivityTracker(pool, env_with(clock), in_use=lambda: in_use)
+    return Autostop(pool, env_with(clock), flush_activity=usage.touch_and_flush)
 
 
 async def latest(pool: Pool) -> Build:
@@ -45,14 +44,14 @@ async def deadline(pool: Pool) -> float:
 async def test_a_workspace_past_its_deadline_is_stopped_once(pool: Pool, clock: FakeClock) -> None:
     await plant(pool, ttl_s=100)
     await finish(pool)
-    assert await autostop(pool, clock).look() == 0
+    assert await autostop(pool, clock).stop_overdue() == 0
     await age_builds(pool, 101)
-    asked = await asyncio.gather(*(autostop(pool, clock).look() for _ in range(5)))
+    asked = await asyncio.gather(*(autostop(pool, clock).stop_overdue() for _ in range(5)))
     assert sum(asked) == 1
     stop = await latest(pool)
     assert (stop.transition, stop.reason, stop.status) == ("stop", "autostop", "pending")
     await finish(pool)
-    assert await autostop(pool, clock).look() == 0
+    assert await autostop(pool, clock).stop_overdue() == 0
     assert len(await builds.list_builds(pool, workspace_id(1))) == 2
 
 
@@ -63,28 +62,28 @@ async def test_a_workspace_in_which_a_command_runs_is_not_stopped(
     await plant(pool, ttl_s=100)
     await finish(pool)
     await age_builds(pool, 101)
-    assert await autostop(pool, clock, workspace_id(1)).look() == 0
+    assert await autostop(pool, clock, workspace_id(1)).stop_overdue() == 0
     assert await deadline(pool) > 3500
     await age_builds(pool, 3601)
-    assert await autostop(pool, clock).look() == 1
+    assert await autostop(pool, clock).stop_overdue() == 1
 
 
 async def test_a_workspace_without_a_ttl_runs_on(pool: Pool, clock: FakeClock) -> None:
     await plant(pool)
     await finish(pool)
     await age_builds(pool, 1e6)
-    assert await autostop(pool, clock).look() == 0
+    assert await autostop(pool, clock).stop_overdue() == 0
 
 
 async def test_a_stop_that_failed_is_tried_again_later(pool: Pool, clock: FakeClock) -> None:
     await plant(pool, ttl_s=100)
     await finish(pool)
     await age_builds(pool, 101)
-    assert await autostop(pool, clock).look() == 1
+    assert await autostop(pool, clock).stop_overdue() == 1
     await finish(pool, build_leases.BuildResult(status="failed", error="no"))
-    assert await autostop(pool, clock).look() == 0
+    assert await autostop(pool, clock).stop_overdue() == 0
     await age_builds(pool, 601)
-    assert await autostop(pool, clock).look() == 1
+    assert await autostop(pool, clock).stop_overdue() == 1
     assert (await latest(pool)).build_number == 3
 
 
@@ -97,7 +96,7 @@ async def test_a_stop_that_fails_and_fails_is_tried_less_and_less(
     day, asked = 24 * 3600, 0
     for _ in range(200):
         await age_builds(pool, day / 10)
-        if await autostop(pool, clock).look():
+        if await autostop(pool, clock).stop_overdue():
             asked += 1
             await finish(pool, build_leases.BuildResult(status="failed", error="nobody came"))
     assert 5 < asked < 30
@@ -107,9 +106,9 @@ async def test_a_build_under_way_is_not_disturbed(pool: Pool, clock: FakeClock) 
     await plant(pool, ttl_s=100)
     await finish(pool)
     await age_builds(pool, 101)
-    assert await autostop(pool, clock).look() == 1
+    assert await autostop(pool, clock).stop_overdue() == 1
     await age_builds(pool, 1e6)
-    assert await autostop(pool, clock).look() == 0
+    assert await autostop(pool, clock).stop_overdue() == 0
 
 
 @pytest.mark.covers("binding-7")
@@ -119,10 +118,10 @@ async def test_use_is_written_once_a_minute_and_lets_it_run_longer(
     await plant(pool, ttl_s=100)
     await finish(pool)
     await pool.execute("UPDATE workspaces SET last_used_at = now() - interval '1 hour'")
-    usage = Usage(pool, env_with(clock))
+    usage = ActivityTracker(pool, env_with(clock))
     for _ in range(1000):
-        usage.used(workspace_id(1))
-    usage.used(workspace_id(7))
+        usage.touch(workspace_id(1))
+    usage.touch(workspace_id(7))
     async with asyncio.TaskGroup() as group:
         task = group.create_task(usage.run())
         assert await clock.pass_over("usage_flush") == 60
@@ -137,7 +136,7 @@ async def test_a_call_that_still_waits_is_a_use(pool: Pool, clock: FakeClock) ->
     """A command may take longer than a workspace may go unused."""
     await plant(pool, ttl_s=100)
     await finish(pool)
-    usage = Usage(pool, env_with(clock), in_use=lambda: [workspace_id(1)])
+    usage = ActivityTracker(pool, env_with(clock), in_use=lambda: [workspace_id(1)])
     async with asyncio.TaskGroup() as group:
         task = group.create_task(usage.run())
         await clock.pass_over("usage_flush")
@@ -152,8 +151,8 @@ async def test_use_that_could_not_be_written_is_written_next_time(
     await plant(pool, ttl_s=100)
     await finish(pool)
     emitted = Emitted()
-    usage = Usage(Line(pool, 1), env_with(clock, emitted))
-    usage.used(workspace_id(1))
+    usage = ActivityTracker(Line(pool, 1), env_with(clock, emitted))
+    usage.touch(workspace_id(1))
     await usage.flush()
     assert emitted.counts["usage_not_written"] == 1
     assert await deadline(pool) <= 100
@@ -170,8 +169,8 @@ async def test_use_that_the_database_refuses_is_dropped_and_ends_nothing(
             raise InvariantBroken("no")
 
     line = Refusing(pool)
-    usage = Usage(line, env_with(clock))
-    usage.used(workspace_id(1))
+    usage = ActivityTracker(line, env_with(clock))
+    usage.touch(workspace_id(1))
     await usage.flush()
     await usage.flush()
     assert line.sent == 1
@@ -184,9 +183,9 @@ async def test_many_replicas_note_the_same_use_at_once(pool: Pool, clock: FakeCl
     used = [workspace_id(number) for number in range(1, 20)]
 
     async def one(order: int) -> None:
-        usage = Usage(pool, env_with(clock))
+        usage = ActivityTracker(pool, env_with(clock))
         for workspace in used[::order]:
-            usage.used(workspace)
+            usage.touch(workspace)
         await usage.flush()
 
     async with asyncio.timeout(20):

@@ -19,18 +19,17 @@ from chatd.domain.workspace.entities import AgentHealth, AgentRow, BuildTransiti
 from chatd.store.chat import chats
 from chatd.store.pool import Pool
 from chatd.store.workspace import agents, bindings, builds
+from chatd.workspaces.agents.monitor import ContextMonitor, ContextSync
 from chatd.workspaces.agents.resolver import StoredBindings
-from chatd.workspaces.briefing import (
-    ATTACHED,
-    DELETED,
-    NONE_FOR_CHILD,
-    NONE_YET,
-    STOPPED,
-    STOPPED_FOR_CHILD,
-    Briefings,
+from chatd.workspaces.instructions import (
+    ATTACHED_TEXT,
+    DELETED_TEXT,
+    NO_WORKSPACE_CHILD_TEXT,
+    NO_WORKSPACE_TEXT,
+    STOPPED_CHILD_TEXT,
+    STOPPED_TEXT,
+    WorkspaceInstructions,
 )
-from chatd.workspaces.context import Contexts
-from chatd.workspaces.context_watch import ContextWatch
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed
 from tests.support.store import plant_in
@@ -63,12 +62,14 @@ class Place:
         self.pool = pool
         self.emitted = Emitted()
         self.env = env_with(SystemClock(), self.emitted)
-        self.contexts = Contexts(pool, self.env)
+        self.contexts = ContextSync(pool, self.env)
         self.words = says("Use tabs.")
         self.asked = 0
         self.lost = False
         self.mute = False
-        self.briefings = Briefings(StoredBindings(pool), self.contexts, self.connect, self.env)
+        self.briefings = WorkspaceInstructions(
+            StoredBindings(pool), self.contexts, self.connect, self.env
+        )
 
     async def connect(self, row: Chat) -> AgentApi:
         del row
@@ -113,16 +114,16 @@ async def place(pool: Pool) -> Place:
 
 
 async def test_a_chat_without_a_workspace_is_told_how_to_get_one(place: Place) -> None:
-    assert await place.told(workspace_id=None) == NONE_YET
+    assert await place.told(workspace_id=None) == NO_WORKSPACE_TEXT
     child = {"workspace_id": None, "parent_chat_id": CHAT}
-    assert await place.told(epoch=9, **child) == NONE_FOR_CHILD
+    assert await place.told(epoch=9, **child) == NO_WORKSPACE_CHILD_TEXT
     assert place.asked == 0
 
 
 @pytest.mark.covers("instructions-1")
 async def test_the_instructions_of_the_workspace_are_told_once_in_a_turn(place: Place) -> None:
     first = await place.told()
-    assert first.startswith(ATTACHED)
+    assert first.startswith(ATTACHED_TEXT)
     assert "Source: /home/dev/AGENTS.md\nUse tabs." in first
     assert await place.told() == first
     assert place.asked == 1
@@ -146,18 +147,18 @@ async def test_a_stopped_workspace_is_not_dialled_and_keeps_its_instructions(pla
     await place.told(epoch=1)
     await place.stop()
     told = await place.told(epoch=2)
-    assert told.startswith(STOPPED)
+    assert told.startswith(STOPPED_TEXT)
     assert "Use tabs." in told
     child = await place.told(epoch=3, parent_chat_id=CHAT)
-    assert child.startswith(STOPPED_FOR_CHILD)
+    assert child.startswith(STOPPED_CHILD_TEXT)
     assert place.asked == 1
 
 
 async def test_a_deleted_workspace_is_not_said_to_be_stopped(place: Place) -> None:
     await place.told(epoch=1)
     await place.stop("delete")
-    assert await place.told(epoch=2) == DELETED
-    assert await place.told(epoch=3, parent_chat_id=CHAT) == NONE_FOR_CHILD
+    assert await place.told(epoch=2) == DELETED_TEXT
+    assert await place.told(epoch=3, parent_chat_id=CHAT) == NO_WORKSPACE_CHILD_TEXT
     assert place.asked == 1
 
 
@@ -166,8 +167,8 @@ async def test_a_workspace_that_does_not_answer_is_asked_again_in_the_next_turn(
     place: Place,
 ) -> None:
     place.lost = True
-    assert await place.told(epoch=1) == ATTACHED
-    assert await place.told(epoch=1) == ATTACHED
+    assert await place.told(epoch=1) == ATTACHED_TEXT
+    assert await place.told(epoch=1) == ATTACHED_TEXT
     assert place.asked == 1
     place.lost = False
     assert "Use tabs." in await place.told(epoch=2)
@@ -178,35 +179,35 @@ async def test_a_workspace_that_does_not_answer_is_asked_again_in_the_next_turn(
 async def test_an_agent_that_never_answers_holds_no_turn_up(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chatd.workspaces.briefing.WITHIN_S", 0.1)
+    monkeypatch.setattr("chatd.workspaces.instructions.INSTRUCTIONS_TIMEOUT_S", 0.1)
     place.mute = True
     async with asyncio.timeout(20):
-        assert await place.told() == ATTACHED
+        assert await place.told() == ATTACHED_TEXT
 
 
 async def test_a_workspace_that_came_in_the_middle_of_a_turn_is_told_of(place: Place) -> None:
     """The row that the turn goes by knows nothing of it."""
-    assert await place.told(workspace_id=None) == NONE_YET
-    place.briefings.bound(CHAT)
+    assert await place.told(workspace_id=None) == NO_WORKSPACE_TEXT
+    place.briefings.on_bound(CHAT)
     assert "Use tabs." in await place.told(workspace_id=None)
 
 
 async def test_nothing_to_read_leaves_where_commands_run(place: Place) -> None:
     place.words = msgspec.structs.replace(place.words, resources=())
-    assert await place.told() == f"{ATTACHED} Commands run in /home/dev unless told otherwise."
+    assert await place.told() == f"{ATTACHED_TEXT} Commands run in /home/dev unless told otherwise."
 
 
 async def test_changes_are_found_by_looking_and_offered_once(place: Place, pool: Pool) -> None:
     await place.told()
     await agents.record_healthy(pool, {agent_id(1): AgentHealth(boot_id="first")})
-    watch = ContextWatch(pool, place.contexts, place.read, place.env, [HOST])
-    await watch.look()
+    watch = ContextMonitor(pool, place.contexts, place.read, place.env, [HOST])
+    await watch.check_contexts()
     place.words = good = says("Use spaces.", version=2)
-    await watch.look()
+    await watch.check_contexts()
     assert await bindings.get_latest_context(pool, agent_id(1)) == good
     place.words = says("x" * 300_000, version=3)
-    await watch.look()
-    await watch.look()
+    await watch.check_contexts()
+    await watch.check_contexts()
     assert place.emitted.counts["context_refused"] == 1
     assert await bindings.get_latest_context(pool, agent_id(1)) == good
 
@@ -214,13 +215,13 @@ async def test_changes_are_found_by_looking_and_offered_once(place: Place, pool:
 async def test_an_agent_that_has_started_anew_counts_from_the_beginning(
     place: Place, pool: Pool
 ) -> None:
-    watch = ContextWatch(pool, place.contexts, place.read, place.env, [HOST])
+    watch = ContextMonitor(pool, place.contexts, place.read, place.env, [HOST])
     place.words = says("Old.", version=7)
     await agents.record_healthy(pool, {agent_id(1): AgentHealth(boot_id="first")})
-    await watch.look()
+    await watch.check_contexts()
     place.words = says("New.", version=1)
     await agents.record_healthy(pool, {agent_id(1): AgentHealth(boot_id="second")})
-    await watch.look()
+    await watch.check_contexts()
     assert await bindings.get_latest_context(pool, agent_id(1)) == place.words
 
 

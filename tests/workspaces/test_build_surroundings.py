@@ -11,8 +11,13 @@ from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext
 from chatd.domain.workspace.templates import resolve_parameters
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, build_leases, templates
-from chatd.workspaces.context import Contexts
-from chatd.workspaces.templates import BUILT_IN, TemplateFile, put_templates, rows_of
+from chatd.workspaces.agents.monitor import ContextSync
+from chatd.workspaces.templates import (
+    BUILT_IN_TEMPLATES,
+    TemplateFile,
+    sync_templates,
+    template_rows,
+)
 from tests.support.clock import FakeClock
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed
@@ -36,7 +41,7 @@ async def listed(pool: Pool) -> dict[str, tuple[str, bool]]:
 async def test_built_in_templates_are_there_once_however_many_put_them(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await asyncio.gather(*(put_templates(pool, env_with(clock)) for _ in range(6)))
+    await asyncio.gather(*(sync_templates(pool, env_with(clock)) for _ in range(6)))
     assert await listed(pool) == {"demo": ("builtin", False), "scratch": ("builtin", False)}
     assert await pool.fetchval("SELECT count(*) FROM template_versions") == 2
     for template in await templates.list_all(pool):
@@ -49,13 +54,13 @@ async def test_a_changed_template_is_a_new_version_of_the_old_one(
     pool: Pool, clock: FakeClock
 ) -> None:
     file = TemplateFile(name="mine", readme="one")
-    [first] = await put_templates(pool, env_with(clock), [file], built_in=False)
+    [first] = await sync_templates(pool, env_with(clock), [file], built_in=False)
     changed = msgspec.structs.replace(file, readme="two", description="new words")
-    [second] = await put_templates(pool, env_with(clock), [changed], built_in=False)
+    [second] = await sync_templates(pool, env_with(clock), [changed], built_in=False)
     assert second.id == first.id
     assert second.active_version_id != first.active_version_id
     assert second.description == "new words"
-    [third] = await put_templates(pool, env_with(clock), [file], built_in=False)
+    [third] = await sync_templates(pool, env_with(clock), [file], built_in=False)
     assert third.active_version_id == first.active_version_id
     assert await pool.fetchval("SELECT count(*) FROM template_versions") == 2
 
@@ -64,31 +69,35 @@ async def test_the_settings_have_the_better_right_to_a_name_and_lose_it_with_the
     pool: Pool, clock: FakeClock
 ) -> None:
     own = TemplateFile(name="Demo", description="ours")
-    await put_templates(pool, env_with(clock), [own, TemplateFile(name="more")])
+    await sync_templates(pool, env_with(clock), [own, TemplateFile(name="more")])
     assert await listed(pool) == {
         "Demo": ("settings", False),
         "more": ("settings", False),
         "scratch": ("builtin", False),
     }
-    await put_templates(pool, env_with(clock), [own])
+    await sync_templates(pool, env_with(clock), [own])
     assert (await listed(pool))["more"] == ("settings", True)
 
 
 async def test_a_name_taken_by_a_person_is_left_to_them(pool: Pool, clock: FakeClock) -> None:
     await plant_template(pool)  # called scratch
     emitted = Emitted()
-    stored = await put_templates(pool, env_with(clock, emitted))
+    stored = await sync_templates(pool, env_with(clock, emitted))
     assert [template.name for template in stored] == ["demo"]
     assert emitted.counts["template_skipped"] == 1
 
 
 def test_the_same_file_has_the_same_ids_everywhere() -> None:
-    ids = [(rows_of(f, "builtin").template.id, rows_of(f, "builtin").version.id) for f in BUILT_IN]
+    ids = [
+        (template_rows(f, "builtin").template.id, template_rows(f, "builtin").version.id)
+        for f in BUILT_IN_TEMPLATES
+    ]
     assert ids == [
-        (rows_of(f, "builtin").template.id, rows_of(f, "builtin").version.id) for f in BUILT_IN
+        (template_rows(f, "builtin").template.id, template_rows(f, "builtin").version.id)
+        for f in BUILT_IN_TEMPLATES
     ]
     assert len({one for pair in ids for one in pair}) == 4
-    assert rows_of(BUILT_IN[0], "settings").template.id != ids[0][0]
+    assert template_rows(BUILT_IN_TEMPLATES[0], "settings").template.id != ids[0][0]
 
 
 # Contexts
@@ -124,7 +133,7 @@ async def test_a_chat_goes_by_what_it_has_pinned_until_it_pins_anew(
     pool: Pool, clock: FakeClock
 ) -> None:
     await a_chat_in_a_workspace(pool)
-    contexts = Contexts(pool, env_with(clock))
+    contexts = ContextSync(pool, env_with(clock))
     assert await contexts.pinned(CHAT, agent_id(1)) is None
     first = context(1, "a", "b", "half \ud800")
     assert await contexts.store(agent_id(1), first, initial=True)
@@ -144,7 +153,7 @@ async def test_a_chat_goes_by_what_it_has_pinned_until_it_pins_anew(
 
 async def test_an_older_word_does_not_replace_a_newer_one(pool: Pool, clock: FakeClock) -> None:
     await a_chat_in_a_workspace(pool)
-    contexts = Contexts(pool, env_with(clock))
+    contexts = ContextSync(pool, env_with(clock))
     assert await contexts.store(agent_id(1), context(5, "five"), initial=False)
     assert not await contexts.store(agent_id(1), context(5, "again"), initial=False)
     assert not await contexts.store(agent_id(1), context(4, "four"), initial=False)
@@ -157,7 +166,7 @@ async def test_an_older_word_does_not_replace_a_newer_one(pool: Pool, clock: Fak
 async def test_too_big_a_word_leaves_the_last_good_one(pool: Pool, clock: FakeClock) -> None:
     await a_chat_in_a_workspace(pool)
     emitted = Emitted()
-    contexts = Contexts(pool, env_with(clock, emitted))
+    contexts = ContextSync(pool, env_with(clock, emitted))
     await contexts.store(agent_id(1), context(1, "good"), initial=True)
     assert not await contexts.store(agent_id(1), context(2, "x" * 300_000), initial=False)
     assert emitted.counts["context_refused"] == 1
@@ -169,7 +178,7 @@ async def test_another_agent_is_pinned_as_soon_as_it_has_spoken(
     pool: Pool, clock: FakeClock
 ) -> None:
     await a_chat_in_a_workspace(pool)
-    contexts = Contexts(pool, env_with(clock))
+    contexts = ContextSync(pool, env_with(clock))
     await contexts.store(agent_id(1), context(1, "one", "more"), initial=True)
     await contexts.pinned(CHAT, agent_id(1))
     silent = await contexts.pinned(CHAT, agent_id(2))
@@ -183,7 +192,7 @@ async def test_another_agent_is_pinned_as_soon_as_it_has_spoken(
 
 async def test_chats_of_one_agent_pin_at_once(pool: Pool, clock: FakeClock) -> None:
     await a_chat_in_a_workspace(pool)
-    contexts = Contexts(pool, env_with(clock))
+    contexts = ContextSync(pool, env_with(clock))
     await contexts.store(agent_id(1), context(1, "one"), initial=True)
     pinned = await asyncio.gather(*(contexts.pinned(CHAT, agent_id(1)) for _ in range(6)))
     assert {p.context.hash for p in pinned if p is not None} == {"one"}

@@ -11,8 +11,8 @@ from chatd.domain.errors import ChatdError
 from chatd.domain.workspace.entities import AgentSpec, Build
 from chatd.store.pool import Pool
 from chatd.store.workspace import agents, build_leases, builds, workspaces
-from chatd.workspaces.backend import BuildContext, BuildFailed
-from chatd.workspaces.building import Bounds
+from chatd.workspaces.builds.backend import BuildContext, BuildFailed
+from chatd.workspaces.builds.run import BuildLimits
 from tests.support.builders import POINTS, FakeBackend, Line, When, building, ended, worker
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
@@ -193,9 +193,9 @@ async def seen(emitted: Emitted, event: str) -> bool:
     return emitted.counts[event] > 0
 
 
-@pytest.mark.parametrize(("struck_s", "beats"), [(None, 6), (15, 3)])
+@pytest.mark.parametrize(("gone_after_s", "beats"), [(None, 6), (15, 3)])
 async def test_a_worker_the_database_does_not_hear_gives_its_build_up(
-    pool: Pool, clock: FakeClock, struck_s: float | None, beats: int
+    pool: Pool, clock: FakeClock, gone_after_s: float | None, beats: int
 ) -> None:
     """Before anybody else may take it."""
     await plant(pool)
@@ -203,7 +203,11 @@ async def test_a_worker_the_database_does_not_hear_gives_its_build_up(
     backend.hold = "asked"
     emitted = Emitted()
     line = Line(pool)
-    late: dict[str, Any] = {"flush_s": 1e6, "reap_every_s": 1e6, "struck_s": struck_s}
+    late: dict[str, Any] = {
+        "log_flush_interval_s": 1e6,
+        "reap_interval_s": 1e6,
+        "worker_gone_after_s": gone_after_s,
+    }
     async with building(line, clock, backend, emitted=emitted, **late):
         async with asyncio.timeout(20):
             await backend.reached.wait()
@@ -240,7 +244,7 @@ async def test_a_build_that_takes_too_long_is_ended(pool: Pool, clock: FakeClock
     await plant(pool)
     backend = FakeBackend()
     backend.hold = "asked"
-    async with building(pool, clock, backend, bounds=Bounds(limit_s=60)):
+    async with building(pool, clock, backend, limits=BuildLimits(timeout_s=60)):
         await pass_time(clock, "build_limit")
         done = await ended(pool, build_id(1))
     assert (done.status, done.error_code) == ("failed", "build_timeout")
@@ -323,7 +327,7 @@ async def test_another_hosts_build_is_left_alone_and_ended_when_nobody_comes(
 ) -> None:
     await plant(pool, host_id="that-host")
     backend = FakeBackend()
-    async with building(pool, clock, backend, reap_every_s=2):
+    async with building(pool, clock, backend, reap_interval_s=2):
         await steady(clock)
         untouched = await builds.get(pool, build_id(1))
         assert untouched is not None
@@ -450,7 +454,9 @@ async def test_a_backend_that_cannot_be_stopped_does_not_hold_up_the_row(
     await plant(pool)
     backend = FakeBackend()
     backend.hold, backend.deaf = "asked", True
-    async with building(pool, clock, backend, bounds=Bounds(limit_s=60, end_within_s=0.05)):
+    async with building(
+        pool, clock, backend, limits=BuildLimits(timeout_s=60, cancel_grace_s=0.05)
+    ):
         await pass_time(clock, "build_limit")
         done = await ended(pool, build_id(1))
         backend.go.set()
@@ -483,7 +489,7 @@ async def test_a_thread_of_a_build_that_is_cut_off_is_told_to_leave_off(
     """Else it would go on beside whoever takes the build up next."""
     await plant(pool)
     backend = Threaded()
-    async with building(pool, clock, backend, bounds=Bounds(limit_s=60)):
+    async with building(pool, clock, backend, limits=BuildLimits(timeout_s=60)):
         await asyncio.to_thread(backend.begun.wait, 20)
         await pass_time(clock, "build_limit")
         await ended(pool, build_id(1))

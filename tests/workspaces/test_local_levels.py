@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from chatd.domain.workspace.entities import ResourceLimits, TemplateSpec
-from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.builds.backend import BuildFailed
 from chatd.workspaces.local.backend import LocalConfig
 from chatd.workspaces.local.isolation import detect_isolation
 from chatd.workspaces.local.kit import HostPython, WorkspaceKit

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from chatd.domain.ids import WorkspaceId
-from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.builds.backend import BuildFailed
 from chatd.workspaces.local.cleanup import empty_trash, move_to_trash
 from chatd.workspaces.local.layout import (
     LOWEST_UID,

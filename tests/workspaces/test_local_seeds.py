@@ -18,7 +18,7 @@ from chatd.domain.workspace.entities import (
     Seed,
     TemplateSpec,
 )
-from chatd.workspaces.backend import BuildCancelled, BuildFailed
+from chatd.workspaces.builds.backend import BuildCancelled, BuildFailed
 from chatd.workspaces.local.backend import LocalConfig
 from chatd.workspaces.local.template_checks import expand_parameters
 from tests.support.eventually import eventually

@@ -8,9 +8,9 @@ from chatd.domain.workspace.entities import AgentHealth, AgentId, AgentRow, Back
 from chatd.domain.workspace.rules import agent_status
 from chatd.store.pool import Pool
 from chatd.store.workspace import agents, build_leases, builds, workspaces
-from chatd.workspaces.backend import BuildFailed
-from chatd.workspaces.heartbeat import Heartbeat
-from chatd.workspaces.reconcile import Reconcile
+from chatd.workspaces.agents.monitor import AgentMonitor
+from chatd.workspaces.builds.backend import BuildFailed
+from chatd.workspaces.builds.maintenance import Reconciler
 from tests.support.builders import FakeBackend
 from tests.support.clock import FakeClock
 from tests.support.streaming import Emitted, env_with
@@ -28,8 +28,8 @@ from tests.support.workspaces import (
 )
 
 
-def reconcile(pool: Pool, clock: FakeClock, backend: FakeBackend) -> Reconcile:
-    return Reconcile(pool, backend, env_with(clock), (HOST,))
+def reconcile(pool: Pool, clock: FakeClock, backend: FakeBackend) -> Reconciler:
+    return Reconciler(pool, backend, env_with(clock), (HOST,))
 
 
 async def running(pool: Pool, backend: FakeBackend) -> None:
@@ -47,7 +47,7 @@ async def test_what_runs_and_should_is_left_alone(pool: Pool, clock: FakeClock) 
     await running(pool, backend)
     look = reconcile(pool, clock, backend)
     for _ in range(3):
-        await look.look()
+        await look.reconcile_host()
     assert len(await all_builds(pool)) == 1
     assert backend.removed == []
 
@@ -60,17 +60,17 @@ async def test_a_workspace_whose_sandbox_is_gone_is_shown_as_stopped(
     await running(pool, backend)
     backend.observed[workspace_id(1)] = BackendState(state="gone" if state == "gone" else "stopped")
     look = reconcile(pool, clock, backend)
-    await look.look()
+    await look.reconcile_host()
     assert len(await all_builds(pool)) == 1
-    await look.look()
+    await look.reconcile_host()
     stop, start = await all_builds(pool)
     assert (stop.transition, stop.reason, stop.status) == ("stop", "autostop", "pending")
     [agent] = await pool.fetch("SELECT id, lifecycle, disconnected_at FROM workspace_agents")
     assert (agent["id"], agent["lifecycle"]) == (agent_id(1), "off")
     assert agent["disconnected_at"] is not None
-    await look.look()
+    await look.reconcile_host()
     await finish(pool)
-    await look.look()
+    await look.reconcile_host()
     assert len(await all_builds(pool)) == 2
     assert start.id == build_id(1)
 
@@ -81,7 +81,7 @@ async def test_two_replicas_of_a_host_ask_for_one_stop(pool: Pool, clock: FakeCl
     backend.sandboxes.clear()
     both = reconcile(pool, clock, backend), reconcile(pool, clock, backend)
     for look in (*both, *both):
-        await look.look()
+        await look.reconcile_host()
     assert len(await all_builds(pool)) == 2
 
 
@@ -98,7 +98,7 @@ async def test_nothing_is_concluded_from_what_the_backend_cannot_tell(
         backend.observed[workspace_id(1)] = BackendState(state="unknown")
         look = reconcile(pool, clock, backend)
         for _ in range(3):
-            await look.look()
+            await look.reconcile_host()
         assert len(await all_builds(pool)) == 1
 
 
@@ -108,7 +108,7 @@ async def test_a_sandbox_between_two_processes_is_not_gone(pool: Pool, clock: Fa
     look = reconcile(pool, clock, backend)
     for state in ("stopped", "running", "stopped", "running"):
         backend.observed[workspace_id(1)] = BackendState(state=state)
-        await look.look()
+        await look.reconcile_host()
     assert len(await all_builds(pool)) == 1
 
 
@@ -119,10 +119,10 @@ async def test_what_is_left_of_a_deleted_workspace_is_removed(pool: Pool, clock:
     await finish(pool)
     backend.sandboxes[workspace_id(9)] = 1  # of some other installation: no row, no right
     look = reconcile(pool, clock, backend)
-    await look.look()
+    await look.reconcile_host()
     assert backend.removed == []
-    await look.look()
-    await look.look()
+    await look.reconcile_host()
+    await look.reconcile_host()
     assert backend.removed == [workspace_id(1)]
     assert set(backend.sandboxes) == {workspace_id(9)}
 
@@ -134,8 +134,8 @@ async def test_other_hosts_are_not_looked_at(pool: Pool, clock: FakeClock) -> No
         """UPDATE workspace_builds SET status = 'succeeded', completed_at = now(), attempt = 1"""
     )
     look = reconcile(pool, clock, FakeBackend())
-    await look.look()
-    await look.look()
+    await look.reconcile_host()
+    await look.reconcile_host()
     assert len(await all_builds(pool)) == 1
 
 
@@ -152,8 +152,8 @@ class Pinger:
             raise AgentUnreachable("nobody there")
         return self.pulses[agent.id]
 
-    def beat(self, pool: Pool, clock: FakeClock) -> Heartbeat:
-        return Heartbeat(pool, self, env_with(clock, self.emitted), (HOST,))
+    def beat(self, pool: Pool, clock: FakeClock) -> AgentMonitor:
+        return AgentMonitor(pool, self, env_with(clock, self.emitted), (HOST,))
 
     def told(self, event: str) -> int:
         return self.emitted.counts[event]
@@ -172,33 +172,33 @@ async def test_an_agent_that_answers_is_connected_and_one_that_stops_is_not(
     await finish(pool)
     pinger = Pinger()
     beat = pinger.beat(pool, clock)
-    await beat.look()
+    await beat.check_agents()
     assert (await the_agent(pool))[1] == "connecting"
     pinger.pulses[agent_id(1)] = AgentHealth(boot_id="b1", lifecycle="starting")
-    await beat.look()
+    await beat.check_agents()
     pinger.pulses[agent_id(1)] = AgentHealth(boot_id="b1", directory="/home/me")
-    await beat.look()
-    await beat.look()
+    await beat.check_agents()
+    await beat.check_agents()
     agent, status = await the_agent(pool)
     assert (status, agent.lifecycle, agent.boot_id) == ("connected", "ready", "b1")
     assert agent.expanded_directory == "/home/me"
     assert pinger.told("agent_appeared") == 2
     pinger.pulses.clear()
-    await beat.look()
+    await beat.check_agents()
     assert (await the_agent(pool))[1] == "connected"
     assert pinger.told("agent_disconnected") == 0
     await pool.execute(
         """UPDATE workspace_agents SET first_connected_at = now() - interval '2 minutes',
                last_connected_at = now() - interval '31 s'"""
     )
-    await beat.look()
-    await beat.look()
+    await beat.check_agents()
+    await beat.check_agents()
     agent, status = await the_agent(pool)
     assert status == "disconnected"
     assert pinger.told("agent_disconnected") == 1
     assert agent.disconnected_at is not None
     pinger.pulses[agent_id(1)] = AgentHealth(boot_id="b2")
-    await beat.look()
+    await beat.check_agents()
     agent, status = await the_agent(pool)
     assert (status, agent.disconnected_at) == ("connected", None)
     assert pinger.told("agent_appeared") == 3
@@ -217,7 +217,7 @@ async def test_an_agent_that_talks_nonsense_silences_nobody_else(
             raise ValueError("nonsense")
         return AgentHealth(boot_id="b")
 
-    await Heartbeat(pool, ping, env_with(clock), (HOST,)).look()
+    await AgentMonitor(pool, ping, env_with(clock), (HOST,)).check_agents()
     assert (await the_agent(pool))[1] == "connected"
 
 
@@ -230,7 +230,7 @@ async def test_the_agents_of_a_stopped_workspace_are_not_asked(
     await finish(pool)
     pinger = Pinger()
     pinger.pulses[agent_id(1)] = AgentHealth(boot_id="late")
-    await pinger.beat(pool, clock).look()
+    await pinger.beat(pool, clock).check_agents()
     assert (await the_agent(pool))[0].lifecycle == "off"
     await agents.record_healthy(pool, pinger.pulses)
     assert (await the_agent(pool))[0].boot_id == ""

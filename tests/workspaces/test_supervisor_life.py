@@ -17,7 +17,7 @@ import pytest
 from chatd.clock import SystemClock
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkspaceId
-from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.builds.backend import BuildFailed
 from chatd.workspaces.local.backend import LocalConfig
 from chatd.workspaces.local.supervisor.plan import (
     PathRules,

@@ -26,11 +26,11 @@ from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import Env, Tool, ToolContext
-from chatd.hands import Hands, HandsConfig
 from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig
+from chatd.workspace_services import WorkspaceServices, WorkspaceServicesConfig
 from chatd.workspaces.local.supervisor_client import SupervisorClient
-from chatd.workspaces.templates import BUILT_IN, rows_of
+from chatd.workspaces.templates import BUILT_IN_TEMPLATES, template_rows
 
 MAX_EXECUTE_OVERHEAD_MS: Final = 15.0
 MAX_FIRST_COMMAND_S: Final = 2.0
@@ -38,14 +38,14 @@ CONCURRENT_COMMANDS: Final = 50
 ROUNDS, QUICK_ROUNDS = 100, 20
 
 Json = dict[str, Any]
-SCRATCH_TEMPLATE_ID: Final = str(rows_of(BUILT_IN[0], "builtin").template.id)
+SCRATCH_TEMPLATE_ID: Final = str(template_rows(BUILT_IN_TEMPLATES[0], "builtin").template.id)
 
 
 class ToolCaller:
     """Creates chats and runs their tools."""
 
-    def __init__(self, hands: Hands, database: BenchDatabase) -> None:
-        self._hands = hands
+    def __init__(self, services: WorkspaceServices, database: BenchDatabase) -> None:
+        self._services = services
         self._database = database
         self._tools: Mapping[str, Tool] = {}
         self._calls = count(1)
@@ -53,7 +53,7 @@ class ToolCaller:
     async def create_chat(self) -> Chat:
         async with self._database.pool(1) as pool:
             chat = await running_chat(Transactor(pool, ignore_applied))
-        self._tools = {tool.spec.name: tool for tool in await self._hands.tools.tools(chat)}
+        self._tools = {tool.spec.name: tool for tool in await self._services.tools.tools(chat)}
         return chat
 
     async def call(self, chat: Chat, name: str, **args: object) -> Json:
@@ -73,17 +73,17 @@ def _ignore_event(event: str, **fields: object) -> None:
 async def open_tool_caller(database: BenchDatabase, data_dir: Path) -> AsyncGenerator[ToolCaller]:
     clock = SystemClock()
     env = Env(clock=clock, emit=_ignore_event, new_id=uuid4, new_change_id=new_change_id)
-    config = HandsConfig(
+    config = WorkspaceServicesConfig(
         connect=ConnectConfig(dsn=database.dsn),
         data_dir=data_dir,
         host_id="bench",
         secret=b"s" * 32,
     )
-    hands = Hands(config, env, WORKER, announce=lambda _chat, _kind: None)
+    services = WorkspaceServices(config, env, WORKER, announce=lambda _chat, _kind: None)
     try:
-        async with hands.running():
-            await hands.backend.prepare()
-            yield ToolCaller(hands, database)
+        async with services.running():
+            await services.backend.prepare()
+            yield ToolCaller(services, database)
     finally:
         await SupervisorClient(data_dir / "ws-supervisor", clock).shutdown()
 

@@ -2,8 +2,11 @@
 
 Their ids are made of their names and contents, so all replicas put the same rows, as often as
 they like; a changed template is a new version of the old one.
+
+The templates as a model sees them: which there are, and what one of them asks for.
 """
 
+import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -12,17 +15,21 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.ports import Env
+from chatd.domain.errors import ChatdError, ToolError
+from chatd.domain.ids import UserId
+from chatd.domain.ports import Clock, Env
 from chatd.domain.workspace.entities import (
     DemoSeed,
     GitSeed,
     Parameter,
+    ParameterOption,
     Template,
     TemplateId,
     TemplateSpec,
     TemplateVersion,
     VersionId,
 )
+from chatd.domain.workspace.templates import list_templates, readme_excerpt
 from chatd.store.conn import Conn
 from chatd.store.workspace import templates
 
@@ -50,7 +57,7 @@ class TemplateFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 _WORKDAY_S: Final = 8 * 3600
 """Nobody is asked about a workspace of these, so one that is forgotten stops by itself."""
 
-BUILT_IN: Final = (
+BUILT_IN_TEMPLATES: Final = (
     TemplateFile(
         name="scratch",
         default_ttl_s=_WORKDAY_S,
@@ -91,7 +98,9 @@ BUILT_IN: Final = (
 )
 
 
-def rows_of(file: TemplateFile, origin: Literal["builtin", "settings"]) -> templates.TemplateUpsert:
+def template_rows(
+    file: TemplateFile, origin: Literal["builtin", "settings"]
+) -> templates.TemplateUpsert:
     """The same file gives the same ids, here and on every other replica."""
     template_id = TemplateId(uuid5(_SPACE, f"{origin}:{file.name.lower()}"))
     content = (file.spec, file.parameters, file.readme)
@@ -124,22 +133,22 @@ def rows_of(file: TemplateFile, origin: Literal["builtin", "settings"]) -> templ
     return templates.TemplateUpsert(template=template, version=version)
 
 
-async def put_templates(
+async def sync_templates(
     conn: Conn, env: Env, settings: Sequence[TemplateFile] = (), *, built_in: bool = True
 ) -> list[Template]:
     """Those of the settings first: they may have the name of one that comes with the server,
     which then is not put. What is no longer in the settings is retired."""
-    wanted = [rows_of(file, "settings") for file in settings]
-    stored = await _put_all(conn, env, wanted)
+    wanted = [template_rows(file, "settings") for file in settings]
+    stored = await _upsert_all(conn, env, wanted)
     await templates.deprecate_missing(conn, "settings", [put.template.id for put in wanted])
     if built_in:
         named = {file.name.lower() for file in settings}
-        others = [rows_of(f, "builtin") for f in BUILT_IN if f.name not in named]
-        stored += await _put_all(conn, env, others)
+        others = [template_rows(f, "builtin") for f in BUILT_IN_TEMPLATES if f.name not in named]
+        stored += await _upsert_all(conn, env, others)
     return stored
 
 
-async def _put_all(
+async def _upsert_all(
     conn: Conn, env: Env, wanted: Sequence[templates.TemplateUpsert]
 ) -> list[Template]:
     stored: list[Template] = []
@@ -152,3 +161,161 @@ async def _put_all(
         if found is not None:
             stored.append(found)
     return stored
+
+
+log = logging.getLogger(__name__)
+
+MAX_README_CHARS: Final = 8000
+MAX_DESCRIPTION_CHARS: Final = 200
+MAX_PARAMETER_CHARS: Final = 300
+UNKNOWN_TEMPLATE_TEXT: Final = "There is no such template. Call list_templates for those there are."
+NEXT_STEP_TEXTS: Final = {
+    "use_recommended": "Use the recommended template, unless the user wants another.",
+    "ask_user": "Ask the user which template to use.",
+    "no_match": "No template fits the query. Look without one.",
+    "none": "There are no templates. Tell the user that one has to be set up first.",
+}
+
+
+class UsableTemplate(Struct, frozen=True, kw_only=True):
+    template: Template
+    version: TemplateVersion
+
+
+class TemplateListItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    name: str
+    display_name: str = ""
+    description: str = ""
+    readme_excerpt: str = ""
+    your_workspace_count: int = 0
+    last_used_by_you: str = ""
+
+
+class TemplateListPage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    templates: tuple[TemplateListItem, ...] | None = None
+    page: int | None = None
+    next_page: int | None = None
+    recommended_template_id: str = ""
+    next_step: str = ""
+
+
+class ParameterInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    type: str
+    required: bool | None = None
+    display_name: str = ""
+    description: str = ""
+    default: str | None = None
+    mutable: bool = False
+    ephemeral: bool = False
+    form_type: str = ""
+    options: tuple[ParameterOption, ...] = ()
+    validation_regex: str = ""
+    validation_min: float | None = None
+    validation_max: float | None = None
+
+
+class TemplateSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    name: str
+    active_version_id: str
+    display_name: str = ""
+    description: str = ""
+    readme: str = ""
+    network: str = ""
+
+
+class TemplateDetail(Struct, frozen=True, kw_only=True):
+    template: TemplateSummary
+    parameters: tuple[ParameterInfo, ...]
+
+
+class TemplateCatalog:
+    def __init__(self, conn: Conn, clock: Clock) -> None:
+        self._conn = conn
+        self._clock = clock
+
+    async def list_page(self, owner: UserId, *, query: str, page: int) -> TemplateListPage:
+        found = await templates.list_all(self._conn)
+        try:
+            signals = await templates.list_usage(self._conn, owner)
+        except ChatdError as error:
+            # They make the order better; without them there is still one.
+            log.warning("no usage of templates: %s", error.message)
+            signals = None
+        listing = list_templates(found, signals, query=query, page=page, now=self._clock.now())
+        shown = [ranked.template for ranked in listing.templates]
+        readmes = await templates.readmes(self._conn, [t.active_version_id for t in shown])
+        items = tuple(
+            TemplateListItem(
+                id=str(ranked.template.id),
+                name=ranked.template.name,
+                display_name=ranked.template.display_name,
+                description=ranked.template.description[:MAX_DESCRIPTION_CHARS],
+                readme_excerpt=readme_excerpt(readmes.get(ranked.template.active_version_id, "")),
+                your_workspace_count=ranked.signal.active,
+                last_used_by_you=""
+                if ranked.signal.last_used_at is None
+                else ranked.signal.last_used_at.isoformat(),
+            )
+            for ranked in listing.templates
+        )
+        return TemplateListPage(
+            templates=items,
+            page=listing.page,
+            next_page=listing.next_page,
+            recommended_template_id="" if not listing.recommended else str(listing.recommended),
+            next_step=NEXT_STEP_TEXTS[listing.next_step],
+        )
+
+    async def get_usable(self, template_id: TemplateId) -> UsableTemplate:
+        """Raises ToolError, in the same words for one that is not there and one that is hidden."""
+        template = await templates.get(self._conn, template_id)
+        if template is None or template.deleted:
+            raise ToolError(UNKNOWN_TEMPLATE_TEXT)
+        if not template.agents_allowed or template.deprecated:
+            raise ToolError("This template is not available to chats. Call list_templates.")
+        version = await templates.get_version(self._conn, template.active_version_id)
+        if version is None:
+            raise ToolError(UNKNOWN_TEMPLATE_TEXT)
+        if version.has_external_agent:
+            raise ToolError(
+                "Workspaces of this template run where chatd cannot start them: ask the user to"
+                " start one."
+            )
+        return UsableTemplate(template=template, version=version)
+
+    async def read(self, template_id: TemplateId) -> TemplateDetail:
+        offer = await self.get_usable(template_id)
+        template, version = offer.template, offer.version
+        about = TemplateSummary(
+            id=str(template.id),
+            name=template.name,
+            active_version_id=str(version.id),
+            display_name=template.display_name,
+            description=template.description,
+            readme=readme_excerpt(version.readme, MAX_README_CHARS),
+            network=version.spec.network,
+        )
+        return TemplateDetail(
+            template=about, parameters=tuple(map(_parameter_info, version.parameters))
+        )
+
+
+def _parameter_info(parameter: Parameter) -> ParameterInfo:
+    return ParameterInfo(
+        name=parameter.name,
+        type=parameter.type,
+        required=parameter.required,
+        display_name=parameter.display_name,
+        description=parameter.description[:MAX_PARAMETER_CHARS],
+        default=parameter.default,
+        mutable=parameter.mutable,
+        ephemeral=parameter.ephemeral,
+        form_type=parameter.form_type,
+        options=parameter.options,
+        validation_regex=parameter.regex,
+        validation_min=parameter.min,
+        validation_max=parameter.max,
+    )

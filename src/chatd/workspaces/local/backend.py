@@ -29,7 +29,7 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
     Workspace,
 )
-from chatd.workspaces.backend import BuildContext, BuildFailed
+from chatd.workspaces.builds.backend import BuildContext, BuildFailed
 from chatd.workspaces.local.cleanup import (
     KitLock,
     empty_trash,

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from chatd.domain.workspace.entities import ResourceLimits
-from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.builds.backend import BuildFailed
 from chatd.workspaces.local.kit import WorkspaceKit
 from chatd.workspaces.local.layout import (
     UID_MAP,

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.builds.backend import BuildFailed
 from chatd.workspaces.local.cleanup import KitLock, kit_work_dir, lock_kit
 
 PYTHONS: Final = ("/usr/bin/python3", "/usr/local/bin/python3")

@@ -21,7 +21,7 @@ from uuid import UUID
 import msgspec
 
 from chatd.domain.ids import WorkspaceId
-from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.builds.backend import BuildFailed
 from chatd.workspaces.local.supervisor.processes import processes_of_uid
 
 AGENT_SOCKET: Final = "agent.sock"

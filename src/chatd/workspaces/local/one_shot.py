@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from chatd.workspaces.backend import BuildCancelled
+from chatd.workspaces.builds.backend import BuildCancelled
 from chatd.workspaces.local.supervisor.log_pipe import LogPipe
 from chatd.workspaces.local.supervisor.plan import ProcessPlan
 from chatd.workspaces.local.supervisor.processes import (

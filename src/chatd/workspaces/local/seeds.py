@@ -17,7 +17,7 @@ from typing import Final, assert_never
 import msgspec
 
 from chatd.domain.workspace.entities import DemoSeed, DirectorySeed, EmptySeed, GitSeed, Mount, Seed
-from chatd.workspaces.backend import BuildCancelled, BuildFailed
+from chatd.workspaces.builds.backend import BuildCancelled, BuildFailed
 from chatd.workspaces.local.layout import chown_to_workspace
 from chatd.workspaces.local.one_shot import run_command
 from chatd.workspaces.local.process_plan import (

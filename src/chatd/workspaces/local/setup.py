@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from chatd.domain.workspace.entities import AgentId, TemplateSpec
-from chatd.workspaces.backend import BuildCancelled, BuildContext, BuildFailed
+from chatd.workspaces.builds.backend import BuildCancelled, BuildContext, BuildFailed
 from chatd.workspaces.local.cleanup import move_to_trash
 from chatd.workspaces.local.layout import AGENT_SOCKET, WorkspacePaths
 from chatd.workspaces.local.one_shot import run_command

@@ -19,7 +19,7 @@ import msgspec
 
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Clock
-from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.builds.backend import BuildFailed
 from chatd.workspaces.local.supervisor.plan import PROTOCOL, SandboxOrder, encode_json
 from chatd.workspaces.local.supervisor.processes import MODULE_ENVIRONMENT, module_command
 from chatd.workspaces.local.supervisor.service import (

@@ -15,7 +15,7 @@ from chatd.domain.workspace.entities import (
     Seed,
     TemplateSpec,
 )
-from chatd.workspaces.backend import BuildFailed
+from chatd.workspaces.builds.backend import BuildFailed
 from chatd.workspaces.local.process_plan import INSIDE_HOME, INSIDE_KIT, INSIDE_RUN
 from chatd.workspaces.local.seeds import AllowedPaths, allowed_directory, check_url, local_path
 

@@ -34,15 +34,15 @@ from chatd.store.conn import Conn
 from chatd.store.workspace import builds, templates, workspaces
 from chatd.store.workspace.builds import NewBuild
 from chatd.store.workspace.workspaces import CreatedWorkspace, NewWorkspace, WorkspaceNameTaken
-from chatd.workspaces.backend import Backend
-from chatd.workspaces.catalogue import Offer
-from chatd.workspaces.waiting import BuildLate, Waiting
+from chatd.workspaces.builds.backend import Backend
+from chatd.workspaces.builds.waits import BuildTimeout, BuildWaits
+from chatd.workspaces.templates import UsableTemplate
 
-LOGS: Final = "The build's log, which the user can read, says more."
-TO_CREATE: Final = "Call list_templates, then create_workspace."
+SEE_LOG_TEXT: Final = "The build's log, which the user can read, says more."
+HOW_TO_CREATE_TEXT: Final = "Call list_templates, then create_workspace."
 
 
-class MakingConfig(Struct, frozen=True, kw_only=True):
+class BuildRequestsConfig(Struct, frozen=True, kw_only=True):
     """`host_id`: where workspaces made here are built. `ttl_s`: the operator's word on how long
     one may run unused."""
 
@@ -50,50 +50,54 @@ class MakingConfig(Struct, frozen=True, kw_only=True):
     ttl_s: str | None = None
 
 
-class Making:
+class BuildRequests:
     def __init__(
         self,
         conn: Conn,
-        waiting: Waiting,
+        waits: BuildWaits,
         backends: Mapping[str, Backend],
         env: Env,
-        config: MakingConfig,
+        config: BuildRequestsConfig,
         *,
-        wake: Callable[[], None],
-        bound: Callable[[ChatId, WorkspaceId], Awaitable[None]],
+        wake_worker: Callable[[], None],
+        on_bound: Callable[[ChatId, WorkspaceId], Awaitable[None]],
     ) -> None:
         """`wake` tells the build worker that there is work; `bound` whoever must know that the
         workspace of a chat has changed, or can be used now."""
         self._conn = conn
-        self._waiting = waiting
+        self._waits = waits
         self._backends = backends
         self._env = env
         self._config = config
-        self._wake = wake
-        self._bound = bound
+        self._wake_worker = wake_worker
+        self._on_bound = on_bound
 
     async def create(
-        self, context: ToolContext, wish: WorkspaceRequest, offer: Offer
+        self, context: ToolContext, request: WorkspaceRequest, usable: UsableTemplate
     ) -> ProvisionResult:
-        given = resolve_parameters(offer.version.parameters, wish.parameters)
-        problems = given.problems or await self._problems(offer, given.values)
+        given = resolve_parameters(usable.version.parameters, request.parameters)
+        problems = given.problems or await self._find_problems(usable, given.values)
         if problems:
-            told = ProvisionResult(template_id=str(offer.template.id))
+            told = ProvisionResult(template_id=str(usable.template.id))
             return _refused(told, problems)
-        new = self._new(context, wish, offer, given.values)
-        return await self.made(context, await self._insert(context, new, offer.template))
+        new = self._new_workspace(context, request, usable, given.values)
+        return await self.finish_creation(
+            context, await self._insert(context, new, usable.template)
+        )
 
-    async def made(self, context: ToolContext, made: CreatedWorkspace) -> ProvisionResult:
+    async def finish_creation(
+        self, context: ToolContext, created: CreatedWorkspace
+    ) -> ProvisionResult:
         """To the end of a workspace's first build."""
-        self._wake()
-        await self._bound(context.chat.id, made.workspace.id)
+        self._wake_worker()
+        await self._on_bound(context.chat.id, created.workspace.id)
         told = ProvisionResult(
             created=True,
-            workspace_name=made.workspace.name,
-            workspace_id=str(made.workspace.id),
-            build_id=str(made.build.id),
+            workspace_name=created.workspace.name,
+            workspace_id=str(created.workspace.id),
+            build_id=str(created.build.id),
         )
-        return await self._through(context.chat, made.workspace.id, made.build.id, told)
+        return await self._finish(context.chat, created.workspace.id, created.build.id, told)
 
     async def start(
         self, context: ToolContext, seen: WorkspaceSnapshot, after: int, given: Mapping[str, str]
@@ -102,25 +106,27 @@ class Making:
         assert seen.workspace is not None
         template = await templates.get(self._conn, seen.workspace.template_id)
         if template is None:
-            raise ToolError(f"The workspace's template is gone. {TO_CREATE}")
+            raise ToolError(f"The workspace's template is gone. {HOW_TO_CREATE_TEXT}")
         version_id, updated = start_version(template, seen.build)
         version = await templates.get_version(self._conn, version_id)
         if version is None:
-            raise ToolError(f"The workspace's template is gone. {TO_CREATE}")
+            raise ToolError(f"The workspace's template is gone. {HOW_TO_CREATE_TEXT}")
         before = None if seen.build is None else seen.build.params
         values = resolve_parameters(version.parameters, given, before)
         if values.problems:
-            return _refused(told_of(seen), values.problems)
-        new = self._build(context, seen.workspace, after, version_id)
+            return _refused(workspace_result(seen), values.problems)
+        new = self._new_build(context, seen.workspace, after, version_id)
         build = await builds.insert(
             self._conn, replace(new, transition="start", params=values.values)
         )
         if build is None:
             return None
-        self._wake()
+        self._wake_worker()
         message = "It was updated to the active version of its template." if updated else ""
-        told = replace(told_of(seen), started=True, build_id=str(build.id), message=message)
-        return await self._through(context.chat, seen.workspace.id, build.id, told)
+        told = replace(
+            workspace_result(seen), started=True, build_id=str(build.id), message=message
+        )
+        return await self._finish(context.chat, seen.workspace.id, build.id, told)
 
     async def stop(
         self, context: ToolContext, seen: WorkspaceSnapshot, after: int
@@ -128,43 +134,43 @@ class Making:
         """None if somebody else was quicker."""
         assert seen.workspace is not None
         if seen.build is None:
-            return none_there(deleted=False)
+            return no_workspace_result(deleted=False)
         version = seen.build.template_version_id
-        new = self._build(context, seen.workspace, after, version)
+        new = self._new_build(context, seen.workspace, after, version)
         build = await builds.insert(self._conn, replace(new, params=seen.build.params))
         if build is None:
             return None
-        self._wake()
-        told = replace(told_of(seen), stopped=True)
-        failed = await self.ended(build.id, told, "stop_workspace")
+        self._wake_worker()
+        told = replace(workspace_result(seen), stopped=True)
+        failed = await self.wait_for_build(build.id, told, "stop_workspace")
         return failed or replace(told, build_id=str(build.id))
 
-    async def answering(self, seen: WorkspaceSnapshot) -> AgentRow | None:
+    async def find_answering_agent(self, seen: WorkspaceSnapshot) -> AgentRow | None:
         """The agent of a workspace of which the rows say that it is gone, if it answers."""
         try:
             agent = choose_agent(seen.agents)
         except (NoAgent, AmbiguousAgent):
             return None
-        return agent if await self._waiting.answers(agent) else None
+        return agent if await self._waits.is_healthy(agent) else None
 
-    async def ended(
+    async def wait_for_build(
         self, build_id: BuildId, told: ProvisionResult, tool: str = "start_workspace"
     ) -> ProvisionResult | None:
         """Wait for this build. None if it has ended well, else what to tell. `tool` is the one
         that waits for it, or tries again."""
         told = replace(told, build_id=str(build_id))
         try:
-            build = await self._waiting.build(build_id)
-        except BuildLate as error:
+            build = await self._waits.build(build_id)
+        except BuildTimeout as error:
             text = f"{error.message} Call {tool} later to wait for it."
             return _failure(told, text, code=error.code)
         if build.status == "succeeded":
             return None
         said = build.error or ("It was cancelled." if build.status == "canceled" else "It failed.")
-        text = f"The build has failed: {said} {LOGS} Call {tool} to try again."
+        text = f"The build has failed: {said} {SEE_LOG_TEXT} Call {tool} to try again."
         return _failure(told, text, code=build.error_code)
 
-    async def ready(
+    async def wait_for_agent(
         self, chat: Chat, told: ProvisionResult, step: AwaitAgent | ReportAmbiguousAgent
     ) -> ProvisionResult:
         """Wait for the agent of a workspace that runs."""
@@ -172,15 +178,15 @@ class Making:
             return replace(told, agent_status="selection_error", agent_error=step.error)
         agent = step.agent
         told = replace(told, isolation=agent.isolation, directory=agent.directory)
-        told = await self._waiting.agent(agent, told)
-        await self._bound(chat.id, agent.workspace_id)
+        told = await self._waits.agent(agent, told)
+        await self._on_bound(chat.id, agent.workspace_id)
         return told
 
-    async def _through(
+    async def _finish(
         self, chat: Chat, workspace_id: WorkspaceId, build_id: BuildId, told: ProvisionResult
     ) -> ProvisionResult:
         """To the end of the build, then to an agent that answers."""
-        if (failed := await self.ended(build_id, told)) is not None:
+        if (failed := await self.wait_for_build(build_id, told)) is not None:
             return failed
         standing = await workspaces.load_snapshot(self._conn, workspace_id)
         agents = () if standing is None else standing.agents
@@ -190,9 +196,9 @@ class Making:
             return replace(told, agent_status="no_agent", agent_error=error.message)
         except AmbiguousAgent as error:
             return replace(told, agent_status="selection_error", agent_error=error.message)
-        return await self.ready(chat, told, AwaitAgent(agent=agent, dial=True))
+        return await self.wait_for_agent(chat, told, AwaitAgent(agent=agent, dial=True))
 
-    def _build(
+    def _new_build(
         self, context: ToolContext, workspace: Workspace, after: int, version: VersionId
     ) -> NewBuild:
         return NewBuild(
@@ -206,29 +212,35 @@ class Making:
             made_by=f"{call_key(context)}:{after}",
         )
 
-    async def _problems(self, offer: Offer, values: Mapping[str, str]) -> Sequence[FieldProblem]:
-        backend = self._backends.get(offer.template.backend)
+    async def _find_problems(
+        self, usable: UsableTemplate, values: Mapping[str, str]
+    ) -> Sequence[FieldProblem]:
+        backend = self._backends.get(usable.template.backend)
         if backend is None:
-            detail = f"This server has no backend of the kind {offer.template.backend!r}."
+            detail = f"This server has no backend of the kind {usable.template.backend!r}."
             return (FieldProblem(field="template_id", detail=detail),)
-        return await backend.validate(offer.version.spec, values)
+        return await backend.validate(usable.version.spec, values)
 
-    def _new(
-        self, context: ToolContext, wish: WorkspaceRequest, offer: Offer, values: Mapping[str, str]
+    def _new_workspace(
+        self,
+        context: ToolContext,
+        request: WorkspaceRequest,
+        usable: UsableTemplate,
+        values: Mapping[str, str],
     ) -> NewWorkspace:
         workspace_id = self._env.new_id()
         return NewWorkspace(
             id=WorkspaceId(workspace_id),
             build_id=BuildId(self._env.new_id()),
             owner_id=context.chat.owner_id,
-            template_id=offer.template.id,
-            version_id=offer.version.id,
-            name=choose_name(wish.name, offer.template.name, workspace_id.bytes),
+            template_id=usable.template.id,
+            version_id=usable.version.id,
+            name=choose_name(request.name, usable.template.name, workspace_id.bytes),
             host_id=self._config.host_id,
-            ttl_s=workspace_ttl_s(self._config.ttl_s, offer.template),
+            ttl_s=workspace_ttl_s(self._config.ttl_s, usable.template),
             params=values,
             reason="tool",
-            made_by=wish.key,
+            made_by=request.key,
         )
 
     async def _insert(
@@ -245,15 +257,15 @@ class Making:
             )
 
 
-def told_of(seen: WorkspaceSnapshot) -> ProvisionResult:
+def workspace_result(seen: WorkspaceSnapshot) -> ProvisionResult:
     if seen.workspace is None:
         return ProvisionResult()
     return ProvisionResult(workspace_name=seen.workspace.name, workspace_id=str(seen.workspace.id))
 
 
-def none_there(*, deleted: bool) -> ProvisionResult:
+def no_workspace_result(*, deleted: bool) -> ProvisionResult:
     text = "The chat's workspace is deleted." if deleted else "This chat has no workspace."
-    return ProvisionResult(error=f"{text} {TO_CREATE}")
+    return ProvisionResult(error=f"{text} {HOW_TO_CREATE_TEXT}")
 
 
 def _failure(told: ProvisionResult, error: str, *, code: str = "") -> ProvisionResult:

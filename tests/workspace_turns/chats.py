@@ -27,15 +27,15 @@ from chatd.store.pool import Pool
 from chatd.tools.chat_tools import ChatTools
 from chatd.workspaces.agents.access import AccessDeps, AgentAccess
 from chatd.workspaces.agents.client import RequestSender
+from chatd.workspaces.agents.monitor import ContextSync
 from chatd.workspaces.agents.resolver import AgentObservation, StoredBindings
 from chatd.workspaces.agents.session import AgentRequest
-from chatd.workspaces.briefing import Briefings
-from chatd.workspaces.builder import Builder
-from chatd.workspaces.catalogue import Catalogue
-from chatd.workspaces.context import Contexts
-from chatd.workspaces.making import Making, MakingConfig
-from chatd.workspaces.provisioning import Provisioning
-from chatd.workspaces.waiting import Waiting, Waits
+from chatd.workspaces.builds.requests import BuildRequests, BuildRequestsConfig
+from chatd.workspaces.builds.waits import BuildWaits, WaitTimeouts
+from chatd.workspaces.builds.worker import BuildWorker
+from chatd.workspaces.instructions import WorkspaceInstructions
+from chatd.workspaces.provisioner import WorkspaceProvisioner
+from chatd.workspaces.templates import TemplateCatalog
 from tests.support.builders import FakeBackend, building
 from tests.support.house import House, a_house
 from tests.support.streaming import env_with
@@ -136,7 +136,13 @@ class Stand:
     """A replica whose chats have hands. Satisfies `domain.hands.Hands`."""
 
     def __init__(
-        self, pool: Pool, builder: Builder, backend: FakeBackend, *, delay_s: float, clock: Clock
+        self,
+        pool: Pool,
+        builder: BuildWorker,
+        backend: FakeBackend,
+        *,
+        delay_s: float,
+        clock: Clock,
     ) -> None:
         env = env_with(SystemClock())
         self.exchange = Exchange()
@@ -148,17 +154,19 @@ class Stand:
             check_after_s=delay_s,
         )
         self.access = AgentAccess(deps)
-        self.briefings = Briefings(self.rows, Contexts(pool, env), self._connect, env)
-        making = Making(
+        self.briefings = WorkspaceInstructions(
+            self.rows, ContextSync(pool, env), self._connect, env
+        )
+        making = BuildRequests(
             pool,
-            Waiting(pool, self.exchange.ping, env.clock, Waits()),
+            BuildWaits(pool, self.exchange.ping, env.clock, WaitTimeouts()),
             {BACKEND: backend},
             env,
-            MakingConfig(host_id=HOST),
-            wake=builder.wake,
-            bound=self._bound,
+            BuildRequestsConfig(host_id=HOST),
+            wake_worker=builder.wake,
+            on_bound=self._bound,
         )
-        provisioning = Provisioning(pool, Catalogue(pool, env.clock), making)
+        provisioning = WorkspaceProvisioner(pool, TemplateCatalog(pool, env.clock), making)
         self.tools = ChatTools(self, provisioning, self.briefings.instructions, env.clock)
 
     async def connect(self, context: ToolContext) -> AgentApi:
@@ -170,7 +178,7 @@ class Stand:
 
     async def _bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
         self.access.on_bound(chat_id, workspace_id)
-        self.briefings.bound(chat_id)
+        self.briefings.on_bound(chat_id)
 
     def counts(self) -> Counts:
         asked = self.rows.asked

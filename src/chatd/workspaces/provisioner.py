@@ -30,98 +30,98 @@ from chatd.domain.workspace.rules import (
 from chatd.store.chat import chats
 from chatd.store.conn import Conn
 from chatd.store.workspace import workspaces
-from chatd.workspaces.catalogue import Catalogue
-from chatd.workspaces.making import Making, none_there, told_of
+from chatd.workspaces.builds.requests import BuildRequests, no_workspace_result, workspace_result
+from chatd.workspaces.templates import TemplateCatalog
 
-TRIES: Final = 5
+MAX_PROVISION_ATTEMPTS: Final = 5
 """Each is a build of somebody else that was waited for, or a race that was lost."""
 
 
-class Provisioning:
+class WorkspaceProvisioner:
     """Satisfies `provisioning.Provisioner`."""
 
-    def __init__(self, conn: Conn, catalogue: Catalogue, making: Making) -> None:
+    def __init__(self, conn: Conn, catalog: TemplateCatalog, requests: BuildRequests) -> None:
         self._conn = conn
-        self._catalogue = catalogue
-        self._making = making
+        self._catalog = catalog
+        self._requests = requests
 
     async def list_templates(self, chat: Chat, *, query: str, page: int) -> Struct:
-        return await self._catalogue.listed(chat.owner_id, query=query, page=page)
+        return await self._catalog.list_page(chat.owner_id, query=query, page=page)
 
     async def read_template(self, chat: Chat, template_id: TemplateId) -> Struct:
         del chat
-        return await self._catalogue.read(template_id)
+        return await self._catalog.read(template_id)
 
     async def create(self, context: ToolContext, wish: WorkspaceRequest) -> ProvisionResult:
         if (made := await workspaces.find_by_request_key(self._conn, wish.key)) is not None:
             # Whoever ran this call before is gone: what it has made is this call's answer.
-            return await self._making.made(context, made)
-        offer = await self._catalogue.usable(wish.template_id)
-        for _ in range(TRIES):
-            seen = await self._standing(context.chat)
-            told = told_of(seen)
+            return await self._requests.finish_creation(context, made)
+        offer = await self._catalog.get_usable(wish.template_id)
+        for _ in range(MAX_PROVISION_ATTEMPTS):
+            seen = await self._load_snapshot(context.chat)
+            told = workspace_result(seen)
             match next_for_create(seen):
                 case AwaitBuild(build_id=build_id):
-                    if (failed := await self._making.ended(build_id, told)) is not None:
+                    if (failed := await self._requests.wait_for_build(build_id, told)) is not None:
                         return failed
                 case AlreadyStopped():
                     text = "The chat's workspace is stopped. Start it with start_workspace."
                     return replace(told, already_exists=True, no_build=True, message=text)
                 case AwaitAgent() | ReportAmbiguousAgent() as step:
                     told = replace(told, already_exists=True, no_build=True)
-                    return await self._making.ready(context.chat, told, step)
+                    return await self._requests.wait_for_agent(context.chat, told, step)
                 case CreateWorkspace(because="unreachable"):
                     # So the rows say, which may be late: a workspace with a chat's files in it
                     # is not given up before it was asked itself.
-                    if (agent := await self._making.answering(seen)) is None:
-                        return await self._making.create(context, wish, offer)
+                    if (agent := await self._requests.find_answering_agent(seen)) is None:
+                        return await self._requests.create(context, wish, offer)
                     told = replace(told, already_exists=True, no_build=True)
                     step = AwaitAgent(agent=agent, dial=True)
-                    return await self._making.ready(context.chat, told, step)
+                    return await self._requests.wait_for_agent(context.chat, told, step)
                 case CreateWorkspace():
-                    return await self._making.create(context, wish, offer)
+                    return await self._requests.create(context, wish, offer)
         raise _busy()
 
     async def start(self, context: ToolContext, parameters: Mapping[str, str]) -> ProvisionResult:
-        for _ in range(TRIES):
-            seen = await self._standing(context.chat)
-            told = told_of(seen)
+        for _ in range(MAX_PROVISION_ATTEMPTS):
+            seen = await self._load_snapshot(context.chat)
+            told = workspace_result(seen)
             match next_for_start(seen):
                 case NoWorkspace(deleted=deleted):
-                    return none_there(deleted=deleted)
+                    return no_workspace_result(deleted=deleted)
                 case AwaitBuild(build_id=build_id):
-                    if (failed := await self._making.ended(build_id, told)) is not None:
+                    if (failed := await self._requests.wait_for_build(build_id, told)) is not None:
                         return failed
                 case AwaitAgent() | ReportAmbiguousAgent() as step:
                     told = replace(told, started=True, no_build=True)
-                    return await self._making.ready(context.chat, told, step)
+                    return await self._requests.wait_for_agent(context.chat, told, step)
                 case InsertBuild(after=after):
-                    done = await self._making.start(context, seen, after, parameters)
+                    done = await self._requests.start(context, seen, after, parameters)
                     if done is not None:
                         return done
         raise _busy()
 
     async def stop(self, context: ToolContext) -> ProvisionResult:
-        for _ in range(TRIES):
-            seen = await self._standing(context.chat)
-            told = told_of(seen)
+        for _ in range(MAX_PROVISION_ATTEMPTS):
+            seen = await self._load_snapshot(context.chat)
+            told = workspace_result(seen)
             match next_for_stop(seen):
                 case NoWorkspace(deleted=deleted):
-                    return none_there(deleted=deleted)
+                    return no_workspace_result(deleted=deleted)
                 case AwaitBuild(build_id=build_id):
                     # However it ends: what the rows say afterwards counts.
-                    late = await self._making.ended(build_id, told, "stop_workspace")
+                    late = await self._requests.wait_for_build(build_id, told, "stop_workspace")
                     if late is not None and late.error_code == "build_late":
                         return late
                 case AlreadyStopped():
                     return replace(told, stopped=True, no_build=True)
                 case InsertBuild(after=after):
-                    done = await self._making.stop(context, seen, after)
+                    done = await self._requests.stop(context, seen, after)
                     if done is not None:
                         return done
         raise _busy()
 
-    async def _standing(self, chat: Chat) -> WorkspaceSnapshot:
+    async def _load_snapshot(self, chat: Chat) -> WorkspaceSnapshot:
         """Read anew: the workspace may have been chosen since the turn began."""
         row = await chats.get(self._conn, chat.id)
         found = None

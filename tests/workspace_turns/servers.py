@@ -20,7 +20,7 @@ from aiohttp import ClientSession
 from msgspec import Struct
 
 from chatd.workspaces.local.backend import LocalConfig
-from chatd.workspaces.templates import TemplateFile, rows_of
+from chatd.workspaces.templates import TemplateFile, template_rows
 from tests.support.eventually import eventually
 from tests.support.local_rig import HOST, Rig
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
@@ -98,7 +98,7 @@ class Site:
 
     def template_id(self, name: str) -> str:
         file = self._templates[name]
-        return str(rows_of(file, "settings").template.id)
+        return str(template_rows(file, "settings").template.id)
 
     def create(self, template: str) -> Call:
         return ("create_workspace", {"template_id": self.template_id(template)})

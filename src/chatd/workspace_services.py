@@ -38,38 +38,33 @@ from chatd.tools.chat_tools import ChatTools
 from chatd.workspaces.agents.access import AccessDeps, AgentAccess
 from chatd.workspaces.agents.client import HttpAgentClient
 from chatd.workspaces.agents.identity import derive_agent_key, host_id, server_secret
+from chatd.workspaces.agents.monitor import AGENT_CHECK_INTERVAL_S as HEARTBEAT_S
+from chatd.workspaces.agents.monitor import CONTEXT_CHECK_INTERVAL_S as CONTEXTS_S
+from chatd.workspaces.agents.monitor import AgentMonitor, ContextMonitor, ContextSync
 from chatd.workspaces.agents.resolver import AgentConnector, StoredBindings
-from chatd.workspaces.autostop import Autostop
-from chatd.workspaces.briefing import Briefings
-from chatd.workspaces.builder import Builder, BuilderConfig
-from chatd.workspaces.catalogue import Catalogue
-from chatd.workspaces.context import Contexts
-from chatd.workspaces.context_watch import EVERY_S as CONTEXTS_S
-from chatd.workspaces.context_watch import ContextWatch
-from chatd.workspaces.heartbeat import EVERY_S as HEARTBEAT_S
-from chatd.workspaces.heartbeat import Heartbeat
+from chatd.workspaces.builds.maintenance import ActivityTracker, Autostop, Reconciler
+from chatd.workspaces.builds.requests import BuildRequests, BuildRequestsConfig
+from chatd.workspaces.builds.waits import BuildWaits, WaitTimeouts
+from chatd.workspaces.builds.worker import BuildWorker, BuildWorkerConfig
+from chatd.workspaces.instructions import WorkspaceInstructions
 from chatd.workspaces.local.backend import LocalBackend, LocalConfig
 from chatd.workspaces.local.kit import agent_zip
-from chatd.workspaces.making import Making, MakingConfig
-from chatd.workspaces.provisioning import Provisioning
-from chatd.workspaces.reconcile import Reconcile
-from chatd.workspaces.templates import TemplateFile, put_templates
-from chatd.workspaces.usage import Usage
-from chatd.workspaces.waiting import Waiting, Waits
+from chatd.workspaces.provisioner import WorkspaceProvisioner
+from chatd.workspaces.templates import TemplateCatalog, TemplateFile, sync_templates
 
 log = logging.getLogger(__name__)
 
-RECONCILE_S: Final = 30.0
-AUTOSTOP_S: Final = 60.0
-READ_S: Final = 5.0
-DIAL_S: Final = 30.0
-LAST_LOOK_S: Final = 1.0
-STRUCK_S: Final = 15.0
+RECONCILE_INTERVAL_S: Final = 30.0
+AUTOSTOP_INTERVAL_S: Final = 60.0
+CONTEXT_CONNECT_TIMEOUT_S: Final = 5.0
+AGENT_CONNECT_TIMEOUT_S: Final = 30.0
+FINAL_CHECK_TIMEOUT_S: Final = 1.0
+BUILD_WORKER_GONE_AFTER_S: Final = 15.0
 """Some beats of a builder. One that leaves in good order is struck off while it still builds."""
-POOL: Final = 6
+WORKSPACE_POOL_SIZE: Final = 6
 
 
-class HandsConfig(Struct, frozen=True, kw_only=True):
+class WorkspaceServicesConfig(Struct, frozen=True, kw_only=True):
     """`secret` is shared by all replicas: the keys of agents are made from it. `ttl_s` is the
     operator's word on how long a workspace may run unused."""
 
@@ -81,10 +76,10 @@ class HandsConfig(Struct, frozen=True, kw_only=True):
     roots: tuple[Path, ...] = ()
     allow_unsafe: bool = False
     ttl_s: str | None = None
-    waits: Waits = Waits()
+    wait_timeouts: WaitTimeouts = WaitTimeouts()
 
 
-def check_hands(settings: Settings, env: Mapping[str, str]) -> None:
+def check_workspace_settings(settings: Settings, env: Mapping[str, str]) -> None:
     """Raises what `hands_config` would for the settings, before there is anything to undo."""
     if not settings.workspaces.enabled:
         return
@@ -93,10 +88,12 @@ def check_hands(settings: Settings, env: Mapping[str, str]) -> None:
         server_secret(given, settings.data_dir)
 
 
-def hands_config(settings: Settings, env: Mapping[str, str], connect: ConnectConfig) -> HandsConfig:
+def workspace_config(
+    settings: Settings, env: Mapping[str, str], connect: ConnectConfig
+) -> WorkspaceServicesConfig:
     """Raises SettingsError, or another ChatdError if the data directory cannot be used."""
     chosen = settings.workspaces
-    return HandsConfig(
+    return WorkspaceServicesConfig(
         connect=connect,
         data_dir=settings.data_dir,
         host_id=host_id(settings.data_dir),
@@ -120,16 +117,16 @@ def _templates(settings: Settings) -> tuple[TemplateFile, ...]:
     return templates
 
 
-class Hands:
+class WorkspaceServices:
     """Construction starts nothing; `running` does. `me` is the worker of chats in this process:
     when it is struck off, others know that its builds have lost their builder, too. `announce` is
     told of chats whose workspace has changed."""
 
     def __init__(
         self,
-        config: HandsConfig,
+        config: WorkspaceServicesConfig,
         env: Env,
-        me: WorkerId,
+        worker_id: WorkerId,
         *,
         announce: Callable[[Chat, str], None],
     ) -> None:
@@ -137,7 +134,7 @@ class Hands:
         self._env = env
         self._announce = announce
         self._hosts = (config.host_id,)
-        self.pool = pool = Pool(PoolConfig(connect=config.connect, max_size=POOL))
+        self.pool = pool = Pool(PoolConfig(connect=config.connect, max_size=WORKSPACE_POOL_SIZE))
         self._connector = AgentConnector(
             secret=config.secret, host_id=config.host_id, clock=env.clock
         )
@@ -153,30 +150,32 @@ class Hands:
             dial_key=partial(derive_agent_key, config.secret),
             clock=env.clock,
         )
-        building = BuilderConfig(hosts=self._hosts, struck_s=STRUCK_S)
-        self.builder = Builder(me, pool, [self.backend], env, building)
-        self.contexts = Contexts(pool, env)
-        self.usage = Usage(pool, env, in_use=self._in_use)
+        building = BuildWorkerConfig(
+            hosts=self._hosts, worker_gone_after_s=BUILD_WORKER_GONE_AFTER_S
+        )
+        self.build_worker = BuildWorker(worker_id, pool, [self.backend], env, building)
+        self.context_sync = ContextSync(pool, env)
+        self.activity = ActivityTracker(pool, env, in_use=self._in_use)
         rows = StoredBindings(pool)
         deps = AccessDeps(
             bindings=rows,
             connect=self._connector.connect_agent,
             clock=env.clock,
-            on_use=self.usage.used,
+            on_use=self.activity.touch,
         )
         self.access = AgentAccess(deps)
-        self.briefings = Briefings(rows, self.contexts, self._connect, env)
-        making = Making(
+        self.instructions = WorkspaceInstructions(rows, self.context_sync, self._connect, env)
+        making = BuildRequests(
             pool,
-            Waiting(pool, self._connector.ping, env.clock, config.waits),
+            BuildWaits(pool, self._connector.ping, env.clock, config.wait_timeouts),
             {self.backend.kind: self.backend},
             env,
-            MakingConfig(host_id=config.host_id, ttl_s=config.ttl_s),
-            wake=self.builder.wake,
-            bound=self._bound,
+            BuildRequestsConfig(host_id=config.host_id, ttl_s=config.ttl_s),
+            wake_worker=self.build_worker.wake,
+            on_bound=self._on_bound,
         )
-        self.provisioning = Provisioning(pool, Catalogue(pool, env.clock), making)
-        self.tools = ChatTools(self, self.provisioning, self.briefings.instructions, env.clock)
+        self.provisioning = WorkspaceProvisioner(pool, TemplateCatalog(pool, env.clock), making)
+        self.tools = ChatTools(self, self.provisioning, self.instructions.instructions, env.clock)
 
     async def connect(self, context: ToolContext) -> AgentApi:
         """Satisfies `domain.hands.Hands`."""
@@ -186,73 +185,77 @@ class Hands:
         return self.access.in_use()
 
     async def _read_context(self, agent: AgentRow) -> WorkspaceContext:
-        connected = await self._connector.connect(agent.id, agent.endpoints, timeout_s=READ_S)
+        connected = await self._connector.connect(
+            agent.id, agent.endpoints, timeout_s=CONTEXT_CONNECT_TIMEOUT_S
+        )
         return await HttpAgentClient(connected, self._env.clock).context()
 
     async def _connect(self, chat: Chat) -> AgentApi:
         context = ToolContext(chat=chat, call_id=ToolCallId("briefing"), fence=Fence.of(chat))
         return await self.connect(context)
 
-    async def _bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
+    async def _on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId) -> None:
         self.access.on_bound(chat_id, workspace_id)
-        self.briefings.bound(chat_id)
+        self.instructions.on_bound(chat_id)
         row = await chats.get(self.pool, chat_id)
         if row is not None:
             self._announce(row, "workspace")
 
-    async def rebound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
+    async def on_rebound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
         """A person has given the chat another workspace, or none; the rows say so already."""
         if workspace_id is None:
             self.access.forget(chat_id)
         else:
             self.access.on_bound(chat_id, workspace_id)
-        self.briefings.bound(chat_id)
+        self.instructions.on_bound(chat_id)
 
     @asynccontextmanager
-    async def running(self) -> AsyncGenerator["Hands"]:
+    async def running(self) -> AsyncGenerator["WorkspaceServices"]:
         """Templates are there when this begins. Leaving lets builds end or hands them on; what
         runs in workspaces goes on in any case."""
         try:
-            await put_templates(self.pool, self._env, self._config.templates)
+            await sync_templates(self.pool, self._env, self._config.templates)
             async with asyncio.TaskGroup() as group:
-                building = group.create_task(self.builder.run(), name="builder")
+                building = group.create_task(self.build_worker.run(), name="builder")
                 services = [
                     group.create_task(service, name=name) for name, service in self._services()
                 ]
                 yield self
-                await self.builder.close()
+                await self.build_worker.close()
                 await building
                 for service in services:
                     service.cancel()
         finally:
-            await self.usage.flush()
+            await self.activity.flush()
             await self.pool.close()
 
     async def left_running(self) -> int:
         """How many workspaces go on when this process has left; 0 also if nobody says."""
         try:
-            async with asyncio.timeout(LAST_LOOK_S):
+            async with asyncio.timeout(FINAL_CHECK_TIMEOUT_S):
                 return await self.backend.running()
         except (ChatdError, TimeoutError):
             return 0
 
     def _services(self) -> list[tuple[str, Coroutine[None, None, None]]]:
-        heartbeat = Heartbeat(self.pool, self._connector.ping, self._env, self._hosts)
-        reconcile = Reconcile(self.pool, self.backend, self._env, self._hosts)
-        autostop = Autostop(self.pool, self._env, tell_use=self.usage.tell)
-        watch = ContextWatch(self.pool, self.contexts, self._read_context, self._env, self._hosts)
+        heartbeat = AgentMonitor(self.pool, self._connector.ping, self._env, self._hosts)
+        reconcile = Reconciler(self.pool, self.backend, self._env, self._hosts)
+        autostop = Autostop(self.pool, self._env, flush_activity=self.activity.touch_and_flush)
+        watch = ContextMonitor(
+            self.pool, self.context_sync, self._read_context, self._env, self._hosts
+        )
 
         async def stop_overdue() -> None:
-            if await autostop.look():
-                self.builder.wake()
+            if await autostop.stop_overdue():
+                self.build_worker.wake()
 
         return [
             ("isolation", self._prepare()),
-            ("usage", self.usage.run()),
-            ("heartbeat", self._every(HEARTBEAT_S, "heartbeat", heartbeat.look)),
-            ("contexts", self._every(CONTEXTS_S, "contexts", watch.look)),
-            ("reconcile", self._every(RECONCILE_S, "reconcile", reconcile.look)),
-            ("autostop", self._every(AUTOSTOP_S, "autostop", stop_overdue)),
+            ("usage", self.activity.run()),
+            ("heartbeat", self._every(HEARTBEAT_S, "heartbeat", heartbeat.check_agents)),
+            ("contexts", self._every(CONTEXTS_S, "contexts", watch.check_contexts)),
+            ("reconcile", self._every(RECONCILE_INTERVAL_S, "reconcile", reconcile.reconcile_host)),
+            ("autostop", self._every(AUTOSTOP_INTERVAL_S, "autostop", stop_overdue)),
         ]
 
     async def _prepare(self) -> None:
@@ -281,40 +284,46 @@ class Hands:
                 said.clear()
 
 
-class Rooms:
+class LocalWorkspaceControl:
     """Satisfies `api.doors.Rooms`. Needs no builder: what is asked for is found by those who have
     one, and an agent is dialled if it is on this host. `hands` are there if chats run here."""
 
-    def __init__(self, config: HandsConfig, env: Env, conn: Conn, hands: Hands | None) -> None:
+    def __init__(
+        self,
+        config: WorkspaceServicesConfig,
+        env: Env,
+        conn: Conn,
+        services: WorkspaceServices | None,
+    ) -> None:
         self.host_id = config.host_id
         self.ttl_s = config.ttl_s
         self._env = env
-        self._hands = hands
+        self._services = services
         self._rows = StoredBindings(conn)
         self._connector = AgentConnector(
             secret=config.secret, host_id=config.host_id, clock=env.clock
         )
 
     def wake(self) -> None:
-        if self._hands is not None:
-            self._hands.builder.wake()
+        if self._services is not None:
+            self._services.build_worker.wake()
 
     async def problems(
         self, template: Template, spec: TemplateSpec, values: Mapping[str, str]
     ) -> Sequence[FieldProblem]:
         """Without a builder there is nobody to ask: then it is the build that says so."""
-        if self._hands is None or self._hands.backend.kind != template.backend:
+        if self._services is None or self._services.backend.kind != template.backend:
             return ()
-        return await self._hands.backend.validate(spec, values)
+        return await self._services.backend.validate(spec, values)
 
     async def bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
-        if self._hands is not None:
-            await self._hands.rebound(chat_id, workspace_id)
+        if self._services is not None:
+            await self._services.on_rebound(chat_id, workspace_id)
 
     @asynccontextmanager
     async def git(self, chat: Chat) -> AsyncGenerator[AsyncGenerator[GitChanges]]:
         try:
-            async with asyncio.timeout(DIAL_S):
+            async with asyncio.timeout(AGENT_CONNECT_TIMEOUT_S):
                 agent = await self._agent(chat)
                 connected = await self._connector.connect_agent(agent)
         except TimeoutError:

@@ -13,12 +13,12 @@ from chatd.domain.workspace.entities import AgentId
 from chatd.store.pool import Pool
 from chatd.store.workspace import bindings
 from chatd.workspaces.agents.session import AGENT_REPLY_TIMEOUT_S
-from chatd.workspaces.briefing import ATTACHED, NONE_YET, STOPPED
-from tests.hands.chats import SHORT_CHECK_AFTER_S, Counts, Room, a_room
+from chatd.workspaces.instructions import ATTACHED_TEXT, NO_WORKSPACE_TEXT, STOPPED_TEXT
 from tests.support.clock import FakeClock
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
 from tests.support.workspaces import TEMPLATE, agents_of
+from tests.workspace_turns.chats import SHORT_CHECK_AFTER_S, Counts, Room, a_room
 
 CREATE = ("create_workspace", json.dumps({"template_id": str(TEMPLATE)}))
 READ = ("read_file", json.dumps({"path": "/x"}))
@@ -109,7 +109,7 @@ async def test_a_stopped_workspace_costs_one_handshake_and_the_model_may_start_i
         assert "error(" in await result(room, chat_id)
         assert "start_workspace" in await result(room, chat_id)
         assert "start_workspace" in offered(room)
-        assert STOPPED in prompt(room)
+        assert STOPPED_TEXT in prompt(room)
 
 
 @pytest.mark.covers("binding-4")
@@ -140,13 +140,13 @@ async def test_a_new_chat_in_a_stopped_workspace_makes_no_handshake_until_it_is_
         workspace_id = await workspace_of(pool, first)
         chat_id = await turn(room, None, workspace_id=workspace_id)
         assert room.stand.since(before).handshakes == 0
-        assert STOPPED in prompt(room)
+        assert STOPPED_TEXT in prompt(room)
         assert TOLD not in prompt(room)
         assert {"execute", "read_file", "start_workspace"} <= offered(room)
         assert (await bound(pool, chat_id)).agent_id is None
         await turn(room, chat_id, START, READ)
         assert TOLD in prompt(room)
-        assert ATTACHED in prompt(room)
+        assert ATTACHED_TEXT in prompt(room)
         agent_id = await agent_of(pool, chat_id)
         assert str(agent_id) in await result(room, chat_id)
 
@@ -201,7 +201,7 @@ async def test_a_workspace_made_in_mid_turn_is_bound_when_it_is_first_used(
         room.house.says("ok")
         chat_id = await room.house.create("go")
         await gate.reached.wait()
-        assert NONE_YET in prompt(room, 0)
+        assert NO_WORKSPACE_TEXT in prompt(room, 0)
         assert TOLD in prompt(room, 1)
         gate.open()
         assert (await room.house.until(chat_id, "W", "E")).state == "W"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hands.servers import Call, Json, Place, Server, Site, execute
 from tests.support.local_rig import NO_SANDBOX
+from tests.workspace_turns.servers import Call, Json, Place, Server, Site, execute
 
 pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
 

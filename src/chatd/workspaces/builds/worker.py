@@ -1,7 +1,7 @@
 """The build worker of a replica: takes builds that wait, has them done, and writes their end.
 
 Owns the leases on its builds and how many it does at a time; what a build does is its
-`Building`'s. A build whose worker dies is taken up by another, on the same host if it is of one;
+`BuildRun`'s. A build whose worker dies is taken up by another, on the same host if it is of one;
 what nobody takes up is ended with a reason. Nothing is written by a worker that has lost it.
 """
 
@@ -21,55 +21,55 @@ from chatd.domain.workspace.entities import Build, BuildId
 from chatd.store.conn import Conn
 from chatd.store.workspace import build_leases
 from chatd.store.workspace.build_leases import AcquireBuilds, AcquiredBuild, BuildLease, BuildResult
-from chatd.workspaces.backend import Backend
-from chatd.workspaces.building import Bounds, Building
+from chatd.workspaces.builds.backend import Backend
+from chatd.workspaces.builds.run import BuildLimits, BuildRun
 
-ANSWER_S: Final = 5.0
-_TRUSTED: Final = 2 / 3
-_ABANDONED: Final = (
+STORE_REPLY_TIMEOUT_S: Final = 5.0
+_TRUSTED_LEASE_SHARE: Final = 2 / 3
+_ABANDONED_TEXT: Final = (
     "No server took up the build: none of those that run can build this workspace where it is."
 )
 
 
-class BuilderConfig(Struct, frozen=True, kw_only=True):
+class BuildWorkerConfig(Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...]
     """Where this replica is: builds that belong to another host are not for it."""
     slots: int = 2
-    bounds: Bounds = Bounds()
+    limits: BuildLimits = BuildLimits()
     lease_s: float = 30
-    struck_s: float | None = None
+    worker_gone_after_s: float | None = None
     """A shorter silence that is enough if the holder is not among the workers of chats. Only
     where builders go by the same ids as those."""
-    beat_s: float = 4
-    poll_s: float = 2
-    flush_s: float = 0.3
-    reap_every_s: float = 60
+    renew_interval_s: float = 4
+    poll_interval_s: float = 2
+    log_flush_interval_s: float = 0.3
+    reap_interval_s: float = 60
     reap_after_s: float = 1800
     drain_s: float = 20
 
 
-class Builder:
+class BuildWorker:
     """`run` works until `close` is called, or until it is cancelled: then it writes nothing more
     and its leases run out."""
 
     def __init__(
         self,
-        me: WorkerId,
+        worker_id: WorkerId,
         conn: Conn,
         backends: Sequence[Backend],
         env: Env,
-        config: BuilderConfig,
+        config: BuildWorkerConfig,
     ) -> None:
-        self._me = me
+        self._worker_id = worker_id
         self._conn = conn
         self._backends: Mapping[str, Backend] = {backend.kind: backend for backend in backends}
         self._env = env
         self._config = config
         self._pause = InterruptibleSleep(env.clock)
-        self._ticks = HeartbeatHistory(interval_s=config.poll_s)
-        self._running: dict[BuildId, Building] = {}
+        self._history = HeartbeatHistory(interval_s=config.poll_interval_s)
+        self._running: dict[BuildId, BuildRun] = {}
         self._tasks: dict[BuildId, asyncio.Task[bool]] = {}
-        self._stuck: list[Building] = []
+        self._stuck: list[BuildRun] = []
         self._closing = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -90,64 +90,64 @@ class Builder:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             others = [
-                group.create_task(self._again_and_again(self._beat, self._config.beat_s, "beat")),
-                group.create_task(self._again_and_again(self._flush, self._config.flush_s, "log")),
+                group.create_task(self._repeat(self._renew, self._config.renew_interval_s, "beat")),
                 group.create_task(
-                    self._again_and_again(self._reap, self._config.reap_every_s, "reap")
+                    self._repeat(self._flush_logs, self._config.log_flush_interval_s, "log")
                 ),
+                group.create_task(self._repeat(self._reap, self._config.reap_interval_s, "reap")),
             ]
             while not self._closing:
-                await self._contained("take", lambda: self._take(group))
+                await self._contained("take", lambda: self._acquire(group))
                 if not self._closing:
-                    await self._pause.sleep(self._config.poll_s, "build_poll")
+                    await self._pause.sleep(self._config.poll_interval_s, "build_poll")
             await self._drain()
             for task in others:
                 task.cancel()
 
     # Taking
 
-    async def _take(self, group: asyncio.TaskGroup) -> None:
+    async def _acquire(self, group: asyncio.TaskGroup) -> None:
         now = self._env.clock.monotonic()
-        scope = may_reap(self._ticks, now)
+        scope = may_reap(self._history, now)
         wanted = AcquireBuilds(
-            worker_id=self._me,
+            worker_id=self._worker_id,
             hosts=self._config.hosts,
             backends=tuple(self._backends),
             most=max(self._config.slots - len(self._running), 0),
             lease_s=self._config.lease_s if scope == "leases" else None,
-            worker_gone_after_s=self._config.struck_s if scope != "none" else None,
-            running=(*self._running, *(stuck.hold.id for stuck in self._still_at_work())),
+            worker_gone_after_s=self._config.worker_gone_after_s if scope != "none" else None,
+            running=(*self._running, *(stuck.lease.id for stuck in self._stuck_builds())),
         )
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(STORE_REPLY_TIMEOUT_S):
                 found = await build_leases.acquire_builds(self._conn, wanted)
         except (Unavailable, TimeoutError):
-            self._ticks = self._ticks.failed()
+            self._history = self._history.failed()
             raise
-        self._ticks = self._ticks.succeeded(self._env.clock.monotonic())
+        self._history = self._history.succeeded(self._env.clock.monotonic())
         for taken in found:
-            self._begin(group, taken, now)
+            self._start(group, taken, now)
 
-    def _still_at_work(self) -> Sequence[Building]:
+    def _stuck_builds(self) -> Sequence[BuildRun]:
         """Backends that were cut off and have not stopped: the same is not begun beside them."""
-        self._stuck = [building for building in self._stuck if building.at_work]
+        self._stuck = [building for building in self._stuck if building.is_running]
         return self._stuck
 
-    def _begin(self, group: asyncio.TaskGroup, taken: AcquiredBuild, asked_at: float) -> None:
+    def _start(self, group: asyncio.TaskGroup, taken: AcquiredBuild, asked_at: float) -> None:
         build = taken.build
-        hold = BuildLease(id=build.id, worker_id=self._me, attempt=build.attempt)
+        hold = BuildLease(id=build.id, worker_id=self._worker_id, attempt=build.attempt)
         backend = self._backends[taken.backend]
-        building = Building(taken, hold, backend, self._env, asked_at=asked_at)
+        building = BuildRun(taken, hold, backend, self._env, acquired_at=asked_at)
         self._running[build.id] = building
         self._idle.clear()
         self._env.emit("build_taken", build_id=build.id, attempt=build.attempt)
-        task = group.create_task(self._one(building), name=f"building {build.id}")
+        task = group.create_task(self._run_contained(building), name=f"building {build.id}")
         self._tasks[build.id] = task
-        task.add_done_callback(lambda task: self._left(building, task))
+        task.add_done_callback(lambda task: self._on_ended(building, task))
 
-    def _left(self, building: Building, task: asyncio.Task[bool]) -> None:
-        del self._running[building.hold.id], self._tasks[building.hold.id]
-        if building.at_work:
+    def _on_ended(self, building: BuildRun, task: asyncio.Task[bool]) -> None:
+        del self._running[building.lease.id], self._tasks[building.lease.id]
+        if building.is_running:
             self._stuck.append(building)
         if not self._running:
             self._idle.set()
@@ -157,13 +157,13 @@ class Builder:
 
     # One build
 
-    async def _one(self, building: Building) -> bool:
-        return await self._contained("build", lambda: self._built(building))
+    async def _run_contained(self, building: BuildRun) -> bool:
+        return await self._contained("build", lambda: self._run_build(building))
 
-    async def _built(self, building: Building) -> None:
-        ended = await building.run(self._config.bounds)
+    async def _run_build(self, building: BuildRun) -> None:
+        ended = await building.run(self._config.limits)
         if ended is None:
-            self._env.emit("build_lost", build_id=building.hold.id)
+            self._env.emit("build_lost", build_id=building.lease.id)
             return
         await self._contained("log", lambda: building.log.flush(self._conn))
         if (done := await self._finish(building, ended)) is not None:
@@ -175,12 +175,12 @@ class Builder:
                 status=done.status,
             )
 
-    async def _finish(self, building: Building, ended: BuildResult) -> Build | None:
+    async def _finish(self, building: BuildRun, ended: BuildResult) -> Build | None:
         """Until it is written, or no longer ours to write. One that was written by a try whose
         answer got lost is no longer ours either."""
         while not building.lost.is_set():
             try:
-                return await build_leases.finish_build(self._conn, building.hold, ended)
+                return await build_leases.finish_build(self._conn, building.lease, ended)
             except Unavailable as error:
                 self._env.emit("build_not_written", error_kind=error.code)
                 await self._env.clock.sleep(1, "build_finish")
@@ -188,24 +188,24 @@ class Builder:
                 # What the backend has made cannot be stored: that is an end, too.
                 if ended.error_code == "internal":
                     raise
-                self._env.emit("build_unstorable", build_id=building.hold.id, error=error)
+                self._env.emit("build_unstorable", build_id=building.lease.id, error=error)
                 text = "The backend has answered with what cannot be stored."
                 ended = BuildResult(status="failed", error=text, error_code="internal")
         return None
 
     # Now and then
 
-    async def _beat(self) -> None:
+    async def _renew(self) -> None:
         asked = dict(self._running)
         if not asked:
             return
         asked_at = self._env.clock.monotonic()
         try:
-            async with asyncio.timeout(ANSWER_S):
-                holds = [building.hold for building in asked.values()]
-                mine = await build_leases.renew_builds(self._conn, self._me, holds)
+            async with asyncio.timeout(STORE_REPLY_TIMEOUT_S):
+                holds = [building.lease for building in asked.values()]
+                mine = await build_leases.renew_builds(self._conn, self._worker_id, holds)
         except (Unavailable, TimeoutError):
-            self._doubt(asked)
+            self._give_up_unrenewed(asked)
             raise
         for build_id, building in asked.items():
             if build_id not in mine:
@@ -215,30 +215,30 @@ class Builder:
             if mine[build_id] == "canceling":
                 building.context.cancelled.set()
 
-    def _doubt(self, asked: Mapping[BuildId, Building]) -> None:
+    def _give_up_unrenewed(self, asked: Mapping[BuildId, BuildRun]) -> None:
         """Not heard by the database for most of a lease: somebody else will soon be at it."""
         now = self._env.clock.monotonic()
-        silence_s = min(self._config.lease_s, self._config.struck_s or self._config.lease_s)
+        silence_s = min(
+            self._config.lease_s, self._config.worker_gone_after_s or self._config.lease_s
+        )
         for building in asked.values():
-            if now - building.renewed_at >= silence_s * _TRUSTED:
+            if now - building.renewed_at >= silence_s * _TRUSTED_LEASE_SHARE:
                 building.lost.set()
 
-    async def _flush(self) -> None:
+    async def _flush_logs(self) -> None:
         for building in tuple(self._running.values()):
             await building.log.flush(self._conn)
 
     async def _reap(self) -> None:
-        if may_reap(self._ticks, self._env.clock.monotonic()) != "leases":
+        if may_reap(self._history, self._env.clock.monotonic()) != "leases":
             return
         ended = await build_leases.reap_builds(
-            self._conn, after_s=self._config.reap_after_s, error=_ABANDONED
+            self._conn, after_s=self._config.reap_after_s, error=_ABANDONED_TEXT
         )
         for build in ended:
             self._env.emit("build_abandoned", build_id=build.id)
 
-    async def _again_and_again(
-        self, work: Callable[[], Awaitable[None]], every_s: float, name: str
-    ) -> None:
+    async def _repeat(self, work: Callable[[], Awaitable[None]], every_s: float, name: str) -> None:
         while True:
             await self._contained(name, work)
             await self._env.clock.sleep(every_s, f"build_{name}")
@@ -274,10 +274,10 @@ class Builder:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=ANSWER_S)
+            await asyncio.wait(tasks, timeout=STORE_REPLY_TIMEOUT_S)
         for building in left.values():
-            await building.settled(self._config.bounds.end_within_s)
-            if not building.at_work:
+            await building.wait_stopped(self._config.limits.cancel_grace_s)
+            if not building.is_running:
                 with suppress(ChatdError, TimeoutError):
-                    async with asyncio.timeout(ANSWER_S):
-                        await build_leases.release_builds(self._conn, building.hold)
+                    async with asyncio.timeout(STORE_REPLY_TIMEOUT_S):
+                        await build_leases.release_builds(self._conn, building.lease)

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.hands import probe
-from tests.hands.servers import Json, Place, Server, Site, execute, saying
 from tests.support.local_rig import NO_SANDBOX
+from tests.workspace_turns import probe
+from tests.workspace_turns.servers import Json, Place, Server, Site, execute, saying
 
 pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
 

@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
-from tests.hands.servers import WITHIN_S, Json, Server, Site, execute
-from tests.hands.test_killed import COUNT, COUNTED, holds
 from tests.support.local_rig import NO_SANDBOX
+from tests.workspace_turns.servers import WITHIN_S, Json, Server, Site, execute
+from tests.workspace_turns.test_killed import COUNT, COUNTED, holds
 
 pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
 

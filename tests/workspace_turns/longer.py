@@ -1,10 +1,10 @@
-"""What takes too long for every day: `.venv/bin/python -m pytest tests/hands/longer.py`."""
+"""Tests too long for every run: `.venv/bin/python -m pytest tests/workspace_turns/longer.py`."""
 
 import pytest
 
-from tests.hands.servers import Site, execute
-from tests.hands.test_killed import holds
 from tests.support.local_rig import NO_SANDBOX
+from tests.workspace_turns.servers import Site, execute
+from tests.workspace_turns.test_killed import holds
 
 pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
 

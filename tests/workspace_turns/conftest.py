@@ -6,8 +6,8 @@ import pytest
 
 from chatd.domain.workspace.entities import ResourceLimits, TemplateSpec
 from chatd.workspaces.templates import TemplateFile
-from tests.hands.servers import ObedientModel, Site
 from tests.support.local_rig import data_directory, shared_kits
+from tests.workspace_turns.servers import ObedientModel, Site
 
 MIB = 1024 * 1024
 SLOW = "echo begun >> builds; while [ ! -e go ]; do sleep 0.05; done"

@@ -21,30 +21,30 @@ from chatd.domain.prompt.instructions import Instructions, context_block
 from chatd.domain.workspace.agent_api import AgentApi, PinnedContext, WorkspaceContext
 from chatd.domain.workspace.entities import AgentId
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
+from chatd.workspaces.agents.monitor import ContextSync
 from chatd.workspaces.agents.resolver import WORKSPACE_DELETED, BindingStore
-from chatd.workspaces.context import Contexts
 
 _T = TypeVar("_T")
 
-WITHIN_S: Final = 5.0
-MOST: Final = 1000
+INSTRUCTIONS_TIMEOUT_S: Final = 5.0
+MAX_CACHED_CHATS: Final = 1000
 
-NONE_YET: Final = (
+NO_WORKSPACE_TEXT: Final = (
     "This chat has no workspace yet. Files and commands need one: call list_templates, then"
     " create_workspace, when the task calls for it. Answer without one when it does not."
 )
-NONE_FOR_CHILD: Final = "This chat has no workspace: files and commands cannot be used."
-ATTACHED: Final = (
+NO_WORKSPACE_CHILD_TEXT: Final = "This chat has no workspace: files and commands cannot be used."
+ATTACHED_TEXT: Final = (
     "This chat has a workspace: files are read and commands are run there, and nowhere else."
 )
-STOPPED: Final = (
+STOPPED_TEXT: Final = (
     "This chat's workspace is stopped. Start it with start_workspace before you use files or"
     " commands."
 )
-STOPPED_FOR_CHILD: Final = (
+STOPPED_CHILD_TEXT: Final = (
     "This chat's workspace is stopped: files and commands cannot be used until somebody starts it."
 )
-DELETED: Final = (
+DELETED_TEXT: Final = (
     "This chat's workspace was deleted, and its files with it. Files and commands need another"
     " one: call list_templates, then create_workspace, when the task calls for it."
 )
@@ -55,13 +55,13 @@ class _Told(Struct, frozen=True, kw_only=True):
     instructions: Instructions
 
 
-class Briefings:
+class WorkspaceInstructions:
     """`connect` gives the agent of a chat's workspace, on the chat's behalf."""
 
     def __init__(
         self,
         bindings: BindingStore,
-        contexts: Contexts,
+        contexts: ContextSync,
         connect: Callable[[Chat], Awaitable[AgentApi]],
         env: Env,
     ) -> None:
@@ -80,7 +80,7 @@ class Briefings:
         _keep(self._told, chat.id, _Told(epoch=chat.epoch, instructions=instructions))
         return instructions
 
-    def bound(self, chat_id: ChatId) -> None:
+    def on_bound(self, chat_id: ChatId) -> None:
         """The chat has been given a workspace, or its workspace can be used now."""
         self._told.pop(chat_id, None)
         _keep(self._bound, chat_id, None)
@@ -89,35 +89,35 @@ class Briefings:
         # A chat that never had a workspace costs no question. One that was given its first in
         # this turn has no word of it in the row that the turn goes by.
         if chat.workspace_id is None and chat.id not in self._bound:
-            return NONE_YET if chat.parent_chat_id is None else NONE_FOR_CHILD
+            return NO_WORKSPACE_TEXT if chat.parent_chat_id is None else NO_WORKSPACE_CHILD_TEXT
         try:
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(INSTRUCTIONS_TIMEOUT_S):
                 return await self._text(chat)
         except (ChatdError, TimeoutError) as error:
             kind = error.code if isinstance(error, ChatdError) else "timeout"
             self._env.emit("briefing_failed", chat_id=chat.id, error_kind=kind)
-            return ATTACHED
+            return ATTACHED_TEXT
 
     async def _text(self, chat: Chat) -> str:
         binding = await self._bindings.binding(chat.id)
         is_root = chat.parent_chat_id is None
         if binding is None or binding.workspace_id is None:
-            return NONE_YET if is_root else NONE_FOR_CHILD
+            return NO_WORKSPACE_TEXT if is_root else NO_WORKSPACE_CHILD_TEXT
         try:
             agent_id = await self._agent(binding.workspace_id, binding.agent_id)
         except NoAgent as error:
             if error.code == WORKSPACE_DELETED:
-                return DELETED if is_root else NONE_FOR_CHILD
-            stopped = STOPPED if is_root else STOPPED_FOR_CHILD
+                return DELETED_TEXT if is_root else NO_WORKSPACE_CHILD_TEXT
+            stopped = STOPPED_TEXT if is_root else STOPPED_CHILD_TEXT
             return _joined(stopped, await self._contexts.pinned(chat.id, None))
         except AmbiguousAgent:
             # It runs; whoever uses it is told what to do about that.
-            return _joined(ATTACHED, await self._contexts.pinned(chat.id, None))
+            return _joined(ATTACHED_TEXT, await self._contexts.pinned(chat.id, None))
         pinned = await self._contexts.pinned(chat.id, agent_id)
         if pinned is None or pinned.agent_id != agent_id:
             await self._pull(chat, agent_id)
             pinned = await self._contexts.pinned(chat.id, agent_id)
-        return _joined(ATTACHED, pinned)
+        return _joined(ATTACHED_TEXT, pinned)
 
     async def _agent(self, workspace_id: WorkspaceId, bound: AgentId | None) -> AgentId:
         """A turn like the one before it asks for the row of the bound agent only. The build that
@@ -131,7 +131,7 @@ class Briefings:
     async def _pull(self, chat: Chat, agent_id: AgentId) -> None:
         try:
             conn = await self._connect(chat)
-            await self._contexts.pull(agent_id, conn, initial=True)
+            await self._contexts.sync_context(agent_id, conn, initial=True)
         except ChatdError as error:
             # Nothing is pinned, so the next turn asks again.
             self._env.emit("context_not_read", chat_id=chat.id, error_kind=error.code)
@@ -140,7 +140,7 @@ class Briefings:
 def _keep(into: OrderedDict[ChatId, _T], chat_id: ChatId, value: _T) -> None:
     into[chat_id] = value
     into.move_to_end(chat_id)
-    while len(into) > MOST:
+    while len(into) > MAX_CACHED_CHATS:
         into.popitem(last=False)
 
 

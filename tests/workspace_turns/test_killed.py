@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from chatd.store.pool import Pool
-from tests.hands.servers import WITHIN_S, Json, Site, Wiretap, execute
 from tests.support.eventually import eventually
 from tests.support.local_rig import NO_SANDBOX
 from tests.support.workspaces import age_builds
+from tests.workspace_turns.servers import WITHIN_S, Json, Site, Wiretap, execute
 
 pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
 

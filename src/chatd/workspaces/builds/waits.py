@@ -19,40 +19,40 @@ from chatd.workspaces.agents.resolver import AGENT_ON_OTHER_HOST
 
 Ping = Callable[[AgentRow], Awaitable[AgentHealth]]
 
-FIRST_LOOK_S: Final = 0.05
-LOOK_S: Final = 2.0
-BUILD_S: Final = 600.0
-AGENT_S: Final = 120.0
-SCRIPTS_S: Final = 600.0
-NOT_READY: Final = (
+FIRST_POLL_INTERVAL_S: Final = 0.05
+MAX_POLL_INTERVAL_S: Final = 2.0
+BUILD_TIMEOUT_S: Final = 600.0
+AGENT_START_TIMEOUT_S: Final = 120.0
+STARTUP_SCRIPT_TIMEOUT_S: Final = 600.0
+AGENT_NOT_READY_TEXT: Final = (
     "The workspace has started, but cannot be used yet. Try a command in a moment; if that fails,"
     " call stop_workspace, then start_workspace."
 )
-UNSURE: Final = (
+SCRIPTS_UNFINISHED_TEXT: Final = (
     "The workspace can be used, but its start-up script did not come to a good end: something that"
     " it sets up may be missing."
 )
 
 
-class BuildLate(ChatdError):
+class BuildTimeout(ChatdError):
     """It is still at it, and nobody waits any longer."""
 
     code = "build_late"
 
 
-class Waits(Struct, frozen=True, kw_only=True):
-    build_s: float = BUILD_S
-    agent_s: float = AGENT_S
-    scripts_s: float = SCRIPTS_S
+class WaitTimeouts(Struct, frozen=True, kw_only=True):
+    build_s: float = BUILD_TIMEOUT_S
+    agent_s: float = AGENT_START_TIMEOUT_S
+    scripts_s: float = STARTUP_SCRIPT_TIMEOUT_S
 
 
-class Patience:
+class PollBackoff:
     """Looks often at first, because most of what is waited for is quick, and then less."""
 
-    def __init__(self, clock: Clock, within_s: float, tag: str) -> None:
+    def __init__(self, clock: Clock, timeout_s: float, tag: str) -> None:
         self._clock = clock
-        self._until = clock.monotonic() + within_s
-        self._pause_s = FIRST_LOOK_S
+        self._until = clock.monotonic() + timeout_s
+        self._pause_s = FIRST_POLL_INTERVAL_S
         self._tag = tag
 
     async def more(self) -> bool:
@@ -60,21 +60,21 @@ class Patience:
         if left <= 0:
             return False
         await self._clock.sleep(min(self._pause_s, left), self._tag)
-        self._pause_s = min(self._pause_s * 1.5, LOOK_S)
+        self._pause_s = min(self._pause_s * 1.5, MAX_POLL_INTERVAL_S)
         return True
 
 
-class Waiting:
-    def __init__(self, conn: Conn, ping: Ping, clock: Clock, waits: Waits) -> None:
+class BuildWaits:
+    def __init__(self, conn: Conn, ping: Ping, clock: Clock, timeouts: WaitTimeouts) -> None:
         self._conn = conn
         self._ping = ping
         self._clock = clock
-        self._waits = waits
+        self._timeouts = timeouts
 
     async def build(self, build_id: BuildId) -> Build:
         """This very build, ended. Raises BuildLate. That the database is away for a moment says
         nothing of the build."""
-        patience = Patience(self._clock, self._waits.build_s, "build")
+        patience = PollBackoff(self._clock, self._timeouts.build_s, "build")
         while True:
             try:
                 found = await builds.get(self._conn, build_id)
@@ -83,7 +83,7 @@ class Waiting:
             if found is not None and not found.active:
                 return found
             if not await patience.more():
-                raise BuildLate("The build has not ended in time; it goes on.")
+                raise BuildTimeout("The build has not ended in time; it goes on.")
 
     async def agent(self, agent: AgentRow, told: ProvisionResult) -> ProvisionResult:
         """What is told, with what there is to say of the agent. Its troubles are no failure."""
@@ -91,9 +91,9 @@ class Waiting:
         if isinstance(pulse, AgentHealth):
             return await self._scripts(agent, pulse, told)
         told = replace(told, agent_status="not_ready", agent_error=pulse.message)
-        return told if pulse.code == AGENT_ON_OTHER_HOST else _with(told, NOT_READY)
+        return told if pulse.code == AGENT_ON_OTHER_HOST else _with(told, AGENT_NOT_READY_TEXT)
 
-    async def answers(self, agent: AgentRow) -> bool:
+    async def is_healthy(self, agent: AgentRow) -> bool:
         """Asked once."""
         try:
             await self._ping(agent)
@@ -102,7 +102,7 @@ class Waiting:
         return True
 
     async def _pulse(self, agent: AgentRow) -> AgentHealth | AgentUnreachable | AgentRefused:
-        patience = Patience(self._clock, self._waits.agent_s, "agent")
+        patience = PollBackoff(self._clock, self._timeouts.agent_s, "agent")
         while True:
             try:
                 return await self._ping(agent)
@@ -115,12 +115,12 @@ class Waiting:
     async def _scripts(
         self, agent: AgentRow, pulse: AgentHealth, told: ProvisionResult
     ) -> ProvisionResult:
-        patience = Patience(self._clock, self._waits.scripts_s, "scripts")
+        patience = PollBackoff(self._clock, self._timeouts.scripts_s, "scripts")
         while pulse.lifecycle in ("created", "starting"):
             if not await patience.more():
                 scripts = "startup_scripts_timeout"
                 told = replace(told, startup_scripts=scripts, lifecycle_state=pulse.lifecycle)
-                return _with(told, UNSURE)
+                return _with(told, SCRIPTS_UNFINISHED_TEXT)
             try:
                 pulse = await self._ping(agent)
             except (AgentUnreachable, AgentRefused):
@@ -140,7 +140,7 @@ class Waiting:
             lifecycle_state=pulse.lifecycle,
             directory=pulse.directory,
         )
-        return _with(told, UNSURE)
+        return _with(told, SCRIPTS_UNFINISHED_TEXT)
 
 
 def _with(told: ProvisionResult, advice: str) -> ProvisionResult:

@@ -1,0 +1,210 @@
+"""Compares what the rows say with what is there on this host, and puts the rows right.
+
+A workspace that should run and does not is shown as stopped: its agents are off and a stop build
+says so, after which a start is a start. What is there of a deleted workspace is removed. One look
+proves nothing: a sandbox may be between two processes, so it takes two in a row. What a backend
+cannot tell is left alone.
+
+Stops workspaces that have run past their deadline: by a build, like everybody else.
+
+Who uses a workspace says so here; the rows hear of it once a minute, and before any is stopped.
+
+Owns the set of workspaces used since the last time; who still waits for an answer is asked then.
+Saying it costs nothing and never fails. A flush that fails puts them back, so that the next one
+tells; what a process takes with it when it dies is a minute of use.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+from chatd.domain.errors import ChatdError, Unavailable
+from chatd.domain.ids import WorkspaceId
+from chatd.domain.ports import Env
+from chatd.domain.workspace.entities import Build, BuildId
+from chatd.domain.workspace.rules import WorkspaceSnapshot
+from chatd.store.conn import Conn
+from chatd.store.workspace import agents, builds, workspaces
+from chatd.workspaces.builds.backend import Backend
+
+RECONCILE_PAGE_SIZE: Final = 100
+INSPECT_TIMEOUT_S: Final = 10.0
+REMOVE_TIMEOUT_S: Final = 60.0
+_FAILURES: Final = (ChatdError, OSError)  # TimeoutError is one of the latter
+
+
+class Reconciler:
+    """`look` is done every half minute, by the replicas of the host."""
+
+    def __init__(self, conn: Conn, backend: Backend, env: Env, hosts: Sequence[str]) -> None:
+        self._conn = conn
+        self._backend = backend
+        self._env = env
+        self._hosts = hosts
+        self._doubted: set[BuildId] = set()
+        self._orphaned: set[WorkspaceId] = set()
+
+    async def reconcile_host(self) -> None:
+        await self._reconcile_rows()
+        await self._remove_deleted()
+
+    async def _reconcile_rows(self) -> None:
+        doubted: set[BuildId] = set()
+        after: WorkspaceId | None = None
+        while True:
+            page = await workspaces.list_on_host(
+                self._conn, self._hosts, self._backend.kind, after=after, most=RECONCILE_PAGE_SIZE
+            )
+            for seen in page:
+                if (build := _should_run(seen)) is not None and await self._is_down(seen):
+                    doubted.add(build.id)
+                    if build.id in self._doubted:
+                        await self._show_stopped(seen, build)
+            if len(page) < RECONCILE_PAGE_SIZE or page[-1].workspace is None:
+                break
+            after = page[-1].workspace.id
+        self._doubted = doubted
+
+    async def _is_down(self, seen: WorkspaceSnapshot) -> bool:
+        assert seen.workspace is not None  # the page is one of workspaces
+        try:
+            async with asyncio.timeout(INSPECT_TIMEOUT_S):
+                observed = await self._backend.inspect(seen.workspace)
+        except _FAILURES as error:
+            self._env.emit("inspect_failed", error_kind=_kind(error))
+            return False
+        return observed.state in ("stopped", "gone")
+
+    async def _show_stopped(self, seen: WorkspaceSnapshot, build: Build) -> None:
+        await agents.mark_gone(self._conn, [agent.id for agent in seen.agents])
+        new = builds.NewBuild(
+            id=BuildId(self._env.new_id()),
+            workspace_id=build.workspace_id,
+            after=build.build_number,
+            transition="stop",
+            version_id=build.template_version_id,
+            initiator_id=build.initiator_id,
+            params=build.params,
+            reason="autostop",
+            made_by=f"reconcile:{build.id}",
+        )
+        if await builds.insert(self._conn, new) is not None:
+            self._env.emit("workspace_down", workspace_id=build.workspace_id, build_id=build.id)
+
+    async def _remove_deleted(self) -> None:
+        async with asyncio.timeout(INSPECT_TIMEOUT_S):
+            found = await self._backend.workspaces()
+        orphaned: set[WorkspaceId] = set()
+        for batch in _batches(found):
+            orphaned.update(await workspaces.list_deleted(self._conn, batch, self._hosts))
+        for workspace_id in sorted(orphaned & self._orphaned):
+            try:
+                async with asyncio.timeout(REMOVE_TIMEOUT_S):
+                    await self._backend.remove(workspace_id)
+            except _FAILURES as error:
+                self._env.emit("orphan_not_removed", error_kind=_kind(error))
+            else:
+                orphaned.discard(workspace_id)
+                self._env.emit("orphan_removed", workspace_id=workspace_id)
+        self._orphaned = orphaned
+
+
+def _kind(error: Exception) -> str:
+    return error.code if isinstance(error, ChatdError) else type(error).__name__
+
+
+def _should_run(seen: WorkspaceSnapshot) -> Build | None:
+    """Its latest build, if that was a start that has succeeded."""
+    build = seen.build
+    if build is None or build.status != "succeeded" or build.transition != "start":
+        return None
+    return build
+
+
+def _batches(found: Sequence[WorkspaceId]) -> Iterable[Sequence[WorkspaceId]]:
+    for start in range(0, len(found), RECONCILE_PAGE_SIZE):
+        yield found[start : start + RECONCILE_PAGE_SIZE]
+
+
+STOP_RETRY_DELAY_S: Final = 600.0
+"""A stop that has failed is tried again after this long, not at every look, and then less often."""
+MAX_STOPS_PER_RUN: Final = 50
+
+
+class Autostop:
+    """`look` is done every minute or so, by every replica: the statement sees to it that a
+    workspace is stopped once. `tell_use` has the rows hear first of what is in use here."""
+
+    def __init__(
+        self, conn: Conn, env: Env, *, flush_activity: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._conn = conn
+        self._env = env
+        self._flush_activity = flush_activity
+
+    async def stop_overdue(self) -> int:
+        """How many stops were asked for."""
+        await self._flush_activity()
+        asked = 0
+        for late in await builds.list_overdue(
+            self._conn, retry_s=STOP_RETRY_DELAY_S, most=MAX_STOPS_PER_RUN
+        ):
+            build_id = BuildId(self._env.new_id())
+            if await builds.insert_stop_build(self._conn, late, build_id) is not None:
+                asked += 1
+                self._env.emit("workspace_overdue", workspace_id=late.workspace_id)
+        return asked
+
+
+ACTIVITY_FLUSH_INTERVAL_S: Final = 60.0
+ACTIVITY_FLUSH_TIMEOUT_S: Final = 15.0
+MAX_TRACKED_WORKSPACES: Final = 10_000
+ACTIVITY_BATCH_SIZE: Final = 500
+
+
+def _nobody() -> Iterable[WorkspaceId]:
+    return ()
+
+
+class ActivityTracker:
+    """`run` flushes until it is cancelled. `in_use` names those in which a call waits just now:
+    a command of an hour is one use that lasts an hour."""
+
+    def __init__(
+        self, conn: Conn, env: Env, *, in_use: Callable[[], Iterable[WorkspaceId]] = _nobody
+    ) -> None:
+        self._conn = conn
+        self._env = env
+        self._in_use = in_use
+        self._used: set[WorkspaceId] = set()
+
+    def touch(self, workspace_id: WorkspaceId) -> None:
+        if len(self._used) < MAX_TRACKED_WORKSPACES:
+            self._used.add(workspace_id)
+
+    async def run(self) -> None:
+        while True:
+            await self._env.clock.sleep(ACTIVITY_FLUSH_INTERVAL_S, "usage_flush")
+            await self.touch_and_flush()
+
+    async def touch_and_flush(self) -> None:
+        """Have the rows hear of it now, also of those in which a call waits."""
+        for workspace_id in self._in_use():
+            self.touch(workspace_id)
+        await self.flush()
+
+    async def flush(self) -> None:
+        taken, self._used = self._used, set()
+        waiting = sorted(taken)
+        try:
+            while waiting:
+                async with asyncio.timeout(ACTIVITY_FLUSH_TIMEOUT_S):
+                    await workspaces.record_activity(self._conn, waiting[:ACTIVITY_BATCH_SIZE])
+                del waiting[:ACTIVITY_BATCH_SIZE]
+        except (ChatdError, TimeoutError) as error:
+            kind = error.code if isinstance(error, ChatdError) else "timeout"
+            self._env.emit("usage_not_written", error_kind=kind, count=len(waiting))
+            if isinstance(error, ChatdError) and not isinstance(error, Unavailable):
+                del waiting[:ACTIVITY_BATCH_SIZE]  # what is refused now is refused for ever
+        finally:
+            self._used.update(waiting)
