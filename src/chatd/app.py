@@ -119,7 +119,14 @@ async def serve(
                 hands = WorkspaceServices(config, surroundings, me, announce=announce)
             tools = NoTools() if hands is None else hands.tools
             shape = replica_config(settings, connect, works=job.works)
-            replica = Replica(shape, surroundings, models=models, tools=tools, me=me)
+            replica = Replica(
+                shape,
+                surroundings,
+                models=models,
+                tools=tools,
+                title_models=models.title_models,
+                me=me,
+            )
             pool = replica.database.pool
             rooms = (
                 None if config is None else LocalWorkspaceControl(config, surroundings, pool, hands)

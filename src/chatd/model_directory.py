@@ -18,6 +18,7 @@ from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.config import EFFORT_LEVELS
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock, Env, ModelChoice
+from chatd.domain.prompt.titles import TitleModel, candidates
 from chatd.providers.config import KEY_VARIABLES, ProviderConfig, ProviderKind, is_valid_header
 from chatd.providers.registry import MODEL_NOT_CONFIGURED_TEXT, ProviderRegistry, config_error
 from chatd.providers.secret import Secret
@@ -221,6 +222,27 @@ class ModelDirectory:
             name = known.config.name
             raise config_error(f"The model {name} is not configured any more. Choose another one.")
         return await self._own.open(known.config)
+
+    async def title_models(self, choice: ModelChoice) -> Sequence[ModelChoice]:
+        """The models that may title a chat with this model, in order: a small model of the same
+        provider, then the chat's own."""
+        own = TitleModel(provider=choice.kind, model=choice.config.model)
+        return [
+            choice if found == own else await self._own.open(self._small_model(choice, found.model))
+            for found in candidates({choice.kind}, own)
+        ]
+
+    def _small_model(self, choice: ModelChoice, model: str) -> ModelConfig:
+        """As configured, if it is; otherwise with the provider's defaults."""
+        provider = choice.config.provider
+        configured = (one for one in self._own.models if one.provider == provider)
+        config = ModelConfig(
+            id=ModelConfigId(uuid5(_NAMES, f"title/{provider}/{model}")),
+            name=model,
+            provider=provider,
+            model=model,
+        )
+        return next((one for one in configured if one.model == model), config)
 
     # For the API
 

@@ -12,6 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from chatd.aio.periodic import BackgroundTasks
+from chatd.aio.tasks import TaskReaper
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Budget, Env, ModelSource, ToolSource
@@ -20,12 +22,10 @@ from chatd.engine.lease import WorkerLease
 from chatd.engine.maintenance import RetentionConfig, maintenance_tasks, retention_tasks
 from chatd.engine.model_call import MODEL_CALL_TIMEOUT_S
 from chatd.engine.model_step import ModelStep
-from chatd.engine.periodic import BackgroundTasks
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.spend_guard import OwnerBudget, SpendGuard, SpendLimit, UnlimitedBudget
 from chatd.engine.summary_call import SummaryCall
-from chatd.engine.tasks import TaskReaper
-from chatd.engine.title_generator import TitleGenerator
+from chatd.engine.title_generator import TitleGenerator, TitleModelChoice, own_model
 from chatd.engine.tool_runner import ToolDeps
 from chatd.engine.turn_loop import TurnLoop, TurnLoopDeps
 from chatd.engine.worker import Worker, WorkerConfig, WorkerDeps
@@ -47,9 +47,9 @@ CLOSE_TIMEOUT_S: Final = 1.0
 
 
 class ReplicaConfig(Struct, frozen=True, kw_only=True):
-    """`titles`: new chats are named by a model. `answer_s`: longer than this no answer may take,
-    however busily it comes. `spend`: what each owner may. `works`: without it no chat is run
-    here, only shown."""
+    """`runs_chats`: without it this replica only serves clients. `spend_limit` is per owner.
+    `titles`: a model generates the titles of new chats. `model_call_timeout_s` limits one answer,
+    even while parts of it arrive."""
 
     connect: ConnectConfig
     runs_chats: bool = True
@@ -71,6 +71,7 @@ class Replica:
         *,
         models: ModelSource,
         tools: ToolSource,
+        title_models: TitleModelChoice = own_model,
         budget: Budget | None = None,
         on_statement: StatementHook | None = None,
         me: WorkerId | None = None,
@@ -90,6 +91,7 @@ class Replica:
             PublishConfig(connect=config.connect, close_within_s=CLOSE_TIMEOUT_S), env.clock
         )
         self.transactor = Transactor(pool, self.on_applied)
+        committer = Committer(self.transactor, env)
         self.journal = JournalWriter(pool, env, self.me)
         self.episodes = EpisodeRegistry(env.clock, self.journal)
         self.tail = JournalTail(pool, env, self.publisher.publish)
@@ -99,7 +101,7 @@ class Replica:
             env,
             (
                 *maintenance_tasks(pool),
-                *retention_tasks(config.retention, pool, env, self.transactor),
+                *retention_tasks(config.retention, pool, env, committer),
             ),
         )
         self.listener = HintListener(
@@ -116,9 +118,13 @@ class Replica:
         spend_guard = SpendGuard(budget or UnlimitedBudget(), env)
         self.budget = None if budget is None else spend_guard
         title_generator = TitleGenerator(
-            pool, env, self.background_tasks, spend_guard, announce=self.announce_chat
+            pool,
+            env,
+            self.background_tasks,
+            spend_guard,
+            announce=self.announce_chat,
+            title_models=title_models,
         )
-        committer = Committer(self.transactor, env)
         turn_loop_deps = TurnLoopDeps(
             committer=committer,
             episodes=self.episodes,
@@ -237,6 +243,7 @@ def replica_config(
             remove_after=settings.chats.retention_days,
         ),
         spend_limit=_spend(settings),
+        titles=settings.chats.titles,
     )
 
 

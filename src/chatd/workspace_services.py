@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from chatd.aio.tasks import run_contained
 from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.errors import ChatdError, Conflict
 from chatd.domain.ids import ChatId, ToolCallId, WorkerId, WorkspaceId
@@ -28,7 +29,6 @@ from chatd.domain.workspace.agent_api import (
 )
 from chatd.domain.workspace.entities import AgentRow, FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
-from chatd.engine.tasks import run_contained
 from chatd.settings.schema import Settings, SettingsError
 from chatd.settings.wording import refused_entry, unknown_key
 from chatd.store.chat import chats

@@ -65,7 +65,7 @@ async def killed_during_an_answer(stage: Stage) -> None:
     chat_id = await stage.create(victim, "m1 0")
     await gate.reached.wait()
     victim.kill()
-    await stage.survivor.until(chat_id, "W")
+    await stage.survivor.wait_state(chat_id, "W")
     assert await stage.transcript(chat_id) == ["user: m1 0", "assistant: answer to m1"]
     assert stage.model.asked["m1/0"] == 2
 
@@ -78,7 +78,7 @@ async def killed_during_a_tool(stage: Stage) -> None:
     chat_id = await stage.create(victim, "m2 1")
     await gate.reached.wait()
     victim.kill()
-    await stage.survivor.until(chat_id, "W")
+    await stage.survivor.wait_state(chat_id, "W")
     assert await stage.transcript(chat_id) == [
         "user: m2 1",
         "assistant: work(m2-0)",
@@ -96,7 +96,7 @@ async def killed_during_a_tool_that_must_not_run_twice(stage: Stage) -> None:
     chat_id = await stage.create(victim, "once3 1")
     await gate.reached.wait()
     victim.kill()
-    await stage.survivor.until(chat_id, "W")
+    await stage.survivor.wait_state(chat_id, "W")
     lines = await stage.transcript(chat_id)
     assert UNKNOWN_OUTCOME_OUTPUT.text in lines[2]
     assert stage.shop.runs["once3-0"] == 1
@@ -109,7 +109,7 @@ async def killed_before_its_answer_was_published(stage: Stage) -> None:
     victim = await stage.victim(die_at=die_at)
     chat_id = await stage.create(victim, "m4 0")
     assert await victim.ended() == -9
-    await stage.survivor.until(chat_id, "W")
+    await stage.survivor.wait_state(chat_id, "W")
     assert await stage.transcript(chat_id) == ["user: m4 0", "assistant: answer to m4"]
     assert stage.model.asked["m4/0"] == 1
 
@@ -120,7 +120,7 @@ async def killed_before_its_call_was_published(stage: Stage) -> None:
     victim = await stage.victim(die_at=die_at)
     chat_id = await stage.create(victim, "m5 1")
     assert await victim.ended() == -9
-    await stage.survivor.until(chat_id, "W")
+    await stage.survivor.wait_state(chat_id, "W")
     assert (await stage.transcript(chat_id))[-1] == "assistant: answer to m5"
     assert stage.model.asked["m5/0"] == 1
     assert stage.shop.runs["m5-0"] == 1
@@ -132,7 +132,7 @@ async def killed_right_after_accepting_a_message(stage: Stage) -> None:
     victim = await stage.victim(die_at=die_at)
     chat_id = await stage.create(victim, "m6 0")
     assert await victim.ended() == -9
-    await stage.survivor.until(chat_id, "W")
+    await stage.survivor.wait_state(chat_id, "W")
     assert await stage.transcript(chat_id) == ["user: m6 0", "assistant: answer to m6"]
 
 
@@ -146,7 +146,7 @@ async def killed_during_an_interrupt(stage: Stage) -> None:
     stage.witness.stops(chat_id)
     await stage.survivor.interrupt(chat_id)
     assert await victim.ended() == -9
-    chat = await stage.survivor.until(chat_id, "W")
+    chat = await stage.survivor.wait_state(chat_id, "W")
     assert chat.worker_id is None
     lines = await stage.transcript(chat_id)
     assert lines[0] == "user: m7 0"
@@ -157,7 +157,7 @@ async def killed_before_the_model_call(stage: Stage) -> None:
     victim = await stage.victim(die_at=DieAt(event="action"))
     chat_id = await stage.create(victim, "m8 0")
     assert await victim.ended() == -9
-    await stage.survivor.until(chat_id, "W")
+    await stage.survivor.wait_state(chat_id, "W")
     assert await stage.transcript(chat_id) == ["user: m8 0", "assistant: answer to m8"]
     assert stage.model.asked["m8/0"] == 1
 
@@ -166,7 +166,7 @@ async def killed_when_a_tool_had_its_effect(stage: Stage) -> None:
     victim = await stage.victim(die_at=DieAt(event="tool_finished"))
     chat_id = await stage.create(victim, "m9 1")
     assert await victim.ended() == -9
-    await stage.survivor.until(chat_id, "W")
+    await stage.survivor.wait_state(chat_id, "W")
     assert (await stage.transcript(chat_id))[-1] == "assistant: answer to m9"
     assert stage.shop.runs["m9-0"] == 2
     assert stage.model.asked["m9/0"] == 1
@@ -177,7 +177,7 @@ async def killed_when_a_tool_had_its_only_effect(stage: Stage) -> None:
     victim = await stage.victim(die_at=DieAt(event="tool_finished"))
     chat_id = await stage.create(victim, "once10 1")
     assert await victim.ended() == -9
-    await stage.survivor.until(chat_id, "W")
+    await stage.survivor.wait_state(chat_id, "W")
     assert UNKNOWN_OUTCOME_OUTPUT.text in (await stage.transcript(chat_id))[2]
     assert stage.shop.runs["once10-0"] == 1
 
@@ -188,7 +188,7 @@ async def killed_before_its_results_were_published(stage: Stage) -> None:
     victim = await stage.victim(die_at=die_at)
     chat_id = await stage.create(victim, "m11 1")
     assert await victim.ended() == -9
-    await stage.survivor.until(chat_id, "W")
+    await stage.survivor.wait_state(chat_id, "W")
     assert (await stage.transcript(chat_id))[-1] == "assistant: answer to m11"
     assert stage.shop.runs["m11-0"] == 1
     assert stage.model.asked == stage.model.asked | {"m11/0": 1, "m11/1": 1}
@@ -202,7 +202,7 @@ async def killed_during_its_drain(stage: Stage) -> None:
     await gate.reached.wait()
     victim.leave()
     assert await victim.ended() == -9
-    await stage.survivor.until(chat_id, "W")
+    await stage.survivor.wait_state(chat_id, "W")
     assert await stage.transcript(chat_id) == ["user: m12 0", "assistant: answer to m12"]
 
 
@@ -256,7 +256,7 @@ async def stopped_during_a_tool(stage: Stage) -> None:
     await victim.events.wait("drain_started")
     gate.open()
     assert await victim.ended() == 0
-    await stage.survivor.until(chat_id, "W")
+    await stage.survivor.wait_state(chat_id, "W")
     assert stage.shop.runs["t2-0"] == 1
     assert stage.model.asked == stage.model.asked | {"t2/0": 1, "t2/1": 1}
 
@@ -269,7 +269,7 @@ async def stopped_with_a_tool_that_does_not_end(stage: Stage) -> None:
     await gate.reached.wait()
     victim.leave()
     assert await victim.ended() == 0
-    await stage.survivor.until(chat_id, "W")
+    await stage.survivor.wait_state(chat_id, "W")
     assert (await stage.transcript(chat_id))[-1] == "assistant: answer to t3"
     assert stage.shop.runs["t3-0"] == 2
     assert stage.model.asked["t3/0"] == 1
@@ -296,7 +296,7 @@ async def frozen_during_an_answer(stage: Stage) -> None:
     await gate.reached.wait()
     victim.freeze()
     await stage.cut_line(victim)
-    chat = await stage.survivor.until(chat_id, "W")
+    chat = await stage.survivor.wait_state(chat_id, "W")
     victim.thaw()
     gate.open()
     await victim.events.wait("runner_left", chat_id=str(chat_id))
@@ -317,7 +317,7 @@ async def cut_off_during_an_answer(stage: Stage) -> None:
         await gate.reached.wait()
         line.refuse(new=True)
         line.cut()
-        chat = await stage.survivor.until(chat_id, "W")
+        chat = await stage.survivor.wait_state(chat_id, "W")
         gate.open()
         line.refuse(new=False)
         await victim.events.wait("runner_left", chat_id=str(chat_id))

@@ -22,6 +22,7 @@ from chatd import app
 from chatd.cli.main import app as command_line
 from chatd.clock import SystemClock
 from chatd.settings.schema import (
+    ChatSettings,
     DatabaseSettings,
     LimitSettings,
     ModelEntry,
@@ -247,7 +248,13 @@ async def test_limits_of_the_settings_are_enforced(dsn: str, tmp_path: Path) -> 
         name="dear", provider="demo", model="demo", prices=PriceEntry(input=1, output=10**6)
     )
     limits = LimitSettings(running_per_user=1, spend_micros=1, spend_period="day")
-    settings = replace(plain_settings(dsn, tmp_path), limits=limits, models=(dear,))
+    # With titles, the first title would reach the limit before the first answer does.
+    settings = replace(
+        plain_settings(dsn, tmp_path),
+        limits=limits,
+        models=(dear,),
+        chats=ChatSettings(titles=False),
+    )
     callbacks = app.LifecycleCallbacks(ready=ready.set_result)
     env = {"CHATD_ADMIN_TOKEN": TOKEN}
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:

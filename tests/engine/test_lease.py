@@ -1,5 +1,4 @@
-"""What an old lease allows, and what a worker must do before it takes anything. The clock is the
-test's; the database's own clock runs on."""
+"""Leases and heartbeats. The test owns the replica's clock; the database's clock runs on."""
 
 import asyncio
 
@@ -8,80 +7,80 @@ import pytest
 from chatd.domain.lease import LEASE_TTL_S, NO_NEW_WORK_AFTER_S
 from chatd.engine.lease import WorkerLease
 from tests.support.clock import FakeClock
+from tests.support.engine_rig import EngineRig, advancing, engine_rig_with, pass_time
 from tests.support.eventually import eventually
-from tests.support.house import House, a_house_with, let_pass, wound
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.proxy import Proxy
 from tests.support.tools import GatedTool
 
 
-async def cut_off(house: House, proxy: Proxy, clock: FakeClock, seconds: float) -> None:
-    """Without its database for so long."""
+async def disconnect(rig: EngineRig, proxy: Proxy, clock: FakeClock, seconds: float) -> None:
+    """Disconnect the replica from its database for that long."""
     proxy.refuse(new=True)
     proxy.cut()
     clock.advance(1)
-    await house.events.wait("heartbeat_failed")
+    await rig.events.wait("heartbeat_failed")
     clock.advance(seconds - 1)
 
 
 @pytest.mark.covers("F12")
 @pytest.mark.promise("P3")
-async def test_with_an_old_lease_no_model_is_called(
+async def test_a_worker_with_an_old_lease_calls_no_model(
     dsn: str, clock: FakeClock, proxy: Proxy
 ) -> None:
-    """Nor is a tool begun: of two answers the second is not asked for."""
+    """It starts no tool either: the second of two model calls is not made."""
     gate = Gate()
     tools = [GatedTool(gate=gate)]
     async with (
         FakeCompatible.running() as api,
-        a_house_with(proxy.dsn, api, clock=clock, tools=tools) as house,
+        engine_rig_with(proxy.dsn, api, clock=clock, tools=tools) as rig,
     ):
-        house.calls(("c1", "echo", "{}"))
-        house.says("after the break")
-        chat_id = await house.create("go")
+        rig.call_tools(("c1", "echo", "{}"))
+        rig.answer("after the break")
+        chat_id = await rig.create("go")
         await gate.reached.wait()
-        house.replica.lease.renew(clock.monotonic() - NO_NEW_WORK_AFTER_S)
-        with house.replica.worker.reserve_slot(root=True) as free:
+        rig.replica.lease.renew(clock.monotonic() - NO_NEW_WORK_AFTER_S)
+        with rig.replica.worker.reserve_slot(root=True) as free:
             assert free is None
         gate.open()
-        await house.events.wait("step_committed", snapshot_version=3)
+        await rig.events.wait("step_committed", snapshot_version=3)
         assert len(api.requests) == 1
-        await let_pass(clock, 1)
-        assert (await house.rests(chat_id)).state == "W"
+        await pass_time(clock, 1)
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
         assert len(api.requests) == 2
 
 
 @pytest.mark.covers("F12", "F22", "T19")
 @pytest.mark.promise("P3")
-async def test_with_a_lost_lease_everything_stops_and_goes_on_when_it_is_back(
+async def test_an_expired_lease_cancels_all_runners_and_a_renewed_one_continues(
     dsn: str, clock: FakeClock, proxy: Proxy
 ) -> None:
     gate = Gate()
     async with (
         FakeCompatible.running() as api,
-        a_house_with(proxy.dsn, api, clock=clock) as house,
+        engine_rig_with(proxy.dsn, api, clock=clock) as rig,
     ):
-        house.says("half", gate)
-        chat_id = await house.create("go")
+        rig.answer("half", gate)
+        chat_id = await rig.create("go")
         await gate.reached.wait()
-        await cut_off(house, proxy, clock, LEASE_TTL_S)
-        await house.events.wait("lease_lost")
-        await house.events.wait("runner_left", chat_id=chat_id)
+        await disconnect(rig, proxy, clock, LEASE_TTL_S)
+        await rig.events.wait("lease_lost")
+        await rig.events.wait("runner_left", chat_id=chat_id)
         await api.requests[0].disconnected.wait()
-        house.says("whole")
+        rig.answer("whole")
         proxy.refuse(new=False)
-        # Nobody else was there to take it: seen twice, it is given back and taken again.
-        async with wound(clock):
-            chat = await house.rests(chat_id, epoch=3)
+        # No other replica acquired it: reported unknown twice, it is released and acquired again.
+        async with advancing(clock):
+            chat = await rig.wait_runner_left(chat_id, epoch=3)
         assert chat.state == "W"
-        assert await house.transcript(chat_id) == ["user: go", "assistant: whole"]
+        assert await rig.transcript(chat_id) == ["user: go", "assistant: whole"]
 
 
-async def test_a_worker_takes_nothing_before_it_has_registered(dsn: str, proxy: Proxy) -> None:
-    """Others would take it for dead, and what it runs for left behind."""
-    async with FakeCompatible.running() as api, a_house_with(dsn, api) as house:
-        replica = house.another(proxy.dsn)
+async def test_a_worker_reserves_no_slot_before_it_is_registered(dsn: str, proxy: Proxy) -> None:
+    """Other workers would take it for dead and its chats for orphaned."""
+    async with FakeCompatible.running() as api, engine_rig_with(dsn, api) as rig:
+        replica = rig.new_replica(proxy.dsn)
         proxy.stall()
         async with replica.running():
             with replica.worker.reserve_slot(root=True) as free:
@@ -94,33 +93,33 @@ async def test_a_worker_takes_nothing_before_it_has_registered(dsn: str, proxy: 
                 assert free == replica.me
 
 
-async def test_a_lease_is_as_old_as_the_question_not_the_answer(clock: FakeClock) -> None:
+async def test_a_lease_counts_from_when_its_heartbeat_was_sent(clock: FakeClock) -> None:
     lease = WorkerLease(clock)
     assert lease.health == "no_new_work"
-    asked = clock.monotonic()
+    sent_at = clock.monotonic()
     clock.advance(NO_NEW_WORK_AFTER_S)
-    lease.renew(asked)
+    lease.renew(sent_at)
     assert lease.health == "no_new_work"
 
 
 @pytest.mark.covers("T07")
-async def test_a_tick_that_is_not_answered_is_given_up_and_another_one_made(
+async def test_a_heartbeat_without_an_answer_times_out_and_is_sent_again(
     dsn: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chatd.engine.lease.HEARTBEAT_TIMEOUT_S", 0.5)
     async with (
         FakeCompatible.running() as api,
-        a_house_with(dsn, api) as other,
-        a_house_with(proxy.dsn, api) as house,
+        engine_rig_with(dsn, api) as other,
+        engine_rig_with(proxy.dsn, api) as rig,
     ):
         proxy.strand()
-        await house.events.wait("heartbeat_failed", error_kind="timeout")
+        await rig.events.wait("heartbeat_failed", error_kind="timeout")
         since = await other.pool.fetchval("SELECT now()")
 
         async def renewed() -> bool:
             return await other.pool.fetchval(
                 "SELECT renewed_at > $2 FROM chat_workers WHERE worker_id = $1",
-                house.replica.me,
+                rig.replica.me,
                 since,
             )
 
@@ -128,22 +127,22 @@ async def test_a_tick_that_is_not_answered_is_given_up_and_another_one_made(
         proxy.cut()
 
 
-async def test_failing_ticks_are_counted_and_their_end_is_told(
+async def test_failed_heartbeats_are_counted_and_the_recovery_is_reported(
     dsn: str, clock: FakeClock, proxy: Proxy
 ) -> None:
-    """An operator reads of the first and of the end; the others would fill the log."""
+    """The first failure and the recovery are logged; the count tells how many there were."""
     async with (
         FakeCompatible.running() as api,
-        a_house_with(proxy.dsn, api, clock=clock) as house,
-        wound(clock),
+        engine_rig_with(proxy.dsn, api, clock=clock) as rig,
+        advancing(clock),
     ):
         proxy.refuse(new=True)
         proxy.cut()
-        await house.events.wait("heartbeat_failed", failures=2)
+        await rig.events.wait("heartbeat_failed", failures=2)
         proxy.refuse(new=False)
-        back = await house.events.wait("database_recovered")
+        recovered = await rig.events.wait("database_recovered")
         failures = [
-            fields["failures"] for name, fields in house.events.seen if name == "heartbeat_failed"
+            fields["failures"] for name, fields in rig.events.seen if name == "heartbeat_failed"
         ]
         assert failures == list(range(1, len(failures) + 1))
-        assert back == {"failed_ticks": len(failures)}
+        assert recovered == {"failed_ticks": len(failures)}

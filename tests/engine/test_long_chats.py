@@ -1,5 +1,4 @@
-"""Chats that are long, and what they must not do: grow faster than what is said in them, or be
-read whole where a page will do."""
+"""Long chats: storage grows linearly, and only a page is read where a page is enough."""
 
 import msgspec
 import pytest
@@ -10,26 +9,26 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import ToolContext
 from chatd.store.pool import Pool
-from tests.support.house import House, a_house
+from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.streaming import Client
 from tests.support.tools import GatedTool
 
 STEPS = 20
 OUTPUT_BYTES = 20_000
-MANY = 20_000
+MESSAGE_COUNT = 20_000
 
 
-class WordyTool(GatedTool):
-    """Nothing of what it says can be packed."""
+class IncompressibleTool(GatedTool):
+    """Its output cannot be compressed."""
 
     async def run(self, context: ToolContext, args: Raw) -> ToolOutput:
         del args
-        words = (f"{hash((context.call_id, n)):x}" for n in range(OUTPUT_BYTES // 16))
-        return ToolOutput(text=" ".join(words)[:OUTPUT_BYTES])
+        text = (f"{hash((context.call_id, n)):x}" for n in range(OUTPUT_BYTES // 16))
+        return ToolOutput(text=" ".join(text)[:OUTPUT_BYTES])
 
 
 async def stored_bytes(pool: Pool) -> int:
-    """All that chats are made of, live parts excepted, as it is before it is packed."""
+    """Size of all rows of chats without live parts, before compression."""
     return await pool.fetchval(
         """SELECT (SELECT coalesce(sum(length(m::text)), 0) FROM chat_messages m)
                 + (SELECT coalesce(sum(length(c::text)), 0) FROM chats c)
@@ -39,31 +38,31 @@ async def stored_bytes(pool: Pool) -> int:
     )
 
 
-async def steps_of(house: House, count: int) -> ChatId:
+async def run_steps(rig: EngineRig, count: int) -> ChatId:
     for number in range(count):
-        house.calls((f"c{number}", "echo", "{}"))
-    house.says("done")
-    chat_id = await house.create("go")
-    await house.until(chat_id, "W")
+        rig.call_tools((f"c{number}", "echo", "{}"))
+    rig.answer("done")
+    chat_id = await rig.create("go")
+    await rig.wait_state(chat_id, "W")
     return chat_id
 
 
 @pytest.mark.covers("T12")
-async def test_what_is_stored_grows_with_what_is_said_and_not_with_its_square(dsn: str) -> None:
-    async with a_house(dsn, tools=[WordyTool()]) as house:
-        await steps_of(house, STEPS // 2)
-        half = await stored_bytes(house.pool)
+async def test_stored_bytes_grow_linearly_with_the_chat(dsn: str) -> None:
+    async with engine_rig(dsn, tools=[IncompressibleTool()]) as rig:
+        await run_steps(rig, STEPS // 2)
+        half = await stored_bytes(rig.pool)
         assert half > STEPS // 2 * OUTPUT_BYTES
-        await house.pool.execute("DELETE FROM chats")
-        await house.pool.execute("DELETE FROM usage_events")
-        await steps_of(house, STEPS)
-        whole = await stored_bytes(house.pool)
+        await rig.pool.execute("DELETE FROM chats")
+        await rig.pool.execute("DELETE FROM usage_events")
+        await run_steps(rig, STEPS)
+        whole = await stored_bytes(rig.pool)
         assert whole < half * 2.2
 
 
 async def lengthen(pool: Pool, chat: Chat, by: int) -> None:
-    """As if that much had been said already."""
-    words = msgspec.json.encode([{"type": "text", "text": "word"}]).decode()
+    """Insert that many messages."""
+    text = msgspec.json.encode([{"type": "text", "text": "word"}]).decode()
     await pool.execute(
         """INSERT INTO chat_messages (chat_id, root_chat_id, id, revision, role, visibility,
                   content, content_version)
@@ -71,7 +70,7 @@ async def lengthen(pool: Pool, chat: Chat, by: int) -> None:
                   CASE WHEN n % 2 = 0 THEN 'user' ELSE 'assistant' END, 'both', $2::json, 1
            FROM chats c, generate_series(0, $3 - 1) n WHERE c.id = $1""",
         chat.id,
-        words,
+        text,
         by,
     )
     await pool.execute(
@@ -81,23 +80,23 @@ async def lengthen(pool: Pool, chat: Chat, by: int) -> None:
 
 @pytest.mark.covers("T29")
 @pytest.mark.promise("P8")
-async def test_a_chat_of_twenty_thousand_messages_is_a_chat_like_any_other(dsn: str) -> None:
-    """It is shown by its newest messages, goes on, and holds nobody up."""
-    async with a_house(dsn) as house:
-        house.says("hello")
-        chat_id = await house.create("hi")
-        chat = await house.rests(chat_id)
-        await lengthen(house.pool, chat, MANY)
-        house.says("still here")
-        await house.send(chat_id, "and now?")
-        house.says("at once")
-        other = await house.create("me too")
-        await house.until(other, "W")
-        chat = await house.until(chat_id, "W")
+async def test_a_chat_of_twenty_thousand_messages_works_and_delays_no_other_chat(dsn: str) -> None:
+    """A viewer gets its newest messages."""
+    async with engine_rig(dsn) as rig:
+        rig.answer("hello")
+        chat_id = await rig.create("hi")
+        chat = await rig.wait_runner_left(chat_id)
+        await lengthen(rig.pool, chat, MESSAGE_COUNT)
+        rig.answer("still here")
+        await rig.send(chat_id, "and now?")
+        rig.answer("at once")
+        other = await rig.create("me too")
+        await rig.wait_state(other, "W")
+        chat = await rig.wait_state(chat_id, "W")
         viewer = Client(chat_id)
         await viewer.see(
-            house.replica.feeds, lambda seen: seen.state.version >= chat.snapshot_version
+            rig.replica.feeds, lambda seen: seen.state.version >= chat.snapshot_version
         )
         assert viewer.state.has_older
         assert len(viewer.state.messages) <= 1000
-        assert max(viewer.state.messages) == MANY + 4
+        assert max(viewer.state.messages) == MESSAGE_COUNT + 4

@@ -1,4 +1,4 @@
-"""Several replicas on one database: handing over, dying, coming back."""
+"""Several replicas on one database: drain, death and takeover."""
 
 from uuid import UUID
 
@@ -13,43 +13,43 @@ from chatd.engine.worker import WorkerConfig
 from chatd.parts.journal_tail import read_episode
 from chatd.store.chat import workers
 from chatd.store.conn import Conn
+from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with
 from tests.support.eventually import eventually
-from tests.support.house import House, a_house, a_house_with
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.proxy import Proxy
 from tests.support.store import age
 from tests.support.tools import GatedTool
 
-HASTY = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.1)
-NO_ROOM = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.1, slots=SlotsConfig(roots=0))
+SHORT_DRAIN = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.1)
+NO_SLOTS = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.1, slots=SlotsConfig(roots=0))
 
 
-async def test_a_chat_nobody_has_room_for_is_taken_by_another_replica(dsn: str) -> None:
-    async with FakeCompatible.running() as api, a_house_with(dsn, api) as house:
-        house.says("hello")
-        chat_id = await house.create_unowned("hi")
-        await house.rests(chat_id)
-        assert await house.transcript(chat_id) == ["user: hi", "assistant: hello"]
+async def test_a_chat_created_without_an_owner_is_acquired(dsn: str) -> None:
+    async with FakeCompatible.running() as api, engine_rig_with(dsn, api) as rig:
+        rig.answer("hello")
+        chat_id = await rig.create_unowned("hi")
+        await rig.wait_runner_left(chat_id)
+        assert await rig.transcript(chat_id) == ["user: hi", "assistant: hello"]
 
 
 @pytest.mark.promise("P5")
 @pytest.mark.promise("P10")
-async def test_a_replica_that_leaves_commits_its_step_and_another_goes_on(dsn: str) -> None:
+async def test_a_draining_replica_commits_its_step_and_another_continues(dsn: str) -> None:
     gate = Gate()
     tools = [GatedTool(gate=gate)]
-    async with FakeCompatible.running() as api, a_house_with(dsn, api, tools=tools) as stays:
-        async with a_house_with(dsn, api, tools=tools) as leaves:
-            leaves.calls(("c1", "echo", "{}"))
-            stays.says("the end")
-            chat_id = await leaves.create("go")
+    async with FakeCompatible.running() as api, engine_rig_with(dsn, api, tools=tools) as other:
+        async with engine_rig_with(dsn, api, tools=tools) as drained:
+            drained.call_tools(("c1", "echo", "{}"))
+            other.answer("the end")
+            chat_id = await drained.create("go")
             await gate.reached.wait()
-            leaving = leaves.leaves()
-            await leaves.events.wait("drain_started")
+            draining = drained.start_drain()
+            await drained.events.wait("drain_started")
             gate.open()
-            await leaving
-        await stays.rests(chat_id)
-        assert await stays.transcript(chat_id) == [
+            await draining
+        await other.wait_runner_left(chat_id)
+        assert await other.transcript(chat_id) == [
             "user: go",
             "assistant: echo(c1)",
             "tool: result(c1) {'output': 'said {}'}",
@@ -62,127 +62,134 @@ async def test_a_replica_that_leaves_commits_its_step_and_another_goes_on(dsn: s
 @pytest.mark.promise("P2")
 @pytest.mark.promise("P3")
 @pytest.mark.promise("P6")
-async def test_what_a_replica_cut_off_ran_is_run_by_another(dsn: str, proxy: Proxy) -> None:
-    """To the others a replica without its database is dead; it may not write when it is back."""
+async def test_the_chat_of_a_disconnected_replica_is_run_by_another(dsn: str, proxy: Proxy) -> None:
+    """Other replicas take it for dead; its writes are refused when it is connected again."""
     gate = Gate()
-    async with FakeCompatible.running() as api, a_house_with(dsn, api, worker=HASTY) as lives:
-        async with a_house_with(proxy.dsn, api) as dies:
-            dies.says("half an ans", gate)
-            chat_id = await dies.create("go")
+    async with (
+        FakeCompatible.running() as api,
+        engine_rig_with(dsn, api, worker=SHORT_DRAIN) as survivor,
+    ):
+        async with engine_rig_with(proxy.dsn, api) as victim:
+            victim.answer("half an ans", gate)
+            chat_id = await victim.create("go")
             await gate.reached.wait()
-            lives.says("a whole answer")
-            cut_off(proxy)
-            chat = await lives.rests(chat_id)
+            survivor.answer("a whole answer")
+            disconnect(proxy)
+            chat = await survivor.wait_runner_left(chat_id)
             assert chat.state == "W"
             proxy.refuse(new=False)
             gate.open()
-            await dies.events.wait("runner_left", chat_id=chat_id)
-        assert await lives.transcript(chat_id) == ["user: go", "assistant: a whole answer"]
+            await victim.events.wait("runner_left", chat_id=chat_id)
+        assert await survivor.transcript(chat_id) == ["user: go", "assistant: a whole answer"]
 
 
 @pytest.mark.covers("T10")
 @pytest.mark.promise("P4")
-async def test_a_stop_keeps_what_a_dead_replica_had_shown(dsn: str, proxy: Proxy) -> None:
+async def test_an_interrupt_keeps_the_live_parts_of_a_dead_replica(dsn: str, proxy: Proxy) -> None:
     gate = Gate()
     async with (
         FakeCompatible.running() as api,
-        a_house_with(dsn, api, worker=HASTY) as lives,
-        a_house_with(proxy.dsn, api, worker=HASTY) as dies,
+        engine_rig_with(dsn, api, worker=SHORT_DRAIN) as survivor,
+        engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim,
     ):
-        dies.says("half an ans", gate)
-        chat_id = await dies.create("go")
+        victim.answer("half an ans", gate)
+        chat_id = await victim.create("go")
         await gate.reached.wait()
-        pool, episode = lives.replica.database.pool, Episode.of(await lives.chat(chat_id))
+        pool, episode = survivor.replica.database.pool, Episode.of(await survivor.chat(chat_id))
         await eventually(lambda: is_journaled(pool, episode))
-        cut_off(proxy)
-        await lives.interrupt(chat_id)
-        chat = await lives.rests(chat_id)
+        disconnect(proxy)
+        await survivor.interrupt(chat_id)
+        chat = await survivor.wait_runner_left(chat_id)
         assert chat.state == "W"
-        assert await lives.transcript(chat_id) == ["user: go", "assistant: half an ans"]
+        assert await survivor.transcript(chat_id) == ["user: go", "assistant: half an ans"]
 
 
 @pytest.mark.covers("F5")
 @pytest.mark.promise("P4")
-async def test_a_stop_keeps_what_was_shown_however_many_die_of_it(dsn: str, proxy: Proxy) -> None:
-    """Each that takes the stop over dies before it has saved anything."""
+async def test_an_interrupt_keeps_the_live_parts_over_several_dead_workers(
+    dsn: str, proxy: Proxy
+) -> None:
+    """Every worker that takes over the interrupt victim before it stores anything."""
     async with (
         FakeCompatible.running() as api,
-        a_house_with(dsn, api, worker=NO_ROOM) as looks_on,
+        engine_rig_with(dsn, api, worker=NO_SLOTS) as observer,
     ):
-        async with a_house_with(proxy.dsn, api, worker=HASTY) as dies:
+        async with engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim:
             gate = Gate()
-            dies.says("half an ans", gate)
-            chat_id = await dies.create("go")
+            victim.answer("half an ans", gate)
+            chat_id = await victim.create("go")
             await gate.reached.wait()
-            pool, episode = looks_on.pool, Episode.of(await looks_on.chat(chat_id))
+            pool, episode = observer.pool, Episode.of(await observer.chat(chat_id))
             await eventually(lambda: is_journaled(pool, episode))
-            cut_off(proxy)
-            await looks_on.interrupt(chat_id)
-            await bury_the_owner(looks_on, chat_id)
-            for ghost in range(1, MAX_WORKER_DEATHS):
-                (taken,) = await workers.acquire(
-                    pool, WorkerId(UUID(int=ghost)), roots=1, children=0
+            disconnect(proxy)
+            await observer.interrupt(chat_id)
+            await reap_owner(observer, chat_id)
+            for number in range(1, MAX_WORKER_DEATHS):
+                (acquired,) = await workers.acquire(
+                    pool, WorkerId(UUID(int=number)), roots=1, children=0
                 )
-                assert taken.id == chat_id
-                await bury_the_owner(looks_on, chat_id)
-        async with a_house_with(dsn, api) as lives:
-            chat = await lives.rests(chat_id)
+                assert acquired.id == chat_id
+                await reap_owner(observer, chat_id)
+        async with engine_rig_with(dsn, api) as survivor:
+            chat = await survivor.wait_runner_left(chat_id)
         assert chat.state == "W"
-        assert await looks_on.transcript(chat_id) == ["user: go", "assistant: half an ans"]
+        assert await observer.transcript(chat_id) == ["user: go", "assistant: half an ans"]
 
 
 @pytest.mark.promise("P4")
-async def test_a_stop_between_two_workers_keeps_what_the_first_had_shown(
+async def test_an_interrupt_of_an_orphaned_pending_chat_keeps_its_live_parts(
     dsn: str, proxy: Proxy
 ) -> None:
-    """The chat is pending: its worker is known to be dead, and nobody has taken it yet. Whatever
-    takes the turn's place waits until what was shown of it is saved."""
+    """The worker was reaped and no other has acquired the chat. A message that replaces the turn
+    waits until the live parts are stored."""
     async with (
         FakeCompatible.running() as api,
-        a_house_with(dsn, api, worker=NO_ROOM) as looks_on,
+        engine_rig_with(dsn, api, worker=NO_SLOTS) as observer,
     ):
-        async with a_house_with(proxy.dsn, api, worker=HASTY) as dies:
-            stopped, replaced, promoted = [await half_said(dies, looks_on) for _ in range(3)]
-            cut_off(proxy)
-            for chat_id in (stopped, replaced, promoted):
-                await bury_the_owner(looks_on, chat_id)
-                assert (await looks_on.chat(chat_id)).public_status == "pending"
-            await looks_on.interrupt(stopped)
-            await looks_on.send(replaced, "next", "interrupt")
-            await looks_on.send(promoted, "next")
-            await looks_on.promote(promoted, 1)
-            # However long the next replica takes to get up on this machine.
-            await age(looks_on.pool, (stopped, replaced, promoted), seconds=-600)
-        async with a_house_with(dsn, api) as lives:
-            lives.says("to it")
-            lives.says("to it")
-            for chat_id in (stopped, replaced, promoted):
-                assert (await lives.rests(chat_id)).state == "W"
+        async with engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim:
+            interrupted, replaced, promoted = [
+                await start_answer(victim, observer) for _ in range(3)
+            ]
+            disconnect(proxy)
+            for chat_id in (interrupted, replaced, promoted):
+                await reap_owner(observer, chat_id)
+                assert (await observer.chat(chat_id)).public_status == "pending"
+            await observer.interrupt(interrupted)
+            await observer.send(replaced, "next", "interrupt")
+            await observer.send(promoted, "next")
+            await observer.promote(promoted, 1)
+            # Extend the deadlines: on a busy machine the next replica may start slowly.
+            await age(observer.pool, (interrupted, replaced, promoted), seconds=-600)
+        async with engine_rig_with(dsn, api) as survivor:
+            survivor.answer("to it")
+            survivor.answer("to it")
+            for chat_id in (interrupted, replaced, promoted):
+                assert (await survivor.wait_runner_left(chat_id)).state == "W"
         kept = ["user: go", "assistant: half an ans"]
-        assert await looks_on.transcript(stopped) == kept
+        assert await observer.transcript(interrupted) == kept
         for chat_id in (replaced, promoted):
-            said = await looks_on.transcript(chat_id)
-            assert said == [*kept, "user: next", "assistant: to it"]
+            transcript = await observer.transcript(chat_id)
+            assert transcript == [*kept, "user: next", "assistant: to it"]
 
 
-async def half_said(house: House, others: House) -> ChatId:
-    """A chat whose answer is not finished, and is known to others as far as it goes."""
+async def start_answer(rig: EngineRig, others: EngineRig) -> ChatId:
+    """A chat with an unfinished answer that is in the journal as far as it goes."""
     gate = Gate()
-    house.says("half an ans", gate)
-    chat_id = await house.create("go")
+    rig.answer("half an ans", gate)
+    chat_id = await rig.create("go")
     await gate.reached.wait()
     episode = Episode.of(await others.chat(chat_id))
     await eventually(lambda: is_journaled(others.pool, episode))
     return chat_id
 
 
-async def bury_the_owner(house: House, chat_id: ChatId) -> None:
-    owner = (await house.chat(chat_id)).worker_id
+async def reap_owner(rig: EngineRig, chat_id: ChatId) -> None:
+    owner = (await rig.chat(chat_id)).worker_id
     assert owner is not None
-    await house.run(chat_id, ReapChat(worker_ids=frozenset({owner})))
+    await rig.run(chat_id, ReapChat(worker_ids=frozenset({owner})))
 
 
-def cut_off(proxy: Proxy) -> None:
+def disconnect(proxy: Proxy) -> None:
     proxy.refuse(new=True)
     proxy.cut()
 
@@ -191,7 +198,7 @@ async def is_journaled(conn: Conn, episode: Episode) -> bool | None:
     return bool(await read_episode(conn, episode)) or None
 
 
-async def test_a_house_that_is_empty_leaves_at_once(dsn: str) -> None:
-    async with a_house(dsn) as house:
-        await house.leaves()
-        assert house.replica.worker.running == 0
+async def test_an_idle_replica_drains_at_once(dsn: str) -> None:
+    async with engine_rig(dsn) as rig:
+        await rig.start_drain()
+        assert rig.replica.worker.running == 0

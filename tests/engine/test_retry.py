@@ -1,5 +1,5 @@
-"""Model calls that fail: tried again after a while that everybody can see, or given up with a
-reason. The clock is the test's."""
+"""Failed model calls: retried after a delay that viewers see, or the turn fails. The test owns the
+clock."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -13,29 +13,29 @@ from chatd.domain.ports import Provider
 from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from tests.support.clock import FakeClock
-from tests.support.house import House, a_house, a_house_with, let_pass, wound
+from tests.support.engine_rig import EngineRig, advancing, engine_rig, engine_rig_with, pass_time
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate, Reset, Silence
 
-NO_ROOM = WorkerConfig(heartbeat_interval_s=0.2, slots=SlotsConfig(roots=0))
+NO_SLOTS = WorkerConfig(heartbeat_interval_s=0.2, slots=SlotsConfig(roots=0))
 BUSY = {"error": {"message": "busy"}}
 
 
-async def backing_off(house: House, clock: FakeClock) -> float:
-    """How long the chat waits before its next attempt."""
+async def wait_backoff(rig: EngineRig, clock: FakeClock) -> float:
+    """The delay before the next attempt."""
     return await clock.asleep_on("retry_backoff")
 
 
 @pytest.mark.covers("retry-7")
-async def test_the_wait_is_in_the_row_and_gone_when_the_answer_is_there(
+async def test_the_retry_delay_is_in_the_row_until_the_answer_is_stored(
     dsn: str, clock: FakeClock
 ) -> None:
-    async with a_house(dsn, clock=clock) as house:
-        house.api.reply(503, BUSY)
-        house.says("better")
-        chat_id = await house.create("hi")
-        assert await backing_off(house, clock) == 1.0
-        chat = await house.chat(chat_id)
+    async with engine_rig(dsn, clock=clock) as rig:
+        rig.api.reply(503, BUSY)
+        rig.answer("better")
+        chat_id = await rig.create("hi")
+        assert await wait_backoff(rig, clock) == 1.0
+        chat = await rig.chat(chat_id)
         assert chat.retry_state is not None
         assert (chat.retry_state.attempt, chat.retry_state.delay_ms) == (1, 1000)
         assert (chat.retry_state.kind, chat.retry_state.status_code) == ("timeout", 503)
@@ -43,148 +43,146 @@ async def test_the_wait_is_in_the_row_and_gone_when_the_answer_is_there(
         assert chat.attempt == 2
         assert chat.state == "R0"
         clock.advance(1)
-        chat = await house.rests(chat_id)
+        chat = await rig.wait_runner_left(chat_id)
         assert chat.retry_state is None
-        assert await house.transcript(chat_id) == ["user: hi", "assistant: better"]
+        assert await rig.transcript(chat_id) == ["user: hi", "assistant: better"]
 
 
-async def test_each_wait_is_longer_and_never_shorter_than_asked_for(
-    dsn: str, clock: FakeClock
-) -> None:
-    async with a_house(dsn, clock=clock) as house:
-        house.api.reply(503, BUSY)
-        house.api.reply(503, BUSY)
-        house.api.reply(429, BUSY, {"retry-after": "30"})
-        house.says("better")
-        chat_id = await house.create("hi")
-        waits: list[float] = []
+async def test_retry_delays_grow_and_respect_retry_after(dsn: str, clock: FakeClock) -> None:
+    async with engine_rig(dsn, clock=clock) as rig:
+        rig.api.reply(503, BUSY)
+        rig.api.reply(503, BUSY)
+        rig.api.reply(429, BUSY, {"retry-after": "30"})
+        rig.answer("better")
+        chat_id = await rig.create("hi")
+        delays: list[float] = []
         for _ in range(3):
-            waits.append(await backing_off(house, clock))
-            await let_pass(clock, waits[-1])
-            await house.events.wait("action", attempt=len(waits) + 1)
-        assert waits == [1.0, 2.0, 30.0]
-        assert (await house.rests(chat_id)).state == "W"
+            delays.append(await wait_backoff(rig, clock))
+            await pass_time(clock, delays[-1])
+            await rig.events.wait("action", attempt=len(delays) + 1)
+        assert delays == [1.0, 2.0, 30.0]
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
 
 
-async def test_a_stop_during_the_wait_ends_it_and_keeps_nothing_of_what_failed(
+async def test_an_interrupt_ends_the_retry_delay_and_stores_nothing_of_the_failed_answer(
     dsn: str, clock: FakeClock
 ) -> None:
-    async with a_house(dsn, clock=clock) as house:
-        house.breaks_off("half an answer")
-        chat_id = await house.create("hi")
-        await backing_off(house, clock)
-        await house.interrupt(chat_id)
-        assert (await house.rests(chat_id)).state == "W"
-        assert await house.transcript(chat_id) == ["user: hi"]
+    async with engine_rig(dsn, clock=clock) as rig:
+        rig.cut_answer("half an answer")
+        chat_id = await rig.create("hi")
+        await wait_backoff(rig, clock)
+        await rig.interrupt(chat_id)
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert await rig.transcript(chat_id) == ["user: hi"]
         assert clock.sleeping("retry_backoff") == []
 
 
-async def test_a_message_that_stops_the_wait_does_not_inherit_it(
+async def test_a_message_that_interrupts_the_retry_delay_starts_without_one(
     dsn: str, clock: FakeClock
 ) -> None:
-    """The next turn begins with a budget of its own."""
-    async with a_house(dsn, clock=clock) as house:
-        house.api.reply(503, BUSY)
-        chat_id = await house.create("hi")
-        await backing_off(house, clock)
-        house.says("sure")
-        await house.send(chat_id, "rather this", when_busy="interrupt")
-        assert (await house.rests(chat_id)).state == "W"
-        assert (await house.transcript(chat_id))[-1] == "assistant: sure"
+    """The next turn has its own retry attempts."""
+    async with engine_rig(dsn, clock=clock) as rig:
+        rig.api.reply(503, BUSY)
+        chat_id = await rig.create("hi")
+        await wait_backoff(rig, clock)
+        rig.answer("sure")
+        await rig.send(chat_id, "rather this", when_busy="interrupt")
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.transcript(chat_id))[-1] == "assistant: sure"
 
 
 @pytest.mark.covers("F29")
-async def test_an_edit_during_the_wait_begins_anew(dsn: str, clock: FakeClock) -> None:
-    async with a_house(dsn, clock=clock) as house:
-        house.api.reply(503, BUSY)
-        chat_id = await house.create("hi")
-        await backing_off(house, clock)
-        house.says("sure")
-        chat = await house.edit(chat_id, "rather this")
+async def test_an_edit_during_the_retry_delay_resets_the_attempts(
+    dsn: str, clock: FakeClock
+) -> None:
+    async with engine_rig(dsn, clock=clock) as rig:
+        rig.api.reply(503, BUSY)
+        chat_id = await rig.create("hi")
+        await wait_backoff(rig, clock)
+        rig.answer("sure")
+        chat = await rig.edit(chat_id, "rather this")
         assert (chat.attempt, chat.retry_state) == (1, None)
-        await house.rests(chat_id, epoch=2)
-        assert await house.transcript(chat_id) == ["user: rather this", "assistant: sure"]
+        await rig.wait_runner_left(chat_id, epoch=2)
+        assert await rig.transcript(chat_id) == ["user: rather this", "assistant: sure"]
 
 
 @pytest.mark.promise("P5")
-async def test_leaving_does_not_wait_for_the_wait(dsn: str, clock: FakeClock) -> None:
-    async with FakeCompatible.running() as api, a_house_with(dsn, api, clock=clock) as leaves:
-        leaves.api.reply(503, BUSY, {"retry-after": "60"})
-        chat_id = await leaves.create("hi")
-        await backing_off(leaves, clock)
-        await leaves.leaves()
-        chat = await leaves.chat(chat_id)
+async def test_a_drain_ends_the_retry_delay(dsn: str, clock: FakeClock) -> None:
+    async with FakeCompatible.running() as api, engine_rig_with(dsn, api, clock=clock) as drained:
+        drained.api.reply(503, BUSY, {"retry-after": "60"})
+        chat_id = await drained.create("hi")
+        await wait_backoff(drained, clock)
+        await drained.start_drain()
+        chat = await drained.chat(chat_id)
         assert (chat.state, chat.attempt) == ("P0", 2)
-        async with a_house_with(dsn, api) as other:
-            other.says("hello")
-            assert (await other.rests(chat_id)).state == "W"
+        async with engine_rig_with(dsn, api) as other:
+            other.answer("hello")
+            assert (await other.wait_runner_left(chat_id)).state == "W"
 
 
 @pytest.mark.covers("F42")
-async def test_what_does_not_get_better_is_given_up(dsn: str, clock: FakeClock) -> None:
-    """The attempts are counted in the row, whoever makes them."""
+async def test_the_last_attempt_fails_the_turn(dsn: str, clock: FakeClock) -> None:
+    """Attempts are counted in the row, across workers."""
     async with FakeCompatible.running() as api:
-        async with a_house_with(dsn, api, worker=NO_ROOM) as house:
-            chat_id = await house.create("hi")
-            await house.pool.execute("UPDATE chats SET attempt = $1", MAX_MODEL_CALL_ATTEMPTS - 2)
-        async with a_house_with(dsn, api, clock=clock) as house:
-            house.api.reply(503, BUSY)
-            house.api.reply(503, BUSY)
-            await let_pass(clock, await backing_off(house, clock))
-            chat = await house.rests(chat_id)
+        async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
+            chat_id = await rig.create("hi")
+            await rig.pool.execute("UPDATE chats SET attempt = $1", MAX_MODEL_CALL_ATTEMPTS - 2)
+        async with engine_rig_with(dsn, api, clock=clock) as rig:
+            rig.api.reply(503, BUSY)
+            rig.api.reply(503, BUSY)
+            await pass_time(clock, await wait_backoff(rig, clock))
+            chat = await rig.wait_runner_left(chat_id)
             assert chat.state == "E0"
             assert chat.last_error is not None
             assert (chat.last_error.kind, chat.last_error.status_code) == ("timeout", 503)
-            assert len(house.api.requests) == 2
+            assert len(rig.api.requests) == 2
 
 
 @pytest.mark.covers("F42")
 @pytest.mark.parametrize("end", ["cut", "reset"])
-async def test_nothing_of_an_answer_that_breaks_off_is_kept(
-    dsn: str, clock: FakeClock, end: str
-) -> None:
-    async with a_house(dsn, clock=clock) as house:
+async def test_nothing_of_a_broken_answer_is_stored(dsn: str, clock: FakeClock, end: str) -> None:
+    async with engine_rig(dsn, clock=clock) as rig:
         if end == "cut":
-            house.breaks_off("half")
+            rig.cut_answer("half")
         else:
-            house.says("half", Reset())
-        house.says("whole")
-        chat_id = await house.create("hi")
-        await let_pass(clock, await backing_off(house, clock))
-        assert (await house.rests(chat_id)).state == "W"
-        assert await house.transcript(chat_id) == ["user: hi", "assistant: whole"]
+            rig.answer("half", Reset())
+        rig.answer("whole")
+        chat_id = await rig.create("hi")
+        await pass_time(clock, await wait_backoff(rig, clock))
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert await rig.transcript(chat_id) == ["user: hi", "assistant: whole"]
 
 
 @pytest.mark.covers("F42")
-async def test_silence_is_a_failure_that_passes(dsn: str, clock: FakeClock) -> None:
-    async with a_house(dsn, clock=clock) as house:
-        house.says("I", Silence())
-        house.says("am back")
-        chat_id = await house.create("hi")
-        await house.api.received.wait()
-        await let_pass(clock, STREAM_IDLE_TIMEOUT_S + 60)
-        failed = await house.events.wait("model_failed")
+async def test_an_idle_stream_is_retried(dsn: str, clock: FakeClock) -> None:
+    async with engine_rig(dsn, clock=clock) as rig:
+        rig.answer("I", Silence())
+        rig.answer("am back")
+        chat_id = await rig.create("hi")
+        await rig.api.received.wait()
+        await pass_time(clock, STREAM_IDLE_TIMEOUT_S + 60)
+        failed = await rig.events.wait("model_failed")
         assert failed["error_kind"] == "stream_silence_timeout"
-        async with wound(clock):
-            await house.rests(chat_id)
-        assert await house.transcript(chat_id) == ["user: hi", "assistant: am back"]
-        assert house.api.requests[0].disconnected.is_set()
+        async with advancing(clock):
+            await rig.wait_runner_left(chat_id)
+        assert await rig.transcript(chat_id) == ["user: hi", "assistant: am back"]
+        assert rig.api.requests[0].disconnected.is_set()
 
 
-async def test_whoever_speaks_now_and_then_is_not_silent(dsn: str, clock: FakeClock) -> None:
+async def test_a_slow_stream_is_not_idle(dsn: str, clock: FakeClock) -> None:
     gate = Gate()
-    async with a_house(dsn, clock=clock) as house:
-        house.says("still ", gate, "here")
-        chat_id = await house.create("hi")
+    async with engine_rig(dsn, clock=clock) as rig:
+        rig.answer("still ", gate, "here")
+        chat_id = await rig.create("hi")
         await gate.reached.wait()
-        await let_pass(clock, STREAM_IDLE_TIMEOUT_S - 60)
+        await pass_time(clock, STREAM_IDLE_TIMEOUT_S - 60)
         gate.open()
-        assert (await house.rests(chat_id)).state == "W"
-        assert await house.transcript(chat_id) == ["user: hi", "assistant: still here"]
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert await rig.transcript(chat_id) == ["user: hi", "assistant: still here"]
 
 
-class GivesUp:
-    """Satisfies `ports.Provider`: the first time its transport cancels itself."""
+class SelfCancellingProvider:
+    """Satisfies `ports.Provider`; on the first call its transport cancels itself."""
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
@@ -204,35 +202,35 @@ class GivesUp:
 
 
 @pytest.mark.covers("F42", "retry-8")
-async def test_a_cancellation_that_nobody_asked_for_is_a_cut_connection(
+async def test_a_cancellation_by_the_transport_is_retried_as_a_reset(
     dsn: str, clock: FakeClock
 ) -> None:
-    async with a_house(dsn, clock=clock) as house:
-        house.model.provider = GivesUp(house.model.provider)
-        house.says("here I am")
-        chat_id = await house.create("hi")
-        await let_pass(clock, await backing_off(house, clock))
-        assert (await house.rests(chat_id)).state == "W"
-        assert await house.transcript(chat_id) == ["user: hi", "assistant: here I am"]
+    async with engine_rig(dsn, clock=clock) as rig:
+        rig.model.provider = SelfCancellingProvider(rig.model.provider)
+        rig.answer("here I am")
+        chat_id = await rig.create("hi")
+        await pass_time(clock, await wait_backoff(rig, clock))
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert await rig.transcript(chat_id) == ["user: hi", "assistant: here I am"]
 
 
 @pytest.mark.covers("loop-34")
-async def test_a_viewer_that_cannot_be_told_ends_the_attempt_and_not_the_worker(dsn: str) -> None:
+async def test_a_subscriber_that_raises_fails_the_turn_and_not_the_worker(dsn: str) -> None:
     gate = Gate()
 
-    def broken() -> None:
+    def raise_bug() -> None:
         raise ValueError("a bug")
 
-    async with a_house(dsn) as house:
-        house.says("one", gate, "two")
-        command = house.command("hi")
-        house.replica.episodes.watch(command.id, broken)
-        await house.create("hi", id=command.id)
-        chat = await house.rests(command.id)
+    async with engine_rig(dsn) as rig:
+        rig.answer("one", gate, "two")
+        command = rig.command("hi")
+        rig.replica.episodes.watch(command.id, raise_bug)
+        await rig.create("hi", id=command.id)
+        chat = await rig.wait_runner_left(command.id)
         assert chat.last_error is not None
         assert chat.last_error.kind == "internal"
-        await house.api.requests[0].disconnected.wait()
-        house.replica.episodes.unwatch(command.id)
-        house.says("better")
-        await house.send(command.id, "again")
-        assert (await house.until(command.id, "W")).last_error is None
+        await rig.api.requests[0].disconnected.wait()
+        rig.replica.episodes.unwatch(command.id)
+        rig.answer("better")
+        await rig.send(command.id, "again")
+        assert (await rig.wait_state(command.id, "W")).last_error is None

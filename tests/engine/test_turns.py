@@ -1,4 +1,4 @@
-"""A turn from a person's message to rest, through the whole engine."""
+"""A turn from a user message until the chat waits, through the whole engine."""
 
 import asyncio
 
@@ -8,49 +8,49 @@ import pytest
 from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Chat
 from chatd.domain.errors import QueueFull
 from tests.support.chaos.remains import remains_of
+from tests.support.engine_rig import WAIT_TIMEOUT_S, EngineRig, engine_rig
 from tests.support.eventually import eventually
-from tests.support.house import WITHIN_S, House, a_house
 from tests.support.providers.server import Gate
 from tests.support.streaming import Client
 from tests.support.tools import GatedTool
 
 
-async def test_a_message_is_answered_and_the_chat_rests(dsn: str) -> None:
-    async with a_house(dsn) as house:
-        house.says("Hello", " there.")
-        chat_id = await house.create("hi")
-        chat = await house.rests(chat_id)
+async def test_a_message_is_answered_and_the_chat_waits(dsn: str) -> None:
+    async with engine_rig(dsn) as rig:
+        rig.answer("Hello", " there.")
+        chat_id = await rig.create("hi")
+        chat = await rig.wait_runner_left(chat_id)
         assert chat.state == "W"
-        assert await house.transcript(chat_id) == ["user: hi", "assistant: Hello there."]
+        assert await rig.transcript(chat_id) == ["user: hi", "assistant: Hello there."]
 
 
-async def test_a_tool_is_run_and_the_model_sees_its_result(dsn: str) -> None:
+async def test_a_tool_runs_and_the_model_gets_its_result(dsn: str) -> None:
     tool = GatedTool()
-    async with a_house(dsn, tools=[tool]) as house:
-        house.calls(("c1", "echo", '{"say":"x"}'))
-        house.says("done")
-        chat_id = await house.create("use it")
-        await house.rests(chat_id)
-        assert await house.transcript(chat_id) == [
+    async with engine_rig(dsn, tools=[tool]) as rig:
+        rig.call_tools(("c1", "echo", '{"say":"x"}'))
+        rig.answer("done")
+        chat_id = await rig.create("use it")
+        await rig.wait_runner_left(chat_id)
+        assert await rig.transcript(chat_id) == [
             "user: use it",
             "assistant: echo(c1)",
             "tool: result(c1) {'output': 'said {\"say\":\"x\"}'}",
             "assistant: done",
         ]
-        assert len(house.api.requests) == 2
+        assert len(rig.api.requests) == 2
 
 
-async def test_a_queued_message_is_answered_after_the_running_one(dsn: str) -> None:
+async def test_a_queued_message_is_answered_after_the_running_turn(dsn: str) -> None:
     gate = Gate()
-    async with a_house(dsn) as house:
-        house.says("one", gate)
-        house.says("two")
-        chat_id = await house.create("first")
+    async with engine_rig(dsn) as rig:
+        rig.answer("one", gate)
+        rig.answer("two")
+        chat_id = await rig.create("first")
         await gate.reached.wait()
-        assert (await house.send(chat_id, "second")).state == "R1"
+        assert (await rig.send(chat_id, "second")).state == "R1"
         gate.open()
-        await house.rests(chat_id)
-        assert await house.transcript(chat_id) == [
+        await rig.wait_runner_left(chat_id)
+        assert await rig.transcript(chat_id) == [
             "user: first",
             "assistant: one",
             "user: second",
@@ -58,45 +58,45 @@ async def test_a_queued_message_is_answered_after_the_running_one(dsn: str) -> N
         ]
 
 
-async def test_an_interrupted_answer_is_saved_before_the_queued_message(dsn: str) -> None:
+async def test_an_interrupted_answer_is_stored_before_the_queued_message(dsn: str) -> None:
     gate = Gate()
-    async with a_house(dsn) as house:
-        house.says("Once upon", gate, " a time")
-        house.says("ok")
-        chat_id = await house.create("tell me a story")
-        await house.shown(chat_id, "Once upon")
-        await house.send(chat_id, "shorter!", when_busy="interrupt")
-        await house.rests(chat_id)
-        assert await house.transcript(chat_id) == [
+    async with engine_rig(dsn) as rig:
+        rig.answer("Once upon", gate, " a time")
+        rig.answer("ok")
+        chat_id = await rig.create("tell me a story")
+        await rig.wait_shown(chat_id, "Once upon")
+        await rig.send(chat_id, "shorter!", when_busy="interrupt")
+        await rig.wait_runner_left(chat_id)
+        assert await rig.transcript(chat_id) == [
             "user: tell me a story",
             "assistant: Once upon",
             "user: shorter!",
             "assistant: ok",
         ]
-        assert house.api.requests[0].disconnected.is_set()
+        assert rig.api.requests[0].disconnected.is_set()
 
 
 @pytest.mark.covers("T31", "loop-32")
-async def test_a_stop_during_a_tool_ends_the_turn_and_answers_the_call(dsn: str) -> None:
+async def test_an_interrupt_during_a_tool_ends_the_turn_and_answers_the_call(dsn: str) -> None:
     gate = Gate()
-    async with a_house(dsn, tools=[GatedTool(gate=gate)]) as house:
-        house.calls(("c1", "echo", "{}"))
-        chat_id = await house.create("use it")
+    async with engine_rig(dsn, tools=[GatedTool(gate=gate)]) as rig:
+        rig.call_tools(("c1", "echo", "{}"))
+        chat_id = await rig.create("use it")
         await gate.reached.wait()
-        assert (await house.interrupt(chat_id)).state == "I0"
-        chat = await house.rests(chat_id)
+        assert (await rig.interrupt(chat_id)).state == "I0"
+        chat = await rig.wait_runner_left(chat_id)
         assert chat.state == "W"
-        lines = await house.transcript(chat_id)
+        lines = await rig.transcript(chat_id)
         assert lines[:2] == ["user: use it", "assistant: echo(c1)"]
         assert lines[2].startswith("tool: error(c1)")
 
 
 @pytest.mark.covers("T31")
-async def test_a_lasting_failure_ends_in_an_error_that_says_why(dsn: str) -> None:
-    async with a_house(dsn) as house:
-        house.api.reply(401, {"error": {"message": "wrong key"}})
-        chat_id = await house.create("hi")
-        chat = await house.rests(chat_id)
+async def test_a_permanent_failure_fails_the_turn_with_its_kind(dsn: str) -> None:
+    async with engine_rig(dsn) as rig:
+        rig.api.reply(401, {"error": {"message": "wrong key"}})
+        chat_id = await rig.create("hi")
+        chat = await rig.wait_runner_left(chat_id)
         assert chat.state == "E0"
         assert chat.last_error is not None
         assert chat.last_error.kind == "auth"
@@ -105,58 +105,58 @@ async def test_a_lasting_failure_ends_in_an_error_that_says_why(dsn: str) -> Non
 @pytest.mark.covers("T16")
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P9")
-async def test_messages_that_come_all_at_once_are_answered_one_by_one(dsn: str) -> None:
-    """Fifty, of which the queue has room for some; the others are told so."""
+async def test_concurrent_messages_are_answered_in_queue_order(dsn: str) -> None:
+    """Fifty messages, more than the queue holds; the others are refused."""
     gate, texts = Gate(), [f"message {n}" for n in range(50)]
-    async with a_house(dsn) as house:
-        house.says("busy", gate)
+    async with engine_rig(dsn) as rig:
+        rig.answer("busy", gate)
         for _ in range(MAX_QUEUED_MESSAGES):
-            house.says("ok")
-        chat_id = await house.create("go")
+            rig.answer("ok")
+        chat_id = await rig.create("go")
         await gate.reached.wait()
-        sends = (house.send(chat_id, text) for text in texts)
+        sends = (rig.send(chat_id, text) for text in texts)
         sent = await asyncio.gather(*sends, return_exceptions=True)
-        taken = {text for text, done in zip(texts, sent, strict=True) if isinstance(done, Chat)}
+        accepted = {text for text, done in zip(texts, sent, strict=True) if isinstance(done, Chat)}
         assert {type(done) for done in sent} == {Chat, QueueFull}
-        rows = await house.pool.fetch("SELECT content FROM chat_queued_messages ORDER BY position")
+        rows = await rig.pool.fetch("SELECT content FROM chat_queued_messages ORDER BY position")
         queued = [msgspec.json.decode(row["content"])[0]["text"] for row in rows]
         gate.open()
-        assert (await house.rests(chat_id)).state == "W"
-        lines = (await house.transcript(chat_id))[2:]
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        lines = (await rig.transcript(chat_id))[2:]
         assert lines[0::2] == [f"user: {text}" for text in queued]
         assert lines[1::2] == ["assistant: ok"] * MAX_QUEUED_MESSAGES
-        assert sorted(queued) == sorted(taken)
+        assert sorted(queued) == sorted(accepted)
 
 
 @pytest.mark.covers("T28")
-async def test_nothing_is_left_over_after_two_hundred_turns(dsn: str) -> None:
-    """Some with a tool; then ten chats at once, each watched by somebody."""
-    async with a_house(dsn, tools=[GatedTool()]) as house:
-        house.says("ready")
-        await turns(house, 1)
-        before = remains_of(house.replica)
+async def test_two_hundred_turns_leave_no_tasks_or_buffers(dsn: str) -> None:
+    """Some with a tool; then ten chats at once, each with a viewer."""
+    async with engine_rig(dsn, tools=[GatedTool()]) as rig:
+        rig.answer("ready")
+        await run_turns(rig, 1)
+        before = remains_of(rig.replica)
         for _ in range(10):
-            house.calls(("c1", "echo", "{}"))
-            house.says("done")
-            await house.rests(await house.create("go"))
+            rig.call_tools(("c1", "echo", "{}"))
+            rig.answer("done")
+            await rig.wait_runner_left(await rig.create("go"))
         for _ in range(200):
-            house.says("done")
-        await asyncio.gather(*(turns(house, 20) for _ in range(10)))
+            rig.answer("done")
+        await asyncio.gather(*(run_turns(rig, 20) for _ in range(10)))
 
-        async def as_before() -> bool:
-            return remains_of(house.replica).is_no_more_than(before, forgets=False)
+        async def is_as_before() -> bool:
+            return remains_of(rig.replica).is_no_more_than(before, forgets=False)
 
-        await eventually(as_before, within_s=WITHIN_S)
-        assert remains_of(house.replica).episode_bytes < before.episode_bytes * 60
+        await eventually(is_as_before, within_s=WAIT_TIMEOUT_S)
+        assert remains_of(rig.replica).episode_bytes < before.episode_bytes * 60
 
 
-async def turns(house: House, count: int) -> None:
-    chat_id = await house.create("go")
+async def run_turns(rig: EngineRig, count: int) -> None:
+    chat_id = await rig.create("go")
     viewer = Client(chat_id)
-    async with viewer.connected(house.replica.feeds) as view:
+    async with viewer.connected(rig.replica.feeds) as view:
         for number in range(1, count + 1):
             if number > 1:
-                await house.send(chat_id, "again")
+                await rig.send(chat_id, "again")
             await viewer.watch(view, lambda seen, n=number: is_answered(seen, n))
 
 

@@ -8,6 +8,7 @@ from chatd.domain.chat.commands import ArchiveIdleTree
 from chatd.domain.chat.states import State
 from chatd.domain.errors import NotFound
 from chatd.domain.ids import ChangeId, ChatId
+from chatd.engine.attempt import Committer
 from chatd.engine.maintenance import RetentionConfig, retention_tasks
 from chatd.store.chat import chats, updates
 from chatd.store.chat.transactor import NoChange, Transactor
@@ -41,8 +42,9 @@ async def archived(pool: Pool) -> set[int]:
 
 
 async def work(pool: Pool, config: RetentionConfig, told: Told) -> None:
-    for chore in retention_tasks(config, pool, env_with(FakeClock()), Transactor(pool, told)):
-        await chore.work()
+    env = env_with(FakeClock())
+    for task in retention_tasks(config, pool, env, Committer(Transactor(pool, told), env)):
+        await task.work()
 
 
 async def test_idle_chats_are_archived_with_their_family_and_everybody_is_told(pool: Pool) -> None:
@@ -96,6 +98,7 @@ async def test_archived_chats_are_removed_for_good_and_what_they_cost_is_not(poo
     assert await pool.fetchval("SELECT count(*) FROM usage_events") == spent
 
 
-async def test_without_days_there_is_no_chore(pool: Pool) -> None:
-    transactor = Transactor(pool, Told())
-    assert retention_tasks(RetentionConfig(), pool, env_with(FakeClock()), transactor) == ()
+async def test_retention_without_days_has_no_tasks(pool: Pool) -> None:
+    env = env_with(FakeClock())
+    committer = Committer(Transactor(pool, Told()), env)
+    assert retention_tasks(RetentionConfig(), pool, env, committer) == ()

@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from chatd.domain.ids import ChatId
-from tests.support.house import House, a_house_with
+from tests.support.engine_rig import EngineRig, engine_rig_with
 from tests.support.nursery import Nursery
 from tests.support.planned import PlannedModel, Workshop, remote_tools
 from tests.support.replica_process import DieAt, Setup
@@ -22,7 +22,7 @@ class Stage:
         dsn: str,
         model: PlannedModel,
         shop: Workshop,
-        survivor: House,
+        survivor: EngineRig,
         born_in: Nursery,
         victims: AsyncExitStack,
     ) -> None:
@@ -78,7 +78,7 @@ async def a_stage(dsn: str) -> AsyncGenerator[Stage]:
         async with (
             PlannedModel.running() as model,
             Workshop.running(path) as shop,
-            a_house_with(dsn, model, tools=remote_tools(path)) as survivor,
+            engine_rig_with(dsn, model, tools=remote_tools(path)) as survivor,
             replicas() as born_in,
             AsyncExitStack() as victims,
         ):

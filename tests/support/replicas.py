@@ -12,7 +12,7 @@ import msgspec
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.ids import ChatId
 from tests.support.chaos.remains import Remains
-from tests.support.house import Events
+from tests.support.engine_rig import Events
 from tests.support.nursery import Forked, Nursery, nursery
 from tests.support.replica_orders import Deed, Done, Order, Seen
 from tests.support.replica_process import Setup

@@ -102,6 +102,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
         "CHATD_LIMITS_RUNNING_SUBAGENTS_PER_USER": "8",
         "CHATD_LIMITS_SPEND_MICROS": "9",
         "CHATD_LIMITS_SPEND_PERIOD": "week",
+        "CHATD_CHATS_TITLES": "false",
         "CHATD_CHATS_AUTO_ARCHIVE_DAYS": "10",
         "CHATD_CHATS_RETENTION_DAYS": "11",
         "CHATD_WORKSPACES_ENABLED": "false",
@@ -129,7 +130,7 @@ def test_every_key_can_be_set_in_the_environment() -> None:
             spend_micros=9,
             spend_period="week",
         ),
-        chats=ChatSettings(auto_archive_days=10, retention_days=11),
+        chats=ChatSettings(titles=False, auto_archive_days=10, retention_days=11),
         workspaces=WorkspaceSettings(
             enabled=False, allow_unsafe=True, roots=(Path("/srv/code"),), ttl_s=12
         ),

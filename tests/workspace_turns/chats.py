@@ -37,7 +37,7 @@ from chatd.workspaces.instructions import WorkspaceInstructions
 from chatd.workspaces.provisioner import WorkspaceProvisioner
 from chatd.workspaces.templates import TemplateCatalog
 from tests.support.builders import FakeBackend, building
-from tests.support.house import House, a_house
+from tests.support.engine_rig import EngineRig, engine_rig
 from tests.support.streaming import env_with
 from tests.support.workspaces import BACKEND, HOST, plant_template
 
@@ -195,7 +195,7 @@ class Stand:
 
 
 class Room(Struct, frozen=True, kw_only=True):
-    house: House
+    house: EngineRig
     stand: Stand
 
 
@@ -208,5 +208,5 @@ async def a_room(
     backend = FakeBackend()
     async with building(pool, SystemClock(), backend) as builder:
         stand = Stand(pool, builder, backend, delay_s=delay_s, clock=clock or SystemClock())
-        async with a_house(dsn, source=stand.tools) as house:
+        async with engine_rig(dsn, source=stand.tools) as house:
             yield Room(house=house, stand=stand)

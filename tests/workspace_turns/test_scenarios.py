@@ -33,13 +33,13 @@ async def turn(
     house = room.house
     number = len(house.api.requests)
     for at, (name, args) in enumerate(calls):
-        house.calls((f"c{number}-{at}", name, args))
-    house.says("ok")
+        house.call_tools((f"c{number}-{at}", name, args))
+    house.answer("ok")
     if chat_id is None:
         chat_id = await house.create("go", **fields)
     else:
         await house.send(chat_id, "go on")
-    assert (await house.until(chat_id, "W", "E")).state == "W"
+    assert (await house.wait_state(chat_id, "W", "E")).state == "W"
     return chat_id
 
 
@@ -194,17 +194,17 @@ async def test_a_workspace_made_in_mid_turn_is_bound_when_it_is_first_used(
 ) -> None:
     async with a_room(dsn, pool) as room:
         gate = Gate()
-        room.house.calls(("c1", *CREATE))
+        room.house.call_tools(("c1", *CREATE))
         read = {"index": 0, "id": "c2", "type": "function"}
         call = {**read, "function": {"name": READ[0], "arguments": READ[1]}}
         room.house.api.script(gate, chunk(tool_calls=[call]), chunk(finish="tool_calls"), DONE)
-        room.house.says("ok")
+        room.house.answer("ok")
         chat_id = await room.house.create("go")
         await gate.reached.wait()
         assert NO_WORKSPACE_TEXT in prompt(room, 0)
         assert TOLD in prompt(room, 1)
         gate.open()
-        assert (await room.house.until(chat_id, "W", "E")).state == "W"
+        assert (await room.house.wait_state(chat_id, "W", "E")).state == "W"
         agent_id = await agent_of(pool, chat_id)
         assert str(agent_id) in await result(room, chat_id)
 
@@ -228,14 +228,14 @@ async def test_an_agent_that_never_answers_holds_up_nobody_else(
         mute, other = await turn(room, None, CREATE, READ), await turn(room, None, CREATE, READ)
         agent_id = await agent_of(pool, mute)
         room.stand.exchange.deaf.add(agent_id)
-        room.house.calls(("mute", *READ))
+        room.house.call_tools(("mute", *READ))
         await room.house.send(mute, "go on")
         await room.house.events.wait("tool_started", chat_id=mute, tool_call_id="mute")
         await clock.asleep_on("agent_timeout")
         await turn(room, other, READ)
         assert "result(" in await result(room, other)
         assert (await room.house.chat(mute)).state != "W"
-        room.house.says("ok")
+        room.house.answer("ok")
         clock.advance(AGENT_REPLY_TIMEOUT_S)
-        await room.house.until(mute, "W")
+        await room.house.wait_state(mute, "W")
         assert "it may work next time" in await result(room, mute)

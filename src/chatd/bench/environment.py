@@ -176,6 +176,7 @@ def server_variables(provider: BenchProgram, *, slots: int = 1000) -> dict[str, 
         "CHATD_MODELS": msgspec.json.encode([model]).decode(),
         "CHATD_ADMIN_TOKEN": TOKEN,
         "CHATD_LOG_LEVEL": "error",
+        "CHATD_CHATS_TITLES": "false",
         "CHATD_WORKER_SLOTS": str(slots),
     }
 

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from chatd.aio.waits import InterruptibleSleep
-from chatd.domain.chat.commands import FailTurn, Step, WorkerCommand
+from chatd.domain.chat.commands import ArchiveIdleTree, FailTurn, Step, WorkerCommand
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
 from chatd.domain.chat.row import Chat, ChatError, Fence
 from chatd.domain.decisions import RunnerView
@@ -231,12 +231,14 @@ class Committer:
         self._env.emit("turn_failed", chat_id=attempt.chat.id, error_kind=error.kind)
         return await self.commit(attempt, command)
 
-    async def run(self, chat_id: ChatId, command: WorkerCommand) -> OperationOutcome:
+    async def run(
+        self, chat_id: ChatId, command: WorkerCommand | ArchiveIdleTree
+    ) -> OperationOutcome:
         """One write outside any attempt, tried once."""
         return await self._transactor.run(self._operation(chat_id, command))
 
     def _operation(
-        self, chat_id: ChatId, command: WorkerCommand, known: Chat | None = None
+        self, chat_id: ChatId, command: WorkerCommand | ArchiveIdleTree, known: Chat | None = None
     ) -> Operation:
         return Operation(
             chat_id=chat_id,

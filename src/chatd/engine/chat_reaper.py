@@ -10,6 +10,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
+from chatd.aio.tasks import run_contained
 from chatd.domain.answer.partial import partial_messages
 from chatd.domain.chat.commands import ExpireDeadline, ReapChat
 from chatd.domain.chat.row import Episode
@@ -17,7 +18,6 @@ from chatd.domain.errors import ChatdError, NotFound, StaleFence, Unavailable
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
-from chatd.engine.tasks import run_contained
 from chatd.parts.journal_tail import read_episode
 from chatd.store.chat import chats, workers
 from chatd.store.conn import Conn
@@ -35,33 +35,33 @@ class ChatReaper:
         self._delayed: set[ChatId] = set()
         self._has_work = asyncio.Event()
 
-    def on_heartbeat(self, heard: workers.HeartbeatResult) -> None:
+    def on_heartbeat(self, result: workers.HeartbeatResult) -> None:
         """Replaces earlier findings: those not dealt with yet are in this heartbeat too."""
-        if heard.dead or heard.expired:
-            self._found = heard
+        if result.dead or result.expired:
+            self._found = result
             self._has_work.set()
 
     async def run(self) -> None:
         while True:
             await self._has_work.wait()
             self._has_work.clear()
-            heard, self._found = self._found, None
-            if heard is None:
+            result, self._found = self._found, None
+            if result is None:
                 continue
             try:
-                await self._reap_all(heard)
+                await self._reap_all(result)
             except Unavailable as error:
                 self._env.emit("reap_failed", error_kind=error.code)
 
-    async def _reap_all(self, heard: workers.HeartbeatResult) -> None:
-        self._delayed.intersection_update((*heard.expired, *heard.orphaned))
-        for chat_id in self._in_order(heard.expired):
-            await self._expire(chat_id, heard.at)
-        for chat_id in self._in_order(heard.orphaned):
-            await self._write(chat_id, ReapChat(worker_ids=heard.dead))
-        if heard.dead:
-            await workers.delete_workers(self._conn, heard.dead)
-            self._env.emit("workers_reaped", workers=len(heard.dead), chats=len(heard.orphaned))
+    async def _reap_all(self, result: workers.HeartbeatResult) -> None:
+        self._delayed.intersection_update((*result.expired, *result.orphaned))
+        for chat_id in self._in_order(result.expired):
+            await self._expire(chat_id, result.at)
+        for chat_id in self._in_order(result.orphaned):
+            await self._write(chat_id, ReapChat(worker_ids=result.dead))
+        if result.dead:
+            await workers.delete_workers(self._conn, result.dead)
+            self._env.emit("workers_reaped", workers=len(result.dead), chats=len(result.orphaned))
 
     def _in_order(self, chat_ids: Iterable[ChatId]) -> list[ChatId]:
         """Each replica has its own order, so that replicas collide less. Chats that stopped an

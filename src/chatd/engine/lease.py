@@ -115,14 +115,14 @@ class HeartbeatLoop:
 
     async def _send(self) -> None:
         sent_at = self._env.clock.monotonic()
-        beat = workers.Heartbeat(
+        heartbeat = workers.Heartbeat(
             worker_id=self._worker_id,
             running=self._running(),
             scope=may_reap(self._history, sent_at),
             draining=self.draining,
             lease_s=LEASE_TTL_S,
         )
-        heard = await workers.send_heartbeat(self._conn, beat)
+        result = await workers.send_heartbeat(self._conn, heartbeat)
         self._history = self._history.succeeded(self._env.clock.monotonic())
         self._lease.renew(sent_at)
-        self._on_heartbeat(heard)
+        self._on_heartbeat(result)

@@ -9,13 +9,13 @@ from typing import Final
 
 from msgspec import Struct
 
+from chatd.aio.periodic import PeriodicTask
 from chatd.domain.chat.commands import ArchiveIdleTree
 from chatd.domain.errors import RequestError
 from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
-from chatd.engine.periodic import PeriodicTask
+from chatd.engine.attempt import Committer
 from chatd.store.chat import idempotency, updates, usage
-from chatd.store.chat.transactor import Operation, Transactor
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 
@@ -52,9 +52,9 @@ def maintenance_tasks(conn: Conn) -> tuple[PeriodicTask, ...]:
 
 
 def retention_tasks(
-    config: RetentionConfig, pool: Pool, env: Env, transactor: Transactor
+    config: RetentionConfig, pool: Pool, env: Env, committer: Committer
 ) -> tuple[PeriodicTask, ...]:
-    retention = _Retention(config, pool, env, transactor)
+    retention = _Retention(config, pool, env, committer)
     tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = []
     if config.archive_after:
         tasks.append(("archive_idle", retention.archive))
@@ -66,14 +66,12 @@ def retention_tasks(
 
 
 class _Retention:
-    def __init__(
-        self, config: RetentionConfig, pool: Pool, env: Env, transactor: Transactor
-    ) -> None:
+    def __init__(self, config: RetentionConfig, pool: Pool, env: Env, committer: Committer) -> None:
         self._archive_after = timedelta(days=config.archive_after)
         self._remove_after = timedelta(days=config.remove_after)
         self._pool = pool
         self._env = env
-        self._transactor = transactor
+        self._committer = committer
 
     async def archive(self) -> None:
         limit = _MAX_CHATS_PER_BATCH
@@ -85,14 +83,8 @@ class _Retention:
                 return
 
     async def _archive(self, chat_id: ChatId, since: datetime) -> None:
-        operation = Operation(
-            chat_id=chat_id,
-            command=ArchiveIdleTree(idle_since=since),
-            actor=None,
-            change_id=self._env.new_change_id(),
-        )
         with suppress(RequestError):  # A user changed the chat in the meantime.
-            await self._transactor.run(operation)
+            await self._committer.run(chat_id, ArchiveIdleTree(idle_since=since))
 
     async def remove(self) -> None:
         limit = _MAX_CHATS_PER_BATCH

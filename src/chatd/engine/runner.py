@@ -1,14 +1,15 @@
 """One chat under one epoch on this worker.
 
 Owns the task that works on the chat, and its cancellation. Rows arrive from writes of this
-replica, from reads after hints, and from heartbeats; `react` decides what each means. A cancelled
-task writes nothing: the row says what is next.
+replica, from reads after hints, and from heartbeats; `decide_reaction` says what each means. A
+cancelled task writes nothing: the row says what is next.
 """
 
 import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from chatd.aio.tasks import TaskReaper
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.row import Chat, ChatError
 from chatd.domain.decisions import (
@@ -25,7 +26,6 @@ from chatd.domain.errors import ChatdError, NotFound, StaleFence
 from chatd.domain.ids import WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Attempt
-from chatd.engine.tasks import TaskReaper
 from chatd.engine.turn_loop import TurnLoop
 
 RUNNER_CRASHED_ERROR: Final = ChatError(

@@ -7,6 +7,7 @@ of a crashed runner. A runner with an old epoch stops by itself; until then the 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 
+from chatd.aio.tasks import TaskReaper, run_contained
 from chatd.domain.chat.commands import ReapChat, ReleaseChat
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
@@ -15,7 +16,6 @@ from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
 from chatd.engine.runner import Runner
 from chatd.engine.slots import Slots
-from chatd.engine.tasks import TaskReaper, run_contained
 from chatd.engine.turn_loop import TurnLoop
 from chatd.store.chat.transactor import AppliedChange
 

@@ -1,19 +1,21 @@
 """Generate a title for a new chat, in the background of its first turn.
 
 A title is not part of history: it is written beside it, and only if the chat still has the title
-it had before. `domain.titles` builds the request and checks the answer. Best effort: a failure
-leaves the old title.
+it had before. `domain.prompt.titles` builds the request and checks the answer. Best effort: a
+failure leaves the old title.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from chatd.aio.periodic import BackgroundTasks
 from chatd.domain.answer.answer import Answer, ModelCallRecord, usage_entry
 from chatd.domain.answer.assembler import Assembler
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
+from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import ModelRequest, ProviderError, ProviderFault, StreamFailed
 from chatd.domain.ports import Env, ModelChoice
 from chatd.domain.prompt.titles import (
@@ -24,7 +26,6 @@ from chatd.domain.prompt.titles import (
     title_request,
     without_temperature,
 )
-from chatd.engine.periodic import BackgroundTasks
 from chatd.engine.spend_guard import SpendGuard
 from chatd.store.chat import chats, usage
 from chatd.store.conn import Conn
@@ -58,6 +59,7 @@ class TitleGenerator:
         self._announce = announce
         self._title_models = title_models
         self._in_progress: set[ChatId] = set()
+        self._unusable: set[tuple[str, str]] = set()
 
     def start_if_needed(self, chat: Chat, history: Sequence[Message], choice: ModelChoice) -> None:
         """Never waits. A subagent gets its title from the chat that starts it."""
@@ -70,11 +72,16 @@ class TitleGenerator:
             self._in_progress.add(chat.id)
 
     async def _generate(self, chat: Chat, text: str, choice: ModelChoice) -> None:
+        """Try the models in turn, within one time limit for all of them."""
+        deadline = asyncio.get_running_loop().time() + TITLE_TIMEOUT_S
         try:
             for model in await self._title_models(choice):
+                if (model.config.provider, model.config.model) in self._unusable:
+                    continue
                 if await self._spend_guard.check(chat) is not None:
                     return
-                title = await self._call(chat, model, title_request(model.config.model, text))
+                request = title_request(model.config.model, text)
+                title = await self._call(chat, model, request, deadline)
                 if title is not None:
                     await self._set_title(chat, title)
                     return
@@ -86,10 +93,15 @@ class TitleGenerator:
         if updated is not None:
             self._announce(updated, "title")
 
-    async def _call(self, chat: Chat, model: ModelChoice, request: ModelRequest) -> str | None:
-        answer, fault = await self._stream(model, request)
+    async def _call(
+        self, chat: Chat, model: ModelChoice, request: ModelRequest, deadline: float
+    ) -> str | None:
+        answer, fault = await self._stream(model, request, deadline)
         if fault is not None and (plainer := without_temperature(request, fault)) is not None:
-            answer, fault = await self._stream(model, plainer)
+            answer, fault = await self._stream(model, plainer, deadline)
+        if fault is not None and classify_fault(fault).kind == "config":
+            # The provider does not have this model: do not ask again for every new chat.
+            self._unusable.add((model.config.provider, model.config.model))
         if answer is None:
             self._env.emit("title_failed", chat_id=chat.id, provider=model.config.provider)
             return None
@@ -101,12 +113,12 @@ class TitleGenerator:
         return read_title(text) if fault is None else None
 
     async def _stream(
-        self, model: ModelChoice, request: ModelRequest
+        self, model: ModelChoice, request: ModelRequest, deadline: float
     ) -> tuple[Answer | None, ProviderFault | None]:
         """No answer: the call did not reach the provider and has no usage."""
         assembler, is_opened = Assembler(), False
         try:
-            async with asyncio.timeout(TITLE_TIMEOUT_S), model.provider.stream(request) as events:
+            async with asyncio.timeout_at(deadline), model.provider.stream(request) as events:
                 is_opened = True
                 async for event in events:
                     if isinstance(event, StreamFailed):

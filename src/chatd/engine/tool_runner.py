@@ -1,7 +1,8 @@
 """Run a batch of tool calls concurrently and answer them in call order.
 
 A tool that fails, hangs, raises or ignores its cancellation never breaks the turn: each of these
-becomes a tool result that the model can act on. `domain.batch` decides which calls may run.
+becomes a tool result that the model can act on. `domain.answer.tool_calls` decides which calls may
+run.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ from typing import Final
 
 from msgspec import UNSET, Struct
 
+from chatd.aio.tasks import TaskReaper
 from chatd.domain.answer.answer import result_messages, sort_by_call
 from chatd.domain.answer.assembler import EMPTY_OBJECT
 from chatd.domain.answer.tool_calls import plan_batch
@@ -21,7 +23,6 @@ from chatd.domain.ids import ToolCallId
 from chatd.domain.ports import Env, Tool, ToolContext
 from chatd.domain.text import replace_surrogates
 from chatd.engine.lease import WorkerLease
-from chatd.engine.tasks import TaskReaper
 from chatd.engine.turn_context import TurnContext
 from chatd.parts.episodes import PartRecorder
 from chatd.store.chat import idempotency

@@ -1,5 +1,5 @@
 """The turn loop: load the turn's context, choose one action, run it, commit, repeat until the
-chat waits, is released or fails. `decide.next_action` chooses the action.
+chat waits, is released or fails. `decisions.next_action` chooses the action.
 """
 
 import asyncio

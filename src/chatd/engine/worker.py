@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from chatd.aio.tasks import TaskReaper, run_contained
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkerId
@@ -21,7 +22,6 @@ from chatd.engine.chat_reaper import ChatReaper
 from chatd.engine.lease import HeartbeatLoop, WorkerLease
 from chatd.engine.runner_pool import RunnerPool
 from chatd.engine.slots import Slots, SlotsConfig
-from chatd.engine.tasks import TaskReaper, run_contained
 from chatd.engine.turn_loop import TurnLoop
 from chatd.store.chat import workers
 from chatd.store.chat.transactor import AppliedChange
@@ -212,14 +212,14 @@ class Worker:
 
     # Heartbeats
 
-    def _on_heartbeat(self, heard: workers.HeartbeatResult) -> None:
+    def _on_heartbeat(self, result: workers.HeartbeatResult) -> None:
         self.registered.set()
         if not self.draining:
             self._slots.open()
-        self._acquirer.refresh_rows(heard.lost)
-        self._acquirer.on_unknown_chats(heard.unknown)
-        self._reaper.on_heartbeat(heard)
-        if heard.runnable:
+        self._acquirer.refresh_rows(result.lost)
+        self._acquirer.on_unknown_chats(result.unknown)
+        self._reaper.on_heartbeat(result)
+        if result.runnable:
             self._acquirer.request_acquire()
         now = self._env.clock.monotonic()
         if now - self._polled_at >= ROW_POLL_INTERVAL_S:

@@ -112,6 +112,9 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
+    titles: Annotated[
+        bool, Meta(description="Generate a title for each new chat with a small model")
+    ] = True
     auto_archive_days: Annotated[
         Days, Meta(description="Archive chats idle for this many days; 0 disables")
     ] = 0

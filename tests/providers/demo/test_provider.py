@@ -294,9 +294,9 @@ async def test_a_permanent_error_is_repeated(demo: DemoProvider) -> None:
 async def test_titles_and_labels_follow_the_schema(demo: DemoProvider) -> None:
     text = "please fix the failing test in basket.py, it is urgent and I am late"
     title = titles.title_request("demo", text)
-    assert titles.read_title(await answer_text(demo, title)) == "Please fix the failing test in"
+    assert titles.read_title(await answer_text(demo, title)) == "Fix the failing test in basket.py"
     as_text = msgspec.structs.replace(title, output_schema=UNSET)
-    assert await answer_text(demo, as_text) == "Please fix the failing test in"
+    assert await answer_text(demo, as_text) == "Fix the failing test in basket.py"
     label = await answer_text(demo, label_request("demo", "Basket", "All tests pass."))
     assert msgspec.json.decode(label) == {"label": "Answered in demo mode"}
 

@@ -148,6 +148,15 @@ _CHAT_EXCERPT: Final = re.compile(r"<chat>\s(.*)\s</chat>", re.DOTALL)
 _MAX_QUOTED_CHARS: Final = 600
 _MAX_SHOWN_CHARS: Final = 2000
 _MAX_TITLE_WORDS: Final = 6
+_POLITE_OPENING: Final = re.compile(
+    r"^\W*(?:(?:fast|slow|please|hello|hi|hey|(?:can|could|would) you|i (?:want|need) (?:you )?to"
+    r"|help me)\b\W*)+(?=\w)",
+    re.IGNORECASE,
+)
+_DANGLING_END: Final = re.compile(
+    r"(?: (?:a|an|and|as|at|but|by|for|from|if|in|is|it|of|on|or|that|the|to|with))+$",
+    re.IGNORECASE,
+)
 _MIN_TOOL_WORD_CHARS: Final = 4
 _MAX_SCHEMA_DEPTH: Final = 8
 _MAX_SAMPLE_ITEMS: Final = 3
@@ -305,8 +314,9 @@ def _requests(text: str) -> list[str]:
 
 
 def _title(text: str) -> str:
-    words = re.findall(r"[^\s\"'`“”]+", text)[:_MAX_TITLE_WORDS]
-    title = " ".join(words).strip(".,:;!?- ")
+    """The first words of the text, without a polite opening and without a dangling end."""
+    words = re.findall(r"[^\s\"'`“”]+", _POLITE_OPENING.sub("", text))
+    title = _DANGLING_END.sub("", " ".join(words[:_MAX_TITLE_WORDS])).strip(".,:;!?- ")
     return title[:1].upper() + title[1:] if title else "New chat"
 
 

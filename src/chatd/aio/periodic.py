@@ -10,8 +10,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from chatd.aio.tasks import run_contained
 from chatd.domain.ports import Env
-from chatd.engine.tasks import run_contained
 
 MAX_SUBMITTED_TASKS: Final = 32
 

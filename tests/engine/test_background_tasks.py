@@ -1,32 +1,32 @@
-"""Work on the side: done at start and a fixed time after it was done, and nobody's undoing."""
+"""Periodic and submitted background tasks, and the maintenance tasks of a replica."""
 
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from chatd.aio.periodic import BackgroundTasks, PeriodicTask
 from chatd.domain.errors import Unavailable
 from chatd.domain.ports import Env
 from chatd.engine.maintenance import maintenance_tasks
-from chatd.engine.periodic import BackgroundTasks, PeriodicTask
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
+from tests.support.engine_rig import Events, change_id
 from tests.support.factories import CHAT
-from tests.support.house import Events, change_id
 from tests.support.providers.server import Gate
 
 
-class Broom:
-    """A chore that the test can watch and hold up."""
+class GatedWork:
+    """Work that waits at a gate, counts its runs and can be made to fail."""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.gate = Gate()
         self.done = 0
         self.fails = fails
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         await self.gate.pass_through()
         if self.fails:
-            raise Unavailable("no broom")
+            raise Unavailable("no database")
         self.done += 1
 
 
@@ -35,35 +35,37 @@ def env_of(clock: FakeClock, events: Events) -> Env:
 
 
 @asynccontextmanager
-async def running(chores: BackgroundTasks) -> AsyncGenerator[None]:
+async def running(tasks: BackgroundTasks) -> AsyncGenerator[None]:
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(chores.run())
+        task = group.create_task(tasks.run())
         yield
         task.cancel()
 
 
-async def test_a_chore_is_done_at_once_and_again_after_a_while(clock: FakeClock) -> None:
-    """The while begins when it is done, however long that took."""
-    broom, events = Broom(), Events()
-    chore = PeriodicTask(name="sweep", interval_s=60, work=broom.work)
-    async with running(BackgroundTasks(env_of(clock, events), [chore])):
-        await broom.gate.reached.wait()
+async def test_a_periodic_task_runs_at_start_and_again_after_its_interval(clock: FakeClock) -> None:
+    """The interval starts when a run ends."""
+    work, events = GatedWork(), Events()
+    task = PeriodicTask(name="example", interval_s=60, work=work.run)
+    async with running(BackgroundTasks(env_of(clock, events), [task])):
+        await work.gate.reached.wait()
         clock.advance(600)
-        broom.gate.open()
-        assert await clock.asleep_on("periodic_sweep") == 60
-        assert broom.done == 1
-        await clock.pass_over("periodic_sweep")
-        await clock.asleep_on("periodic_sweep")
-        assert broom.done == 2
+        work.gate.open()
+        assert await clock.asleep_on("periodic_example") == 60
+        assert work.done == 1
+        await clock.pass_over("periodic_example")
+        await clock.asleep_on("periodic_example")
+        assert work.done == 2
 
 
-async def test_a_chore_that_fails_is_tried_again_and_disturbs_nobody(clock: FakeClock) -> None:
-    bad, good, events = Broom(fails=True), Broom(), Events()
-    chores = [
-        PeriodicTask(name="bad", interval_s=60, work=bad.work),
-        PeriodicTask(name="good", interval_s=60, work=good.work),
+async def test_a_failed_periodic_task_runs_again_and_does_not_affect_others(
+    clock: FakeClock,
+) -> None:
+    bad, good, events = GatedWork(fails=True), GatedWork(), Events()
+    tasks = [
+        PeriodicTask(name="bad", interval_s=60, work=bad.run),
+        PeriodicTask(name="good", interval_s=60, work=good.run),
     ]
-    async with running(BackgroundTasks(env_of(clock, events), chores)):
+    async with running(BackgroundTasks(env_of(clock, events), tasks)):
         bad.gate.open()
         failed = await events.wait("periodic_task_failed", task="bad")
         assert failed["error_kind"] == "unavailable"
@@ -75,21 +77,21 @@ async def test_a_chore_that_fails_is_tried_again_and_disturbs_nobody(clock: Fake
         await events.wait("periodic_task_done", task="good")
 
 
-async def test_errands_are_bounded_and_end_with_the_server(clock: FakeClock) -> None:
-    broom, events = Broom(), Events()
-    chores = BackgroundTasks(env_of(clock, events), max_submitted=2)
-    assert not chores.submit("too early", broom.work)
-    async with running(chores):
-        await clock.sleep(0, "let it begin")
-        assert chores.submit("one", broom.work)
-        assert chores.submit("two", broom.work)
-        assert not chores.submit("three", broom.work)
-        await broom.gate.reached.wait()
-    assert broom.done == 0
-    assert not chores.submit("too late", broom.work)
+async def test_submitted_tasks_are_limited_and_cancelled_at_shutdown(clock: FakeClock) -> None:
+    work, events = GatedWork(), Events()
+    tasks = BackgroundTasks(env_of(clock, events), max_submitted=2)
+    assert not tasks.submit("too early", work.run)
+    async with running(tasks):
+        await clock.sleep(0, "start")
+        assert tasks.submit("one", work.run)
+        assert tasks.submit("two", work.run)
+        assert not tasks.submit("three", work.run)
+        await work.gate.reached.wait()
+    assert work.done == 0
+    assert not tasks.submit("too late", work.run)
 
 
-async def test_old_keys_go_and_what_was_spent_is_added_up(pool: Pool) -> None:
+async def test_maintenance_deletes_old_idempotency_keys_and_rolls_up_usage(pool: Pool) -> None:
     await pool.execute(
         """INSERT INTO chats (id, owner_id, root_chat_id, title, status, snapshot_version,
                history_version) VALUES ($1, $1, $1, 't', 'waiting', 1, 1)""",
@@ -110,7 +112,7 @@ async def test_old_keys_go_and_what_was_spent_is_added_up(pool: Pool) -> None:
                true FROM generate_series(1, 5) n""",
         CHAT,
     )
-    for chore in maintenance_tasks(pool):
-        await chore.work()
+    for task in maintenance_tasks(pool):
+        await task.work()
     assert await pool.fetchval("SELECT count(*) FROM chat_requests") == 23
     assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 35

@@ -1,7 +1,7 @@
-"""A whole replica in a test: real database, a model's API on loopback, signals to wait for.
+"""A whole replica in a test: real database, a fake model API on loopback, and events to wait for.
 
-Time is the real clock unless a test hands in its own; nothing here sleeps.
-The fake API speaks Chat Completions and refuses what the real one refuses.
+It uses the real clock unless a test passes its own. The fake API speaks Chat Completions and
+rejects what the real one rejects.
 """
 
 import asyncio
@@ -51,12 +51,12 @@ from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Cut, FakeServer, Step
 from tests.support.tools import Tools
 
-WITHIN_S = 30.0
-"""Nobody is ever this late, but for a machine that has something else to do."""
+WAIT_TIMEOUT_S = 30.0
+"""Only a machine that is very busy takes this long."""
 
 
 class Events:
-    """What the replica has emitted. Waiting looks back as well as forward."""
+    """The events that the replica has emitted. `wait` also finds earlier ones."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, dict[str, object]]] = []
@@ -67,17 +67,17 @@ class Events:
         self._more.set()
 
     async def wait(self, event: str, **fields: object) -> dict[str, object]:
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             while True:
-                for name, said in self.seen:
-                    if name == event and fields.items() <= said.items():
-                        return said
+                for name, emitted in self.seen:
+                    if name == event and fields.items() <= emitted.items():
+                        return emitted
                 self._more.clear()
                 await self._more.wait()
 
 
 class OneModel:
-    """Satisfies `ports.Models`."""
+    """Satisfies `ports.ModelSource`."""
 
     def __init__(self, provider: Provider, kind: str) -> None:
         self.provider = provider
@@ -95,7 +95,7 @@ class OneModel:
         return ModelChoice(config=self.config, provider=self.provider, kind=self.kind)
 
 
-class House:
+class EngineRig:
     def __init__(self, replica: Replica, events: Events, api: FakeServer, model: OneModel) -> None:
         self.replica = replica
         self.events = events
@@ -109,30 +109,30 @@ class House:
 
     # The model
 
-    def says(self, *steps: str | Step, used: int | None = None) -> None:
-        """The next answer, piece by piece. `used`: it reports that many tokens read."""
-        counted = () if used is None else (usage_chunk(used),)
+    def answer(self, *steps: str | Step, input_tokens: int | None = None) -> None:
+        """Script the next answer, piece by piece. It reports `input_tokens` as its usage."""
+        usage = () if input_tokens is None else (usage_chunk(input_tokens),)
         pieces = (_piece(step) for step in steps)
-        self.api.script(*pieces, chunk(finish="stop"), *counted, DONE)
+        self.api.script(*pieces, chunk(finish="stop"), *usage, DONE)
 
-    def breaks_off(self, *steps: str | Step) -> None:
-        """The next answer ends in the middle."""
+    def cut_answer(self, *steps: str | Step) -> None:
+        """Script an answer that ends in the middle."""
         self.api.script(*(_piece(step) for step in steps), Cut())
 
-    def with_context(self, limit: int) -> None:
-        """A model that takes so many tokens."""
+    def set_context_limit(self, limit: int) -> None:
+        """Set the model's context window, in tokens."""
         self.model.config = replace(self.model.config, context_limit=limit)
 
-    def calls(self, *calls: tuple[str, str, str], used: int | None = None) -> None:
-        """The next answer calls tools: (id, name, arguments)."""
-        counted = () if used is None else (usage_chunk(used),)
+    def call_tools(self, *calls: tuple[str, str, str], input_tokens: int | None = None) -> None:
+        """Script an answer that calls tools: (id, name, arguments)."""
+        usage = () if input_tokens is None else (usage_chunk(input_tokens),)
         wanted = [
             {"index": i, "id": id_, "type": "function", "function": {"name": n, "arguments": a}}
             for i, (id_, n, a) in enumerate(calls)
         ]
-        self.api.script(chunk(tool_calls=wanted), chunk(finish="tool_calls"), *counted, DONE)
+        self.api.script(chunk(tool_calls=wanted), chunk(finish="tool_calls"), *usage, DONE)
 
-    # People
+    # Users
 
     async def create(self, text: str, **fields: object) -> ChatId:
         command = replace(self.command(text), **fields)
@@ -146,7 +146,7 @@ class House:
         )
 
     async def create_unowned(self, text: str) -> ChatId:
-        """As a replica without a free slot does it."""
+        """As a replica without a free slot creates it."""
         command = self.command(text)
         await create_chat(self.replica.transactor, command, change_id(), free=None)
         return command.id
@@ -160,14 +160,14 @@ class House:
         return await self.run(chat_id, InterruptChat())
 
     async def edit(self, chat_id: ChatId, text: str) -> Chat:
-        """The chat's first message."""
+        """Edit the chat's first message."""
         target = (await messages.load_history(self.pool, chat_id))[0]
         command = EditMessage(message_id=target.id, prompt=self.prompt(text))
         with self.replica.worker.reserve_slot(root=True) as free:
             return await self.run(chat_id, command, free)
 
     async def submit(self, chat_id: ChatId, **outputs: str) -> Chat:
-        """Results of the client's own tools, by call."""
+        """Submit results of client tools, by call id."""
         results = (
             ClientResult(tool_call_id=ToolCallId(i), output=text) for i, text in outputs.items()
         )
@@ -196,44 +196,43 @@ class House:
     def prompt(self, text: str) -> UserInput:
         return UserInput(content=(TextPart(text=text),), created_by=self.owner)
 
-    # Fate
+    # Life cycle
 
-    def leaves(self) -> asyncio.Task[None]:
-        """In good order."""
+    def start_drain(self) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(self.replica.worker.drain())
 
-    def another(self, dsn: str) -> Replica:
-        """Of the same kind, not running yet."""
-        config = ReplicaConfig(connect=ConnectConfig(dsn=dsn), worker=Ways().worker)
+    def new_replica(self, dsn: str) -> Replica:
+        """Another replica of the same kind, not running yet."""
+        config = ReplicaConfig(connect=ConnectConfig(dsn=dsn), worker=RigOptions().worker)
         return Replica(config, self.replica.env, models=self.model, tools=Tools(()))
 
-    # What there is to see
+    # Waits and reads
 
     async def chat(self, chat_id: ChatId) -> Chat:
         found = await chats.get(self.pool, chat_id)
         assert found is not None
         return found
 
-    async def until(self, chat_id: ChatId, *states: str) -> Chat:
-        """Until the row says so, whoever wrote it."""
+    async def wait_state(self, chat_id: ChatId, *states: str) -> Chat:
+        """Wait until the row is in one of the states."""
 
-        async def there() -> Chat | None:
+        async def is_there() -> Chat | None:
             chat = await self.chat(chat_id)
             return chat if chat.state in states else None
 
-        return await eventually(there, within_s=WITHIN_S)
+        return await eventually(is_there, within_s=WAIT_TIMEOUT_S)
 
-    async def shown(self, chat_id: ChatId, text: str) -> None:
-        """Until the answer that is coming has got so far."""
+    async def wait_shown(self, chat_id: ChatId, text: str) -> None:
+        """Wait until the live parts contain the text."""
 
-        async def there() -> bool:
+        async def is_there() -> bool:
             tape = self.replica.episodes.find(chat_id)
             return tape is not None and text.encode() in b"".join(tape.events)
 
-        await eventually(there, within_s=WITHIN_S)
+        await eventually(is_there, within_s=WAIT_TIMEOUT_S)
 
-    async def rests(self, chat_id: ChatId, *, epoch: int | None = None) -> Chat:
-        """Until no runner works on it any more."""
+    async def wait_runner_left(self, chat_id: ChatId, *, epoch: int | None = None) -> Chat:
+        """Wait until the chat's runner, or the one of that epoch, has ended."""
         fields = {"chat_id": chat_id} if epoch is None else {"chat_id": chat_id, "epoch": epoch}
         await self.events.wait("runner_left", **fields)
         return await self.chat(chat_id)
@@ -241,8 +240,8 @@ class House:
     async def transcript(self, chat_id: ChatId) -> list[str]:
         return [_line(message) for message in await messages.load_history(self.pool, chat_id)]
 
-    async def booked(self) -> list[tuple[str, bool, int]]:
-        """Every model call in the books: what for, whether it gave an answer, tokens read."""
+    async def recorded_usage(self) -> list[tuple[str, bool, int]]:
+        """Every recorded model call: kind, success, input tokens."""
         rows = await self.pool.fetch("SELECT * FROM usage_events ORDER BY id")
         return [(row["kind"], row["ok"], row["input_tokens"]) for row in rows]
 
@@ -278,8 +277,8 @@ def _word(part: Part) -> str:
             return type(part).__name__
 
 
-class Ways(Struct, frozen=True, kw_only=True):
-    """How a replica differs from the plain one."""
+class RigOptions(Struct, frozen=True, kw_only=True):
+    """How a replica differs from the default one."""
 
     tools: Sequence[Tool] = ()
     source: ToolSource | None = None
@@ -287,7 +286,7 @@ class Ways(Struct, frozen=True, kw_only=True):
     worker: WorkerConfig = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=5)
     budget: Budget | None = None
     titles: bool = False
-    answer_s: float = 60.0
+    model_call_timeout_s: float = 60.0
     pool_size: int = 10
     on_statement: StatementHook | None = None
     kind: Literal["openai-compat", "anthropic"] = "openai-compat"
@@ -299,69 +298,71 @@ class Ways(Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def a_house(dsn: str, **ways: object) -> AsyncGenerator[House]:
-    async with FakeCompatible.running() as api, a_house_with(dsn, api, **ways) as house:
-        yield house
+async def engine_rig(dsn: str, **options: object) -> AsyncGenerator[EngineRig]:
+    async with FakeCompatible.running() as api, engine_rig_with(dsn, api, **options) as rig:
+        yield rig
 
 
 @asynccontextmanager
-async def a_house_with(dsn: str, api: FakeServer, **ways: object) -> AsyncGenerator[House]:
-    """Another replica on the same database and model. `ways` are fields of `Ways`."""
-    how = replace(Ways(), **ways)
+async def engine_rig_with(
+    dsn: str, api: FakeServer, **options: object
+) -> AsyncGenerator[EngineRig]:
+    """A replica on this database and model API. `options` are fields of `RigOptions`."""
+    chosen = replace(RigOptions(), **options)
     events = Events()
-    clock = how.clock or SystemClock()
+    clock = chosen.clock or SystemClock()
     env = Env(clock=clock, emit=events, new_id=uuid4, new_change_id=change_id)
-    provider = build_provider(how.provider_at(api.url))
-    model = OneModel(provider, how.kind)
+    provider = build_provider(chosen.provider_at(api.url))
+    model = OneModel(provider, chosen.kind)
     config = ReplicaConfig(
         connect=ConnectConfig(dsn=dsn),
-        worker=how.worker,
-        titles=how.titles,
-        model_call_timeout_s=how.answer_s,
-        pool_size=how.pool_size,
+        worker=chosen.worker,
+        titles=chosen.titles,
+        model_call_timeout_s=chosen.model_call_timeout_s,
+        pool_size=chosen.pool_size,
     )
-    tools = how.source or Tools(how.tools)
+    tools = chosen.source or Tools(chosen.tools)
     replica = Replica(
         config,
         env,
         models=model,
         tools=tools,
-        budget=how.budget,
-        on_statement=how.on_statement,
+        budget=chosen.budget,
+        on_statement=chosen.on_statement,
     )
     closing = AsyncExitStack()
     try:
         async with replica.running():
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
                 await replica.worker.registered.wait()
-            yield House(replica, events, api, model)
+            yield EngineRig(replica, events, api, model)
             if isinstance(clock, FakeClock):
-                # Nobody winds it any more, and whoever closes waits for some of its sleepers.
-                await closing.enter_async_context(wound(clock))
+                # Closing waits for sleeps of this clock, which the test no longer advances.
+                await closing.enter_async_context(advancing(clock))
     finally:
         await closing.aclose()
         await provider.close()
 
 
 @asynccontextmanager
-async def wound(clock: FakeClock) -> AsyncGenerator[None]:
-    """Time passes by itself, some ten times as fast as it does."""
+async def advancing(clock: FakeClock) -> AsyncGenerator[None]:
+    """Advance the clock continuously, about ten times as fast as real time."""
 
-    async def wind() -> None:
+    async def advance() -> None:
         while True:
             clock.advance(0.01)
             await asyncio.sleep(0.001)
 
     async with asyncio.TaskGroup() as group:
-        winding = group.create_task(wind())
+        advancing_task = group.create_task(advance())
         try:
             yield
         finally:
-            winding.cancel()
+            advancing_task.cancel()
 
 
-async def let_pass(clock: FakeClock, seconds: float) -> None:
-    """In steps short enough for the worker to renew its lease in between."""
+async def pass_time(clock: FakeClock, seconds: float) -> None:
+    """Advance the clock in steps that let the worker renew its lease in between."""
     while seconds > 0:
         await clock.asleep_on("heartbeat")
         step = min(seconds, 10.0)

@@ -1,0 +1,230 @@
+"""Orphaned chats, chats that crash their workers, and owned chats without a runner."""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from chatd.domain.chat import user_transitions
+from chatd.domain.chat.row import MAX_WORKER_DEATHS
+from chatd.domain.ids import ChatId, WorkerId
+from chatd.domain.ports import Env
+from chatd.engine.attempt import Committer
+from chatd.engine.chat_reaper import ChatReaper
+from chatd.engine.slots import SlotsConfig
+from chatd.engine.worker import WorkerConfig
+from chatd.store.chat import chats, workers
+from chatd.store.chat.transactor import Transactor
+from chatd.store.chat.workers import HeartbeatResult
+from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Pool, PoolConfig
+from tests.support.clock import FakeClock
+from tests.support.engine_rig import (
+    EngineRig,
+    Events,
+    advancing,
+    change_id,
+    engine_rig,
+    engine_rig_with,
+)
+from tests.support.factories import AT, WORKER
+from tests.support.providers.openai_chat import FakeCompatible
+from tests.support.providers.server import Gate
+from tests.support.store import Told, open_chat, session_to, write
+from tests.support.stored import stored
+
+NO_SLOTS = WorkerConfig(heartbeat_interval_s=0.2, slots=SlotsConfig(roots=0))
+
+
+async def orphan(rig: EngineRig, chat_id: ChatId, crashes: int = 0) -> None:
+    """Assign the chat to a worker that is registered but holds no lock and has an old lease."""
+    dead = WorkerId(UUID(int=chat_id.int ^ 1))
+    await rig.pool.execute(
+        """INSERT INTO chat_workers (worker_id, lock_key, renewed_at, lease_until)
+           VALUES ($1, $2, now() - interval '1 h', now() - interval '1 h')""",
+        dead,
+        workers.worker_lock_key(dead),
+    )
+    await rig.pool.execute(
+        """UPDATE chats SET worker_id = $2, epoch = epoch + 1, attempt = attempt + 1,
+               runnable_at = NULL, orphan_count = $3, snapshot_version = snapshot_version + 1,
+               recent_changes = (ARRAY[0::bigint] || recent_changes)[1:8] WHERE id = $1""",
+        chat_id,
+        dead,
+        crashes,
+    )
+
+
+@pytest.mark.promise("P2")
+@pytest.mark.promise("P6")
+async def test_the_chat_of_a_dead_worker_is_run_by_another(dsn: str, clock: FakeClock) -> None:
+    async with FakeCompatible.running() as api:
+        async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
+            chat_id = await rig.create("go")
+            await orphan(rig, chat_id)
+        async with engine_rig_with(dsn, api, clock=clock) as rig, advancing(clock):
+            rig.answer("here you are")
+            assert (await rig.wait_runner_left(chat_id)).state == "W"
+            assert await rig.transcript(chat_id) == ["user: go", "assistant: here you are"]
+            assert await rig.pool.fetchval("SELECT count(*) FROM chat_workers") == 1
+
+
+@pytest.mark.covers("F6")
+async def test_a_chat_orphaned_too_often_fails(dsn: str, clock: FakeClock) -> None:
+    async with FakeCompatible.running() as api:
+        async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
+            bad, good = await rig.create("bad"), await rig.create("good")
+            await orphan(rig, bad, crashes=MAX_WORKER_DEATHS)
+            await orphan(rig, good, crashes=MAX_WORKER_DEATHS - 1)
+        async with engine_rig_with(dsn, api, clock=clock) as rig, advancing(clock):
+            rig.answer("fine")
+            chat = await rig.wait_state(bad, "E0")
+            assert chat.last_error is not None
+            assert chat.last_error.kind == "crashed"
+            await rig.wait_runner_left(good)
+            assert (await rig.chat(good)).state == "W"
+            assert len(api.requests) == 1
+
+
+async def test_reaping_many_chats_does_not_delay_heartbeats(dsn: str, clock: FakeClock) -> None:
+    """The reaper runs beside the heartbeat."""
+    async with FakeCompatible.running() as api:
+        async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
+            chat_ids = [await rig.create("go") for _ in range(60)]
+            for chat_id in chat_ids:
+                await orphan(rig, chat_id, crashes=MAX_WORKER_DEATHS)
+        async with (
+            engine_rig_with(dsn, api, clock=clock, worker=NO_SLOTS) as rig,
+            advancing(clock),
+        ):
+            for chat_id in chat_ids:
+                await rig.wait_state(chat_id, "E0")
+            failures = [name for name, _ in rig.events.seen if name == "heartbeat_failed"]
+            assert failures == []
+
+
+@pytest.mark.promise("P2")
+async def test_a_locked_row_does_not_delay_other_orphaned_chats(dsn: str, clock: FakeClock) -> None:
+    """Of two orphaned chats, another session locks the one that comes first."""
+    connect = ConnectConfig(dsn=dsn, lock_timeout_s=0.05)
+    pool, events = Pool(PoolConfig(connect=connect)), Events()
+    env = Env(clock=clock, emit=events, new_id=lambda: WORKER, new_change_id=change_id)
+    committer = Committer(Transactor(pool, Told()), env)
+    reaper = ChatReaper(pool, committer, WorkerId(UUID(int=0)), env)
+    held, other = [await open_chat(pool, number, free=WORKER) for number in (1, 2)]
+    result = HeartbeatResult(
+        dead=frozenset({WORKER}),
+        orphaned=(held.id, other.id),
+        expired=(),
+        unknown=(),
+        lost=(),
+        runnable=False,
+        at=AT,
+    )
+    reaping = asyncio.get_running_loop().create_task(reaper.run())
+    try:
+        async with session_to(dsn) as session, session.transaction():
+            await chats.lock(session, held.id)
+            reaper.on_heartbeat(result)
+            await events.wait("reap_failed")
+            reaper.on_heartbeat(result)
+            await events.wait("chat_reaped", chat_id=other.id)
+            assert await states(pool) == {held.id: "R0", other.id: "P0"}
+        reaper.on_heartbeat(result)
+        await events.wait("chat_reaped", chat_id=held.id)
+    finally:
+        reaping.cancel()
+        await pool.close()
+
+
+async def states(pool: Pool) -> dict[ChatId, str]:
+    return {chat_id: found.chat.state for chat_id, found in (await stored(pool)).items()}
+
+
+async def test_the_interrupt_of_a_dead_worker_is_finished_by_another(
+    dsn: str, clock: FakeClock
+) -> None:
+    async with FakeCompatible.running() as api:
+        async with engine_rig_with(dsn, api, worker=NO_SLOTS) as rig:
+            chat_id = await rig.create("go")
+            await orphan(rig, chat_id)
+            assert (await rig.interrupt(chat_id)).state == "I0"
+        async with engine_rig_with(dsn, api, clock=clock) as rig, advancing(clock):
+            assert (await rig.wait_state(chat_id, "W")).worker_id is None
+            assert await rig.transcript(chat_id) == ["user: go"]
+            assert api.requests == []
+
+
+@pytest.mark.covers("T14")
+@pytest.mark.promise("P2")
+async def test_an_owned_chat_without_a_runner_is_released_and_acquired_again(dsn: str) -> None:
+    """As after a lost reply to the write that set the owner."""
+    async with engine_rig(dsn) as rig:
+        rig.answer("found")
+        async with session_to(dsn) as session:
+            command = rig.command("hi")
+            await write(session, user_transitions.create(command, rig.replica.me))
+        assert (await rig.wait_state(command.id, "W")).epoch > 1
+        await rig.events.wait("unknown_chat_released", chat_id=command.id)
+        assert await rig.transcript(command.id) == ["user: hi", "assistant: found"]
+
+
+@pytest.mark.covers("F6")
+async def test_a_chat_with_a_runner_that_crashes_repeatedly_fails(dsn: str) -> None:
+    """The first chat can store its error, and its usage is recorded. The second cannot store any
+    error but `crashed`."""
+    async with engine_rig(dsn) as rig:
+        for _ in range(MAX_WORKER_DEATHS + 2):
+            rig.answer("unwritable")
+        await rig.pool.execute(
+            """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+               $$ BEGIN RAISE EXCEPTION 'refused'; END $$"""
+        )
+        try:
+            await rig.pool.execute(
+                """CREATE TRIGGER refuse_too BEFORE INSERT ON chat_messages FOR EACH ROW
+                   WHEN (NEW.role = 'assistant') EXECUTE FUNCTION refuse()"""
+            )
+            first = await rig.wait_runner_left(await rig.create("hi"))
+            assert (first.state, await rig.recorded_usage()) == ("E0", [("turn", False, 0)])
+            await rig.pool.execute(
+                """CREATE TRIGGER refuse BEFORE UPDATE ON chats FOR EACH ROW
+                   WHEN (NEW.last_error->>'kind' <> 'crashed')
+                   EXECUTE FUNCTION refuse()"""
+            )
+            chat_id = await rig.create("hi")
+            chat = await rig.wait_state(chat_id, "E0")
+        finally:
+            await rig.pool.execute("DROP FUNCTION refuse CASCADE")
+        assert chat.last_error is not None
+        assert chat.last_error.kind == "crashed"
+        assert len(rig.api.requests) == MAX_WORKER_DEATHS + 2
+
+
+@pytest.mark.covers("F21")
+@pytest.mark.promise("P3")
+async def test_a_chat_acquired_under_a_new_epoch_has_one_runner(dsn: str) -> None:
+    """An edit on the same replica acquires the chat again while the old runner still runs."""
+    gate = Gate()
+    async with engine_rig(dsn) as rig:
+        rig.answer("old", gate)
+        rig.answer("new")
+        chat_id = await rig.create("old")
+        await gate.reached.wait()
+        await rig.edit(chat_id, "new")
+        assert rig.replica.worker.running == 1
+        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.wait_runner_left(chat_id, epoch=2)
+        assert rig.replica.worker.running == 0
+        assert await rig.transcript(chat_id) == ["user: new", "assistant: new"]
+
+
+async def test_a_deleted_chat_ends_its_runner(dsn: str) -> None:
+    gate = Gate()
+    async with engine_rig(dsn) as rig:
+        rig.answer("to whom?", gate)
+        chat_id = await rig.create("hi")
+        await gate.reached.wait()
+        await rig.pool.execute("DELETE FROM chats WHERE id = $1", chat_id)
+        await rig.events.wait("runner_left", chat_id=chat_id)
+        await rig.api.requests[0].disconnected.wait()

@@ -1,0 +1,128 @@
+"""Spend limits: checked before every model call; a check that fails allows the call."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from chatd.domain.chat.row import Chat, ChatError
+from chatd.domain.errors import Unavailable
+from chatd.domain.ports import Env
+from chatd.engine.spend_guard import OwnerBudget, Period, SpendGuard, SpendLimit, period_start
+from tests.support.clock import FakeClock
+from tests.support.engine_rig import EngineRig, Events, change_id, engine_rig
+from tests.support.factories import CHAT, chat
+from tests.support.store import session_to
+from tests.support.tools import GatedTool
+
+OVERFLOW = {"error": {"message": "Too long.", "code": "context_length_exceeded"}}
+LIMIT_ERROR = ChatError(kind="usage_limit", message="Enough.")
+
+
+class CallBudget:
+    """Satisfies `ports.Budget`: allows that many calls."""
+
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    async def check(self, chat: Chat) -> ChatError | None:
+        del chat
+        self.left -= 1
+        return LIMIT_ERROR if self.left < 0 else None
+
+
+class FailingBudget:
+    """Satisfies `ports.Budget`; its checks hang or fail."""
+
+    def __init__(self, *, hangs: bool) -> None:
+        self.hangs = hangs
+
+    async def check(self, chat: Chat) -> ChatError | None:
+        del chat
+        if self.hangs:
+            await asyncio.Event().wait()
+        raise Unavailable("The database is away.")
+
+
+@pytest.mark.covers("O9")
+@pytest.mark.promise("P11")
+async def test_a_spend_limit_fails_the_turn_between_two_model_calls(dsn: str) -> None:
+    tool = GatedTool()
+    async with engine_rig(dsn, tools=[tool], budget=CallBudget(1)) as rig:
+        rig.call_tools(("c1", "echo", "{}"))
+        chat_id = await rig.create("go")
+        failed = await rig.wait_runner_left(chat_id)
+        assert (failed.state, failed.last_error) == ("E0", LIMIT_ERROR)
+        assert tool.runs == ["c1"]
+        assert len(rig.api.requests) == 1
+
+
+@pytest.mark.promise("P11")
+async def test_a_summary_call_is_checked_against_the_spend_limit(dsn: str) -> None:
+    async with engine_rig(dsn, budget=CallBudget(1)) as rig:
+        rig.answer("hello")
+        chat_id = await rig.create("hi")
+        await rig.wait_runner_left(chat_id, epoch=1)
+        await rig.compact(chat_id)
+        assert (await rig.wait_runner_left(chat_id, epoch=3)).last_error == LIMIT_ERROR
+        assert len(rig.api.requests) == 1
+
+
+@pytest.mark.promise("P11")
+async def test_every_retry_of_a_summary_call_is_checked_against_the_spend_limit(dsn: str) -> None:
+    """The provider rejects the prompt as too long, and the first summary prompt too."""
+    async with engine_rig(dsn, budget=CallBudget(3)) as rig:
+        rig.answer("hello " * 500)
+        chat_id = await rig.create("hi " * 500)
+        await rig.wait_runner_left(chat_id, epoch=1)
+        rig.api.reply(400, OVERFLOW)
+        rig.api.reply(400, OVERFLOW)
+        await rig.send(chat_id, "go on")
+        assert (await rig.wait_runner_left(chat_id, epoch=3)).last_error == LIMIT_ERROR
+        assert len(rig.api.requests) == 3
+
+
+@pytest.mark.covers("F44")
+async def test_a_failed_spend_check_allows_the_call(dsn: str) -> None:
+    async with engine_rig(dsn, budget=FailingBudget(hangs=False)) as rig:
+        rig.answer("hello")
+        chat_id = await rig.create("hi")
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        await rig.events.wait("spend_check_failed", chat_id=chat_id)
+
+
+async def test_a_spend_check_that_hangs_times_out_and_allows_the_call(clock: FakeClock) -> None:
+    events = Events()
+    env = Env(clock=clock, emit=events, new_id=lambda: CHAT, new_change_id=change_id)
+    assert await SpendGuard(FailingBudget(hangs=True), env, timeout_s=0.01).check(chat()) is None
+    assert events.seen == [("spend_check_failed", {"chat_id": CHAT, "error_kind": "timeout"})]
+
+
+async def spend(rig: EngineRig) -> ChatError | None:
+    rig.answer("hello", input_tokens=1_000_000)
+    chat_id = await rig.create("hi")
+    await rig.wait_runner_left(chat_id)
+    return (await rig.chat(chat_id)).last_error
+
+
+@pytest.mark.promise("P11")
+async def test_an_owners_spend_counts_across_chats(dsn: str, clock: FakeClock) -> None:
+    """A million input tokens cost a dollar; the five output tokens add a little."""
+    async with session_to(dsn) as session:
+        budget = OwnerBudget(session, clock, SpendLimit(micros=1_500_000, period="month"))
+        async with engine_rig(dsn, budget=budget) as rig:
+            assert await spend(rig) is None
+            assert await spend(rig) is None
+            refused = await spend(rig)
+            assert refused is not None
+            assert refused.kind == "usage_limit"
+            assert "$1.50 for this month is reached: $2.00 were spent" in refused.message
+            assert len(rig.api.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("period", "begins"), [("day", (2026, 3, 18)), ("week", (2026, 3, 16)), ("month", (2026, 3, 1))]
+)
+def test_a_period_begins_at_midnight(period: Period, begins: tuple[int, int, int]) -> None:
+    now = datetime(2026, 3, 18, 17, 5, tzinfo=UTC)
+    assert period_start(now, period) == datetime(*begins, tzinfo=UTC)

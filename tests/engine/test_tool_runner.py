@@ -1,0 +1,312 @@
+"""Tool calls through the engine: every outcome becomes a result that the model can act on."""
+
+import asyncio
+
+import pytest
+from msgspec import Raw
+
+from chatd.domain.answer.tool_calls import (
+    ARGS_NOT_JSON_TEXT,
+    EXCLUSIVE_TOOL_TEXT,
+    SKIPPED_CALL_TEXT,
+)
+from chatd.domain.answer.tool_output import ToolOutput
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.worker_transitions import EXPIRED_CALL_TEXT
+from chatd.domain.errors import InvalidInput, TransitionNotAllowed
+from chatd.domain.ids import ToolCallId
+from chatd.engine.tool_runner import UNKNOWN_OUTCOME_OUTPUT
+from chatd.engine.worker import WorkerConfig
+from tests.support.clock import FakeClock
+from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with, pass_time
+from tests.support.providers.openai_chat import FakeCompatible
+from tests.support.providers.server import Gate
+from tests.support.store import age
+from tests.support.tools import BrokenTool, GatedTool, PoliteTool, ShowingTool, StubbornTool
+
+SHORT_DRAIN = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.05)
+CLIENT_TOOLS = Raw(
+    b'[{"name":"pick","description":"Ask the user.","input_schema":{"type":"object",'
+    b'"properties":{}}}]'
+)
+
+
+async def results(rig: EngineRig, *calls: tuple[str, str, str]) -> list[str]:
+    """The results that the model gets for these calls."""
+    rig.call_tools(*calls)
+    rig.answer("ok")
+    chat_id = await rig.create("go")
+    assert (await rig.wait_runner_left(chat_id)).state == "W"
+    return (await rig.transcript(chat_id))[2:-1]
+
+
+async def test_a_call_of_an_unknown_tool_gets_an_error_result(dsn: str) -> None:
+    async with engine_rig(dsn, tools=[GatedTool()]) as rig:
+        [line] = await results(rig, ("c1", "nope", "{}"))
+        assert line.startswith("tool: error(c1)")
+        assert "There is no tool named 'nope'. Tools: echo." in line
+
+
+async def test_arguments_that_are_not_json_get_an_error_result(dsn: str) -> None:
+    tool = GatedTool()
+    async with engine_rig(dsn, tools=[tool]) as rig:
+        [line] = await results(rig, ("c1", "echo", '{"say": '))
+        assert ARGS_NOT_JSON_TEXT in line
+        assert tool.runs == []
+
+
+async def test_a_tool_that_raises_does_not_end_the_turn(dsn: str) -> None:
+    async with engine_rig(dsn, tools=[BrokenTool()]) as rig:
+        [line] = await results(rig, ("c1", "echo", "{}"))
+        assert "The tool failed: ValueError: a bug" in line
+        assert line.startswith("tool: error(c1)")
+
+
+async def test_a_tool_past_its_timeout_gets_an_error_result(dsn: str) -> None:
+    async with engine_rig(dsn, tools=[GatedTool(gate=Gate(), timeout_s=0.05)]) as rig:
+        [line] = await results(rig, ("c1", "echo", "{}"))
+        assert "did not finish within 0.05 seconds" in line
+
+
+async def test_a_tool_that_ignores_cancellation_is_kept_by_the_task_reaper(dsn: str) -> None:
+    gate = Gate()
+    async with engine_rig(dsn, tools=[StubbornTool(gate, timeout_s=0.05)]) as rig:
+        rig.replica.task_reaper.shorten_grace()
+        [line] = await results(rig, ("c1", "echo", "{}"))
+        assert "did not finish within 0.05 seconds" in line
+        assert len(rig.replica.task_reaper) == 1
+        gate.open()
+
+
+@pytest.mark.covers("T07")
+async def test_a_tool_that_takes_ten_minutes_runs_once(dsn: str, clock: FakeClock) -> None:
+    gate = Gate()
+    tool = GatedTool(gate=gate)
+    async with (
+        FakeCompatible.running() as api,
+        engine_rig_with(dsn, api) as other,
+        engine_rig_with(dsn, api, tools=[tool], clock=clock) as rig,
+    ):
+        rig.call_tools(("c1", "echo", "{}"))
+        rig.answer("at last")
+        chat_id = await rig.create("go")
+        await gate.reached.wait()
+        await pass_time(clock, 600)
+        assert (await other.chat(chat_id)).worker_id == rig.replica.me
+        gate.open()
+        await rig.wait_runner_left(chat_id)
+        assert tool.runs == ["c1"]
+
+
+async def test_results_are_stored_in_call_order(dsn: str) -> None:
+    slow = Gate()
+    tools = [GatedTool("slow", gate=slow), GatedTool("fast")]
+    async with engine_rig(dsn, tools=tools) as rig:
+        rig.call_tools(("c1", "slow", "{}"), ("c2", "fast", "{}"))
+        rig.answer("ok")
+        chat_id = await rig.create("go")
+        await rig.events.wait("tool_finished", tool="fast")
+        slow.open()
+        await rig.wait_runner_left(chat_id)
+        lines = await rig.transcript(chat_id)
+        assert [line[:16] for line in lines[2:4]] == ["tool: result(c1)", "tool: result(c2)"]
+
+
+async def test_serial_tools_run_one_by_one_after_the_others(dsn: str) -> None:
+    gate = Gate()
+    serial, other = GatedTool("serial", serial=True), GatedTool("other", gate=gate)
+    async with engine_rig(dsn, tools=[serial, other]) as rig:
+        rig.call_tools(("c1", "serial", "{}"), ("c2", "other", "{}"), ("c3", "serial", "{}"))
+        rig.answer("ok")
+        chat_id = await rig.create("go")
+        await gate.reached.wait()
+        assert serial.runs == []
+        gate.open()
+        await rig.wait_runner_left(chat_id)
+        assert serial.runs == ["c1", "c3"]
+        assert [line[:16] for line in (await rig.transcript(chat_id))[2:5]] == [
+            "tool: result(c1)",
+            "tool: result(c2)",
+            "tool: result(c3)",
+        ]
+
+
+async def test_an_exclusive_tool_does_not_run_beside_another(dsn: str) -> None:
+    alone, other = GatedTool("alone", exclusive=True), GatedTool("other")
+    async with engine_rig(dsn, tools=[alone, other]) as rig:
+        lines = await results(rig, ("c1", "alone", "{}"), ("c2", "other", "{}"))
+        assert EXCLUSIVE_TOOL_TEXT in lines[0]
+        assert SKIPPED_CALL_TEXT in lines[1]
+        assert (alone.runs, other.runs) == ([], [])
+
+
+async def test_a_tool_that_stops_the_turn_is_followed_by_no_model_call(dsn: str) -> None:
+    async with engine_rig(dsn, tools=[GatedTool(stops_turn=True)]) as rig:
+        rig.call_tools(("c1", "echo", "{}"))
+        chat_id = await rig.create("go")
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert len(rig.api.requests) == 1
+
+
+@pytest.mark.promise("P4")
+async def test_an_interrupted_tool_may_return_partial_output(dsn: str) -> None:
+    gate, other = Gate(), Gate()
+    tools = [PoliteTool("polite", gate=gate), GatedTool("other", gate=other)]
+    async with engine_rig(dsn, tools=tools) as rig:
+        rig.call_tools(("c1", "polite", "{}"), ("c2", "other", "{}"))
+        chat_id = await rig.create("go")
+        await gate.reached.wait()
+        await other.reached.wait()
+        await rig.interrupt(chat_id)
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        partial, cancelled = (await rig.transcript(chat_id))[2:]
+        assert partial == "tool: result(c1) {'output': 'half of it'}"
+        assert cancelled.startswith("tool: error(c2)")
+
+
+@pytest.mark.covers("T11", "loop-35")
+async def test_viewers_see_a_tools_output_while_it_runs_and_history_does_not(dsn: str) -> None:
+    gate = Gate()
+    async with engine_rig(dsn, tools=[ShowingTool(gate=gate)]) as rig:
+        rig.call_tools(("c1", "echo", "{}"))
+        chat_id = await rig.create("go")
+        await rig.wait_shown(chat_id, '"result_delta":"done"')
+        await rig.interrupt(chat_id)
+        assert (await rig.wait_runner_left(chat_id)).state == "W"
+        assert (await rig.transcript(chat_id))[-1].startswith("tool: error(c1)")
+
+
+# Tools that must not run twice
+
+
+async def result_after_drain(rig: EngineRig, other: EngineRig, tool: GatedTool) -> str:
+    """The result on the other replica, after the first has started the tool and drained."""
+    assert tool.gate is not None
+    rig.call_tools(("c1", "echo", "{}"))
+    rig.answer("ok")
+    chat_id = await rig.create("go")
+    await tool.gate.reached.wait()
+    await rig.start_drain()
+    await other.wait_runner_left(chat_id)
+    return (await other.transcript(chat_id))[2]
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.parametrize("known", [None, "it was done"])
+async def test_a_tool_started_on_another_replica_is_recovered_and_not_run_again(
+    dsn: str, known: str | None
+) -> None:
+    first, second = GatedTool(gate=Gate(), effect="once"), GatedTool(effect="once")
+    second.recovers = None if known is None else ToolOutput(text=known)
+    async with (
+        FakeCompatible.running() as api,
+        engine_rig_with(dsn, api, tools=[first], worker=SHORT_DRAIN) as drained,
+        engine_rig_with(dsn, api, tools=[second]) as other,
+    ):
+        line = await result_after_drain(drained, other, first)
+        assert (first.runs, second.runs) == (["c1"], [])
+        assert (UNKNOWN_OUTCOME_OUTPUT.text if known is None else known) in line
+
+
+async def test_an_idempotent_tool_runs_again_on_another_replica(dsn: str) -> None:
+    first, second = GatedTool(gate=Gate(), effect="idempotent"), GatedTool(effect="idempotent")
+    async with (
+        FakeCompatible.running() as api,
+        engine_rig_with(dsn, api, tools=[first], worker=SHORT_DRAIN) as drained,
+        engine_rig_with(dsn, api, tools=[second]) as other,
+    ):
+        line = await result_after_drain(drained, other, first)
+        assert line == "tool: result(c1) {'output': 'said {}'}"
+        assert second.runs == ["c1"]
+        assert len(api.requests) == 2
+
+
+# Client tools
+
+
+async def test_a_client_tool_waits_for_the_clients_result(dsn: str) -> None:
+    async with engine_rig(dsn, tools=[GatedTool()]) as rig:
+        rig.call_tools(("c1", "echo", "{}"), ("c2", "pick", '{"of":2}'))
+        rig.answer("thanks")
+        chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
+        chat = await rig.wait_runner_left(chat_id)
+        assert chat.state == "A0"
+        assert [(call.id, call.client) for call in chat.pending_calls] == [("c2", True)]
+        with pytest.raises(InvalidInput):
+            await rig.submit(chat_id, c1="1")
+        await rig.submit(chat_id, c2='{"picked":1}')
+        with pytest.raises(TransitionNotAllowed):
+            await rig.submit(chat_id, c2='{"picked":2}')
+        await rig.wait_state(chat_id, "W")
+        assert await rig.transcript(chat_id) == [
+            "user: go",
+            "assistant: echo(c1) pick(c2)",
+            "tool: result(c1) {'output': 'said {}'}",
+            "tool: result(c2) {'picked': 1}",
+            "assistant: thanks",
+        ]
+
+
+@pytest.mark.covers("F41")
+async def test_a_client_tool_call_expires(dsn: str) -> None:
+    async with engine_rig(dsn) as rig:
+        rig.call_tools(("c1", "pick", "{}"))
+        rig.answer("never mind")
+        chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
+        await rig.wait_runner_left(chat_id)
+        await age(rig.pool, [chat_id], seconds=301)
+        await rig.wait_state(chat_id, "W")
+        assert await rig.transcript(chat_id) == [
+            "user: go",
+            "assistant: pick(c1)",
+            f"tool: error(c1) {{'error': {EXPIRED_CALL_TEXT!r}}}",
+            "assistant: never mind",
+        ]
+
+
+@pytest.mark.covers("T40")
+async def test_a_client_may_submit_results_to_another_replica(dsn: str) -> None:
+    """The replica that ran the turn has stopped; there is one call and one result."""
+    async with FakeCompatible.running() as api:
+        async with engine_rig_with(dsn, api) as first:
+            first.call_tools(("c1", "pick", "{}"))
+            chat_id = await first.create("go", client_tools=CLIENT_TOOLS)
+            assert (await first.wait_runner_left(chat_id)).state == "A0"
+        async with engine_rig_with(dsn, api) as second:
+            second.answer("thanks")
+            await second.submit(chat_id, c1="1")
+            await second.wait_state(chat_id, "W")
+            assert await second.transcript(chat_id) == [
+                "user: go",
+                "assistant: pick(c1)",
+                "tool: result(c1) 1",
+                "assistant: thanks",
+            ]
+
+
+async def test_an_interrupt_answers_pending_calls_of_client_tools(dsn: str) -> None:
+    async with engine_rig(dsn) as rig:
+        rig.call_tools(("c1", "pick", "{}"))
+        chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
+        await rig.wait_runner_left(chat_id)
+        assert (await rig.interrupt(chat_id)).state == "W"
+        assert (await rig.transcript(chat_id))[-1].startswith("tool: error(c1)")
+
+
+@pytest.mark.covers("F41", "T16", "T40")
+async def test_of_fifty_results_for_one_call_one_is_accepted(dsn: str) -> None:
+    async with engine_rig(dsn) as rig:
+        rig.call_tools(("c1", "pick", "{}"))
+        rig.answer("thanks")
+        chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
+        await rig.wait_runner_left(chat_id)
+        tries = await asyncio.gather(
+            *(rig.submit(chat_id, c1=str(n)) for n in range(50)), return_exceptions=True
+        )
+        assert sum(isinstance(outcome, Chat) for outcome in tries) == 1
+        assert all(isinstance(outcome, Chat | TransitionNotAllowed) for outcome in tries)
+        await rig.wait_state(chat_id, "W")
+        lines = await rig.transcript(chat_id)
+        assert sum(line.startswith("tool:") for line in lines) == 1
+        assert len(rig.api.requests) == 2
+        assert ToolCallId("c1") not in [c.id for c in (await rig.chat(chat_id)).pending_calls]
