@@ -1,4 +1,4 @@
-"""A key's effect happens once: in one boot, over restarts, and wherever a crash cuts the file."""
+"""An effect happens once: in one boot, over restarts, and wherever a crash cuts the journal."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ TIMEOUT_S = 30
 
 
 class CountedEffect:
-    """Counts how often it happened; stands at a gate if it is given one."""
+    """Counts its runs; waits for `gate` if there is one."""
 
     def __init__(self, result: Json | None = None, gate: asyncio.Event | None = None) -> None:
         self.count = 0
@@ -39,12 +39,12 @@ def failing_effect(error: Exception) -> Callable[[], Coroutine[None, None, Json]
 
 
 async def fail_if_run() -> Json:
-    raise AssertionError("it was done again")
+    raise AssertionError("the effect was repeated")
 
 
-async def repeat_error_code(once: IdempotencyJournal, key: str) -> str:
+async def repeat_error_code(journal: IdempotencyJournal, key: str) -> str:
     with pytest.raises(AgentError) as refusal:
-        await once.run_once(key, "test", fail_if_run)
+        await journal.run_once(key, "test", fail_if_run)
     assert refusal.value.status == 409
     return refusal.value.code
 
@@ -53,65 +53,65 @@ def read_records(run_dir: Path) -> list[Json]:
     return [json.loads(line) for line in (run_dir / "once.jsonl").read_text().splitlines()]
 
 
-async def test_a_repeated_key_gets_the_first_answer_and_nothing_happens(tmp_path: Path) -> None:
-    once, effect = IdempotencyJournal(str(tmp_path)), CountedEffect({"id": "a"})
-    assert await once.run_once("k", "test", effect) == {"id": "a"}
-    assert await once.run_once("k", "test", fail_if_run) == {"id": "a"}
-    assert await once.run_once("k", "test", fail_if_run, repeat_fields={"again": True}) == {
+async def test_a_repeated_key_returns_the_first_result(tmp_path: Path) -> None:
+    journal, effect = IdempotencyJournal(str(tmp_path)), CountedEffect({"id": "a"})
+    assert await journal.run_once("k", "test", effect) == {"id": "a"}
+    assert await journal.run_once("k", "test", fail_if_run) == {"id": "a"}
+    assert await journal.run_once("k", "test", fail_if_run, repeat_fields={"again": True}) == {
         "id": "a",
         "again": True,
     }
     assert effect.count == 1
-    await once.close()
+    await journal.close()
 
 
-async def test_the_same_key_at_the_same_time_waits_for_the_first(tmp_path: Path) -> None:
-    once, gate = IdempotencyJournal(str(tmp_path)), asyncio.Event()
+async def test_a_concurrent_key_waits_for_the_running_effect(tmp_path: Path) -> None:
+    journal, gate = IdempotencyJournal(str(tmp_path)), asyncio.Event()
     effect = CountedEffect({"id": "a"}, gate)
     async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as group:
-        first = group.create_task(once.run_once("k", "test", effect))
+        first = group.create_task(journal.run_once("k", "test", effect))
         second = group.create_task(
-            once.run_once("k", "test", fail_if_run, repeat_fields={"again": True})
+            journal.run_once("k", "test", fail_if_run, repeat_fields={"again": True})
         )
         await effect.begun.wait()
         gate.set()
     assert first.result() == {"id": "a"}
     assert second.result() == {"id": "a", "again": True}
-    await once.close()
+    await journal.close()
 
 
 async def test_the_key_is_on_disk_before_the_effect_begins(tmp_path: Path) -> None:
-    once = IdempotencyJournal(str(tmp_path))
+    journal = IdempotencyJournal(str(tmp_path))
 
     async def effect() -> Json:
         return {"seen": read_records(tmp_path)[-1]["state"]}
 
-    assert await once.run_once("k", "test", effect) == {"seen": "begun"}
+    assert await journal.run_once("k", "test", effect) == {"seen": "begun"}
     assert [record["state"] for record in read_records(tmp_path)] == ["begun", "done"]
-    await once.close()
+    await journal.close()
 
 
-async def test_an_effect_outlives_the_caller_who_leaves(tmp_path: Path) -> None:
-    once, gate = IdempotencyJournal(str(tmp_path)), asyncio.Event()
+async def test_an_effect_continues_after_its_caller_is_cancelled(tmp_path: Path) -> None:
+    journal, gate = IdempotencyJournal(str(tmp_path)), asyncio.Event()
     effect = CountedEffect({"id": "a"}, gate)
     async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as group:
-        caller = group.create_task(once.run_once("k", "test", effect))
+        caller = group.create_task(journal.run_once("k", "test", effect))
         await effect.begun.wait()
         caller.cancel()
         await asyncio.wait([caller])
         gate.set()
-        assert await once.run_once("k", "test", fail_if_run) == {"id": "a"}
-    await once.close()
+        assert await journal.run_once("k", "test", fail_if_run) == {"id": "a"}
+    await journal.close()
 
 
-async def test_after_a_restart_a_finished_key_gets_its_answer(tmp_path: Path) -> None:
+async def test_results_survive_a_restart(tmp_path: Path) -> None:
     before = IdempotencyJournal(str(tmp_path))
     await before.run_once("k", "test", CountedEffect({"id": "a"}))
     await before.close()
     assert await IdempotencyJournal(str(tmp_path)).run_once("k", "test", fail_if_run) == {"id": "a"}
 
 
-async def test_what_was_begun_before_a_restart_is_unknown_and_not_done_again(
+async def test_an_effect_interrupted_by_a_restart_is_unknown_and_not_repeated(
     tmp_path: Path,
 ) -> None:
     before, gate = IdempotencyJournal(str(tmp_path)), asyncio.Event()
@@ -126,117 +126,115 @@ async def test_what_was_begun_before_a_restart_is_unknown_and_not_done_again(
     await before.close()
 
 
-async def test_an_effect_that_breaks_leaves_its_outcome_unknown(tmp_path: Path) -> None:
-    once = IdempotencyJournal(str(tmp_path))
+async def test_an_exception_leaves_the_outcome_unknown(tmp_path: Path) -> None:
+    journal = IdempotencyJournal(str(tmp_path))
     with pytest.raises(ZeroDivisionError):
-        await once.run_once("k", "test", failing_effect(ZeroDivisionError()))
-    assert await repeat_error_code(once, "k") == "outcome_unknown"
-    await once.close()
+        await journal.run_once("k", "test", failing_effect(ZeroDivisionError()))
+    assert await repeat_error_code(journal, "k") == "outcome_unknown"
+    await journal.close()
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_key_that_was_told_to_try_later_is_free_again(tmp_path: Path, status: int) -> None:
-    once = IdempotencyJournal(str(tmp_path))
+async def test_a_key_refused_with_429_or_503_can_be_used_again(tmp_path: Path, status: int) -> None:
+    journal = IdempotencyJournal(str(tmp_path))
     with pytest.raises(AgentError):
-        await once.run_once("k", "test", failing_effect(AgentError(status, "later")))
+        await journal.run_once("k", "test", failing_effect(AgentError(status, "later")))
     restarted = IdempotencyJournal(str(tmp_path))
-    assert await once.run_once("k", "test", CountedEffect({"id": "a"})) == {"id": "a"}
+    assert await journal.run_once("k", "test", CountedEffect({"id": "a"})) == {"id": "a"}
     assert await restarted.run_once("k", "test", CountedEffect({"id": "b"})) == {"id": "b"}
-    await once.close()
+    await journal.close()
 
 
-async def test_any_other_refusal_is_repeated_also_after_a_restart(tmp_path: Path) -> None:
-    once = IdempotencyJournal(str(tmp_path))
+async def test_any_other_failure_is_repeated_also_after_a_restart(tmp_path: Path) -> None:
+    journal = IdempotencyJournal(str(tmp_path))
     with pytest.raises(AgentError):
-        await once.run_once("k", "test", failing_effect(AgentError(403, "no", code="closed")))
-    for asked in (once, IdempotencyJournal(str(tmp_path))):
+        await journal.run_once("k", "test", failing_effect(AgentError(403, "no", code="closed")))
+    for opened in (journal, IdempotencyJournal(str(tmp_path))):
         with pytest.raises(AgentError, match=r"^no$") as refusal:
-            await asked.run_once("k", "test", fail_if_run)
+            await opened.run_once("k", "test", fail_if_run)
         assert (refusal.value.status, refusal.value.code) == (403, "closed")
-    await once.close()
+    await journal.close()
 
 
-async def test_a_key_cannot_be_used_for_something_else(tmp_path: Path) -> None:
-    once = IdempotencyJournal(str(tmp_path))
-    await once.run_once("k", "other", CountedEffect())
-    assert await repeat_error_code(once, "k") == "key_reused"
-    await once.close()
+async def test_a_key_cannot_be_used_for_another_kind(tmp_path: Path) -> None:
+    journal = IdempotencyJournal(str(tmp_path))
+    await journal.run_once("k", "other", CountedEffect())
+    assert await repeat_error_code(journal, "k") == "key_reused"
+    await journal.close()
 
 
-async def test_only_so_much_is_under_way_at_a_time(tmp_path: Path) -> None:
-    once, gate = IdempotencyJournal(str(tmp_path), max_running=4), asyncio.Event()
+async def test_running_effects_are_limited(tmp_path: Path) -> None:
+    journal, gate = IdempotencyJournal(str(tmp_path), max_running=4), asyncio.Event()
     async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as group:
         effects = [CountedEffect(gate=gate) for _ in range(4)]
         for number, effect in enumerate(effects):
-            group.create_task(once.run_once(f"k{number}", "test", effect))
+            group.create_task(journal.run_once(f"k{number}", "test", effect))
         await effects[-1].begun.wait()
         with pytest.raises(AgentError) as refusal:
-            await once.run_once("more", "test", fail_if_run)
+            await journal.run_once("more", "test", fail_if_run)
         assert refusal.value.status == 503
         gate.set()
-    assert await once.run_once("more", "test", CountedEffect({"id": "a"})) == {"id": "a"}
-    await once.close()
+    assert await journal.run_once("more", "test", CountedEffect({"id": "a"})) == {"id": "a"}
+    await journal.close()
 
 
 @pytest.mark.parametrize("key", ["", "k" * 513])
-async def test_a_key_has_a_sensible_length(tmp_path: Path, key: str) -> None:
+async def test_an_empty_or_long_key_is_refused(tmp_path: Path, key: str) -> None:
     with pytest.raises(AgentError) as refusal:
         await IdempotencyJournal(str(tmp_path)).run_once(key, "test", fail_if_run)
     assert refusal.value.status == 400
 
 
-async def test_of_an_answer_that_is_too_large_only_the_fact_is_kept(tmp_path: Path) -> None:
-    once, large = IdempotencyJournal(str(tmp_path)), {"diff": "x" * MAX_RESULT_BYTES}
-    assert await once.run_once("k", "test", CountedEffect(dict(large))) == large
-    assert await repeat_error_code(once, "k") == "result_not_kept"
+async def test_a_result_over_the_limit_is_not_stored(tmp_path: Path) -> None:
+    journal, large = IdempotencyJournal(str(tmp_path)), {"diff": "x" * MAX_RESULT_BYTES}
+    assert await journal.run_once("k", "test", CountedEffect(dict(large))) == large
+    assert await repeat_error_code(journal, "k") == "result_not_kept"
     assert await repeat_error_code(IdempotencyJournal(str(tmp_path)), "k") == "result_not_kept"
-    await once.close()
+    await journal.close()
 
 
-async def test_nothing_is_done_that_cannot_be_noted(tmp_path: Path) -> None:
-    once = IdempotencyJournal(str(tmp_path))
+async def test_an_effect_does_not_run_if_its_key_cannot_be_written(tmp_path: Path) -> None:
+    journal = IdempotencyJournal(str(tmp_path))
     (tmp_path / "once.jsonl").mkdir()
     with pytest.raises(AgentError) as refusal:
-        await once.run_once("k", "test", fail_if_run)
+        await journal.run_once("k", "test", fail_if_run)
     assert (refusal.value.status, refusal.value.code) == (503, "not_noted")
     (tmp_path / "once.jsonl").rmdir()
-    assert await once.run_once("k", "test", CountedEffect({"id": "a"})) == {"id": "a"}
-    await once.close()
+    assert await journal.run_once("k", "test", CountedEffect({"id": "a"})) == {"id": "a"}
+    await journal.close()
 
 
-async def test_only_so_many_keys_are_kept_in_memory_and_on_disk(tmp_path: Path) -> None:
-    once = IdempotencyJournal(str(tmp_path), max_keys=8)
+async def test_keys_are_limited_in_memory_and_on_disk(tmp_path: Path) -> None:
+    journal = IdempotencyJournal(str(tmp_path), max_keys=8)
     for number in range(40):
-        await once.run_once(f"k{number}", "test", CountedEffect({"n": number}))
+        await journal.run_once(f"k{number}", "test", CountedEffect({"n": number}))
     assert len(read_records(tmp_path)) <= 8 * 3 + 2
-    for asked in (once, IdempotencyJournal(str(tmp_path), max_keys=8)):
-        assert await asked.run_once("k39", "test", fail_if_run) == {"n": 39}
-        assert await asked.run_once("k33", "test", fail_if_run) == {"n": 33}
+    for opened in (journal, IdempotencyJournal(str(tmp_path), max_keys=8)):
+        assert await opened.run_once("k39", "test", fail_if_run) == {"n": 39}
+        assert await opened.run_once("k33", "test", fail_if_run) == {"n": 33}
     forgotten = CountedEffect()
-    await once.run_once("k0", "test", forgotten)
+    await journal.run_once("k0", "test", forgotten)
     assert forgotten.count == 1
-    await once.close()
+    await journal.close()
 
 
-async def test_a_clock_that_is_put_right_makes_nothing_happen_twice(tmp_path: Path) -> None:
+async def test_a_corrected_clock_repeats_no_effect(tmp_path: Path) -> None:
     time = [1_000.0]
-    once = IdempotencyJournal(str(tmp_path), now=lambda: time[0])
-    await once.run_once("early", "test", CountedEffect({"n": 1}))
+    journal = IdempotencyJournal(str(tmp_path), now=lambda: time[0])
+    await journal.run_once("early", "test", CountedEffect({"n": 1}))
     time[0] = 1_800_000_000.0
-    await once.run_once("late", "test", CountedEffect({"n": 2}))
-    for asked in (once, IdempotencyJournal(str(tmp_path), now=lambda: time[0])):
-        assert await asked.run_once("early", "test", fail_if_run) == {"n": 1}
-        assert await asked.run_once("late", "test", fail_if_run) == {"n": 2}
-    await once.close()
+    await journal.run_once("late", "test", CountedEffect({"n": 2}))
+    for opened in (journal, IdempotencyJournal(str(tmp_path), now=lambda: time[0])):
+        assert await opened.run_once("early", "test", fail_if_run) == {"n": 1}
+        assert await opened.run_once("late", "test", fail_if_run) == {"n": 2}
+    await journal.close()
 
 
-async def test_wherever_a_crash_cuts_the_journal_no_finished_key_is_done_again(
-    tmp_path: Path,
-) -> None:
-    once = IdempotencyJournal(str(tmp_path))
+async def test_a_journal_cut_at_any_byte_repeats_no_finished_effect(tmp_path: Path) -> None:
+    journal = IdempotencyJournal(str(tmp_path))
     for number in range(2):
-        await once.run_once(f"k{number}", "test", CountedEffect({"n": number}))
-    await once.close()
+        await journal.run_once(f"k{number}", "test", CountedEffect({"n": number}))
+    await journal.close()
     path = tmp_path / "once.jsonl"
     whole = path.read_bytes()
     lines = whole.splitlines(keepends=True)
@@ -244,7 +242,7 @@ async def test_wherever_a_crash_cuts_the_journal_no_finished_key_is_done_again(
         path.write_bytes(whole[:cut])
         reopened = IdempotencyJournal(str(tmp_path))
         for number in range(2):
-            # A line that lacks only its end is still a line.
+            # A line without its line end is still valid.
             begun = cut >= len(b"".join(lines[: 2 * number + 1])) - 1
             done = cut >= len(b"".join(lines[: 2 * number + 2])) - 1
             if done:
@@ -254,15 +252,15 @@ async def test_wherever_a_crash_cuts_the_journal_no_finished_key_is_done_again(
         await reopened.close()
 
 
-async def test_a_torn_line_does_not_spoil_the_next_one(tmp_path: Path) -> None:
+async def test_a_torn_line_does_not_corrupt_the_next_one(tmp_path: Path) -> None:
     (tmp_path / "once.jsonl").write_bytes(b'{"key":"torn","kind":"te')
-    once = IdempotencyJournal(str(tmp_path))
-    await once.run_once("k", "test", CountedEffect({"id": "a"}))
-    await once.close()
+    journal = IdempotencyJournal(str(tmp_path))
+    await journal.run_once("k", "test", CountedEffect({"id": "a"}))
+    await journal.close()
     assert await IdempotencyJournal(str(tmp_path)).run_once("k", "test", fail_if_run) == {"id": "a"}
 
 
-async def test_scribble_in_the_journal_is_passed_over(tmp_path: Path) -> None:
+async def test_invalid_lines_in_the_journal_are_ignored(tmp_path: Path) -> None:
     scribble = [b"[]", b"{}", b'{"key":1,"kind":"x","at":1}', b"\xff\xfe", b"[" * 9999, b""]
     good = {"key": "k", "kind": "test", "state": "done", "at": 2e9, "result": {"id": "a"}}
     lines = [*scribble, json.dumps(good).encode(), *scribble]

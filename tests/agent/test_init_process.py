@@ -1,4 +1,4 @@
-"""The agent as the first process of a namespace: orphans are buried, its end is told."""
+"""The agent as PID 1 of a namespace: it reaps orphans and returns the agent's exit code."""
 
 import asyncio
 import subprocess
@@ -18,11 +18,11 @@ assert os.getppid() == 1, "not in a namespace of its own"
 while os.path.exists(f"/proc/1/fd/{inherited}"):
     pass
 made = subprocess.run(["sh", "-c", "sleep 0.01 & echo $!; exit 5"], stdout=-1)
-assert made.returncode == 5, "an exit code was taken away"
+assert made.returncode == 5, "an exit code was lost"
 orphan = pathlib.Path("/proc", made.stdout.decode().strip())
 while orphan.exists():
     pass
-print("buried", flush=True)
+print("reaped", flush=True)
 """
 
 
@@ -37,22 +37,20 @@ async def run(program: str) -> tuple[str, int]:
 
 @pytest.fixture(scope="module")
 def namespaces() -> None:
-    """Some machines allow none."""
+    """Skip where the machine allows no namespaces."""
     if subprocess.run([*UNSHARE, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("no namespace can be made here")
+        pytest.skip("namespaces cannot be created here")
 
 
 @pytest.mark.usefixtures("namespaces")
 @pytest.mark.parametrize(
     ("ending", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), signal.SIGKILL)", 137)]
 )
-async def test_the_first_process_buries_orphans_and_ends_with_the_agent(
-    ending: str, code: int
-) -> None:
-    assert await run(PROGRAM + ending) == ("buried\n", code)
+async def test_pid_1_reaps_orphans_and_exits_with_the_agent(ending: str, code: int) -> None:
+    assert await run(PROGRAM + ending) == ("reaped\n", code)
 
 
 @pytest.mark.usefixtures("namespaces")
-async def test_a_request_to_stop_reaches_the_agent(tmp_path: Path) -> None:
+async def test_pid_1_forwards_signals_to_the_agent(tmp_path: Path) -> None:
     stopped = "signal.signal(15, lambda *_: sys.exit(9)); os.kill(1, 15); signal.pause()"
-    assert await run(PROGRAM + stopped) == ("buried\n", 9)
+    assert await run(PROGRAM + stopped) == ("reaped\n", 9)

@@ -1,4 +1,4 @@
-"""What is said of file work that takes too long."""
+"""Blocking work that exceeds its timeout."""
 
 import asyncio
 import gc
@@ -12,63 +12,63 @@ from chatd.agent.errors import AgentError
 from chatd.agent.files.routes import WorkerThreads
 
 
-async def test_work_that_has_begun_may_still_happen_and_that_is_said() -> None:
+async def test_started_work_over_the_timeout_may_still_happen() -> None:
     threads = WorkerThreads(1, 0.05)
-    go, done = threading.Event(), threading.Event()
+    released, done = threading.Event(), threading.Event()
 
     def slow() -> None:
-        go.wait(30)
+        released.wait(30)
         done.set()
 
     try:
-        with pytest.raises(AgentError, match="may still happen") as told:
+        with pytest.raises(AgentError, match="may still happen") as raised:
             await threads.run(slow)
-        assert (told.value.status, told.value.code) == (504, "disk_timeout")
-        go.set()
+        assert (raised.value.status, raised.value.code) == (504, "disk_timeout")
+        released.set()
         assert done.wait(30)
     finally:
-        go.set()
+        released.set()
         threads.close()
 
 
-async def test_work_that_has_not_begun_never_happens_and_may_be_tried_again() -> None:
-    """503: whoever keeps keys forgets this one, so that the same call can be made again."""
+async def test_queued_work_over_the_timeout_never_happens() -> None:
+    """The status 503 lets the journal drop the key, so that the request can be repeated."""
     threads = WorkerThreads(1, 0.05)
-    go, last, happened = threading.Event(), threading.Event(), threading.Event()
+    released, last, has_run = threading.Event(), threading.Event(), threading.Event()
     try:
         with pytest.raises(AgentError, match="may still happen"):
-            await threads.run(lambda: go.wait(30))
-        with pytest.raises(AgentError, match="Nothing was done") as told:
-            await threads.run(happened.set)
-        assert told.value.status == 503
-        go.set()
+            await threads.run(lambda: released.wait(30))
+        with pytest.raises(AgentError, match="Nothing was done") as raised:
+            await threads.run(has_run.set)
+        assert raised.value.status == 503
+        released.set()
         async with asyncio.timeout(30):
             while not last.is_set():
                 with suppress(AgentError):
                     await threads.run(last.set)
-        assert not happened.is_set()
+        assert not has_run.is_set()
     finally:
-        go.set()
+        released.set()
         threads.close()
 
 
-async def test_what_was_called_off_is_not_kept_while_the_disk_does_not_answer() -> None:
+async def test_cancelled_work_is_not_kept_in_memory() -> None:
     class Content:
         def write(self) -> None:
             raise AssertionError
 
     threads = WorkerThreads(1, 0.05)
-    go = threading.Event()
+    released = threading.Event()
     content = Content()
     kept = weakref.ref(content)
     try:
         with pytest.raises(AgentError, match="may still happen"):
-            await threads.run(lambda: go.wait(30))
+            await threads.run(lambda: released.wait(30))
         with pytest.raises(AgentError, match="Nothing was done"):
             await threads.run(content.write)
         del content
         gc.collect()
         assert kept() is None
     finally:
-        go.set()
+        released.set()
         threads.close()

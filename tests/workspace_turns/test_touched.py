@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chatd.agent.git.touched_paths import TouchedPaths
-from tests.agent.server.test_routes import AgentServer
+from tests.agent.server.agent_server import AgentServer
 
 FAMILY = {"Chatd-Chat-Id": "child", "Chatd-Ancestor-Chat-Ids": '["parent"]'}
 

@@ -1,4 +1,4 @@
-"""What is found in a workspace for a model to read, and what is left out and why."""
+"""The context read from a workspace, and the reasons for exclusions."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ SKILL = "---\nname: {name}\ndescription: Does {name}.\n---\n\nHow to {name}.\n"
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> ContextSources:
+def sources(tmp_path: Path) -> ContextSources:
     (tmp_path / "home/.chatd").mkdir(parents=True)
     (tmp_path / "home/work").mkdir()
     return ContextSources(home=str(tmp_path / "home"), directory=str(tmp_path / "home/work"))
@@ -30,38 +30,38 @@ def write(path: str | Path, content: str | bytes = "x") -> str:
     return str(path)
 
 
-def found(places: ContextSources) -> list[tuple[str, str, str]]:
+def read_all(sources: ContextSources) -> list[tuple[str, str, str]]:
     """Kind, status and source below the home directory."""
     return [
-        (each.kind, each.status, each.source.removeprefix(f"{places.home}/"))
-        for each in read_context(places, version=1).resources
+        (each.kind, each.status, each.source.removeprefix(f"{sources.home}/"))
+        for each in read_context(sources, version=1).resources
     ]
 
 
-def only(places: ContextSources) -> FoundResource:
-    (resource,) = read_context(places, version=1).resources
+def read_one(sources: ContextSources) -> FoundResource:
+    (resource,) = read_context(sources, version=1).resources
     return resource
 
 
 @pytest.mark.covers("instructions-1")
-def test_an_empty_workspace_has_a_context_without_resources(places: ContextSources) -> None:
-    empty = read_context(places, version=7)
-    assert (empty.version, empty.directory, empty.os) == (7, places.directory, "linux")
+def test_an_empty_workspace_has_a_context_without_resources(sources: ContextSources) -> None:
+    empty = read_context(sources, version=7)
+    assert (empty.version, empty.directory, empty.os) == (7, sources.directory, "linux")
     assert empty.resources == ()
     assert len(empty.hash) == 64
 
 
 @pytest.mark.covers("instructions-1")
-def test_instructions_and_skills_are_found_in_their_fixed_places(places: ContextSources) -> None:
+def test_instructions_and_skills_are_found_in_fixed_places(sources: ContextSources) -> None:
     for name in ("AGENTS.md", "CLAUDE.md", ".cursorrules"):
-        write(f"{places.directory}/{name}", name)
-    write(f"{places.home}/.chatd/AGENTS.md", "home")
-    write(f"{places.directory}/.mcp.json", "{}")
+        write(f"{sources.directory}/{name}", name)
+    write(f"{sources.home}/.chatd/AGENTS.md", "home")
+    write(f"{sources.directory}/.mcp.json", "{}")
     for place in ("skills", ".agents/skills", ".claude/skills", ".codex/skills"):
         name = place.strip(".").replace("/", "-")
-        write(f"{places.directory}/{place}/{name}/SKILL.md", SKILL.format(name=name))
-    write(f"{places.home}/.chatd/skills/mine/SKILL.md", SKILL.format(name="mine"))
-    assert found(places) == [
+        write(f"{sources.directory}/{place}/{name}/SKILL.md", SKILL.format(name=name))
+    write(f"{sources.home}/.chatd/skills/mine/SKILL.md", SKILL.format(name="mine"))
+    assert read_all(sources) == [
         ("instruction_file", "ok", "work/AGENTS.md"),
         ("instruction_file", "ok", "work/CLAUDE.md"),
         ("instruction_file", "ok", "work/.cursorrules"),
@@ -76,37 +76,33 @@ def test_instructions_and_skills_are_found_in_their_fixed_places(places: Context
 
 
 @pytest.mark.parametrize("directory", ["", "missing"])
-def test_until_its_directory_is_there_a_workspace_is_at_home(
-    places: ContextSources, directory: str
-) -> None:
-    write(f"{places.home}/AGENTS.md")
-    early = ContextSources(home=places.home, directory=directory and f"{places.home}/{directory}")
-    assert read_context(early, version=1).directory == places.home
-    assert found(early) == [("instruction_file", "ok", "AGENTS.md")]
+def test_home_is_used_until_the_directory_exists(sources: ContextSources, directory: str) -> None:
+    write(f"{sources.home}/AGENTS.md")
+    early = ContextSources(home=sources.home, directory=directory and f"{sources.home}/{directory}")
+    assert read_context(early, version=1).directory == sources.home
+    assert read_all(early) == [("instruction_file", "ok", "AGENTS.md")]
     if directory:
         before = fingerprint(early)
         os.mkdir(early.directory)
         assert fingerprint(early) != before
         assert read_context(early, version=1).directory == early.directory
-        assert found(early) == []
+        assert read_all(early) == []
 
 
-def test_nothing_is_looked_for_further_down_or_under_another_spelling(
-    places: ContextSources,
-) -> None:
-    write(f"{places.directory}/sub/AGENTS.md")
-    write(f"{places.directory}/agents.md")
-    write(f"{places.directory}/Agents.md")
-    write(f"{places.home}/AGENTS.md")
-    write(f"{places.directory}/sub/.mcp.json", "{}")
-    write(f"{places.directory}/skills/group/deep/SKILL.md", SKILL.format(name="deep"))
-    write(f"{places.directory}/skills/README.md")
-    assert found(places) == []
+def test_subdirectories_and_other_spellings_are_ignored(sources: ContextSources) -> None:
+    write(f"{sources.directory}/sub/AGENTS.md")
+    write(f"{sources.directory}/agents.md")
+    write(f"{sources.directory}/Agents.md")
+    write(f"{sources.home}/AGENTS.md")
+    write(f"{sources.directory}/sub/.mcp.json", "{}")
+    write(f"{sources.directory}/skills/group/deep/SKILL.md", SKILL.format(name="deep"))
+    write(f"{sources.directory}/skills/README.md")
+    assert read_all(sources) == []
 
 
-def test_a_file_is_given_with_its_size_and_hash(places: ContextSources) -> None:
-    source = write(f"{places.directory}/AGENTS.md", "be kind ü\r\n")
-    assert only(places) == FoundResource(
+def test_a_resource_has_its_size_and_hash(sources: ContextSources) -> None:
+    source = write(f"{sources.directory}/AGENTS.md", "be kind ü\r\n")
+    assert read_one(sources) == FoundResource(
         kind="instruction_file",
         source=source,
         status="ok",
@@ -116,25 +112,25 @@ def test_a_file_is_given_with_its_size_and_hash(places: ContextSources) -> None:
     )
 
 
-def test_the_content_of_an_mcp_configuration_stays_where_it_is(places: ContextSources) -> None:
-    write(f"{places.directory}/.mcp.json", '{"token": "secret"}')
-    config = only(places)
+def test_the_content_of_an_mcp_configuration_is_not_sent(sources: ContextSources) -> None:
+    write(f"{sources.directory}/.mcp.json", '{"token": "secret"}')
+    config = read_one(sources)
     assert (config.status, config.content, bool(config.hash)) == ("ok", "", True)
-    write(f"{places.directory}/.mcp.json", '{"token": "secret"')
-    config = only(places)
+    write(f"{sources.directory}/.mcp.json", '{"token": "secret"')
+    config = read_one(sources)
     assert (config.status, config.content) == ("invalid", "")
-    assert "secret" not in json.dumps(read_context(places, version=1).body())
+    assert "secret" not in json.dumps(read_context(sources, version=1).body())
 
 
-def test_a_skill_has_a_name_a_description_and_a_body(places: ContextSources) -> None:
-    write(f"{places.directory}/skills/bake/SKILL.md", SKILL.format(name="bake"))
-    skill = only(places)
+def test_a_skill_has_a_name_a_description_and_a_body(sources: ContextSources) -> None:
+    write(f"{sources.directory}/skills/bake/SKILL.md", SKILL.format(name="bake"))
+    skill = read_one(sources)
     assert (skill.name, skill.description) == ("bake", "Does bake.")
     assert skill.content == "How to bake.\n"
 
 
 @pytest.mark.parametrize(
-    ("head", "description"),
+    ("header", "description"),
     [
         ("name: a\ndescription: plain # not this", "plain"),
         ("name: 'a'\ndescription: 'it''s: so'", "it's: so"),
@@ -146,11 +142,11 @@ def test_a_skill_has_a_name_a_description_and_a_body(places: ContextSources) -> 
         ("name: a \r\ndescription: dos\r", "dos"),
     ],
 )
-def test_heads_of_skills_that_people_write(
-    places: ContextSources, head: str, description: str
+def test_common_skill_headers_are_parsed(
+    sources: ContextSources, header: str, description: str
 ) -> None:
-    write(f"{places.directory}/skills/a/SKILL.md", f"---\n{head}\n---\nbody")
-    skill = only(places)
+    write(f"{sources.directory}/skills/a/SKILL.md", f"---\n{header}\n---\nbody")
+    skill = read_one(sources)
     assert (skill.status, skill.error) == ("ok", "")
     assert (skill.name, skill.description, skill.content) == ("a", description, "body")
 
@@ -169,39 +165,39 @@ def test_heads_of_skills_that_people_write(
         (b"---\nname: a\ndescription: \xff\n---\n", "not UTF-8"),
     ],
 )
-def test_a_skill_that_is_none_says_why(
-    places: ContextSources, text: str | bytes, error: str
+def test_an_invalid_skill_reports_the_reason(
+    sources: ContextSources, text: str | bytes, error: str
 ) -> None:
-    write(f"{places.directory}/skills/a/SKILL.md", text)
-    skill = only(places)
+    write(f"{sources.directory}/skills/a/SKILL.md", text)
+    skill = read_one(sources)
     assert (skill.status, skill.content, skill.name) == ("invalid", "", "")
     assert error in skill.error
 
 
 @pytest.mark.covers("instructions-1")
-def test_a_file_over_the_limit_gives_its_beginning_only(places: ContextSources) -> None:
-    write(f"{places.directory}/AGENTS.md", "é" * (resolver.MAX_RESOURCE_BYTES // 2))
-    assert only(places).status == "ok"
-    write(f"{places.directory}/AGENTS.md", "x" + "é" * (resolver.MAX_RESOURCE_BYTES // 2))
-    large = only(places)
+def test_an_oversize_instruction_file_is_clipped(sources: ContextSources) -> None:
+    write(f"{sources.directory}/AGENTS.md", "é" * (resolver.MAX_RESOURCE_BYTES // 2))
+    assert read_one(sources).status == "ok"
+    write(f"{sources.directory}/AGENTS.md", "x" + "é" * (resolver.MAX_RESOURCE_BYTES // 2))
+    large = read_one(sources)
     assert (large.status, large.size) == ("oversize", resolver.MAX_RESOURCE_BYTES + 1)
     assert large.content == "x" + "é" * (resolver.MAX_RESOURCE_BYTES // 2 - 1)
     assert "over the limit" in large.error
 
 
 @pytest.mark.parametrize("name", [".mcp.json", "skills/a/SKILL.md"])
-def test_other_things_over_the_limit_give_nothing(places: ContextSources, name: str) -> None:
-    write(f"{places.directory}/{name}", SKILL.format(name="a") + "x" * resolver.MAX_RESOURCE_BYTES)
-    assert (only(places).status, only(places).content) == ("oversize", "")
+def test_an_oversize_skill_or_mcp_config_has_no_content(sources: ContextSources, name: str) -> None:
+    write(f"{sources.directory}/{name}", SKILL.format(name="a") + "x" * resolver.MAX_RESOURCE_BYTES)
+    assert (read_one(sources).status, read_one(sources).content) == ("oversize", "")
 
 
-def test_what_cannot_be_read_says_so_and_holds_nothing_up(places: ContextSources) -> None:
-    os.mkfifo(f"{places.directory}/AGENTS.md")
-    os.mkdir(f"{places.directory}/CLAUDE.md")
-    write(f"{places.directory}/.cursorrules", b"\xff\xfe")
-    os.symlink("AGENTS.md", f"{places.home}/.chatd/AGENTS.md")
-    os.symlink("nowhere", f"{places.home}/.chatd/CLAUDE.md")
-    resources = read_context(places, version=1).resources
+def test_an_unreadable_file_is_reported_without_blocking(sources: ContextSources) -> None:
+    os.mkfifo(f"{sources.directory}/AGENTS.md")
+    os.mkdir(f"{sources.directory}/CLAUDE.md")
+    write(f"{sources.directory}/.cursorrules", b"\xff\xfe")
+    os.symlink("AGENTS.md", f"{sources.home}/.chatd/AGENTS.md")
+    os.symlink("nowhere", f"{sources.home}/.chatd/CLAUDE.md")
+    resources = read_context(sources, version=1).resources
     assert [each.status for each in resources] == [
         "unreadable",
         "unreadable",
@@ -213,32 +209,32 @@ def test_what_cannot_be_read_says_so_and_holds_nothing_up(places: ContextSources
 
 
 @pytest.mark.covers("hostile-4")
-def test_links_count_inside_their_root_only(places: ContextSources) -> None:
-    write(f"{places.directory}/docs/rules.md", "rules")
-    write(f"{places.home}/elsewhere.md", "elsewhere")
-    os.symlink("docs/rules.md", f"{places.directory}/AGENTS.md")
-    os.symlink("../elsewhere.md", f"{places.directory}/CLAUDE.md")
-    inside, outside = read_context(places, version=1).resources
+def test_a_link_out_of_its_root_is_excluded(sources: ContextSources) -> None:
+    write(f"{sources.directory}/docs/rules.md", "rules")
+    write(f"{sources.home}/elsewhere.md", "elsewhere")
+    os.symlink("docs/rules.md", f"{sources.directory}/AGENTS.md")
+    os.symlink("../elsewhere.md", f"{sources.directory}/CLAUDE.md")
+    inside, outside = read_context(sources, version=1).resources
     assert (inside.status, inside.content) == ("ok", "rules")
-    assert inside.source == f"{places.directory}/AGENTS.md"
+    assert inside.source == f"{sources.directory}/AGENTS.md"
     assert (outside.status, outside.content, outside.hash) == ("excluded", "", "")
     assert "leads out of" in outside.error
 
 
-def test_several_names_of_one_file_are_one_resource(places: ContextSources) -> None:
-    write(f"{places.directory}/AGENTS.md")
-    os.symlink("AGENTS.md", f"{places.directory}/CLAUDE.md")
-    os.link(f"{places.directory}/AGENTS.md", f"{places.directory}/.cursorrules")
-    assert found(places) == [("instruction_file", "ok", "work/AGENTS.md")]
+def test_several_names_of_one_file_are_one_resource(sources: ContextSources) -> None:
+    write(f"{sources.directory}/AGENTS.md")
+    os.symlink("AGENTS.md", f"{sources.directory}/CLAUDE.md")
+    os.link(f"{sources.directory}/AGENTS.md", f"{sources.directory}/.cursorrules")
+    assert read_all(sources) == [("instruction_file", "ok", "work/AGENTS.md")]
 
 
-def test_too_much_in_all_is_left_out_and_said_to_be(
-    places: ContextSources, monkeypatch: pytest.MonkeyPatch
+def test_resources_over_the_total_size_are_excluded(
+    sources: ContextSources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolver, "MAX_CONTEXT_BYTES", 10)
     for name, content in (("AGENTS.md", "123456"), ("CLAUDE.md", "12345"), (".cursorrules", "12")):
-        write(f"{places.directory}/{name}", content)
-    resources = read_context(places, version=1).resources
+        write(f"{sources.directory}/{name}", content)
+    resources = read_context(sources, version=1).resources
     assert [(each.status, each.content) for each in resources] == [
         ("ok", "123456"),
         ("excluded", ""),
@@ -246,13 +242,13 @@ def test_too_much_in_all_is_left_out_and_said_to_be(
     ]
 
 
-def test_too_many_are_left_out_and_counted(
-    places: ContextSources, monkeypatch: pytest.MonkeyPatch
+def test_resources_over_the_number_limit_are_counted(
+    sources: ContextSources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolver, "MAX_RESOURCES", 3)
     for name in "abcde":
-        write(f"{places.directory}/skills/{name}/SKILL.md", SKILL.format(name=name))
-    resources = read_context(places, version=1).resources
+        write(f"{sources.directory}/skills/{name}/SKILL.md", SKILL.format(name=name))
+    resources = read_context(sources, version=1).resources
     assert [(each.status, each.name) for each in resources] == [
         ("ok", "a"),
         ("ok", "b"),
@@ -261,21 +257,21 @@ def test_too_many_are_left_out_and_counted(
     assert resources[-1].error.startswith("3 are left out")
 
 
-def test_the_hash_is_of_what_a_model_is_told(places: ContextSources) -> None:
-    hashes = [read_context(places, version=1).hash]
-    write(f"{places.directory}/AGENTS.md", "one")
-    hashes.append(read_context(places, version=1).hash)
-    write(f"{places.directory}/AGENTS.md", "two")
-    hashes.append(read_context(places, version=1).hash)
+def test_the_hash_covers_what_the_model_reads(sources: ContextSources) -> None:
+    hashes = [read_context(sources, version=1).hash]
+    write(f"{sources.directory}/AGENTS.md", "one")
+    hashes.append(read_context(sources, version=1).hash)
+    write(f"{sources.directory}/AGENTS.md", "two")
+    hashes.append(read_context(sources, version=1).hash)
     assert len(set(hashes)) == 3
-    write(f"{places.directory}/.mcp.json", "{}")
-    assert read_context(places, version=2).hash == hashes[-1]
+    write(f"{sources.directory}/.mcp.json", "{}")
+    assert read_context(sources, version=2).hash == hashes[-1]
 
 
 def test_the_server_can_decode_a_context_with_long_and_invalid_names(
-    places: ContextSources,
+    sources: ContextSources,
 ) -> None:
-    deep = ContextSources(home=places.home, directory="/".join([places.home, *["d" * 200] * 6]))
+    deep = ContextSources(home=sources.home, directory="/".join([sources.home, *["d" * 200] * 6]))
     write(f"{deep.directory}/AGENTS.md", "x" * 100_000)
     write(f"{deep.directory}/CLAUDE.md")
     write(f"{deep.home}/.chatd/skills/a/SKILL.md", SKILL.format(name="a"))
@@ -286,18 +282,18 @@ def test_the_server_can_decode_a_context_with_long_and_invalid_names(
     assert [each.name for each in decoded.resources] == ["", "", "a", ""]
 
 
-def test_a_fingerprint_changes_with_what_is_there(places: ContextSources) -> None:
-    seen = [fingerprint(places)]
-    write(f"{places.directory}/AGENTS.md", "one")
-    seen.append(fingerprint(places))
-    write(f"{places.directory}/AGENTS.md", "longer")
-    seen.append(fingerprint(places))
-    write(f"{places.directory}/skills/a/SKILL.md")
-    seen.append(fingerprint(places))
-    os.chmod(f"{places.directory}/AGENTS.md", 0o600)
-    seen.append(fingerprint(places))
-    os.unlink(f"{places.directory}/AGENTS.md")
-    seen.append(fingerprint(places))
+def test_a_fingerprint_changes_with_the_files(sources: ContextSources) -> None:
+    seen = [fingerprint(sources)]
+    write(f"{sources.directory}/AGENTS.md", "one")
+    seen.append(fingerprint(sources))
+    write(f"{sources.directory}/AGENTS.md", "longer")
+    seen.append(fingerprint(sources))
+    write(f"{sources.directory}/skills/a/SKILL.md")
+    seen.append(fingerprint(sources))
+    os.chmod(f"{sources.directory}/AGENTS.md", 0o600)
+    seen.append(fingerprint(sources))
+    os.unlink(f"{sources.directory}/AGENTS.md")
+    seen.append(fingerprint(sources))
     assert len(set(seen)) == len(seen)
-    write(f"{places.directory}/other.txt")
-    assert fingerprint(places) == seen[-1]
+    write(f"{sources.directory}/other.txt")
+    assert fingerprint(sources) == seen[-1]

@@ -1,31 +1,18 @@
-"""Noticing that a workspace's context has changed. Time passes only when the tests say so."""
+"""Snapshots of a changing context, on a fake clock."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from chatd.agent.context.sources import ContextSources
 from chatd.agent.context.watcher import CONTEXT_POLL_S, DEBOUNCE_S, MAX_DEBOUNCES, ContextWatcher
 from chatd.agent.errors import AgentError
+from tests.agent.inline_threads import InlineThreads
 from tests.support.clock import FakeClock
 
-T = TypeVar("T")
 TIMEOUT_S = 20
-
-
-class InlineThreads:
-    """Blocking work is done here and now, and can be made to fail."""
-
-    def __init__(self) -> None:
-        self.broken = False
-
-    async def run(self, work: Callable[[], T]) -> T:
-        if self.broken:
-            raise AgentError(504, "the disk does not answer")
-        return work()
 
 
 class WatcherFixture:
@@ -57,7 +44,7 @@ class WatcherFixture:
 
 @pytest.fixture
 async def fixture(tmp_path: Path) -> AsyncGenerator[WatcherFixture]:
-    """Watches a directory in which there is one file."""
+    """A watcher of a directory with one file."""
     fixture = WatcherFixture(tmp_path)
     fixture.write("one")
     async with asyncio.TaskGroup() as group:
@@ -66,7 +53,7 @@ async def fixture(tmp_path: Path) -> AsyncGenerator[WatcherFixture]:
         running.cancel()
 
 
-async def test_there_is_nothing_before_the_first_look(tmp_path: Path) -> None:
+async def test_no_snapshot_exists_before_the_first_poll(tmp_path: Path) -> None:
     watcher = WatcherFixture(tmp_path).watcher
     with pytest.raises(AgentError) as refused:
         await watcher.wait(0, 0)
@@ -75,15 +62,13 @@ async def test_there_is_nothing_before_the_first_look(tmp_path: Path) -> None:
         await watcher.wait(0, 0.01)
 
 
-async def test_the_first_snapshot_comes_at_once_and_wakes_who_waits(
-    fixture: WatcherFixture,
-) -> None:
+async def test_the_first_snapshot_wakes_a_waiting_caller(fixture: WatcherFixture) -> None:
     context = await fixture.watcher.wait(0, TIMEOUT_S)
     assert context.version == 5000
     assert [each.content for each in context.resources] == ["one"]
 
 
-async def test_a_change_is_a_newer_version_once_it_has_settled(fixture: WatcherFixture) -> None:
+async def test_a_change_makes_a_newer_version_after_the_debounce(fixture: WatcherFixture) -> None:
     first = await fixture.watcher.wait(0, TIMEOUT_S)
     async with asyncio.TaskGroup() as group:
         waiting = [
@@ -105,9 +90,7 @@ async def test_a_change_is_a_newer_version_once_it_has_settled(fixture: WatcherF
         assert [resource.content for resource in each.result().resources] == ["two"]
 
 
-async def test_somebody_who_writes_without_end_does_not_keep_the_news_back(
-    fixture: WatcherFixture,
-) -> None:
+async def test_endless_writes_do_not_delay_a_snapshot_for_ever(fixture: WatcherFixture) -> None:
     assert await fixture.texts() == ["one"]
     fixture.write("x")
     await fixture.poll()
@@ -118,23 +101,25 @@ async def test_somebody_who_writes_without_end_does_not_keep_the_news_back(
     assert await fixture.texts() == ["x" * (MAX_DEBOUNCES + 1)]
 
 
-async def test_a_look_that_finds_nothing_new_makes_no_version(fixture: WatcherFixture) -> None:
+async def test_an_unchanged_context_keeps_its_version(fixture: WatcherFixture) -> None:
     first = await fixture.watcher.wait(0, TIMEOUT_S)
     await fixture.poll()
     assert await fixture.texts() == ["one"]
-    fixture.write("one")  # another time, the same content
+    fixture.write("one")  # another time stamp, the same content
     await fixture.poll()
     await fixture.debounce()
     assert await fixture.texts() == ["one"]
     assert (await fixture.watcher.wait(first.version, 0)).version == first.version
 
 
-async def test_who_waits_in_vain_gets_what_there_is(fixture: WatcherFixture) -> None:
+async def test_a_wait_without_a_change_returns_the_current_snapshot(
+    fixture: WatcherFixture,
+) -> None:
     first = await fixture.watcher.wait(0, TIMEOUT_S)
     assert await fixture.watcher.wait(first.version, 0.01) == first
 
 
-async def test_versions_follow_the_clock_and_never_go_back(fixture: WatcherFixture) -> None:
+async def test_versions_follow_the_clock_and_never_decrease(fixture: WatcherFixture) -> None:
     await fixture.watcher.wait(0, TIMEOUT_S)
     versions: list[int] = []
     for text, now_ms in (("a", 9000), ("b", 100)):
@@ -148,15 +133,13 @@ async def test_versions_follow_the_clock_and_never_go_back(fixture: WatcherFixtu
     assert versions == [9000, 9001]
 
 
-async def test_a_disk_that_fails_for_a_while_leaves_the_last_snapshot(
-    fixture: WatcherFixture,
-) -> None:
+async def test_the_last_snapshot_stays_while_the_disk_fails(fixture: WatcherFixture) -> None:
     assert await fixture.texts() == ["one"]
-    fixture.threads.broken = True
+    fixture.threads.is_broken = True
     await fixture.poll()
     assert await fixture.texts() == ["one"]
     fixture.write("two")
-    fixture.threads.broken = False
+    fixture.threads.is_broken = False
     await fixture.poll()
     await fixture.debounce()
     assert await fixture.texts() == ["two"]

@@ -1,4 +1,4 @@
-"""What holds for every edit, whatever the texts are."""
+"""Properties of all edits and diffs."""
 
 import difflib
 import re
@@ -24,8 +24,8 @@ from chatd.agent.edits.matcher import apply_edit
 from chatd.agent.errors import AgentError
 from tests.support.fuzz import fuzzed
 
-# Few and always the same in an ordinary run; see tests.support.fuzz.
-held = fuzzed if fuzzed.max_examples > 300 else settings(fuzzed, max_examples=60)
+# Few and fixed examples in an ordinary run; see tests.support.fuzz.
+few_examples = fuzzed if fuzzed.max_examples > 300 else settings(fuzzed, max_examples=60)
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "é", " ", "\t", "\n", "\r\n", "\r"]), max_size=16).map(
     "".join
@@ -45,8 +45,8 @@ FILES = st.builds(
     st.sampled_from(["\n", "\r\n"]),
     st.sampled_from(["", "yes"]),
 )
-# How another hand would have typed a line.
-HANDS: list[Callable[[str], str]] = [
+# Ways to write the same line with other blanks.
+STYLES: list[Callable[[str], str]] = [
     str.strip,
     str.rstrip,
     lambda line: line,
@@ -56,10 +56,10 @@ HANDS: list[Callable[[str], str]] = [
 ]
 
 
-def typed(content: str, window: tuple[int, int], hand: int, ending: str) -> str:
-    """Some lines of the file as another hand would have typed them."""
+def restyle(content: str, window: tuple[int, int], style: int, ending: str) -> str:
+    """Some lines of the file, written with other blanks and endings."""
     lines = split_lines(content)[window[0] :][: window[1]]
-    texts = [HANDS[hand](line.lead + line.body + line.trail) for line in lines]
+    texts = [STYLES[style](line.lead + line.body + line.trail) for line in lines]
     return joined(texts, ending, lines[-1].ending if lines else "")
 
 
@@ -68,7 +68,7 @@ def edits_that_match(draw: st.DrawFn) -> tuple[str, str, str]:
     content = draw(FILES)
     window = draw(st.tuples(st.integers(0, 5), st.integers(1, 4)))
     ending = draw(st.sampled_from(["\n", "\r\n"]))
-    search = typed(content, window, draw(st.integers(0, len(HANDS) - 1)), ending)
+    search = restyle(content, window, draw(st.integers(0, len(STYLES) - 1)), ending)
     new = draw(FILES).replace("\r\n", "\n").replace("\n", ending)
     return content, search, new
 
@@ -80,9 +80,9 @@ def applied(content: str, search: str, new: str, *, replace_all: bool = False) -
         return None
 
 
-@held
+@few_examples
 @given(TEXTS)
-def test_lines_in_four_parts_give_back_the_text(text: str) -> None:
+def test_the_parts_of_lines_join_to_the_text(text: str) -> None:
     lines = split_lines(text)
     assert "".join(line.text for line in lines) == text
     for line in lines:
@@ -92,9 +92,9 @@ def test_lines_in_four_parts_give_back_the_text(text: str) -> None:
         assert "\n" not in line.body
 
 
-@held
+@few_examples
 @given(st.lists(st.sampled_from("ab"), min_size=1, max_size=4), st.lists(st.sampled_from("ab")))
-def test_runs_are_found_wherever_they_are(needle: list[str], keys: list[str]) -> None:
+def test_all_runs_are_found(needle: list[str], keys: list[str]) -> None:
     length = len(needle)
     everywhere = [at for at in range(len(keys)) if keys[at : at + length] == needle]
     assert find_runs(needle, keys) == everywhere
@@ -102,7 +102,7 @@ def test_runs_are_found_wherever_they_are(needle: list[str], keys: list[str]) ->
 
 
 @pytest.mark.covers("files-7")
-@held
+@few_examples
 @given(TEXTS, st.tuples(st.integers(0, 15), st.integers(1, 5)), TEXTS, st.sampled_from([0, 1]))
 def test_an_exact_match_is_always_preferred(
     content: str, window: tuple[int, int], new: str, every: int
@@ -129,11 +129,11 @@ def test_an_exact_match_is_always_preferred(
 
 
 @pytest.mark.covers("files-7")
-@held
+@few_examples
 @given(edits_that_match())
 @example(("\r\n", "\n", ""))
 def test_nothing_outside_the_match_changes(edit: tuple[str, str, str]) -> None:
-    """The result begins and ends with what stood around one of the places that match."""
+    """The result begins and ends with the text around one of the possible matches."""
     content, search, new = edit
     result = applied(content, search, new)
     if result is None:
@@ -161,12 +161,12 @@ def _around_loose_matches(content: str, search: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.covers("files-7")
-@held
+@few_examples
 @given(edits_that_match())
 def test_endings_and_the_final_newline_are_kept(edit: tuple[str, str, str]) -> None:
     content, search, new = edit
     if search.replace("\r\n", "\n") in content.replace("\r\n", "\n"):
-        return  # to the character, so an ending that is left out is meant to go
+        return  # an exact match, so a missing ending is intended
     result = applied(content, search, new)
     if result is None or "\n" not in content:
         return
@@ -175,7 +175,7 @@ def test_endings_and_the_final_newline_are_kept(edit: tuple[str, str, str]) -> N
         assert content.endswith("\n") == result.endswith("\n")
 
 
-@held
+@few_examples
 @given(edits_that_match())
 def test_replacing_lines_by_themselves_changes_nothing(edit: tuple[str, str, str]) -> None:
     content, search, _ = edit
@@ -184,9 +184,9 @@ def test_replacing_lines_by_themselves_changes_nothing(edit: tuple[str, str, str
 
 
 @pytest.mark.covers("files-8")
-@held
+@few_examples
 @given(st.integers(0, 6), st.sampled_from(["a", "a b"]), st.sampled_from(["", "x", "yy"]))
-def test_replace_all_replaces_as_many_as_there_are(count: int, search: str, new: str) -> None:
+def test_replace_all_replaces_every_occurrence(count: int, search: str, new: str) -> None:
     content = "-".join([search] * count)
     result = applied(content, search, new, replace_all=True)
     assert result == ("-".join([new] * count) if count else None)
@@ -196,7 +196,7 @@ def test_replace_all_replaces_as_many_as_there_are(count: int, search: str, new:
 
 
 @pytest.mark.covers("files-7")
-@settings(held, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(few_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=FILES, search=TEXTS, new=TEXTS)
 def test_a_refused_edit_leaves_the_file_untouched(
     tmp_path: Path, content: str, search: str, new: str
@@ -214,7 +214,7 @@ def test_a_refused_edit_leaves_the_file_untouched(
         assert file.stat().st_mtime_ns == before.st_mtime_ns
         assert [each.name for each in tmp_path.iterdir()] == ["f"]
     else:
-        pytest.fail("an edit that cannot match was made")
+        pytest.fail("an edit without a match was applied")
 
 
 def kept_lines(text: str) -> list[str]:
@@ -222,7 +222,7 @@ def kept_lines(text: str) -> list[str]:
 
 
 def patched(old: str, diff: str) -> str:
-    """What the diff makes of the text: a reader of diffs that believes nothing."""
+    """Apply the diff to the text and check every number and line in it."""
     lines = kept_lines(old)
     result: list[str] = []
     at = 0
@@ -251,9 +251,9 @@ def patched(old: str, diff: str) -> str:
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "\x0c\n", "\n"]), max_size=25).map("".join)
 
 
-@held
+@few_examples
 @given(LINES, LINES, st.sampled_from(["", "a"]), st.sampled_from(["", "a"]))
-def test_a_diff_makes_the_new_text_from_the_old(
+def test_a_diff_turns_the_old_text_into_the_new(
     old: str, new: str, old_end: str, new_end: str
 ) -> None:
     before, after = old + old_end, new + new_end
@@ -272,14 +272,12 @@ def test_a_diff_makes_the_new_text_from_the_old(
         ("a\nb\n", "b\n"),
     ],
 )
-def test_a_diff_looks_as_diffs_do(old: str, new: str) -> None:
+def test_a_diff_equals_that_of_difflib(old: str, new: str) -> None:
     usual = difflib.unified_diff(kept_lines(old), kept_lines(new), "f", "f")
     assert unified_diff(old, new, "f") == "".join(usual)
 
 
-def test_a_diff_of_much_is_coarse_and_one_that_is_long_is_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_large_diff_is_coarse_and_a_long_one_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     old = "".join(f"{number}\n" for number in range(30))
     new = "x\n" + "".join(f"{number}\n" for number in range(1, 29)) + "y\n"
     fine = unified_diff(old, new, "f")

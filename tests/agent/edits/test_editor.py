@@ -1,4 +1,4 @@
-"""Editing several files at once: all in memory first, then each in one rename."""
+"""Edits of several files: computed in memory, then written in one rename each."""
 
 import errno
 import os
@@ -37,7 +37,7 @@ def names(directory: Path) -> list[str]:
 
 
 @pytest.mark.covers("files-6")
-def test_edits_are_made_in_order_each_on_the_result_of_the_one_before(tmp_path: Path) -> None:
+def test_each_edit_applies_to_the_result_of_the_previous_one(tmp_path: Path) -> None:
     (file,) = write_files(tmp_path, a="one\n")
     diffs = edit_files([edit_spec(file, ("one", "two"), ("two", "three"))], include_diff=False)
     assert file.read_text() == "three\n"
@@ -62,7 +62,7 @@ def test_diffs_come_in_the_order_of_the_files(tmp_path: Path) -> None:
     assert link.is_symlink()
 
 
-def test_an_edit_that_changes_nothing_does_not_touch_the_file(tmp_path: Path) -> None:
+def test_an_edit_without_a_change_does_not_write_the_file(tmp_path: Path) -> None:
     (file,) = write_files(tmp_path, a="x\n")
     before = file.stat()
     edit_files([edit_spec(file, ("x", "x"))], include_diff=True)
@@ -70,7 +70,7 @@ def test_an_edit_that_changes_nothing_does_not_touch_the_file(tmp_path: Path) ->
 
 
 @pytest.mark.covers("files-5")
-def test_everything_wrong_with_a_request_is_said_at_once(tmp_path: Path) -> None:
+def test_all_invalid_fields_are_reported_at_once(tmp_path: Path) -> None:
     assert refusal() == (
         400,
         "files is required and must not be empty\nnothing in this batch was applied",
@@ -93,9 +93,7 @@ def test_everything_wrong_with_a_request_is_said_at_once(tmp_path: Path) -> None
 
 
 @pytest.mark.covers("files-9")
-def test_one_bad_file_keeps_all_from_being_written_and_all_errors_are_joined(
-    tmp_path: Path,
-) -> None:
+def test_one_failing_file_prevents_all_writes_and_errors_are_joined(tmp_path: Path) -> None:
     good, bad = write_files(tmp_path, good="a\n", bad="a\nb\n")
     os.mkfifo(tmp_path / "pipe")
     status, message = refusal(
@@ -117,7 +115,7 @@ def test_one_bad_file_keeps_all_from_being_written_and_all_errors_are_joined(
     assert bad.read_text() == "a\nb\n"
 
 
-def test_many_errors_are_cut_short(tmp_path: Path) -> None:
+def test_a_long_list_of_errors_is_clipped(tmp_path: Path) -> None:
     _, message = refusal(*(edit_spec(f"/no/{number}", ("a", "b")) for number in range(50)))
     assert len(message.splitlines()) == 22
     assert "and 30 more" in message
@@ -153,7 +151,7 @@ def test_two_paths_to_one_file_are_refused(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.covers("files-9")
-def test_mode_and_bytes_that_are_not_utf8_are_kept(tmp_path: Path) -> None:
+def test_the_mode_and_invalid_utf8_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"\xff\xfe a \x80\r\n\x00b\r\n")
     file.chmod(0o751)
@@ -164,7 +162,7 @@ def test_mode_and_bytes_that_are_not_utf8_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("files-5")
-def test_a_file_that_may_not_be_written_is_forbidden() -> None:
+def test_editing_a_file_without_write_permission_is_forbidden() -> None:
     with shared_directory() as ground:
         ground.chmod(0o777)
         (file,) = write_files(ground, f="a\n")
@@ -176,7 +174,7 @@ def test_a_file_that_may_not_be_written_is_forbidden() -> None:
     assert denied.status == 403
 
 
-def test_files_too_large_to_hold_are_refused(
+def test_files_over_the_size_limits_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two, large = write_files(tmp_path, one="a" * 10, two="b" * 10, large="c" * 21)
@@ -195,7 +193,7 @@ def test_too_many_edits_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("files-5")
-def test_a_write_that_fails_late_says_what_is_written_already(
+def test_an_error_after_the_first_write_names_the_written_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two, three = write_files(tmp_path, one="a\n", two="a\n", three="a\n")
@@ -218,7 +216,7 @@ def test_a_write_that_fails_late_says_what_is_written_already(
 def write_before_each_stat(
     monkeypatch: pytest.MonkeyPatch, file: Path, contents: Iterator[str]
 ) -> None:
-    """Somebody else writes to the file whenever it is about to be looked at again."""
+    """Write the next content to the file before each stat by the editor."""
     stat_target = editor.stat_target
 
     def write_first(target: str) -> os.stat_result | None:
@@ -229,7 +227,7 @@ def write_before_each_stat(
     monkeypatch.setattr(editor, "stat_target", write_first)
 
 
-def test_a_file_changed_meanwhile_is_edited_as_it_is_now(
+def test_a_file_changed_during_the_edit_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (file,) = write_files(tmp_path, f="a\nb\n")
@@ -248,7 +246,7 @@ def test_an_edit_that_no_longer_applies_is_refused(
     assert file.read_text() == "something else\n"
 
 
-def test_a_file_that_keeps_changing_is_given_up(
+def test_an_edit_of_a_file_that_keeps_changing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (file,) = write_files(tmp_path, f="a\n")
@@ -258,7 +256,7 @@ def test_a_file_that_keeps_changing_is_given_up(
     assert file.read_text().startswith("a\n")
 
 
-def test_edits_of_one_file_at_the_same_time_are_all_made(tmp_path: Path) -> None:
+def test_concurrent_edits_of_one_file_are_all_applied(tmp_path: Path) -> None:
     (file,) = write_files(tmp_path, f="".join(f"<{number}>\n" for number in range(16)))
 
     def one(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Indentation of edits that match but for their blanks."""
+"""Indentation of edits that match except for blanks."""
 
 from textwrap import dedent
 
@@ -16,7 +16,7 @@ def edit(content: str, search: str, new: str) -> str:
 
 
 @pytest.mark.covers("files-7")
-def test_spaces_for_tabs_with_a_line_put_in_deeper() -> None:
+def test_spaces_are_converted_to_tabs_with_a_deeper_line() -> None:
     search = "    if a {\n        foo()\n    }\n"
     new = "    if a {\n        if b {\n            foo()\n        }\n    }\n"
     assert edit(TABS, search, new) == (
@@ -24,7 +24,7 @@ def test_spaces_for_tabs_with_a_line_put_in_deeper() -> None:
     )
 
 
-def test_two_spaces_for_four() -> None:
+def test_two_spaces_are_converted_to_four() -> None:
     search = "  if a:\n    foo()\n"
     new = "  if a:\n    foo()\n    if b:\n      bar()\n"
     assert edit(FOUR, search, new) == (
@@ -33,7 +33,7 @@ def test_two_spaces_for_four() -> None:
 
 
 @pytest.mark.covers("files-7")
-def test_a_block_shown_without_its_outer_indent() -> None:
+def test_a_search_without_the_outer_indent_is_indented() -> None:
     search = "if a:\n    foo()\n"
     new = "if a:\n    if b:\n        foo()\n    else:\n        bar()\n"
     assert edit(FOUR, search, new) == (
@@ -42,13 +42,13 @@ def test_a_block_shown_without_its_outer_indent() -> None:
     )
 
 
-def test_a_block_taken_out_of_its_condition_moves_left() -> None:
+def test_a_block_moved_out_of_its_condition_loses_a_level() -> None:
     search = "if a {\n    foo()\n}\n"
     new = "foo()\n"
     assert edit(TABS, search, new) == "func f() {\n\tfoo()\n}\n"
 
 
-def test_a_new_text_that_has_the_files_indent_already_is_taken_as_it_stands() -> None:
+def test_a_new_text_with_the_file_indent_is_not_indented_again() -> None:
     # The search was trimmed, the new text was not.
     content = "class A:\n    x = 1 \n    y = 2\n"
     assert edit(content, "x = 1\ny = 2\n", "    x = 3\n    y = 4\n") == (
@@ -56,37 +56,37 @@ def test_a_new_text_that_has_the_files_indent_already_is_taken_as_it_stands() ->
     )
 
 
-def test_a_new_text_that_has_the_files_level_in_other_blanks_is_put_into_the_files() -> None:
+def test_a_new_text_with_other_blanks_is_converted_to_the_file_indent() -> None:
     assert edit(TABS, "foo() \n", "        bar()\n        baz()\n") == TABS.replace(
         "\t\tfoo()\n", "\t\tbar()\n\t\tbaz()\n"
     )
 
 
-def test_an_indent_changed_in_place_changes_by_as_many_levels() -> None:
+def test_a_changed_indent_shifts_by_the_same_levels() -> None:
     content = "a:\n\tb\n\tc\n"
     assert edit(content, "  b\n  c\n", "  b\n    c\n") == "a:\n\tb\n\t\tc\n"
     assert edit(content, "  b\n  c\n", "  b\nc\n") == "a:\n\tb\nc\n"
 
 
 @pytest.mark.covers("files-7")
-def test_blanks_that_are_mixed_are_inherited() -> None:
+def test_mixed_blanks_are_inherited() -> None:
     content = "a:\n \tb\n"
     assert edit(content, "    b\n", "    b\n        c\n    d\n") == "a:\n \tb\n \tc\n \td\n"
 
 
-def test_an_odd_number_of_spaces_is_added_as_it_is() -> None:
+def test_an_odd_number_of_spaces_is_kept() -> None:
     content = "    call(a,\n         b)\n"
     assert edit(content, "  call(a,\n       b)\n", "  call(a,\n       b,\n       c)\n") == (
         "    call(a,\n         b,\n         c)\n"
     )
 
 
-def test_where_the_search_has_the_files_indent_the_new_text_is_right_as_it_stands() -> None:
+def test_a_search_with_the_file_indent_keeps_the_new_indent() -> None:
     content = "a: \n  b\n"
     assert edit(content, "a:\n  b\n", "a:\n\tc\n   d\n") == "a: \n\tc\n   d\n"
 
 
-def test_empty_lines_put_in_stay_empty() -> None:
+def test_inserted_empty_lines_stay_empty() -> None:
     search = "    if a {\n        foo()\n"
     new = "    if a {\n\n        bar()\n        \n        foo()\n"
     assert edit(TABS, search, new) == (
@@ -95,7 +95,7 @@ def test_empty_lines_put_in_stay_empty() -> None:
 
 
 @pytest.mark.covers("files-8")
-def test_every_match_is_indented_for_itself() -> None:
+def test_each_match_gets_its_own_indent() -> None:
     content = dedent(
         """\
         a:
@@ -116,7 +116,7 @@ def test_every_match_is_indented_for_itself() -> None:
     )
 
 
-def test_lines_move_with_their_bodies_not_with_their_numbers() -> None:
+def test_lines_are_paired_by_body_not_by_position() -> None:
     content = "a  \n  b\t\n    c \n"
     assert edit(content, "a\nb\nc\n", "new\na\nb\nc\n") == "new\na  \n  b\t\n    c \n"
     assert edit(content, "a\nb\nc\n", "c\n") == "    c \n"
@@ -136,11 +136,11 @@ def test_lines_move_with_their_bodies_not_with_their_numbers() -> None:
         (["\f"], None),
     ],
 )
-def test_the_unit_of_indents(leads: list[str], unit: str | None) -> None:
+def test_the_indent_unit_divides_all_indents(leads: list[str], unit: str | None) -> None:
     assert indent_unit(leads) == unit
 
 
-def test_one_deep_line_is_read_with_the_rest_of_the_file() -> None:
+def test_the_unit_of_one_deep_line_comes_from_the_file() -> None:
     assert file_unit(["        "], ["", "    ", "        ", ""]) == "    "
     assert file_unit(["        "], ["        "]) == "        "
     assert file_unit([""], ["", "\t", ""]) == "\t"
@@ -163,7 +163,7 @@ def test_one_deep_line_is_read_with_the_rest_of_the_file() -> None:
         ("\t", " \t", "\t ", None, None, "\t"),
     ],
 )
-def test_shifting_an_indent(
+def test_reindent_shifts_by_levels(
     base: str, old: str, new: str, caller: str | None, file: str | None, expected: str
 ) -> None:
     assert reindent(base, old=old, new=new, caller=caller, file=file) == expected

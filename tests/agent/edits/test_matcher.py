@@ -1,4 +1,4 @@
-"""One edit on one text: the order of tries, endings, the end of the file, what is refused."""
+"""One edit on one text: order of match kinds, endings, end of file, refusals."""
 
 import re
 
@@ -23,19 +23,19 @@ def refusal(content: str, search: str, new: str = "new", *, every: bool = False)
 @pytest.mark.parametrize(
     ("content", "search", "new", "expected"),
     [
-        # Exact, within a line, over lines, at both ends.
+        # Exact: within a line, over several lines, at both ends.
         ("a b c", "b", "x", "a x c"),
         ("a\nb\nc\n", "a\nb", "x", "x\nc\n"),
         ("a\nb", "a\nb", "", ""),
         ("a\n", "a\n", "b", "b"),
-        # An exact match wins over a loose one that stands before it.
+        # An exact match wins over an earlier loose one.
         ("\tfoo\n  foo\n", "  foo\n", "  bar\n", "\tfoo\n  bar\n"),
         ("foo  \nfoo \n", "foo \n", "bar\n", "foo  \nbar\n"),
-        # Without blanks at the end of lines wins over without blanks at both.
+        # Ignoring trailing blanks wins over ignoring leading and trailing blanks.
         ("  a  \nx\na  \n", "a\n", "b\n", "  a  \nx\nb  \n"),
     ],
 )
-def test_the_closest_match_is_taken(content: str, search: str, new: str, expected: str) -> None:
+def test_the_closest_kind_of_match_wins(content: str, search: str, new: str, expected: str) -> None:
     assert edit(content, search, new) == expected
 
 
@@ -43,16 +43,16 @@ def test_the_closest_match_is_taken(content: str, search: str, new: str, expecte
 @pytest.mark.parametrize(
     ("content", "search", "new", "expected"),
     [
-        # Blanks at the end: kept where both texts agree, changed where they differ.
+        # Trailing blanks: kept where both texts agree, changed where they differ.
         ("a  \nb\n", "a\nb\n", "a\nc\n", "a  \nc\n"),
         ("a\nb\n", "a  \nb\n", "a  \nc\n", "a\nc\n"),
         ("a \nb\n", "a\nb\n", "a\t\nb\n", "a\t\nb\n"),
-        # An empty line of the file with blanks in it, left alone or replaced.
+        # A line of blanks in the file, kept or replaced.
         ("a\n  \nb\n", "a\n\nb\n", "a\n\nc\n", "a\n  \nc\n"),
         ("a \n  \nb\n", "a\n\nb\n", "a\nx\nb\n", "a \nx\nb\n"),
     ],
 )
-def test_blanks_at_the_end_of_lines_are_the_files_unless_the_edit_is_about_them(
+def test_trailing_blanks_stay_unless_the_edit_changes_them(
     content: str, search: str, new: str, expected: str
 ) -> None:
     assert edit(content, search, new) == expected
@@ -61,33 +61,33 @@ def test_blanks_at_the_end_of_lines_are_the_files_unless_the_edit_is_about_them(
 @pytest.mark.parametrize(
     ("content", "search", "new", "expected"),
     [
-        # Plain endings in both texts, pairs in the file: they interchange.
+        # LF in both texts, CRLF in the file, and the reverse.
         ("a\r\nb\r\nc\r\n", "a\nb\n", "x\ny\n", "x\r\ny\r\nc\r\n"),
         ("a\r\nb\r\n", "a\nb\n", "x\ny\nz\n", "x\r\ny\r\nz\r\n"),
         ("f(\r\n  x)\r\n", "(\n  x", "(\n  y,\n  z", "f(\r\n  y,\r\n  z)\r\n"),
         ("a\nb\n", "a\r\nb\r\n", "x\r\ny\r\n", "x\ny\n"),
-        # A match within one line says nothing of endings: new lines end as most do.
+        # A match within one line: new lines get the file's ending.
         ("a\r\nb\r\n", "b", "b\nc", "a\r\nb\r\nc\r\n"),
         ("a\nb\n", "b", "b\r\nc", "a\nb\nc\n"),
         ("ab", "b", "b\r\nc", "ab\r\nc"),
-        # Mixed endings in the file: each matched line keeps its own, new ones take the majority's.
+        # Mixed endings in the file: matched lines keep theirs, new lines get the most frequent one.
         ("a\r\nb \nc\nd\n", "a\nb\nc\n", "a\nb\nx\nc\n", "a\r\nb \nx\nc\nd\n"),
-        # An exact match is taken to the character.
+        # An exact match is replaced exactly.
         ("a\r\nb\r\n", "a\r\nb", "a\nb", "a\nb\r\n"),
         ("a\nb\n", "a\nb", "a\r\nb", "a\r\nb\n"),
         ("a\r\nb", "\r", "", "a\nb"),
-        # A search that begins with an ending does not cut a pair in two.
+        # A search that begins with LF does not split a CRLF.
         ("a\r\nb\r\n", "\nb", "b", "ab\r\n"),
         ("a\nb\r\nc", "\n", "\r\n", "a\r\nb\r\nc"),
     ],
 )
-def test_line_endings_are_the_files_unless_the_edit_is_about_them(
+def test_line_endings_stay_unless_the_edit_changes_them(
     content: str, search: str, new: str, expected: str
 ) -> None:
     assert edit(content, search, new) == expected
 
 
-def test_texts_that_disagree_about_endings_match_exactly_or_not_at_all() -> None:
+def test_texts_with_different_endings_match_only_exactly() -> None:
     message = refusal("a  \nb\n", "a\nb\n", "a\r\nb\r\n")
     assert "different line endings" in message
     assert "only an exact match" in message
@@ -96,19 +96,19 @@ def test_texts_that_disagree_about_endings_match_exactly_or_not_at_all() -> None
 @pytest.mark.parametrize(
     ("content", "search", "new", "expected"),
     [
-        # No newline at the end of the file: none is needed to match, none is gained.
+        # No newline at the end of the file: it matches, and none is added.
         ("a\nb", "a\nb\n", "a\nc\n", "a\nc"),
         ("b", "b\n", "c\n", "c"),
         ("a\nb ", "a\nb\n", "a\nb\nc\n", "a\nb \nc"),
         ("a \nb", "a\nb", "a\nb\nc\n", "a \nb\nc"),
-        # A match that shrinks does not draw up the line after it.
+        # A shorter replacement is not joined with the next line.
         ("a \nb\nc\n", "a\nb\n", "x", "x \nc\n"),
         ("a \nb\nc\n", "a\nb\n", "", "c\n"),
         ("a \nb\nc\n", "a\nb", "", "\nc\n"),
         ("x\na \nb", "a\nb\n", "", "x\n"),
     ],
 )
-def test_the_end_of_the_file_and_of_the_match_stay_as_they_are(
+def test_the_final_newline_is_neither_added_nor_lost(
     content: str, search: str, new: str, expected: str
 ) -> None:
     assert edit(content, search, new) == expected
@@ -126,7 +126,7 @@ def test_the_end_of_the_file_and_of_the_match_stay_as_they_are(
         ("a \na \na \n", "a\na\n", "b\n", "b \na \n"),
     ],
 )
-def test_replace_all_replaces_every_match_of_the_first_kind_that_there_is(
+def test_replace_all_replaces_every_match_of_the_closest_kind(
     content: str, search: str, new: str, expected: str
 ) -> None:
     assert edit(content, search, new, every=True) == expected
@@ -144,7 +144,7 @@ def test_replace_all_replaces_every_match_of_the_first_kind_that_there_is(
         ("x\n" * 9, "x", 9, "lines 1, 2, 3, 4, 5, ..."),
     ],
 )
-def test_a_match_that_is_not_unique_is_refused_with_the_count(
+def test_an_ambiguous_match_is_refused_with_the_count(
     content: str, search: str, count: int, where: str
 ) -> None:
     message = refusal(content, search)
@@ -162,7 +162,7 @@ def test_blanks_alone_match_only_themselves() -> None:
     assert edit("a\n  \nb\n", "  \n", "x\n") == "a\nx\nb\n"
 
 
-def test_a_result_without_measure_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_over_the_size_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matcher, "MAX_RESULT_CHARS", 100)
     for content in ("a" * 20, " a\n" * 20):
         with pytest.raises(AgentError, match="over the limit") as refused:
@@ -196,18 +196,18 @@ def test_a_miscounted_character_is_named(content: str, search: str, hint: str) -
     assert hint in refusal(content, search)
 
 
-def test_hints_are_few_and_short() -> None:
+def test_hints_are_limited() -> None:
     message = refusal("<====>\n" * 50, "<===>\n")
     assert message.count("near match") == 3
     many = refusal("--- a\n" * 9 + "end", "-- a\n" * 9 + "end")
     assert re.search(r"near match at lines 2, 3, 4, 5, 6, \.\.\.:", many)
 
 
-def test_two_miscounted_characters_are_no_slip() -> None:
+def test_two_miscounted_characters_give_no_hint() -> None:
     assert "near match" not in refusal("[---] ++++\n", "[--] +++\n")
 
 
-def test_swapped_texts_are_pointed_out() -> None:
+def test_swapped_texts_are_recognised() -> None:
     message = refusal("one\r\ntwo\r\nthree\r\n", "four", "two\nthree")
     assert "already, at line 2" in message
     assert "swapped" in message

@@ -1,7 +1,6 @@
 """Resolving paths and listing directories."""
 
 import os
-from collections.abc import Generator
 from pathlib import Path
 from typing import TypedDict
 
@@ -12,16 +11,10 @@ from chatd.agent.errors import AgentError
 from chatd.agent.files import reader
 from chatd.agent.files.paths import MAX_LINKS, resolve_path
 from chatd.agent.files.reader import list_directory
-from tests.agent.unprivileged import denied_without_privileges, shared_directory
+from tests.agent.unprivileged import denied_without_privileges
 
 
-@pytest.fixture
-def ground() -> Generator[Path]:
-    with shared_directory() as path:
-        yield path
-
-
-def test_links_of_the_existing_part_are_resolved_and_the_tail_is_kept(tmp_path: Path) -> None:
+def test_links_are_resolved_and_a_missing_tail_is_kept(tmp_path: Path) -> None:
     (tmp_path / "real/sub").mkdir(parents=True)
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "up").symlink_to("real/sub/../../link")
@@ -54,10 +47,10 @@ def test_too_many_links_are_refused(tmp_path: Path) -> None:
         resolve_path(str(tmp_path / str(MAX_LINKS + 1)))
 
 
-def test_a_part_that_may_not_be_entered_is_forbidden(ground: Path) -> None:
-    (ground / "closed").mkdir(mode=0o700)
-    (ground / "closed/link").symlink_to("x")
-    denied = denied_without_privileges(lambda: resolve_path(str(ground / "closed/link/y")))
+def test_resolving_without_permission_is_forbidden(shared: Path) -> None:
+    (shared / "closed").mkdir(mode=0o700)
+    (shared / "closed/link").symlink_to("x")
+    denied = denied_without_privileges(lambda: resolve_path(str(shared / "closed/link/y")))
     assert denied is not None
     assert denied.status == 403
 
@@ -96,21 +89,21 @@ def test_a_directory_is_listed_with_directories_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("files-12")
-def test_the_home_directory_and_the_root(tmp_path: Path) -> None:
+def test_paths_are_relative_to_home_or_root(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
     assert contents(list_directory([], "home", home=str(tmp_path))) == [("x", False)]
     assert list_directory([], "root")["absolute_path_string"] == "/"
     assert contents(list_directory(str(tmp_path).split("/"), "root")) == [("x", False)]
 
 
-def test_names_that_are_not_utf8_are_shown_as_well_as_can_be(tmp_path: Path) -> None:
+def test_invalid_utf8_in_names_is_replaced(tmp_path: Path) -> None:
     with open(os.fsencode(tmp_path) + b"/\xff", "wb"):
         pass
     assert contents(list_directory([], "home", home=str(tmp_path))) == [("\ufffd", False)]
 
 
 @pytest.mark.covers("files-12")
-def test_what_cannot_be_listed_is_refused(tmp_path: Path) -> None:
+def test_invalid_directories_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path, relativity, status in [
         (["missing"], "home", 404),
@@ -124,9 +117,9 @@ def test_what_cannot_be_listed_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("files-12")
-def test_a_directory_that_may_not_be_listed_is_forbidden(ground: Path) -> None:
-    (ground / "closed").mkdir(mode=0o700)
-    denied = denied_without_privileges(lambda: list_directory(["closed"], "home", home=str(ground)))
+def test_listing_without_permission_is_forbidden(shared: Path) -> None:
+    (shared / "closed").mkdir(mode=0o700)
+    denied = denied_without_privileges(lambda: list_directory(["closed"], "home", home=str(shared)))
     assert denied is not None
     assert denied.status == 403
 

@@ -1,8 +1,8 @@
-"""Reading files raw and as numbered lines: limits, and what is said when they are exceeded."""
+"""Reading files as bytes and as numbered lines, and the limits."""
 
 import os
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,13 +10,7 @@ import pytest
 from chatd.agent.errors import AgentError
 from chatd.agent.files import reader
 from chatd.agent.files.reader import read_file, read_lines
-from tests.agent.unprivileged import Denied, denied_without_privileges, shared_directory
-
-
-@pytest.fixture
-def ground() -> Generator[Path]:
-    with shared_directory() as path:
-        yield path
+from tests.agent.unprivileged import Denied, denied_without_privileges
 
 
 @pytest.mark.covers("files-1", "files-11")
@@ -35,7 +29,7 @@ def ground() -> Generator[Path]:
     ],
 )
 @pytest.mark.parametrize("read", [read_file, read_lines])
-def test_a_path_that_cannot_be_read_is_refused_with_the_reason(
+def test_an_unreadable_path_is_refused_with_the_reason(
     read: Callable[[str], object], path: str, status: int, text: str
 ) -> None:
     with pytest.raises(AgentError) as refused:
@@ -59,10 +53,10 @@ def test_a_pipe_and_a_socket_are_refused_without_waiting(
 
 @pytest.mark.covers("files-1")
 @pytest.mark.parametrize("read", [read_file, read_lines])
-def test_a_file_that_may_not_be_read_is_forbidden(
-    ground: Path, read: Callable[[str], object]
+def test_reading_without_permission_is_forbidden(
+    shared: Path, read: Callable[[str], object]
 ) -> None:
-    secret = ground / "secret"
+    secret = shared / "secret"
     secret.write_text("x")
     secret.chmod(0)
     assert denied_without_privileges(lambda: read(str(secret))) == Denied(
@@ -83,7 +77,9 @@ def test_a_file_that_may_not_be_read_is_forbidden(
         (11, 5, b""),
     ],
 )
-def test_a_window_of_bytes(tmp_path: Path, offset: int, limit: int, expected: bytes) -> None:
+def test_offset_and_limit_select_bytes(
+    tmp_path: Path, offset: int, limit: int, expected: bytes
+) -> None:
     (tmp_path / "f").write_bytes(b"0123456789")
     assert read_file(str(tmp_path / "f"), offset=offset, limit=limit)[0] == expected
 
@@ -98,7 +94,7 @@ def test_a_window_of_bytes(tmp_path: Path, offset: int, limit: int, expected: by
         ("a.html.gz", "application/octet-stream"),
     ],
 )
-def test_the_type_comes_from_the_name(tmp_path: Path, name: str, mime: str) -> None:
+def test_the_mime_type_comes_from_the_name(tmp_path: Path, name: str, mime: str) -> None:
     (tmp_path / name).write_bytes(b"")
     assert read_file(str(tmp_path / name)) == (b"", mime)
 
@@ -112,13 +108,13 @@ def test_negative_numbers_are_refused(read: Callable[..., object], field: str) -
     assert refused.value.status == 400
 
 
-def test_an_offset_no_file_can_have_is_refused(tmp_path: Path) -> None:
+def test_an_offset_beyond_64_bits_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x")
     with pytest.raises(AgentError, match="too large"):
         read_file(str(tmp_path / "f"), offset=1 << 70)
 
 
-def test_a_huge_file_is_read_in_parts_only(tmp_path: Path) -> None:
+def test_a_huge_file_can_be_read_in_parts(tmp_path: Path) -> None:
     huge = tmp_path / "huge"
     huge.touch()
     os.truncate(huge, 1 << 40)
@@ -130,7 +126,7 @@ def test_a_huge_file_is_read_in_parts_only(tmp_path: Path) -> None:
         read_lines(str(huge))
 
 
-def test_a_file_that_claims_to_be_empty_is_read_all_the_same() -> None:
+def test_a_proc_file_with_size_zero_is_read() -> None:
     content = read_lines("/proc/self/status")["content"]
     assert isinstance(content, str)
     assert content.startswith("1\tName:")
@@ -180,19 +176,19 @@ def test_lines_are_numbered(
 
 
 @pytest.mark.covers("files-11")
-def test_an_offset_past_the_end_is_told_how_many_lines_there_are(tmp_path: Path) -> None:
+def test_an_offset_past_the_end_reports_the_number_of_lines(tmp_path: Path) -> None:
     with pytest.raises(AgentError, match=r"offset 4 is beyond the end .* has 3 lines"):
         lines(tmp_path, b"a\nb\nc", offset=4)
 
 
-def test_too_many_lines_are_refused_with_the_page_to_ask_for(tmp_path: Path) -> None:
+def test_too_many_lines_are_refused_with_the_allowed_limit(tmp_path: Path) -> None:
     content = b"x\n" * 3000
     with pytest.raises(AgentError, match=r"use offset=5 and limit=2000"):
         lines(tmp_path, content, offset=5, limit=2500)
     assert lines(tmp_path, content, limit=2000)["lines_read"] == 2000
 
 
-def test_too_many_bytes_are_refused_with_a_page_that_fits(tmp_path: Path) -> None:
+def test_too_many_bytes_are_refused_with_a_limit_that_fits(tmp_path: Path) -> None:
     content = b"\n".join(b"y" * 500 for _ in range(100))
     with pytest.raises(AgentError, match=r"use offset=1 and limit=65, .* offset=66"):
         lines(tmp_path, content)
@@ -203,13 +199,13 @@ def test_too_many_bytes_are_refused_with_a_page_that_fits(tmp_path: Path) -> Non
         lines(tmp_path, content, offset=1, limit=66)
 
 
-def test_a_line_that_alone_is_too_long_is_said_to_be(tmp_path: Path) -> None:
+def test_one_line_over_the_response_limit_is_reported(tmp_path: Path) -> None:
     with pytest.raises(AgentError, match="line 1 alone is too long"):
         lines(tmp_path, b"z" * 100, max_response_bytes=50)
 
 
 @pytest.mark.covers("files-11")
-def test_a_file_over_the_limit_by_one_byte_is_refused(tmp_path: Path) -> None:
+def test_a_file_one_byte_over_the_limit_is_refused(tmp_path: Path) -> None:
     assert lines(tmp_path, b"a" * 10, max_file_size=10)["file_size"] == 10
     with pytest.raises(AgentError, match="over the limit of 10 bytes") as refused:
         lines(tmp_path, b"a" * 11, max_file_size=10)

@@ -1,22 +1,15 @@
-"""Writing a file whole, or not at all."""
+"""Atomic writes of files."""
 
 import errno
 import os
 import stat
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from chatd.agent.errors import AgentError
 from chatd.agent.files.writer import write_file
-from tests.agent.unprivileged import Denied, denied_without_privileges, shared_directory
-
-
-@pytest.fixture
-def ground() -> Generator[Path]:
-    with shared_directory() as path:
-        yield path
+from tests.agent.unprivileged import Denied, denied_without_privileges
 
 
 def refusal(path: str | Path, content: bytes = b"new") -> tuple[int, str]:
@@ -30,7 +23,7 @@ def names(directory: Path) -> list[str]:
 
 
 @pytest.mark.covers("files-3")
-def test_a_new_file_gets_its_parents_and_the_mode_of_the_umask(tmp_path: Path) -> None:
+def test_a_new_file_gets_parents_and_the_umask_mode(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         write_file(str(tmp_path / "a/b/c.txt"), b"hello")
@@ -44,7 +37,7 @@ def test_a_new_file_gets_its_parents_and_the_mode_of_the_umask(tmp_path: Path) -
 
 @pytest.mark.covers("files-4")
 @pytest.mark.parametrize("mode", [0o600, 0o755, 0o644, 0o4755, 0o222])
-def test_an_existing_mode_is_kept(tmp_path: Path, mode: int) -> None:
+def test_the_mode_of_an_existing_file_is_kept(tmp_path: Path, mode: int) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"old")
     file.chmod(mode)
@@ -54,7 +47,7 @@ def test_an_existing_mode_is_kept(tmp_path: Path, mode: int) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
-def test_the_owner_is_kept(tmp_path: Path) -> None:
+def test_the_owner_of_an_existing_file_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"old")
     os.chown(file, 65534, 65534)
@@ -63,7 +56,7 @@ def test_the_owner_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("files-4", "files-9")
-def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
+def test_writing_to_a_link_replaces_its_target(tmp_path: Path) -> None:
     (tmp_path / "real").write_bytes(b"old")
     (tmp_path / "one").symlink_to("real")
     (tmp_path / "two").symlink_to(tmp_path / "one")
@@ -74,7 +67,7 @@ def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
     assert names(tmp_path) == ["one", "real", "two"]
 
 
-def test_a_link_that_leads_nowhere_makes_what_it_names(tmp_path: Path) -> None:
+def test_writing_to_a_dangling_link_creates_its_target(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("deep/target")
     write_file(str(tmp_path / "link"), b"new")
     assert (tmp_path / "deep/target").read_bytes() == b"new"
@@ -82,7 +75,7 @@ def test_a_link_that_leads_nowhere_makes_what_it_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("files-3")
-def test_paths_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+def test_invalid_paths_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "loop").symlink_to("loop")
     os.mkfifo(tmp_path / "pipe")
@@ -103,12 +96,12 @@ def test_paths_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("files-3")
-def test_what_may_not_be_written_is_forbidden_and_stays(ground: Path) -> None:
-    locked = ground / "locked"
+def test_writing_without_permission_is_forbidden(shared: Path) -> None:
+    locked = shared / "locked"
     locked.mkdir()
     (locked / "f").write_bytes(b"old")
     locked.chmod(0o755)
-    read_only = ground / "open"
+    read_only = shared / "open"
     read_only.mkdir()
     read_only.chmod(0o777)
     (read_only / "f").write_bytes(b"old")
@@ -126,7 +119,7 @@ def test_what_may_not_be_written_is_forbidden_and_stays(ground: Path) -> None:
 
 @pytest.mark.covers("files-4")
 @pytest.mark.parametrize("call", ["write", "fsync", "replace", "fchmod"])
-def test_a_failure_leaves_the_old_content_and_nothing_else(
+def test_a_failed_write_keeps_the_old_content_and_no_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     file = tmp_path / "f"
@@ -143,9 +136,7 @@ def test_a_failure_leaves_the_old_content_and_nothing_else(
     assert names(tmp_path) == ["f"]
 
 
-def test_a_write_that_the_system_takes_in_pieces_is_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partial_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = os.write
 
     def three_at_most(fd: int, data: memoryview) -> int:
@@ -157,14 +148,14 @@ def test_a_write_that_the_system_takes_in_pieces_is_finished(
     assert (tmp_path / "f").read_bytes() == b"0123456789"
 
 
-def test_a_name_as_long_as_names_can_be_is_written(tmp_path: Path) -> None:
+def test_a_name_of_maximum_length_is_written(tmp_path: Path) -> None:
     for name in ("n" * 255, "é" * 127):
         write_file(str(tmp_path / name), b"x")
         assert (tmp_path / name).read_bytes() == b"x"
     assert refusal(tmp_path / ("n" * 256))[0] == 400
 
 
-def test_a_reader_of_the_old_file_keeps_reading_it(tmp_path: Path) -> None:
+def test_an_open_reader_keeps_the_old_content(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"old")
     with file.open("rb") as reader:

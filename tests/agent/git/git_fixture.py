@@ -1,4 +1,4 @@
-"""Git as a person at the workspace runs it, and a git that misbehaves."""
+"""Git as a user runs it, and a fake git."""
 
 import os
 import subprocess

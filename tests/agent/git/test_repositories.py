@@ -1,4 +1,4 @@
-"""What git says of a repository, asked in a bounded and harmless way."""
+"""Scans of repositories: content, limits, and no side effects."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_a_clean_repository_has_a_branch_and_no_diff(repo: Path, git: GitCommand
     assert scan(git, str(repo)) == RepositoryState(repo_root=str(repo), branch="main")
 
 
-def test_staged_unstaged_and_unknown_files_are_in_the_diff(repo: Path, git: GitCommand) -> None:
+def test_staged_unstaged_and_untracked_files_are_in_the_diff(repo: Path, git: GitCommand) -> None:
     (repo / "a.txt").write_text("two\n")
     (repo / "staged").write_text("s\n")
     run_git(repo, "add", "staged")
@@ -45,7 +45,7 @@ def test_staged_unstaged_and_unknown_files_are_in_the_diff(repo: Path, git: GitC
     assert "x.log" not in diff
 
 
-def test_the_diff_is_a_patch_that_git_takes(repo: Path, git: GitCommand, tmp_path: Path) -> None:
+def test_the_diff_is_a_patch_that_git_applies(repo: Path, git: GitCommand, tmp_path: Path) -> None:
     (repo / "a.txt").write_text("one\nmore\n")
     (repo / 'odd "name"\t.txt').write_text("x\n")
     (repo / "empty").touch()
@@ -64,16 +64,16 @@ def test_the_diff_is_a_patch_that_git_takes(repo: Path, git: GitCommand, tmp_pat
     assert os.access(copy / "tool", os.X_OK)
 
 
-def test_a_repository_without_a_commit_and_one_on_no_branch(
+def test_a_repository_without_a_commit_or_a_branch_is_scanned(
     repo: Path, git: GitCommand, tmp_path: Path
 ) -> None:
-    unborn = tmp_path / "unborn"
-    unborn.mkdir()
-    run_git(unborn, "init", "-q")
-    (unborn / "f").write_text("x\n")
-    run_git(unborn, "add", "f")
-    seen = scan(git, str(unborn))
-    assert (seen.branch, "+x\n" in seen.unified_diff) == ("main", True)
+    empty = tmp_path / "unborn"
+    empty.mkdir()
+    run_git(empty, "init", "-q")
+    (empty / "f").write_text("x\n")
+    run_git(empty, "add", "f")
+    state = scan(git, str(empty))
+    assert (state.branch, "+x\n" in state.unified_diff) == ("main", True)
     run_git(repo, "checkout", "-q", "--detach")
     assert scan(git, str(repo)).branch == run_git(repo, "rev-parse", "--short", "HEAD").strip()
 
@@ -87,14 +87,12 @@ def test_a_repository_without_a_commit_and_one_on_no_branch(
         ("/srv/x", "/srv/x"),
     ],
 )
-def test_the_address_of_the_remote_has_no_password(
-    repo: Path, git: GitCommand, url: str, shown: str
-) -> None:
+def test_the_remote_url_has_no_password(repo: Path, git: GitCommand, url: str, shown: str) -> None:
     run_git(repo, "remote", "add", "origin", url)
     assert scan(git, str(repo)).remote_origin == shown
 
 
-def test_a_diff_that_is_too_large_is_a_sentence(
+def test_a_diff_over_the_limit_is_replaced_by_a_sentence(
     repo: Path, git: GitCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(git_module, "MAX_DIFF_BYTES", 1000)
@@ -110,7 +108,7 @@ def test_a_diff_that_is_too_large_is_a_sentence(
     assert "more than 1 files" in scan(git, str(repo)).unified_diff
 
 
-def test_binary_files_are_only_named(repo: Path, git: GitCommand) -> None:
+def test_the_diff_only_names_binary_files(repo: Path, git: GitCommand) -> None:
     (repo / "bin").write_bytes(b"\0\1\2")
     (repo / "a.txt").write_bytes(b"\0")
     diff = scan(git, str(repo)).unified_diff
@@ -120,7 +118,7 @@ def test_binary_files_are_only_named(repo: Path, git: GitCommand) -> None:
     scan(git, str(repo)).unified_diff.encode("utf-8")
 
 
-def test_what_a_repository_configures_is_not_run(
+def test_programs_configured_by_a_repository_are_not_run(
     repo: Path, git: GitCommand, tmp_path: Path
 ) -> None:
     ran = tmp_path / "ran"
@@ -146,12 +144,12 @@ def test_the_index_is_neither_locked_nor_written(repo: Path, git: GitCommand) ->
     assert index.read_bytes() == before
 
 
-def test_a_git_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+def test_a_hanging_git_is_killed_with_its_children(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     begins = iter([0.0])
 
     def now() -> float:
-        """Time is over once the child is there, and not before."""
+        """The timeout expires once the child has started."""
         over = pid.exists() and pid.read_text().endswith("\n")
         return next(begins, 1000.0 if over else 0.0)
 
@@ -163,7 +161,7 @@ def test_a_git_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
 
 
 def _is_dead(pid: int) -> bool:
-    """A killed process is a name for a moment longer, until somebody buries it."""
+    """A killed process exists until it is reaped."""
     for _ in range(100_000):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -175,12 +173,12 @@ def _is_dead(pid: int) -> bool:
     return False
 
 
-def test_a_git_that_says_too_much_is_ended(tmp_path: Path) -> None:
+def test_a_git_with_too_much_output_is_killed(tmp_path: Path) -> None:
     answer = fake_git(tmp_path / "bin", "yes").run_git("/", "diff", limit=1000)
     assert (answer.is_cut, len(answer.output)) == (True, 1000)
 
 
-def test_a_git_that_fails_or_is_missing_says_so(tmp_path: Path) -> None:
+def test_a_failing_or_missing_git_raises_its_message(tmp_path: Path) -> None:
     failing = fake_git(tmp_path / "bin", "yes complaint | head -c 100000 >&2; exit 3")
     with pytest.raises(GitError, match="complaint"):
         failing.run_git("/", "diff")
@@ -189,7 +187,7 @@ def test_a_git_that_fails_or_is_missing_says_so(tmp_path: Path) -> None:
         GitCommand(base={"PATH": str(tmp_path / "empty")}).run_git("/", "diff")
 
 
-def test_repositories_are_found_from_the_paths_in_them(repo: Path, tmp_path: Path) -> None:
+def test_repositories_are_found_above_touched_paths(repo: Path, tmp_path: Path) -> None:
     nested = repo / "vendor/nested"
     nested.mkdir(parents=True)
     run_git(nested, "init", "-q")
@@ -206,7 +204,9 @@ def test_repositories_are_found_from_the_paths_in_them(repo: Path, tmp_path: Pat
     assert find_roots(paths) == sorted(map(str, (repo, nested, worktree)))
 
 
-def test_gone_is_only_what_is_gone(repo: Path, git: GitCommand, tmp_path: Path) -> None:
+def test_a_repository_is_removed_only_without_its_git_directory(
+    repo: Path, git: GitCommand, tmp_path: Path
+) -> None:
     assert read_state(git, str(repo)) == RepositoryState(str(repo), branch="main")
     broken = fake_git(tmp_path / "bin", "exit 128")
     assert read_state(broken, str(repo)) is None
@@ -214,6 +214,6 @@ def test_gone_is_only_what_is_gone(repo: Path, git: GitCommand, tmp_path: Path) 
     assert read_state(git, str(repo)) == RepositoryState(str(repo), removed=True)
 
 
-def test_names_are_written_as_git_does() -> None:
+def test_names_are_quoted_as_by_git() -> None:
     assert quote_path("b/plain é.txt") == "b/plain é.txt"
     assert quote_path('b/a"b\\c\td\x01') == '"b/a\\"b\\\\c\\td\\001"'

@@ -1,11 +1,10 @@
-"""Telling a listener what has changed in the repositories of a chat."""
+"""Watches of the repositories that a chat has touched."""
 
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from msgspec import Struct, convert
@@ -15,14 +14,14 @@ from chatd.agent.git.command import GitCommand
 from chatd.agent.git.repositories import MIN_RESCAN_INTERVAL_S, RESCAN_INTERVAL_S, GitWatch
 from chatd.agent.git.touched_paths import TouchedPaths
 from tests.agent.git.git_fixture import HOME, run_git
+from tests.agent.inline_threads import InlineThreads
 from tests.support.clock import FakeClock
 
-T = TypeVar("T")
 TIMEOUT_S = 30
 
 
 @pytest.mark.covers("files-10")
-def test_paths_are_kept_for_a_chat_and_those_above_it() -> None:
+def test_paths_are_stored_for_a_chat_and_its_ancestors() -> None:
     store = TouchedPaths()
     store.add(["child", "parent", "child"], ["/b", "/a//x/../c", "/b", "relative", ""])
     assert store.paths("child") == store.paths("parent") == ("/a/c", "/b")
@@ -32,7 +31,7 @@ def test_paths_are_kept_for_a_chat_and_those_above_it() -> None:
     assert store.paths("nothing") == ()
 
 
-def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_paths_and_chats_are_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(touched_paths, "MAX_PATHS_PER_CHAT", 2)
     monkeypatch.setattr(touched_paths, "MAX_TOUCHING_CHATS", 2)
     store = TouchedPaths()
@@ -45,7 +44,7 @@ def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None
     assert (store.paths("b"), bool(store.paths("a"))) == ((), True)
 
 
-async def test_whoever_watches_is_woken_and_may_leave() -> None:
+async def test_subscribers_are_notified_until_they_leave() -> None:
     store = TouchedPaths()
     with (
         store.subscribe("a") as first,
@@ -59,11 +58,6 @@ async def test_whoever_watches_is_woken_and_may_leave() -> None:
     first.clear()
     store.notify(["a"])
     assert not first.is_set()
-
-
-class InlineThreads:
-    async def run(self, work: Callable[[], T]) -> T:
-        return work()
 
 
 class WatchFixture:
@@ -88,7 +82,7 @@ class WatchFixture:
         self.store.add(["chat"], [str(self.root / name)])
 
     async def next(self) -> list[tuple[str, bool, str]]:
-        """Name, whether it was removed, and the added lines, of each repository told of."""
+        """Name, whether it was removed, and the added lines of each repository in the message."""
         async with asyncio.timeout(TIMEOUT_S):
             message = await self.watch.changes()
         assert (message["type"], message["scanned_at"]) == ("changes", "now")
@@ -103,10 +97,10 @@ class SentRepository(Struct):
     removed: bool = False
 
 
-def _short(told: SentRepository) -> tuple[str, bool, str]:
-    lines = told.unified_diff.split("\n")
+def _short(sent: SentRepository) -> tuple[str, bool, str]:
+    lines = sent.unified_diff.split("\n")
     added = [line[1:] for line in lines if line.startswith("+") and not line.startswith("+++")]
-    return os.path.basename(told.repo_root), told.removed, " ".join(added)
+    return os.path.basename(sent.repo_root), sent.removed, " ".join(added)
 
 
 @pytest.fixture
@@ -119,7 +113,7 @@ async def fixture(tmp_path: Path) -> AsyncGenerator[WatchFixture]:
         yield WatchFixture(tmp_path, touched, store)
 
 
-async def test_first_everything_then_what_differs(fixture: WatchFixture) -> None:
+async def test_a_watch_sends_all_repositories_then_the_changed_ones(fixture: WatchFixture) -> None:
     fixture.touch("one/f", "a\n")
     fixture.touch("two/f", "b\n")
     assert await fixture.next() == [("one", False, "a"), ("two", False, "b")]
@@ -128,7 +122,7 @@ async def test_first_everything_then_what_differs(fixture: WatchFixture) -> None
     assert await fixture.next() == [("two", False, "c")]
 
 
-async def test_two_looks_are_at_least_a_second_apart(fixture: WatchFixture) -> None:
+async def test_two_scans_are_at_least_a_second_apart(fixture: WatchFixture) -> None:
     fixture.touch("one/f", "a\n")
     await fixture.next()
     fixture.clock.advance(0.25)
@@ -139,15 +133,13 @@ async def test_two_looks_are_at_least_a_second_apart(fixture: WatchFixture) -> N
     assert waiting.result() == [("one", False, "b")]
 
 
-async def test_without_a_touch_it_looks_every_few_seconds_and_when_asked(
-    fixture: WatchFixture,
-) -> None:
+async def test_a_watch_rescans_at_the_interval_and_on_request(fixture: WatchFixture) -> None:
     fixture.touch("one/f", "a\n")
     await fixture.next()
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(fixture.next())
         assert await fixture.clock.pass_over("git poll") == RESCAN_INTERVAL_S
-        await fixture.clock.asleep_on("git poll")  # nothing new: nothing said
+        await fixture.clock.asleep_on("git poll")  # no change, so no message
         (fixture.root / "one/f").write_text("b\n")
         await fixture.clock.pass_over("git poll")
     assert waiting.result() == [("one", False, "b")]
@@ -157,7 +149,7 @@ async def test_without_a_touch_it_looks_every_few_seconds_and_when_asked(
     assert await fixture.next() == [("one", False, "c")]
 
 
-async def test_a_touch_ends_the_wait_for_the_poll(fixture: WatchFixture) -> None:
+async def test_a_touch_ends_the_wait_for_the_interval(fixture: WatchFixture) -> None:
     fixture.touch("one/f", "a\n")
     await fixture.next()
     async with asyncio.TaskGroup() as group:
@@ -168,7 +160,7 @@ async def test_a_touch_ends_the_wait_for_the_poll(fixture: WatchFixture) -> None
     assert waiting.result() == [("two", False, "b")]
 
 
-async def test_a_repository_that_is_gone_is_told_once(fixture: WatchFixture) -> None:
+async def test_a_removed_repository_is_sent_once(fixture: WatchFixture) -> None:
     fixture.touch("one/f", "a\n")
     await fixture.next()
     shutil.rmtree(fixture.root / "one")
@@ -180,7 +172,7 @@ async def test_a_repository_that_is_gone_is_told_once(fixture: WatchFixture) -> 
     assert await fixture.next() == [("two", False, "c")]
 
 
-async def test_a_git_that_fails_for_a_while_removes_nothing(
+async def test_a_failing_git_does_not_remove_a_repository(
     fixture: WatchFixture, tmp_path: Path
 ) -> None:
     fixture.touch("one/f", "a\n")
@@ -195,7 +187,7 @@ async def test_a_git_that_fails_for_a_while_removes_nothing(
     assert await fixture.next() == [("one", False, "c")]
 
 
-async def test_a_watch_that_is_given_up_leaves_nothing_behind(fixture: WatchFixture) -> None:
+async def test_a_cancelled_watch_leaves_no_sleeper(fixture: WatchFixture) -> None:
     fixture.touch("one/f", "a\n")
     await fixture.next()
     async with asyncio.TaskGroup() as group:

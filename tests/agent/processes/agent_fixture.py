@@ -1,4 +1,4 @@
-"""A workspace to run commands in: the real classes on a scratch directory, without a server."""
+"""The agent's process table on a temporary directory, without the HTTP server."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ BASE = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 
 @dataclass
 class AgentFixture:
-    """One boot of an agent. What has ended is in `ended`, as the listener was told."""
+    """One boot of an agent. `ended` has the arguments of each `on_end` call."""
 
     processes: ProcessTable
     journal: IdempotencyJournal
@@ -55,7 +55,7 @@ async def boot_agent(
     template: Mapping[str, str] | None = None,
     directory: str = "",
 ) -> AsyncGenerator[AgentFixture]:
-    """A boot that ends as an agent does. `scratch` is the run directory and the home."""
+    """Start an agent and close it as `main` does. `scratch` is its run directory and home."""
     once = IdempotencyJournal(str(scratch / "run"), now=now)
     ended: list[tuple[tuple[str, ...], str]] = []
     processes = ProcessTable(
@@ -80,12 +80,12 @@ async def boot_agent(
 
 
 class BlockingPipe:
-    """A named pipe that commands read from: they stand still until it is opened."""
+    """A named pipe: a command that reads from it blocks until `open`."""
 
     def __init__(self, scratch: Path, name: str = "gate") -> None:
         self.path = scratch / name
         os.mkfifo(self.path)
 
     async def open(self) -> None:
-        """Returns when the command has come by."""
+        """Returns when the command has read from the pipe."""
         await asyncio.to_thread(self.path.write_bytes, b"\n")

@@ -1,4 +1,4 @@
-"""The head/tail buffer against one that keeps everything, and at its edges."""
+"""The output buffer compared with an unbounded one, and at its limits."""
 
 import itertools
 import tracemalloc
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from chatd.agent.processes.output_buffer import (
     HEAD_BYTES,
     LINE_SUFFIX,
-    MAX_LINE_BYTES,
+    MAX_OUTPUT_LINE_BYTES,
     TAIL_BYTES,
     OutputBuffer,
     OutputView,
@@ -67,20 +67,20 @@ def naive_lines(data: bytes) -> tuple[bytes, int]:
     shown: list[bytes] = []
     cut = 0
     for line in data.split(b"\n"):
-        if len(line) <= MAX_LINE_BYTES:
+        if len(line) <= MAX_OUTPUT_LINE_BYTES:
             shown.append(line)
             continue
-        kept = without_half_character(line[: MAX_LINE_BYTES - len(LINE_SUFFIX)])
+        kept = without_half_character(line[: MAX_OUTPUT_LINE_BYTES - len(LINE_SUFFIX)])
         cut += len(line) - len(kept)
         shown.append(kept + LINE_SUFFIX)
     return b"\n".join(shown), cut
 
 
 def naive_view(data: bytes, *, final: bool) -> OutputView:
-    # The end is judged first, so an open character there is neither kept nor counted.
+    # The end is checked first: an incomplete character there is neither kept nor counted.
     ends_open = not final and without_half_character(data) != data
     data_seen = without_half_character(data) if ends_open else data
-    # What fell out of the ring is gone even if the end is not shown yet.
+    # Bytes dropped from the tail are gone even if the end is not shown yet.
     head, rest = data_seen[:HEAD_BYTES], data_seen[HEAD_BYTES:]
     room = TAIL_BYTES - (len(data) - len(data_seen))
     tail = rest[-room:]
@@ -113,16 +113,14 @@ def written(*pieces: bytes) -> OutputBuffer:
 @pytest.mark.covers("processes-7")
 @settings(max_examples=40, derandomize=True, database=None, deadline=None)
 @given(streams)
-def test_the_view_is_that_of_a_buffer_that_keeps_everything(pieces: list[bytes]) -> None:
+def test_the_view_equals_that_of_an_unbounded_buffer(pieces: list[bytes]) -> None:
     for final in (False, True):
         assert written(*pieces).view(final=final) == naive_view(b"".join(pieces), final=final)
 
 
 @settings(max_examples=30, derandomize=True, database=None, deadline=None)
 @given(st.text(max_size=300), st.lists(st.integers(1, 40), min_size=1))
-def test_pieces_read_one_after_the_other_make_up_the_text_however_it_was_written(
-    text: str, sizes: list[int]
-) -> None:
+def test_successive_reads_join_to_the_written_text(text: str, sizes: list[int]) -> None:
     data = text.encode()
     buffer = OutputBuffer()
     read, cursor, start = "", 0, 0
@@ -140,9 +138,7 @@ def test_pieces_read_one_after_the_other_make_up_the_text_however_it_was_written
 
 @settings(max_examples=30, derandomize=True, database=None, deadline=None)
 @given(streams, st.integers(1, 60_000))
-def test_what_came_after_a_cursor_counts_every_byte_as_seen_or_omitted(
-    pieces: list[bytes], after: int
-) -> None:
+def test_a_read_after_a_cursor_counts_every_byte(pieces: list[bytes], after: int) -> None:
     data = b"".join(pieces)
     view = written(*pieces).read_after(after, final=True)
     assert view.cursor == len(data)
@@ -156,19 +152,19 @@ def test_what_came_after_a_cursor_counts_every_byte_as_seen_or_omitted(
 
 
 @pytest.mark.covers("processes-7")
-def test_nothing_written_is_nothing_seen() -> None:
+def test_an_empty_buffer_has_an_empty_view() -> None:
     assert written(b"").view(final=True) == OutputView("", 0, None)
 
 
 @pytest.mark.covers("processes-7")
 @pytest.mark.parametrize("size", [1, HEAD_BYTES - 1, HEAD_BYTES])
-def test_what_fits_into_the_head_is_whole(size: int) -> None:
+def test_output_that_fits_the_head_is_complete(size: int) -> None:
     data = (b"0123456\n" * HEAD_BYTES)[:size]
     assert written(data).view(final=True) == OutputView(data.decode(), size, None)
 
 
 @pytest.mark.covers("processes-7")
-def test_what_fits_into_head_and_tail_loses_nothing_but_is_called_truncated() -> None:
+def test_output_that_fits_head_and_tail_is_complete_but_truncated() -> None:
     data = b"0123456\n" * ((HEAD_BYTES + TAIL_BYTES) // 8)
     view = written(data).view(final=True)
     assert view.text == (data[:HEAD_BYTES] + b"\n" + data[HEAD_BYTES:]).decode()
@@ -176,7 +172,7 @@ def test_what_fits_into_head_and_tail_loses_nothing_but_is_called_truncated() ->
 
 
 @pytest.mark.covers("processes-7")
-def test_one_byte_more_is_omitted_and_said_to_be() -> None:
+def test_one_byte_over_the_limit_is_omitted_with_a_marker() -> None:
     data = b"0123456\n" * ((HEAD_BYTES + TAIL_BYTES) // 8) + b"!"
     view = written(data).view(final=True)
     assert view.text == (
@@ -188,22 +184,22 @@ def test_one_byte_more_is_omitted_and_said_to_be() -> None:
 
 
 @pytest.mark.covers("processes-7")
-def test_a_long_line_at_the_beginning_and_one_at_the_end_are_cut() -> None:
+def test_long_lines_at_both_ends_are_clipped() -> None:
     view = written(b"a" * 50_000 + b"\nshort\n" + b"b" * 50_000).view(final=True)
-    shown = MAX_LINE_BYTES - len(LINE_SUFFIX)
+    shown = MAX_OUTPUT_LINE_BYTES - len(LINE_SUFFIX)
     first, *_, last = view.text.split("\n")
     assert first == "a" * shown + LINE_SUFFIX.decode()
     assert last == "b" * shown + LINE_SUFFIX.decode()
     assert view.truncated == TruncationInfo(100_007, 2 * shown, 100_007 - 2 * shown)
 
 
-def test_a_line_of_the_greatest_length_is_not_cut() -> None:
-    line = "x" * MAX_LINE_BYTES
+def test_a_line_of_maximum_length_is_not_clipped() -> None:
+    line = "x" * MAX_OUTPUT_LINE_BYTES
     assert written(line.encode() + b"\n" + line.encode()).view(final=True).truncated is None
 
 
 @pytest.mark.covers("processes-7")
-def test_many_small_writes_are_as_one_large_one() -> None:
+def test_many_small_writes_equal_one_large_write() -> None:
     data = bytes(range(256)) * 300
     assert written(*(data[i : i + 7] for i in range(0, len(data), 7))).view(final=True) == (
         written(data).view(final=True)
@@ -211,7 +207,7 @@ def test_many_small_writes_are_as_one_large_one() -> None:
 
 
 @pytest.mark.covers("processes-7", "hostile-1")
-def test_memory_is_bounded_however_much_is_written() -> None:
+def test_memory_is_bounded() -> None:
     buffer = OutputBuffer()
     chunk = b"0123456789abcde\n" * 256
     tracemalloc.start()
@@ -225,7 +221,7 @@ def test_memory_is_bounded_however_much_is_written() -> None:
     assert peak < 8 * (HEAD_BYTES + TAIL_BYTES)
 
 
-def test_a_reader_who_comes_late_is_told_what_was_lost() -> None:
+def test_a_late_reader_gets_the_number_of_omitted_bytes() -> None:
     buffer = written(b"first\n")
     cursor = buffer.read_after(0, final=False).cursor
     buffer.write(b"y\n" * 50_000)
@@ -236,11 +232,11 @@ def test_a_reader_who_comes_late_is_told_what_was_lost() -> None:
     assert omission_marker(100_000 - kept).decode() in view.text
 
 
-def test_a_cursor_from_elsewhere_sees_nothing_and_is_put_right() -> None:
+def test_a_cursor_past_the_end_is_corrected() -> None:
     assert written(b"abc").read_after(1000, final=True) == OutputView("", 3, None)
 
 
-def test_half_a_character_waits_for_its_other_half() -> None:
+def test_an_incomplete_character_is_held_back() -> None:
     buffer = written("é".encode()[:1])
     assert buffer.view(final=False) == OutputView("", 0, None)
     buffer.write("é".encode()[1:])

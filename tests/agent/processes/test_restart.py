@@ -1,4 +1,4 @@
-"""The end of an agent and the next boot: what is killed, what is known, what is never run twice."""
+"""The close of an agent and the next boot: killed commands, saved results, repeated keys."""
 
 import asyncio
 import os
@@ -11,11 +11,11 @@ import pytest
 
 from chatd.agent.errors import AgentError
 from chatd.agent.processes.command import SavedResults
-from tests.agent.processes.agent_fixture import TIMEOUT_S, boot_agent
+from tests.agent.processes.agent_fixture import TIMEOUT_S, AgentFixture, boot_agent
 
 
 class BlockingEnvironment(Mapping[str, str]):
-    """An environment that takes its time: whoever starts a command with it stands still."""
+    """An environment that blocks the start of a command until `open`."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()
@@ -39,74 +39,70 @@ class BlockingEnvironment(Mapping[str, str]):
         self._opened.set()
 
 
-async def test_closing_kills_whole_groups_and_refuses_new_commands(tmp_path: Path) -> None:
-    async with boot_agent(tmp_path) as agent:
-        stubborn = await agent.start("trap '' TERM; sleep 600 & echo $!; wait; sleep 600")
-        child = os.pidfd_open(int(str((await agent.wait_for_output(stubborn))["output"])))
+async def test_close_kills_whole_groups_and_refuses_new_commands(agent: AgentFixture) -> None:
+    stubborn = await agent.start("trap '' TERM; sleep 600 & echo $!; wait; sleep 600")
+    child = os.pidfd_open(int(str((await agent.wait_for_output(stubborn))["output"])))
+    await agent.processes.close()
+    output = await agent.processes.output(stubborn)
+    assert (output["running"], output["exit_code"]) == (False, -1)
+    assert await asyncio.to_thread(select.select, [child], [], [], TIMEOUT_S) != ([], [], [])
+    os.close(child)
+    with pytest.raises(AgentError) as refusal:
+        await agent.start("true")
+    assert refusal.value.status == 503
+    await agent.processes.close()
+
+
+async def test_close_kills_background_processes(agent: AgentFixture) -> None:
+    output = await agent.run("sleep 600 >/dev/null 2>&1 & echo $!")
+    orphan = os.pidfd_open(int(str(output["output"])))
+    await agent.processes.close()
+    assert await asyncio.to_thread(select.select, [orphan], [], [], TIMEOUT_S) != ([], [], [])
+    os.close(orphan)
+
+
+async def test_close_does_not_wait_for_processes_outside_the_group(agent: AgentFixture) -> None:
+    process_id = await agent.start("setsid sh -c 'echo $$; exec sleep 600' & wait")
+    escaped = int(str((await agent.wait_for_output(process_id))["output"]))
+    try:
         await agent.processes.close()
-        output = await agent.processes.output(stubborn)
-        assert (output["running"], output["exit_code"]) == (False, -1)
-        assert await asyncio.to_thread(select.select, [child], [], [], TIMEOUT_S) != ([], [], [])
-        os.close(child)
-        with pytest.raises(AgentError) as refusal:
-            await agent.start("true")
-        assert refusal.value.status == 503
-        await agent.processes.close()
+        assert (await agent.processes.output(process_id))["running"] is False
+    finally:
+        os.kill(escaped, 9)
 
 
-async def test_closing_also_kills_what_commands_have_left_in_the_background(tmp_path: Path) -> None:
-    async with boot_agent(tmp_path) as agent:
-        output = await agent.run("sleep 600 >/dev/null 2>&1 & echo $!")
-        orphan = os.pidfd_open(int(str(output["output"])))
-        await agent.processes.close()
-        assert await asyncio.to_thread(select.select, [orphan], [], [], TIMEOUT_S) != ([], [], [])
-        os.close(orphan)
-
-
-async def test_closing_does_not_wait_for_who_has_left_the_group(tmp_path: Path) -> None:
-    async with boot_agent(tmp_path) as agent:
-        process_id = await agent.start("setsid sh -c 'echo $$; exec sleep 600' & wait")
-        escaped = int(str((await agent.wait_for_output(process_id))["output"]))
-        try:
-            await agent.processes.close()
-            assert (await agent.processes.output(process_id))["running"] is False
-        finally:
-            os.kill(escaped, 9)
-
-
-async def test_a_command_that_was_being_started_does_not_survive_the_close(tmp_path: Path) -> None:
-    gated = BlockingEnvironment()
-    async with boot_agent(tmp_path, template=gated) as agent, asyncio.TaskGroup() as group:
+async def test_a_command_started_during_the_close_is_killed(tmp_path: Path) -> None:
+    environment = BlockingEnvironment()
+    async with boot_agent(tmp_path, template=environment) as agent, asyncio.TaskGroup() as group:
         starting = group.create_task(refused(agent.start("sleep 600")))
-        await gated.reached()
+        await environment.reached()
         closing = group.create_task(agent.processes.close())
-        gated.open()
+        environment.open()
         await closing
         assert "killed" in (await starting).message
         assert [process["running"] for process in agent.processes.list()] == [False]
 
 
-async def test_a_caller_who_leaves_does_not_undo_the_start(tmp_path: Path) -> None:
-    gated = BlockingEnvironment()
-    async with boot_agent(tmp_path, template=gated) as agent, asyncio.TaskGroup() as group:
+async def test_a_cancelled_caller_does_not_undo_the_start(tmp_path: Path) -> None:
+    environment = BlockingEnvironment()
+    async with boot_agent(tmp_path, template=environment) as agent, asyncio.TaskGroup() as group:
         starting = group.create_task(agent.start("echo ready; sleep 600", key="k"))
-        await gated.reached()
+        await environment.reached()
         starting.cancel()
-        gated.open()
+        environment.open()
         again = await agent.processes.start("echo ready; sleep 600", chat_id="chat", key="k")
         assert again["again"] is True
         assert [process["id"] for process in agent.processes.list("chat")] == [again["id"]]
 
 
-async def test_a_repeated_key_finds_the_command_that_is_running(tmp_path: Path) -> None:
-    async with boot_agent(tmp_path) as agent:
-        first = await agent.processes.start("echo x >>runs; sleep 600", chat_id="chat", key="k")
-        again = await agent.processes.start("echo x >>runs; sleep 600", chat_id="chat", key="k")
-        assert again == {**first, "again": True}
-        assert len(agent.processes.list("chat")) == 1
+async def test_a_repeated_key_returns_the_running_command(agent: AgentFixture) -> None:
+    first = await agent.processes.start("echo x >>runs; sleep 600", chat_id="chat", key="k")
+    again = await agent.processes.start("echo x >>runs; sleep 600", chat_id="chat", key="k")
+    assert again == {**first, "again": True}
+    assert len(agent.processes.list("chat")) == 1
 
 
-async def test_after_a_restart_the_result_of_a_finished_command_can_be_had(tmp_path: Path) -> None:
+async def test_the_result_of_an_ended_command_survives_a_restart(tmp_path: Path) -> None:
     async with boot_agent(tmp_path) as before:
         process_id = await before.start("echo x >>runs; echo said; exit 3", key="k")
         output = await before.wait_for_end(process_id)
@@ -118,9 +114,7 @@ async def test_after_a_restart_the_result_of_a_finished_command_can_be_had(tmp_p
     assert (tmp_path / "runs").read_text() == "x\n"
 
 
-async def test_a_command_that_ran_when_the_agent_died_is_unknown_and_not_run_again(
-    tmp_path: Path,
-) -> None:
+async def test_a_command_of_a_dead_agent_is_unknown_and_not_run_again(tmp_path: Path) -> None:
     async with boot_agent(tmp_path) as died:
         running = await died.start("echo x >>runs; echo ready; sleep 600", key="k")
         await died.wait_for_output(running)
@@ -134,7 +128,7 @@ async def test_a_command_that_ran_when_the_agent_died_is_unknown_and_not_run_aga
     assert (tmp_path / "runs").read_text() == "x\n"
 
 
-async def test_a_command_that_could_not_start_is_refused_again(tmp_path: Path) -> None:
+async def test_a_failed_start_is_repeated_as_a_failure(tmp_path: Path) -> None:
     for _ in range(2):
         async with boot_agent(tmp_path) as agent:
             with pytest.raises(AgentError) as refusal:
@@ -142,7 +136,7 @@ async def test_a_command_that_could_not_start_is_refused_again(tmp_path: Path) -
             assert refusal.value.code == "no_such_workdir"
 
 
-def test_last_words_are_read_with_care(tmp_path: Path) -> None:
+def test_invalid_saved_results_are_ignored(tmp_path: Path) -> None:
     finished = SavedResults(str(tmp_path), now=lambda: 1000)
     finished.save("feed0001", {"output": "x"})
     assert finished.load("feed0001") == {"output": "x", "saved_at": 1000}
@@ -155,7 +149,7 @@ def test_last_words_are_read_with_care(tmp_path: Path) -> None:
     assert finished.load("../finished/feed0001") is None
 
 
-def test_only_so_many_last_words_are_kept_and_for_an_hour(tmp_path: Path) -> None:
+def test_saved_results_are_limited_by_number_and_age(tmp_path: Path) -> None:
     time = [1000.0]
     finished = SavedResults(str(tmp_path), now=lambda: time[0], max_files=8)
     for number in range(11):

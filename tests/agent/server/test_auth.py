@@ -1,4 +1,4 @@
-"""Who may ask the agent: signatures, clocks, boots and nonces."""
+"""Verification of requests: signatures, clocks, boot ids and nonces."""
 
 import hashlib
 import hmac
@@ -29,9 +29,9 @@ class WallClock:
 
 
 def build_verifier(
-    watch: WallClock | None = None, *, max_nonces: int = MAX_NONCES
+    clock: WallClock | None = None, *, max_nonces: int = MAX_NONCES
 ) -> RequestVerifier:
-    now = (watch or WallClock()).now
+    now = (clock or WallClock()).now
     return RequestVerifier(key=KEY, agent_id="a", boot_id="b", now=now, max_nonces=max_nonces)
 
 
@@ -42,26 +42,26 @@ def claim(
     return RequestClaim("GET", "/x?y=1", agent, boot, at, f"{nonce:032x}", digest(body), headers)
 
 
-def signed_request(said: RequestClaim, *, key: bytes = KEY) -> dict[str, str]:
-    authorization = said.authorization(key)
+def signed_request(sent: RequestClaim, *, key: bytes = KEY) -> dict[str, str]:
+    authorization = sent.authorization(key)
     return {"authorization": authorization, "chatd-chat-id": "c", "idempotency-key": "k"}
 
 
-def test_what_is_signed_is_as_agreed() -> None:
-    said = claim(body=b"body")
+def test_signatures_match_the_documented_format() -> None:
+    sent = claim(body=b"body")
     words = ["request", "GET", "/x?y=1", "a", "b", str(NOW), f"{1:032x}", "c", "", "", "k"]
     text = "\n".join([*words, hashlib.sha256(b"body").hexdigest()])
-    assert said.mac(KEY) == hmac.new(KEY, text.encode(), "sha256").hexdigest()
+    assert sent.mac(KEY) == hmac.new(KEY, text.encode(), "sha256").hexdigest()
     reply = "\n".join(["reply", f"{1:032x}", "200", "b", hashlib.sha256(b"{}").hexdigest()])
     mac = hmac.new(KEY, reply.encode(), "sha256").hexdigest()
-    assert build_verifier().sign_reply(said, 200, b"{}") == {"Chatd-Boot": "b", "Chatd-Mac": mac}
+    assert build_verifier().sign_reply(sent, 200, b"{}") == {"Chatd-Boot": "b", "Chatd-Mac": mac}
 
 
-def test_a_signed_request_is_admitted() -> None:
-    door = build_verifier()
-    said = door.read_claim("GET", "/x?y=1", signed_request(claim()))
-    door.verify(said)
-    assert said == claim()
+def test_a_signed_request_is_verified() -> None:
+    verifier = build_verifier()
+    sent = verifier.read_claim("GET", "/x?y=1", signed_request(claim()))
+    verifier.verify(sent)
+    assert sent == claim()
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_signed_request_is_admitted() -> None:
         ("GET", "/x?y=1", {"authorization": claim().authorization(b"another key")}),
     ],
 )
-def test_nothing_that_is_signed_can_be_changed(
+def test_a_changed_request_fails_its_signature(
     method: str, target: str, changed: dict[str, str]
 ) -> None:
     with pytest.raises(AgentError) as error:
@@ -100,7 +100,7 @@ def test_nothing_that_is_signed_can_be_changed(
         signed_request(claim())["authorization"].replace(f"at={NOW}", "at=-1"),
     ],
 )
-def test_what_is_not_signed_as_agreed_is_not_signed(authorization: str) -> None:
+def test_a_malformed_signature_is_refused(authorization: str) -> None:
     with pytest.raises(AgentError) as error:
         build_verifier().read_claim(
             "GET", "/x?y=1", {**signed_request(claim()), "authorization": authorization}
@@ -109,7 +109,7 @@ def test_what_is_not_signed_as_agreed_is_not_signed(authorization: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "code"),
+    ("sent", "status", "code"),
     [
         (claim(agent="z"), 401, "wrong_agent"),
         (claim(at=NOW - MAX_CLOCK_SKEW_S - 1), 401, "clock_skew"),
@@ -118,59 +118,59 @@ def test_what_is_not_signed_as_agreed_is_not_signed(authorization: str) -> None:
         (claim(boot=NO_BOOT), 409, "agent_rebooted"),
     ],
 )
-def test_a_signed_request_may_be_for_somebody_else(
-    said: RequestClaim, status: int, code: str
+def test_a_signed_request_for_another_agent_time_or_boot_is_refused(
+    sent: RequestClaim, status: int, code: str
 ) -> None:
     with pytest.raises(AgentError) as error:
-        build_verifier().verify(said)
+        build_verifier().verify(sent)
     assert (error.value.status, error.value.code) == (status, code)
 
 
-def test_a_greeting_need_not_know_the_boot() -> None:
-    door = build_verifier()
-    door.verify(claim(boot=NO_BOOT), any_boot=True)
+def test_a_request_for_the_boot_id_needs_no_boot_id() -> None:
+    verifier = build_verifier()
+    verifier.verify(claim(boot=NO_BOOT), any_boot=True)
     with pytest.raises(AgentError):
-        door.verify(claim(boot="z", nonce=2), any_boot=True)
+        verifier.verify(claim(boot="z", nonce=2), any_boot=True)
 
 
-def test_a_request_is_admitted_once_for_as_long_as_its_time_would_pass() -> None:
-    watch = WallClock()
-    door = build_verifier(watch)
-    said = claim(at=NOW + MAX_CLOCK_SKEW_S)
-    door.verify(said)
+def test_a_replay_is_refused_until_its_time_expires() -> None:
+    clock = WallClock()
+    verifier = build_verifier(clock)
+    sent = claim(at=NOW + MAX_CLOCK_SKEW_S)
+    verifier.verify(sent)
     for later in (0, 1, MAX_CLOCK_SKEW_S, 2 * MAX_CLOCK_SKEW_S):
-        watch.time = NOW + later
+        clock.time = NOW + later
         with pytest.raises(AgentError) as error:
-            door.verify(said)
+            verifier.verify(sent)
         assert error.value.code == "replayed"
-    watch.time = NOW + 2 * MAX_CLOCK_SKEW_S + 1
+    clock.time = NOW + 2 * MAX_CLOCK_SKEW_S + 1
     with pytest.raises(AgentError) as error:
-        door.verify(said)
+        verifier.verify(sent)
     assert error.value.code == "clock_skew"
 
 
-def test_the_memory_of_nonces_is_bounded_and_refuses_rather_than_forgets() -> None:
-    watch = WallClock()
-    door = build_verifier(watch, max_nonces=2)
-    door.verify(claim(nonce=1))
-    door.verify(claim(nonce=2))
+def test_a_full_nonce_table_refuses_requests() -> None:
+    clock = WallClock()
+    verifier = build_verifier(clock, max_nonces=2)
+    verifier.verify(claim(nonce=1))
+    verifier.verify(claim(nonce=2))
     with pytest.raises(AgentError) as error:
-        door.verify(claim(nonce=3))
+        verifier.verify(claim(nonce=3))
     assert error.value.status == 503
-    watch.time += 2 * MAX_CLOCK_SKEW_S + 1
-    door.verify(claim(nonce=3, at=int(watch.time)))
+    clock.time += 2 * MAX_CLOCK_SKEW_S + 1
+    verifier.verify(claim(nonce=3, at=int(clock.time)))
 
 
-def test_a_clock_that_was_set_back_does_not_fill_the_memory_of_nonces() -> None:
-    watch = WallClock()
-    door = build_verifier(watch, max_nonces=2)
-    said = claim(nonce=1)
-    door.verify(said)
-    watch.time -= 24 * 3600
+def test_a_clock_set_back_does_not_fill_the_nonces() -> None:
+    clock = WallClock()
+    verifier = build_verifier(clock, max_nonces=2)
+    sent = claim(nonce=1)
+    verifier.verify(sent)
+    clock.time -= 24 * 3600
     for nonce in range(2, 10):
-        door.verify(claim(nonce=nonce, at=int(watch.time)))
-        watch.time += 2 * MAX_CLOCK_SKEW_S + 1
-    watch.time = NOW
+        verifier.verify(claim(nonce=nonce, at=int(clock.time)))
+        clock.time += 2 * MAX_CLOCK_SKEW_S + 1
+    clock.time = NOW
     with pytest.raises(AgentError) as error:
-        door.verify(said)
+        verifier.verify(sent)
     assert error.value.code == "replayed"

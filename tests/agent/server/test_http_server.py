@@ -1,4 +1,4 @@
-"""The agent's HTTP server against clients that are slow, greedy, confused or gone."""
+"""The agent's HTTP server with clients that are slow, invalid, too many or disconnected."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ DEFAULT_LIMITS = ConnectionLimits(max_head_bytes=2048, max_connections=4, close_
 
 
 class FakeExchange:
-    """Satisfies `RequestExchange`."""
+    """Implements `RequestExchange`."""
 
     def __init__(self, head: RequestHead, office: "FakeDispatcher") -> None:
         self.max_body = 100
@@ -45,7 +45,7 @@ class FakeExchange:
 
 
 class FakeDispatcher:
-    """Satisfies `Answers`."""
+    """Implements `RequestDispatcher`."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()
@@ -82,7 +82,7 @@ class Client:
         return await self.reply()
 
     async def reply(self) -> str:
-        """One reply: its status and its body."""
+        """The status and the body of one reply."""
         async with asyncio.timeout(TIMEOUT_S):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
             length = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
@@ -90,7 +90,7 @@ class Client:
         return f"{head.split(' ')[1]} {body.decode()}"
 
     async def ended(self) -> bytes:
-        """What still came before the server closed the connection."""
+        """The bytes received before the server closed the connection."""
         async with asyncio.timeout(TIMEOUT_S):
             with contextlib.suppress(ConnectionError):
                 return await self.reader.read()
@@ -157,7 +157,7 @@ async def test_one_connection_serves_many_requests(start_server: StartServer) ->
         assert await client.ended() == b""
 
 
-async def test_requests_that_come_at_once_are_answered_in_order(start_server: StartServer) -> None:
+async def test_pipelined_requests_are_answered_in_order(start_server: StartServer) -> None:
     async with start_server(DEFAULT_LIMITS) as fixture:
         client = await fixture.connect()
         post = "POST /b HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
@@ -168,7 +168,7 @@ async def test_requests_that_come_at_once_are_answered_in_order(start_server: St
         assert await client.reply() == '200 {"path":"/c","body":""}'
 
 
-async def test_a_client_may_ask_whether_to_go_on(start_server: StartServer) -> None:
+async def test_expect_continue_is_answered(start_server: StartServer) -> None:
     async with start_server(DEFAULT_LIMITS) as fixture:
         client = await fixture.connect()
         client.writer.write(
@@ -204,7 +204,7 @@ async def test_a_client_may_ask_whether_to_go_on(start_server: StartServer) -> N
         ("GET /never HTTP/1.1\r\n\r\n", 401),
     ],
 )
-async def test_a_bad_request_is_refused_and_ends_the_connection(
+async def test_an_invalid_request_closes_the_connection(
     start_server: StartServer, request_: str, status: int
 ) -> None:
     async with start_server(DEFAULT_LIMITS) as fixture:
@@ -218,9 +218,7 @@ async def test_a_bad_request_is_refused_and_ends_the_connection(
     "beginning",
     ["GET /a HT", "GET /a HTTP/1.1\r\nA: b\r\n", "POST /a HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"],
 )
-async def test_a_client_that_does_not_finish_is_left(
-    start_server: StartServer, beginning: str
-) -> None:
+async def test_an_unfinished_request_times_out(start_server: StartServer, beginning: str) -> None:
     async with start_server(SHORT_LIMITS) as fixture:
         slow, quick = await fixture.connect(), await fixture.connect()
         slow.writer.write(beginning.encode())
@@ -228,22 +226,24 @@ async def test_a_client_that_does_not_finish_is_left(
         assert await slow.ended() == b""
 
 
-async def test_a_client_that_never_asks_is_left(start_server: StartServer) -> None:
+async def test_an_idle_client_is_disconnected(start_server: StartServer) -> None:
     async with start_server(ConnectionLimits(idle_timeout_s=0.1)) as fixture:
         assert await (await fixture.connect()).ended() == b""
 
 
-async def test_a_client_that_does_not_take_its_reply_is_left(start_server: StartServer) -> None:
+async def test_a_client_that_does_not_read_its_reply_is_disconnected(
+    start_server: StartServer,
+) -> None:
     async with start_server(SHORT_LIMITS) as fixture:
         slow, quick = await fixture.connect(), await fixture.connect()
         slow.writer.write(GET.format("large").encode())
         assert (await quick.ask(GET.format("a"))).startswith("200")
-        # Not a byte is read until the server has given up on the reply.
+        # The client reads nothing until the server has given up on the reply.
         await eventually(fixture.only_one_left, within_s=TIMEOUT_S)
         assert len(await slow.ended()) < 16 << 20
 
 
-async def test_there_are_never_too_many_connections(start_server: StartServer) -> None:
+async def test_connections_over_the_limit_are_refused(start_server: StartServer) -> None:
     async with start_server(DEFAULT_LIMITS) as fixture:
         busy = [await fixture.connect() for _ in range(4)]
         for client in busy:
@@ -256,7 +256,7 @@ async def test_there_are_never_too_many_connections(start_server: StartServer) -
             assert (await client.ask("y")).startswith("200")
 
 
-async def test_who_asks_for_nothing_gives_way_to_who_comes(start_server: StartServer) -> None:
+async def test_an_idle_connection_is_closed_for_a_new_one(start_server: StartServer) -> None:
     async with start_server(DEFAULT_LIMITS) as fixture:
         first = await fixture.connect()
         assert (await first.ask(GET.format("a"))).startswith("200")
@@ -270,8 +270,10 @@ async def test_who_asks_for_nothing_gives_way_to_who_comes(start_server: StartSe
 
 
 @pytest.mark.parametrize("begun", [b"GET /a HT", GET.format("never").encode()])
-async def test_who_asks_in_vain_keeps_nobody_out(start_server: StartServer, begun: bytes) -> None:
-    """Half a question, or one that is refused by somebody who then does not hang up."""
+async def test_unverified_connections_do_not_block_others(
+    start_server: StartServer, begun: bytes
+) -> None:
+    """Half a request, or a refused one after which the client does not disconnect."""
     async with start_server(
         ConnectionLimits(
             max_head_bytes=2048,
@@ -287,7 +289,9 @@ async def test_who_asks_in_vain_keeps_nobody_out(start_server: StartServer, begu
         assert (await (await fixture.connect()).ask(GET.format("a"))).startswith("200")
 
 
-async def test_who_only_waits_is_not_served_after_leaving(start_server: StartServer) -> None:
+async def test_a_long_poll_is_cancelled_when_the_client_disconnects(
+    start_server: StartServer,
+) -> None:
     async with start_server(DEFAULT_LIMITS) as fixture:
         client = await fixture.connect()
         client.writer.write(GET.format("wait").encode())
@@ -299,9 +303,7 @@ async def test_who_only_waits_is_not_served_after_leaving(start_server: StartSer
         assert await client.ended() == b""
 
 
-async def test_an_effect_is_carried_to_its_end_without_the_client(
-    start_server: StartServer,
-) -> None:
+async def test_an_effect_completes_after_the_client_disconnects(start_server: StartServer) -> None:
     async with start_server(DEFAULT_LIMITS) as fixture:
         client = await fixture.connect()
         client.writer.write(GET.format("act").encode())
@@ -315,7 +317,7 @@ async def test_an_effect_is_carried_to_its_end_without_the_client(
         assert fixture.dispatcher.outcomes == ["done"]
 
 
-async def test_closing_lets_effects_finish_and_cuts_off_waits(start_server: StartServer) -> None:
+async def test_close_lets_effects_finish_and_cancels_long_polls(start_server: StartServer) -> None:
     async with start_server(DEFAULT_LIMITS) as fixture:
         acting, waiting, idle = [await fixture.connect() for _ in range(3)]
         assert (await idle.ask(GET.format("a"))).startswith("200")

@@ -14,7 +14,7 @@ MCP_CONFIG = ".mcp.json"
 SKILL_DIRECTORIES = ("skills", ".agents/skills", ".claude/skills", ".codex/skills")
 MAX_DESCRIPTION_BYTES = 4096
 _MAX_SKILLS_PER_DIRECTORY = 2000
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_SKILL_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _KEY = re.compile(r"([A-Za-z_][\w-]*):(?:[ \t]+(.*))?")
 _BLOCK = re.compile(r"[|>][+-]?(?:[ \t]+#.*)?")
 
@@ -118,7 +118,7 @@ def parse_skill(data: bytes, directory: str) -> SkillFile:
         raise SkillError("the header of SKILL.md is not closed by a line of three dashes")
     fields = _parse_header(lines[1:end])
     name, description = fields.get("name", ""), fields.get("description", "")
-    if not _NAME.fullmatch(name) or len(name) > 256:
+    if not _SKILL_NAME.fullmatch(name) or len(name) > 256:
         raise SkillError("name must be lower-case words of letters and digits joined by dashes")
     if name != directory:
         raise SkillError(f"name is {name!r} but the directory is {directory!r}")

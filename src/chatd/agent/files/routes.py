@@ -22,7 +22,7 @@ from chatd.agent.server.http_messages import (
 )
 from chatd.agent.threads import WorkerThreads
 
-API = "/api/v0"
+API_PREFIX = "/api/v0"
 MAX_CONTENT_BYTES = 10 << 20
 MAX_REQUEST_FILES = 1000
 MAX_DIFFS_CHARS = 60_000
@@ -48,12 +48,14 @@ class FileRoutes:
 
     def routes(self) -> list[AgentRoute]:
         return [
-            AgentRoute("POST", f"{API}/list-directory", self._list_directory),
-            AgentRoute("GET", f"{API}/read-file", self._read_file),
-            AgentRoute("GET", f"{API}/read-file-lines", self._read_lines),
-            AgentRoute("GET", f"{API}/resolve-path", self._resolve_path),
-            AgentRoute("POST", f"{API}/write-file", self._write_file, max_body=MAX_CONTENT_BYTES),
-            AgentRoute("POST", f"{API}/edit-files", self._edit_files),
+            AgentRoute("POST", f"{API_PREFIX}/list-directory", self._list_directory),
+            AgentRoute("GET", f"{API_PREFIX}/read-file", self._read_file),
+            AgentRoute("GET", f"{API_PREFIX}/read-file-lines", self._read_lines),
+            AgentRoute("GET", f"{API_PREFIX}/resolve-path", self._resolve_path),
+            AgentRoute(
+                "POST", f"{API_PREFIX}/write-file", self._write_file, max_body=MAX_CONTENT_BYTES
+            ),
+            AgentRoute("POST", f"{API_PREFIX}/edit-files", self._edit_files),
         ]
 
     async def _list_directory(self, request: AgentRouteRequest) -> AgentHttpReply:

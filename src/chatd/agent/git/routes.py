@@ -20,7 +20,7 @@ from chatd.agent.server.dispatcher import AgentRoute, AgentRouteRequest
 from chatd.agent.server.http_messages import AgentHttpReply, json_reply
 from chatd.agent.threads import AgentSystemClock, WorkerThreads
 
-API = "/api/v0/git"
+GIT_API_PREFIX = "/api/v0/git"
 KEEPALIVE_INTERVAL_S = 15.0
 MAX_WATCH_S = 3600.0
 MAX_WATCHES = 16
@@ -40,8 +40,8 @@ class GitRoutes:
 
     def routes(self) -> list[AgentRoute]:
         return [
-            AgentRoute("GET", f"{API}/watch", self._watch),
-            AgentRoute("POST", f"{API}/refresh", self._refresh),
+            AgentRoute("GET", f"{GIT_API_PREFIX}/watch", self._watch),
+            AgentRoute("POST", f"{GIT_API_PREFIX}/refresh", self._refresh),
         ]
 
     def close(self) -> None:

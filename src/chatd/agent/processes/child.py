@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from chatd.agent.errors import AgentError, from_os_error
 
 _SHELL = "/bin/sh"
-_CHUNK_BYTES = 64 * 1024
+_PIPE_CHUNK_BYTES = 64 * 1024
 # Chunks read from the pipe after the grace: the content of the largest possible pipe.
 _LAST_CHUNKS = 16
 _EXIT_POLL_S = 0.05
@@ -157,7 +157,7 @@ class ChildProcess:
     def _read(self) -> bool:
         """Read one chunk, so that endless output does not block the loop. False at the end."""
         try:
-            data = os.read(self._read_fd, _CHUNK_BYTES)
+            data = os.read(self._read_fd, _PIPE_CHUNK_BYTES)
         except BlockingIOError:
             return True
         except OSError:

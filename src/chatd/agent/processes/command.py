@@ -20,7 +20,7 @@ MAX_COMMAND_CHARS = 1000
 SAVED_RESULT_TTL_S = 3600.0
 MAX_SAVED_RESULTS = 256
 _MAX_RESULT_FILE_BYTES = 1024 * 1024
-_ID = re.compile(r"[0-9a-f]{8,64}")
+_PROCESS_ID = re.compile(r"[0-9a-f]{8,64}")
 
 Waiters = set["asyncio.Future[None]"]
 
@@ -165,7 +165,7 @@ class SavedResults:
             self._prune()
 
     def load(self, process_id: str) -> Json | None:
-        if not _ID.fullmatch(process_id):
+        if not _PROCESS_ID.fullmatch(process_id):
             return None
         record = parse_line(read_file_bytes(self._path(process_id), limit=_MAX_RESULT_FILE_BYTES))
         saved_at = record.get("saved_at") if record else None

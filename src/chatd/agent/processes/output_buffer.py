@@ -11,7 +11,7 @@ from chatd.agent.text import clip_utf8, incomplete_bytes
 
 HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 16 * 1024
-MAX_LINE_BYTES = 2048
+MAX_OUTPUT_LINE_BYTES = 2048
 LINE_SUFFIX = b" [... line cut]"
 
 
@@ -128,14 +128,14 @@ class OutputBuffer:
 
 
 def clip_lines(data: bytes) -> tuple[bytes, int]:
-    """Clip lines to MAX_LINE_BYTES. Returns also how many bytes of the data remain."""
-    if len(data) <= MAX_LINE_BYTES:
+    """Clip lines to MAX_OUTPUT_LINE_BYTES. Returns also how many bytes of the data remain."""
+    if len(data) <= MAX_OUTPUT_LINE_BYTES:
         return data, len(data)
     kept = len(data)
     lines = data.split(b"\n")
     for index, line in enumerate(lines):
-        if len(line) > MAX_LINE_BYTES:
-            short = clip_utf8(line, MAX_LINE_BYTES - len(LINE_SUFFIX))
+        if len(line) > MAX_OUTPUT_LINE_BYTES:
+            short = clip_utf8(line, MAX_OUTPUT_LINE_BYTES - len(LINE_SUFFIX))
             kept -= len(line) - len(short)
             lines[index] = short + LINE_SUFFIX
     return b"\n".join(lines), kept

@@ -7,7 +7,7 @@ from chatd.agent.processes.table import MAX_OUTPUT_WAIT_S, ProcessTable
 from chatd.agent.server.dispatcher import AgentRoute, AgentRouteRequest
 from chatd.agent.server.http_messages import AgentHttpReply, json_reply
 
-API = "/api/v0/processes"
+PROCESS_API_PREFIX = "/api/v0/processes"
 
 
 class ProcessRoutes:
@@ -17,10 +17,10 @@ class ProcessRoutes:
 
     def routes(self) -> list[AgentRoute]:
         return [
-            AgentRoute("POST", f"{API}/start", self._start),
-            AgentRoute("GET", f"{API}/list", self._list),
-            AgentRoute("GET", f"{API}/{{}}/output", self._output, is_long_poll=True),
-            AgentRoute("POST", f"{API}/{{}}/signal", self._signal),
+            AgentRoute("POST", f"{PROCESS_API_PREFIX}/start", self._start),
+            AgentRoute("GET", f"{PROCESS_API_PREFIX}/list", self._list),
+            AgentRoute("GET", f"{PROCESS_API_PREFIX}/{{}}/output", self._output, is_long_poll=True),
+            AgentRoute("POST", f"{PROCESS_API_PREFIX}/{{}}/signal", self._signal),
         ]
 
     async def _start(self, request: AgentRouteRequest) -> AgentHttpReply:

@@ -25,7 +25,7 @@ from chatd.agent.server.server import RequestExchange, log_exception
 
 MAX_JSON_BYTES = 4 << 20
 MAX_ANCESTORS = 64
-_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
+_CHAT_OR_PROCESS_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _EPOCH = re.compile(r"[0-9]{1,18}")
 
 
@@ -76,7 +76,11 @@ class AgentRoute:
         if not gap:
             return "" if path == before else None
         middle = path[len(before) : len(path) - len(after)]
-        matches = path.startswith(before) and path.endswith(after) and _ID.fullmatch(middle)
+        matches = (
+            path.startswith(before)
+            and path.endswith(after)
+            and _CHAT_OR_PROCESS_ID.fullmatch(middle)
+        )
         return middle if matches else None
 
 
@@ -166,7 +170,7 @@ def read_caller(head: RequestHead) -> AgentCaller:
     all chats. An unreadable ancestor is ignored."""
     headers = head.headers
     chat_id = headers.get("chatd-chat-id", "")
-    if chat_id and not _ID.fullmatch(chat_id):
+    if chat_id and not _CHAT_OR_PROCESS_ID.fullmatch(chat_id):
         raise AgentError(400, "the chat id is malformed")
     epoch = headers.get("chatd-epoch")
     if epoch is not None and not _EPOCH.fullmatch(epoch):
@@ -190,4 +194,6 @@ def _ancestors(text: str) -> tuple[str, ...]:
     if not isinstance(value, list):
         return ()
     names = cast("list[object]", value)[:MAX_ANCESTORS]
-    return tuple(name for name in names if isinstance(name, str) and _ID.fullmatch(name))
+    return tuple(
+        name for name in names if isinstance(name, str) and _CHAT_OR_PROCESS_ID.fullmatch(name)
+    )

@@ -13,7 +13,7 @@ from chatd.agent.errors import AgentError
 
 MAX_HEADERS = 64
 _TARGET = re.compile(r"/[!-~]*")
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LENGTH = re.compile(r"[0-9]{1,12}")
 _BARE_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
@@ -72,7 +72,7 @@ def _headers(lines: list[str]) -> dict[str, str]:
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
-        if not colon or not _NAME.fullmatch(name) or _BARE_CONTROL.search(value):
+        if not colon or not _HEADER_NAME.fullmatch(name) or _BARE_CONTROL.search(value):
             raise AgentError(400, "a header is malformed")
         # Request smuggling: two parsers may use different ones of two equal headers.
         if name.lower() in headers:
