@@ -22,7 +22,7 @@ class Denied(NamedTuple):
 @contextmanager
 def shared_directory() -> Generator[Path]:
     """A directory that all accounts can enter, unlike those of pytest."""
-    with TemporaryDirectory(prefix="chatd-ground-") as name:
+    with TemporaryDirectory(prefix="chatd-shared-") as name:
         os.chmod(name, 0o711)
         yield Path(name)
 

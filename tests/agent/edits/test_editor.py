@@ -163,9 +163,9 @@ def test_the_mode_and_invalid_utf8_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.covers("files-5")
 def test_editing_a_file_without_write_permission_is_forbidden() -> None:
-    with shared_directory() as ground:
-        ground.chmod(0o777)
-        (file,) = write_files(ground, f="a\n")
+    with shared_directory() as shared:
+        shared.chmod(0o777)
+        (file,) = write_files(shared, f="a\n")
         file.chmod(0o644)
         denied = denied_without_privileges(
             lambda: edit_files([edit_spec(file, ("a", "b"))], include_diff=False)

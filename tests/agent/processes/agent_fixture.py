@@ -82,7 +82,7 @@ async def boot_agent(
 class BlockingPipe:
     """A named pipe: a command that reads from it blocks until `open`."""
 
-    def __init__(self, scratch: Path, name: str = "gate") -> None:
+    def __init__(self, scratch: Path, name: str = "pipe") -> None:
         self.path = scratch / name
         os.mkfifo(self.path)
 

@@ -55,10 +55,10 @@ async def test_close_kills_whole_groups_and_refuses_new_commands(agent: AgentFix
 
 async def test_close_kills_background_processes(agent: AgentFixture) -> None:
     output = await agent.run("sleep 600 >/dev/null 2>&1 & echo $!")
-    orphan = os.pidfd_open(int(str(output["output"])))
+    background = os.pidfd_open(int(str(output["output"])))
     await agent.processes.close()
-    assert await asyncio.to_thread(select.select, [orphan], [], [], TIMEOUT_S) != ([], [], [])
-    os.close(orphan)
+    assert await asyncio.to_thread(select.select, [background], [], [], TIMEOUT_S) != ([], [], [])
+    os.close(background)
 
 
 async def test_close_does_not_wait_for_processes_outside_the_group(agent: AgentFixture) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -123,60 +123,54 @@ class ServerFixture:
             writer.transport.abort()
 
 
-StartServer = Callable[[ConnectionLimits], contextlib.AbstractAsyncContextManager[ServerFixture]]
+@pytest.fixture
+def limits() -> ConnectionLimits:
+    """Overridden by tests with `parametrize`."""
+    return DEFAULT_LIMITS
 
 
 @pytest.fixture
-def start_server(tmp_path: Path) -> StartServer:
-    @contextlib.asynccontextmanager
-    async def staged(limits: ConnectionLimits) -> AsyncGenerator[ServerFixture]:
-        fixture = ServerFixture(str(tmp_path / "socket"), limits)
-        await fixture.server.listen_unix(fixture.path)
-        try:
-            yield fixture
-        finally:
-            fixture.abort_clients()
-            fixture.dispatcher.released.set()
-            async with asyncio.timeout(TIMEOUT_S):
-                await fixture.server.close()
-
-    return staged
+async def fixture(tmp_path: Path, limits: ConnectionLimits) -> AsyncGenerator[ServerFixture]:
+    fixture = ServerFixture(str(tmp_path / "socket"), limits)
+    await fixture.server.listen_unix(fixture.path)
+    try:
+        yield fixture
+    finally:
+        fixture.abort_clients()
+        fixture.dispatcher.released.set()
+        async with asyncio.timeout(TIMEOUT_S):
+            await fixture.server.close()
 
 
 GET = "GET /{} HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-async def test_one_connection_serves_many_requests(start_server: StartServer) -> None:
-    async with start_server(DEFAULT_LIMITS) as fixture:
-        client = await fixture.connect()
-        assert await client.ask(GET.format("a")) == '200 {"path":"/a","body":""}'
-        post = "POST /b HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
-        assert await client.ask(post) == '200 {"path":"/b","body":"hi"}'
-        close = "GET /c HTTP/1.1\r\nConnection: close\r\n\r\n"
-        assert await client.ask(close) == '200 {"path":"/c","body":""}'
-        assert await client.ended() == b""
+async def test_one_connection_serves_many_requests(fixture: ServerFixture) -> None:
+    client = await fixture.connect()
+    assert await client.ask(GET.format("a")) == '200 {"path":"/a","body":""}'
+    post = "POST /b HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
+    assert await client.ask(post) == '200 {"path":"/b","body":"hi"}'
+    close = "GET /c HTTP/1.1\r\nConnection: close\r\n\r\n"
+    assert await client.ask(close) == '200 {"path":"/c","body":""}'
+    assert await client.ended() == b""
 
 
-async def test_pipelined_requests_are_answered_in_order(start_server: StartServer) -> None:
-    async with start_server(DEFAULT_LIMITS) as fixture:
-        client = await fixture.connect()
-        post = "POST /b HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
-        assert await client.ask(GET.format("a") + post + GET.format("c")) == (
-            '200 {"path":"/a","body":""}'
-        )
-        assert await client.reply() == '200 {"path":"/b","body":"hi"}'
-        assert await client.reply() == '200 {"path":"/c","body":""}'
+async def test_pipelined_requests_are_answered_in_order(fixture: ServerFixture) -> None:
+    client = await fixture.connect()
+    post = "POST /b HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
+    assert await client.ask(GET.format("a") + post + GET.format("c")) == (
+        '200 {"path":"/a","body":""}'
+    )
+    assert await client.reply() == '200 {"path":"/b","body":"hi"}'
+    assert await client.reply() == '200 {"path":"/c","body":""}'
 
 
-async def test_expect_continue_is_answered(start_server: StartServer) -> None:
-    async with start_server(DEFAULT_LIMITS) as fixture:
-        client = await fixture.connect()
-        client.writer.write(
-            b"POST /b HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
-        )
-        async with asyncio.timeout(TIMEOUT_S):
-            assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        assert await client.ask("hi") == '200 {"path":"/b","body":"hi"}'
+async def test_expect_continue_is_answered(fixture: ServerFixture) -> None:
+    client = await fixture.connect()
+    client.writer.write(b"POST /b HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+    async with asyncio.timeout(TIMEOUT_S):
+        assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert await client.ask("hi") == '200 {"path":"/b","body":"hi"}'
 
 
 @pytest.mark.parametrize(
@@ -205,135 +199,130 @@ async def test_expect_continue_is_answered(start_server: StartServer) -> None:
     ],
 )
 async def test_an_invalid_request_closes_the_connection(
-    start_server: StartServer, request_: str, status: int
+    fixture: ServerFixture, request_: str, status: int
 ) -> None:
-    async with start_server(DEFAULT_LIMITS) as fixture:
-        client = await fixture.connect()
-        assert (await client.ask(request_)).startswith(str(status))
-        assert await client.ended() == b""
-        assert (await (await fixture.connect()).ask(GET.format("a"))).startswith("200")
+    client = await fixture.connect()
+    assert (await client.ask(request_)).startswith(str(status))
+    assert await client.ended() == b""
+    assert (await (await fixture.connect()).ask(GET.format("a"))).startswith("200")
 
 
 @pytest.mark.parametrize(
     "beginning",
     ["GET /a HT", "GET /a HTTP/1.1\r\nA: b\r\n", "POST /a HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"],
 )
-async def test_an_unfinished_request_times_out(start_server: StartServer, beginning: str) -> None:
-    async with start_server(SHORT_LIMITS) as fixture:
-        slow, quick = await fixture.connect(), await fixture.connect()
-        slow.writer.write(beginning.encode())
-        assert (await quick.ask(GET.format("a"))).startswith("200")
-        assert await slow.ended() == b""
+@pytest.mark.parametrize("limits", [SHORT_LIMITS])
+async def test_an_unfinished_request_times_out(fixture: ServerFixture, beginning: str) -> None:
+    slow, quick = await fixture.connect(), await fixture.connect()
+    slow.writer.write(beginning.encode())
+    assert (await quick.ask(GET.format("a"))).startswith("200")
+    assert await slow.ended() == b""
 
 
-async def test_an_idle_client_is_disconnected(start_server: StartServer) -> None:
-    async with start_server(ConnectionLimits(idle_timeout_s=0.1)) as fixture:
-        assert await (await fixture.connect()).ended() == b""
+@pytest.mark.parametrize("limits", [ConnectionLimits(idle_timeout_s=0.1)])
+async def test_an_idle_client_is_disconnected(fixture: ServerFixture) -> None:
+    assert await (await fixture.connect()).ended() == b""
 
 
+@pytest.mark.parametrize("limits", [SHORT_LIMITS])
 async def test_a_client_that_does_not_read_its_reply_is_disconnected(
-    start_server: StartServer,
+    fixture: ServerFixture,
 ) -> None:
-    async with start_server(SHORT_LIMITS) as fixture:
-        slow, quick = await fixture.connect(), await fixture.connect()
-        slow.writer.write(GET.format("large").encode())
-        assert (await quick.ask(GET.format("a"))).startswith("200")
-        # The client reads nothing until the server has given up on the reply.
-        await eventually(fixture.only_one_left, within_s=TIMEOUT_S)
-        assert len(await slow.ended()) < 16 << 20
+    slow, quick = await fixture.connect(), await fixture.connect()
+    slow.writer.write(GET.format("large").encode())
+    assert (await quick.ask(GET.format("a"))).startswith("200")
+    # The client reads nothing until the server has given up on the reply.
+    await eventually(fixture.only_one_left, within_s=TIMEOUT_S)
+    assert len(await slow.ended()) < 16 << 20
 
 
-async def test_connections_over_the_limit_are_refused(start_server: StartServer) -> None:
-    async with start_server(DEFAULT_LIMITS) as fixture:
-        busy = [await fixture.connect() for _ in range(4)]
-        for client in busy:
-            client.writer.write(b"GET /a HTTP/1.1\r\nContent-Length: 2\r\n\r\nx")
-        await eventually(fixture.all_busy, within_s=TIMEOUT_S)
-        fifth = await fixture.connect()
-        assert (await fifth.reply()).startswith("503")
-        assert await fifth.ended() == b""
-        for client in busy:
-            assert (await client.ask("y")).startswith("200")
+async def test_connections_over_the_limit_are_refused(fixture: ServerFixture) -> None:
+    busy = [await fixture.connect() for _ in range(4)]
+    for client in busy:
+        client.writer.write(b"GET /a HTTP/1.1\r\nContent-Length: 2\r\n\r\nx")
+    await eventually(fixture.all_busy, within_s=TIMEOUT_S)
+    fifth = await fixture.connect()
+    assert (await fifth.reply()).startswith("503")
+    assert await fifth.ended() == b""
+    for client in busy:
+        assert (await client.ask("y")).startswith("200")
 
 
-async def test_an_idle_connection_is_closed_for_a_new_one(start_server: StartServer) -> None:
-    async with start_server(DEFAULT_LIMITS) as fixture:
-        first = await fixture.connect()
-        assert (await first.ask(GET.format("a"))).startswith("200")
-        others = [await fixture.connect() for _ in range(3)]
-        for client in others:
-            assert (await client.ask(GET.format("a"))).startswith("200")
-        assert (await (await fixture.connect()).ask(GET.format("a"))).startswith("200")
-        assert await first.ended() == b""
-        for client in others:
-            assert (await client.ask(GET.format("a"))).startswith("200")
+async def test_an_idle_connection_is_closed_for_a_new_one(fixture: ServerFixture) -> None:
+    first = await fixture.connect()
+    assert (await first.ask(GET.format("a"))).startswith("200")
+    others = [await fixture.connect() for _ in range(3)]
+    for client in others:
+        assert (await client.ask(GET.format("a"))).startswith("200")
+    assert (await (await fixture.connect()).ask(GET.format("a"))).startswith("200")
+    assert await first.ended() == b""
+    for client in others:
+        assert (await client.ask(GET.format("a"))).startswith("200")
 
 
 @pytest.mark.parametrize("begun", [b"GET /a HT", GET.format("never").encode()])
-async def test_unverified_connections_do_not_block_others(
-    start_server: StartServer, begun: bytes
-) -> None:
-    """Half a request, or a refused one after which the client does not disconnect."""
-    async with start_server(
+@pytest.mark.parametrize(
+    "limits",
+    [
         ConnectionLimits(
             max_head_bytes=2048,
             max_connections=4,
             head_timeout_s=TIMEOUT_S,
             close_timeout_s=TIMEOUT_S,
         )
-    ) as fixture:
-        hostile = [await fixture.connect() for _ in range(4)]
-        for client in hostile:
-            client.writer.write(begun)
-        await eventually(fixture.all_there, within_s=TIMEOUT_S)
-        assert (await (await fixture.connect()).ask(GET.format("a"))).startswith("200")
-
-
-async def test_a_long_poll_is_cancelled_when_the_client_disconnects(
-    start_server: StartServer,
+    ],
+)
+async def test_unverified_connections_do_not_block_others(
+    fixture: ServerFixture, begun: bytes
 ) -> None:
-    async with start_server(DEFAULT_LIMITS) as fixture:
-        client = await fixture.connect()
-        client.writer.write(GET.format("wait").encode())
-        async with asyncio.timeout(TIMEOUT_S):
-            await fixture.dispatcher.begun.wait()
-            client.writer.write_eof()
+    """Half a request, or a refused one after which the client does not disconnect."""
+    hostile = [await fixture.connect() for _ in range(4)]
+    for client in hostile:
+        client.writer.write(begun)
+    await eventually(fixture.all_there, within_s=TIMEOUT_S)
+    assert (await (await fixture.connect()).ask(GET.format("a"))).startswith("200")
+
+
+async def test_a_long_poll_is_cancelled_when_the_client_disconnects(fixture: ServerFixture) -> None:
+    client = await fixture.connect()
+    client.writer.write(GET.format("wait").encode())
+    async with asyncio.timeout(TIMEOUT_S):
+        await fixture.dispatcher.begun.wait()
+        client.writer.write_eof()
+        await fixture.dispatcher.has_ended.wait()
+    assert fixture.dispatcher.outcomes == ["cancelled"]
+    assert await client.ended() == b""
+
+
+async def test_an_effect_completes_after_the_client_disconnects(fixture: ServerFixture) -> None:
+    client = await fixture.connect()
+    client.writer.write(GET.format("act").encode())
+    async with asyncio.timeout(TIMEOUT_S):
+        await fixture.dispatcher.begun.wait()
+        client.writer.transport.abort()
+        assert (await (await fixture.connect()).ask(GET.format("a"))).startswith("200")
+        assert fixture.dispatcher.outcomes == []
+        fixture.dispatcher.released.set()
+        await fixture.dispatcher.has_ended.wait()
+    assert fixture.dispatcher.outcomes == ["done"]
+
+
+async def test_close_lets_effects_finish_and_cancels_long_polls(fixture: ServerFixture) -> None:
+    acting, waiting, idle = [await fixture.connect() for _ in range(3)]
+    assert (await idle.ask(GET.format("a"))).startswith("200")
+    waiting.writer.write(GET.format("wait").encode())
+    async with asyncio.timeout(TIMEOUT_S):
+        await fixture.dispatcher.begun.wait()
+        fixture.dispatcher.begun.clear()
+        acting.writer.write(GET.format("act").encode())
+        await fixture.dispatcher.begun.wait()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fixture.server.close(grace_s=TIMEOUT_S))
             await fixture.dispatcher.has_ended.wait()
-        assert fixture.dispatcher.outcomes == ["cancelled"]
-        assert await client.ended() == b""
-
-
-async def test_an_effect_completes_after_the_client_disconnects(start_server: StartServer) -> None:
-    async with start_server(DEFAULT_LIMITS) as fixture:
-        client = await fixture.connect()
-        client.writer.write(GET.format("act").encode())
-        async with asyncio.timeout(TIMEOUT_S):
-            await fixture.dispatcher.begun.wait()
-            client.writer.transport.abort()
-            assert (await (await fixture.connect()).ask(GET.format("a"))).startswith("200")
-            assert fixture.dispatcher.outcomes == []
+            assert fixture.dispatcher.outcomes == ["cancelled"]
             fixture.dispatcher.released.set()
-            await fixture.dispatcher.has_ended.wait()
-        assert fixture.dispatcher.outcomes == ["done"]
-
-
-async def test_close_lets_effects_finish_and_cancels_long_polls(start_server: StartServer) -> None:
-    async with start_server(DEFAULT_LIMITS) as fixture:
-        acting, waiting, idle = [await fixture.connect() for _ in range(3)]
-        assert (await idle.ask(GET.format("a"))).startswith("200")
-        waiting.writer.write(GET.format("wait").encode())
-        async with asyncio.timeout(TIMEOUT_S):
-            await fixture.dispatcher.begun.wait()
-            fixture.dispatcher.begun.clear()
-            acting.writer.write(GET.format("act").encode())
-            await fixture.dispatcher.begun.wait()
-            async with asyncio.TaskGroup() as group:
-                group.create_task(fixture.server.close(grace_s=TIMEOUT_S))
-                await fixture.dispatcher.has_ended.wait()
-                assert fixture.dispatcher.outcomes == ["cancelled"]
-                fixture.dispatcher.released.set()
-                assert await acting.reply() == "200 {}"
-        assert fixture.dispatcher.outcomes == ["cancelled", "done"]
-        assert await waiting.ended() == await idle.ended() == b""
-        with pytest.raises(OSError, match=r"."):
-            await fixture.connect()
+            assert await acting.reply() == "200 {}"
+    assert fixture.dispatcher.outcomes == ["cancelled", "done"]
+    assert await waiting.ended() == await idle.ended() == b""
+    with pytest.raises(OSError, match=r"."):
+        await fixture.connect()
