@@ -15,13 +15,13 @@ from uuid import uuid4
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from chatd.api.application import HealthOnly, build
-from chatd.api.auth import ADMIN, Tokens, admin_token
-from chatd.api.auth import FILE as TOKEN_FILE
-from chatd.api.doors import Doors
-from chatd.api.health import Health
-from chatd.api.serve import Application, Bound, CannotListen, bind
-from chatd.api.serve import serve_on as listen
+from chatd.api.application import HealthApplication, build_application
+from chatd.api.auth import ADMIN_TOKEN_FILE as TOKEN_FILE
+from chatd.api.auth import ADMIN_USER_ID, TokenTable, admin_token
+from chatd.api.deps import ApiDeps
+from chatd.api.health import HealthRoutes
+from chatd.api.server import Application, BoundAddress, ListenError, bind
+from chatd.api.server import serve as listen
 from chatd.database import connect_config, keep_database_up, open_database
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
@@ -175,7 +175,7 @@ def _gauges(registry: CollectorRegistry, settings: Settings, replica: Replica) -
 
 
 class RunningProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """All that runs by the time the doors are opened."""
+    """All that runs by the time the deps are opened."""
 
     replica: Replica
     models: ModelDirectory
@@ -200,7 +200,7 @@ async def _open(
     named = "none" if default is None else default.config.name
     given = house.token is not None or job.answers != "api"
 
-    def ready(where: Bound | None) -> None:
+    def ready(where: BoundAddress | None) -> None:
         told.ready(
             ReadyInfo(
                 url=None if where is None else where.url,
@@ -238,8 +238,8 @@ async def _leave(
 def _front(settings: Settings, job: ProcessRole, house: RunningProcess) -> Application:
     pool, stop = house.replica.database.pool, house.stop
     if job.answers == "health":
-        return HealthOnly(Health(pool, house.registry, stop.is_set))
-    return build(_doors(house, admin_token(house.token, settings.data_dir)))
+        return HealthApplication(HealthRoutes(pool, house.registry, stop.is_set))
+    return build_application(_deps(house, admin_token(house.token, settings.data_dir)))
 
 
 def _given_token(env: Mapping[str, str], settings: Settings) -> str | None:
@@ -260,9 +260,9 @@ async def _port(settings: Settings, job: ProcessRole) -> AsyncGenerator[socket.s
         return
     try:
         port = await bind(settings.server.host, settings.server.port)
-    except CannotListen as error:
+    except ListenError as error:
         text = f"{error.message}. Does chatd run already? --host and --port choose another place"
-        raise CannotListen(f"{text}; port 0 is any that is free.") from error
+        raise ListenError(f"{text}; port 0 is any that is free.") from error
     with port:
         yield port
 
@@ -281,9 +281,9 @@ def _change_id() -> ChangeId:
     return ChangeId(secrets.randbits(62) + 1)
 
 
-def _doors(house: RunningProcess, token: str) -> Doors:
+def _deps(house: RunningProcess, token: str) -> ApiDeps:
     replica = house.replica
-    return Doors(
+    return ApiDeps(
         pool=replica.database.pool,
         transactor=replica.transactor,
         announce=replica.announce_chat,
@@ -291,11 +291,11 @@ def _doors(house: RunningProcess, token: str) -> Doors:
         feeds=replica.feeds,
         watches=replica.watches,
         models=house.models,
-        tokens=Tokens({token: ADMIN}),
+        tokens=TokenTable({token: ADMIN_USER_ID}),
         env=replica.env,
         registry=house.registry,
         draining=house.stop.is_set,
         known=replica.feeds.known,
-        rooms=house.workspaces,
+        workspaces=house.workspaces,
         budget=replica.budget,
     )

@@ -13,6 +13,7 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec import UNSET, Raw
 
+from chatd.domain.decode_errors import show_value, suggest_name
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.config import EFFORT_LEVELS
@@ -23,7 +24,6 @@ from chatd.providers.config import KEY_VARIABLES, ProviderConfig, ProviderKind, 
 from chatd.providers.registry import MODEL_NOT_CONFIGURED_TEXT, ProviderRegistry, config_error
 from chatd.providers.secret import Secret
 from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings, SettingsError
-from chatd.settings.wording import nearest, shown
 from chatd.store import model_configs
 from chatd.store.model_configs import (
     DeclaredProvider,
@@ -52,9 +52,9 @@ def build_registry(settings: Settings, env: Mapping[str, str], clock: Clock) -> 
     providers.setdefault("demo", ProviderConfig(kind="demo", name="demo"))
     for entry in settings.models:
         if entry.provider not in providers:
-            hint = nearest(entry.provider, providers) or f"; there are {', '.join(providers)}"
-            text = f"there is no provider {shown(entry.provider)}{hint}"
-            raise SettingsError(f"models {shown(entry.name)}: {text}")
+            hint = suggest_name(entry.provider, providers) or f"; there are {', '.join(providers)}"
+            text = f"there is no provider {show_value(entry.provider)}{hint}"
+            raise SettingsError(f"models {show_value(entry.name)}: {text}")
     named = {entry.name: entry for entry in (*settings.models, DEMO_MODEL)}
     chosen = sorted(named.values(), key=lambda entry: not entry.default)
     return ProviderRegistry([_model(entry) for entry in chosen], providers, clock)
@@ -95,17 +95,17 @@ def _check_names(section: str, names: list[str]) -> None:
     for name in names:
         if not name.isprintable() or len(name) > MAX_MODEL_NAME_CHARS:
             text = f"a name has 1 to {MAX_MODEL_NAME_CHARS} printable characters"
-            raise SettingsError(f"{section} {shown(name)}: {text}")
+            raise SettingsError(f"{section} {show_value(name)}: {text}")
         if names.count(name) > 1:
-            raise SettingsError(f"{section} {shown(name)}: there are two of that name")
+            raise SettingsError(f"{section} {show_value(name)}: there are two of that name")
 
 
 def _provider(entry: ProviderEntry, env: Mapping[str, str]) -> ProviderConfig:
     if entry.kind not in get_args(ProviderKind):
         known = ", ".join(sorted(get_args(ProviderKind)))
-        hint = nearest(entry.kind, get_args(ProviderKind))
-        text = f"kind: expected one of {known}, got {shown(entry.kind)}{hint}"
-        raise SettingsError(f"providers {shown(entry.name)}: {text}")
+        hint = suggest_name(entry.kind, get_args(ProviderKind))
+        text = f"kind: expected one of {known}, got {show_value(entry.kind)}{hint}"
+        raise SettingsError(f"providers {show_value(entry.name)}: {text}")
     kind = cast("ProviderKind", entry.kind)
     variable = entry.api_key_env or KEY_VARIABLES.get(kind, "")
     key = entry.api_key or env.get(variable)
@@ -124,7 +124,9 @@ def _headers(entry: ProviderEntry) -> dict[str, Secret]:
     for name, value in entry.headers.items():
         if not is_valid_header(name, value):
             text = "a header has a name of letters, digits and dashes and a value of one line"
-            raise SettingsError(f"providers {shown(entry.name)}: headers {shown(name)}: {text}")
+            raise SettingsError(
+                f"providers {show_value(entry.name)}: headers {show_value(name)}: {text}"
+            )
     return {name: Secret(value) for name, value in entry.headers.items()}
 
 
@@ -152,8 +154,8 @@ def _effort(name: str, effort: str) -> EffortRange:
         return msgspec.convert({"default": effort, "max": "max"}, EffortRange)
     except msgspec.ValidationError:
         known = ", ".join(EFFORT_LEVELS)
-        text = f"reasoning_effort: expected one of {known}, got {shown(effort)}"
-        raise SettingsError(f"models {shown(name)}: {text}") from None
+        text = f"reasoning_effort: expected one of {known}, got {show_value(effort)}"
+        raise SettingsError(f"models {show_value(name)}: {text}") from None
 
 
 def _prices(entry: PriceEntry) -> Prices:

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from chatd.aio.tasks import run_contained
 from chatd.domain.chat.row import Chat, Fence
+from chatd.domain.decode_errors import describe_entry_error, describe_unknown_key
 from chatd.domain.errors import ChatdError, Conflict
 from chatd.domain.ids import ChatId, ToolCallId, WorkerId, WorkspaceId
 from chatd.domain.ports import Env, ToolContext
@@ -30,7 +31,6 @@ from chatd.domain.workspace.agent_api import (
 from chatd.domain.workspace.entities import AgentRow, FieldProblem, Template, TemplateSpec
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent
 from chatd.settings.schema import Settings, SettingsError
-from chatd.settings.wording import refused_entry, unknown_key
 from chatd.store.chat import chats
 from chatd.store.conn import Conn, ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
@@ -111,8 +111,8 @@ def _templates(settings: Settings) -> tuple[TemplateFile, ...]:
     try:
         templates = msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"templates{refused_entry(kind, given, error)}") from None
-    if (said := unknown_key(kind, given)) is not None:
+        raise SettingsError(f"templates{describe_entry_error(kind, given, error)}") from None
+    if (said := describe_unknown_key(kind, given)) is not None:
         raise SettingsError(f"templates{said}")
     return templates
 
@@ -285,8 +285,8 @@ class WorkspaceServices:
 
 
 class LocalWorkspaceControl:
-    """Satisfies `api.doors.Rooms`. Needs no builder: what is asked for is found by those who have
-    one, and an agent is dialled if it is on this host. `hands` are there if chats run here."""
+    """Satisfies `api.deps.WorkspaceControl`. Works without a build worker: another replica runs the
+    requested builds. Connects to agents of this host. `services` exist if chats run here."""
 
     def __init__(
         self,
@@ -308,7 +308,7 @@ class LocalWorkspaceControl:
         if self._services is not None:
             self._services.build_worker.wake()
 
-    async def problems(
+    async def find_problems(
         self, template: Template, spec: TemplateSpec, values: Mapping[str, str]
     ) -> Sequence[FieldProblem]:
         """Without a builder there is nobody to ask: then it is the build that says so."""
@@ -316,7 +316,7 @@ class LocalWorkspaceControl:
             return ()
         return await self._services.backend.validate(spec, values)
 
-    async def bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
+    async def on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
         if self._services is not None:
             await self._services.on_rebound(chat_id, workspace_id)
 

@@ -1,20 +1,20 @@
-"""A front door for each test."""
+"""An API server for each test."""
 
 from collections.abc import AsyncGenerator
 
 import pytest
 
-from tests.api.rooms import House, a_house
-from tests.support.front import Front, front_door
+from tests.api.workspace_api import WorkspaceApi, workspace_api
+from tests.support.front import ApiServer, serve_api
 
 
 @pytest.fixture
-async def front(dsn: str) -> AsyncGenerator[Front]:
-    async with front_door(dsn) as front:
-        yield front
+async def server(dsn: str) -> AsyncGenerator[ApiServer]:
+    async with serve_api(dsn) as server:
+        yield server
 
 
 @pytest.fixture
-async def house(dsn: str) -> AsyncGenerator[House]:
-    async with a_house(dsn) as house:
-        yield house
+async def api(dsn: str) -> AsyncGenerator[WorkspaceApi]:
+    async with workspace_api(dsn) as api:
+        yield api

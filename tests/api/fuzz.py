@@ -1,4 +1,4 @@
-"""make fuzz: asks every endpoint up to so many things that its description allows or forbids."""
+"""`make fuzz`: run schemathesis against every endpoint, with valid and invalid requests."""
 
 import argparse
 import asyncio
@@ -6,14 +6,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.api.described import Effort, a_busy_house, ask_everything
+from tests.api.schemathesis_run import Effort, ask_everything, busy_workspace_api
 from tests.support.database import TestServer
 
 
 async def fuzz(dsn: str, effort: Effort) -> int:
     with tempfile.TemporaryDirectory() as place:
-        async with a_busy_house(dsn) as house:
-            code, _ = await ask_everything(house, effort, Path(place), aloud=True)
+        async with busy_workspace_api(dsn) as api:
+            code, _ = await ask_everything(api, effort, Path(place), aloud=True)
             return code
 
 

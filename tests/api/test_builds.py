@@ -1,4 +1,4 @@
-"""Builds over HTTP: asked for one at a time, cancelled, and what they say followed to the end."""
+"""Builds over HTTP: created, cancelled, and their logs read and streamed."""
 
 import asyncio
 
@@ -6,78 +6,78 @@ import pytest
 
 from chatd.store.workspace import build_leases
 from chatd.store.workspace.build_leases import BuildLogLine
-from tests.api.rooms import HERE, House, end_build, first_build
+from tests.api.workspace_api import HERE, WorkspaceApi, end_build, first_build
 from tests.support.front import Json
 from tests.support.listening import event_source
 from tests.support.workspaces import hold, wanted
 
 
-async def take(house: House) -> build_leases.BuildLease:
-    [taken] = await build_leases.acquire_builds(house.pool, wanted(hosts=(HERE,)))
+async def take(api: WorkspaceApi) -> build_leases.BuildLease:
+    [taken] = await build_leases.acquire_builds(api.pool, wanted(hosts=(HERE,)))
     return hold(taken.build)
 
 
-async def say(house: House, held: build_leases.BuildLease, *words: str) -> None:
+async def say(api: WorkspaceApi, held: build_leases.BuildLease, *words: str) -> None:
     lines = [BuildLogLine(stage="seed", level="info", output=text) for text in words]
-    await build_leases.append_log(house.pool, held, lines)
+    await build_leases.append_log(api.pool, held, lines)
 
 
-async def test_a_workspace_is_stopped_started_and_deleted_by_builds(house: House) -> None:
-    made = await house.make()
-    await end_build(house)
+async def test_builds_stop_start_and_delete_a_workspace(api: WorkspaceApi) -> None:
+    made = await api.make()
+    await end_build(api)
     numbers: list[object] = []
     for transition in ("stop", "start", "delete"):
-        asked = await house.build(made, transition)
+        asked = await api.build(made, transition)
         assert asked.status == 201, asked.content
         assert asked.headers["location"] == f"/api/v1/builds/{asked.json['id']}"
         assert (asked.json["transition"], asked.json["status"]) == (transition, "pending")
         numbers.append(asked.json["build_number"])
-        await end_build(house)
+        await end_build(api)
     assert numbers == [2, 3, 4]
-    assert house.told.woken == 4
-    assert (await house.build(made, "start")).code == (409, "workspace_deleted")
+    assert api.control.woken == 4
+    assert (await api.build(made, "start")).code == (409, "workspace_deleted")
 
-    listed = await house.ask("GET", f"/workspaces/{made['id']}/builds?limit=3")
+    listed = await api.ask("GET", f"/workspaces/{made['id']}/builds?limit=3")
     assert [one["build_number"] for one in listed.items] == [4, 3, 2]
-    rest = await house.ask("GET", f"/workspaces/{made['id']}/builds?before=2")
+    rest = await api.ask("GET", f"/workspaces/{made['id']}/builds?before=2")
     assert [one["build_number"] for one in rest.items] == [1]
-    one = await house.ask("GET", f"/builds/{rest.items[0]['id']}")
+    one = await api.ask("GET", f"/builds/{rest.items[0]['id']}")
     assert one.json == rest.items[0]
     assert not {"worker_id", "heartbeat_at"} & one.json.keys()
 
 
-async def test_what_is_so_already_and_what_is_under_way_are_conflicts(house: House) -> None:
-    made = await house.make()
+async def test_a_build_without_effect_or_during_another_is_a_conflict(api: WorkspaceApi) -> None:
+    made = await api.make()
     for transition in ("start", "stop", "delete"):
-        assert (await house.build(made, transition)).code == (409, "build_active")
-    await end_build(house)
-    assert (await house.build(made, "start")).code == (409, "nothing_to_do")
-    assert (await house.build(made, "stop")).status == 201
-    await end_build(house)
-    assert (await house.build(made, "stop")).code == (409, "nothing_to_do")
+        assert (await api.build(made, transition)).code == (409, "build_active")
+    await end_build(api)
+    assert (await api.build(made, "start")).code == (409, "nothing_to_do")
+    assert (await api.build(made, "stop")).status == 201
+    await end_build(api)
+    assert (await api.build(made, "stop")).code == (409, "nothing_to_do")
 
 
-async def test_of_many_that_ask_at_once_one_is_heard(house: House) -> None:
-    made = await house.make()
-    await end_build(house)
-    asked = await asyncio.gather(*(house.build(made, "stop") for _ in range(6)))
+async def test_of_many_concurrent_requests_one_creates_a_build(api: WorkspaceApi) -> None:
+    made = await api.make()
+    await end_build(api)
+    asked = await asyncio.gather(*(api.build(made, "stop") for _ in range(6)))
     assert sorted(one.status for one in asked) == [201] + [409] * 5
     assert {one.code for one in asked if one.status == 409} == {(409, "build_active")}
 
 
-async def test_a_repeated_key_asks_for_one_build(house: House) -> None:
-    made = await house.make()
-    await end_build(house)
+async def test_a_repeated_key_creates_one_build(api: WorkspaceApi) -> None:
+    made = await api.make()
+    await end_build(api)
     path, key = f"/workspaces/{made['id']}/builds", {"Idempotency-Key": "k"}
     asked = await asyncio.gather(
-        *(house.ask("POST", path, {"transition": "stop"}, headers=key) for _ in range(4))
+        *(api.ask("POST", path, {"transition": "stop"}, headers=key) for _ in range(4))
     )
     assert {one.status for one in asked} == {201}
     assert len({str(one.json["id"]) for one in asked}) == 1
-    await end_build(house)
-    again = await house.ask("POST", path, {"transition": "stop"}, headers=key)
+    await end_build(api)
+    again = await api.ask("POST", path, {"transition": "stop"}, headers=key)
     assert (again.json["status"], again.headers["idempotency-replayed"]) == ("succeeded", "true")
-    other = await house.ask("POST", path, {"transition": "start"}, headers=key)
+    other = await api.ask("POST", path, {"transition": "start"}, headers=key)
     assert other.code == (409, "idempotency_key_reused")
 
 
@@ -91,49 +91,47 @@ async def test_a_repeated_key_asks_for_one_build(house: House) -> None:
         ({"transition": "stop", "force": True}, "force"),
     ],
 )
-async def test_a_build_is_not_made_with_anything_wrong(
-    house: House, body: Json, field: str
-) -> None:
-    made = await house.make()
-    await end_build(house)
+async def test_an_invalid_build_is_refused(api: WorkspaceApi, body: Json, field: str) -> None:
+    made = await api.make()
+    await end_build(api)
     if body.get("transition") == "start":
-        await house.build(made, "stop")
-        await end_build(house)
-    refused = await house.ask("POST", f"/workspaces/{made['id']}/builds", body)
+        await api.build(made, "stop")
+        await end_build(api)
+    refused = await api.ask("POST", f"/workspaces/{made['id']}/builds", body)
     assert (refused.code, refused.field) == ((400, "invalid_input"), field)
 
 
-async def test_a_build_that_waits_is_cancelled_at_once_and_one_that_runs_a_little_later(
-    house: House,
+async def test_a_pending_build_is_cancelled_at_once_and_a_running_one_later(
+    api: WorkspaceApi,
 ) -> None:
-    made = await house.make()
+    made = await api.make()
     first = first_build(made)["id"]
-    cancelled = await house.ask("POST", f"/builds/{first}/cancel")
+    cancelled = await api.ask("POST", f"/builds/{first}/cancel")
     assert (cancelled.status, cancelled.json["status"]) == (200, "canceled")
-    assert (await house.ask("POST", f"/builds/{first}/cancel")).status == 200
-    second = (await house.build(made, "start")).json["id"]
-    held = await take(house)
+    assert (await api.ask("POST", f"/builds/{first}/cancel")).status == 200
+    second = (await api.build(made, "start")).json["id"]
+    held = await take(api)
     for _ in range(2):
-        asked = await house.ask("POST", f"/builds/{second}/cancel")
+        asked = await api.ask("POST", f"/builds/{second}/cancel")
         assert (asked.status, asked.json["status"]) == (200, "canceling")
-    await build_leases.finish_build(house.pool, held, build_leases.BuildResult(status="canceled"))
-    third = (await house.build(made, "start")).json["id"]
-    await end_build(house)
-    assert (await house.ask("POST", f"/builds/{third}/cancel")).code == (409, "build_ended")
+    await build_leases.finish_build(api.pool, held, build_leases.BuildResult(status="canceled"))
+    third = (await api.build(made, "start")).json["id"]
+    await end_build(api)
+    assert (await api.ask("POST", f"/builds/{third}/cancel")).code == (409, "build_ended")
 
 
-async def test_what_a_build_has_said_comes_in_pages(house: House) -> None:
-    build = first_build(await house.make())["id"]
-    held = await take(house)
-    await say(house, held, "one", "two", "three")
-    page = (await house.ask("GET", f"/builds/{build}/logs?limit=2")).json
+async def test_a_build_log_is_paged(api: WorkspaceApi) -> None:
+    build = first_build(await api.make())["id"]
+    held = await take(api)
+    await say(api, held, "one", "two", "three")
+    page = (await api.ask("GET", f"/builds/{build}/logs?limit=2")).json
     assert (page["has_more"], page["ended"]) == (True, False)
-    rest = await house.ask("GET", f"/builds/{build}/logs?after={page['next_after']}")
+    rest = await api.ask("GET", f"/builds/{build}/logs?after={page['next_after']}")
     assert [one["output"] for one in rest.at("logs")] == ["three"]
     await build_leases.finish_build(
-        house.pool, held, build_leases.BuildResult(status="failed", error="no")
+        api.pool, held, build_leases.BuildResult(status="failed", error="no")
     )
-    last = (await house.ask("GET", f"/builds/{build}/logs?after={rest.json['next_after']}")).json
+    last = (await api.ask("GET", f"/builds/{build}/logs?after={rest.json['next_after']}")).json
     assert last == {
         "logs": [],
         "next_after": rest.json["next_after"],
@@ -142,22 +140,22 @@ async def test_what_a_build_has_said_comes_in_pages(house: House) -> None:
     }
 
 
-async def test_a_build_is_followed_to_its_end_and_resumed_anywhere(house: House) -> None:
-    build = first_build(await house.make())["id"]
-    held = await take(house)
-    await say(house, held, "one", "two")
+async def test_a_build_log_streams_to_its_end_and_resumes_at_any_line(api: WorkspaceApi) -> None:
+    build = first_build(await api.make())["id"]
+    held = await take(api)
+    await say(api, held, "one", "two")
     path = f"/builds/{build}/logs?follow=true"
-    async with event_source(house.front, path) as source:
+    async with event_source(api.server, path) as source:
         first = await source.event()
         assert first is not None
         assert first.id is not None
-    async with event_source(house.front, path, last_id=first.id) as source:
+    async with event_source(api.server, path, last_id=first.id) as source:
         assert (await source.json())["output"] == "two"
-        await say(house, held, "three")
+        await say(api, held, "three")
         assert (await source.json())["output"] == "three"
-        await say(house, held, "four")
+        await say(api, held, "four")
         await build_leases.finish_build(
-            house.pool, held, build_leases.BuildResult(status="failed", error="broken")
+            api.pool, held, build_leases.BuildResult(status="failed", error="broken")
         )
         assert (await source.json())["output"] == "four"
         ended = await source.event()
@@ -169,18 +167,16 @@ async def test_a_build_is_followed_to_its_end_and_resumed_anywhere(house: House)
         assert await source.event() is None
 
 
-async def test_a_stream_is_what_the_accept_header_asks_for(house: House) -> None:
-    build = first_build(await house.make())["id"]
-    cancelled = await house.ask("POST", f"/builds/{build}/cancel")
+async def test_the_accept_header_selects_a_stream(api: WorkspaceApi) -> None:
+    build = first_build(await api.make())["id"]
+    cancelled = await api.ask("POST", f"/builds/{build}/cancel")
     assert cancelled.status == 200
-    stream = await house.ask(
-        "GET", f"/builds/{build}/logs", headers={"Accept": "text/event-stream"}
-    )
+    stream = await api.ask("GET", f"/builds/{build}/logs", headers={"Accept": "text/event-stream"})
     assert stream.headers["content-type"].startswith("text/event-stream")
     assert b"event: build\n" in stream.content
     for wrong in ("after=x", "after=-1", "follow=maybe", "limit=0"):
-        refused = await house.ask("GET", f"/builds/{build}/logs?{wrong}")
+        refused = await api.ask("GET", f"/builds/{build}/logs?{wrong}")
         assert refused.code == (400, "invalid_input")
     header = {"Accept": "text/event-stream", "Last-Event-ID": "x"}
-    refused = await house.ask("GET", f"/builds/{build}/logs", headers=header)
+    refused = await api.ask("GET", f"/builds/{build}/logs", headers=header)
     assert (refused.code, refused.field) == ((400, "invalid_input"), "Last-Event-ID")

@@ -1,4 +1,4 @@
-"""For whoever runs the server: alive, ready, counted."""
+"""Health pages and metrics."""
 
 import asyncio
 import logging
@@ -8,45 +8,45 @@ import pytest
 
 from chatd.store.pool import Pool
 from chatd.stream.chat_list import ChatListSubscription
-from tests.support.front import ME, Door, Front, authorized, front_door, saying
+from tests.support.front import ME, ApiOptions, ApiServer, authorized, message_body, serve_api
 from tests.support.listening import event_source
 
 
-async def test_a_server_that_runs_is_alive_and_ready(front: Front) -> None:
+async def test_a_running_server_is_alive_and_ready(server: ApiServer) -> None:
     for path in ("/healthz", "/readyz"):
-        asked = await front.open_page(path)
+        asked = await server.open_page(path)
         assert (asked.status, asked.json) == (200, {"status": "ok"})
 
 
-async def test_a_server_that_drains_is_alive_and_not_ready(dsn: str) -> None:
+async def test_a_draining_server_is_alive_and_not_ready(dsn: str) -> None:
     draining: list[bool] = []
-    async with front_door(dsn, Door(draining=lambda: bool(draining))) as front:
-        assert (await front.open_page("/readyz")).status == 200
+    async with serve_api(dsn, ApiOptions(draining=lambda: bool(draining))) as server:
+        assert (await server.open_page("/readyz")).status == 200
         draining.append(True)
-        ready = await front.open_page("/readyz")
+        ready = await server.open_page("/readyz")
         assert (ready.status, ready.json) == (503, {"status": "draining"})
-        assert (await front.open_page("/healthz")).status == 200
-        assert (await front.ask("GET", "/chats")).status == 200
-        refused = await front.ask("POST", "/chats", saying("hello"))
+        assert (await server.open_page("/healthz")).status == 200
+        assert (await server.ask("GET", "/chats")).status == 200
+        refused = await server.ask("POST", "/chats", message_body("hello"))
         assert refused.code == (503, "going_away")
         assert refused.headers["retry-after"] == "1"
         assert "database" not in str(refused.json["message"])
 
 
-async def test_a_server_without_its_database_is_not_ready(front: Front) -> None:
-    await front.replica.pool.close()
-    ready = await front.open_page("/readyz")
+async def test_a_server_without_its_database_is_not_ready(server: ApiServer) -> None:
+    await server.replica.pool.close()
+    ready = await server.open_page("/readyz")
     assert (ready.status, ready.json) == (503, {"status": "unavailable"})
-    assert (await front.open_page("/healthz")).status == 200
+    assert (await server.open_page("/healthz")).status == 200
 
 
-async def test_requests_are_counted_by_their_route_and_no_id_is_in_it(front: Front) -> None:
-    chat = await front.create()
-    await front.ask("GET", f"/chats/{chat}")
-    await front.ask("GET", "/chats", token=None)
-    await front.ask("GET", "/no/such/thing")
-    async with event_source(front, "/events"):
-        counted = (await front.open_page("/metrics")).content.decode()
+async def test_requests_are_counted_by_route_template_without_ids(server: ApiServer) -> None:
+    chat = await server.create()
+    await server.ask("GET", f"/chats/{chat}")
+    await server.ask("GET", "/chats", token=None)
+    await server.ask("GET", "/no/such/thing")
+    async with event_source(server, "/events"):
+        counted = (await server.open_page("/metrics")).content.decode()
     requests = "chatd_http_requests_total"
     one = "/api/v1/chats/{chat_id}"
     assert f'{requests}{{method="GET",route="{one}",status="200"}} 1.0' in counted
@@ -56,8 +56,8 @@ async def test_requests_are_counted_by_their_route_and_no_id_is_in_it(front: Fro
     assert str(chat) not in counted
 
 
-async def test_a_bug_is_answered_and_logged_and_says_nothing_of_itself(
-    front: Front, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_an_internal_error_is_logged_and_its_reply_has_no_details(
+    server: ApiServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_args: object) -> None:
         raise RuntimeError("the password is swordfish")
@@ -66,25 +66,25 @@ async def test_a_bug_is_answered_and_logged_and_says_nothing_of_itself(
     with caplog.at_level(logging.ERROR):
         chat = "00000000-0000-0000-0000-000000000001"
         for path in (f"/chats/{chat}", f"/chats/{chat}/events"):
-            failed = await front.ask("GET", path)
+            failed = await server.ask("GET", path)
             assert failed.code == (500, "internal")
             assert b"swordfish" not in failed.content
     assert [record.exc_text is not None for record in caplog.records] == [True, True]
 
 
-async def test_a_bug_in_a_stream_ends_it_with_a_word(
-    front: Front, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_an_internal_error_ends_a_stream_with_a_code(
+    server: ApiServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(_self: object) -> None:
         raise RuntimeError("the password is swordfish")
 
     monkeypatch.setattr(ChatListSubscription, "next", broken)
-    async with event_source(front, "/events") as source:
+    async with event_source(server, "/events") as source:
         block = await source.event()
     assert block is not None
     assert (block.event, b"internal" in block.data) == ("end", True)
     assert b"swordfish" not in block.data
-    async with front.http.ws_connect("/api/v1/ws", headers=authorized(ME)) as socket:
+    async with server.http.ws_connect("/api/v1/ws", headers=authorized(ME)) as socket:
         await socket.send_str('{"type": "subscribe", "topic": "chats"}')
         async with asyncio.timeout(30):
             while (message := await socket.receive()).type is aiohttp.WSMsgType.TEXT:

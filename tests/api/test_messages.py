@@ -1,4 +1,4 @@
-"""Messages over HTTP: read by page, sent to idle and busy chats, edited; tools answered."""
+"""Messages over HTTP: listed, sent to idle and busy chats, edited; client tool results."""
 
 import msgspec
 import pytest
@@ -11,7 +11,15 @@ from chatd.domain.chat.worker_transitions import acquire, finish_turn
 from chatd.domain.ids import MessageId
 from chatd.store.chat import messages
 from tests.support.factories import CHAT, WORKER, draft, text
-from tests.support.front import CLEVER, STRANGER, Door, Front, Json, front_door, saying
+from tests.support.front import (
+    CLEVER,
+    STRANGER,
+    ApiOptions,
+    ApiServer,
+    Json,
+    message_body,
+    serve_api,
+)
 from tests.support.seeds import Seed, step
 from tests.support.store import plant_in
 
@@ -30,27 +38,27 @@ def words(message: object) -> object:
 # Send
 
 
-async def test_a_message_to_an_idle_chat_is_in_history_at_once(front: Front) -> None:
-    await plant_in(front.replica.pool, Seed(state=State.W))
-    sent = await front.ask("POST", SEND, saying("what next?", model="clever"))
+async def test_a_message_to_an_idle_chat_joins_history_at_once(server: ApiServer) -> None:
+    await plant_in(server.replica.pool, Seed(state=State.W))
+    sent = await server.ask("POST", SEND, message_body("what next?", model="clever"))
     assert (sent.status, sent.json["queued"]) == (200, False)
     message = sent.json["message"]
     assert sent.at("messages") == [message]
-    page = await front.ask("GET", SEND)
+    page = await server.ask("GET", SEND)
     assert page.at("messages")[0] == message
     assert words(message) == "what next?"
-    row = await front.chat(CHAT)
+    row = await server.chat(CHAT)
     assert (row.model_config_id, row.snapshot_version) == (CLEVER.id, sent.json["version"])
 
 
-async def test_a_message_to_a_busy_chat_waits(front: Front) -> None:
-    await plant_in(front.replica.pool, Seed(state=State.R0))
-    sent = await front.ask("POST", SEND, saying("and then?"))
+async def test_a_message_to_a_busy_chat_is_queued(server: ApiServer) -> None:
+    await plant_in(server.replica.pool, Seed(state=State.R0))
+    sent = await server.ask("POST", SEND, message_body("and then?"))
     assert (sent.status, sent.json["queued"]) == (200, True)
     assert "message" not in sent.json
-    queue = await front.ask("GET", f"/chats/{CHAT}/queue")
+    queue = await server.ask("GET", f"/chats/{CHAT}/queue")
     assert queue.at("queued_messages") == [sent.json["queued_message"]]
-    first_page = await front.ask("GET", SEND)
+    first_page = await server.ask("GET", SEND)
     assert first_page.at("queued_messages") == [sent.json["queued_message"]]
 
 
@@ -63,64 +71,64 @@ async def test_a_message_to_a_busy_chat_waits(front: Front) -> None:
         ("rollback", False, False, State.P0),
     ],
 )
-async def test_the_sender_chooses_what_happens_when_the_chat_is_busy(
-    front: Front, *, busy: WhenBusy, queued: bool, steer: bool, state: State
+async def test_busy_behavior_decides_what_happens_in_a_busy_chat(
+    server: ApiServer, *, busy: WhenBusy, queued: bool, steer: bool, state: State
 ) -> None:
-    await plant_in(front.replica.pool, Seed(state=State.R0))
-    sent = await front.ask("POST", SEND, saying("now", busy_behavior=busy))
+    await plant_in(server.replica.pool, Seed(state=State.R0))
+    sent = await server.ask("POST", SEND, message_body("now", busy_behavior=busy))
     assert (sent.status, sent.json["queued"]) == (200, queued)
     if queued:
         item = msgspec.convert(sent.json["queued_message"], Json)
         assert item.get("steer", False) is steer
     else:
         assert sent.json["deleted_message_ids"] == [4]
-    assert (await front.chat(CHAT)).state is state
+    assert (await server.chat(CHAT)).state is state
 
 
 @pytest.mark.covers("O27")
-async def test_a_sender_may_rather_be_refused_than_wait(front: Front) -> None:
-    before = await plant_in(front.replica.pool, Seed(state=State.R0))
-    refused = await front.ask("POST", SEND, saying("now", busy_behavior="reject"))
+async def test_busy_behavior_reject_is_refused(server: ApiServer) -> None:
+    before = await plant_in(server.replica.pool, Seed(state=State.R0))
+    refused = await server.ask("POST", SEND, message_body("now", busy_behavior="reject"))
     assert refused.code == (409, "chat_busy")
-    assert await front.chat(CHAT) == before
+    assert await server.chat(CHAT) == before
 
 
 @pytest.mark.covers("O27")
-async def test_a_full_queue_takes_no_more(front: Front) -> None:
-    before = await plant_in(front.replica.pool, Seed(state=State.R1, plain=MAX_QUEUED_MESSAGES))
-    refused = await front.ask("POST", SEND, saying("one more"))
+async def test_a_full_queue_refuses_messages(server: ApiServer) -> None:
+    before = await plant_in(server.replica.pool, Seed(state=State.R1, plain=MAX_QUEUED_MESSAGES))
+    refused = await server.ask("POST", SEND, message_body("one more"))
     assert refused.code == (429, "queue_full")
-    assert await front.chat(CHAT) == before
+    assert await server.chat(CHAT) == before
 
 
-async def test_after_a_failure_whoever_waited_longest_goes_first(front: Front) -> None:
-    await plant_in(front.replica.pool, Seed(state=State.E1))
-    sent = await front.ask("POST", SEND, saying("go on"))
+async def test_after_a_failure_the_oldest_queued_message_goes_first(server: ApiServer) -> None:
+    await plant_in(server.replica.pool, Seed(state=State.E1))
+    sent = await server.ask("POST", SEND, message_body("go on"))
     assert sent.json["queued"] is True
     assert [words(message) for message in sent.at("messages")] == ["plain 0"]
     assert words(sent.json["queued_message"]) == "go on"
 
 
-async def test_an_archived_chat_takes_no_messages(front: Front) -> None:
-    await plant_in(front.replica.pool, Seed(state=State.XW0))
-    refused = await front.ask("POST", SEND, saying("hello?"))
+async def test_an_archived_chat_refuses_messages(server: ApiServer) -> None:
+    await plant_in(server.replica.pool, Seed(state=State.XW0))
+    refused = await server.ask("POST", SEND, message_body("hello?"))
     assert refused.code == (409, "chat_archived")
 
 
-async def test_a_row_that_is_at_hand_spares_a_read_and_an_old_one_does_no_harm(dsn: str) -> None:
+async def test_a_known_row_saves_a_read_and_a_stale_one_does_no_harm(dsn: str) -> None:
     at_hand: list[Chat] = []
-    door = Door(known=lambda _chat_id: at_hand[0] if at_hand else None)
-    async with front_door(dsn, door) as front:
-        old = await plant_in(front.replica.pool, Seed(state=State.W))
+    door = ApiOptions(known=lambda _chat_id: at_hand[0] if at_hand else None)
+    async with serve_api(dsn, door) as server:
+        old = await plant_in(server.replica.pool, Seed(state=State.W))
         at_hand.append(old)
-        front.sent.clear()
-        first = await front.ask("POST", SEND, saying("one"))
-        assert (first.json["queued"], len(front.sent)) == (False, 1)
-        second = await front.ask("POST", SEND, saying("two"))
+        server.sent.clear()
+        first = await server.ask("POST", SEND, message_body("one"))
+        assert (first.json["queued"], len(server.sent)) == (False, 1)
+        second = await server.ask("POST", SEND, message_body("two"))
         assert (second.json["queued"], second.json["queue_id"]) == (True, 1)
-        theirs = await front.ask("POST", SEND, saying("three"), token=STRANGER)
+        theirs = await server.ask("POST", SEND, message_body("three"), token=STRANGER)
         assert theirs.code == (404, "not_found")
-        assert (await front.chat(CHAT)).queue_len == 1
+        assert (await server.chat(CHAT)).queue_len == 1
 
 
 # Pages
@@ -130,41 +138,41 @@ def _answered(chat: Chat) -> Change:
     return finish_turn(chat, step(chat, draft("assistant", text("Well."))))
 
 
-async def _talk(front: Front, turns: int) -> list[int]:
-    """The ids of all messages that a person sees, oldest first."""
-    await plant_in(front.replica.pool, Seed(state=State.W))
+async def _talk(server: ApiServer, turns: int) -> list[int]:
+    """The ids of all messages that users see, oldest first."""
+    await plant_in(server.replica.pool, Seed(state=State.W))
     for number in range(turns):
-        await front.ask("POST", SEND, saying(f"question {number}"))
-        await front.act(CHAT, lambda chat: acquire(chat, WORKER))
-        await front.act(CHAT, _answered)
-    rows = await messages.load_history(front.replica.pool, CHAT)
+        await server.ask("POST", SEND, message_body(f"question {number}"))
+        await server.act(CHAT, lambda chat: acquire(chat, WORKER))
+        await server.act(CHAT, _answered)
+    rows = await messages.load_history(server.replica.pool, CHAT)
     return [row.id for row in rows if row.visibility != "model"]
 
 
-async def test_pages_lead_back_to_the_beginning(front: Front) -> None:
-    ids = await _talk(front, 3)
-    page = await front.ask("GET", f"{SEND}?limit=3")
+async def test_pages_lead_back_to_the_first_message(server: ApiServer) -> None:
+    ids = await _talk(server, 3)
+    page = await server.ask("GET", f"{SEND}?limit=3")
     seen = [message["id"] for message in page.at("messages")]
     while page.json["has_more"]:
-        page = await front.ask("GET", f"{SEND}?limit=3&before_id={seen[-1]}")
+        page = await server.ask("GET", f"{SEND}?limit=3&before_id={seen[-1]}")
         seen += [message["id"] for message in page.at("messages")]
     assert seen == ids[::-1]
 
 
-async def test_whoever_polls_goes_forward_from_the_last_message_it_has(front: Front) -> None:
-    ids = await _talk(front, 3)
-    page = await front.ask("GET", f"{SEND}?after_id={ids[1]}&limit=2")
+async def test_a_polling_client_continues_after_its_last_message(server: ApiServer) -> None:
+    ids = await _talk(server, 3)
+    page = await server.ask("GET", f"{SEND}?after_id={ids[1]}&limit=2")
     assert [message["id"] for message in page.at("messages")] == ids[2:4]
     assert page.json["has_more"] is True
-    rest = await front.ask("GET", f"{SEND}?after_id={ids[3]}")
+    rest = await server.ask("GET", f"{SEND}?after_id={ids[3]}")
     assert ([m["id"] for m in rest.at("messages")], rest.json["has_more"]) == (ids[4:], False)
-    within = await front.ask("GET", f"{SEND}?after_id={ids[0]}&before_id={ids[2]}")
+    within = await server.ask("GET", f"{SEND}?after_id={ids[0]}&before_id={ids[2]}")
     assert [message["id"] for message in within.at("messages")] == [ids[1]]
 
 
-async def test_what_only_the_model_sees_is_not_shown(front: Front) -> None:
-    await plant_in(front.replica.pool, Seed(state=State.W))
-    page = await front.ask("GET", SEND)
+async def test_messages_for_the_model_only_are_not_listed(server: ApiServer) -> None:
+    await plant_in(server.replica.pool, Seed(state=State.W))
+    page = await server.ask("GET", SEND)
     assert b"Be kind." not in page.content
     assert {message["role"] for message in page.at("messages")} == {"user", "assistant"}
 
@@ -173,30 +181,34 @@ async def test_what_only_the_model_sees_is_not_shown(front: Front) -> None:
 
 
 @pytest.mark.parametrize("state", [State.W, State.R1, State.I0, State.E1, State.A0])
-async def test_an_edit_replaces_a_message_and_all_after_it(front: Front, state: State) -> None:
-    await plant_in(front.replica.pool, Seed(state=state))
-    edited = await front.ask("PATCH", f"{SEND}/2", saying("first, but better"))
+async def test_an_edit_replaces_a_message_and_deletes_all_after_it(
+    server: ApiServer, state: State
+) -> None:
+    await plant_in(server.replica.pool, Seed(state=state))
+    edited = await server.ask("PATCH", f"{SEND}/2", message_body("first, but better"))
     assert edited.status == 200
     assert words(edited.json["message"]) == "first, but better"
-    rows = await messages.load_history(front.replica.pool, CHAT)
+    rows = await messages.load_history(server.replica.pool, CHAT)
     assert [(row.id, row.role) for row in rows] == [
         (1, "system"),
         (edited.json["message_id"], "user"),
     ]
     gone = edited.json["deleted_message_ids"]
     assert gone == list(range(2, int(str(edited.json["message_id"]))))
-    assert (await front.chat(CHAT)).queue_len == 0
+    assert (await server.chat(CHAT)).queue_len == 0
 
 
-async def test_only_my_own_messages_can_be_edited(front: Front) -> None:
-    await plant_in(front.replica.pool, Seed(state=State.W))
-    answer = await front.ask("PATCH", f"{SEND}/3", saying("I said that"))
+async def test_only_user_messages_of_the_caller_can_be_edited(server: ApiServer) -> None:
+    await plant_in(server.replica.pool, Seed(state=State.W))
+    answer = await server.ask("PATCH", f"{SEND}/3", message_body("I said that"))
     assert (answer.status, answer.field) == (400, "message_id")
-    assert (await front.ask("PATCH", f"{SEND}/1", saying("x"))).code == (404, "not_found")
-    assert (await front.ask("PATCH", f"{SEND}/99", saying("x"))).code == (404, "not_found")
-    unknown = await front.ask("PATCH", f"{SEND}/2", saying("x", contents=[]))
+    assert (await server.ask("PATCH", f"{SEND}/1", message_body("x"))).code == (404, "not_found")
+    assert (await server.ask("PATCH", f"{SEND}/99", message_body("x"))).code == (404, "not_found")
+    unknown = await server.ask("PATCH", f"{SEND}/2", message_body("x", contents=[]))
     assert (unknown.status, unknown.field) == (400, "contents")
-    assert MessageId(3) in [row.id for row in await messages.load_history(front.replica.pool, CHAT)]
+    assert MessageId(3) in [
+        row.id for row in await messages.load_history(server.replica.pool, CHAT)
+    ]
 
 
 # Tool results
@@ -208,20 +220,22 @@ def result(call: str, output: object, **fields: object) -> Json:
     return {"tool_call_id": call, "output": output, **fields}
 
 
-async def test_answers_to_all_open_calls_let_the_chat_go_on(front: Front) -> None:
-    await plant_in(front.replica.pool, Seed(state=State.A0))
+async def test_results_for_all_pending_calls_continue_the_chat(server: ApiServer) -> None:
+    await plant_in(server.replica.pool, Seed(state=State.A0))
     body = {"results": [result("c2", None, is_error=True), result("c1", {"ok": [1, "x"]})]}
-    assert (await front.ask("POST", RESULTS, body)).status == 204
-    page = await front.ask("GET", f"{SEND}?limit=2")
+    assert (await server.ask("POST", RESULTS, body)).status == 204
+    page = await server.ask("GET", f"{SEND}?limit=2")
     (second,), (first,) = (parts(message) for message in page.at("messages"))
     assert (first["tool_call_id"], first["result"]) == ("c1", {"ok": [1, "x"]})
     assert (second["tool_call_id"], second["is_error"]) == ("c2", True)
-    assert (await front.chat(CHAT)).public_status == "pending"
+    assert (await server.chat(CHAT)).public_status == "pending"
 
 
 @pytest.mark.promise("P15")
-async def test_answers_that_do_not_fit_the_open_calls_change_nothing(front: Front) -> None:
-    before = await plant_in(front.replica.pool, Seed(state=State.A0))
+async def test_results_that_do_not_match_the_pending_calls_change_nothing(
+    server: ApiServer,
+) -> None:
+    before = await plant_in(server.replica.pool, Seed(state=State.A0))
     wrong = [
         [result("c1", 1)],
         [result("c1", 1), result("c1", 2)],
@@ -229,13 +243,13 @@ async def test_answers_that_do_not_fit_the_open_calls_change_nothing(front: Fron
         [],
     ]
     for results in wrong:
-        refused = await front.ask("POST", RESULTS, {"results": results})
+        refused = await server.ask("POST", RESULTS, {"results": results})
         assert (refused.status, refused.field) == (400, "results")
-    assert await front.chat(CHAT) == before
+    assert await server.chat(CHAT) == before
 
 
 @pytest.mark.covers("O27")
-async def test_a_chat_that_asks_for_nothing_takes_no_answers(front: Front) -> None:
-    await plant_in(front.replica.pool, Seed(state=State.R0))
-    refused = await front.ask("POST", RESULTS, {"results": [result("c1", 1)]})
+async def test_a_chat_without_pending_calls_refuses_results(server: ApiServer) -> None:
+    await plant_in(server.replica.pool, Seed(state=State.R0))
+    refused = await server.ask("POST", RESULTS, {"results": [result("c1", 1)]})
     assert refused.code == (409, "invalid_state")

@@ -1,4 +1,4 @@
-"""Models and providers: declared by settings, known to everybody, changed by nobody."""
+"""Models and providers: declared in the settings, shared by replicas, read-only in the API."""
 
 import asyncio
 from pathlib import Path
@@ -14,22 +14,22 @@ from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Setting
 from chatd.store import model_configs
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
-from tests.support.front import CLEVER, FAST, RETIRED, Front, saying
+from tests.support.front import CLEVER, FAST, RETIRED, ApiServer, message_body
 from tests.support.streaming import env_with
 
-HOUSE = ProviderEntry(
-    name="house", kind="openai-compat", base_url="http://127.0.0.1:1/v1", api_key="sk-hidden"
+LOCAL = ProviderEntry(
+    name="local", kind="openai-compat", base_url="http://127.0.0.1:1/v1", api_key="sk-hidden"
 )
 SMALL = ModelEntry(
-    name="small", provider="house", model="s-1", context_limit=9, temperature=0.5,
+    name="small", provider="local", model="s-1", context_limit=9, temperature=0.5,
     options={"user": "ada"}, prices=PriceEntry(input=0.5, output="2"),
 )  # fmt: skip
-BIG = ModelEntry(name="big", provider="house", model="b-1", default=True)
+BIG = ModelEntry(name="big", provider="local", model="b-1", default=True)
 
 
 def catalogue(
     *entries: ModelEntry,
-    providers: tuple[ProviderEntry, ...] = (HOUSE,),
+    providers: tuple[ProviderEntry, ...] = (LOCAL,),
     clock: FakeClock | None = None,
 ) -> ModelDirectory:
     settings = Settings(data_dir=Path("/nowhere"), providers=providers, models=entries)
@@ -44,7 +44,7 @@ async def names(known: ModelDirectory) -> list[str]:
 # The database
 
 
-async def test_what_is_declared_is_read_back_as_it_was(pool: Pool) -> None:
+async def test_declared_models_are_read_back_unchanged(pool: Pool) -> None:
     here = catalogue(SMALL, BIG)
     await here.declare(pool)
     assert await names(here) == ["big", "small", "demo"]
@@ -60,8 +60,8 @@ async def test_what_is_declared_is_read_back_as_it_was(pool: Pool) -> None:
     default = await here.default()
     assert default is not None
     assert default.config.name == "big"
-    (house, demo) = sorted(await here.providers(), key=lambda one: one.name, reverse=True)
-    assert (house.kind, house.base_url, house.has_api_key) == (
+    (local, demo) = sorted(await here.providers(), key=lambda one: one.name, reverse=True)
+    assert (local.kind, local.base_url, local.has_api_key) == (
         "openai-compat",
         "http://127.0.0.1:1/v1",
         True,
@@ -70,7 +70,7 @@ async def test_what_is_declared_is_read_back_as_it_was(pool: Pool) -> None:
     await here.close()
 
 
-async def test_what_is_not_declared_any_more_is_switched_off_and_keeps_its_name_and_price(
+async def test_a_removed_model_is_disabled_and_keeps_its_name_and_price(
     pool: Pool,
 ) -> None:
     before = catalogue(SMALL, BIG)
@@ -85,7 +85,7 @@ async def test_what_is_not_declared_any_more_is_switched_off_and_keeps_its_name_
     assert small.config.prices.input == "0.5"
     assert {one.name: one.enabled for one in await after.providers()} == {
         "demo": True,
-        "house": False,
+        "local": False,
     }
     with pytest.raises(ModelError, match="not configured any more"):
         await after.choose(small.config.id)
@@ -106,8 +106,8 @@ async def test_declaring_the_same_again_changes_nothing(pool: Pool) -> None:
     ) == before
 
 
-async def test_replicas_that_start_together_with_other_settings_do_not_fight(pool: Pool) -> None:
-    """Whoever comes last is right, and nobody fails."""
+async def test_replicas_with_different_settings_can_start_together(pool: Pool) -> None:
+    """The last one wins, and none fails."""
     several = [catalogue(SMALL, BIG), catalogue(BIG), catalogue(providers=())] * 4
     async with asyncio.TaskGroup() as group:
         for one in several:
@@ -121,7 +121,7 @@ async def test_replicas_that_start_together_with_other_settings_do_not_fight(poo
     ]
 
 
-async def test_a_model_that_another_replica_declared_is_known_here(pool: Pool) -> None:
+async def test_a_model_declared_by_another_replica_is_known(pool: Pool) -> None:
     clock = FakeClock()
     old, new = catalogue(BIG, clock=clock), catalogue(SMALL, BIG)
     await old.declare(pool)
@@ -140,7 +140,7 @@ async def test_a_model_that_another_replica_declared_is_known_here(pool: Pool) -
     await old.close()
 
 
-async def test_a_model_whose_provider_is_not_declared_here_says_so(pool: Pool) -> None:
+async def test_a_model_without_its_provider_here_is_reported(pool: Pool) -> None:
     await catalogue(SMALL).declare(pool)
     small = (await model_configs.list_models(pool))[0]
     elsewhere = catalogue(providers=())
@@ -154,7 +154,7 @@ async def test_a_model_whose_provider_is_not_declared_here_says_so(pool: Pool) -
         await elsewhere.choose(small.config.id)
 
 
-async def test_the_default_is_a_model_that_can_be_used_here(pool: Pool) -> None:
+async def test_the_default_model_is_usable_on_this_replica(pool: Pool) -> None:
     old, new = catalogue(providers=()), catalogue(BIG)
     await old.declare(pool)
     await new.declare(pool)
@@ -165,11 +165,11 @@ async def test_the_default_is_a_model_that_can_be_used_here(pool: Pool) -> None:
         assert default.config.name == name
 
 
-# The front door
+# The API
 
 
-async def test_models_are_listed_with_what_may_be_known_of_them(front: Front) -> None:
-    listed = (await front.ask("GET", "/models")).items
+async def test_models_are_listed_with_their_public_fields(server: ApiServer) -> None:
+    listed = (await server.ask("GET", "/models")).items
     assert [one["name"] for one in listed] == ["fast", "clever"]
     assert listed[0] == {
         "id": str(FAST.id),
@@ -185,46 +185,46 @@ async def test_models_are_listed_with_what_may_be_known_of_them(front: Front) ->
         "context_limit": 1000,
         "model_config": {},
     }
-    everything = (await front.ask("GET", "/models?include_disabled=true")).items
+    everything = (await server.ask("GET", "/models?include_disabled=true")).items
     assert [one["enabled"] for one in everything] == [True, True, False]
-    one = await front.ask("GET", f"/models/{RETIRED.id}")
+    one = await server.ask("GET", f"/models/{RETIRED.id}")
     assert one.json["model_config"] == {"cost": {"input_price_per_million_tokens": "3"}}
-    assert (await front.ask("GET", f"/models/{UUID(int=9)}")).code == (404, "not_found")
-    wrong = await front.ask("GET", "/models/fast")
+    assert (await server.ask("GET", f"/models/{UUID(int=9)}")).code == (404, "not_found")
+    wrong = await server.ask("GET", "/models/fast")
     assert (wrong.status, wrong.field) == (400, "model_id")
 
 
 @pytest.mark.promise("P13")
-async def test_providers_are_listed_without_their_keys(front: Front) -> None:
-    listed = (await front.ask("GET", "/providers")).items
+async def test_providers_are_listed_without_their_keys(server: ApiServer) -> None:
+    listed = (await server.ask("GET", "/providers")).items
     assert [(one["name"], one["provider"], one["has_api_key"]) for one in listed] == [
         ("acme", "anthropic", True),
         ("other", "anthropic", False),
     ]
     assert not [name for one in listed for name in one if name in {"api_key", "key", "secret"}]
-    acme, other = (await front.ask("GET", "/chats/models")).at("providers")
+    acme, other = (await server.ask("GET", "/chats/models")).at("providers")
     assert acme["available"] is True
     assert (other["available"], other["unavailable_reason"]) == (False, "missing_api_key")
 
 
-async def test_nothing_can_be_changed_here_and_the_answer_says_where(front: Front) -> None:
+async def test_writes_to_models_are_refused_and_point_to_the_settings(server: ApiServer) -> None:
     for method, path in (
         ("POST", "/models"),
         ("PATCH", f"/models/{FAST.id}"),
         ("DELETE", f"/models/{FAST.id}"),
         ("POST", "/providers"),
     ):
-        refused = await front.ask(method, path, {"name": "x"})
+        refused = await server.ask(method, path, {"name": "x"})
         assert refused.code == (405, "managed_by_settings"), path
         assert "GET" in refused.headers["allow"]
         assert "chatd.toml" in str(refused.json["message"])
 
 
 @pytest.mark.covers("O19")
-async def test_a_model_that_is_switched_off_takes_nothing_new(front: Front) -> None:
+async def test_a_disabled_model_is_refused(server: ApiServer) -> None:
     for field, value in (("model", "retired"), ("model_config_id", str(RETIRED.id))):
-        refused = await front.ask("POST", "/chats", saying("hi", **{field: value}))
+        refused = await server.ask("POST", "/chats", message_body("hi", **{field: value}))
         assert (refused.status, refused.field) == (400, field)
-        assert "not configured any more" in str(refused.json["message"])
-    chat = await front.create(model="clever")
-    assert (await front.chat(chat)).model_config_id == CLEVER.id
+        assert "no longer configured" in str(refused.json["message"])
+    chat = await server.create(model="clever")
+    assert (await server.chat(chat)).model_config_id == CLEVER.id

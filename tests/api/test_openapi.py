@@ -1,4 +1,4 @@
-"""The description of the API: complete, true, and fetched from nowhere else."""
+"""The OpenAPI document and the HTML pages."""
 
 import re
 
@@ -7,22 +7,22 @@ import pytest
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from chatd.api.application import all_routes
-from tests.support.front import Front, Json
+from tests.support.front import ApiServer, Json
 
 SCHEMAS = "#/components/schemas/"
 
 
-async def described(front: Front) -> Json:
-    asked = await front.open_page("/api/v1/openapi.json")
+async def described(server: ApiServer) -> Json:
+    asked = await server.open_page("/api/v1/openapi.json")
     assert (asked.status, asked.headers["content-type"]) == (200, "application/json")
     return asked.json
 
 
-async def test_every_route_is_described_and_so_is_every_stream(front: Front) -> None:
-    document = await described(front)
+async def test_every_route_and_stream_is_described(server: ApiServer) -> None:
+    document = await described(server)
     paths = msgspec.convert(document["paths"], dict[str, dict[str, Json]])
     found = {(method.upper(), path) for path, methods in paths.items() for method in methods}
-    routes = {(route.method, f"/api/v1{route.path}") for route in all_routes(front.doors)}
+    routes = {(route.method, f"/api/v1{route.path}") for route in all_routes(server.deps)}
     streams = {
         ("GET", "/api/v1/chats/{chat_id}/events"),
         ("GET", "/api/v1/chats/{chat_id}/git"),
@@ -34,8 +34,8 @@ async def test_every_route_is_described_and_so_is_every_stream(front: Front) -> 
     assert len(set(names)) == len(names)
 
 
-async def test_every_type_that_is_named_is_there_and_errors_have_one_shape(front: Front) -> None:
-    document = await described(front)
+async def test_every_referenced_type_exists_and_errors_have_one_shape(server: ApiServer) -> None:
+    document = await described(server)
     text = msgspec.json.encode(document).decode()
     components = msgspec.convert(document["components"], dict[str, Json])
     named = set(re.findall(rf'"{SCHEMAS}([^"]+)"', text))
@@ -49,8 +49,8 @@ async def test_every_type_that_is_named_is_there_and_errors_have_one_shape(front
                     assert f"{SCHEMAS}ErrorBody" in str(answer)
 
 
-async def test_the_page_for_people_fetches_nothing_from_anywhere(front: Front) -> None:
-    page = await front.open_page("/docs")
+async def test_the_docs_page_loads_nothing_from_elsewhere(server: ApiServer) -> None:
+    page = await server.open_page("/docs")
     assert page.status == 200
     text = page.content.decode()
     assert "/api/v1/chats/{chat_id}/queue/{queue_id}/promote" in text
@@ -58,13 +58,13 @@ async def test_the_page_for_people_fetches_nothing_from_anywhere(front: Front) -
     assert "default-src 'none'" in page.headers["content-security-policy"]
 
 
-async def test_whoever_opens_the_bare_address_is_shown_the_way(front: Front) -> None:
-    page = await front.open_page("/")
+async def test_the_index_page_links_to_the_other_pages(server: ApiServer) -> None:
+    page = await server.open_page("/")
     assert page.status == 200
     links = re.findall(r"href='([^']+)'", page.content.decode())
     assert {"/docs", "/healthz", "/readyz"} <= set(links)
     for link in links:
-        assert (await front.open_page(link)).status == 200
+        assert (await server.open_page(link)).status == 200
 
 
 @pytest.mark.parametrize(
@@ -76,5 +76,5 @@ async def test_whoever_opens_the_bare_address_is_shown_the_way(front: Front) -> 
         ("/healthz", "application/json"),
     ],
 )
-async def test_each_page_names_its_type_once(front: Front, path: str, kind: str) -> None:
-    assert (await front.open_page(path)).headers["content-type"] == kind
+async def test_each_page_has_one_content_type(server: ApiServer, path: str, kind: str) -> None:
+    assert (await server.open_page(path)).headers["content-type"] == kind

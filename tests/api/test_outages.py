@@ -1,4 +1,4 @@
-"""The front door while the database is away: patient for a moment, then clear about it."""
+"""Requests while the database is unavailable: retried for a moment, then refused."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,7 +11,7 @@ from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT
-from tests.support.front import Door, Front, front_door, saying
+from tests.support.front import ApiOptions, ApiServer, message_body, serve_api
 from tests.support.ledger import said
 from tests.support.proxy import Proxy
 from tests.support.seeds import Seed
@@ -22,21 +22,21 @@ SEND = f"/chats/{CHAT}/messages"
 
 
 @pytest.fixture
-async def front(proxy: Proxy, clock: FakeClock) -> AsyncGenerator[Front]:
-    """The database is behind a network that can fail; time stands still."""
-    async with front_door(proxy.dsn, Door(clock=clock)) as front:
+async def server(proxy: Proxy, clock: FakeClock) -> AsyncGenerator[ApiServer]:
+    """The database is behind a proxy that can fail; the clock is fake."""
+    async with serve_api(proxy.dsn, ApiOptions(clock=clock)) as server:
         await clock.asleep_on("journal_empty")
-        yield front
+        yield server
 
 
-async def test_a_request_waits_for_a_database_that_comes_back(
-    front: Front, pool: Pool, proxy: Proxy, clock: FakeClock
+async def test_a_request_waits_until_the_database_recovers(
+    server: ApiServer, pool: Pool, proxy: Proxy, clock: FakeClock
 ) -> None:
     await plant_in(pool, Seed(state=State.W))
     proxy.refuse(new=True)
     proxy.cut()
     async with asyncio.TaskGroup() as group:
-        sending = group.create_task(front.ask("POST", SEND, saying("still there?")))
+        sending = group.create_task(server.ask("POST", SEND, message_body("still there?")))
         await clock.pass_over("request_retry")
         await clock.asleep_on("request_retry")
         proxy.refuse(new=False)
@@ -49,7 +49,7 @@ async def test_a_request_waits_for_a_database_that_comes_back(
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
-        ("POST", "/chats", saying("hi")),
+        ("POST", "/chats", message_body("hi")),
         ("GET", "/chats", None),
         ("GET", f"/chats/{CHAT}/messages", None),
         ("PATCH", f"/chats/{CHAT}", {"title": "New"}),
@@ -57,13 +57,13 @@ async def test_a_request_waits_for_a_database_that_comes_back(
         ("GET", f"/chats/{CHAT}/events", None),
     ],
 )
-async def test_a_request_that_waited_long_enough_is_told_so(
-    front: Front, proxy: Proxy, clock: FakeClock, method: str, path: str, body: object
+async def test_a_request_fails_when_the_database_stays_away(
+    server: ApiServer, proxy: Proxy, clock: FakeClock, method: str, path: str, body: object
 ) -> None:
     proxy.refuse(new=True)
     proxy.cut()
     async with asyncio.TaskGroup() as group:
-        asking = group.create_task(front.ask(method, path, body))
+        asking = group.create_task(server.ask(method, path, body))
         waited = sum([await clock.pass_over("request_retry") for _ in range(5)])
     assert 1 < waited < 2
     answer = asking.result()
@@ -73,18 +73,18 @@ async def test_a_request_that_waited_long_enough_is_told_so(
 
 
 @pytest.mark.promise("P1")
-async def test_a_chat_whose_creation_was_not_heard_of_is_there_once(
-    front: Front, pool: Pool, proxy: Proxy, clock: FakeClock
+async def test_a_chat_is_created_once_although_the_reply_was_lost(
+    server: ApiServer, pool: Pool, proxy: Proxy, clock: FakeClock
 ) -> None:
-    """The write lands, its reply is lost, and the same write is tried again."""
-    first = await front.create("so that the statement is known")
+    """The write is committed, its reply is lost, and the same write is retried."""
+    first = await server.create("so that the statement is known")
     proxy.hold_replies()
 
     async def landed() -> bool:
         return len(await stored(pool)) == 2
 
     async with asyncio.TaskGroup() as group:
-        creating = group.create_task(front.ask("POST", "/chats", saying("hello")))
+        creating = group.create_task(server.ask("POST", "/chats", message_body("hello")))
         await eventually(landed)
         proxy.cut()
         await clock.pass_over("request_retry")
@@ -96,10 +96,10 @@ async def test_a_chat_whose_creation_was_not_heard_of_is_there_once(
 
 
 @pytest.mark.promise("P1")
-async def test_a_message_whose_writing_was_not_heard_of_is_there_once_and_told(
-    front: Front, pool: Pool, proxy: Proxy, clock: FakeClock
+async def test_a_message_is_stored_and_published_once_although_the_reply_was_lost(
+    server: ApiServer, pool: Pool, proxy: Proxy, clock: FakeClock
 ) -> None:
-    """The row is held until the write has been sent, and then nobody hears of it."""
+    """A lock holds the row until the write was sent; then its reply is lost."""
     await plant_in(pool, Seed(state=State.R0))
 
     async def waits() -> bool:
@@ -111,7 +111,7 @@ async def test_a_message_whose_writing_was_not_heard_of_is_there_once_and_told(
     async with asyncio.TaskGroup() as group:
         async with pool.transaction() as holder:
             await chats.lock(holder, CHAT)
-            sending = group.create_task(front.ask("POST", SEND, saying("more")))
+            sending = group.create_task(server.ask("POST", SEND, message_body("more")))
             await eventually(waits)
             proxy.hold_replies()
         await eventually(landed)
@@ -119,5 +119,5 @@ async def test_a_message_whose_writing_was_not_heard_of_is_there_once_and_told(
         await clock.pass_over("request_retry")
     answer = sending.result()
     assert (answer.status, answer.json["queued"]) == (200, True)
-    queue = await front.ask("GET", f"/chats/{CHAT}/queue")
+    queue = await server.ask("GET", f"/chats/{CHAT}/queue")
     assert queue.at("queued_messages") == [answer.json["queued_message"]]

@@ -3,10 +3,10 @@
 import pytest
 
 from chatd.api.application import all_routes
-from chatd.api.call import Scope
 from chatd.api.errors import MethodNotAllowed
+from chatd.api.route import Scope
 from chatd.api.router import RouteTable
-from tests.support.front import Front
+from tests.support.front import ApiServer
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,9 @@ from tests.support.front import Front
     ],
 )
 async def test_a_path_finds_its_template_and_parameters(
-    front: Front, path: str, template: str | None, parameters: dict[str, str]
+    server: ApiServer, path: str, template: str | None, parameters: dict[str, str]
 ) -> None:
-    found = RouteTable({}, all_routes(front.doors), ()).find(path)
+    found = RouteTable({}, all_routes(server.deps), ()).find(path)
     if template is None:
         assert found is None
     else:
@@ -39,16 +39,16 @@ async def test_a_path_finds_its_template_and_parameters(
         assert (found[0].template, found[1]) == (template, parameters)
 
 
-async def test_a_wrong_method_names_all_methods_of_the_path(front: Front) -> None:
-    found = RouteTable({}, all_routes(front.doors), ()).find("/api/v1/chats")
+async def test_a_wrong_method_names_all_methods_of_the_path(server: ApiServer) -> None:
+    found = RouteTable({}, all_routes(server.deps), ()).find("/api/v1/chats")
     assert found is not None
     with pytest.raises(MethodNotAllowed) as refused:
         found[0].select(_scope("HEAD"))
     assert refused.value.allow == "GET, OPTIONS, POST"
 
 
-async def test_options_lists_the_methods(front: Front) -> None:
-    asked = await front.ask("OPTIONS", "/chats", token=None)
+async def test_options_lists_the_methods(server: ApiServer) -> None:
+    asked = await server.ask("OPTIONS", "/chats", token=None)
     assert (asked.status, asked.headers["allow"], asked.content) == (204, "GET, OPTIONS, POST", b"")
 
 

@@ -1,11 +1,11 @@
-"""Event streams over HTTP: what a client sees, cut and resumed anywhere."""
+"""Event streams over HTTP: sent, disconnected, resumed, ended."""
 
 import asyncio
 from collections.abc import Callable
 
 import pytest
 
-from chatd.api.doors import Limits
+from chatd.api.deps import StreamLimits
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.chat.row import Chat, Episode
@@ -18,11 +18,11 @@ from tests.support.factories import CHAT, WORKER, draft, text
 from tests.support.front import (
     ME,
     STRANGER,
-    Door,
-    Front,
+    ApiOptions,
+    ApiServer,
     authorized,
-    front_door,
-    saying,
+    message_body,
+    serve_api,
 )
 from tests.support.listening import Watcher, event_source, narrow_socket, reached, write_large
 from tests.support.seeds import Seed, step
@@ -34,121 +34,121 @@ def answered(words: str) -> Callable[[Chat], Change]:
     return lambda chat: finish_turn(chat, step(chat, draft("assistant", text(words))))
 
 
-async def answer(front: Front, chat_id: ChatId, words: str) -> Chat:
+async def answer(server: ApiServer, chat_id: ChatId, words: str) -> Chat:
     """Play the worker for one turn."""
-    await front.act(chat_id, lambda chat: acquire(chat, WORKER))
-    return await front.act(chat_id, answered(words))
+    await server.act(chat_id, lambda chat: acquire(chat, WORKER))
+    return await server.act(chat_id, answered(words))
 
 
-async def test_a_viewer_sees_the_chat_as_it_is_and_as_it_goes_on(front: Front) -> None:
-    chat_id = await front.create("tell me")
+async def test_a_viewer_gets_the_current_chat_and_its_changes(server: ApiServer) -> None:
+    chat_id = await server.create("tell me")
     watcher = Watcher(chat_id)
-    async with event_source(front, watcher.path) as source:
+    async with event_source(server, watcher.path) as source:
         await watcher.watch(source, reached(1))
-        done = await answer(front, chat_id, "Once upon a time.")
+        done = await answer(server, chat_id, "Once upon a time.")
         await watcher.watch(source, reached(done.snapshot_version))
     assert watcher.last_id == done.snapshot_version
-    assert watcher.state.settled() == await fresh(front.replica.pool, chat_id)
+    assert watcher.state.settled() == await fresh(server.replica.pool, chat_id)
     assert watcher.state.status == "waiting"
 
 
-async def test_live_parts_reach_the_viewer_before_they_are_committed(front: Front) -> None:
-    chat_id = await front.create("tell me")
-    chat = await front.act(chat_id, lambda chat: acquire(chat, WORKER))
+async def test_live_parts_reach_the_viewer_before_they_are_committed(server: ApiServer) -> None:
+    chat_id = await server.create("tell me")
+    chat = await server.act(chat_id, lambda chat: acquire(chat, WORKER))
     watcher = Watcher(chat_id)
-    async with event_source(front, watcher.path) as source:
+    async with event_source(server, watcher.path) as source:
         await watcher.watch(source, reached(chat.snapshot_version))
-        recorder = front.replica.record(chat)
+        recorder = server.replica.record(chat)
         for word in ("Once ", "upon\n", "a time"):
             recorder.add("assistant", [TextPart(text=word)])
         await watcher.watch(source, lambda seen: seen.preview == "Once upon\na time")
         assert watcher.state.episode == (Episode.of(chat).history_version, chat.attempt)
-        done = await front.act(chat_id, answered("Once upon\na time"))
+        done = await server.act(chat_id, answered("Once upon\na time"))
         await watcher.watch(source, reached(done.snapshot_version))
     assert watcher.preview == ""
 
 
 @pytest.mark.promise("P8")
-async def test_a_viewer_that_was_cut_off_resumes_from_its_last_version(front: Front) -> None:
-    """Again and again, with an edit in between: its state is always that of a fresh one."""
-    chat_id = await front.create("one")
+async def test_a_disconnected_viewer_resumes_from_its_last_version(server: ApiServer) -> None:
+    """Repeatedly, with an edit in between: its state always equals that of a new viewer."""
+    chat_id = await server.create("one")
     watcher = Watcher(chat_id)
     for number in range(3):
-        await watcher.see(front, reached(1))
-        await answer(front, chat_id, f"answer {number}")
-        await front.ask("POST", f"/chats/{chat_id}/messages", saying(f"more {number}"))
-        chat = await front.chat(chat_id)
-        await watcher.see(front, reached(chat.snapshot_version))
-        assert watcher.state.settled() == await fresh(front.replica.pool, chat_id)
-    await front.ask("PATCH", f"/chats/{chat_id}/messages/1", saying("all anew"))
-    chat = await front.chat(chat_id)
-    await watcher.see(front, reached(chat.snapshot_version))
-    assert watcher.state.settled() == await fresh(front.replica.pool, chat_id)
+        await watcher.see(server, reached(1))
+        await answer(server, chat_id, f"answer {number}")
+        await server.ask("POST", f"/chats/{chat_id}/messages", message_body(f"more {number}"))
+        chat = await server.chat(chat_id)
+        await watcher.see(server, reached(chat.snapshot_version))
+        assert watcher.state.settled() == await fresh(server.replica.pool, chat_id)
+    await server.ask("PATCH", f"/chats/{chat_id}/messages/1", message_body("all anew"))
+    chat = await server.chat(chat_id)
+    await watcher.see(server, reached(chat.snapshot_version))
+    assert watcher.state.settled() == await fresh(server.replica.pool, chat_id)
     assert len(watcher.state.messages) == 1
 
 
-async def test_the_version_may_come_with_the_query_and_the_header_is_newer(front: Front) -> None:
-    chat_id = await front.create("one")
-    chat = await answer(front, chat_id, "Two.")
+async def test_the_last_event_id_header_wins_over_the_query(server: ApiServer) -> None:
+    chat_id = await server.create("one")
+    chat = await answer(server, chat_id, "Two.")
     path = f"/chats/{chat_id}/events?after=1"
-    async with event_source(front, path) as source:
-        told = await source.json()
-        while told["type"] == "message":
-            told = await source.json()
-            assert "one" not in str(told)
-        assert told["type"] != "history_reset"
-    async with event_source(front, path, last_id=chat.snapshot_version) as source:
-        await front.ask("POST", f"/chats/{chat_id}/messages", saying("news"))
+    async with event_source(server, path) as source:
+        event = await source.json()
+        while event["type"] == "message":
+            event = await source.json()
+            assert "one" not in str(event)
+        assert event["type"] != "history_reset"
+    async with event_source(server, path, last_id=chat.snapshot_version) as source:
+        await server.ask("POST", f"/chats/{chat_id}/messages", message_body("news"))
         seen = [await source.json() for _ in range(3)]
         assert "Two." not in str(seen)
         assert "news" in str(seen)
 
 
-async def test_a_version_that_the_chat_never_had_leads_to_a_fresh_start(front: Front) -> None:
-    chat_id = await front.create("one")
-    async with event_source(front, f"/chats/{chat_id}/events?after=99") as source:
+async def test_an_unknown_version_starts_from_scratch(server: ApiServer) -> None:
+    chat_id = await server.create("one")
+    async with event_source(server, f"/chats/{chat_id}/events?after=99") as source:
         assert (await source.json())["type"] == "history_reset"
 
 
-# All my chats
+# The chat list
 
 
-async def test_whoever_watches_all_chats_is_told_of_each_that_changes(front: Front) -> None:
-    async with event_source(front, "/events") as source:
+async def test_the_chat_list_streams_every_changed_chat(server: ApiServer) -> None:
+    async with event_source(server, "/events") as source:
         assert await source.json() == {"type": "ready"}
-        chat_id = await front.create("hello")
+        chat_id = await server.create("hello")
         created = await source.json()
         assert (created["type"], created["kind"]) == ("chat", "created")
-        assert created["chat"] == (await front.ask("GET", f"/chats/{chat_id}")).json
-        await front.ask("PATCH", f"/chats/{chat_id}", {"labels": {"c": "d"}})
+        assert created["chat"] == (await server.ask("GET", f"/chats/{chat_id}")).json
+        await server.ask("PATCH", f"/chats/{chat_id}", {"labels": {"c": "d"}})
         assert (await source.json())["kind"] == "changed"
-        await front.ask("POST", f"/chats/{chat_id}/interrupt")
+        await server.ask("POST", f"/chats/{chat_id}/interrupt")
         assert (await source.json())["kind"] == "changed"
-        await front.ask("PATCH", f"/chats/{chat_id}", {"title": "Better"})
+        await server.ask("PATCH", f"/chats/{chat_id}", {"title": "Better"})
         assert (await source.json())["kind"] == "title"
-        await front.ask("PATCH", f"/chats/{chat_id}", {"labels": {"a": "b"}})
+        await server.ask("PATCH", f"/chats/{chat_id}", {"labels": {"a": "b"}})
         assert (await source.json())["kind"] == "changed"
-        await front.ask("PATCH", f"/chats/{chat_id}", {"archived": True})
+        await server.ask("PATCH", f"/chats/{chat_id}", {"archived": True})
         assert (await source.json())["kind"] == "archived"
 
 
 @pytest.mark.promise("P12")
-async def test_whoever_watches_is_not_told_of_chats_of_others(front: Front) -> None:
-    async with event_source(front, "/events", token=STRANGER) as source:
+async def test_the_chat_list_excludes_other_users_chats(server: ApiServer) -> None:
+    async with event_source(server, "/events", token=STRANGER) as source:
         assert await source.json() == {"type": "ready"}
-        await front.create("mine")
-        theirs = await front.ask("POST", "/chats", saying("theirs"), token=STRANGER)
-        told = await source.json()
-        assert told["chat"] == theirs.json
+        await server.create("mine")
+        theirs = await server.ask("POST", "/chats", message_body("theirs"), token=STRANGER)
+        event = await source.json()
+        assert event["chat"] == theirs.json
 
 
-# Keeping and ending
+# Pings and ends
 
 
-async def test_a_silent_stream_is_kept_alive_by_a_comment(dsn: str, clock: FakeClock) -> None:
-    async with front_door(dsn, Door(clock=clock)) as front:
-        await plant_in(front.replica.pool, Seed(state=State.W))
-        async with event_source(front, f"/chats/{CHAT}/events") as source:
+async def test_an_idle_stream_sends_ping_comments(dsn: str, clock: FakeClock) -> None:
+    async with serve_api(dsn, ApiOptions(clock=clock)) as server:
+        await plant_in(server.replica.pool, Seed(state=State.W))
+        async with event_source(server, f"/chats/{CHAT}/events") as source:
             while (block := await source.block()) is not None and block.id is None:
                 pass
             for _ in range(3):
@@ -159,19 +159,19 @@ async def test_a_silent_stream_is_kept_alive_by_a_comment(dsn: str, clock: FakeC
 
 
 @pytest.mark.covers("F17")
-async def test_a_client_that_takes_nothing_is_let_go(dsn: str, clock: FakeClock) -> None:
-    """There is more to tell than all buffers on the way hold."""
-    async with front_door(dsn, Door(clock=clock)) as front:
-        await plant_in(front.replica.pool, Seed(state=State.W))
+async def test_a_client_that_does_not_read_is_disconnected(dsn: str, clock: FakeClock) -> None:
+    """More is sent than all buffers on the way hold."""
+    async with serve_api(dsn, ApiOptions(clock=clock)) as server:
+        await plant_in(server.replica.pool, Seed(state=State.W))
         for _ in range(8):
-            await write_large(front, CHAT)
+            await write_large(server, CHAT)
         lines = (
             f"GET /api/v1/chats/{CHAT}/events HTTP/1.1",
             "Host: x",
             f"Authorization: Bearer {ME}",
         )
         narrow = narrow_socket()
-        await asyncio.get_running_loop().sock_connect(narrow, ("127.0.0.1", front.port))
+        await asyncio.get_running_loop().sock_connect(narrow, ("127.0.0.1", server.port))
         reader, writer = await asyncio.open_connection(sock=narrow)
         writer.write("\r\n".join((*lines, "", "")).encode())
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
@@ -181,7 +181,7 @@ async def test_a_client_that_takes_nothing_is_let_go(dsn: str, clock: FakeClock)
                 clock.advance(5)
             return (
                 'chatd_streams_ended_total{code="not_reading"} 1.0'
-                in (await front.open_page("/metrics")).content.decode()
+                in (await server.open_page("/metrics")).content.decode()
             )
 
         await eventually(let_go)
@@ -189,40 +189,40 @@ async def test_a_client_that_takes_nothing_is_let_go(dsn: str, clock: FakeClock)
         await writer.wait_closed()
 
 
-async def test_streams_are_ended_with_a_word_when_the_server_stops(front: Front) -> None:
-    chat_id = await front.create("hello")
+async def test_a_stopping_server_ends_streams_with_a_code(server: ApiServer) -> None:
+    chat_id = await server.create("hello")
     watcher = Watcher(chat_id)
-    async with event_source(front, watcher.path) as source:
+    async with event_source(server, watcher.path) as source:
         await watcher.watch(source, reached(1))
-        await front.api.close()
+        await server.api.close()
         await watcher.to_the_end(source)
     assert watcher.end == "going_away"
-    refused = await front.ask("GET", watcher.path)
+    refused = await server.ask("GET", watcher.path)
     assert refused.code == (503, "going_away")
 
 
-async def test_nobody_can_open_streams_without_end(dsn: str) -> None:
-    async with front_door(dsn, Door(limits=Limits(streams_per_user=2))) as front:
-        async with event_source(front, "/events"), event_source(front, "/events") as second:
+async def test_the_number_of_streams_per_user_is_limited(dsn: str) -> None:
+    async with serve_api(dsn, ApiOptions(limits=StreamLimits(streams_per_user=2))) as server:
+        async with event_source(server, "/events"), event_source(server, "/events") as second:
             assert await second.json() == {"type": "ready"}
-            assert (await front.ask("GET", "/events")).code == (429, "too_many_streams")
-            async with event_source(front, "/events", token=STRANGER):
+            assert (await server.ask("GET", "/events")).code == (429, "too_many_streams")
+            async with event_source(server, "/events", token=STRANGER):
                 pass
 
         async def opens() -> bool:
-            async with front.http.get("/api/v1/events", headers=authorized(ME)) as response:
+            async with server.http.get("/api/v1/events", headers=authorized(ME)) as response:
                 return response.status == 200
 
-        # The server may hear a little later that the others are gone.
+        # The server may notice the disconnects of the others a little later.
         await eventually(opens)
 
 
-async def test_nothing_is_left_of_a_stream_whose_client_has_gone(front: Front) -> None:
-    chat_id = await front.create("hello")
+async def test_a_disconnected_stream_leaves_no_viewer(server: ApiServer) -> None:
+    chat_id = await server.create("hello")
     watcher = Watcher(chat_id)
-    await watcher.see(front, reached(1))
+    await watcher.see(server, reached(1))
 
     async def gone() -> bool:
-        return front.replica.feeds.watched == 0
+        return server.replica.feeds.watched == 0
 
     await eventually(gone)

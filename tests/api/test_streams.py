@@ -1,37 +1,37 @@
-"""How a stream ends, seen from where it is written to."""
+"""A lost connection ends a stream without an error in the log."""
 
 import asyncio
 
 import pytest
 
-from chatd.api.call import Message
-from chatd.api.doors import Limits
-from chatd.api.streams import GONE, Stream
+from chatd.api.deps import StreamLimits
+from chatd.api.route import Message
+from chatd.api.streams import CLIENT_GONE_END, ClientStream
 from tests.support.clock import FakeClock
 
 
 @pytest.mark.parametrize(
-    "said",
+    "error",
     [
         ConnectionResetError("by peer"),
         RuntimeError("Unexpected ASGI message 'websocket.send', after 'websocket.close'."),
         RuntimeError("unable to perform operation on <TCPTransport closed=True>"),
     ],
-    ids=["by the peer", "by the server", "by the loop"],
+    ids=["peer", "server", "event loop"],
 )
-async def test_a_connection_that_is_closed_is_a_client_that_has_gone(
-    said: Exception, clock: FakeClock, caplog: pytest.LogCaptureFixture
+async def test_a_write_to_a_closed_connection_ends_the_stream_as_client_gone(
+    error: Exception, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def send(_message: Message) -> None:
-        raise said
+        raise error
 
-    stream = Stream(send, clock, Limits())
+    stream = ClientStream(send, clock, StreamLimits())
 
     async def pump() -> None:
         await stream.write({})
         await asyncio.Event().wait()
 
     async with asyncio.timeout(30):
-        assert await stream.run(pump) == GONE
-        await stream.farewell({})
+        assert await stream.run(pump) == CLIENT_GONE_END
+        await stream.send_end({})
     assert not caplog.records

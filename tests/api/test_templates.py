@@ -1,4 +1,4 @@
-"""Templates: shown with what they ask for, and with nothing that is secret."""
+"""Templates over HTTP: shown with their parameters and without secrets."""
 
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from chatd.domain.workspace.entities import (
     TemplateSpec,
 )
 from chatd.store.workspace import templates
-from tests.api.rooms import House
+from tests.api.workspace_api import WorkspaceApi
 from tests.support.workspaces import TEMPLATE, template, version
 
 SPEC = TemplateSpec(
@@ -30,7 +30,7 @@ FLAVOUR = Parameter(
 )
 
 
-async def test_a_template_shows_what_it_asks_for_and_hides_what_it_knows(house: House) -> None:
+async def test_a_template_shows_its_parameters_and_hides_secrets(api: WorkspaceApi) -> None:
     with_spec = templates.TemplateUpsert(
         template=template(description="Made to be looked at."),
         version=version(id=UUID(int=0x7E2), spec=SPEC, readme="# Hi", parameters=(SIZE, FLAVOUR)),
@@ -38,10 +38,10 @@ async def test_a_template_shows_what_it_asks_for_and_hides_what_it_knows(house: 
     put = msgspec.structs.replace(
         with_spec, template=template(active_version_id=with_spec.version.id)
     )
-    assert await templates.upsert_template(house.pool, put) is not None
-    (listed,) = (await house.ask("GET", "/templates")).items
+    assert await templates.upsert_template(api.pool, put) is not None
+    (listed,) = (await api.ask("GET", "/templates")).items
     assert (listed["name"], listed["id"]) == ("scratch", str(TEMPLATE))
-    shown = await house.ask("GET", f"/templates/{TEMPLATE}")
+    shown = await api.ask("GET", f"/templates/{TEMPLATE}")
     assert shown.status == 200
     assert b"hidden" not in shown.content
     found = shown.json
@@ -55,7 +55,7 @@ async def test_a_template_shows_what_it_asks_for_and_hides_what_it_knows(house: 
 
 
 @pytest.mark.parametrize(("path", "status"), [(UUID(int=5), 404), ("x", 400)])
-async def test_a_template_that_is_not_there_is_not_found(
-    house: House, path: object, status: int
+async def test_a_missing_template_is_not_found(
+    api: WorkspaceApi, path: object, status: int
 ) -> None:
-    assert (await house.ask("GET", f"/templates/{path}")).status == status
+    assert (await api.ask("GET", f"/templates/{path}")).status == status

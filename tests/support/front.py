@@ -1,7 +1,6 @@
-"""The front door on a real port, and clients of it. Nobody runs the chats: a test plays the
-worker where it wants one.
+"""An API server on a real port and its client. No worker runs the chats; tests play the worker.
 
-Two people can come in, `ME` and `STRANGER`. What they get is kept as it came over the wire.
+There are two users, `ME` and `STRANGER`.
 """
 
 import asyncio
@@ -17,10 +16,10 @@ import msgspec
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
-from chatd.api.application import Api, build
-from chatd.api.auth import Tokens
-from chatd.api.doors import Doors, Limits, Rooms
-from chatd.api.serve import Bound, serve
+from chatd.api.application import ApiApplication, build_application
+from chatd.api.auth import TokenTable
+from chatd.api.deps import ApiDeps, StreamLimits, WorkspaceControl
+from chatd.api.server import BoundAddress, bind, serve
 from chatd.clock import SystemClock
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.row import Chat, Hint
@@ -132,12 +131,12 @@ class Answer(Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(self.content, type=list[Json])
 
     def at(self, name: str) -> list[Json]:
-        """A list that is in the answer."""
+        """A list in the reply."""
         return msgspec.convert(self.json[name], list[Json])
 
     @property
     def code(self) -> tuple[int, object]:
-        """Status and code of an error, whose body has the one shape that errors have."""
+        """Status and code of an error. Asserts that the body has the shape of all errors."""
         body = self.json
         assert body.keys() <= {"code", "message", "detail", "validations"}, body
         assert isinstance(body["message"], str)
@@ -146,22 +145,24 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     @property
     def field(self) -> object:
-        """The one field that is complained about."""
+        """The only invalid field."""
         validations = msgspec.convert(self.json["validations"], list[dict[str, str]])
         (only,) = validations
         return only["field"]
 
 
-class Front:
-    """One replica's front door, and somebody at it."""
+class ApiServer:
+    """The API server of one replica, with an HTTP client."""
 
     sent: list[str]
-    """The statements that its replica has sent."""
+    """The SQL statements that the replica sent."""
 
-    def __init__(self, replica: StreamReplica, doors: Doors, api: Api, at: Bound) -> None:
+    def __init__(
+        self, replica: StreamReplica, deps: ApiDeps, api: ApiApplication, at: BoundAddress
+    ) -> None:
         self.sent = []
         self.replica = replica
-        self.doors = doors
+        self.deps = deps
         self.api = api
         self.port = at.port
         self.http = aiohttp.ClientSession(at.url)
@@ -189,14 +190,14 @@ class Front:
             return Answer(status=response.status, headers=found, content=content)
 
     async def open_page(self, path: str) -> Answer:
-        """Outside of the API."""
+        """A page outside the API."""
         async with asyncio.timeout(30), self.http.get(path) as response:
             found = {name.lower(): value for name, value in response.headers.items()}
             content = await response.read()
             return Answer(status=response.status, headers=found, content=content)
 
     async def create(self, words: str = "hello", **fields: object) -> ChatId:
-        made = await self.ask("POST", "/chats", saying(words, **fields))
+        made = await self.ask("POST", "/chats", message_body(words, **fields))
         assert made.status == 201, made.content
         return ChatId(UUID(str(made.json["id"])))
 
@@ -206,10 +207,10 @@ class Front:
         return found
 
     async def act(self, chat_id: ChatId, decide: Callable[[Chat], Change | None]) -> Chat:
-        """Play the worker, or anybody else."""
+        """Apply a change, as a worker or another user does."""
         transactor = deciding_transactor(self.replica.pool, self.replica.tell)
         command = deciding(lambda loaded: decide(loaded.chat))
-        done = operation(command, self.doors.env.new_change_id(), chat_id)
+        done = operation(command, self.deps.env.new_change_id(), chat_id)
         return (await transactor.run(done)).chat
 
 
@@ -217,68 +218,70 @@ def authorized(token: str | None) -> dict[str, str]:
     return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
-def saying(words: str, **fields: object) -> Json:
-    """The body of a request that says something."""
+def message_body(words: str, **fields: object) -> Json:
+    """The body of a request with a text message."""
     return {"content": [{"type": "text", "text": words}], **fields}
 
 
-class Door(Struct, frozen=True, kw_only=True):
-    """How a test wants its front door."""
+class ApiOptions(Struct, frozen=True, kw_only=True):
+    """What a test changes about its API server."""
 
     clock: Clock | None = None
-    limits: Limits = Limits()
+    limits: StreamLimits = StreamLimits()
     models: tuple[ModelConfig, ...] = (FAST, CLEVER)
     draining: Callable[[], bool] = lambda: False
     known: Callable[[ChatId], Chat | None] = lambda _chat_id: None
-    rooms: Callable[[Pool], Rooms | None] = lambda _pool: None
+    workspaces: Callable[[Pool], WorkspaceControl | None] = lambda _pool: None
 
 
-def doors_of(replica: StreamReplica, wanted: Door, clock: Clock) -> Doors:
+def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock) -> ApiDeps:
     def announce(chat: Chat, kind: str) -> None:
         replica.watches.on_metadata_changed(chat, kind)
         replica.network.publish(Hint.of(chat, kind))
 
-    return Doors(
+    return ApiDeps(
         pool=replica.pool,
         transactor=replica.transactor,
         announce=announce,
         offer=Slots(),
         feeds=replica.feeds,
         watches=replica.watches,
-        models=Directory(*wanted.models, gone=(RETIRED,)),
-        tokens=Tokens(USERS),
+        models=Directory(*options.models, gone=(RETIRED,)),
+        tokens=TokenTable(USERS),
         env=env_with(clock),
         registry=CollectorRegistry(),
-        draining=wanted.draining,
-        known=wanted.known,
-        rooms=wanted.rooms(replica.pool),
-        limits=wanted.limits,
+        draining=options.draining,
+        known=options.known,
+        workspaces=options.workspaces(replica.pool),
+        limits=options.limits,
     )
 
 
 @asynccontextmanager
-async def front_door(dsn: str, wanted: Door | None = None) -> AsyncGenerator[Front]:
-    wanted = wanted or Door()
-    clock = wanted.clock or SystemClock()
+async def serve_api(dsn: str, options: ApiOptions | None = None) -> AsyncGenerator[ApiServer]:
+    options = options or ApiOptions()
+    clock = options.clock or SystemClock()
     async with replica_on(dsn, clock, Network(), A) as (replica, sent):
-        doors = doors_of(replica, wanted, clock)
-        api = build(doors)
+        deps = build_deps(replica, options, clock)
+        api = build_application(deps)
         async with listening(api) as bound:
-            front = Front(replica, doors, api, bound)
-            front.sent = sent
+            server = ApiServer(replica, deps, api, bound)
+            server.sent = sent
             try:
-                yield front
+                yield server
             finally:
-                await front.http.close()
+                await server.http.close()
 
 
 @asynccontextmanager
-async def listening(api: Api) -> AsyncGenerator[Bound]:
-    """Cut off at the end, without the patience that a stop has."""
-    bound: asyncio.Future[Bound] = asyncio.get_running_loop().create_future()
+async def listening(api: ApiApplication) -> AsyncGenerator[BoundAddress]:
+    """Aborts all connections at the end instead of stopping gracefully."""
+    bound: asyncio.Future[BoundAddress] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group:
-        server = group.create_task(serve(api, "127.0.0.1", 0, bound.set_result, asyncio.Event()))
+        serving = group.create_task(
+            serve(api, await bind("127.0.0.1", 0), bound.set_result, asyncio.Event())
+        )
         try:
             yield await bound
         finally:
-            server.cancel()
+            serving.cancel()

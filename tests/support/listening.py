@@ -17,7 +17,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
 from tests.support.client_state import ClientState
 from tests.support.factories import prompt
-from tests.support.front import ME, Front, Json, authorized
+from tests.support.front import ME, ApiServer, Json, authorized
 from tests.support.streaming import part_text
 
 WITHIN_S: Final = 30.0
@@ -77,11 +77,11 @@ def _block(lines: list[bytes]) -> Block:
 
 @asynccontextmanager
 async def event_source(
-    front: Front, path: str, *, token: str = ME, last_id: int | None = None
+    server: ApiServer, path: str, *, token: str = ME, last_id: int | None = None
 ) -> AsyncGenerator[EventSource]:
     headers = authorized(token) | ({} if last_id is None else {"Last-Event-ID": str(last_id)})
     limits = aiohttp.ClientTimeout(total=None)
-    async with front.http.get(f"/api/v1{path}", headers=headers, timeout=limits) as response:
+    async with server.http.get(f"/api/v1{path}", headers=headers, timeout=limits) as response:
         assert response.status == 200, await response.read()
         assert response.content_type == "text/event-stream"
         yield EventSource(response)
@@ -123,9 +123,9 @@ class Watcher:
         if block.id is not None:
             self.last_id = block.id
 
-    async def see(self, front: Front, until: Callable[["Watcher"], bool]) -> None:
+    async def see(self, server: ApiServer, until: Callable[["Watcher"], bool]) -> None:
         """Connect, with the last version if there is one, and stay until then."""
-        async with event_source(front, self.path, last_id=self.last_id) as source:
+        async with event_source(server, self.path, last_id=self.last_id) as source:
             await self.watch(source, until)
 
 
@@ -141,11 +141,11 @@ def narrow_socket(_to: object = None) -> socket.socket:
     return narrow
 
 
-async def write_large(front: Front, chat_id: ChatId) -> int:
+async def write_large(server: ApiServer, chat_id: ChatId) -> int:
     """A message of a megabyte, put in by nobody in particular. The version it makes."""
     large = prompt("x" * 1024 * 1024)
 
     def decide(chat: Chat) -> Change:
         return Change.of(chat).append(large.draft())
 
-    return (await front.act(chat_id, decide)).snapshot_version
+    return (await server.act(chat_id, decide)).snapshot_version

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chatd.api.auth import FILE, admin_token
+from chatd.api.auth import ADMIN_TOKEN_FILE, admin_token
 from chatd.domain.errors import ChatdError
 from chatd.workspaces.agents.identity import HOST_ID_FILE, SECRET_FILE, host_id, server_secret
 
@@ -41,7 +41,7 @@ def test_servers_that_start_at_once_agree_on_the_secret(tmp_path: Path) -> None:
     [
         (host_id, HOST_ID_FILE),
         (partial(server_secret, None), SECRET_FILE),
-        (partial(admin_token, None), FILE),
+        (partial(admin_token, None), ADMIN_TOKEN_FILE),
     ],
 )
 def test_what_was_made_outlives_a_loss_of_power(

@@ -10,44 +10,42 @@ from typing import Final
 
 import msgspec
 
-from chatd.api.auth import Caller
-from chatd.api.bindings import BindingRoutes
-from chatd.api.builds import BuildRoutes
-from chatd.api.call import (
+from chatd.api.auth import ApiCaller
+from chatd.api.deps import ApiDeps
+from chatd.api.errors import STOPPING_TEXT, Draining, MethodNotAllowed, error_reply
+from chatd.api.health import ApiMetrics, HealthRoutes
+from chatd.api.openapi import ApiDocs
+from chatd.api.request_reader import Receive
+from chatd.api.route import (
     PREFIX,
-    Call,
+    ApiReply,
+    ApiRequest,
+    ApiRoute,
     Message,
-    Reply,
-    Route,
     Scope,
     Send,
     StreamRoute,
     header,
     send_reply,
 )
-from chatd.api.chats import ChatRoutes
-from chatd.api.docs import Docs
-from chatd.api.doors import Doors
-from chatd.api.errors import GOING, Draining, MethodNotAllowed, refusal_of
-from chatd.api.events import Events
-from chatd.api.following import Followed
-from chatd.api.health import Health
-from chatd.api.messages import MessageRoutes
-from chatd.api.metrics import Metrics
-from chatd.api.models import ModelRoutes
-from chatd.api.queue import QueueRoutes
-from chatd.api.reading import Receive
 from chatd.api.router import RouteTable
-from chatd.api.socket import Sockets
-from chatd.api.streams import Streams
-from chatd.api.templates import TemplateRoutes
-from chatd.api.workspaces import WorkspaceRoutes
+from chatd.api.routes.builds import BuildRoutes
+from chatd.api.routes.chat_workspaces import ChatWorkspaceRoutes
+from chatd.api.routes.chats import ChatRoutes
+from chatd.api.routes.messages import MessageRoutes
+from chatd.api.routes.models import ModelRoutes
+from chatd.api.routes.queue import QueueRoutes
+from chatd.api.routes.templates import TemplateRoutes
+from chatd.api.routes.workspaces import WorkspaceRoutes
+from chatd.api.sse import ChatEventStreams, WorkspaceEventStreams
+from chatd.api.streams import StreamRegistry
+from chatd.api.websocket import WebSockets
 from chatd.domain.errors import ChatdError, NotFound
 
 log = logging.getLogger(__name__)
 
-SOCKET: Final = f"{PREFIX}/ws"
-ALWAYS: Final = (
+WEBSOCKET_PATH: Final = f"{PREFIX}/ws"
+COMMON_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 )
@@ -56,38 +54,40 @@ _UNMATCHED: Final = "unmatched"
 _NO_ROUTE_TEXT: Final = "There is no such path. The API is described at /docs."
 
 
-def all_routes(doors: Doors) -> tuple[Route, ...]:
+def all_routes(deps: ApiDeps) -> tuple[ApiRoute, ...]:
     return (
-        *ModelRoutes(doors).routes(),
-        *ChatRoutes(doors).routes(),
-        *MessageRoutes(doors).routes(),
-        *QueueRoutes(doors).routes(),
-        *BindingRoutes(doors).routes(),
-        *TemplateRoutes(doors).routes(),
-        *WorkspaceRoutes(doors).routes(),
-        *BuildRoutes(doors).routes(),
+        *ModelRoutes(deps).routes(),
+        *ChatRoutes(deps).routes(),
+        *MessageRoutes(deps).routes(),
+        *QueueRoutes(deps).routes(),
+        *ChatWorkspaceRoutes(deps).routes(),
+        *TemplateRoutes(deps).routes(),
+        *WorkspaceRoutes(deps).routes(),
+        *BuildRoutes(deps).routes(),
     )
 
 
-def build(doors: Doors) -> "Api":
-    return Api(doors)
+def build_application(deps: ApiDeps) -> "ApiApplication":
+    return ApiApplication(deps)
 
 
-class Api:
+class ApiApplication:
     """An ASGI application. `close` ends all streams, so that the server can stop."""
 
-    def __init__(self, doors: Doors) -> None:
-        self._doors = doors
-        self._metrics = Metrics(doors.registry)
-        self._streams = Streams(doors.env.clock, doors.limits, self._metrics)
-        self._sockets = Sockets(doors, self._streams)
-        routes = all_routes(doors)
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+        self._metrics = ApiMetrics(deps.registry)
+        self._streams = StreamRegistry(deps.env.clock, deps.limits, self._metrics)
+        self._sockets = WebSockets(deps, self._streams)
+        routes = all_routes(deps)
         streams = (
-            *Events(doors, self._streams).routes(),
-            *Followed(doors, self._streams).routes(),
+            *ChatEventStreams(deps, self._streams).routes(),
+            *WorkspaceEventStreams(deps, self._streams).routes(),
         )
-        health = Health(doors.pool, doors.registry, doors.draining)
-        self._table = RouteTable({**health.pages, **Docs(routes, streams).pages}, routes, streams)
+        health = HealthRoutes(deps.pool, deps.registry, deps.draining)
+        self._table = RouteTable(
+            {**health.pages, **ApiDocs(routes, streams).pages}, routes, streams
+        )
 
     async def close(self) -> None:
         await self._streams.close()
@@ -100,7 +100,7 @@ class Api:
             await self._http(scope, receive, observed)
 
     async def _http(self, scope: Scope, receive: Receive, send: "_ObservedSend") -> None:
-        clock = self._doors.env.clock
+        clock = self._deps.env.clock
         began = clock.monotonic()
         label, handler = _UNMATCHED, None
         try:
@@ -110,12 +110,12 @@ class Api:
             handler = endpoint.select(scope)
             label = endpoint.template
             if handler is None:
-                await send_reply(send, Reply(status=204, headers={"allow": endpoint.allow}))
+                await send_reply(send, ApiReply(status=204, headers={"allow": endpoint.allow}))
             elif isinstance(handler, StreamRoute):
                 await handler.serve(self._call(scope, path, receive), send)
-            elif isinstance(handler, Route):
-                if handler.starts_work and self._doors.draining():
-                    raise Draining(GOING)
+            elif isinstance(handler, ApiRoute):
+                if handler.starts_work and self._deps.draining():
+                    raise Draining(STOPPING_TEXT)
                 await send_reply(send, await handler.handle(self._call(scope, path, receive)))
             else:
                 await send_reply(send, await handler())
@@ -124,16 +124,15 @@ class Api:
                 raise
             await send_reply(send, handle_error(error))
         finally:
-            self._metrics.answered(scope["method"], label, send.status)
-            if not isinstance(handler, StreamRoute):
-                self._metrics.took(scope["method"], label, clock.monotonic() - began)
+            seconds = None if isinstance(handler, StreamRoute) else clock.monotonic() - began
+            self._metrics.on_reply(scope["method"], label, send.status, seconds)
 
-    def _call(self, scope: Scope, path: Mapping[str, str], receive: Receive) -> Call:
-        return Call(caller=self._caller(scope), path=path, scope=scope, receive=receive)
+    def _call(self, scope: Scope, path: Mapping[str, str], receive: Receive) -> ApiRequest:
+        return ApiRequest(caller=self._caller(scope), path=path, scope=scope, receive=receive)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: "_ObservedSend") -> None:
         try:
-            if scope["path"] != SOCKET:
+            if scope["path"] != WEBSOCKET_PATH:
                 raise NotFound(_NO_ROUTE_TEXT)
             await self._sockets.serve(receive, send, caller=self._caller(scope))
         except ChatdError as error:
@@ -141,14 +140,14 @@ class Api:
                 raise
             await send_reply(send, handle_error(error), prefix="websocket.")
 
-    def _caller(self, scope: Scope) -> Caller:
-        return self._doors.tokens.caller(header(scope, b"authorization"))
+    def _caller(self, scope: Scope) -> ApiCaller:
+        return self._deps.tokens.caller(header(scope, b"authorization"))
 
 
-class HealthOnly:
+class HealthApplication:
     """An ASGI application for a process that serves no API: health pages and metrics."""
 
-    def __init__(self, health: Health) -> None:
+    def __init__(self, health: HealthRoutes) -> None:
         self._pages = health.pages
 
     async def close(self) -> None:
@@ -161,25 +160,23 @@ class HealthOnly:
         elif (page := self._pages.get(scope["path"])) is None:
             await send_reply(send, _not_served())
         elif scope["method"] != "GET":
-            await send_reply(
-                _ObservedSend(send),
-                handle_error(MethodNotAllowed("Only GET is allowed here.", "GET")),
-            )
+            refused = MethodNotAllowed("Only GET is allowed here.", "GET")
+            await send_reply(_ObservedSend(send), handle_error(refused))
         else:
             await send_reply(_ObservedSend(send), await page())
 
 
-def _not_served() -> Reply:
+def _not_served() -> ApiReply:
     return handle_error(NotFound("Only /healthz, /readyz and /metrics are served here."))
 
 
-def handle_error(error: Exception) -> Reply:
-    """The reply for any error. Logs those that are not the caller's."""
-    refusal = refusal_of(error)
-    if refusal.status == 500:
+def handle_error(error: Exception) -> ApiReply:
+    """The reply for any error. Logs errors of the server."""
+    found = error_reply(error)
+    if found.status == 500:
         log.error("a request failed", exc_info=error)
-    content = msgspec.json.encode(refusal.body)
-    return Reply(status=refusal.status, body=content, headers=refusal.headers)
+    content = msgspec.json.encode(found.body)
+    return ApiReply(status=found.status, body=content, headers=found.headers)
 
 
 class _ObservedSend:
@@ -198,7 +195,7 @@ class _ObservedSend:
         match message["type"]:
             case "http.response.start":
                 self.status = message["status"]
-                headers = [*message["headers"], *ALWAYS]
+                headers = [*message["headers"], *COMMON_HEADERS]
                 if all(name != b"cache-control" for name, _ in headers):
                     headers.append(_NO_STORE)
                 return {**message, "headers": headers}

@@ -1,7 +1,7 @@
-"""Errors as clients get them: a status, and a body that always has the same shape.
+"""Error replies: the status and the body of each error.
 
-Owns which error of ours is which status. `code` in the body is for machines and never changes
-its meaning; what a database or an exception says of itself stays here.
+`code` is for programs and never changes its meaning. Messages of the database or of Python
+exceptions are never sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,21 +22,21 @@ from chatd.domain.errors import (
 from chatd.domain.workspace.agent_api import AgentRefused, AgentUnreachable
 
 
-class Validation(Struct, frozen=True, kw_only=True):
+class FieldError(Struct, frozen=True, kw_only=True):
     field: str
     detail: str
 
 
 class ErrorBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What every answer of 400 and above has in it."""
+    """The body of every reply with a status of 400 or above."""
 
     code: str
     message: str
     detail: str | None = None
-    validations: tuple[Validation, ...] = ()
+    validations: tuple[FieldError, ...] = ()
 
 
-class Refusal(Struct, frozen=True, kw_only=True):
+class ErrorReply(Struct, frozen=True, kw_only=True):
     status: int
     body: ErrorBody
     headers: Mapping[str, str] = {}
@@ -46,12 +46,12 @@ class Unauthorized(RequestError):
     code = "unauthorized"
 
 
-class Invalid(RequestError):
-    """Several things are wrong at once."""
+class InvalidFields(RequestError):
+    """Several fields are invalid."""
 
     code = "invalid_input"
 
-    def __init__(self, message: str, validations: Sequence[Validation]) -> None:
+    def __init__(self, message: str, validations: Sequence[FieldError]) -> None:
         super().__init__(message)
         self.validations = tuple(validations)
 
@@ -59,8 +59,8 @@ class Invalid(RequestError):
 class TooLarge(RequestError):
     code = "too_large"
 
-    def __init__(self, most: int) -> None:
-        super().__init__(f"The body is too large: at most {most} bytes are taken.")
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"The body exceeds {max_bytes} bytes.")
 
 
 class MethodNotAllowed(RequestError):
@@ -73,12 +73,12 @@ class MethodNotAllowed(RequestError):
         self.allow = allow
 
 
-class TooSlow(RequestError):
+class RequestTimeout(RequestError):
     code = "request_timeout"
 
 
-class Disconnected(RequestError):
-    """Nobody is there to read the answer."""
+class ClientDisconnected(RequestError):
+    """The client disconnected before its request was complete."""
 
     code = "client_disconnected"
 
@@ -88,20 +88,20 @@ class TooManyStreams(RequestError):
 
 
 class Draining(ChatdError):
-    """This replica goes away; another one, or the next, will take it."""
+    """This replica is shutting down and starts no new work."""
 
     code = "going_away"
 
 
-GOING: Final = "The server is stopping and takes nothing new. Try again in a moment."
+STOPPING_TEXT: Final = "The server is shutting down. Retry in a moment."
+INTERNAL_ERROR_TEXT: Final = "The server failed to handle the request. Its log has the details."
 
-
-_STATUS: Final[tuple[tuple[type[ChatdError], int], ...]] = (
+_STATUSES: Final[tuple[tuple[type[ChatdError], int], ...]] = (
     (Unauthorized, 401),
     (Forbidden, 403),
     (NotFound, 404),
     (MethodNotAllowed, 405),
-    (TooSlow, 408),
+    (RequestTimeout, 408),
     (Conflict, 409),
     (TooLarge, 413),
     (QueueFull, 429),
@@ -112,42 +112,37 @@ _STATUS: Final[tuple[tuple[type[ChatdError], int], ...]] = (
     (Unavailable, 503),
     (Draining, 503),
 )
-"""The first that fits counts; what fits none is our bug."""
+"""The first match counts. Any other error is a bug: 500."""
 
 _HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
     401: {"www-authenticate": 'Bearer realm="chatd"'},
-    # The rest of such a body is not worth reading.
+    # Close instead of reading the rest of the body.
     408: {"connection": "close"},
     413: {"connection": "close"},
     503: {"retry-after": "1"},
 }
-_BUG: Final = ErrorBody(code="internal", message="Something went wrong on the server.")
 
 
-def refusal_of(error: Exception) -> Refusal:
-    status = _status_of(error)
+def error_reply(error: Exception) -> ErrorReply:
+    status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
     headers = _HEADERS.get(status, {})
     if isinstance(error, MethodNotAllowed):
         headers = {"allow": error.allow}
-    return Refusal(status=status, body=_body_of(error, status), headers=headers)
+    return ErrorReply(status=status, body=_error_body(error, status), headers=headers)
 
 
-def _status_of(error: Exception) -> int:
-    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-
-
-def _body_of(error: Exception, status: int) -> ErrorBody:
+def _error_body(error: Exception, status: int) -> ErrorBody:
     match error:
         case InvalidInput():
-            invalid = Validation(field=error.field, detail=error.detail)
+            invalid = FieldError(field=error.field, detail=error.detail)
             return ErrorBody(code=error.code, message=error.message, validations=(invalid,))
-        case Invalid():
+        case InvalidFields():
             return ErrorBody(code=error.code, message=error.message, validations=error.validations)
         case Unavailable():
-            # Its own words may tell where the database is, and how we get there.
-            text = "The database cannot be reached just now. Nothing was lost; try again."
+            # The error's own message may contain the address of the database.
+            text = "The database is not reachable. Nothing was lost; retry in a moment."
             return ErrorBody(code=error.code, message=text)
         case ChatdError() if status < 500 or isinstance(error, Draining):
             return ErrorBody(code=error.code, message=error.message)
         case _:
-            return _BUG
+            return ErrorBody(code="internal", message=INTERNAL_ERROR_TEXT)

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from chatd.aio.backoff import retry_unavailable
-from chatd.api.auth import Caller
-from chatd.api.doors import Doors
-from chatd.api.wire import SentReply
+from chatd.api.auth import ApiCaller
+from chatd.api.deps import ApiDeps
+from chatd.api.schemas.chats import SentReply
 from chatd.domain.chat.change import EnqueuedMessage, IdempotencyKey
 from chatd.domain.chat.commands import (
     Command,
@@ -40,72 +40,72 @@ REPLAYED: Final = {"idempotency-replayed": "true"}
 
 
 async def create_chat(
-    doors: Doors, caller: Caller, command: CreateChat, request: IdempotencyKey | None = None
+    deps: ApiDeps, caller: ApiCaller, command: CreateChat, request: IdempotencyKey | None = None
 ) -> OperationOutcome:
     """Raises UsageLimit, Conflict, and Unavailable when the time is over."""
-    row = None if doors.budget is None else create(command, None).after
-    replay = await _check_spend(doors, caller, row, request)
+    row = None if deps.budget is None else create(command, None).after
+    replay = await _check_spend(deps, caller, row, request)
     if replay is not None:
         return replay
-    with doors.offer(root=command.parent_chat_id is None) as worker:
+    with deps.offer(root=command.parent_chat_id is None) as worker:
         slots = ReservedSlots(root=worker, child=worker)
         operation = Operation(
             chat_id=command.id,
             command=command,
             actor=caller.user_id,
-            change_id=doors.env.new_change_id(),
+            change_id=deps.env.new_change_id(),
             slots=slots,
             request=request,
         )
-        return await retry_unavailable(doors.env.clock, doors.transactor.start(operation).attempt)
+        return await retry_unavailable(deps.env.clock, deps.transactor.start(operation).attempt)
 
 
 async def run_operation(
-    doors: Doors,
-    caller: Caller,
+    deps: ApiDeps,
+    caller: ApiCaller,
     chat_id: ChatId,
     command: UserCommand | UpdateChat,
     request: IdempotencyKey | None = None,
 ) -> OperationOutcome:
     """Raises what the command's transition raises, NotFound for a chat that the caller does not
     own, UsageLimit, and Unavailable when the time is over."""
-    known = doors.known(chat_id)
-    if doors.budget is not None and isinstance(command, SendMessage | EditMessage):
+    known = deps.known(chat_id)
+    if deps.budget is not None and isinstance(command, SendMessage | EditMessage):
         if known is None or known.owner_id != caller.user_id:
             known = await retry_unavailable(
-                doors.env.clock,
-                lambda: chats.get_readable(doors.pool, chat_id, caller.user_id),
+                deps.env.clock,
+                lambda: chats.get_readable(deps.pool, chat_id, caller.user_id),
             )
-        replay = await _check_spend(doors, caller, known, request)
+        replay = await _check_spend(deps, caller, known, request)
         if replay is not None:
             return replay
-    with _reserved(doors, command, known) as slots:
+    with _reserved(deps, command, known) as slots:
         operation = Operation(
             chat_id=chat_id,
             command=command,
             actor=caller.user_id,
-            change_id=doors.env.new_change_id(),
+            change_id=deps.env.new_change_id(),
             slots=slots,
             request=request,
             known=known,
         )
-        return await retry_unavailable(doors.env.clock, doors.transactor.start(operation).attempt)
+        return await retry_unavailable(deps.env.clock, deps.transactor.start(operation).attempt)
 
 
 async def _check_spend(
-    doors: Doors, caller: Caller, row: Chat | None, request: IdempotencyKey | None
+    deps: ApiDeps, caller: ApiCaller, row: Chat | None, request: IdempotencyKey | None
 ) -> AppliedChange | None:
     """Raises UsageLimit. The engine checks the limit again before every model call; this check
     lets the user know at once, before anything is written. A request that was granted before the
     limit was reached gets its first reply, which is returned. Without a row there is nothing to
     check: the operation fails with NotFound."""
-    if doors.budget is None or row is None:
+    if deps.budget is None or row is None:
         return None
-    reason = await doors.budget.check(row)
+    reason = await deps.budget.check(row)
     if reason is None:
         return None
     replay = await retry_unavailable(
-        doors.env.clock, lambda: find_replay(doors.pool, request, caller.user_id)
+        deps.env.clock, lambda: find_replay(deps.pool, request, caller.user_id)
     )
     if replay is None:
         raise UsageLimit(reason.message)
@@ -113,16 +113,16 @@ async def _check_spend(
 
 
 @contextmanager
-def _reserved(doors: Doors, command: Command, known: Chat | None) -> Generator[ReservedSlots]:
+def _reserved(deps: ApiDeps, command: Command, known: Chat | None) -> Generator[ReservedSlots]:
     """A slot of the chat's kind, held until the write has ended. For a chat that this replica has
     not read, one of each kind."""
     if not may_start_work(command):
         yield NO_SLOTS
     elif known is None:
-        with doors.offer(root=True) as root, doors.offer(root=False) as child:
+        with deps.offer(root=True) as root, deps.offer(root=False) as child:
             yield ReservedSlots(root=root, child=child)
     else:
-        with doors.offer(root=known.is_root) as worker:
+        with deps.offer(root=known.is_root) as worker:
             yield ReservedSlots(root=worker, child=worker)
 
 
@@ -131,15 +131,15 @@ def _reserved(doors: Doors, command: Command, known: Chat | None) -> Generator[R
 # operations may have written since.
 
 
-async def send_result(doors: Doors, caller: Caller, outcome: OperationOutcome) -> SentReply:
+async def send_result(deps: ApiDeps, caller: ApiCaller, outcome: OperationOutcome) -> SentReply:
     change = outcome.change if isinstance(outcome, AppliedChange) else None
     if change is None or not change.enqueue:
         return appended_result(outcome)
     item, chat = change.enqueue[-1], outcome.chat
     if isinstance(outcome, AppliedChange) and outcome.replayed:
         loaded = await retry_unavailable(
-            doors.env.clock,
-            lambda: chats.load_for_transition(doors.pool, chat.id, caller.user_id, with_queue=True),
+            deps.env.clock,
+            lambda: chats.load_for_transition(deps.pool, chat.id, caller.user_id, with_queue=True),
         )
         queued = None if loaded is None else _find(chat.id, loaded.queue, item.id)
     else:
@@ -180,13 +180,13 @@ def appended_result(outcome: OperationOutcome, message_id: MessageId | None = No
 
 
 async def replayed_result(
-    doors: Doors, caller: Caller, chat: Chat, record: RecordedRequest
+    deps: ApiDeps, caller: ApiCaller, chat: Chat, record: RecordedRequest
 ) -> SentReply:
     """The reply to a repeated request: as the first one, with the rows as they are now."""
     loaded = await retry_unavailable(
-        doors.env.clock,
+        deps.env.clock,
         lambda: chats.load_for_transition(
-            doors.pool, chat.id, caller.user_id, with_queue=True, message_id=record.message_id
+            deps.pool, chat.id, caller.user_id, with_queue=True, message_id=record.message_id
         ),
     )
     row = None if loaded is None or loaded.target is None else loaded.target

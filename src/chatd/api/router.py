@@ -7,8 +7,8 @@ Empty segments are ignored, so a trailing slash makes no difference.
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from chatd.api.call import PREFIX, Page, Route, Scope, StreamRoute
 from chatd.api.errors import MethodNotAllowed
+from chatd.api.route import PREFIX, ApiRoute, Page, Scope, StreamRoute
 
 _PARAMETER: Final = "{}"
 _DECLARED: Final = (f"{PREFIX}/models", f"{PREFIX}/providers")
@@ -22,7 +22,7 @@ class Endpoint:
 
     def __init__(self, template: str) -> None:
         self.template = template
-        self.handlers: dict[str, Route | Page] = {}
+        self.handlers: dict[str, ApiRoute | Page] = {}
         self.stream: StreamRoute | None = None
 
     @property
@@ -30,7 +30,7 @@ class Endpoint:
         """The value of the Allow header. A path that only streams has no OPTIONS."""
         return ", ".join(sorted({*self.handlers, "OPTIONS"})) if self.handlers else "GET"
 
-    def select(self, scope: Scope) -> Route | Page | StreamRoute | None:
+    def select(self, scope: Scope) -> ApiRoute | Page | StreamRoute | None:
         """None for OPTIONS. Raises MethodNotAllowed."""
         method = scope["method"]
         if method == "GET" and self.stream is not None and self.stream.is_requested(scope):
@@ -46,7 +46,7 @@ class Endpoint:
 
 class RouteTable:
     def __init__(
-        self, pages: Mapping[str, Page], routes: Iterable[Route], streams: Iterable[StreamRoute]
+        self, pages: Mapping[str, Page], routes: Iterable[ApiRoute], streams: Iterable[StreamRoute]
     ) -> None:
         self._root = _Node()
         for path, page in pages.items():

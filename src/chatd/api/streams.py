@@ -1,7 +1,7 @@
-"""Open event streams: how many there are, how each is kept alive, and how it ends.
+"""Open event streams: their number, their pings, and how each one ends.
 
-Whatever ends a stream says why, and the client resumes by its version. Owns the ping and the
-patience with a client that does not read; what is sent is up to the transports.
+Every end has a code, and the client resumes by version. The transports `sse` and `websocket` decide
+what is sent.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.api.auth import Caller
-from chatd.api.call import Message, Send
-from chatd.api.doors import Limits
-from chatd.api.errors import GOING, Draining, TooManyStreams
-from chatd.api.metrics import Metrics
+from chatd.api.auth import ApiCaller
+from chatd.api.deps import StreamLimits
+from chatd.api.errors import INTERNAL_ERROR_TEXT, STOPPING_TEXT, Draining, TooManyStreams
+from chatd.api.health import ApiMetrics
+from chatd.api.route import Message, Send
 from chatd.domain.errors import ChatdError, NotFound, Unavailable
 from chatd.domain.ids import UserId
 from chatd.domain.ports import Clock
@@ -26,174 +26,167 @@ from chatd.stream.fanout import Lagged
 
 log = logging.getLogger(__name__)
 
-LOST: Final = (OSError, RuntimeError)
-"""What writing to a client that has gone raises: the second if the connection is closed already,
-by the event loop's word or by the server's."""
-FAREWELL_WITHIN_S: Final = 1.0
-CLOSE_WITHIN_S: Final = 2.0
+CONNECTION_LOST_ERRORS: Final = (OSError, RuntimeError)
+"""Raised by a write after the client has gone; RuntimeError by a closed transport of the event
+loop or of the server."""
+END_WRITE_TIMEOUT_S: Final = 1.0
+CLOSE_TIMEOUT_S: Final = 2.0
 
 
-class End(Struct, frozen=True, kw_only=True):
-    """Why a stream ended. `close_code` is a WebSocket's."""
+class StreamEnd(Struct, frozen=True):
+    """Why a stream ended. `close_code` is for WebSockets."""
 
     code: str
     message: str
     close_code: int
 
 
-GONE: Final = End(code="client_gone", message="The client has hung up.", close_code=1000)
-GOING_AWAY: Final = End(
-    code="going_away",
-    message="The server is stopping; connect again with the last version seen.",
-    close_code=1012,
+CLIENT_GONE_END: Final = StreamEnd("client_gone", "The client disconnected.", 1000)
+SERVER_STOPPING_END: Final = StreamEnd(
+    "going_away", "The server is shutting down; connect again with the last version seen.", 1012
 )
-TOO_SLOW: Final = End(
-    code="lagged",
-    message="Too far behind to go on; connect again with the last version seen.",
-    close_code=1013,
+LAGGED_END: Final = StreamEnd(
+    "lagged", "The client reads too slowly; connect again with the last version seen.", 1013
 )
-NOT_READING: Final = End(code="not_reading", message="The client takes nothing.", close_code=1013)
-_NOT_FOUND: Final = End(code="not_found", message="There is no such chat.", close_code=1008)
-_BUG: Final = End(code="internal", message="Something went wrong on the server.", close_code=1011)
+NOT_READING_END: Final = StreamEnd("not_reading", "The client does not read.", 1013)
+_NOT_FOUND_END: Final = StreamEnd("not_found", "There is no such chat.", 1008)
+_INTERNAL_END: Final = StreamEnd("internal", INTERNAL_ERROR_TEXT, 1011)
 
 
-def end_of(error: ChatdError) -> End:
+def end_for_error(error: ChatdError) -> StreamEnd:
     match error:
         case Lagged():
-            return TOO_SLOW
+            return LAGGED_END
         case NotFound():
-            return _NOT_FOUND
+            return _NOT_FOUND_END
         case AgentUnreachable() | AgentRefused():
-            return End(code=error.code, message=error.message, close_code=1013)
+            return StreamEnd(error.code, error.message, 1013)
         case Unavailable():
-            text = "The database cannot be reached just now; connect again."
-            return End(code=error.code, message=text, close_code=1013)
+            text = "The database is not reachable; connect again in a moment."
+            return StreamEnd(error.code, text, 1013)
         case _:
-            return _BUG
+            return _INTERNAL_END
 
 
-class Stream:
-    """One connection that is written to. Whoever ends it first is right."""
+class ClientStream:
+    """One connection to write to. The first call of `end` decides how it ends."""
 
-    def __init__(self, send: Send, clock: Clock, limits: Limits) -> None:
+    def __init__(self, send: Send, clock: Clock, limits: StreamLimits) -> None:
         self._send = send
         self._clock = clock
         self._limits = limits
         self._writers = 0
         self._waiting_since = 0.0
         self._cut: asyncio.Timeout | None = None
-        self.ended: End | None = None
+        self.ended: StreamEnd | None = None
 
     async def write(self, message: Message) -> None:
-        """Waits while the client does not read; not for ever, see `watch`."""
+        """Waits while the client does not read. `watch` bounds the wait."""
         if self._writers == 0:
             self._waiting_since = self._clock.monotonic()
         self._writers += 1
         try:
             await self._send(message)
-        except LOST:
-            self.end(GONE)
+        except CONNECTION_LOST_ERRORS:
+            self.end(CLIENT_GONE_END)
         finally:
             self._writers -= 1
             self._waiting_since = self._clock.monotonic()
 
-    def end(self, why: End) -> None:
+    def end(self, why: StreamEnd) -> None:
         if self.ended is None:
             self.ended = why
             if self._cut is not None:
                 self._cut.reschedule(asyncio.get_running_loop().time())
 
-    async def run(self, *parts: Callable[[], Awaitable[None]]) -> End:
-        """All parts at once, until one of them ends or raises, or somebody calls `end`."""
+    async def run(self, *parts: Callable[[], Awaitable[None]]) -> StreamEnd:
+        """Run all parts concurrently until one returns or raises, or `end` is called."""
         try:
             async with asyncio.timeout(None) as self._cut:
                 if self.ended is None:
-                    await self._run(parts)
+                    async with asyncio.TaskGroup() as group:
+                        for part in parts:
+                            group.create_task(self._run_part(part))
         except TimeoutError:
             if self.ended is None:
                 raise
         finally:
             self._cut = None
-        return self.ended or GONE
+        return self.ended or CLIENT_GONE_END
 
-    async def _run(self, parts: tuple[Callable[[], Awaitable[None]], ...]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for part in parts:
-                group.create_task(self._one(part))
-
-    async def _one(self, part: Callable[[], Awaitable[None]]) -> None:
+    async def _run_part(self, part: Callable[[], Awaitable[None]]) -> None:
         try:
             await part()
         except ChatdError as error:
-            self.end(end_of(error))
+            self.end(end_for_error(error))
         except Exception:
             log.exception("an event stream failed")
-            self.end(_BUG)
+            self.end(_INTERNAL_END)
         else:
-            self.end(GONE)
+            self.end(CLIENT_GONE_END)
 
     async def watch(self, ping: Message | None = None) -> None:
-        """Never ends by itself. A client that takes nothing for too long is let go."""
-        every_s = self._limits.write_within_s / 2
+        """Send pings, and end the stream if the client reads nothing for too long. Never
+        returns."""
+        interval_s = self._limits.write_timeout_s / 2
         idle_s = 0.0
         while True:
-            await self._clock.sleep(every_s, "stream_watch")
-            idle_s += every_s
-            if self._stuck:
-                self.end(NOT_READING)
-            elif ping is not None and idle_s >= self._limits.ping_s:
+            await self._clock.sleep(interval_s, "stream_watch")
+            idle_s += interval_s
+            if self._is_stuck:
+                self.end(NOT_READING_END)
+            elif ping is not None and idle_s >= self._limits.ping_interval_s:
                 idle_s = 0.0
-                await self._bounded(ping, self._limits.write_within_s)
+                await self._write_ping(ping)
 
     @property
-    def _stuck(self) -> bool:
+    def _is_stuck(self) -> bool:
         waited = self._clock.monotonic() - self._waiting_since
-        return self._writers > 0 and waited > self._limits.write_within_s
+        return self._writers > 0 and waited > self._limits.write_timeout_s
 
-    async def _bounded(self, message: Message, within_s: float) -> None:
+    async def _write_ping(self, ping: Message) -> None:
         try:
-            async with asyncio.timeout(within_s):
-                await self.write(message)
+            async with asyncio.timeout(self._limits.write_timeout_s):
+                await self.write(ping)
         except TimeoutError:
-            self.end(NOT_READING)
+            self.end(NOT_READING_END)
 
-    async def farewell(self, *messages: Message) -> None:
-        """The last words, if the client still listens."""
-        if self.ended in (GONE, NOT_READING):
+    async def send_end(self, message: Message) -> None:
+        """The last message, unless the client no longer reads."""
+        if self.ended in (CLIENT_GONE_END, NOT_READING_END):
             return
-        with suppress(*LOST, TimeoutError):
-            async with asyncio.timeout(FAREWELL_WITHIN_S):
-                for message in messages:
-                    await self._send(message)
+        with suppress(*CONNECTION_LOST_ERRORS, TimeoutError):
+            async with asyncio.timeout(END_WRITE_TIMEOUT_S):
+                await self._send(message)
 
 
-class Streams:
-    """All streams of this replica."""
+class StreamRegistry:
+    """All open streams of this replica, limited per user."""
 
-    def __init__(self, clock: Clock, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, clock: Clock, limits: StreamLimits, metrics: ApiMetrics) -> None:
         self._clock = clock
         self._limits = limits
         self._metrics = metrics
-        self._open: set[Stream] = set()
+        self._open: set[ClientStream] = set()
         self._by_user: Counter[UserId] = Counter()
         self._closed = False
         self._none_open = asyncio.Event()
 
     @contextmanager
-    def open(self, caller: Caller, transport: str, send: Send) -> Generator[Stream]:
+    def open(self, caller: ApiCaller, transport: str, send: Send) -> Generator[ClientStream]:
         if self._closed:
-            raise Draining(GOING)
-        user = caller.user_id
-        if self._by_user[user] >= self._limits.streams_per_user:
-            raise TooManyStreams(f"At most {self._limits.streams_per_user} streams at once.")
-        stream = Stream(send, self._clock, self._limits)
+            raise Draining(STOPPING_TEXT)
+        user, limit = caller.user_id, self._limits.streams_per_user
+        if self._by_user[user] >= limit:
+            raise TooManyStreams(f"A user can have {limit} open streams. Close one first.")
+        stream = ClientStream(send, self._clock, self._limits)
         self._by_user[user] += 1
         self._open.add(stream)
-        self._metrics.opened(transport)
+        self._metrics.on_stream_open(transport)
         try:
             yield stream
         finally:
-            self._metrics.ended(transport, (stream.ended or GONE).code)
+            self._metrics.on_stream_end(transport, (stream.ended or CLIENT_GONE_END).code)
             self._open.discard(stream)
             self._by_user[user] -= 1
             if self._by_user[user] == 0:
@@ -202,13 +195,12 @@ class Streams:
                 self._none_open.set()
 
     async def close(self) -> None:
-        """The server stops: every client is sent to another replica, and has a moment to hear
-        of it."""
+        """End all streams as the server stops, and wait briefly until the clients know."""
         self._closed = True
         for stream in tuple(self._open):
-            stream.end(GOING_AWAY)
+            stream.end(SERVER_STOPPING_END)
         with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_WITHIN_S):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 while self._open:
                     self._none_open.clear()
                     await self._none_open.wait()

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct
 
 from chatd.domain.chat.parts import Json
+from chatd.domain.decode_errors import describe_decode_error
 from chatd.domain.errors import InvalidInput
 from chatd.domain.model.config import EFFORT_LEVELS
 from chatd.domain.model.protocol import Effort
@@ -71,10 +72,9 @@ def parse_options(block: type[_T], options: Json) -> _T:
     try:
         return msgspec.json.decode(options, type=block)
     except msgspec.ValidationError as error:
-        reason, _, path = str(error).partition(" - at `$")
-        field = path.rstrip("`").lstrip(".")
+        field, text = describe_decode_error(error, block)
         where = f"options.{field}" if field else "options"
-        raise InvalidInput(where, reason.replace("`", ""), code="invalid_options") from None
+        raise InvalidInput(where, text, code="invalid_options") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidInput("options", "not JSON", code="invalid_options") from None
 

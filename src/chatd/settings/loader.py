@@ -11,9 +11,14 @@ from typing import Final
 
 import msgspec
 
+from chatd.domain.decode_errors import (
+    describe_entry_error,
+    describe_type,
+    show_value,
+    suggest_name,
+)
 from chatd.settings.keys import ENV_PREFIX, SettingKey, fields, is_section, setting_keys
 from chatd.settings.schema import Settings, SettingsError
-from chatd.settings.wording import allowed, nearest, refused_entry, shown
 
 # Read directly, not through `Settings`.
 RESERVED_VARIABLES: Final = frozenset({"CHATD_CONFIG", "CHATD_ADMIN_TOKEN", "CHATD_SECRET"})
@@ -82,7 +87,7 @@ def _walk(
             yield from _walk(file, msgspec.convert(value, dict[str, object]), field, path)
         else:
             # A text may be the database's address with its password.
-            given = "a text" if isinstance(value, str) else shown(value)
+            given = "a text" if isinstance(value, str) else show_value(value)
             raise SettingsError(f"{file.path}: {name}: expected a table, [{name}], got {given}")
 
 
@@ -132,10 +137,10 @@ def _convert(key: SettingKey, value: object, where: str, *, strict: bool) -> obj
 
 def _refused(key: SettingKey, value: object, error: msgspec.ValidationError) -> str:
     if key.is_list:
-        return refused_entry(key.type, value, error)
+        return describe_entry_error(key.type, value, error)
     # An address may contain a password.
-    given = "" if key.name == "database.url" else f", got {shown(value)}"
-    return f": expected {allowed(key.type)}{given}{_unquote(key, value)}"
+    given = "" if key.name == "database.url" else f", got {show_value(value)}"
+    return f": expected {describe_type(key.type)}{given}{_unquote(key, value)}"
 
 
 def _unquote(key: SettingKey, value: object) -> str:
@@ -148,7 +153,7 @@ def _unquote(key: SettingKey, value: object) -> str:
 
 
 def _suggest(unknown: str, known: Mapping[str, object]) -> str:
-    if hint := nearest(unknown, known):
+    if hint := suggest_name(unknown, known):
         return hint
     last = unknown.rpartition(".")[2]
     same = [name for name in known if name.rpartition(".")[2] == last]

@@ -1,7 +1,7 @@
-"""The live parts of a chat: from memory if it runs on this replica, else from the journal.
+"""Live parts of a chat, wherever it runs: from memory if here, else from the journal.
 
-Both sources number an episode's parts alike, so a viewer keeps one number and the source may
-change.
+Both number an episode's parts alike, so a viewer only keeps a number and does not notice when
+the source changes.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,20 +17,18 @@ LIVE_STATUSES: Final[frozenset[PublicStatus]] = frozenset({"pending", "running",
 
 
 def is_live(chat: Chat) -> bool:
-    """Whether the chat's episode may be shown. A chat at rest has no step in progress, even if its
-    last attempt left nothing in history."""
+    """Whether its episode may still be shown: at rest nothing is under way, even if the last
+    attempt has left nothing in history."""
     return chat.public_status in LIVE_STATUSES
 
 
 class LivePartSource:
-    """`worker_id` names this replica's worker, if it has one."""
+    """`me` is the worker of this replica, if it has one."""
 
-    def __init__(
-        self, episodes: EpisodeRegistry, tail: JournalTail, worker_id: WorkerId | None
-    ) -> None:
+    def __init__(self, episodes: EpisodeRegistry, tail: JournalTail, me: WorkerId | None) -> None:
         self._episodes = episodes
         self._tail = tail
-        self._worker_id = worker_id
+        self._me = me
 
     def watch(self, chat_id: ChatId, wake: Callable[[], None]) -> None:
         self._episodes.watch(chat_id, wake)
@@ -40,8 +38,8 @@ class LivePartSource:
         self._tail.drop(chat_id)
 
     def on_row(self, chat: Chat, wake: Callable[[], None]) -> None:
-        """Choose the source for the new row: memory, or the journal."""
-        if not is_live(chat) or self._runs_here(chat):
+        """The row has changed: what is shown of it, and where does that come from?"""
+        if not is_live(chat) or self._is_here(chat):
             self._tail.drop(chat.id)
         else:
             self._tail.follow(chat, wake)
@@ -49,25 +47,25 @@ class LivePartSource:
     def hurry(self, chat_id: ChatId) -> None:
         self._tail.hurry(chat_id)
 
-    def parts_after(self, episode: Episode, seq: int, limit: int) -> Sequence[bytes]:
-        """At limit `limit` parts after number `seq`."""
+    def parts_after(self, episode: Episode, seq: int, most: int) -> Sequence[bytes]:
+        """Parts that follow on number `seq`."""
         events = self._events(episode)
-        return events[seq : seq + limit] if len(events) > seq else ()
+        return events[seq : seq + most] if len(events) > seq else ()
 
     def has_after(self, episode: Episode, seq: int) -> bool:
         return len(self._events(episode)) > seq
 
     def _events(self, episode: Episode) -> Sequence[bytes]:
-        buffer = self._episodes.find(episode.chat_id)
-        if buffer is not None and buffer.episode == episode:
-            return buffer.events
-        tailed = self._tail.find(episode.chat_id)
-        if tailed is not None and tailed.episode == episode:
-            return tailed.events
+        tape = self._episodes.find(episode.chat_id)
+        if tape is not None and tape.episode == episode:
+            return tape.events
+        followed = self._tail.find(episode.chat_id)
+        if followed is not None and followed.episode == episode:
+            return followed.events
         return ()
 
-    def _runs_here(self, chat: Chat) -> bool:
-        if self._worker_id is not None and chat.worker_id == self._worker_id:
+    def _is_here(self, chat: Chat) -> bool:
+        if self._me is not None and chat.worker_id == self._me:
             return True
-        buffer = self._episodes.find(chat.id)
-        return buffer is not None and buffer.episode == Episode.of(chat)
+        tape = self._episodes.find(chat.id)
+        return tape is not None and tape.episode == Episode.of(chat)

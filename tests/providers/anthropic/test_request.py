@@ -745,7 +745,7 @@ def test_the_large_context_window_needs_a_beta_feature() -> None:
     [
         (b'{"thinking":{"budget_tokens":0}}', "options.thinking.budget_tokens"),
         (b'{"effort":"extreme"}', "options.effort"),
-        (b'{"tempratur":1}', "options"),
+        (b'{"tempratur":1}', "options.tempratur"),
         (b'{"allowed_domains":["a"],"blocked_domains":["b"]}', "options"),
         (b'{"allowed_domains":[""]}', "options.allowed_domains[0]"),
         (b"[]", "options"),

@@ -1,0 +1,118 @@
+"""The collaborators that routes and streams are given."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Protocol, TypeVar
+
+from msgspec import Struct
+from prometheus_client import CollectorRegistry
+
+from chatd.aio.backoff import retry_unavailable
+from chatd.api.auth import TokenTable
+from chatd.domain.chat.row import Chat
+from chatd.domain.ids import ChatId, ModelConfigId, WorkerId, WorkspaceId
+from chatd.domain.ports import Budget, Env
+from chatd.domain.workspace.agent_api import GitChanges
+from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
+from chatd.store.chat.transactor import Transactor
+from chatd.store.model_configs import StoredModel, StoredProvider
+from chatd.store.pool import Pool
+from chatd.stream.chat_list import ChatListFeeds
+from chatd.stream.feed_registry import FeedRegistry
+
+T = TypeVar("T")
+
+
+class ReserveSlot(Protocol):
+    """Reserve a slot of this replica's worker until the write has ended. None if it has none."""
+
+    def __call__(self, *, root: bool) -> AbstractContextManager[WorkerId | None]: ...
+
+
+class ModelListing(Protocol):
+    """Configured models and providers, and those configured earlier, with `enabled` false."""
+
+    async def by_name(self, name: str) -> StoredModel | None: ...
+    async def get(self, model_id: ModelConfigId) -> StoredModel | None: ...
+    async def default(self) -> StoredModel | None: ...
+    async def all(self) -> Sequence[StoredModel]: ...
+    async def providers(self) -> Sequence[StoredProvider]: ...
+
+
+class AnnounceChat(Protocol):
+    """Publish a change that leaves the row's version as it is, on all replicas. `kind` is the
+    hint's kind. Must not raise or block."""
+
+    def __call__(self, chat: Chat, kind: str) -> None: ...
+
+
+class WorkspaceControl(Protocol):
+    """What the API needs of workspaces beyond their rows. Replicas without a build worker have
+    it too: another replica runs the builds."""
+
+    @property
+    def host_id(self) -> str:
+        """The host on which workspaces created here are built."""
+        ...
+
+    @property
+    def ttl_s(self) -> str | None:
+        """The configured time after which an unused workspace stops."""
+        ...
+
+    def wake(self) -> None:
+        """Let the build worker look for builds now."""
+        ...
+
+    async def find_problems(
+        self, template: Template, spec: TemplateSpec, values: Mapping[str, str]
+    ) -> Sequence[FieldProblem]:
+        """Problems that would certainly make a start with these values fail."""
+        ...
+
+    async def on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
+        """The chat's workspace or pinned instructions changed: forget the cached ones."""
+        ...
+
+    def git(self, chat: Chat) -> AbstractAsyncContextManager[AsyncGenerator[GitChanges]]:
+        """Changes in the chat's git repositories. Raises Conflict or AgentLost within 30 s."""
+        ...
+
+
+class StreamLimits(Struct, frozen=True, kw_only=True):
+    """A stream is an SSE connection or a WebSocket."""
+
+    streams_per_user: int = 1000
+    topics_per_socket: int = 100
+    ping_interval_s: float = 15.0
+    write_timeout_s: float = 10.0
+
+
+def _unknown(_chat_id: ChatId) -> Chat | None:
+    return None
+
+
+class ApiDeps(Struct, frozen=True, kw_only=True):
+    """`known` returns a chat's row as this replica read it last, which may save a read. Without
+    `workspaces` workspaces are disabled. Without a `budget` spending is not limited; its check must
+    be quick and must not raise."""
+
+    pool: Pool
+    transactor: Transactor
+    announce: AnnounceChat
+    offer: ReserveSlot
+    feeds: FeedRegistry
+    watches: ChatListFeeds
+    models: ModelListing
+    tokens: TokenTable
+    env: Env
+    registry: CollectorRegistry
+    draining: Callable[[], bool]
+    known: Callable[[ChatId], Chat | None] = _unknown
+    workspaces: WorkspaceControl | None = None
+    budget: Budget | None = None
+    limits: StreamLimits = StreamLimits()
+
+    async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a read or an idempotent write for a moment while the database is unavailable."""
+        return await retry_unavailable(self.env.clock, attempt)

@@ -1,0 +1,141 @@
+"""Routes that create, list, cancel and log builds."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from chatd.api.auth import ApiCaller, require_own_workspace
+from chatd.api.deps import ApiDeps
+from chatd.api.operations import REPLAYED
+from chatd.api.route import ApiReply, ApiRequest, ApiRoute, BodySpec, reply
+from chatd.api.routes.build_requests import request_build, require_workspaces
+from chatd.api.schemas.workspace_replies import build_log_reply, build_reply
+from chatd.api.schemas.workspaces import (
+    BuildLogPage,
+    BuildReply,
+    BuildsQuery,
+    LogsQuery,
+    NewBuildBody,
+)
+from chatd.domain.errors import Conflict, NotFound
+from chatd.domain.workspace.entities import Build, BuildId, BuildLog
+from chatd.store.workspace import build_leases, builds, workspaces
+
+_BUILD: Final = BodySpec(NewBuildBody)
+
+
+class BuildRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="POST /workspaces/{workspace_id}/builds",
+                summary="Start, stop or delete a workspace",
+                handle=self.create_build,
+                body_spec=_BUILD,
+                replies={201: BuildReply},
+                error_statuses=(409,),
+                keyed=True,
+                starts_work=True,
+            ),
+            ApiRoute(
+                endpoint="GET /workspaces/{workspace_id}/builds",
+                summary="List the builds of a workspace, newest first",
+                handle=self.list_builds,
+                query=BuildsQuery,
+                replies={200: list[BuildReply]},
+            ),
+            ApiRoute(
+                endpoint="GET /builds/{build_id}",
+                summary="Get a build",
+                handle=self.get_build,
+                replies={200: BuildReply},
+            ),
+            ApiRoute(
+                endpoint="POST /builds/{build_id}/cancel",
+                summary="Cancel a build; a running build ends after a short grace period",
+                handle=self.cancel_build,
+                replies={200: BuildReply},
+                error_statuses=(409,),
+            ),
+            ApiRoute(
+                endpoint="GET /builds/{build_id}/logs",
+                summary="Read a build's log; with `follow`, stream it until the build ends",
+                handle=self.list_build_logs,
+                query=LogsQuery,
+                replies={200: BuildLogPage},
+                error_statuses=(429,),
+            ),
+        )
+
+    async def create_build(self, request: ApiRequest) -> ApiReply:
+        body = await request.body(_BUILD)
+        build, again = await request_build(self._deps, request, body)
+        headers = {"location": f"/api/v1/builds/{build.id}"}
+        return reply(build_reply(build), 201, headers | REPLAYED if again else headers)
+
+    async def list_builds(self, request: ApiRequest) -> ApiReply:
+        query = request.query(BuildsQuery)
+        found = await self._deps.retry(lambda: self._page(request, query))
+        return reply([build_reply(one) for one in found])
+
+    async def _page(self, request: ApiRequest, query: BuildsQuery) -> Sequence[Build]:
+        conn, workspace_id = self._deps.pool, request.workspace_id
+        require_own_workspace(request.caller, await workspaces.load_snapshot(conn, workspace_id))
+        return await builds.list_builds(conn, workspace_id, most=query.limit, before=query.before)
+
+    async def get_build(self, request: ApiRequest) -> ApiReply:
+        return reply(
+            build_reply(await require_own_build(self._deps, request.caller, request.build_id))
+        )
+
+    async def cancel_build(self, request: ApiRequest) -> ApiReply:
+        """Cancelling a build twice is not an error."""
+        deps, build_id = self._deps, request.build_id
+        control = require_workspaces(deps)
+        await require_own_build(deps, request.caller, build_id)
+        build = await deps.retry(lambda: builds.cancel(deps.pool, build_id))
+        if build is None:
+            build = await require_own_build(deps, request.caller, build_id)
+            if build.status not in ("canceling", "canceled"):
+                raise Conflict(f"The build has already {build.status}.", code="build_ended")
+        control.wake()
+        return reply(build_reply(build))
+
+    async def list_build_logs(self, request: ApiRequest) -> ApiReply:
+        query, build_id = request.query(LogsQuery), request.build_id
+        # Read the status before the log: the log of an ended build is complete.
+        build = await require_own_build(self._deps, request.caller, build_id)
+        found = await load_log(self._deps, build_id, query.after or 0, query.limit + 1)
+        shown = tuple(map(build_log_reply, found[: query.limit]))
+        return reply(
+            BuildLogPage(
+                logs=shown,
+                next_after=shown[-1].id if shown else query.after or 0,
+                has_more=len(found) > query.limit,
+                ended=not build.active,
+            )
+        )
+
+
+async def require_own_build(deps: ApiDeps, caller: ApiCaller, build_id: BuildId) -> Build:
+    """The build, if the caller owns its workspace. Raises NotFound."""
+
+    async def read() -> Build | None:
+        build = await builds.get(deps.pool, build_id)
+        if build is None:
+            return None
+        workspace = await workspaces.get(deps.pool, build.workspace_id)
+        return build if workspace is not None and workspace.owner_id == caller.user_id else None
+
+    build = await deps.retry(read)
+    if build is None:
+        raise NotFound("There is no such build.")
+    return build
+
+
+async def load_log(deps: ApiDeps, build_id: BuildId, after: int, most: int) -> Sequence[BuildLog]:
+    return await deps.retry(
+        lambda: build_leases.list_log(deps.pool, build_id, after=after, most=most)
+    )

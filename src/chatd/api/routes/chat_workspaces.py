@@ -1,0 +1,131 @@
+"""Routes about a chat and its workspace: the binding and the pinned context."""
+
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from chatd.api.auth import require_own_chat
+from chatd.api.deps import ApiDeps
+from chatd.api.route import ApiReply, ApiRequest, ApiRoute, reply
+from chatd.api.schemas.workspace_replies import context_reply
+from chatd.api.schemas.workspaces import ChatReply, LatestChatsQuery
+from chatd.domain.chat.public_chat import public_chat
+from chatd.domain.chat.row import Chat
+from chatd.domain.errors import Conflict, InvalidInput
+from chatd.domain.ids import ChatId, WorkspaceId
+from chatd.domain.workspace.entities import AgentRow
+from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent, choose_agent
+from chatd.store.chat import chats, updates
+from chatd.store.workspace import bindings, workspaces
+
+MAX_WORKSPACE_IDS: Final = 25
+
+
+class ChatWorkspaceRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /chats/by-workspace",
+                summary="Get the latest chat of each workspace",
+                handle=self.list_chats_by_workspace,
+                query=LatestChatsQuery,
+                replies={200: dict[WorkspaceId, ChatId]},
+            ),
+            ApiRoute(
+                endpoint="GET /chats/{chat_id}",
+                summary="Get a chat with its workspace binding and context",
+                handle=self.get_chat,
+                replies={200: ChatReply},
+            ),
+            ApiRoute(
+                endpoint="PUT /chats/{chat_id}/context",
+                summary="Pin the workspace's current instructions to a chat",
+                handle=self.pin_context,
+                replies={200: ChatReply},
+                error_statuses=(409,),
+            ),
+        )
+
+    async def list_chats_by_workspace(self, request: ApiRequest) -> ApiReply:
+        deps, query = self._deps, request.query(LatestChatsQuery)
+        which = _ids(query.workspace_ids)
+        found = await deps.retry(
+            lambda: updates.latest_in(deps.pool, request.caller.user_id, which)
+        )
+        return reply(found)
+
+    async def get_chat(self, request: ApiRequest) -> ApiReply:
+        deps = self._deps
+        found = await deps.retry(lambda: chats.get(deps.pool, request.chat_id))
+        return await self._reply(require_own_chat(request.caller, found))
+
+    async def pin_context(self, request: ApiRequest) -> ApiReply:
+        deps = self._deps
+        found = await deps.retry(lambda: chats.get(deps.pool, request.chat_id))
+        chat = require_own_chat(request.caller, found)
+        await deps.retry(lambda: self._pin(chat))
+        if deps.workspaces is not None:
+            await deps.workspaces.on_bound(chat.id, chat.workspace_id)
+        deps.announce(chat, "workspace")
+        return await self._reply(chat)
+
+    async def _pin(self, chat: Chat) -> None:
+        conn = self._deps.pool
+        if chat.workspace_id is None:
+            raise Conflict(
+                "The chat has no workspace. Set workspace_id first.", code="no_workspace"
+            )
+        agent = await self._agent(chat.workspace_id)
+        is_saved = await bindings.save_bound_agent(
+            conn, chat.id, chat.workspace_id, build_id=agent.build_id, agent_id=agent.id
+        )
+        if not is_saved:
+            raise Conflict(
+                "The chat's workspace was changed meanwhile. Retry.", code="workspace_changed"
+            )
+        if not await bindings.pin_context(conn, chat.id, agent.id, anew=True):
+            text = "The workspace agent has not reported its instructions yet. Retry in a moment."
+            raise Conflict(text, code="no_context")
+
+    async def _agent(self, workspace_id: WorkspaceId) -> AgentRow:
+        snapshot = await workspaces.load_snapshot(self._deps.pool, workspace_id)
+        try:
+            return choose_agent(() if snapshot is None else snapshot.agents)
+        except NoAgent:
+            raise Conflict(
+                "The chat's workspace is not running. Start it first.", code="no_agent"
+            ) from None
+        except AmbiguousAgent as error:
+            raise Conflict(error.message, code=error.code) from None
+
+    async def _reply(self, chat: Chat) -> ApiReply:
+        """A chat without a workspace needs no further read."""
+        found = ChatReply(**msgspec.structs.asdict(public_chat(chat)))
+        if chat.workspace_id is not None:
+            found = await self._deps.retry(lambda: self._with_context(found))
+        return reply(found)
+
+    async def _with_context(self, chat: ChatReply) -> ChatReply:
+        conn = self._deps.pool
+        binding = await bindings.get(conn, chat.id)
+        pinned = await bindings.get_pinned_context(conn, chat.id)
+        return msgspec.structs.replace(
+            chat,
+            build_id=None if binding is None else binding.build_id,
+            agent_id=None if binding is None else binding.agent_id,
+            context=None if pinned is None else context_reply(pinned),
+        )
+
+
+def _ids(text: str) -> list[WorkspaceId]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if len(names) > MAX_WORKSPACE_IDS:
+        raise InvalidInput("workspace_ids", f"must be at most {MAX_WORKSPACE_IDS} ids")
+    try:
+        return [WorkspaceId(UUID(name)) for name in names]
+    except ValueError:
+        raise InvalidInput("workspace_ids", "must be ids separated by commas") from None

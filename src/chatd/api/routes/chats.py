@@ -1,0 +1,205 @@
+"""Routes that create, list, update, interrupt and compact chats.
+
+`chat_workspaces` has the route that gets one chat.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from chatd.api import validation
+from chatd.api.auth import ApiCaller
+from chatd.api.deps import ApiDeps
+from chatd.api.operations import REPLAYED, create_chat, run_operation
+from chatd.api.route import NO_CONTENT, ApiReply, ApiRequest, ApiRoute, BodySpec, reply
+from chatd.api.routes.models import find_model_or_default
+from chatd.api.schemas.chats import ChatListQuery, CreateChatBody, ListedChat, UpdateChatBody
+from chatd.domain.chat.commands import CreateChat, InterruptChat, RequestCompaction, UpdateChat
+from chatd.domain.chat.messages import Draft, UserInput
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.chat.public_chat import PublicChat, public_chat
+from chatd.domain.chat.row import Chat
+from chatd.domain.errors import InvalidInput
+from chatd.domain.ids import ChatId
+from chatd.domain.prompt.titles import fallback_title, title_input
+from chatd.store.chat import chats, updates
+from chatd.store.chat.chats import ChatListFilter
+from chatd.store.chat.transactor import AppliedChange
+from chatd.store.conn import Conn
+
+_CREATE: Final = BodySpec(CreateChatBody)
+_PATCH: Final = BodySpec(UpdateChatBody)
+
+
+class ChatRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="POST /chats",
+                summary="Create a chat with its first message",
+                handle=self.create_chat,
+                body_spec=_CREATE,
+                replies={201: PublicChat},
+                error_statuses=(409,),
+                keyed=True,
+                starts_work=True,
+            ),
+            ApiRoute(
+                endpoint="GET /chats",
+                summary="List chats: pinned first, then newest",
+                handle=self.list_chats,
+                query=ChatListQuery,
+                replies={200: list[ListedChat]},
+            ),
+            ApiRoute(
+                endpoint="PATCH /chats/{chat_id}",
+                summary="Update title, labels, pin, workspace or archived; all or nothing",
+                handle=self.amend_chat,
+                body_spec=_PATCH,
+                replies={204: None},
+                error_statuses=(409,),
+            ),
+            ApiRoute(
+                endpoint="POST /chats/{chat_id}/interrupt",
+                summary="Interrupt a chat; the partial answer is kept",
+                handle=self.interrupt_chat,
+                replies={200: PublicChat},
+                error_statuses=(409,),
+            ),
+            ApiRoute(
+                endpoint="POST /chats/{chat_id}/compact",
+                summary="Replace the history of an idle chat by a summary",
+                handle=self.compact_chat,
+                replies={202: PublicChat},
+                error_statuses=(409,),
+                starts_work=True,
+            ),
+        )
+
+    async def create_chat(self, request: ApiRequest) -> ApiReply:
+        body = await request.body(_CREATE)
+        key = request.idempotency_key("create", request.caller.user_id, body)
+        command = await self._command(request, body)
+        outcome = await create_chat(self._deps, request.caller, command, key)
+        headers = {"location": f"/api/v1/chats/{outcome.chat.id}"}
+        if isinstance(outcome, AppliedChange) and outcome.request is not None:
+            headers |= REPLAYED
+        return reply(public_chat(outcome.chat), 201, headers)
+
+    async def _command(self, request: ApiRequest, body: CreateChatBody) -> CreateChat:
+        workspace_id = validation.clean_workspace_id(body.workspace_id)
+        if workspace_id is not None:
+            pool, owner = self._deps.pool, request.caller.user_id
+            await self._deps.retry(lambda: updates.usable_workspace(pool, workspace_id, owner))
+        validation.check_mcp_servers(body.mcp_server_ids)
+        content = validation.check_content(body.content)
+        model = await find_model_or_default(self._deps.models, body)
+        system = validation.clean_system_prompt(body.system_prompt)
+        before = Draft(role="system", content=(TextPart(text=system or ""),), visibility="model")
+        return CreateChat(
+            id=ChatId(self._deps.env.new_id()),
+            owner_id=request.caller.user_id,
+            title=fallback_title(title_input(content, {})),
+            before=() if system is None else (before,),
+            prompt=UserInput(
+                content=content,
+                created_by=request.caller.user_id,
+                model_config_id=model,
+                reasoning_effort=body.reasoning_effort,
+            ),
+            model_config_id=model,
+            reasoning_effort=body.reasoning_effort,
+            labels=validation.check_labels(body.labels),
+            workspace_id=workspace_id,
+            mode=validation.check_mode(body.mode),
+            client_tools=validation.check_client_tools(body.client_tools),
+        )
+
+    async def list_chats(self, request: ApiRequest) -> ApiReply:
+        query = request.query(ChatListQuery)
+        found = await self._deps.retry(lambda: list_page(self._deps.pool, request.caller, query))
+        return reply(found)
+
+    async def amend_chat(self, request: ApiRequest) -> ApiReply:
+        deps, body = self._deps, await request.body(_PATCH)
+        command = _update(body)
+        outcome = await run_operation(deps, request.caller, request.chat_id, command)
+        chat = outcome.chat
+        if command.workspace_id is not UNSET:
+            if deps.workspaces is not None:
+                await deps.workspaces.on_bound(chat.id, chat.workspace_id)
+            deps.announce(chat, "workspace")
+        if command.title is not None:
+            deps.announce(chat, "title")
+        elif command.labels is not None or command.pin_order is not None:
+            deps.announce(chat, "amended")
+        return NO_CONTENT
+
+    async def interrupt_chat(self, request: ApiRequest) -> ApiReply:
+        outcome = await run_operation(self._deps, request.caller, request.chat_id, InterruptChat())
+        return reply(public_chat(outcome.chat))
+
+    async def compact_chat(self, request: ApiRequest) -> ApiReply:
+        deps = self._deps
+        compactable = await deps.retry(lambda: updates.compactable(deps.pool, request.chat_id))
+        command = RequestCompaction(compactable=compactable)
+        outcome = await run_operation(deps, request.caller, request.chat_id, command)
+        return reply(public_chat(outcome.chat), 202)
+
+
+def _update(body: UpdateChatBody) -> UpdateChat:
+    return UpdateChat(
+        title=validation.check_title(body.title) if isinstance(body.title, str) else None,
+        labels=validation.check_labels(body.labels) if isinstance(body.labels, dict) else None,
+        pin_order=body.pin_order if isinstance(body.pin_order, int) else None,
+        archived=body.archived if isinstance(body.archived, bool) else None,
+        workspace_id=UNSET
+        if isinstance(body.workspace_id, UnsetType)
+        else validation.clean_workspace_id(body.workspace_id),
+    )
+
+
+async def list_page(conn: Conn, caller: ApiCaller, query: ChatListQuery) -> list[ListedChat]:
+    """The first page without filters starts with the pinned chats; such a chat appears again on
+    the page where its time puts it."""
+    which = ChatListFilter(
+        owner_id=caller.user_id,
+        archived=validation.parse_archived_filter(query.q),
+        labels=validation.parse_label_filter(query.label),
+        limit=query.limit,
+    )
+    first = query.after_id is None and not which.archived and not which.labels
+    if query.after_id is not None:
+        which = await _after(conn, which, ChatId(query.after_id))
+    roots = await chats.list_roots(conn, which)
+    if first:
+        pinned = await chats.list_pinned(conn, caller.user_id)
+        known = {chat.id for chat in pinned}
+        roots = [*pinned, *(chat for chat in roots if chat.id not in known)]
+    return await _with_children(conn, roots)
+
+
+async def _after(conn: Conn, which: ChatListFilter, last: ChatId) -> ChatListFilter:
+    chat = await chats.get(conn, last)
+    if chat is None or chat.owner_id != which.owner_id:
+        raise InvalidInput("after_id", "there is no such chat")
+    return msgspec.structs.replace(which, after=(chat.updated_at, chat.id))
+
+
+async def _with_children(conn: Conn, roots: Sequence[Chat]) -> list[ListedChat]:
+    below: defaultdict[ChatId, list[PublicChat]] = defaultdict(list)
+    if roots:
+        archived = roots[0].archived
+        for child in await chats.list_children(conn, [root.id for root in roots]):
+            if child.archived == archived:
+                below[child.root_chat_id].append(public_chat(child))
+    return [
+        ListedChat(children=tuple(below[root.id]), **msgspec.structs.asdict(public_chat(root)))
+        for root in roots
+    ]

@@ -1,0 +1,157 @@
+"""Routes that list, send and edit messages and submit client tool results."""
+
+from typing import Final
+
+from chatd.api import validation
+from chatd.api.auth import ApiCaller, require_own_chat
+from chatd.api.deps import ApiDeps, ModelListing
+from chatd.api.operations import (
+    REPLAYED,
+    appended_result,
+    replayed_result,
+    run_operation,
+    send_result,
+)
+from chatd.api.route import (
+    LARGE_BODY_BYTES,
+    NO_CONTENT,
+    ApiReply,
+    ApiRequest,
+    ApiRoute,
+    BodySpec,
+    reply,
+)
+from chatd.api.routes.models import find_model
+from chatd.api.schemas.chats import (
+    EditMessageBody,
+    MessagePage,
+    MessagePageQuery,
+    SendMessageBody,
+    SentReply,
+    ToolResultsBody,
+)
+from chatd.domain.chat.commands import EditMessage, SendMessage, SubmitToolResults
+from chatd.domain.chat.events import public_message, public_queued
+from chatd.domain.chat.messages import UserInput
+from chatd.domain.errors import InvalidInput, NotFound
+from chatd.domain.ids import ChatId, MessageId
+from chatd.store.chat import updates
+from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.updates import Page, Range
+
+_SEND: Final = BodySpec(SendMessageBody, LARGE_BODY_BYTES)
+_EDIT: Final = BodySpec(EditMessageBody, LARGE_BODY_BYTES)
+_RESULTS: Final = BodySpec(ToolResultsBody)
+
+
+class MessageRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /chats/{chat_id}/messages",
+                summary="List messages by page; the first page includes the queue",
+                handle=self.list_messages,
+                query=MessagePageQuery,
+                replies={200: MessagePage},
+            ),
+            ApiRoute(
+                endpoint="POST /chats/{chat_id}/messages",
+                summary="Send a message; `busy_behavior` decides what happens in a busy chat",
+                handle=self.send_message,
+                body_spec=_SEND,
+                replies={200: SentReply},
+                error_statuses=(409, 429),
+                keyed=True,
+                starts_work=True,
+            ),
+            ApiRoute(
+                endpoint="PATCH /chats/{chat_id}/messages/{message_id}",
+                summary="Edit a message; later messages are deleted",
+                handle=self.edit_message,
+                body_spec=_EDIT,
+                replies={200: SentReply},
+                error_statuses=(409,),
+                starts_work=True,
+            ),
+            ApiRoute(
+                endpoint="POST /chats/{chat_id}/tool-results",
+                summary="Submit the results of all pending client tool calls",
+                handle=self.submit_tool_results,
+                body_spec=_RESULTS,
+                replies={204: None},
+                error_statuses=(409,),
+                starts_work=True,
+            ),
+        )
+
+    async def list_messages(self, request: ApiRequest) -> ApiReply:
+        query = request.query(MessagePageQuery)
+        which = _range(query)
+        found = await self._deps.retry(
+            lambda: updates.page(self._deps.pool, request.chat_id, which)
+        )
+        if found is None:
+            raise NotFound("There is no such chat.")
+        require_own_chat(request.caller, found.chat)
+        return reply(_public(request.chat_id, found))
+
+    async def send_message(self, request: ApiRequest) -> ApiReply:
+        body = await request.body(_SEND)
+        validation.check_mcp_servers(body.mcp_server_ids)
+        key = request.idempotency_key("send", request.chat_id, body)
+        deps, caller = self._deps, request.caller
+        user_input = await build_user_input(deps.models, caller, body)
+        command = SendMessage(prompt=user_input, when_busy=body.busy_behavior)
+        outcome = await run_operation(deps, caller, request.chat_id, command, key)
+        if isinstance(outcome, AppliedChange) and outcome.request is not None:
+            found = await replayed_result(deps, caller, outcome.chat, outcome.request)
+            return reply(found, headers=REPLAYED)
+        return reply(await send_result(deps, caller, outcome))
+
+    async def edit_message(self, request: ApiRequest) -> ApiReply:
+        body = await request.body(_EDIT)
+        user_input = await build_user_input(self._deps.models, request.caller, body)
+        command = EditMessage(message_id=request.message_id, prompt=user_input)
+        outcome = await run_operation(self._deps, request.caller, request.chat_id, command)
+        return reply(appended_result(outcome))
+
+    async def submit_tool_results(self, request: ApiRequest) -> ApiReply:
+        body = await request.body(_RESULTS)
+        command = SubmitToolResults(results=validation.check_tool_results(body.results))
+        await run_operation(self._deps, request.caller, request.chat_id, command)
+        return NO_CONTENT
+
+
+async def build_user_input(
+    models: ModelListing, caller: ApiCaller, body: SendMessageBody | EditMessageBody
+) -> UserInput:
+    return UserInput(
+        content=validation.check_content(body.content),
+        created_by=caller.user_id,
+        model_config_id=await find_model(models, body),
+        reasoning_effort=body.reasoning_effort,
+    )
+
+
+def _range(query: MessagePageQuery) -> Range:
+    before, after = query.before_id, query.after_id
+    if before is not None and after is not None and before <= after:
+        raise InvalidInput("before_id", "must be above after_id")
+    return Range(
+        before=None if before is None else MessageId(before),
+        after=None if after is None else MessageId(after),
+        limit=query.limit,
+    )
+
+
+def _public(chat_id: ChatId, page: Page) -> MessagePage:
+    seen = (public_message(chat_id, row) for row in page.messages)
+    return MessagePage(
+        messages=tuple(message for message in seen if message is not None),
+        queued_messages=tuple(public_queued(chat_id, row) for row in page.queue),
+        has_more=page.has_more,
+        version=page.chat.snapshot_version,
+    )

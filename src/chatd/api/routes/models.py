@@ -1,0 +1,201 @@
+"""Routes that list models and providers, and the model that a request selects.
+
+Models are declared in the settings; the API cannot change them.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final
+
+from chatd.api.deps import ApiDeps, ModelListing
+from chatd.api.route import ApiReply, ApiRequest, ApiRoute, reply
+from chatd.api.schemas.chats import (
+    ListedModel,
+    ModelParameters,
+    ModelReply,
+    ModelSelection,
+    ModelsQuery,
+    ModelsReply,
+    PriceList,
+    ProviderModels,
+    ProviderReply,
+)
+from chatd.domain.errors import InvalidInput, NotFound
+from chatd.domain.ids import ModelConfigId
+from chatd.domain.model.protocol import Prices
+from chatd.store.model_configs import StoredModel, StoredProvider
+
+KINDS_WITHOUT_KEY: Final = frozenset({"demo", "openai-compat"})
+"""Provider kinds that work without an API key."""
+
+
+async def find_model(models: ModelListing, selection: ModelSelection) -> ModelConfigId | None:
+    """None if the request selects no model. Raises InvalidInput for an unknown one."""
+    by_name = by_id = None
+    if selection.model is not None:
+        by_name = _usable("model", await models.by_name(selection.model))
+    if selection.model_config_id is not None:
+        found = await models.get(ModelConfigId(selection.model_config_id))
+        by_id = _usable("model_config_id", found)
+    if by_name is not None and by_id is not None and by_name != by_id:
+        raise InvalidInput("model", "names another model than model_config_id")
+    return by_id or by_name
+
+
+def _usable(field: str, known: StoredModel | None) -> ModelConfigId:
+    if known is None:
+        raise InvalidInput(field, "there is no such model")
+    if not known.enabled:
+        raise InvalidInput(field, f"the model {known.config.name} is no longer configured")
+    return known.config.id
+
+
+async def find_model_or_default(models: ModelListing, selection: ModelSelection) -> ModelConfigId:
+    if (selected := await find_model(models, selection)) is not None:
+        return selected
+    default = await models.default()
+    if default is None:
+        raise InvalidInput("model", "no default model is configured; name a model", code="no_model")
+    return default.config.id
+
+
+class ModelRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._models = deps.models
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /models",
+                summary="List models, the default first",
+                handle=self.list_models,
+                query=ModelsQuery,
+                replies={200: list[ModelReply]},
+            ),
+            ApiRoute(
+                endpoint="GET /chats/model-configs",
+                name="list_model_configs",
+                summary="List models, as /models does",
+                handle=self.list_models,
+                query=ModelsQuery,
+                replies={200: list[ModelReply]},
+            ),
+            ApiRoute(
+                endpoint="GET /models/{model_id}",
+                summary="Get a model, also if it is disabled",
+                handle=self.get_model,
+                replies={200: ModelReply},
+            ),
+            ApiRoute(
+                endpoint="GET /providers",
+                summary="List providers, without their keys",
+                handle=self.list_providers,
+                query=ModelsQuery,
+                replies={200: list[ProviderReply]},
+            ),
+            ApiRoute(
+                endpoint="GET /chats/models",
+                summary="List enabled models by provider",
+                handle=self.list_models_by_provider,
+                replies={200: ModelsReply},
+            ),
+        )
+
+    async def list_models(self, request: ApiRequest) -> ApiReply:
+        query = request.query(ModelsQuery)
+        found = await self._models.all()
+        return reply([_public(one) for one in found if one.enabled or query.include_disabled])
+
+    async def get_model(self, request: ApiRequest) -> ApiReply:
+        found = await self._models.get(request.model_id)
+        if found is None:
+            raise NotFound("There is no such model.")
+        return reply(_public(found))
+
+    async def list_providers(self, request: ApiRequest) -> ApiReply:
+        query = request.query(ModelsQuery)
+        found = await self._models.providers()
+        return reply([_provider(one) for one in found if one.enabled or query.include_disabled])
+
+    async def list_models_by_provider(self, request: ApiRequest) -> ApiReply:
+        del request
+        providers = {one.name: one for one in await self._models.providers()}
+        usable = [one for one in await self._models.all() if one.enabled]
+        usable.sort(key=lambda one: one.config.provider)
+        return reply(
+            ModelsReply(
+                providers=tuple(
+                    _listed(name, providers.get(name), tuple(found))
+                    for name, found in groupby(usable, key=lambda one: one.config.provider)
+                )
+            )
+        )
+
+
+def _listed(
+    name: str, provider: StoredProvider | None, found: Sequence[StoredModel]
+) -> ProviderModels:
+    has_key = provider is None or provider.has_api_key or provider.kind in KINDS_WITHOUT_KEY
+    return ProviderModels(
+        provider=name,
+        available=has_key,
+        unavailable_reason=None if has_key else "missing_api_key",
+        models=tuple(
+            ListedModel(
+                id=f"{name}:{one.config.model}",
+                provider=name,
+                model=one.config.model,
+                display_name=one.config.name,
+            )
+            for one in found
+        ),
+    )
+
+
+def _public(known: StoredModel) -> ModelReply:
+    config = known.config
+    return ModelReply(
+        id=config.id,
+        name=config.name,
+        provider=config.provider,
+        model=config.model,
+        display_name=config.name,
+        enabled=known.enabled,
+        is_default=known.is_default,
+        source="database" if known.source == "database" else "settings",
+        created_at=known.created_at,
+        updated_at=known.updated_at,
+        context_limit=config.context_limit,
+        compression_threshold=config.compaction_threshold,
+        reasoning_effort=config.reasoning_effort,
+        model_config=ModelParameters(
+            max_output_tokens=config.max_output_tokens,
+            temperature=config.temperature,
+            top_p=config.top_p,
+            cost=None if config.prices is None else _prices(config.prices),
+        ),
+    )
+
+
+def _prices(prices: Prices) -> PriceList:
+    return PriceList(
+        input_price_per_million_tokens=prices.input,
+        output_price_per_million_tokens=prices.output,
+        cache_read_price_per_million_tokens=prices.cache_read,
+        cache_write_price_per_million_tokens=prices.cache_write,
+    )
+
+
+def _provider(known: StoredProvider) -> ProviderReply:
+    return ProviderReply(
+        id=known.id,
+        name=known.name,
+        provider=known.kind,
+        display_name=known.name,
+        enabled=known.enabled,
+        has_api_key=known.has_api_key,
+        source="database" if known.source == "database" else "settings",
+        created_at=known.created_at,
+        updated_at=known.updated_at,
+        base_url=known.base_url,
+    )

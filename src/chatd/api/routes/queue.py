@@ -1,0 +1,160 @@
+"""Routes that list, edit, move, promote and delete queued messages."""
+
+from typing import Final
+
+import msgspec
+
+from chatd.api.deps import ApiDeps
+from chatd.api.operations import appended_result, queued_result, run_operation
+from chatd.api.route import (
+    LARGE_BODY_BYTES,
+    NO_CONTENT,
+    ApiReply,
+    ApiRequest,
+    ApiRoute,
+    BodySpec,
+    reply,
+)
+from chatd.api.routes.messages import build_user_input
+from chatd.api.schemas.chats import EditMessageBody, MoveQueuedBody, QueueReply, SentReply
+from chatd.domain.chat.commands import DeleteQueued, EditQueued, MoveQueued, PromoteQueued
+from chatd.domain.chat.events import PublicQueuedMessage, public_queued
+from chatd.domain.chat.messages import QueuedMessage
+from chatd.domain.chat.queue_transitions import in_order
+from chatd.domain.chat.transitions import LoadedChat
+from chatd.domain.errors import NotFound, QueuedMessageGone
+from chatd.domain.ids import MessageId, QueueId
+from chatd.store.chat import chats
+from chatd.store.chat.transactor import AppliedChange, OperationOutcome
+
+_EDIT: Final = BodySpec(EditMessageBody, LARGE_BODY_BYTES)
+_MOVE: Final = BodySpec(MoveQueuedBody)
+
+
+class QueueRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        item = "/chats/{chat_id}/queue/{queue_id}"
+        return (
+            ApiRoute(
+                endpoint="GET /chats/{chat_id}/queue",
+                summary="List queued messages in order",
+                handle=self.list_queue,
+                replies={200: QueueReply},
+            ),
+            ApiRoute(
+                endpoint=f"PATCH {item}",
+                summary="Edit a queued message",
+                handle=self.edit_queued,
+                body_spec=_EDIT,
+                replies={200: PublicQueuedMessage},
+                error_statuses=(409,),
+            ),
+            ApiRoute(
+                endpoint=f"POST {item}/move",
+                summary="Move a queued message before another one, or to the end",
+                handle=self.move_queued,
+                body_spec=_MOVE,
+                replies={200: QueueReply},
+                error_statuses=(409,),
+            ),
+            ApiRoute(
+                endpoint=f"POST {item}/promote",
+                summary="Promote a queued message: 200 when sent, 202 after an interrupt",
+                handle=self.promote_queued,
+                replies={200: SentReply, 202: SentReply},
+                error_statuses=(409,),
+                starts_work=True,
+            ),
+            ApiRoute(
+                endpoint=f"DELETE {item}",
+                summary="Delete a queued message, if it is still in the queue",
+                handle=self.delete_queued,
+                replies={204: None},
+                error_statuses=(409,),
+            ),
+        )
+
+    async def list_queue(self, request: ApiRequest) -> ApiReply:
+        return reply(_public(await self._load(request)))
+
+    async def edit_queued(self, request: ApiRequest) -> ApiReply:
+        body = await request.body(_EDIT)
+        user_input = await build_user_input(self._deps.models, request.caller, body)
+        command = EditQueued(id=request.queue_id, prompt=user_input)
+        outcome = await run_operation(self._deps, request.caller, request.chat_id, command)
+        seen = _rewritten(outcome) or _find(await self._load(request), request.queue_id)
+        if seen is None:
+            raise QueuedMessageGone(
+                "The message left the queue after it was edited; its new text is in history."
+            )
+        return reply(public_queued(request.chat_id, seen))
+
+    async def move_queued(self, request: ApiRequest) -> ApiReply:
+        body = await request.body(_MOVE)
+        before = None if body.before is None else QueueId(body.before)
+        command = MoveQueued(id=request.queue_id, before=before)
+        await run_operation(self._deps, request.caller, request.chat_id, command)
+        return reply(_public(await self._load(request)))
+
+    async def promote_queued(self, request: ApiRequest) -> ApiReply:
+        item = request.queue_id
+        command = PromoteQueued(id=item)
+        outcome = await run_operation(self._deps, request.caller, request.chat_id, command)
+        change = outcome.change if isinstance(outcome, AppliedChange) else None
+        if change is None or change.promote > 0:
+            first = None if change is None else change.after.next_message_id - change.promote
+            return reply(appended_result(outcome, None if first is None else MessageId(first)))
+        return reply(queued_result(outcome, item, _steering(outcome, item)), 202)
+
+    async def delete_queued(self, request: ApiRequest) -> ApiReply:
+        command = DeleteQueued(id=request.queue_id)
+        await run_operation(self._deps, request.caller, request.chat_id, command)
+        return NO_CONTENT
+
+    async def _load(self, request: ApiRequest) -> LoadedChat:
+        found = await self._deps.retry(
+            lambda: chats.load_for_transition(
+                self._deps.pool, request.chat_id, request.caller.user_id, with_queue=True
+            ),
+        )
+        if found is None:
+            raise NotFound("There is no such chat.")
+        return found
+
+
+def _public(found: LoadedChat) -> QueueReply:
+    return QueueReply(
+        queued_messages=tuple(public_queued(found.chat.id, row) for row in in_order(found.queue)),
+        version=found.chat.snapshot_version,
+    )
+
+
+def _find(loaded: LoadedChat | None, item: QueueId) -> QueuedMessage | None:
+    queue = () if loaded is None else loaded.queue
+    return next((row for row in queue if row.id == item), None)
+
+
+def _rewritten(outcome: OperationOutcome) -> QueuedMessage | None:
+    """The queued message as it was, with the values that the change replaced."""
+    if not isinstance(outcome, AppliedChange) or outcome.change is None:
+        return None
+    new = outcome.change.rewrite[0]
+    row = _find(outcome.loaded, new.id)
+    if row is None:
+        return None
+    return msgspec.structs.replace(
+        row,
+        content=new.prompt.content,
+        model_config_id=new.prompt.model_config_id,
+        reasoning_effort=new.prompt.reasoning_effort,
+    )
+
+
+def _steering(outcome: OperationOutcome, item: QueueId) -> PublicQueuedMessage | None:
+    row = _find(outcome.loaded, item) if isinstance(outcome, AppliedChange) else None
+    if row is None:
+        return None
+    return public_queued(outcome.chat.id, msgspec.structs.replace(row, steer=True))

@@ -1,0 +1,79 @@
+"""Routes that list templates, and the template that a request selects."""
+
+from chatd.api.deps import ApiDeps
+from chatd.api.route import ApiReply, ApiRequest, ApiRoute, reply
+from chatd.api.schemas.workspace_replies import template_item, template_reply
+from chatd.api.schemas.workspaces import TemplateItem, TemplateReply
+from chatd.domain.errors import InvalidInput, NotFound
+from chatd.domain.workspace.entities import Template, TemplateId, TemplateVersion
+from chatd.store.workspace import templates
+
+
+class TemplateRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /templates",
+                summary="List templates by name",
+                handle=self.list_templates,
+                replies={200: list[TemplateItem]},
+            ),
+            ApiRoute(
+                endpoint="GET /templates/{template_id}",
+                summary="Get a template with its parameters",
+                handle=self.get_template,
+                replies={200: TemplateReply},
+            ),
+        )
+
+    async def list_templates(self, request: ApiRequest) -> ApiReply:
+        del request
+        deps = self._deps
+        found = await deps.retry(lambda: templates.list_all(deps.pool))
+        return reply([template_item(one) for one in found])
+
+    async def get_template(self, request: ApiRequest) -> ApiReply:
+        deps, template_id = self._deps, request.template_id
+        found = await deps.retry(lambda: _with_version(deps, template_id))
+        if found is None:
+            raise NotFound("There is no such template.")
+        return reply(template_reply(*found))
+
+
+async def _with_version(
+    deps: ApiDeps, template_id: TemplateId
+) -> tuple[Template, TemplateVersion] | None:
+    found = await templates.get(deps.pool, template_id)
+    if found is None or found.deleted:
+        return None
+    version = await templates.get_version(deps.pool, found.active_version_id)
+    return None if version is None else (found, version)
+
+
+async def usable_template(
+    deps: ApiDeps, *, name: str | None, template_id: TemplateId | None
+) -> tuple[Template, TemplateVersion]:
+    """The selected template, if it can be used for new workspaces. Raises InvalidInput."""
+    field = "template" if template_id is None else "template_id"
+    if (name is None) == (template_id is None):
+        raise InvalidInput(field, "give either template or template_id")
+    if template_id is None:
+        template_id = await _id_of(deps, name or "")
+    found = None if template_id is None else await _with_version(deps, template_id)
+    if found is None:
+        raise InvalidInput(field, "there is no such template")
+    template, version = found
+    if template.deprecated:
+        raise InvalidInput(field, "the template is deprecated")
+    if version.has_external_agent:
+        raise InvalidInput(field, "the template needs an external agent, which chatd cannot start")
+    return template, version
+
+
+async def _id_of(deps: ApiDeps, name: str) -> TemplateId | None:
+    found = await templates.list_all(deps.pool)
+    lowered = name.lower()
+    return next((one.id for one in found if one.name.lower() == lowered), None)

@@ -1,0 +1,190 @@
+"""Routes that create, list, get and delete workspaces. Builds do the work."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from chatd.api import validation
+from chatd.api.auth import require_own_workspace
+from chatd.api.deps import ApiDeps, WorkspaceControl
+from chatd.api.operations import REPLAYED
+from chatd.api.route import ApiReply, ApiRequest, ApiRoute, BodySpec, reply
+from chatd.api.routes.build_requests import parameters_error, request_build, require_workspaces
+from chatd.api.routes.templates import usable_template
+from chatd.api.schemas.workspace_replies import build_reply, workspace_reply
+from chatd.api.schemas.workspaces import (
+    BuildReply,
+    NewBuildBody,
+    NewWorkspaceBody,
+    WorkspaceReply,
+    WorkspacesQuery,
+)
+from chatd.domain.errors import Conflict, InvalidInput, RequestReused
+from chatd.domain.ids import WorkspaceId
+from chatd.domain.workspace.entities import BuildId, Template, TemplateId, TemplateVersion
+from chatd.domain.workspace.rules import WorkspaceSnapshot, workspace_ttl_s
+from chatd.domain.workspace.templates import generated_name, is_valid_name, resolve_parameters
+from chatd.store.workspace import workspaces
+from chatd.store.workspace.workspaces import CreatedWorkspace, NewWorkspace, WorkspaceNameTaken
+
+_CREATE: Final = BodySpec(NewWorkspaceBody)
+
+
+class WorkspaceRoutes:
+    def __init__(self, deps: ApiDeps) -> None:
+        self._deps = deps
+
+    def routes(self) -> tuple[ApiRoute, ...]:
+        return (
+            ApiRoute(
+                endpoint="GET /workspaces",
+                summary="List workspaces, newest first, without deleted ones",
+                handle=self.list_workspaces,
+                query=WorkspacesQuery,
+                replies={200: list[WorkspaceReply]},
+            ),
+            ApiRoute(
+                endpoint="POST /workspaces",
+                summary="Create a workspace from a template; its first build starts it",
+                handle=self.create_workspace,
+                body_spec=_CREATE,
+                replies={201: WorkspaceReply},
+                error_statuses=(409,),
+                keyed=True,
+                starts_work=True,
+            ),
+            ApiRoute(
+                endpoint="GET /workspaces/{workspace_id}",
+                summary="Get a workspace with its latest build and that build's agents",
+                handle=self.get_workspace,
+                replies={200: WorkspaceReply},
+            ),
+            ApiRoute(
+                endpoint="DELETE /workspaces/{workspace_id}",
+                summary="Delete a workspace with all its files, by a build",
+                handle=self.delete_workspace,
+                replies={202: BuildReply},
+                error_statuses=(409,),
+                starts_work=True,
+            ),
+        )
+
+    async def list_workspaces(self, request: ApiRequest) -> ApiReply:
+        query = request.query(WorkspacesQuery)
+        found = await self._deps.retry(lambda: self._page(request, query))
+        return reply([workspace_reply(one) for one in found])
+
+    async def _page(
+        self, request: ApiRequest, query: WorkspacesQuery
+    ) -> Sequence[WorkspaceSnapshot]:
+        conn, owner = self._deps.pool, request.caller.user_id
+        last = None
+        if query.after_id is not None:
+            last = await workspaces.get(conn, WorkspaceId(query.after_id))
+            if last is None or last.owner_id != owner:
+                raise InvalidInput("after_id", "there is no such workspace")
+        return await workspaces.list_page(conn, owner, after=last, most=query.limit)
+
+    async def create_workspace(self, request: ApiRequest) -> ApiReply:
+        deps, body = self._deps, await request.body(_CREATE)
+        control = require_workspaces(deps)
+        template_id = body.template_id
+        template, version = await deps.retry(
+            lambda: usable_template(
+                deps,
+                name=body.template,
+                template_id=None if template_id is None else TemplateId(template_id),
+            ),
+        )
+        values = await _values(control, template, version, body.parameters)
+        new = self._new(request, control, body.name, template)
+        new = replace(new, version_id=version.id, params=values)
+        created = await deps.retry(lambda: _insert(deps, new, named=body.name is not None))
+        if created.again:
+            _check_same(created, new, named=body.name is not None)
+        control.wake()
+        found = await deps.retry(lambda: workspaces.load_snapshot(deps.pool, created.workspace.id))
+        headers = {"location": f"/api/v1/workspaces/{created.workspace.id}"}
+        # Without a key, `again` means an earlier attempt of this request.
+        if created.again and created.workspace.id != new.id:
+            headers |= REPLAYED
+        return reply(workspace_reply(require_own_workspace(request.caller, found)), 201, headers)
+
+    def _new(
+        self, request: ApiRequest, control: WorkspaceControl, name: str | None, template: Template
+    ) -> NewWorkspace:
+        workspace_id = self._deps.env.new_id()
+        return NewWorkspace(
+            id=WorkspaceId(workspace_id),
+            build_id=BuildId(self._deps.env.new_id()),
+            owner_id=request.caller.user_id,
+            template_id=template.id,
+            version_id=template.active_version_id,
+            name=_name(name, template, workspace_id.bytes),
+            host_id=control.host_id,
+            ttl_s=workspace_ttl_s(control.ttl_s, template),
+            made_by=request.request_key("workspace") or f"api:{workspace_id}",
+        )
+
+    async def get_workspace(self, request: ApiRequest) -> ApiReply:
+        deps, workspace_id = self._deps, request.workspace_id
+        found = await deps.retry(lambda: workspaces.load_snapshot(deps.pool, workspace_id))
+        return reply(workspace_reply(require_own_workspace(request.caller, found)))
+
+    async def delete_workspace(self, request: ApiRequest) -> ApiReply:
+        """A repeated delete returns the same build."""
+        body = NewBuildBody(transition="delete")
+        build, _ = await request_build(self._deps, request, body, joins=True)
+        return reply(build_reply(build), 202)
+
+
+def _name(given: str | None, template: Template, draw: bytes) -> str:
+    if given is None:
+        return generated_name(template.name, draw)
+    if not is_valid_name(given):
+        detail = "must be 1 to 32 letters and digits, with single dashes between them"
+        raise InvalidInput("name", detail)
+    return given
+
+
+async def _values(
+    control: WorkspaceControl,
+    template: Template,
+    version: TemplateVersion,
+    given: Mapping[str, str],
+) -> Mapping[str, str]:
+    resolved = resolve_parameters(version.parameters, validation.check_parameters(given))
+    problems = resolved.problems or await control.find_problems(
+        template, version.spec, resolved.values
+    )
+    if problems:
+        raise parameters_error(problems)
+    return resolved.values
+
+
+async def _insert(deps: ApiDeps, new: NewWorkspace, *, named: bool) -> CreatedWorkspace:
+    try:
+        return await workspaces.create(deps.pool, new)
+    except WorkspaceNameTaken:
+        if named:
+            text = f"You already have a workspace named {new.name}. Choose another name."
+            raise Conflict(text, code="name_taken") from None
+    other = generated_name(new.name[:-5], new.id.bytes[2:])
+    try:
+        return await workspaces.create(deps.pool, replace(new, name=other))
+    except WorkspaceNameTaken:
+        raise Conflict("No free name could be generated. Give a name.", code="name_taken") from None
+
+
+def _check_same(created: CreatedWorkspace, new: NewWorkspace, *, named: bool) -> None:
+    """Raises RequestReused if the key was used for a different workspace."""
+    workspace, build = created.workspace, created.build
+    same = (
+        workspace.owner_id == new.owner_id
+        and workspace.template_id == new.template_id
+        and build.params == new.params
+        and (not named or workspace.name == new.name)
+    )
+    if not same:
+        raise RequestReused("This idempotency key was used for a different workspace.")

@@ -1,0 +1,222 @@
+"""Bodies, queries and replies about templates, workspaces and builds.
+
+Replies never contain values of a template's environment, its script, or an agent's endpoint.
+Docstrings here are part of the OpenAPI document.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+from msgspec import Meta, Struct
+
+from chatd.api.schemas.chats import MAX_INT32, PageSize, Version
+from chatd.domain.chat.public_chat import PublicChat
+from chatd.domain.ids import UserId, WorkspaceId
+from chatd.domain.workspace.entities import (
+    AgentId,
+    AgentLifecycle,
+    AgentStatus,
+    BuildId,
+    BuildReason,
+    BuildStatus,
+    BuildTransition,
+    LogLevel,
+    Parameter,
+    ResourceLimits,
+    TemplateId,
+    VersionId,
+)
+
+Name = Annotated[str, Meta(max_length=32, pattern=r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$")]
+Values = Annotated[dict[str, str], Meta(max_length=100)]
+
+# Bodies and queries
+
+
+class NewWorkspaceBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The template by name or by id. Without a `name` one is generated."""
+
+    template: str | None = None
+    template_id: UUID | None = None
+    name: Name | None = None
+    parameters: Values = {}
+
+
+class NewBuildBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`parameters` are for a start; parameters that are not given keep their values."""
+
+    transition: BuildTransition
+    parameters: Values = {}
+
+
+class WorkspacesQuery(Struct, frozen=True, kw_only=True):
+    """`after_id` is the last workspace of the previous page."""
+
+    limit: PageSize = 50
+    after_id: UUID | None = None
+
+
+class BuildsQuery(Struct, frozen=True, kw_only=True):
+    """`before` is the number of the last build of the previous page."""
+
+    limit: PageSize = 50
+    before: Annotated[int, Meta(ge=1, le=MAX_INT32)] | None = None
+
+
+class LogsQuery(Struct, frozen=True, kw_only=True):
+    """Lines with an id above `after`. With `follow`, or with `Accept: text/event-stream`, the reply
+    is a stream that ends with the build."""
+
+    after: Version | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 1000
+    follow: bool = False
+
+
+class LatestChatsQuery(Struct, frozen=True, kw_only=True):
+    """Up to 25 ids, separated by commas."""
+
+    workspace_ids: str = ""
+
+
+# Replies
+
+
+class TemplateItem(Struct, frozen=True, kw_only=True):
+    """`agents_allowed`: chats may create workspaces from it. A `deprecated` template cannot be
+    used for new workspaces."""
+
+    id: TemplateId
+    name: str
+    display_name: str
+    description: str
+    icon: str
+    backend: str
+    origin: Literal["builtin", "settings", "user"]
+    active_version_id: VersionId
+    agents_allowed: bool
+    deprecated: bool
+    default_ttl_s: int
+    activity_bump_s: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class TemplateReply(TemplateItem, frozen=True, kw_only=True):
+    """`env` has names only. A limit of 0 means no limit."""
+
+    readme: str
+    parameters: tuple[Parameter, ...]
+    seed: Literal["empty", "git", "directory", "demo"]
+    network: Literal["none", "full"]
+    limits: ResourceLimits
+    env: tuple[str, ...]
+    has_startup_script: bool
+    startup_timeout_s: float
+    directory: str
+
+
+class BuildReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`attempt` counts the build workers that acquired it: 1, unless one of them died."""
+
+    id: BuildId
+    workspace_id: WorkspaceId
+    build_number: int
+    transition: BuildTransition
+    status: BuildStatus
+    template_version_id: VersionId
+    parameters: Mapping[str, str]
+    initiator_id: UserId
+    reason: BuildReason
+    attempt: int
+    created_at: datetime
+    error: str = ""
+    error_code: str = ""
+    deadline: datetime | None = None
+    max_deadline: datetime | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+
+
+class AgentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: AgentId
+    name: str
+    status: AgentStatus
+    lifecycle: AgentLifecycle
+    isolation: str
+    directory: str
+    os: str
+    arch: str
+    created_at: datetime
+    parent_id: AgentId | None = None
+    first_connected_at: datetime | None = None
+    last_connected_at: datetime | None = None
+    disconnected_at: datetime | None = None
+
+
+class WorkspaceReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`agents` are those of the latest build. `isolation` and `directory` are those of the agent
+    that chats use, and missing while there is none."""
+
+    id: WorkspaceId
+    owner_id: UserId
+    template_id: TemplateId
+    name: str
+    deleted: bool
+    ttl_s: int
+    created_at: datetime
+    last_used_at: datetime
+    latest_build: BuildReply | None
+    agents: tuple[AgentReply, ...]
+    isolation: str | None = None
+    directory: str | None = None
+    deadline: datetime | None = None
+
+
+class BuildLogReply(Struct, frozen=True, kw_only=True):
+    id: int
+    at: datetime
+    stage: str
+    level: LogLevel
+    output: str
+
+
+class BuildLogPage(Struct, frozen=True, kw_only=True):
+    """Use `next_after` as the next `after`. The log is complete once `ended` is true and
+    `has_more` is false."""
+
+    logs: tuple[BuildLogReply, ...]
+    next_after: int
+    has_more: bool
+    ended: bool
+
+
+# The workspace of a chat
+
+
+class ContextItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    kind: str
+    source: str
+    status: str
+    size: int
+    name: str = ""
+    error: str = ""
+
+
+class ContextReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The pinned workspace context. `dirty`: the workspace's files differ from it by now. `error`
+    lists what could not be read when it was pinned."""
+
+    dirty: bool
+    error: str | None
+    resources: tuple[ContextItem, ...]
+    pinned_at: datetime
+
+
+class ChatReply(PublicChat, frozen=True, kw_only=True, omit_defaults=True):
+    """A chat with its workspace binding, which may be stale, and its pinned context."""
+
+    build_id: BuildId | None = None
+    agent_id: AgentId | None = None
+    context: ContextReply | None = None

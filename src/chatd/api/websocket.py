@@ -1,0 +1,211 @@
+"""The WebSocket: one connection that follows several topics.
+
+The client sends one object per frame: `subscribe` and `unsubscribe` with a `topic` (`chats`, or
+`chat:` and an id), or `ping`. The server sends arrays of events. Events of a chat contain its id;
+events about subscriptions are defined here.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from chatd.api.auth import ApiCaller, require_own_chat
+from chatd.api.deps import ApiDeps
+from chatd.api.errors import error_reply
+from chatd.api.request_reader import Receive, read_json, read_uuid
+from chatd.api.route import Message, Send
+from chatd.api.schemas.chats import Version
+from chatd.api.streams import ClientStream, StreamRegistry, end_for_error
+from chatd.domain.errors import ChatdError, InvalidInput
+from chatd.domain.ids import ChatId
+from chatd.stream.fanout import Lagged
+from chatd.stream.frames import Frame, encode_json_array
+
+CHAT_LIST_TOPIC: Final = "chats"
+CHAT_TOPIC_PREFIX: Final = "chat:"
+
+NextFrame = Callable[[], Awaitable[Frame]]
+
+
+class _Tagged(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    pass
+
+
+class Subscribe(_Tagged, frozen=True, kw_only=True, tag="subscribe"):
+    """`after` is the last version of the chat that the client has."""
+
+    topic: str
+    after: Version | None = None
+
+
+class Unsubscribe(_Tagged, frozen=True, kw_only=True, tag="unsubscribe"):
+    topic: str
+
+
+class Ping(_Tagged, frozen=True, kw_only=True, tag="ping"):
+    pass
+
+
+class Subscribed(_Tagged, frozen=True, kw_only=True, tag="subscribed"):
+    """Events of the topic follow."""
+
+    topic: str
+
+
+class Unsubscribed(_Tagged, frozen=True, kw_only=True, tag="unsubscribed"):
+    """No more events of the topic follow. It has a code if the server ended the subscription."""
+
+    topic: str
+    code: str | None = None
+    message: str | None = None
+
+
+class SubscribeRefused(_Tagged, frozen=True, kw_only=True, tag="refused"):
+    code: str
+    message: str
+    topic: str | None = None
+
+
+class Pong(_Tagged, frozen=True, kw_only=True, tag="pong"):
+    pass
+
+
+ClientFrame = Subscribe | Unsubscribe | Ping
+_DECODER: Final = msgspec.json.Decoder(ClientFrame)
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+class WebSockets:
+    def __init__(self, deps: ApiDeps, streams: StreamRegistry) -> None:
+        self._deps = deps
+        self._streams = streams
+
+    async def serve(self, receive: Receive, send: Send, *, caller: ApiCaller) -> None:
+        with self._streams.open(caller, "websocket", send) as stream:
+            await receive()
+            await stream.write({"type": "websocket.accept"})
+            socket = _Socket(self._deps, caller, stream, receive)
+            end = await stream.run(socket.run, stream.watch)
+            close = {"code": end.close_code, "reason": end.code}
+            await stream.send_end({"type": "websocket.close", **close})
+
+
+class _Socket:
+    def __init__(
+        self, deps: ApiDeps, caller: ApiCaller, stream: ClientStream, receive: Receive
+    ) -> None:
+        self._deps = deps
+        self._caller = caller
+        self._stream = stream
+        self._receive = receive
+        self._topics: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            while (event := await self._receive())["type"] == "websocket.receive":
+                await self._handle(group, event)
+            for task in self._topics.values():
+                task.cancel()
+
+    async def _handle(self, group: asyncio.TaskGroup, event: Message) -> None:
+        try:
+            frame = _read_frame(event)
+        except ChatdError as error:
+            await self._refuse(error)
+            return
+        match frame:
+            case Subscribe():
+                await self._subscribe(group, frame)
+            case Unsubscribe():
+                await self._unsubscribe(frame.topic)
+            case Ping():
+                await self._send(Pong())
+
+    async def _subscribe(self, group: asyncio.TaskGroup, frame: Subscribe) -> None:
+        topic, limit = frame.topic, self._deps.limits.topics_per_socket
+        if topic in self._topics:
+            text = "This socket is already subscribed to the topic."
+            await self._send(SubscribeRefused(code="already_subscribed", message=text, topic=topic))
+        elif len(self._topics) >= limit:
+            text = f"A socket can have {limit} topics. Unsubscribe from one first."
+            await self._send(SubscribeRefused(code="too_many_topics", message=text, topic=topic))
+        else:
+            self._topics[topic] = group.create_task(self._follow(frame), name="topic")
+
+    async def _unsubscribe(self, topic: str) -> None:
+        """Waits for the topic's task, so that no event follows the confirmation."""
+        task = self._topics.get(topic)
+        if task is None:
+            text = "This socket is not subscribed to the topic."
+            await self._send(SubscribeRefused(code="not_subscribed", message=text, topic=topic))
+            return
+        task.cancel()
+        await asyncio.wait((task,))
+        # A task that is cancelled before it starts does not remove itself.
+        self._topics.pop(topic, None)
+        await self._send(Unsubscribed(topic=topic))
+
+    async def _follow(self, frame: Subscribe) -> None:
+        """Send the events of one topic until it is cancelled or fails."""
+        is_subscribed = False
+        try:
+            async with AsyncExitStack() as held:
+                next_frame = await self._open(held, frame)
+                await self._send(Subscribed(topic=frame.topic))
+                is_subscribed = True
+                while True:
+                    text = encode_json_array(await next_frame()).decode()
+                    await self._stream.write({"type": "websocket.send", "text": text})
+        except Lagged as error:
+            # All topics share one connection: a client too slow for one is too slow for all.
+            self._stream.end(end_for_error(error))
+        except ChatdError as error:
+            # Remove the topic before the client is notified: it may subscribe again at once.
+            self._topics.pop(frame.topic, None)
+            if is_subscribed:
+                end = end_for_error(error)
+                await self._send(
+                    Unsubscribed(topic=frame.topic, code=end.code, message=end.message)
+                )
+            else:
+                await self._refuse(error, frame.topic)
+        except asyncio.CancelledError:
+            self._topics.pop(frame.topic, None)
+            raise
+
+    async def _open(self, held: AsyncExitStack, frame: Subscribe) -> NextFrame:
+        deps, feeds = self._deps, self._deps.feeds
+        if frame.topic == CHAT_LIST_TOPIC:
+            return held.enter_context(deps.watches.watch(self._caller.user_id)).next
+        chat_id = _chat_id(frame.topic)
+        viewer = await deps.retry(
+            lambda: held.enter_async_context(feeds.open_viewer(chat_id, frame.after))
+        )
+        # The feed has read the row: checking its owner now costs no read of its own.
+        require_own_chat(self._caller, feeds.known(chat_id))
+        return viewer.next
+
+    async def _refuse(self, error: ChatdError, topic: str | None = None) -> None:
+        body = error_reply(error).body
+        await self._send(SubscribeRefused(code=body.code, message=body.message, topic=topic))
+
+    async def _send(self, event: Struct) -> None:
+        text = _ENCODER.encode((event,)).decode()
+        await self._stream.write({"type": "websocket.send", "text": text})
+
+
+def _read_frame(event: Message) -> ClientFrame:
+    text = event.get("text")
+    if not isinstance(text, str):
+        raise InvalidInput("message", "must be text")
+    return read_json(_DECODER, text.encode())
+
+
+def _chat_id(topic: str) -> ChatId:
+    if not topic.startswith(CHAT_TOPIC_PREFIX):
+        raise InvalidInput("topic", "must be chats, or chat: and an id")
+    return ChatId(read_uuid("topic", topic.removeprefix(CHAT_TOPIC_PREFIX)))

@@ -1,0 +1,106 @@
+"""An API server with workspaces: a template, and a record of the calls to its control."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from chatd.clock import SystemClock
+from chatd.domain.chat.row import Chat
+from chatd.domain.ids import ChatId, WorkspaceId
+from chatd.domain.workspace.agent_api import GitChanges
+from chatd.domain.workspace.entities import FieldProblem, Template, TemplateSpec
+from chatd.store.conn import ConnectConfig
+from chatd.store.pool import Pool
+from chatd.store.workspace import build_leases
+from chatd.workspace_services import LocalWorkspaceControl, WorkspaceServicesConfig
+from tests.support.front import Answer, ApiOptions, ApiServer, Json, serve_api
+from tests.support.streaming import env_with
+from tests.support.workspaces import agent_spec, hold, plant_template, wanted
+from tests.workspaces.agents import SECRET
+
+HERE = "here"
+
+
+class RecordingWorkspaces:
+    """Satisfies `WorkspaceControl` without a build worker, and records the calls."""
+
+    def __init__(self, pool: Pool) -> None:
+        config = WorkspaceServicesConfig(
+            connect=ConnectConfig(dsn=""), data_dir=Path("/"), host_id=HERE, secret=SECRET
+        )
+        self._control = LocalWorkspaceControl(config, env_with(SystemClock()), pool, None)
+        self.host_id = self._control.host_id
+        self.ttl_s: str | None = None
+        self.woken = 0
+        self.bound_to: list[tuple[ChatId, WorkspaceId | None]] = []
+        self.wrong: Sequence[FieldProblem] = ()
+
+    def wake(self) -> None:
+        self.woken += 1
+        self._control.wake()
+
+    async def find_problems(
+        self, template: Template, spec: TemplateSpec, values: Mapping[str, str]
+    ) -> Sequence[FieldProblem]:
+        return self.wrong or await self._control.find_problems(template, spec, values)
+
+    async def on_bound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
+        self.bound_to.append((chat_id, workspace_id))
+        await self._control.on_bound(chat_id, workspace_id)
+
+    def git(self, chat: Chat) -> AbstractAsyncContextManager[AsyncGenerator[GitChanges]]:
+        return self._control.git(chat)
+
+
+class WorkspaceApi:
+    """An API server with the template `scratch`."""
+
+    def __init__(self, server: ApiServer, control: RecordingWorkspaces) -> None:
+        self.server = server
+        self.control = control
+        self.pool = server.replica.pool
+        self.ask = server.ask
+
+    async def make(self, **fields: object) -> Json:
+        """A workspace with a pending first build."""
+        made = await self.ask("POST", "/workspaces", {"template": "scratch", **fields})
+        assert made.status == 201, made.content
+        return made.json
+
+    async def build(self, workspace: Json, transition: str, **fields: object) -> Answer:
+        path = f"/workspaces/{workspace['id']}/builds"
+        return await self.ask("POST", path, {"transition": transition, **fields})
+
+
+def id_of(made: Json) -> UUID:
+    return UUID(str(made["id"]))
+
+
+def first_build(made: Json) -> Json:
+    return msgspec.convert(made["latest_build"], Json)
+
+
+async def end_build(api: WorkspaceApi, **agent: object) -> None:
+    """Play the build worker: the one pending build succeeds, a start with an agent."""
+    [taken] = await build_leases.acquire_builds(api.pool, wanted(hosts=(HERE,)))
+    starts = taken.build.transition == "start"
+    columns: Json = {"isolation": "bwrap", "directory": "~/x", **agent}
+    made = (agent_spec(taken.build.build_number, **columns),)
+    ended = build_leases.BuildResult(status="succeeded", agents=made if starts else ())
+    assert await build_leases.finish_build(api.pool, hold(taken.build), ended) is not None
+
+
+@asynccontextmanager
+async def workspace_api(dsn: str) -> AsyncGenerator[WorkspaceApi]:
+    controls: list[RecordingWorkspaces] = []
+
+    def make(pool: Pool) -> RecordingWorkspaces:
+        controls.append(RecordingWorkspaces(pool))
+        return controls[0]
+
+    async with serve_api(dsn, ApiOptions(workspaces=make)) as server:
+        await plant_template(server.replica.pool)
+        yield WorkspaceApi(server, controls[0])
