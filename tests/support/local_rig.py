@@ -1,7 +1,7 @@
-"""Local workspaces for tests: a data directory, a backend on it, commands inside a workspace.
+"""Local workspaces for tests: a data directory, its backend, commands inside a workspace.
 
-The data directory is closed to everybody else, as a careful operator's would be. The kit, which
-takes a second to make, is shared by all data directories of a test process.
+Other accounts cannot enter the data directory, as in a careful installation. All data directories
+of a test process share the kit, which takes a second to build.
 """
 
 import asyncio
@@ -46,9 +46,9 @@ from tests.support.eventually import eventually
 
 SECRET = b"a secret of the server, 32 bytes"
 HOST = "this-host"
-WITHIN_S = 40.0
+TEST_TIMEOUT_S = 40.0
 AS_ROOT = os.geteuid() == 0
-NO_SANDBOX = shutil.which("bwrap") is None
+NO_BUBBLEWRAP = shutil.which("bwrap") is None
 NOBODY = UUID(int=0)
 
 
@@ -62,7 +62,7 @@ class Running(Struct, frozen=True, kw_only=True):
 
 
 class Rig:
-    """One server's view of a data directory."""
+    """One server on a data directory."""
 
     def __init__(self, config: LocalConfig) -> None:
         self.data_dir = config.data_dir
@@ -73,7 +73,7 @@ class Rig:
             dial_key=lambda agent_id: derive_agent_key(SECRET, agent_id),
             clock=SystemClock(),
         )
-        self.supervision = SupervisorClient(
+        self.supervisor = SupervisorClient(
             config.data_dir / "ws-supervisor", SystemClock(), idle_s=config.supervisor_idle_s
         )
         self._connector = AgentConnector(secret=SECRET, host_id=HOST, clock=SystemClock())
@@ -120,64 +120,64 @@ class Rig:
 
     async def connect(self, running: Running) -> ConnectedAgent:
         return await self._connector.connect(
-            running.agent.id, running.agent.endpoints, timeout_s=WITHIN_S
+            running.agent.id, running.agent.endpoints, timeout_s=TEST_TIMEOUT_S
         )
 
-    async def reborn(self, running: Running, boot_id: str) -> None:
-        """Wait for another agent than the one of that boot."""
+    async def wait_new_agent(self, running: Running, boot_id: str) -> None:
+        """Wait for an agent with another boot id."""
 
-        async def look() -> bool:
+        async def has_new_agent() -> bool:
             try:
                 return (await self.connect(running)).hello.boot_id != boot_id
             except AgentUnreachable:
                 return False
 
-        await eventually(look, within_s=WITHIN_S)
+        await eventually(has_new_agent, within_s=TEST_TIMEOUT_S)
 
     async def run(self, running: Running, command: str) -> ProcessOutput:
-        """To its end."""
-        async with asyncio.timeout(WITHIN_S):
+        """Run a command to its end."""
+        async with asyncio.timeout(TEST_TIMEOUT_S):
             client = await self.client(running)
             started = await client.start_process(command, key=uuid4().hex)
             while (output := await client.output(started.id, wait_s=10)).running:
                 pass
             return output
 
-    async def says(self, running: Running, command: str) -> str:
+    async def output_of(self, running: Running, command: str) -> str:
         return (await self.run(running, command)).output.strip()
 
     def home(self, running: Running) -> Path:
         return self.data_dir / "ws" / running.name / "home"
 
-    def supervisor(self) -> int:
+    def supervisor_pid(self) -> int:
         return int((self.data_dir / "ws-supervisor" / "lock").read_text())
 
     async def kill_supervisor(self) -> None:
-        """With the process above it, which would start another."""
-        pid = self.supervisor()
-        keeper = parent_of(pid)
-        for each in (keeper, pid):
+        """With its parent, which would start another."""
+        pid = self.supervisor_pid()
+        parent = parent_of(pid)
+        for each in (parent, pid):
             os.kill(each, signal.SIGKILL)
-        await until_gone(keeper, pid)
+        await wait_exited(parent, pid)
 
-    async def end(self) -> None:
-        """The supervisor, all it owns and the process above it."""
+    async def close(self) -> None:
+        """Stop the supervisor with its sandboxes and its parent."""
         lock = self.data_dir / "ws-supervisor" / "lock"
         if not lock.exists():
             return
-        await self.supervision.shutdown()
+        await self.supervisor.shutdown()
 
-        async def dropped() -> bool:
-            return is_free(lock)
+        async def is_released() -> bool:
+            return is_lock_free(lock)
 
-        await eventually(dropped, within_s=WITHIN_S)
+        await eventually(is_released, within_s=TEST_TIMEOUT_S)
 
     def _note(self, stage: str, level: LogLevel, text: str) -> None:
         self.log.append(f"{stage} {level} {text}")
 
 
-def is_free(lock: Path) -> bool:
-    """Whether nobody holds it: neither a supervisor nor who would start another."""
+def is_lock_free(lock: Path) -> bool:
+    """Whether neither a supervisor nor its parent holds the lock."""
     with lock.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -190,16 +190,16 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-async def until_gone(*pids: int) -> None:
-    async def gone() -> bool:
+async def wait_exited(*pids: int) -> None:
+    async def are_gone() -> bool:
         return not any(read_process_id(pid) for pid in pids)
 
-    await eventually(gone, within_s=WITHIN_S)
+    await eventually(are_gone, within_s=TEST_TIMEOUT_S)
 
 
 @contextlib.contextmanager
 def data_directory(kits: Path | None = None) -> Generator[Path]:
-    """A short path, in a directory of our own that nobody else can enter."""
+    """A short path, in a directory that other accounts cannot enter."""
     top = Path(tempfile.mkdtemp(prefix="chatd-local-", dir=scratch_space()))
     data = top / "data"
     data.mkdir(mode=0o700)
@@ -211,9 +211,9 @@ def data_directory(kits: Path | None = None) -> Generator[Path]:
         shutil.rmtree(top, ignore_errors=True)
 
 
-def end_all_in(data_dir: Path) -> None:
-    """For fixtures that are shared, and so have no loop."""
-    asyncio.run(Rig(LocalConfig(data_dir=data_dir, host_id=HOST)).end())
+def close_supervisor_of(data_dir: Path) -> None:
+    """For module fixtures, which have no event loop."""
+    asyncio.run(Rig(LocalConfig(data_dir=data_dir, host_id=HOST)).close())
 
 
 def shared_kits(factory: pytest.TempPathFactory) -> Path:
@@ -223,12 +223,12 @@ def shared_kits(factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def rig_with(config: LocalConfig) -> AsyncGenerator[Rig]:
+async def open_rig(config: LocalConfig) -> AsyncGenerator[Rig]:
     rig = Rig(config)
     try:
         yield rig
     finally:
-        await rig.end()
+        await rig.close()
 
 
 def _workspace(workspace: WorkspaceId) -> Workspace:

@@ -1,7 +1,7 @@
-"""A server that makes local workspaces, as a process: it can be killed, and run under any account.
+"""A server of local workspaces as a process, which a test can kill or run under any account.
 
-Answers a line with a line: `start ID BUILD` with the agent, `run COMMAND` with what was printed by
-the last workspace started.
+Answers each line: `start ID BUILD` with the isolation level, `run COMMAND` with the output of the
+command in the last workspace that was started.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ async def main() -> None:
             running = await rig.start(spec, again=WorkspaceId(UUID(name)), build=int(build))
             answer = running.agent.isolation
         elif word == "run" and running is not None:
-            answer = await rig.says(running, rest)
+            answer = await rig.output_of(running, rest)
         elif word == "delete" and running is not None:
             await rig.delete(running.workspace.id, build=99)
         elif word == "end":
-            await rig.end()
+            await rig.close()
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 

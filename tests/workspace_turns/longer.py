@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.support.local_rig import NO_SANDBOX
+from tests.support.local_rig import NO_BUBBLEWRAP
 from tests.workspace_turns.servers import Site, execute
 from tests.workspace_turns.test_killed import holds
 
-pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+pytestmark = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
 
 COUNT = "for i in $(seq 20); do echo line $i | tee -a lines; sleep 1; done"
 COUNTED = "".join(f"line {number}\n" for number in range(1, 21))

@@ -156,7 +156,7 @@ class Site:
         return (self.data_dir.parent / "log").read_text()
 
     async def end(self) -> None:
-        await Rig(LocalConfig(data_dir=self.data_dir, host_id=HOST)).end()
+        await Rig(LocalConfig(data_dir=self.data_dir, host_id=HOST)).close()
 
 
 class Place(Struct, frozen=True, kw_only=True):

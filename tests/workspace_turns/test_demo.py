@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.local_rig import NO_SANDBOX
+from tests.support.local_rig import NO_BUBBLEWRAP
 from tests.workspace_turns import probe
 from tests.workspace_turns.servers import Json, Place, Server, Site, execute, saying
 
-pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+pytestmark = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
 
 CANARY = "a-secret-of-the-server-that-nobody-else-knows"
 RIGHT = "    return amount * (100 - discount_percent) / 100"

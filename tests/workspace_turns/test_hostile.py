@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.local_rig import NO_SANDBOX
+from tests.support.local_rig import NO_BUBBLEWRAP
 from tests.workspace_turns.servers import Call, Json, Place, Server, Site, execute
 
-pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+pytestmark = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
 
 PRINTER = "yes this does not end"
 BOMB = "b() { b | b & }; b; sleep 1000"

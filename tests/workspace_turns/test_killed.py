@@ -8,11 +8,11 @@ import pytest
 
 from chatd.store.pool import Pool
 from tests.support.eventually import eventually
-from tests.support.local_rig import NO_SANDBOX
+from tests.support.local_rig import NO_BUBBLEWRAP
 from tests.support.workspaces import age_builds
 from tests.workspace_turns.servers import WITHIN_S, Json, Site, Wiretap, execute
 
-pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+pytestmark = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
 
 LINES = 12
 COUNT = f"for i in $(seq {LINES}); do echo line $i | tee -a lines; sleep 0.25; done"

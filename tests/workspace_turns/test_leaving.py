@@ -5,11 +5,11 @@ import signal
 
 import pytest
 
-from tests.support.local_rig import NO_SANDBOX
+from tests.support.local_rig import NO_BUBBLEWRAP
 from tests.workspace_turns.servers import WITHIN_S, Json, Server, Site, execute
 from tests.workspace_turns.test_killed import COUNT, COUNTED, holds
 
-pytestmark = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+pytestmark = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
 
 SECRET = "a secret that two servers share"
 ENDLESS = "echo begun | tee begun; exec sleep 1000"

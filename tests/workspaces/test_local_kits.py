@@ -1,4 +1,4 @@
-"""Which kits of earlier versions go, and which stay."""
+"""Removal of kits of earlier versions."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -8,16 +8,16 @@ import pytest
 
 from chatd.workspaces.local.cleanup import lock_kit, remove_unused_kits
 
-MINE, SERVES, RUNS, OLD, TORN = ("0" * 15 + digit for digit in "12345")
+OWN, SERVER, SANDBOX, UNUSED, PARTIAL = ("0" * 15 + digit for digit in "12345")
 
 
 @pytest.fixture
 def kits(tmp_path: Path) -> Path:
-    """One of this server, of another, of a workspace, of nobody; and one half removed."""
-    for name in (MINE, SERVES, RUNS, OLD):
+    """Kits of this server, of another server, of a workspace; an unused one; one half removed."""
+    for name in (OWN, SERVER, SANDBOX, UNUSED):
         (tmp_path / name / "lib").mkdir(parents=True)
         (tmp_path / name / "lib" / "file").touch()
-    (tmp_path / f".{TORN}-0123" / "lib").mkdir(parents=True)
+    (tmp_path / f".{PARTIAL}-0123" / "lib").mkdir(parents=True)
     (tmp_path / "unlike a kit").mkdir()
     return tmp_path
 
@@ -27,37 +27,37 @@ def present(kits: Path) -> set[str]:
 
 
 async def test_a_kit_that_no_server_and_no_workspace_uses_is_removed(kits: Path) -> None:
-    asked: list[Sequence[str]] = []
+    requests: list[Sequence[str]] = []
 
-    async def mentioned(words: Sequence[str]) -> AbstractSet[str]:
-        asked.append(words)
+    async def words_in_use(words: Sequence[str]) -> AbstractSet[str]:
+        requests.append(words)
         assert lock_kit(kits, words[0], exclusive=True) is None
-        return {RUNS}
+        return {SANDBOX}
 
-    serving = lock_kit(kits, SERVES)
+    serving = lock_kit(kits, SERVER)
     assert serving is not None
-    await remove_unused_kits(kits, MINE, mentioned)
-    assert asked == [[RUNS, OLD, TORN]]
-    assert present(kits) == {MINE, SERVES, RUNS, "unlike a kit"}
-    assert not (kits / f"{OLD}.lock").exists()
+    await remove_unused_kits(kits, OWN, words_in_use)
+    assert requests == [[SANDBOX, UNUSED, PARTIAL]]
+    assert present(kits) == {OWN, SERVER, SANDBOX, "unlike a kit"}
+    assert not (kits / f"{UNUSED}.lock").exists()
     serving.close()
-    await remove_unused_kits(kits, MINE, mentioned)
-    assert present(kits) == {MINE, RUNS, "unlike a kit"}
+    await remove_unused_kits(kits, OWN, words_in_use)
+    assert present(kits) == {OWN, SANDBOX, "unlike a kit"}
 
 
-async def test_kits_stay_when_nobody_can_say_what_runs(kits: Path) -> None:
-    async def silent(words: Sequence[str]) -> AbstractSet[str] | None:
+async def test_kits_stay_when_the_supervisor_cannot_tell_what_runs(kits: Path) -> None:
+    async def unknown(words: Sequence[str]) -> AbstractSet[str] | None:
         del words
 
     before = present(kits)
-    await remove_unused_kits(kits, MINE, silent)
+    await remove_unused_kits(kits, OWN, unknown)
     assert present(kits) == before
-    again = lock_kit(kits, OLD, exclusive=True)
+    again = lock_kit(kits, UNUSED, exclusive=True)
     assert again is not None
     again.close()
 
 
-async def test_kits_that_are_shared_by_a_link_stay(kits: Path) -> None:
+async def test_kits_in_a_linked_directory_stay(kits: Path) -> None:
     async def nothing(words: Sequence[str]) -> AbstractSet[str]:
         del words
         return set()
@@ -65,5 +65,5 @@ async def test_kits_that_are_shared_by_a_link_stay(kits: Path) -> None:
     link = kits / "link"
     link.symlink_to(kits)
     before = present(kits)
-    await remove_unused_kits(link, MINE, nothing)
+    await remove_unused_kits(link, OWN, nothing)
     assert present(kits) == before

@@ -1,4 +1,4 @@
-"""How a workspace gets its first files, and what a template may not ask for."""
+"""Seeds of a workspace, start-up scripts, and invalid templates."""
 
 import asyncio
 import os
@@ -24,23 +24,23 @@ from chatd.workspaces.local.template_checks import expand_parameters
 from tests.support.eventually import eventually
 from tests.support.local_rig import (
     HOST,
-    NO_SANDBOX,
-    WITHIN_S,
+    NO_BUBBLEWRAP,
+    TEST_TIMEOUT_S,
     Rig,
     Running,
+    close_supervisor_of,
     data_directory,
-    end_all_in,
     shared_kits,
 )
 
-needs_sandbox = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+needs_sandbox = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
 
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
     with data_directory(shared_kits(tmp_path_factory)) as data_dir:
         yield data_dir
-        end_all_in(data_dir)
+        close_supervisor_of(data_dir)
 
 
 @pytest.fixture
@@ -74,8 +74,8 @@ async def test_a_directory_is_copied_with_links_as_links(rig: Rig, project: Path
     spec = TemplateSpec(seed=DirectorySeed(path=str(project)), directory="work/here")
     running = await rig.start(spec)
     assert running.agent.directory == "/home/dev/work/here"
-    assert await rig.says(running, "pwd; ./src/run.sh") == "/home/dev/work/here\nit runs"
-    assert await rig.says(running, "readlink link; echo x > src/new && echo mine") == (
+    assert await rig.output_of(running, "pwd; ./src/run.sh") == "/home/dev/work/here\nit runs"
+    assert await rig.output_of(running, "readlink link; echo x > src/new && echo mine") == (
         "/etc/hostname\nmine"
     )
     assert not (project / "src" / "new").exists()
@@ -90,14 +90,16 @@ async def test_a_directory_that_is_too_large_is_not_copied(rig: Rig, project: Pa
 
 
 @needs_sandbox
-async def test_the_network_is_there_if_the_template_says_so(rig: Rig) -> None:
+async def test_a_template_can_enable_the_network(rig: Rig) -> None:
     server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     running = await rig.start(TemplateSpec(network="full"))
     connect = f"import socket; socket.create_connection(('127.0.0.1', {port})); print('yes')"
     async with server:
-        assert await rig.says(running, f'python3 -c "{connect}"') == "yes"
-    assert await rig.says(running, "stat -c %i /etc/hosts") == str(os.stat("/etc/hosts").st_ino)
+        assert await rig.output_of(running, f'python3 -c "{connect}"') == "yes"
+    assert await rig.output_of(running, "stat -c %i /etc/hosts") == str(
+        os.stat("/etc/hosts").st_ino
+    )
 
 
 @needs_sandbox
@@ -111,12 +113,12 @@ async def test_a_repository_of_the_host_is_cloned_inside(rig: Rig, project: Path
     context = rig.context(spec, params={"repository": str(project), "commit": first})
     (agent,) = await rig.backend.start(context)
     running = Running(workspace=context.workspace, agent=agent)
-    assert await rig.says(running, "git rev-parse HEAD; ls") == f"{first}\nsrc"
+    assert await rig.output_of(running, "git rev-parse HEAD; ls") == f"{first}\nsrc"
     assert any("Cloning" in line for line in rig.log)
 
 
 @needs_sandbox
-async def test_what_git_says_is_why_the_build_fails(rig: Rig, project: Path) -> None:
+async def test_a_failed_clone_fails_the_build_with_gits_message(rig: Rig, project: Path) -> None:
     context = rig.context(TemplateSpec(seed=GitSeed(url=f"file://{project}")))
     with pytest.raises(BuildFailed, match="Git failed"):
         await rig.backend.start(context)
@@ -124,23 +126,23 @@ async def test_what_git_says_is_why_the_build_fails(rig: Rig, project: Path) -> 
 
 
 @needs_sandbox
-async def test_a_home_that_was_half_filled_is_filled_anew(rig: Rig, project: Path) -> None:
-    """As by a server that died over it. A home that was complete is never touched again."""
+async def test_a_partly_filled_home_is_filled_again(rig: Rig, project: Path) -> None:
+    """A server may die while it fills a home. A complete home is never filled again."""
     context = rig.context(TemplateSpec(seed=DirectorySeed(path=str(project))))
     half = rig.data_dir / "ws" / str(context.workspace.id) / "home.new"
     half.mkdir(parents=True)
     (half / "half").write_text("")
     running = await rig.start(context.spec, again=context.workspace.id)
-    assert await rig.says(running, "ls") == "link\nsrc"
-    await rig.says(running, "rm -r src")
+    assert await rig.output_of(running, "ls") == "link\nsrc"
+    await rig.output_of(running, "rm -r src")
     await rig.stop(running, build=2)
     again = await rig.start(context.spec, again=context.workspace.id, build=3)
-    assert await rig.says(again, "ls") == "link"
+    assert await rig.output_of(again, "ls") == "link"
 
 
 @needs_sandbox
 async def test_the_startup_script_runs_before_the_agent(rig: Rig) -> None:
-    """The environment of the template is for it, not for all who can list processes."""
+    """The process list does not show the template's environment to other accounts."""
     script = 'echo $WHO ${#LONG} "<$NONE>" > who; cat /proc/1/cmdline > seen; echo said'
     env = {"WHO": "${name}", "LONG": "\u00e4" * 20_000, "NONE": ""}
     context = rig.context(TemplateSpec(startup_script=script, env=env), params={"name": "me"})
@@ -158,39 +160,39 @@ async def test_the_startup_script_runs_before_the_agent(rig: Rig) -> None:
 
 
 @needs_sandbox
-async def test_a_cancelled_build_leaves_off(rig: Rig) -> None:
+async def test_a_cancelled_build_stops(rig: Rig) -> None:
     context = rig.context(TemplateSpec(startup_script="touch begun; sleep 1000"))
     home = rig.data_dir / "ws" / str(context.workspace.id) / "home"
 
-    async def begun() -> bool:
+    async def is_started() -> bool:
         return (home / "begun").exists()
 
     async def cancel() -> None:
-        await eventually(begun, within_s=WITHIN_S)
+        await eventually(is_started, within_s=TEST_TIMEOUT_S)
         context.cancelled.set()
 
-    async with asyncio.timeout(WITHIN_S), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(TEST_TIMEOUT_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(cancel())
         with pytest.raises(BuildCancelled):
             await rig.backend.start(context)
-    assert str(context.workspace.id) not in await rig.supervision.list_running()
+    assert str(context.workspace.id) not in await rig.supervisor.list_running()
 
 
 @needs_sandbox
-async def test_a_workspace_starts_again_when_its_seed_has_gone(rig: Rig, project: Path) -> None:
+async def test_a_workspace_restarts_without_its_seed(rig: Rig, project: Path) -> None:
     spec = TemplateSpec(seed=DirectorySeed(path=str(project)))
     running = await rig.start(spec)
     await rig.stop(running, build=2)
     shutil.rmtree(project)
     again = await rig.start(spec, again=running.workspace.id, build=3)
-    assert await rig.says(again, "ls") == "link\nsrc"
+    assert await rig.output_of(again, "ls") == "link\nsrc"
 
 
 @needs_sandbox
 async def test_a_mounted_directory_can_be_read_and_not_written(rig: Rig, project: Path) -> None:
     mount = Mount(source=str(project), target="/mnt/project")
     running = await rig.start(TemplateSpec(mounts=(mount,)))
-    assert await rig.says(running, "sh /mnt/project/src/run.sh") == "it runs"
+    assert await rig.output_of(running, "sh /mnt/project/src/run.sh") == "it runs"
     assert (await rig.run(running, "touch /mnt/project/x")).exit_code == 1
 
 
@@ -208,7 +210,7 @@ async def test_a_mounted_directory_can_be_read_and_not_written(rig: Rig, project
         (GitSeed(url="--upload-pack=id"), "seed.url"),
     ],
 )
-async def test_a_seed_from_elsewhere_is_a_problem(
+async def test_a_seed_outside_the_roots_is_a_problem(
     rig: Rig, tmp_path: Path, seed: Seed, field: str
 ) -> None:
     (tmp_path / "secret").mkdir()
@@ -218,8 +220,8 @@ async def test_a_seed_from_elsewhere_is_a_problem(
     assert [each.field for each in await rig.backend.validate(spec, {})] == [field]
 
 
-async def test_the_servers_own_files_are_never_shown(data_dir: Path) -> None:
-    """However wide the roots are: the secret of all agents is there."""
+async def test_the_servers_own_files_are_never_allowed(data_dir: Path) -> None:
+    """Even if a root contains them: the secret of all agents is there."""
     backend = Rig(LocalConfig(data_dir=data_dir, host_id=HOST, roots=(data_dir.parent,))).backend
     (data_dir / "inside").mkdir()
     (data_dir.parent / "beside").mkdir()
@@ -234,7 +236,7 @@ async def test_the_servers_own_files_are_never_shown(data_dir: Path) -> None:
     assert await backend.validate(beside, {}) == ()
 
 
-async def test_a_host_that_cannot_be_prepared_says_so_in_words(tmp_path: Path) -> None:
+async def test_an_unusable_data_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     rig = Rig(LocalConfig(data_dir=tmp_path / "file" / "data", host_id=HOST))
     with pytest.raises(BuildFailed, match=r"This host cannot run workspaces: .*Not a directory"):
@@ -247,7 +249,7 @@ def _below(seed: Seed, allowed: Path) -> Seed:
     return seed
 
 
-async def test_what_a_template_may_not_ask_for_is_named(rig: Rig, tmp_path: Path) -> None:
+async def test_problems_of_a_template_are_named(rig: Rig, tmp_path: Path) -> None:
     allowed = str(tmp_path / "allowed")
     spec = TemplateSpec(
         directory="../up",
@@ -265,7 +267,7 @@ async def test_what_a_template_may_not_ask_for_is_named(rig: Rig, tmp_path: Path
         await rig.start(spec)
 
 
-def test_parameters_are_put_into_seeds_and_values() -> None:
+def test_parameters_are_expanded_in_seeds_and_environment() -> None:
     spec = TemplateSpec(
         seed=GitSeed(url="${url}", ref="v${major}"), env={"A": "${url}/$HOME/${unknown}"}
     )

@@ -30,19 +30,7 @@ from chatd.domain.workspace.entities import (
     Workspace,
 )
 from chatd.workspaces.builds.backend import BuildContext, BuildFailed
-from chatd.workspaces.local.cleanup import (
-    KitLock,
-    empty_trash,
-    move_to_trash,
-    remove_unused_kits,
-)
-from chatd.workspaces.local.isolation import (
-    IsolationReport,
-    detect_isolation,
-    host_uid_range,
-    log_isolation,
-    require_level,
-)
+from chatd.workspaces.local import cleanup, isolation
 from chatd.workspaces.local.kit import WorkspaceKit, build_kit
 from chatd.workspaces.local.layout import (
     LocalLayout,
@@ -106,35 +94,35 @@ class LocalBackend:
         self._supervisor = SupervisorClient(
             self._layout.supervisor, clock, idle_s=config.supervisor_idle_s
         )
-        self._uids = host_uid_range(config.data_dir)
-        self._prepared: tuple[IsolationReport, WorkspaceKit] | None = None
-        self._kit_lock: KitLock | None = None
+        self._uids = isolation.host_uid_range(config.data_dir)
+        self._prepared: tuple[isolation.IsolationReport, WorkspaceKit] | None = None
+        self._kit_lock: cleanup.KitLock | None = None
         self._preparing = asyncio.Lock()
 
     @property
     def kind(self) -> str:
         return "local"
 
-    async def prepare(self) -> IsolationReport:
+    async def prepare(self) -> isolation.IsolationReport:
         """Detect and log the isolation level, once: at start, else in the first build."""
         return (await self._prepare())[0]
 
-    async def _prepare(self) -> tuple[IsolationReport, WorkspaceKit]:
+    async def _prepare(self) -> tuple[isolation.IsolationReport, WorkspaceKit]:
         async with self._preparing:
             if self._prepared is None:
                 with describe_os_error("This host cannot run workspaces"):
                     self._prepared = await self._probe_host()
-                log_isolation(self._prepared[0])
+                isolation.log_isolation(self._prepared[0])
             return self._prepared
 
-    async def _probe_host(self) -> tuple[IsolationReport, WorkspaceKit]:
+    async def _probe_host(self) -> tuple[isolation.IsolationReport, WorkspaceKit]:
         await asyncio.to_thread(self._layout.create_dirs, passable=False)
         kit, self._kit_lock = await asyncio.to_thread(build_kit, self._layout.kits, self._agent)
         with contextlib.suppress(ChatdError, OSError):  # The next start tries again.
-            await remove_unused_kits(
+            await cleanup.remove_unused_kits(
                 self._layout.kits, kit.path.name, self._supervisor.words_in_use
             )
-        report = await detect_isolation(
+        report = await isolation.detect_isolation(
             self._layout,
             kit,
             self._uids,
@@ -153,7 +141,9 @@ class LocalBackend:
 
     async def start(self, context: BuildContext) -> Sequence[AgentSpec]:
         report, kit = await self._prepare()
-        level = require_level(report)
+        level = report.level
+        if level is None:
+            raise BuildFailed(f"This host cannot run workspaces: {report.text}")
         workspace = context.workspace.id
         spec = await self._checked_spec(context)
         build = context.build.build_number
@@ -276,8 +266,8 @@ class LocalBackend:
         await asyncio.to_thread(self._layout.create_dirs, passable=False)
         root = self._layout.workspace_paths(workspace).root
         with describe_os_error("The files cannot be removed"):
-            await asyncio.to_thread(move_to_trash, root, self._layout.trash)
-            await asyncio.to_thread(empty_trash, self._layout.trash)
+            await asyncio.to_thread(cleanup.move_to_trash, root, self._layout.trash)
+            await asyncio.to_thread(cleanup.empty_trash, self._layout.trash)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ from typing import Final
 import msgspec
 
 from chatd.domain.workspace.entities import ResourceLimits
-from chatd.workspaces.builds.backend import BuildFailed
 from chatd.workspaces.local.kit import WorkspaceKit
 from chatd.workspaces.local.layout import (
     UID_MAP,
@@ -137,12 +136,6 @@ def probe_uid(level: IsolationLevel, uids: UidRange | None) -> int | None:
     if level == "bwrap" or os.geteuid() != 0 or uids is None:
         return None
     return uids.base + uids.size
-
-
-def require_level(report: IsolationReport) -> IsolationLevel:
-    if report.level is None:
-        raise BuildFailed(f"This host cannot run workspaces: {report.text}")
-    return report.level
 
 
 def host_uid_range(data_dir: Path) -> UidRange | None:

@@ -213,7 +213,7 @@ def _next_uid(counter: int, layout: LocalLayout, uids: UidRange) -> int:
 
 
 def _used_uids(layout: LocalLayout) -> Iterator[int]:
-    """Includes the trash, whose files still have their owner."""
+    """Includes the trash: its files still have their owner."""
     for parent in (layout.workspaces, layout.trash):
         for entry in parent.iterdir():
             uid = read_uid(WorkspacePaths(root=entry))

@@ -11,15 +11,9 @@ from typing import Final
 import msgspec
 
 from chatd.workspaces.builds.backend import BuildCancelled
+from chatd.workspaces.local.supervisor import processes
 from chatd.workspaces.local.supervisor.log_pipe import LogPipe
 from chatd.workspaces.local.supervisor.plan import ProcessPlan
-from chatd.workspaces.local.supervisor.processes import (
-    exit_event,
-    kill_group,
-    kill_sandbox_init,
-    spawn,
-    wait_event,
-)
 
 COMMAND_KILL_TIMEOUT_S: Final = 5.0
 CANCEL_POLL_S: Final = 0.1
@@ -38,22 +32,22 @@ async def run_command(
     exited = asyncio.Event()
     writer = output.open_pipe()
     try:
-        process = spawn(plan, writer)
+        process = processes.spawn(plan, writer)
     finally:
         os.close(writer)
     try:
-        async with exit_event(process.pid, exited):
+        async with processes.exit_event(process.pid, exited):
             try:
                 in_time = await _wait_exit(exited, cancelled or asyncio.Event(), timeout_s)
             finally:
-                kill_sandbox_init(process)
-                if not await wait_event(exited, COMMAND_KILL_TIMEOUT_S):
-                    kill_group(process)
-                    await wait_event(exited, COMMAND_KILL_TIMEOUT_S)
+                processes.kill_sandbox_init(process)
+                if not await processes.wait_event(exited, COMMAND_KILL_TIMEOUT_S):
+                    processes.kill_group(process)
+                    await processes.wait_event(exited, COMMAND_KILL_TIMEOUT_S)
     finally:
         # A process that still does not exit, for example on a hanging disk, is abandoned: waiting
         # for it would block the server.
-        kill_group(process)
+        processes.kill_group(process)
         process.poll()
         output.close()
     if cancelled is not None and cancelled.is_set():
@@ -65,6 +59,6 @@ async def _wait_exit(exited: asyncio.Event, cancelled: asyncio.Event, timeout_s:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     while not cancelled.is_set() and (left_s := deadline - loop.time()) > 0:
-        if await wait_event(exited, min(CANCEL_POLL_S, left_s)):
+        if await processes.wait_event(exited, min(CANCEL_POLL_S, left_s)):
             return True
     return exited.is_set()

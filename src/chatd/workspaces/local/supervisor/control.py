@@ -16,12 +16,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from chatd.workspaces.local.supervisor import disk_quota
-from chatd.workspaces.local.supervisor.plan import (
-    PROTOCOL,
-    SandboxOrder,
-    decode_order,
-    encode_json,
-)
+from chatd.workspaces.local.supervisor.plan import PROTOCOL, SandboxOrder, decode_order, encode_json
 from chatd.workspaces.local.supervisor.sandbox import Sandbox
 from chatd.workspaces.local.supervisor.saved_orders import SavedOrders
 

@@ -129,7 +129,7 @@ def module_command(module: str) -> list[str]:
 
 
 def spawn(plan: ProcessPlan, output: int) -> "subprocess.Popen[bytes]":
-    """Start a process whose output goes to the descriptor `output`.
+    """Start a process with its output to the descriptor `output`.
 
     Call it in the main thread: the process dies with the thread that started it. The plan is passed
     in anonymous memory, because it may contain keys.

@@ -1,4 +1,4 @@
-"""Who outlives whom: servers, the supervisor, sandboxes. Real processes that are really killed."""
+"""Servers, supervisors and sandboxes that are killed, stopped and restarted, as real processes."""
 
 import asyncio
 import contextlib
@@ -40,56 +40,56 @@ from tests.support.eventually import eventually
 from tests.support.local_rig import (
     AS_ROOT,
     HOST,
-    NO_SANDBOX,
+    NO_BUBBLEWRAP,
     NOBODY,
-    WITHIN_S,
+    TEST_TIMEOUT_S,
     Rig,
     Running,
     data_directory,
+    open_rig,
     parent_of,
-    rig_with,
     shared_kits,
-    until_gone,
+    wait_exited,
 )
 from tests.support.processes import running as server_process
 
 pytestmark = [
-    pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed"),
-    # Seconds on an idle host; on one that is busy ten times over a server alone takes a minute to
-    # start and make its first workspace.
+    pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed"),
+    # Seconds on an idle host; on a very busy one a server alone takes a minute to start and create
+    # its first workspace.
     pytest.mark.timeout(240),
 ]
 
 SERVER = "tests.support.local_server"
-WORKSPACE = WorkspaceId(uuid5(NOBODY, f"kept for {os.getpid()}"))
-"""Of this process alone: control groups are named by it, and belong to the whole host."""
+WORKSPACE = WorkspaceId(uuid5(NOBODY, f"workspace of {os.getpid()}"))
+"""Unique to this process: control groups are named by it, and are global on the host."""
 
 
 @pytest.fixture
 async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Rig]:
     with data_directory(shared_kits(tmp_path_factory)) as data_dir:
-        async with rig_with(LocalConfig(data_dir=data_dir, host_id=HOST)) as rig:
+        async with open_rig(LocalConfig(data_dir=data_dir, host_id=HOST)) as rig:
             yield rig
 
 
-async def everyone_in(rig: Rig, running: Running) -> list[int]:
+async def pids_of(rig: Rig, running: Running) -> list[int]:
     """The processes of a sandbox by their ids on the host, the outermost first."""
-    told = (await rig.supervision.list_running())[running.name]
-    found = [told.pid]
+    status = (await rig.supervisor.list_running())[running.name]
+    found = [status.pid]
     for pid in found:
         found += children_of(pid)
     return found
 
 
-async def begin_sleeping(rig: Rig, running: Running) -> None:
-    """In a session of its own, so that only the sandbox holds it."""
+async def start_sleep(rig: Rig, running: Running) -> None:
+    """In its own session, so that only the end of the sandbox kills it."""
     client = await rig.client(running)
     await client.start_process("setsid -f sleep 1000; touch begun; sleep 1000", key="sleep")
 
-    async def begun() -> bool:
+    async def is_started() -> bool:
         return (rig.home(running) / "begun").exists()
 
-    await eventually(begun, within_s=WITHIN_S)
+    await eventually(is_started, within_s=TEST_TIMEOUT_S)
 
 
 async def test_a_killed_server_leaves_its_workspaces_running(rig: Rig) -> None:
@@ -97,45 +97,45 @@ async def test_a_killed_server_leaves_its_workspaces_running(rig: Rig) -> None:
         await server.ask(f"start {WORKSPACE} 1")
         await server.ask("run sleep 1000 >/dev/null 2>&1 & echo $! > pid")
         server.kill()
-    inside = (await rig.supervision.list_running())[str(WORKSPACE)]
+    inside = (await rig.supervisor.list_running())[str(WORKSPACE)]
     found = await rig.start(again=WORKSPACE)
-    assert await rig.says(found, "kill -0 $(cat pid) && echo alive") == "alive"
-    after = (await rig.supervision.list_running())[str(WORKSPACE)]
+    assert await rig.output_of(found, "kill -0 $(cat pid) && echo alive") == "alive"
+    after = (await rig.supervisor.list_running())[str(WORKSPACE)]
     assert (after.pid, after.starts) == (inside.pid, 1)
     assert (await rig.backend.inspect(found.workspace)).state == "running"
 
 
-async def test_a_killed_supervisor_is_followed_by_another_with_the_same_workspaces(
+async def test_a_killed_supervisor_is_replaced_by_another_with_the_same_workspaces(
     rig: Rig,
 ) -> None:
-    """At once and by nobody's doing; only when all who keep them are gone, they are stopped."""
+    """Without a request. Workspaces stop only when the parent of the supervisor is killed too."""
     started = await rig.start()
-    await begin_sleeping(rig, started)
-    everyone = await everyone_in(rig, started)
-    assert len(everyone) > 4
+    await start_sleep(rig, started)
+    pids = await pids_of(rig, started)
+    assert len(pids) > 4
     connected = await rig.connect(started)
-    keeper = parent_of(first := rig.supervisor())
+    parent = parent_of(first := rig.supervisor_pid())
     os.kill(first, signal.SIGKILL)
     assert (await rig.backend.inspect(started.workspace)).state == "running"
-    await until_gone(*everyone)
-    await rig.reborn(started, connected.hello.boot_id)
-    assert await rig.says(started, "ls begun") == "begun"
-    assert parent_of(rig.supervisor()) == keeper != first
-    everyone = await everyone_in(rig, started)
+    await wait_exited(*pids)
+    await rig.wait_new_agent(started, connected.hello.boot_id)
+    assert await rig.output_of(started, "ls begun") == "begun"
+    assert parent_of(rig.supervisor_pid()) == parent != first
+    pids = await pids_of(rig, started)
     await rig.kill_supervisor()
-    await until_gone(*everyone)
+    await wait_exited(*pids)
     assert (await rig.backend.inspect(started.workspace)).state == "stopped"
     assert (rig.data_dir / "ws-supervisor" / "lock").read_text() == ""
     again = await rig.start(again=started.workspace.id, build=2)
-    assert await rig.says(again, "ls begun; ls /proc | grep -c '^[0-9]'") != ""
+    assert await rig.output_of(again, "ls begun; ls /proc | grep -c '^[0-9]'") != ""
     await rig.stop(again, build=3)
-    os.kill(rig.supervisor(), signal.SIGKILL)
-    assert await rig.supervision.list_running() == {}
+    os.kill(rig.supervisor_pid(), signal.SIGKILL)
+    assert await rig.supervisor.list_running() == {}
 
 
 @contextlib.contextmanager
 def forked(work: Callable[[], None]) -> Generator[int]:
-    """A process that does this and nothing else, and is gone afterwards with all it has begun."""
+    """A child process that runs this; at the end its process group is killed."""
     if (child := os.fork()) == 0:
         code = 1
         try:
@@ -153,104 +153,108 @@ def forked(work: Callable[[], None]) -> Generator[int]:
             os.waitpid(child, 0)
 
 
-def test_whoever_keeps_the_supervisor_starts_another_until_it_is_told_to_end() -> None:
+def test_a_killed_service_is_restarted_until_a_stop_signal() -> None:
     reader, writer = os.pipe()
     ready = os.dup(writer)
 
-    def live(first: int | None) -> None:
+    def run_service(first: int | None) -> None:
         os.write(writer, b"again" if first is None else b"first")
         if first is not None:
             os.kill(os.getpid(), signal.SIGKILL)
         signal.pause()
 
-    def keeping() -> None:
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # As it may have been inherited.
-        run_with_restarts(live, ready, should_restart=lambda how: how == "ended with -9")
+    def run_parent() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # As a parent may have set it.
+        run_with_restarts(
+            run_service, ready, should_restart=lambda reason: reason == "ended with -9"
+        )
 
-    with forked(keeping) as keeper:
+    with forked(run_parent) as parent:
         os.close(ready)
         os.close(writer)
         assert os.read(reader, 5) == b"first"
         assert os.read(reader, 5) == b"again"
-        os.kill(keeper, signal.SIGTERM)
-        assert os.waitpid(keeper, 0)[1] == 0
+        os.kill(parent, signal.SIGTERM)
+        assert os.waitpid(parent, 0)[1] == 0
     os.close(reader)
 
 
 @pytest.mark.parametrize(
-    ("number", "lives"), [(signal.SIGKILL, MAX_FAST_RESTARTS + 1), (signal.SIGTERM, 1)]
+    ("number", "runs"), [(signal.SIGKILL, MAX_FAST_RESTARTS + 1), (signal.SIGTERM, 1)]
 )
-def test_supervisors_that_all_die_young_are_given_up(
-    number: signal.Signals, lives: int, monkeypatch: pytest.MonkeyPatch
+def test_a_service_that_keeps_failing_at_its_start_is_given_up(
+    number: signal.Signals, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And one that is told to end as soon as it is there has no follower."""
+    """A service that gets a stop signal at once is not restarted."""
     monkeypatch.setattr(
         "chatd.workspaces.local.supervisor.service.FIRST_SERVICE_RESTART_DELAY_S", 0.001
     )
     reader, writer = os.pipe()
     ready = os.dup(writer)
 
-    def live(first: int | None) -> None:
+    def run_service(first: int | None) -> None:
         del first
         os.write(writer, b".")
         os.kill(os.getpid(), number)
 
-    with forked(lambda: run_with_restarts(live, ready, should_restart=lambda _: True)) as keeper:
+    with forked(
+        lambda: run_with_restarts(run_service, ready, should_restart=lambda _: True)
+    ) as parent:
         os.close(ready)
         os.close(writer)
-        assert os.waitpid(keeper, 0)[1] == 0
+        assert os.waitpid(parent, 0)[1] == 0
     with open(reader, "rb") as seen:
-        assert seen.read() == b"." * lives
+        assert seen.read() == b"." * runs
 
 
-def test_what_is_remembered_is_whole_or_nothing() -> None:
-    memory = SavedOrders()
-    assert (memory.is_started, memory.read()) == (False, [])
+def test_saved_orders_are_read_back_complete() -> None:
+    saved = SavedOrders()
+    assert (saved.is_started, saved.read()) == (False, [])
     for lines in ([], [b"a", b"b" * 100_000], [b"c"], []):
-        memory.write(lines)
-        assert (memory.is_started, memory.read()) == (True, lines)
+        saved.write(lines)
+        assert (saved.is_started, saved.read()) == (True, lines)
 
 
-def test_what_cannot_be_remembered_is_forgotten() -> None:
-    """In a process that may not write so much."""
-    memory = SavedOrders()
-    memory.write([b"a"])
+def test_a_failed_write_leaves_no_saved_orders() -> None:
+    """In a process with a file size limit."""
+    saved = SavedOrders()
+    saved.write([b"a"])
 
     def write() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
-        memory.write([b"b" * 100])
+        saved.write([b"b" * 100])
 
     with forked(write) as child:
         assert os.waitpid(child, 0)[1] == 0
-    assert (memory.is_started, memory.read()) == (True, [])
+    assert (saved.is_started, saved.read()) == (True, [])
 
 
 @pytest.mark.covers("T47")
-async def test_a_sandbox_that_a_killed_supervisor_lost_is_ended_by_the_next(rig: Rig) -> None:
-    """A gap that only a kill between two system calls can open; here it is held open."""
-    await rig.supervision.hello()
-    orphan = await asyncio.create_subprocess_exec("sleep", "1000")
+async def test_a_stray_process_of_a_killed_supervisor_is_killed_by_the_next(rig: Rig) -> None:
+    """A kill between two system calls of the supervisor leaves a stray; here it is simulated."""
+    await rig.supervisor.hello()
+    stray = await asyncio.create_subprocess_exec("sleep", "1000")
     await rig.kill_supervisor()
-    births = rig.data_dir / "ws-supervisor" / "births"
-    (births / "lost").write_text(str(read_process_id(orphan.pid)))
-    (births / "long-gone").write_text(f"{os.getpid()} 1")
-    await rig.supervision.hello()
-    async with asyncio.timeout(WITHIN_S):
-        assert await orphan.wait() == -signal.SIGKILL
-    assert list(births.iterdir()) == []
+    processes_dir = rig.data_dir / "ws-supervisor" / "births"
+    (processes_dir / "lost").write_text(str(read_process_id(stray.pid)))
+    (processes_dir / "long-gone").write_text(f"{os.getpid()} 1")
+    await rig.supervisor.hello()
+    async with asyncio.timeout(TEST_TIMEOUT_S):
+        assert await stray.wait() == -signal.SIGKILL
+    assert list(processes_dir.iterdir()) == []
 
 
 @pytest.mark.covers("T47")
-async def test_stopping_ends_everything_and_keeps_the_files(rig: Rig) -> None:
+async def test_a_stop_kills_all_processes_and_leaves_the_files(rig: Rig) -> None:
     started = await rig.start()
-    await begin_sleeping(rig, started)
-    everyone = await everyone_in(rig, started)
+    await start_sleep(rig, started)
+    pids = await pids_of(rig, started)
     kits = [path.name for path in (rig.data_dir / "ws-toolbox").iterdir() if path.is_dir()]
-    assert await rig.supervision.words_in_use([*kits, "another"]) == set(kits) != set()
+    assert await rig.supervisor.words_in_use([*kits, "another"]) == set(kits) != set()
     await rig.stop(started, build=2)
-    assert await rig.supervision.words_in_use(kits) == set()
-    assert [pid for pid in everyone if read_process_id(pid)] == []
+    assert await rig.supervisor.words_in_use(kits) == set()
+    assert [pid for pid in pids if read_process_id(pid)] == []
     assert (rig.home(started) / "begun").exists()
     await rig.stop(started, build=2)
     assert (await rig.backend.inspect(started.workspace)).state == "stopped"
@@ -260,8 +264,7 @@ async def test_stopping_ends_everything_and_keeps_the_files(rig: Rig) -> None:
 
 
 async def test_two_servers_share_one_supervisor(rig: Rig) -> None:
-    """Both find none and start one; one of the two gives way. Nor do they make one workspace at
-    the same time."""
+    """Both start one, and the second exits. They do not set up one workspace at the same time."""
     other = Rig(LocalConfig(data_dir=rig.data_dir, host_id=HOST))
     for each in (rig, other):
         await each.backend.prepare()
@@ -273,49 +276,49 @@ async def test_two_servers_share_one_supervisor(rig: Rig) -> None:
     assert third.result().agent == same.result().agent
     names = {first.result().name, second.result().name, str(WORKSPACE)}
     assert (
-        set(await rig.supervision.list_running())
-        == set(await other.supervision.list_running())
+        set(await rig.supervisor.list_running())
+        == set(await other.supervisor.list_running())
         == names
     )
     log = (rig.data_dir / "ws-supervisor" / "supervisor.log").read_text()
     assert log.count("ready") == 1
 
 
-async def test_a_build_that_is_asked_for_twice_is_done_once(rig: Rig) -> None:
+async def test_a_repeated_build_runs_once(rig: Rig) -> None:
     started = await rig.start()
-    first = (await rig.supervision.list_running())[started.name]
+    first = (await rig.supervisor.list_running())[started.name]
     assert (await rig.start(again=started.workspace.id)).agent == started.agent
-    assert (await rig.supervision.list_running())[started.name] == first
+    assert (await rig.supervisor.list_running())[started.name] == first
     later = await rig.start(again=started.workspace.id, build=3)
     assert later.agent.id != started.agent.id
     with pytest.raises(BuildFailed, match="has replaced it"):
         await rig.start(again=started.workspace.id, build=2)
-    assert (await rig.supervision.list_running())[started.name].build == 3
+    assert (await rig.supervisor.list_running())[started.name].build == 3
 
 
-async def test_a_supervisor_that_nobody_needs_leaves(tmp_path: Path) -> None:
+async def test_an_idle_supervisor_exits(tmp_path: Path) -> None:
     with data_directory() as data_dir:
         rig = Rig(LocalConfig(data_dir=data_dir, host_id=HOST, supervisor_idle_s=0.2))
-        pid = (await rig.supervision.hello()).pid
-        await until_gone(pid, parent_of(pid))
+        pid = (await rig.supervisor.hello()).pid
+        await wait_exited(pid, parent_of(pid))
         assert not (data_dir / "ws-supervisor" / "socket").exists()
-        assert (await rig.supervision.hello()).pid != pid
-        await rig.end()
+        assert (await rig.supervisor.hello()).pid != pid
+        await rig.close()
 
 
-async def ask_raw(rig: Rig, line: bytes) -> dict[str, object]:
+async def send_raw(rig: Rig, line: bytes) -> dict[str, object]:
     path = rig.data_dir / "ws-supervisor" / "socket"
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(line)
     writer.write_eof()
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(TEST_TIMEOUT_S):
         answer = await reader.read()
     writer.close()
     return json.loads(answer)
 
 
-async def test_bad_questions_are_refused_and_harm_nobody(rig: Rig) -> None:
-    pid = (await rig.supervision.hello()).pid
+async def test_invalid_requests_are_refused_and_harmless(rig: Rig) -> None:
+    pid = (await rig.supervisor.hello()).pid
     for line in (
         b"",
         b"\n",
@@ -324,7 +327,7 @@ async def test_bad_questions_are_refused_and_harm_nobody(rig: Rig) -> None:
         b'{"protocol": 1}\n',
         b"x" * 600_000,
     ):
-        assert (await ask_raw(rig, line))["code"] == "bad_question", line[:20]
+        assert (await send_raw(rig, line))["code"] == "bad_question", line[:20]
     order = SandboxOrder(
         workspace="../x",
         build=1,
@@ -333,38 +336,38 @@ async def test_bad_questions_are_refused_and_harm_nobody(rig: Rig) -> None:
         log="",
         namespaced=True,
     )
-    question: dict[str, object] = {"op": "start", "order": encode_json(order)}
+    request: dict[str, object] = {"op": "start", "order": encode_json(order)}
     for fields, code in (
         ({"protocol": 99, "op": "hello"}, "protocol"),
         ({"protocol": 1, "op": "dance"}, "bad_question"),
-        ({"protocol": 1, **question}, "bad_question"),
+        ({"protocol": 1, **request}, "bad_question"),
     ):
-        assert (await ask_raw(rig, json.dumps(fields).encode() + b"\n"))["code"] == code
-    assert (await rig.supervision.hello()).pid == pid
+        assert (await send_raw(rig, json.dumps(fields).encode() + b"\n"))["code"] == code
+    assert (await rig.supervisor.hello()).pid == pid
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root can act under another account")
 async def test_another_account_is_refused_even_if_it_reaches_the_socket(rig: Rig) -> None:
-    await rig.supervision.hello()
-    place = rig.data_dir / "ws-supervisor"
-    for path in (place, *place.parents[:2]):
+    await rig.supervisor.hello()
+    directory = rig.data_dir / "ws-supervisor"
+    for path in (directory, *directory.parents[:2]):
         path.chmod(0o755)
-    (place / "socket").chmod(0o666)
+    (directory / "socket").chmod(0o666)
     script = (
         "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
         " print(s.makefile().read())"
     )
-    asking = await asyncio.create_subprocess_exec(
-        "/usr/bin/python3", "-c", script, place / "socket",
+    client = await asyncio.create_subprocess_exec(
+        "/usr/bin/python3", "-c", script, directory / "socket",
         user=65534, stdout=asyncio.subprocess.PIPE, cwd="/",
     )  # fmt: skip
-    async with asyncio.timeout(WITHIN_S):
-        said, _ = await asking.communicate()
-    assert json.loads(said)["code"] == "forbidden"
+    async with asyncio.timeout(TEST_TIMEOUT_S):
+        output, _ = await client.communicate()
+    assert json.loads(output)["code"] == "forbidden"
 
 
-def test_an_order_of_a_newer_server_is_understood() -> None:
-    """What an older supervisor does not know it does not need."""
+def test_unknown_fields_of_an_order_are_ignored() -> None:
+    """A newer server may send them to an older supervisor."""
     order = SandboxOrder(
         workspace="w",
         build=1,
@@ -380,22 +383,22 @@ def test_an_order_of_a_newer_server_is_understood() -> None:
     assert decode_order(fields) == order
 
 
-async def test_a_supervisor_that_cannot_be_asked_is_not_taken_for_gone(tmp_path: Path) -> None:
-    """What is believed to be stopped may be removed: a full queue proves nothing."""
-    supervision = SupervisorClient(tmp_path, SystemClock())
-    with socket.socket(socket.AF_UNIX) as deaf, socket.socket(socket.AF_UNIX) as first:
-        deaf.bind(str(tmp_path / SOCKET_FILE))
-        deaf.listen(0)
+async def test_an_unreachable_supervisor_does_not_count_as_stopped(tmp_path: Path) -> None:
+    """A stopped workspace may be removed, and a full connection queue proves nothing."""
+    client = SupervisorClient(tmp_path, SystemClock())
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+        listener.bind(str(tmp_path / SOCKET_FILE))
+        listener.listen(0)
         first.connect(str(tmp_path / SOCKET_FILE))
         with pytest.raises(Unavailable, match="cannot be reached"):
-            await supervision.inspect("some")
+            await client.inspect("some")
         with pytest.raises(Unavailable, match="cannot be reached"):
-            await supervision.stop("some", 1)
-    assert await supervision.inspect("some") is None
+            await client.stop("some", 1)
+    assert await client.inspect("some") is None
 
 
-class Looks(SystemClock):
-    """Without waiting; `last` is done at the look of this number."""
+class CountedSleeps(SystemClock):
+    """Sleeps return at once; the sleep of this number calls `last`."""
 
     def __init__(self, number: int, last: Callable[[], Awaitable[None]]) -> None:
         super().__init__()
@@ -409,8 +412,8 @@ class Looks(SystemClock):
             await self._last()
 
 
-async def test_whoever_holds_the_lock_is_waited_for_and_no_other_is_started(tmp_path: Path) -> None:
-    """It may have to end what another has left before it can answer."""
+async def test_a_held_lock_is_waited_for_and_no_supervisor_is_started(tmp_path: Path) -> None:
+    """Its holder may have to kill stray processes before it listens."""
     async with contextlib.AsyncExitStack() as stack:
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -418,12 +421,12 @@ async def test_whoever_holds_the_lock_is_waited_for_and_no_other_is_started(tmp_
             writer.write(b'{"protocol": 1, "ok": true, "pid": 7}\n')
             writer.close()
 
-        async def listen() -> None:
+        async def start_listening() -> None:
             path = tmp_path / SOCKET_FILE
             await stack.enter_async_context(await asyncio.start_unix_server(answer, path))
 
-        supervision = SupervisorClient(tmp_path, Looks(30, listen))
+        client = SupervisorClient(tmp_path, CountedSleeps(30, start_listening))
         with (tmp_path / LOCK_FILE).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            assert (await supervision.hello()).pid == 7
+            assert (await client.hello()).pid == 7
     assert not (tmp_path / LOG_FILE).exists()

@@ -1,4 +1,4 @@
-"""Removing what somebody hostile has left behind, and giving out accounts."""
+"""Removal of hostile trees, assignment of uids, and paths."""
 
 import asyncio
 import os
@@ -40,8 +40,8 @@ def layout() -> Generator[LocalLayout]:
         yield layout
 
 
-def make_hostile(top: Path, outside: Path) -> None:
-    """Deeper than any path can say, closed to its own owner, full of ways out."""
+def create_hostile_tree(top: Path, outside: Path) -> None:
+    """Deeper than the longest path, closed to its own owner, full of links to outside."""
     top.mkdir()
     for name in ("fifo", "run"):
         os.mkfifo(top / name)
@@ -69,9 +69,9 @@ def make_hostile(top: Path, outside: Path) -> None:
 
 
 def as_nobody(act: Callable[[], None]) -> None:
-    """In a child that makes system calls and leaves."""
+    """In a child process that exits afterwards."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Newer Pythons warn of threads.
+        warnings.simplefilter("ignore", DeprecationWarning)  # Newer Pythons warn about threads.
         child = os.fork()
     if child == 0:
         code = 1
@@ -91,27 +91,27 @@ def as_nobody(act: Callable[[], None]) -> None:
 def test_a_hostile_tree_is_removed_and_nothing_else(layout: LocalLayout) -> None:
     outside = layout.data_dir / "outside"
     outside.mkdir()
-    (outside / "precious").write_text("kept")
+    (outside / "precious").write_text("intact")
     tree = layout.workspaces / "tree"
-    make_hostile(tree, outside)
+    create_hostile_tree(tree, outside)
     move_to_trash(tree, layout.trash)
     assert not tree.exists()
     empty_trash(layout.trash)
     assert list(layout.trash.iterdir()) == []
-    assert (outside / "precious").read_text() == "kept"
+    assert (outside / "precious").read_text() == "intact"
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root can act under another account")
 def test_an_ordinary_account_removes_its_hostile_tree_too(layout: LocalLayout) -> None:
-    """Root ignores modes, others meet them."""
+    """Modes do not restrict root, but other accounts."""
     outside = layout.data_dir / "outside"
     for path in (outside, layout.data_dir / "mine", layout.data_dir / "mine" / "trash"):
         path.mkdir()
-    (outside / "precious").write_text("kept")
+    (outside / "precious").write_text("intact")
     tree, trash = layout.data_dir / "mine" / "tree", layout.data_dir / "mine" / "trash"
 
     def act() -> None:
-        make_hostile(tree, outside)
+        create_hostile_tree(tree, outside)
         move_to_trash(tree, trash)
         empty_trash(trash)
 
@@ -120,10 +120,10 @@ def test_an_ordinary_account_removes_its_hostile_tree_too(layout: LocalLayout) -
     as_nobody(act)
     assert list(trash.iterdir()) == []
     assert not tree.exists()
-    assert (outside / "precious").read_text() == "kept"
+    assert (outside / "precious").read_text() == "intact"
 
 
-async def test_several_may_empty_the_trash_at_once(layout: LocalLayout) -> None:
+async def test_several_processes_can_empty_the_trash_at_once(layout: LocalLayout) -> None:
     for number in range(20):
         for inner in range(20):
             (layout.trash / f"{number}" / f"{inner}" / "x" / "y").mkdir(parents=True)
@@ -133,17 +133,17 @@ async def test_several_may_empty_the_trash_at_once(layout: LocalLayout) -> None:
     assert list(layout.trash.iterdir()) == []
 
 
-def test_removing_what_is_not_there_is_fine(layout: LocalLayout) -> None:
+def test_removing_a_missing_tree_does_nothing(layout: LocalLayout) -> None:
     move_to_trash(layout.workspaces / "nothing", layout.trash)
     empty_trash(layout.trash)
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root can mount")
-def test_what_was_left_mounted_is_let_go_and_not_emptied(layout: LocalLayout) -> None:
+def test_a_leftover_mount_is_unmounted_and_not_emptied(layout: LocalLayout) -> None:
     source, tree = layout.data_dir / "source", layout.workspaces / "tree"
     (tree / "mounted").mkdir(parents=True)
     source.mkdir()
-    (source / "precious").write_text("kept")
+    (source / "precious").write_text("intact")
     mounted = subprocess.run(
         ["mount", "--bind", source, tree / "mounted"], check=False, capture_output=True
     )
@@ -151,48 +151,50 @@ def test_what_was_left_mounted_is_let_go_and_not_emptied(layout: LocalLayout) ->
         pytest.skip("mounting is not allowed here")
     move_to_trash(tree, layout.trash)
     empty_trash(layout.trash)
-    assert (source / "precious").read_text() == "kept"
+    assert (source / "precious").read_text() == "intact"
     assert not tree.exists()
 
 
-# Accounts
+# Uids
 
 
-def spot(layout: LocalLayout, number: int) -> WorkspacePaths:
+def paths_of(layout: LocalLayout, number: int) -> WorkspacePaths:
     found = layout.workspace_paths(WorkspaceId(UUID(int=number)))
     found.root.mkdir(exist_ok=True)
     return found
 
 
-def test_an_account_is_given_once_and_for_good(layout: LocalLayout) -> None:
-    numbers = UidRange(base=LOWEST_UID, size=UIDS_PER_RANGE)
-    given = [assign_uid(layout, spot(layout, n), numbers) for n in range(5)]
-    assert len(set(given)) == 5
-    assert [assign_uid(layout, spot(layout, n), numbers) for n in range(5)] == given
-    assert [read_uid(spot(layout, n)) for n in range(5)] == given
+def test_a_workspace_gets_its_uid_once(layout: LocalLayout) -> None:
+    uids = UidRange(base=LOWEST_UID, size=UIDS_PER_RANGE)
+    assigned = [assign_uid(layout, paths_of(layout, n), uids) for n in range(5)]
+    assert len(set(assigned)) == 5
+    assert [assign_uid(layout, paths_of(layout, n), uids) for n in range(5)] == assigned
+    assert [read_uid(paths_of(layout, n)) for n in range(5)] == assigned
 
 
-def test_an_account_is_not_given_again_while_there_are_others(layout: LocalLayout) -> None:
-    numbers = UidRange(base=LOWEST_UID, size=3)
-    first = assign_uid(layout, spot(layout, 1), numbers)
-    move_to_trash(spot(layout, 1).root, layout.trash)
-    second = assign_uid(layout, spot(layout, 2), numbers)
-    third = assign_uid(layout, spot(layout, 3), numbers)
+def test_a_uid_is_not_reused_while_others_are_free(layout: LocalLayout) -> None:
+    uids = UidRange(base=LOWEST_UID, size=3)
+    first = assign_uid(layout, paths_of(layout, 1), uids)
+    move_to_trash(paths_of(layout, 1).root, layout.trash)
+    second = assign_uid(layout, paths_of(layout, 2), uids)
+    third = assign_uid(layout, paths_of(layout, 3), uids)
     assert len({first, second, third}) == 3
     with pytest.raises(BuildFailed, match="delete some"):
-        assign_uid(layout, spot(layout, 4), numbers)  # The first one's files are still there.
+        assign_uid(
+            layout, paths_of(layout, 4), uids
+        )  # The first uid still owns files in the trash.
     empty_trash(layout.trash)
-    assert assign_uid(layout, spot(layout, 4), numbers) == first
+    assert assign_uid(layout, paths_of(layout, 4), uids) == first
 
 
-def test_a_lost_or_damaged_counter_gives_no_account_twice(layout: LocalLayout) -> None:
-    numbers = UidRange(base=LOWEST_UID, size=UIDS_PER_RANGE)
-    given = {assign_uid(layout, spot(layout, n), numbers) for n in range(3)}
+def test_a_damaged_counter_assigns_no_uid_twice(layout: LocalLayout) -> None:
+    uids = UidRange(base=LOWEST_UID, size=UIDS_PER_RANGE)
+    assigned = {assign_uid(layout, paths_of(layout, n), uids) for n in range(3)}
     layout.uid_counter.write_text("not a number")
-    assert assign_uid(layout, spot(layout, 9), numbers) not in given
+    assert assign_uid(layout, paths_of(layout, 9), uids) not in assigned
 
 
-def test_accounts_come_from_where_nobody_else_looks() -> None:
+def test_uid_ranges_avoid_those_of_the_host() -> None:
     one = choose_uid_range(Path("/var/lib/chatd"), WHOLE)
     other = choose_uid_range(Path("/srv/chatd"), WHOLE)
     assert one is not None
@@ -226,8 +228,8 @@ def test_the_socket_of_a_deep_data_directory_still_has_a_short_path(tmp_path: Pa
     link.parent.rmdir()
 
 
-def test_what_is_there_is_found_by_its_name(layout: LocalLayout) -> None:
-    spot(layout, 1)
+def test_workspaces_are_listed_by_their_directories(layout: LocalLayout) -> None:
+    paths_of(layout, 1)
     (layout.workspaces / "lost+found").mkdir()
     assert layout.list_workspaces() == [WorkspaceId(UUID(int=1))]
     assert LocalLayout(data_dir=layout.data_dir / "none").list_workspaces() == []

@@ -1,4 +1,4 @@
-"""The weaker ways to keep workspaces apart, an ordinary account, and limits over time."""
+"""The weaker isolation levels, a server without root, and limits over time."""
 
 import asyncio
 import json
@@ -23,11 +23,11 @@ from chatd.workspaces.local.supervisor.processes import processes_of_uid, read_p
 from tests.support.local_rig import (
     AS_ROOT,
     HOST,
-    NO_SANDBOX,
-    WITHIN_S,
+    NO_BUBBLEWRAP,
+    TEST_TIMEOUT_S,
     Rig,
     data_directory,
-    rig_with,
+    open_rig,
     shared_kits,
 )
 
@@ -43,7 +43,7 @@ needs_landlock = pytest.mark.skipif(
     syscalls.landlock_version() < syscalls.MIN_LANDLOCK_VERSION,
     reason="the kernel has no Landlock, or an old one",
 )
-needs_sandbox = pytest.mark.skipif(NO_SANDBOX, reason="bubblewrap is not installed")
+needs_sandbox = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
 needs_root = pytest.mark.skipif(not AS_ROOT, reason="only root can act under another account")
 
 
@@ -57,7 +57,7 @@ def open_kits() -> Generator[Path]:
 
 @pytest.fixture
 def data_dir(open_kits: Path) -> Generator[Path]:
-    """Can be passed by every account: without namespaces there is no other way in."""
+    """Every account can enter it, as workspaces without namespaces must."""
     with data_directory(open_kits) as data_dir:
         data_dir.chmod(0o711)
         data_dir.parent.chmod(0o711)
@@ -66,7 +66,7 @@ def data_dir(open_kits: Path) -> Generator[Path]:
 
 @pytest.fixture
 def users_data_dir() -> Generator[Path]:
-    """Of an ordinary account."""
+    """Owned by an ordinary account."""
     with data_directory() as data_dir:
         data_dir.parent.chmod(0o711)
         os.chown(data_dir, 65534, 65534)
@@ -74,10 +74,10 @@ def users_data_dir() -> Generator[Path]:
 
 
 @pytest.fixture
-async def closed_rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Rig]:
+async def private_rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Rig]:
     with data_directory(shared_kits(tmp_path_factory)) as data_dir:
         config = LocalConfig(data_dir=data_dir, host_id=HOST, disk_interval_s=0.1)
-        async with rig_with(config) as rig:
+        async with open_rig(config) as rig:
             yield rig
 
 
@@ -86,54 +86,54 @@ async def test_without_namespaces_paths_are_still_closed(data_dir: Path) -> None
     server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     config = LocalConfig(data_dir=data_dir, host_id=HOST, levels=("landlock+rlimit",))
-    async with rig_with(config) as rig, server:
+    async with open_rig(config) as rig, server:
         running = await rig.start()
         other = await rig.start()
         assert running.agent.isolation == "landlock+rlimit"
         for path in (Path.home(), rig.home(other), "/tmp", "/etc", data_dir / "ws-supervisor"):
             output = await rig.run(running, f"ls {path}")
             assert "Permission denied" in output.output, path
-        assert await rig.says(running, "echo x > x && cat x") == "x"
-        assert "1 passed" in await rig.says(
+        assert await rig.output_of(running, "echo x > x && cat x") == "x"
+        assert "1 passed" in await rig.output_of(
             running, "echo 'def test_it(): pass' > test_it.py && python3 -m pytest -q"
         )
         if syscalls.landlock_version() >= 4:
             connect = f"import socket; socket.create_connection(('127.0.0.1', {port}))"
-            assert "PermissionError" in await rig.says(running, f'python3 -c "{connect}"')
+            assert "PermissionError" in await rig.output_of(running, f'python3 -c "{connect}"')
 
 
 @pytest.mark.parametrize("level", ["landlock+rlimit", "none"])
-async def test_without_namespaces_nobody_escapes_the_end(
+async def test_without_namespaces_no_process_escapes_a_stop(
     data_dir: Path, level: IsolationLevel
 ) -> None:
     if level == "landlock+rlimit" and syscalls.landlock_version() < syscalls.MIN_LANDLOCK_VERSION:
         pytest.skip("the kernel has no Landlock, or an old one")
     config = LocalConfig(data_dir=data_dir, host_id=HOST, levels=(level,), allow_unsafe=True)
-    async with rig_with(config) as rig:
+    async with open_rig(config) as rig:
         running = await rig.start()
-        escaped = int(await rig.says(running, ESCAPE))
+        escaped = int(await rig.output_of(running, ESCAPE))
         assert read_process_id(escaped)
         await rig.stop(running, build=2)
         assert read_process_id(escaped) is None
 
 
 @needs_landlock
-async def test_without_namespaces_the_next_supervisor_ends_the_orphans(data_dir: Path) -> None:
+async def test_without_namespaces_the_next_supervisor_kills_strays(data_dir: Path) -> None:
     config = LocalConfig(data_dir=data_dir, host_id=HOST, levels=("landlock+rlimit",))
-    async with rig_with(config) as rig:
+    async with open_rig(config) as rig:
         running = await rig.start()
-        orphan = int(await rig.says(running, ESCAPE))
+        stray = int(await rig.output_of(running, ESCAPE))
         await rig.kill_supervisor()
-        assert read_process_id(orphan)
-        await rig.supervision.hello()
-        assert read_process_id(orphan) is None
+        assert read_process_id(stray)
+        await rig.supervisor.hello()
+        assert read_process_id(stray) is None
 
 
-async def test_no_isolation_is_used_only_if_that_was_said(
+async def test_no_isolation_needs_permission_by_the_settings(
     data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = LocalConfig(data_dir=data_dir, host_id=HOST, levels=("none",))
-    async with rig_with(config) as rig:
+    async with open_rig(config) as rig:
         with (
             caplog.at_level(logging.WARNING, "chatd.workspaces"),
             pytest.raises(BuildFailed, match="none: not allowed by the settings"),
@@ -145,7 +145,7 @@ async def test_no_isolation_is_used_only_if_that_was_said(
 
 @needs_landlock
 async def test_landlock_alone_is_not_enough_under_the_servers_own_account(tmp_path: Path) -> None:
-    """It leaves sockets with a path open, and those of the server trust its account."""
+    """It leaves sockets with a path open, and the server's sockets trust its account."""
     kit = WorkspaceKit(path=tmp_path, python=HostPython(path=sys.executable, version=(3, 11)))
     layout = LocalLayout(data_dir=tmp_path)
     found = await detect_isolation(
@@ -159,10 +159,10 @@ async def test_landlock_alone_is_not_enough_under_the_servers_own_account(tmp_pa
 @needs_root
 @pytest.mark.skipif(
     not os.access("/usr/bin/python3", os.X_OK) or sys.version_info[:2] != (3, 11),
-    reason="the system's Python cannot use the packages of ours",
+    reason="the system's Python cannot use our packages",
 )
-async def test_an_ordinary_account_makes_workspaces_too(users_data_dir: Path) -> None:
-    """The server as `nobody`: no accounts to give, the same walls."""
+async def test_a_server_without_root_runs_workspaces(users_data_dir: Path) -> None:
+    """The server as `nobody`: no accounts for workspaces, the same isolation."""
     for path in (ROOT, SITE):
         if not await _readable_to_all(path):
             pytest.skip(f"{path} cannot be read by other accounts")
@@ -179,7 +179,7 @@ async def test_an_ordinary_account_makes_workspaces_too(users_data_dir: Path) ->
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(f"{line}\n".encode())
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(TEST_TIMEOUT_S):
             return json.loads(await process.stdout.readline())
 
     assert await ask(f"start {UUID(int=1)} 1") == "bwrap"
@@ -190,35 +190,35 @@ async def test_an_ordinary_account_makes_workspaces_too(users_data_dir: Path) ->
     await ask("delete")
     await ask("end")
     process.stdin.close()
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(TEST_TIMEOUT_S):
         assert await process.wait() == 0
 
 
 async def _readable_to_all(path: Path) -> bool:
-    look = await asyncio.create_subprocess_exec("ls", path, user=65534, stdout=-3, stderr=-3)
-    return await look.wait() == 0
+    listing = await asyncio.create_subprocess_exec("ls", path, user=65534, stdout=-3, stderr=-3)
+    return await listing.wait() == 0
 
 
 @pytest.mark.covers("hostile-3")
 @needs_sandbox
-async def test_whoever_fills_the_disk_is_ended_and_can_clean_up(closed_rig: Rig) -> None:
-    rig = closed_rig
+async def test_a_workspace_over_its_disk_limit_is_killed_and_can_clean_up(private_rig: Rig) -> None:
+    rig = private_rig
     running = await rig.start(TemplateSpec(limits=ResourceLimits(disk_bytes=4 * MIB)))
     client = await rig.client(running)
     await client.start_process("head -c 8M /dev/zero > big; sleep 1000", key="fill")
     before = await rig.connect(running)
-    await rig.reborn(running, before.hello.boot_id)
-    told = (await rig.backend.inspect(running.workspace)).detail
-    assert "and 4194304 bytes in 10000 files are allowed" in told
-    assert await rig.says(running, "rm big && ls") == ""
+    await rig.wait_new_agent(running, before.hello.boot_id)
+    detail = (await rig.backend.inspect(running.workspace)).detail
+    assert "and 4194304 bytes in 10000 files are allowed" in detail
+    assert await rig.output_of(running, "rm big && ls") == ""
 
 
 @needs_sandbox
 @needs_root
-async def test_no_process_of_the_account_is_left_after_a_stop(closed_rig: Rig) -> None:
-    running = await closed_rig.start()
-    await closed_rig.run(running, "for i in 1 2 3; do setsid -f sleep 1000 >/dev/null 2>&1; done")
-    uid = closed_rig.home(running).stat().st_uid
+async def test_no_process_of_the_account_is_left_after_a_stop(private_rig: Rig) -> None:
+    running = await private_rig.start()
+    await private_rig.run(running, "for i in 1 2 3; do setsid -f sleep 1000 >/dev/null 2>&1; done")
+    uid = private_rig.home(running).stat().st_uid
     assert len(processes_of_uid(uid)) >= 5
-    await closed_rig.stop(running, build=2)
+    await private_rig.stop(running, build=2)
     assert processes_of_uid(uid) == set()
