@@ -23,11 +23,11 @@ from chatd.pg.process import DetachedProcess, last_lines, run
 
 START_TIMEOUT_S: Final = 30.0  # Backends of a killed server hold its memory for a second or two.
 MAX_START_ATTEMPTS: Final = 3
-PROBE_TIMEOUT_S: Final = 2.0
+SERVER_PROBE_TIMEOUT_S: Final = 2.0
 MAX_UNRESPONSIVE_S: Final = 15.0
 FAST_STOP_TIMEOUT_S: Final = 30
 IMMEDIATE_STOP_TIMEOUT_S: Final = 10
-MAX_LOG_BYTES: Final = 8 * 1024 * 1024
+MAX_SERVER_LOG_BYTES: Final = 8 * 1024 * 1024
 ROTATED_LOG_BYTES: Final = 1024 * 1024
 LOG_TAIL_BYTES: Final = 16 * 1024
 PROC: Final = Path("/proc")
@@ -61,7 +61,7 @@ async def is_up(plan: ServerPlan) -> bool:
 
 
 async def _probe(plan: ServerPlan) -> ServerState:
-    return await probe_server(plan.layout.socket, timeout_s=PROBE_TIMEOUT_S)
+    return await probe_server(plan.layout.socket, timeout_s=SERVER_PROBE_TIMEOUT_S)
 
 
 async def start_server(plan: ServerPlan) -> None:
@@ -217,7 +217,7 @@ def open_log(layout: ClusterLayout) -> OwnedFile:
     return open_file(layout.log, os.O_RDWR | os.O_APPEND)
 
 
-def bound_log(layout: ClusterLayout, max_bytes: int = MAX_LOG_BYTES) -> None:
+def bound_log(layout: ClusterLayout, max_bytes: int = MAX_SERVER_LOG_BYTES) -> None:
     """Past the limit, copy the end to `server.log.1` and truncate: the server keeps it open."""
     with contextlib.closing(open_log(layout)) as log:
         size = _size(log)

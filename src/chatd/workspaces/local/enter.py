@@ -54,7 +54,7 @@ def enter(plan: ProcessPlan) -> None:
         switch_account(plan.uid)
         die_with_parent(plan.parent)  # The kernel clears this when the account changes.
     set_limits(plan.limits, others=others)
-    syscalls.prctl(syscalls.NO_NEW_PRIVS, 1)
+    syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
     os.umask(0o022)
     os.chdir(plan.cwd)
     if plan.fence is not None:
@@ -64,19 +64,19 @@ def enter(plan: ProcessPlan) -> None:
 
 def die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process with its parent; fail if the parent is already gone."""
-    syscalls.prctl(syscalls.PDEATHSIG, signal.SIGKILL)
+    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         raise ProcessLookupError("the parent process has exited")
 
 
 def bind_mounts(stage: str, binds: list[list[str]]) -> None:
     """Mount the sources where every account can reach them, even if their parents are closed."""
-    syscalls.unshare(syscalls.NEW_MOUNTS)
-    syscalls.mount("none", "/", flags=syscalls.RECURSIVE | syscalls.PRIVATE)
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     opened = [
         (name, os.open(source, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)) for name, source in binds
     ]
-    flags = syscalls.NOSUID | syscalls.NODEV
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
     syscalls.mount("tmpfs", stage, "tmpfs", flags, f"size={STAGE_SIZE},mode=0711")
     for name, descriptor in opened:
         target = Path(stage, name)
@@ -85,7 +85,7 @@ def bind_mounts(stage: str, binds: list[list[str]]) -> None:
             target.mkdir(mode=0o711)
         else:
             target.touch(mode=0o644)
-        syscalls.mount(source, str(target), flags=syscalls.BIND | syscalls.RECURSIVE)
+        syscalls.mount(source, str(target), flags=syscalls.MS_BIND | syscalls.MS_REC)
         os.close(descriptor)
 
 

@@ -34,7 +34,7 @@ from chatd.workspaces.local.process_plan import (
 )
 from chatd.workspaces.local.supervisor.syscalls import MIN_LANDLOCK_VERSION, landlock_version
 
-PROBE_TIMEOUT_S: Final = 20.0
+ISOLATION_PROBE_TIMEOUT_S: Final = 20.0
 PROBE_COMMAND: Final = "true && touch ~/tried && test -r {kit}/agent/__main__.py"
 
 log: Final = logging.getLogger("chatd.workspaces")
@@ -109,7 +109,7 @@ async def _probe(
             view = _probe_view(top, level, kit, uids)
             command = PROBE_COMMAND.format(kit=inside_paths(level, view).kit)
             plan = plan_process(level, view, ["/bin/sh", "-c", command])
-            result = await run_command(plan, log=top / "log", timeout_s=PROBE_TIMEOUT_S)
+            result = await run_command(plan, log=top / "log", timeout_s=ISOLATION_PROBE_TIMEOUT_S)
         except OSError as error:
             return str(error)
         if result.code == 0:

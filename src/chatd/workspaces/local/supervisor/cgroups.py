@@ -12,7 +12,7 @@ from typing import Final
 
 CGROUP_MOUNT: Final = Path("/sys/fs/cgroup")
 OWN_CGROUPS: Final = Path("/proc/self/cgroup")
-PREFIX: Final = "chatd-"
+CGROUP_PREFIX: Final = "chatd-"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def create(name: str, *, memory_bytes: int, processes: int) -> CgroupSet:
 def find_existing(name: str) -> CgroupSet:
     """The groups that an earlier supervisor created for this name."""
     parents = (_own_group("memory"), _own_group("pids"))
-    groups = [parent / f"{PREFIX}{name}" for parent in parents if parent is not None]
+    groups = [parent / f"{CGROUP_PREFIX}{name}" for parent in parents if parent is not None]
     groups.append(CGROUP_MOUNT / "chatd" / name)
     return CgroupSet(paths=tuple(group for group in groups if group.is_dir()))
 
@@ -83,7 +83,7 @@ def _create_v1(controller: str, name: str, values: dict[str, int]) -> Path | Non
     parent = _own_group(controller)
     if parent is None:
         return None
-    group = parent / f"{PREFIX}{name}"
+    group = parent / f"{CGROUP_PREFIX}{name}"
     try:
         group.mkdir(exist_ok=True)
         for file, value in values.items():

@@ -11,7 +11,7 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
-MAX_LOG_BYTES: Final = 256 * 1024
+MAX_SANDBOX_LOG_BYTES: Final = 256 * 1024
 READ_BYTES: Final = 64 * 1024
 TAIL_BYTES: Final = 4096
 
@@ -56,7 +56,7 @@ class LogPipe:
         with self._path.open("ab") as file:
             file.write(data)
             size = file.tell()
-        if size > MAX_LOG_BYTES:
+        if size > MAX_SANDBOX_LOG_BYTES:
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
 
     def _close_reader(self, reader: int) -> None:

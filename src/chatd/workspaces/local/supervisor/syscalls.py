@@ -12,16 +12,16 @@ from typing import Final
 
 from chatd.workspaces.local.supervisor.plan import PathRules
 
-PDEATHSIG: Final = 1
-NO_NEW_PRIVS: Final = 38
+PR_SET_PDEATHSIG: Final = 1
+PR_SET_NO_NEW_PRIVS: Final = 38
 
-NEW_MOUNTS: Final = 0x00020000
-NOSUID: Final = 2
-NODEV: Final = 4
-BIND: Final = 4096
-RECURSIVE: Final = 16384
-PRIVATE: Final = 1 << 18
-DETACH: Final = 2
+CLONE_NEWNS: Final = 0x00020000
+MS_NOSUID: Final = 2
+MS_NODEV: Final = 4
+MS_BIND: Final = 4096
+MS_REC: Final = 16384
+MS_PRIVATE: Final = 1 << 18
+MNT_DETACH: Final = 2
 
 LANDLOCK_CREATE: Final = 444
 LANDLOCK_ADD: Final = 445
@@ -64,7 +64,7 @@ def mount(source: str, target: str, kind: str = "none", flags: int = 0, data: st
 
 
 def unmount(target: str) -> None:
-    _check(f"umount of {target}", _libc.umount2(os.fsencode(target), DETACH))
+    _check(f"umount of {target}", _libc.umount2(os.fsencode(target), MNT_DETACH))
 
 
 def landlock_version() -> int:
@@ -92,7 +92,7 @@ def restrict_paths(rules: PathRules) -> None:
         _allow(ruleset, path, EXECUTE | READ_FILE | READ_DIR)
     for path in rules.writable:
         _allow(ruleset, path, handled)
-    prctl(NO_NEW_PRIVS, 1)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
     _syscall(LANDLOCK_RESTRICT, ruleset, 0)
     os.close(ruleset)
 
