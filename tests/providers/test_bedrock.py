@@ -22,6 +22,7 @@ from chatd.domain.model.protocol import (
     ProviderError,
     StreamFailed,
 )
+from chatd.domain.ports import Provider
 from chatd.providers.anthropic.decoder import AnthropicDecoder
 from chatd.providers.bedrock.client import BedrockProvider, default_url, find_region
 from chatd.providers.bedrock.eventstream import EventStream
@@ -47,7 +48,14 @@ from tests.support.providers.bedrock import (
     stream,
 )
 from tests.support.providers.prompts import request
-from tests.support.providers.reading import answer_of, read_bytewise, read_cut, read_whole
+from tests.support.providers.reading import (
+    answer_of,
+    collect,
+    collect_failure,
+    read_bytewise,
+    read_cut,
+    read_whole,
+)
 from tests.support.providers.server import Gate
 
 MODEL = "eu.anthropic.claude-sonnet-4-5-20250929-v1:0"
@@ -306,16 +314,12 @@ def settings(fake: FakeBedrock, **more: object) -> ProviderConfig:
     return msgspec.structs.replace(plain, **more)
 
 
-async def ask(provider: BedrockProvider, sent: ModelRequest | None = None) -> list[ModelEvent]:
-    async with asyncio.timeout(WAIT_S):
-        async with provider.stream(sent or request(model=MODEL)) as events:
-            return [event async for event in events]
+async def ask(provider: Provider, sent: ModelRequest | None = None) -> list[ModelEvent]:
+    return await collect(provider, sent or request(model=MODEL))
 
 
-async def failure(provider: BedrockProvider, sent: ModelRequest | None = None) -> ProviderError:
-    with pytest.raises(ProviderError) as caught:
-        await ask(provider, sent)
-    return caught.value
+async def failure(provider: Provider, sent: ModelRequest | None = None) -> ProviderError:
+    return await collect_failure(provider, sent or request(model=MODEL))
 
 
 @pytest.mark.parametrize(

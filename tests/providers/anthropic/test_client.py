@@ -18,6 +18,7 @@ from chatd.domain.model.protocol import (
     ProviderError,
     TextDelta,
 )
+from chatd.domain.ports import Provider
 from chatd.providers.anthropic.client import AnthropicProvider
 from chatd.providers.config import ProviderConfig
 from chatd.providers.http import HttpConfig
@@ -25,17 +26,11 @@ from chatd.providers.secret import Secret
 from tests.support.providers.anthropic import KEY, FakeAnthropic, betas_of, refusal
 from tests.support.providers.anthropic_requests import TOOLS, tool_round
 from tests.support.providers.prompts import message, replayed, request, result
-from tests.support.providers.reading import answer_of
+from tests.support.providers.reading import answer_of, collect, collect_failure
 from tests.support.providers.server import Cut, Gate, Reset, Silence
 
 MODEL = "claude-sonnet-4-5"
 WAIT_S = 30
-
-
-@pytest.fixture
-async def fake() -> AsyncGenerator[FakeAnthropic]:
-    async with FakeAnthropic.running() as server:
-        yield server
 
 
 @pytest.fixture
@@ -50,16 +45,12 @@ def settings(fake: FakeAnthropic, **more: object) -> ProviderConfig:
     return msgspec.structs.replace(plain, **more)
 
 
-async def ask(provider: AnthropicProvider, sent: ModelRequest | None = None) -> list[ModelEvent]:
-    async with asyncio.timeout(WAIT_S):
-        async with provider.stream(sent or request(model=MODEL)) as events:
-            return [event async for event in events]
+async def ask(provider: Provider, sent: ModelRequest | None = None) -> list[ModelEvent]:
+    return await collect(provider, sent or request(model=MODEL))
 
 
-async def failure(provider: AnthropicProvider, sent: ModelRequest | None = None) -> ProviderError:
-    with pytest.raises(ProviderError) as caught:
-        await ask(provider, sent)
-    return caught.value
+async def failure(provider: Provider, sent: ModelRequest | None = None) -> ProviderError:
+    return await collect_failure(provider, sent or request(model=MODEL))
 
 
 async def test_an_answer_is_read_over_a_socket(

@@ -3,7 +3,7 @@
 Importing it takes most of the time here.
 """
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import Iterable
 from typing import TypeGuard
 
 import msgspec
@@ -35,12 +35,6 @@ WELL_ENDED = sorted(
     if path.stem not in ("cut_off", "error_midway", "no_reason", "unknown_things", "max_tokens")
 )
 HELLO: list[MessageParam] = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
-
-
-@pytest.fixture
-async def fake() -> AsyncGenerator[FakeAnthropic]:
-    async with FakeAnthropic.running() as fake:
-        yield fake
 
 
 async def official(fake: FakeAnthropic, name: str) -> Message:

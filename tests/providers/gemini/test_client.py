@@ -11,23 +11,18 @@ from msgspec import Raw
 from chatd.domain.chat.parts import TextPart
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import ModelEvent, ModelRequest, ProviderError, TextDelta
+from chatd.domain.ports import Provider
 from chatd.providers.config import ProviderConfig
 from chatd.providers.gemini.client import GeminiProvider
 from chatd.providers.http import HttpConfig
 from chatd.providers.secret import Secret
 from tests.support.providers.gemini import KEY, FakeGemini, error, stream
 from tests.support.providers.prompts import call, message, request
-from tests.support.providers.reading import answer_of
+from tests.support.providers.reading import answer_of, collect, collect_failure
 from tests.support.providers.server import Cut, Gate, Reset, Silence
 
 MODEL = "gemini-2.5-flash"
 WAIT_S = 30
-
-
-@pytest.fixture
-async def fake() -> AsyncGenerator[FakeGemini]:
-    async with FakeGemini.running() as server:
-        yield server
 
 
 @pytest.fixture
@@ -42,16 +37,12 @@ def settings(fake: FakeGemini, **more: object) -> ProviderConfig:
     return msgspec.structs.replace(plain, **more)
 
 
-async def ask(provider: GeminiProvider, sent: ModelRequest | None = None) -> list[ModelEvent]:
-    async with asyncio.timeout(WAIT_S):
-        async with provider.stream(sent or request(model=MODEL)) as events:
-            return [event async for event in events]
+async def ask(provider: Provider, sent: ModelRequest | None = None) -> list[ModelEvent]:
+    return await collect(provider, sent or request(model=MODEL))
 
 
-async def failure(provider: GeminiProvider, sent: ModelRequest | None = None) -> ProviderError:
-    with pytest.raises(ProviderError) as caught:
-        await ask(provider, sent)
-    return caught.value
+async def failure(provider: Provider, sent: ModelRequest | None = None) -> ProviderError:
+    return await collect_failure(provider, sent or request(model=MODEL))
 
 
 async def test_an_answer_is_read_over_a_socket(fake: FakeGemini, gemini: GeminiProvider) -> None:

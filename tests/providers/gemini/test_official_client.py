@@ -4,7 +4,6 @@ Importing it takes most of the time here.
 """
 
 import base64
-from collections.abc import AsyncGenerator
 
 import msgspec
 import pytest
@@ -45,12 +44,6 @@ REASONS = {
 }
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture
-async def fake() -> AsyncGenerator[FakeGemini]:
-    async with FakeGemini.running() as server:
-        yield server
 
 
 def read(name: str) -> list[ModelEvent]:

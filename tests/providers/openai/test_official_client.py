@@ -3,8 +3,6 @@
 Importing it takes most of the time here.
 """
 
-from collections.abc import AsyncGenerator
-
 import msgspec
 import pytest
 from msgspec import Raw
@@ -67,18 +65,6 @@ FOREIGN = {"gemini", "gemini_vertex", "mistral", "ollama", "no_ids", "no_resourc
 # OpenAI's client requires JSON in every event, even of unknown names.
 READ = [name for name in NAMES if name not in FAILING | {"cut", "unknown"}]
 CHAT_READ = [name for name in CHAT_NAMES if name not in FAILING | FOREIGN | {"cut"}]
-
-
-@pytest.fixture
-async def responses() -> AsyncGenerator[FakeResponses]:
-    async with FakeResponses.running() as server:
-        yield server
-
-
-@pytest.fixture
-async def chat() -> AsyncGenerator[FakeChat]:
-    async with FakeChat.running() as server:
-        yield server
 
 
 def read_response(name: str) -> list[ModelEvent]:

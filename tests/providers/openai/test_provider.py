@@ -1,7 +1,6 @@
 """The OpenAI provider over real sockets."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 
 import msgspec
 import pytest
@@ -34,31 +33,13 @@ from tests.support.providers.openai_chat import NAMES as CHAT_NAMES
 from tests.support.providers.openai_chat import stream as chat_stream
 from tests.support.providers.openai_responses import KEY, NAMES, FakeResponses, event, stream
 from tests.support.providers.prompts import call, message, replayed, request, result
-from tests.support.providers.reading import answer_of
+from tests.support.providers.reading import answer_of, collect
 from tests.support.providers.server import Cut, FakeServer, Gate, Reset, Silence
 
 WAIT_S = 30
 THINKS, PLAIN = "gpt-5.2", "gpt-4.1"
 USE_CHAT = Raw(b'{"use_responses_api":false}')
 USE_RESPONSES = Raw(b'{"use_responses_api":true}')
-
-
-@pytest.fixture
-async def responses() -> AsyncGenerator[FakeResponses]:
-    async with FakeResponses.running() as server:
-        yield server
-
-
-@pytest.fixture
-async def chat() -> AsyncGenerator[FakeChat]:
-    async with FakeChat.running() as server:
-        yield server
-
-
-@pytest.fixture
-async def compatible() -> AsyncGenerator[FakeCompatible]:
-    async with FakeCompatible.running() as server:
-        yield server
 
 
 def settings(fake: FakeServer, **more: object) -> ProviderConfig:
@@ -72,9 +53,7 @@ async def ask(fake: FakeServer, sent: ModelRequest, **more: object) -> list[Mode
 
 async def ask_of(provider: OpenAIProvider, sent: ModelRequest) -> list[ModelEvent]:
     try:
-        async with asyncio.timeout(WAIT_S):
-            async with provider.stream(sent) as events:
-                return [event async for event in events]
+        return await collect(provider, sent)
     finally:
         await provider.close()
 

@@ -1,16 +1,22 @@
-"""What a decoder makes of a stream, cut anywhere, and what the answer then is."""
+"""Read decoders and providers to their end, and assemble the answer."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 
+import pytest
+
 from chatd.domain.answer.assembler import Answer, Assembler
-from chatd.domain.model.protocol import ModelEvent, StreamFailed
+from chatd.domain.model.protocol import ModelEvent, ModelRequest, ProviderError, StreamFailed
+from chatd.domain.ports import Provider
 from chatd.providers.http import StreamDecoder
+
+WAIT_S = 30
 
 NewDecoder = Callable[[], StreamDecoder]
 
 
 def read_pieces(decoder: StreamDecoder, pieces: Iterable[bytes]) -> list[ModelEvent]:
-    """As the pipe does it: until the decoder is done or the stream ends."""
+    """Like the HTTP session: until the decoder is done or the stream ends."""
     events: list[ModelEvent] = []
     for piece in pieces:
         if decoder.done:
@@ -38,3 +44,14 @@ def answer_of(events: Iterable[ModelEvent]) -> Answer:
     for event in events:
         assembler.feed(event)
     return assembler.finished()
+
+
+async def collect(provider: Provider, request: ModelRequest) -> list[ModelEvent]:
+    async with asyncio.timeout(WAIT_S), provider.stream(request) as events:
+        return [event async for event in events]
+
+
+async def collect_failure(provider: Provider, request: ModelRequest) -> ProviderError:
+    with pytest.raises(ProviderError) as caught:
+        await collect(provider, request)
+    return caught.value
