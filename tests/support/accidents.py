@@ -38,7 +38,7 @@ class Stage:
     async def victim(
         self, *, die_at: DieAt | None = None, drain_s: float = 10.0, dsn: str | None = None
     ) -> ReplicaProcess:
-        """With room for its own chat only: others' accidents are for the survivor."""
+        """With one slot, so that the survivor takes over all other chats."""
         self._count += 1
         setup = Setup(
             dsn=dsn or self.dsn,
@@ -52,7 +52,7 @@ class Stage:
         return await self._victims.enter_async_context(replica_process(self._born_in, setup))
 
     async def create(self, at: ReplicaProcess, text: str) -> ChatId:
-        """A message to a new chat. If the replica dies of it, nobody knows what became of it."""
+        """A message to a new chat. If the replica dies, the outcome is unknown."""
         chat_id = ChatId(uuid4())
         sent = self.witness.sends(chat_id, text)
         with suppress(Gone):
@@ -63,7 +63,7 @@ class Stage:
         return await self.survivor.transcript(chat_id)
 
     async def cut_line(self, victim: ReplicaProcess) -> None:
-        """What a network does to whoever does not answer: its sessions are dropped."""
+        """End its database sessions, as a network does for a host that does not answer."""
         await self.survivor.pool.execute(
             """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                WHERE datname = current_database() AND application_name LIKE $1 || '%'""",

@@ -57,7 +57,7 @@ class FakeClock:
         return self.sleeping(tag)[0]
 
     def advance(self, seconds: float) -> None:
-        """Let time pass. Whoever is due wakes, and finds itself at the new time."""
+        """Let time pass. Sleepers that are due wake at the new time."""
         self._now += seconds
         for sleeper in self._sleepers:
             if sleeper.due <= self._now and not sleeper.woken.done():

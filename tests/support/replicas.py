@@ -23,7 +23,7 @@ MODULE = "tests.support.replica_process"
 
 
 class Gone(Exception):
-    """The process ended before it answered. What became of the order, nobody knows."""
+    """The process ended before it answered. The outcome of the order is unknown."""
 
 
 class ReplicaProcess:

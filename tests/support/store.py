@@ -123,7 +123,7 @@ async def dump(conn: Conn) -> dict[str, list[str]]:
 
 @asynccontextmanager
 async def session_to(dsn: str) -> AsyncGenerator[DatabaseSession]:
-    """A session of somebody else."""
+    """Another session."""
     session = await connect(ConnectConfig(dsn=dsn, application_name="somebody else"))
     try:
         yield session

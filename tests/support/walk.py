@@ -75,7 +75,7 @@ class Walk:
         return self.rows.chat
 
     def step(self) -> Change:
-        """One change, by whoever is allowed to make one."""
+        """One change by an allowed actor."""
         moves = (self._work, self._work, self._work, self._own, self._person, self._queue)
         while True:
             try:

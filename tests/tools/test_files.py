@@ -1,4 +1,4 @@
-"""Files as a model reads and changes them, on a real agent."""
+"""The file tools on a real agent."""
 
 from pathlib import Path
 
@@ -16,52 +16,52 @@ def put(path: str, text: str) -> None:
     Path(path).write_text(text)
 
 
-async def test_a_file_is_written_and_read_with_numbers(bench: Workbench) -> None:
-    desk, path = ToolCaller(bench), bench.path("deep/down/a.txt")
-    assert await desk.result_of("write_file", path=path, content="one\ntwo\n") == {"ok": True}
-    told = await desk.result_of("read_file", path=path)
-    assert told["content"] == "1\tone\n2\ttwo\n3\t"
-    assert (told["total_lines"], told["lines_read"], told["file_size"]) == (3, 3, 8)
-    part = await desk.result_of("read_file", path=path, offset=2, limit=1)
+async def test_a_file_is_written_and_read_with_line_numbers(bench: Workbench) -> None:
+    caller, path = ToolCaller(bench), bench.path("deep/down/a.txt")
+    assert await caller.result_of("write_file", path=path, content="one\ntwo\n") == {"ok": True}
+    result = await caller.result_of("read_file", path=path)
+    assert result["content"] == "1\tone\n2\ttwo\n3\t"
+    assert (result["total_lines"], result["lines_read"], result["file_size"]) == (3, 3, 8)
+    part = await caller.result_of("read_file", path=path, offset=2, limit=1)
     assert part["content"] == "2\ttwo"
 
 
 @pytest.mark.promise("P7")
-async def test_a_write_that_is_run_again_does_not_undo_what_came_after(bench: Workbench) -> None:
-    desk, path = ToolCaller(bench), bench.path("a.txt")
-    await desk.result_of("write_file", "the-call", path=path, content="first")
-    put(path, "someone else's")
-    await desk.result_of("write_file", "the-call", path=path, content="first")
-    assert contents(path) == "someone else's"
+async def test_a_repeated_write_does_not_undo_later_writes(bench: Workbench) -> None:
+    caller, path = ToolCaller(bench), bench.path("a.txt")
+    await caller.result_of("write_file", "the-call", path=path, content="first")
+    put(path, "another writer's")
+    await caller.result_of("write_file", "the-call", path=path, content="first")
+    assert contents(path) == "another writer's"
 
 
-async def test_an_edit_answers_with_what_has_changed(bench: Workbench) -> None:
-    desk, path = ToolCaller(bench), bench.path("a.py")
-    await desk.result_of("write_file", path=path, content="a = 1\nb = 2\n")
+async def test_an_edit_returns_a_diff(bench: Workbench) -> None:
+    caller, path = ToolCaller(bench), bench.path("a.py")
+    await caller.result_of("write_file", path=path, content="a = 1\nb = 2\n")
     edits = [{"old_text": "b = 2", "new_text": "b = 3"}]
-    told = await desk.result_of("edit_files", files=[{"path": path, "edits": edits}])
-    assert told["ok"] is True
-    (changed,) = told["files"]
+    result = await caller.result_of("edit_files", files=[{"path": path, "edits": edits}])
+    assert result["ok"] is True
+    (changed,) = result["files"]
     assert changed["path"] == path
     assert "-b = 2\n+b = 3" in changed["diff"]
     assert contents(path) == "a = 1\nb = 3\n"
 
 
 @pytest.mark.promise("P7")
-async def test_an_edit_that_is_run_again_is_applied_once(bench: Workbench) -> None:
-    desk, path = ToolCaller(bench), bench.path("a.txt")
-    await desk.result_of("write_file", path=path, content="x")
+async def test_a_repeated_edit_is_applied_once(bench: Workbench) -> None:
+    caller, path = ToolCaller(bench), bench.path("a.txt")
+    await caller.result_of("write_file", path=path, content="x")
     files = [{"path": path, "edits": [{"old_text": "x", "new_text": "xx"}]}]
-    first = await desk.result_of("edit_files", "the-call", files=files)
-    assert await desk.result_of("edit_files", "the-call", files=files) == first
+    first = await caller.result_of("edit_files", "the-call", files=files)
+    assert await caller.result_of("edit_files", "the-call", files=files) == first
     assert contents(path) == "xx"
 
 
 async def test_former_names_of_the_two_texts_still_work(bench: Workbench) -> None:
-    desk, path = ToolCaller(bench), bench.path("a.txt")
-    await desk.result_of("write_file", path=path, content="old")
+    caller, path = ToolCaller(bench), bench.path("a.txt")
+    await caller.result_of("write_file", path=path, content="old")
     files = [{"path": path, "edits": [{"search": "old", "replace": "new"}]}]
-    await desk.result_of("edit_files", files=files)
+    await caller.result_of("edit_files", files=files)
     assert contents(path) == "new"
 
 
@@ -82,18 +82,18 @@ INCOMPLETE: list[tuple[object, str]] = [
 
 
 @pytest.mark.parametrize(("files", "complaint"), INCOMPLETE)
-async def test_an_edit_that_says_too_little_is_refused_by_its_place(
+async def test_an_incomplete_edit_is_refused_with_its_position(
     bench: Workbench, files: object, complaint: str
 ) -> None:
-    desk = ToolCaller(bench)
-    desk.line = AssertionError("nobody is to be dialled for this")
-    output = await desk.call("edit_files", files=files)
+    caller = ToolCaller(bench)
+    caller.agent = AssertionError("must not connect")
+    output = await caller.call("edit_files", files=files)
     assert output.is_error
     assert output.text.startswith(complaint)
 
 
 @pytest.mark.covers("files-11")
-async def test_what_the_agent_refuses_is_told_without_noise(bench: Workbench) -> None:
+async def test_a_refusal_of_the_agent_is_returned_as_it_is(bench: Workbench) -> None:
     output = await ToolCaller(bench).call("read_file", path=bench.path("nothing.txt"))
     assert output.is_error
     assert "nothing.txt" in output.text
@@ -102,27 +102,27 @@ async def test_what_the_agent_refuses_is_told_without_noise(bench: Workbench) ->
 
 
 async def test_an_edit_that_does_not_match_changes_nothing(bench: Workbench) -> None:
-    desk, path, other = ToolCaller(bench), bench.path("a.txt"), bench.path("b.txt")
-    await desk.result_of("write_file", path=path, content="a")
-    await desk.result_of("write_file", path=other, content="b")
+    caller, path, other = ToolCaller(bench), bench.path("a.txt"), bench.path("b.txt")
+    await caller.result_of("write_file", path=path, content="a")
+    await caller.result_of("write_file", path=other, content="b")
     files = [
         {"path": path, "edits": [{"old_text": "a", "new_text": "z"}]},
         {"path": other, "edits": [{"old_text": "missing", "new_text": "z"}]},
     ]
-    output = await desk.call("edit_files", files=files)
+    output = await caller.call("edit_files", files=files)
     assert output.is_error
     assert other in output.text
     assert contents(path) == "a"
 
 
 @pytest.mark.parametrize("name", ["read_file", "write_file"])
-async def test_a_call_without_a_path_says_what_a_path_is(bench: Workbench, name: str) -> None:
+async def test_a_call_without_a_path_gets_an_example(bench: Workbench, name: str) -> None:
     output = await ToolCaller(bench).call(name, content="x")
     assert output.text.startswith("path is required: give the absolute path of a file")
 
 
 async def test_content_may_be_empty_but_must_be_given(bench: Workbench) -> None:
-    desk, path = ToolCaller(bench), bench.path("empty")
-    await desk.result_of("write_file", path=path, content="")
+    caller, path = ToolCaller(bench), bench.path("empty")
+    await caller.result_of("write_file", path=path, content="")
     assert contents(path) == ""
-    assert (await desk.call("write_file", path=path)).text.startswith("content is required")
+    assert (await caller.call("write_file", path=path)).text.startswith("content is required")

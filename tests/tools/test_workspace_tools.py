@@ -1,4 +1,4 @@
-"""How a chat gets a workspace, what it is told on the way, and that it gets one only."""
+"""The workspace tools: create, start, stop, and templates."""
 
 import asyncio
 from typing import LiteralString
@@ -29,37 +29,37 @@ async def of_chat(pool: Pool) -> WorkspaceId | None:
 
 
 @pytest.mark.covers("workspaces-1")
-async def test_a_workspace_is_made_and_waited_for(pool: Pool) -> None:
-    async with open_workspace_tools(pool) as site:
-        told = await site.create(name="my-work")
-        assert told["created"] is True
-        assert told["workspace_name"] == "my-work"
-        assert told["directory"] == "/home/dev"
-        made = WorkspaceId(UUID(told["workspace_id"]))
+async def test_a_workspace_is_created_and_awaited(pool: Pool) -> None:
+    async with open_workspace_tools(pool) as caller:
+        result = await caller.create(name="my-work")
+        assert result["created"] is True
+        assert result["workspace_name"] == "my-work"
+        assert result["directory"] == "/home/dev"
+        made = WorkspaceId(UUID(result["workspace_id"]))
         assert await of_chat(pool) == made
-        build = await builds.get(pool, BuildId(UUID(told["build_id"])))
+        build = await builds.get(pool, BuildId(UUID(result["build_id"])))
         assert build is not None
         assert (build.status, build.initiator_id, build.reason) == ("succeeded", OWNER, "tool")
         # Once so that its logs can be watched, once more when it can be used.
-        assert site.bound == [(CHAT, made), (CHAT, made)]
+        assert caller.bound == [(CHAT, made), (CHAT, made)]
 
 
 @pytest.mark.promise("P7")
-async def test_a_call_that_is_run_again_makes_no_second_workspace(pool: Pool) -> None:
-    async with open_workspace_tools(pool) as site:
-        first = await site.create("the-call")
-        again = await site.create("the-call")
+async def test_a_repeated_call_creates_no_second_workspace(pool: Pool) -> None:
+    async with open_workspace_tools(pool) as caller:
+        first = await caller.create("the-call")
+        again = await caller.create("the-call")
         assert again == first
         assert len(await workspaces.list_page(pool, OWNER, after=None, most=9)) == 1
-        assert sum(site.backend.made.values()) == 1
+        assert sum(caller.backend.made.values()) == 1
 
 
 @pytest.mark.covers("workspaces-3")
 async def test_a_chat_that_has_a_workspace_keeps_it(pool: Pool) -> None:
-    async with open_workspace_tools(pool) as site:
-        first = await site.create()
-        await site.record_heartbeat(first["workspace_id"])
-        again = await site.create()
+    async with open_workspace_tools(pool) as caller:
+        first = await caller.create()
+        await caller.record_heartbeat(first["workspace_id"])
+        again = await caller.create()
         assert again["already_exists"] is True
         assert again["no_build"] is True
         assert again["workspace_id"] == first["workspace_id"]
@@ -67,131 +67,131 @@ async def test_a_chat_that_has_a_workspace_keeps_it(pool: Pool) -> None:
 
 @pytest.mark.covers("workspaces-3")
 async def test_a_workspace_whose_agent_is_gone_is_replaced(pool: Pool) -> None:
-    async with open_workspace_tools(pool) as site:
-        first = await site.create()
-        await site.record_heartbeat(first["workspace_id"])
+    async with open_workspace_tools(pool) as caller:
+        first = await caller.create()
+        await caller.record_heartbeat(first["workspace_id"])
         await pool.execute("UPDATE workspace_agents SET disconnected_at = now() + interval '1 s'")
         # Rows may be late, such as after all servers of its host were away.
-        kept = await site.create()
+        kept = await caller.create()
         assert (kept["already_exists"], kept["workspace_id"]) == (True, first["workspace_id"])
-        site.agents.unanswered = site.agents.pings + 1
-        again = await site.create()
+        caller.agents.unanswered = caller.agents.pings + 1
+        again = await caller.create()
         assert again["created"] is True
         assert again["workspace_id"] != first["workspace_id"]
 
 
 @pytest.mark.covers("workspaces-3")
 async def test_a_workspace_that_is_deleted_is_replaced(pool: Pool) -> None:
-    async with open_workspace_tools(pool) as site:
-        first = await site.create()
+    async with open_workspace_tools(pool) as caller:
+        first = await caller.create()
         await pool.execute("UPDATE workspaces SET deleted = true")
-        again = await site.create()
+        again = await caller.create()
         assert again["created"] is True
         assert again["workspace_id"] != first["workspace_id"]
 
 
 @pytest.mark.covers("workspaces-4")
-async def test_a_stopped_workspace_is_to_be_started(pool: Pool) -> None:
-    async with open_workspace_tools(pool) as site:
-        await site.create()
-        stopped = await site.result_of("stop_workspace")
+async def test_a_stopped_workspace_must_be_started(pool: Pool) -> None:
+    async with open_workspace_tools(pool) as caller:
+        await caller.create()
+        stopped = await caller.result_of("stop_workspace")
         assert stopped["stopped"] is True
-        assert "start_workspace" in (await site.create())["message"]
-        again = await site.result_of("stop_workspace")
+        assert "start_workspace" in (await caller.create())["message"]
+        again = await caller.result_of("stop_workspace")
         assert (again["stopped"], again["no_build"]) == (True, True)
-        started = await site.result_of("start_workspace")
+        started = await caller.result_of("start_workspace")
         assert started["started"] is True
         assert started["build_id"]
-        running = await site.result_of("start_workspace")
+        running = await caller.result_of("start_workspace")
         assert (running["started"], running["no_build"]) == (True, True)
 
 
 @pytest.mark.covers("workspaces-4")
 @pytest.mark.parametrize("tool", ["start_workspace", "stop_workspace"])
 async def test_without_a_workspace_there_is_nothing_to_start_or_stop(pool: Pool, tool: str) -> None:
-    async with open_workspace_tools(pool) as site:
-        told = await site.result_of(tool)
-        assert told == {
+    async with open_workspace_tools(pool) as caller:
+        result = await caller.result_of(tool)
+        assert result == {
             "error": "This chat has no workspace. Call list_templates, then create_workspace."
         }
-        await site.create()
+        await caller.create()
         await pool.execute("UPDATE workspaces SET deleted = true")
-        assert str((await site.result_of(tool))["error"]).startswith(
+        assert str((await caller.result_of(tool))["error"]).startswith(
             "The chat's workspace is deleted."
         )
 
 
-async def test_a_build_under_way_is_waited_for_and_not_repeated(pool: Pool) -> None:
-    async with open_workspace_tools(pool) as site:
-        site.backend.hold = "made"
+async def test_a_running_build_is_awaited_and_not_repeated(pool: Pool) -> None:
+    async with open_workspace_tools(pool) as caller:
+        caller.backend.hold = "made"
         async with asyncio.TaskGroup() as group:
-            first = group.create_task(site.create())
+            first = group.create_task(caller.create())
             async with asyncio.timeout(20):
-                await site.backend.reached.wait()
-            second = group.create_task(site.create())
-            site.backend.go.set()
+                await caller.backend.reached.wait()
+            second = group.create_task(caller.create())
+            caller.backend.go.set()
         assert second.result()["workspace_id"] == first.result()["workspace_id"]
         assert second.result()["already_exists"] is True
 
 
-async def test_a_build_that_fails_keeps_its_id_and_says_why(pool: Pool) -> None:
-    async with open_workspace_tools(pool) as site:
-        site.backend.hold, site.backend.fails = "asked", BuildFailed("The disk is full.")
-        site.backend.go.set()
-        told = await site.create()
-        assert "created" not in told
-        assert "The disk is full." in told["error"]
-        assert told["build_id"]
-        site.backend.hold = None
-        started = await site.result_of("start_workspace")
+async def test_a_failed_build_is_reported_with_id_and_reason(pool: Pool) -> None:
+    async with open_workspace_tools(pool) as caller:
+        caller.backend.hold, caller.backend.fails = "asked", BuildFailed("The disk is full.")
+        caller.backend.go.set()
+        result = await caller.create()
+        assert "created" not in result
+        assert "The disk is full." in result["error"]
+        assert result["build_id"]
+        caller.backend.hold = None
+        started = await caller.result_of("start_workspace")
         assert started["started"] is True
 
 
 @pytest.mark.promise("P14")
-async def test_a_build_that_does_not_end_is_left_to_itself(pool: Pool) -> None:
-    async with open_workspace_tools(pool, waits=BRIEF) as site:
-        site.backend.hold = "made"
-        told = await site.create()
-        assert "start_workspace later" in told["error"]
-        assert told["build_id"]
-        stopped = await site.result_of("stop_workspace")
+async def test_a_build_past_the_timeout_keeps_running(pool: Pool) -> None:
+    async with open_workspace_tools(pool, waits=BRIEF) as caller:
+        caller.backend.hold = "made"
+        result = await caller.create()
+        assert "start_workspace later" in result["error"]
+        assert result["build_id"]
+        stopped = await caller.result_of("stop_workspace")
         assert "Call stop_workspace later to wait for it." in stopped["error"]
-        site.backend.go.set()
+        caller.backend.go.set()
 
 
 @pytest.mark.covers("workspaces-1")
 @pytest.mark.promise("P14")
-async def test_an_agent_that_never_comes_is_no_failure(pool: Pool) -> None:
-    async with open_workspace_tools(pool, waits=BRIEF) as site:
-        site.agents.silent = True
-        told = await site.create()
-        assert told["created"] is True
-        assert told["agent_status"] == "not_ready"
-        assert told["agent_error"] == "Nobody answers."
-        assert "if that fails, call stop_workspace, then start_workspace" in told["message"]
+async def test_an_agent_that_never_connects_is_reported_without_failure(pool: Pool) -> None:
+    async with open_workspace_tools(pool, waits=BRIEF) as caller:
+        caller.agents.silent = True
+        result = await caller.create()
+        assert result["created"] is True
+        assert result["agent_status"] == "not_ready"
+        assert result["agent_error"] == "The agent does not answer."
+        assert "if that fails, call stop_workspace, then start_workspace" in result["message"]
 
 
-async def test_an_agent_on_another_host_is_not_waited_for(pool: Pool) -> None:
-    """The site would wait for half a minute."""
-    async with asyncio.timeout(20), open_workspace_tools(pool) as site:
+async def test_an_agent_on_another_host_is_not_awaited(pool: Pool) -> None:
+    """The caller would wait for half a minute."""
+    async with asyncio.timeout(20), open_workspace_tools(pool) as caller:
         here = AgentConnector(secret=b"secret", host_id="here", clock=SystemClock())
         there = (Endpoint(kind="unix", path="/nowhere", host_id="there"),)
-        site.agents.instead = lambda agent: here.ping(replace(agent, endpoints=there))
-        told = await site.create()
-        assert (told["created"], told["agent_status"]) == (True, "not_ready")
-        assert told["agent_error"].startswith("The workspace is on another host")
-        assert "message" not in told
+        caller.agents.instead = lambda agent: here.ping(replace(agent, endpoints=there))
+        result = await caller.create()
+        assert (result["created"], result["agent_status"]) == (True, "not_ready")
+        assert result["agent_error"].startswith("The workspace is on another host")
+        assert "message" not in result
 
 
 @pytest.mark.covers("workspaces-1")
-async def test_an_agent_that_comes_late_is_waited_for(pool: Pool) -> None:
-    async with open_workspace_tools(pool) as site:
-        site.agents.unanswered = 2
-        site.agents.lifecycles = ["starting", "ready"]
-        told = await site.create()
-        assert told["created"] is True
-        assert "agent_status" not in told
-        assert "startup_scripts" not in told
+async def test_a_late_agent_is_awaited(pool: Pool) -> None:
+    async with open_workspace_tools(pool) as caller:
+        caller.agents.unanswered = 2
+        caller.agents.lifecycles = ["starting", "ready"]
+        result = await caller.create()
+        assert result["created"] is True
+        assert "agent_status" not in result
+        assert "startup_scripts" not in result
 
 
 @pytest.mark.covers("workspaces-1")
@@ -204,38 +204,38 @@ async def test_an_agent_that_comes_late_is_waited_for(pool: Pool) -> None:
         ("shutting_down", "startup_scripts_unknown"),
     ],
 )
-async def test_scripts_that_end_badly_are_told_and_no_failure(
+async def test_failed_startup_scripts_are_reported_without_failure(
     pool: Pool, lifecycle: AgentLifecycle, told_of: str
 ) -> None:
-    async with open_workspace_tools(pool, waits=BRIEF) as site:
-        site.agents.lifecycles = [lifecycle]
-        told = await site.create()
-        assert told["created"] is True
-        assert told["startup_scripts"] == told_of
-        assert "something that it sets up may be missing" in told["message"]
-        assert told["lifecycle_state"] == lifecycle
+    async with open_workspace_tools(pool, waits=BRIEF) as caller:
+        caller.agents.lifecycles = [lifecycle]
+        result = await caller.create()
+        assert result["created"] is True
+        assert result["startup_scripts"] == told_of
+        assert "something that it sets up may be missing" in result["message"]
+        assert result["lifecycle_state"] == lifecycle
 
 
-async def test_a_name_that_is_taken_is_varied(pool: Pool) -> None:
-    async with open_workspace_tools(pool) as site:
-        await site.create(name="work")
+async def test_a_taken_name_is_varied(pool: Pool) -> None:
+    async with open_workspace_tools(pool) as caller:
+        await caller.create(name="work")
         await pool.execute("UPDATE chats SET workspace_id = NULL")
-        other = await site.create(name="work")
+        other = await caller.create(name="work")
         assert other["created"] is True
         assert other["workspace_name"].startswith("work-")
 
 
-async def test_a_name_that_can_be_none_is_made_into_one(pool: Pool) -> None:
-    async with open_workspace_tools(pool) as site:
-        told = await site.create(name="Über / Größe!")
-        assert told["workspace_name"].startswith("uber-groe-")
+async def test_an_invalid_name_is_corrected(pool: Pool) -> None:
+    async with open_workspace_tools(pool) as caller:
+        result = await caller.create(name="Über / Größe!")
+        assert result["workspace_name"].startswith("uber-groe-")
 
 
-async def test_parameters_that_do_not_fit_are_told_by_name(pool: Pool) -> None:
-    async with open_workspace_tools(pool) as site:
-        told = await site.create(parameters={"colour": "red"})
-        assert "colour" in told["error"]
-        assert told["validations"][0]["field"] == "colour"
+async def test_invalid_parameters_are_reported_by_name(pool: Pool) -> None:
+    async with open_workspace_tools(pool) as caller:
+        result = await caller.create(parameters={"colour": "red"})
+        assert "colour" in result["error"]
+        assert result["validations"][0]["field"] == "colour"
         assert await workspaces.list_page(pool, OWNER, after=None, most=9) == []
 
 
@@ -248,55 +248,55 @@ async def test_parameters_that_do_not_fit_are_told_by_name(pool: Pool) -> None:
     ],
 )
 @pytest.mark.parametrize("tool", ["create_workspace", "read_template"])
-async def test_a_template_that_is_none_is_refused(
+async def test_an_unknown_template_is_refused(
     pool: Pool, tool: str, given: str | None, complaint: str
 ) -> None:
-    async with open_workspace_tools(pool) as site:
-        output = await site.call(tool, template_id=given)
+    async with open_workspace_tools(pool) as caller:
+        output = await caller.call(tool, template_id=given)
         assert output.is_error
         assert output.text.startswith(complaint)
 
 
 @pytest.mark.covers("workspaces-5")
 @pytest.mark.parametrize("column", ["agents_allowed = false", "deprecated = true"])
-async def test_a_template_that_is_not_for_chats_is_refused(
+async def test_a_template_not_allowed_for_chats_is_refused(
     pool: Pool, column: LiteralString
 ) -> None:
-    async with open_workspace_tools(pool) as site:
+    async with open_workspace_tools(pool) as caller:
         await pool.execute(f"UPDATE templates SET {column}")
         for tool in ("create_workspace", "read_template"):
-            output = await site.call(tool, template_id=str(TEMPLATE))
+            output = await caller.call(tool, template_id=str(TEMPLATE))
             assert output.is_error
             assert "not available" in output.text
-        assert (await site.result_of("list_templates"))["templates"] == []
+        assert (await caller.result_of("list_templates"))["templates"] == []
 
 
 @pytest.mark.covers("workspaces-5")
-async def test_templates_are_listed_with_what_to_do_next(pool: Pool) -> None:
-    async with open_workspace_tools(pool, description="An empty place.") as site:
-        told = await site.result_of("list_templates")
-        (only,) = told["templates"]
+async def test_templates_are_listed_with_advice(pool: Pool) -> None:
+    async with open_workspace_tools(pool, description="An empty place.") as caller:
+        result = await caller.result_of("list_templates")
+        (only,) = result["templates"]
         assert (only["id"], only["name"]) == (str(TEMPLATE), "scratch")
         assert only["description"] == "An empty place."
-        assert told["recommended_template_id"] == str(TEMPLATE)
-        assert "recommended" in told["next_step"]
-        none = await site.result_of("list_templates", query="kubernetes")
+        assert result["recommended_template_id"] == str(TEMPLATE)
+        assert "recommended" in result["next_step"]
+        none = await caller.result_of("list_templates", query="kubernetes")
         assert none["templates"] == []
         assert "without" in none["next_step"]
 
 
-async def test_a_template_is_read_with_what_it_asks(pool: Pool) -> None:
-    async with open_workspace_tools(pool) as site:
+async def test_a_template_is_read_with_its_parameters(pool: Pool) -> None:
+    async with open_workspace_tools(pool) as caller:
         asked = Parameter(name="size", type="number", required=True, min=1, max=4)
         put = templates.TemplateUpsert(
             template=template(active_version_id=OTHER),
             version=version(id=OTHER, parameters=(asked,), readme="How to."),
         )
         await templates.upsert_template(pool, put)
-        told = await site.result_of("read_template", template_id=str(TEMPLATE))
-        assert told["template"]["name"] == "scratch"
-        assert told["template"]["readme"] == "How to."
-        (told_of,) = told["parameters"]
+        result = await caller.result_of("read_template", template_id=str(TEMPLATE))
+        assert result["template"]["name"] == "scratch"
+        assert result["template"]["readme"] == "How to."
+        (told_of,) = result["parameters"]
         assert (told_of["name"], told_of["required"], told_of["validation_max"]) == (
             "size",
             True,
@@ -305,9 +305,9 @@ async def test_a_template_is_read_with_what_it_asks(pool: Pool) -> None:
 
 
 @pytest.mark.covers("workspaces-2")
-async def test_the_workspace_is_given_the_templates_time_to_live(pool: Pool) -> None:
-    async with open_workspace_tools(pool, default_ttl_s=900) as site:
-        await site.create()
+async def test_a_workspace_gets_the_time_to_live_of_its_template(pool: Pool) -> None:
+    async with open_workspace_tools(pool, default_ttl_s=900) as caller:
+        await caller.create()
         (made,) = await workspaces.list_page(pool, OWNER, after=None, most=9)
         assert made.workspace is not None
         assert made.workspace.ttl_s == 900
@@ -317,11 +317,11 @@ async def test_the_workspace_is_given_the_templates_time_to_live(pool: Pool) -> 
 async def test_another_owners_workspace_is_neither_started_nor_stopped_nor_named(
     pool: Pool,
 ) -> None:
-    async with open_workspace_tools(pool) as site:
+    async with open_workspace_tools(pool) as caller:
         theirs = await workspaces.create(pool, new_workspace(7, owner_id=UserId(UUID(int=404))))
         await bindings.bind(pool, CHAT, seen=None, workspace_id=theirs.workspace.id)
         for tool in ("start_workspace", "stop_workspace"):
-            told = await site.result_of(tool)
-            assert "This chat has no workspace" in told["error"]
-            assert theirs.workspace.name not in str(told)
-        assert (await site.create())["workspace_id"] != str(theirs.workspace.id)
+            result = await caller.result_of(tool)
+            assert "This chat has no workspace" in result["error"]
+            assert theirs.workspace.name not in str(result)
+        assert (await caller.create())["workspace_id"] != str(theirs.workspace.id)

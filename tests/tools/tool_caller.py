@@ -22,9 +22,9 @@ from tests.workspaces.agents import Workbench
 class ToolCaller:
     """Satisfies `domain.hands.Hands`. Every call has an id of its own unless a test gives one."""
 
-    def __init__(self, bench: Workbench, line: AgentApi | None = None) -> None:
+    def __init__(self, bench: Workbench, agent: AgentApi | None = None) -> None:
         self.bench = bench
-        self.line: AgentApi | Exception = line or bench.conn
+        self.agent: AgentApi | Exception = agent or bench.conn
         tools = (*file_tools(self), execute(self, SystemClock()), *process_tools(self))
         self.tools = {tool.spec.name: tool for tool in tools}
         self.shown: list[str] = []
@@ -32,9 +32,9 @@ class ToolCaller:
 
     async def connect(self, context: ToolContext) -> AgentApi:
         del context
-        if isinstance(self.line, Exception):
-            raise self.line
-        return self.line
+        if isinstance(self.agent, Exception):
+            raise self.agent
+        return self.agent
 
     def context(self, call: str | None = None) -> ToolContext:
         self._calls += 1

@@ -154,7 +154,7 @@ class People:
         await self._once("interrupt", chat)
 
     async def _once(self, do: Deed, chat: ChatId, **fields: object) -> Done | None:
-        """None if nobody knows what became of it: it may still come."""
+        """None if the outcome is unknown: the write may still arrive."""
         with suppress(Gone, TimeoutError):
             done = await self._ask(do, chat, **fields)
             if done.error is not None:
