@@ -1,8 +1,7 @@
-"""What users may rely on, and how far it is kept.
+"""The promises to users, and how far tests cover them.
 
-A test that holds a promise says so: `@pytest.mark.promise("P3")`. A promise without such a test
-says here why there is none yet. `so_far` names the part that the tests reach, where the rest of
-the house is not built. `tests/unit/test_promises.py` keeps both sides honest.
+A test names the promises it holds: `@pytest.mark.promise("P3")`. A promise without a test says why
+in `not_yet`; `so_far` names the tested part of a promise. `tests/unit/test_promises.py` checks both.
 """
 
 from msgspec import Struct
@@ -73,7 +72,7 @@ PROMISES = (
     ),
     Promise(
         id="P12",
-        text="Nobody sees another's chat: what you may not read is not found, everywhere.",
+        text="No user sees another user's chat: what a user may not read is reported as not found.",
         so_far="the API, its streams and the tools; there are no files of chats yet",
     ),
     Promise(
