@@ -1,8 +1,7 @@
-"""One process of chatd, put together: what it is connected to and what runs in it.
+"""One replica: composes the services of a chatd process and starts and stops them in order.
 
-Owns the wiring: every write of this replica is told to its own worker and
-viewers at once and to the other replicas by a hint; every hint heard goes the
-same ways. Owns the order of starting and stopping. Decides nothing.
+A write of this replica goes to its own worker and viewers at once, and to other replicas as a
+hint. A received hint goes to the same services.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ from chatd.engine.maintenance import RetentionConfig, maintenance_tasks, retenti
 from chatd.engine.model_call import MODEL_CALL_TIMEOUT_S
 from chatd.engine.model_step import ModelStep
 from chatd.engine.slots import SlotsConfig
-from chatd.engine.spend_guard import OwnerBudget, SpendGuard, SpendLimit, UnlimitedBudget
+from chatd.engine.spend_guard import OwnerBudget, SpendGuard, SpendLimit
 from chatd.engine.summary_call import SummaryCall
 from chatd.engine.title_generator import TitleGenerator, TitleModelChoice, own_model
 from chatd.engine.tool_runner import ToolDeps
@@ -43,7 +42,7 @@ from chatd.stream.feed_registry import FeedRegistry
 from chatd.stream.live_parts import LivePartSource
 
 CLOSE_TIMEOUT_S: Final = 1.0
-"""What is left of half a minute after the drain window: nothing at the end may take longer."""
+"""Time limit of each close at shutdown; with the drain timeout it stays below half a minute."""
 
 
 class ReplicaConfig(Struct, frozen=True, kw_only=True):
@@ -76,8 +75,8 @@ class Replica:
         on_statement: StatementHook | None = None,
         me: WorkerId | None = None,
     ) -> None:
-        """`on_statement` is told of every statement before it is sent, to count them. `me` is
-        given by whoever does other work under the same name."""
+        """`on_statement` is called with every statement before it is sent. `me` is the worker id,
+        if the caller uses it for other services too."""
         self.me = me or WorkerId(env.new_id())
         self.env = env
         self.database = Database(
@@ -115,7 +114,7 @@ class Replica:
         self.task_reaper = TaskReaper(env)
         if budget is None and config.spend_limit is not None:
             budget = OwnerBudget(pool, env.clock, config.spend_limit)
-        spend_guard = SpendGuard(budget or UnlimitedBudget(), env)
+        spend_guard = SpendGuard(budget, env)
         self.budget = None if budget is None else spend_guard
         title_generator = TitleGenerator(
             pool,
@@ -156,8 +155,7 @@ class Replica:
         self._work: asyncio.Task[None] | None = None
 
     def on_applied(self, applied: AppliedChange) -> None:
-        """A write of this replica: to whoever runs or watches here at once, and to the others.
-        Nobody is told of anything earlier than its commit."""
+        """After the commit of a write of this replica: publish it here and to other replicas."""
         chat = applied.chat
         self.env.emit("step_committed", chat_id=chat.id, snapshot_version=chat.snapshot_version)
         self.publisher.publish(Hint.of(applied.chat))
@@ -166,7 +164,7 @@ class Replica:
         self.worker.on_applied(applied)
 
     def announce_chat(self, chat: Chat, kind: str) -> None:
-        """A row that has changed without a new version, such as by a title."""
+        """Publish a row that changed without a new version, for example its title."""
         self.publisher.publish(Hint.of(chat, kind))
         self.watches.on_metadata_changed(chat, kind)
 
@@ -188,8 +186,8 @@ class Replica:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator["Replica"]:
-        """Everything runs inside. Leaving in good order drains the worker first; leaving by an
-        error or by being cancelled stops at once, and others take over what was running."""
+        """Run all services. A normal exit drains the worker first; an error or a cancellation
+        stops at once, and other replicas take over the chats."""
         try:
             async with asyncio.TaskGroup() as group:
                 services = [
@@ -206,8 +204,8 @@ class Replica:
             await self.database.close()
 
     async def drain(self) -> None:
-        """Take no more chats, and wait until what runs has come to its end or is handed on.
-        Viewers can be served on, and so can requests that start nothing."""
+        """Acquire no more chats and wait until the running ones have ended or are released.
+        Viewers, and requests that start nothing, are still served."""
         work, self._work = self._work, None
         if work is not None:
             await self.worker.drain()
@@ -229,7 +227,6 @@ class Replica:
 def replica_config(
     settings: Settings, connect: ConnectConfig, *, works: bool = True
 ) -> ReplicaConfig:
-    """What the settings ask of it."""
     slots = SlotsConfig(
         roots=settings.worker.slots, children=settings.worker.child_slots, caps=_caps(settings)
     )
@@ -248,7 +245,7 @@ def replica_config(
 
 
 def _caps(settings: Settings) -> RunningLimits | None:
-    """None is faster: a chat is then taken by the very statement that writes its message."""
+    """None without caps: the statement that writes a message can then set the owner too."""
     limits = settings.limits
     caps = RunningLimits(
         roots=limits.running,

@@ -6,6 +6,7 @@ that the database assigns to this worker but that no runner here has.
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Final
 
 from chatd.domain.chat.row import Chat, Hint
@@ -138,11 +139,9 @@ class Acquirer:
 
     async def wait_idle(self, timeout_s: float) -> None:
         """Wait for an acquire in progress: its chats must be known before all are released."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s), self._acquiring:
                 return
-        except TimeoutError:
-            return
 
     # Rows
 

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
+from chatd.aio.backoff import Backoff, retry_unavailable
 from chatd.aio.waits import InterruptibleSleep
 from chatd.domain.chat.commands import ArchiveIdleTree, FailTurn, Step, WorkerCommand
 from chatd.domain.chat.messages import Draft, Message, UsageEntry
@@ -24,8 +25,7 @@ from chatd.store.conn import Conn
 
 S = TypeVar("S", bound=Step)
 
-COMMIT_FIRST_DELAY_S: Final = 0.1
-COMMIT_MAX_DELAY_S: Final = 5.0
+COMMIT_BACKOFF: Final = Backoff(first_delay_s=0.1, max_delay_s=5.0)
 
 PartialMessages = Callable[[str], tuple[Draft, ...]]
 UsageEntries = Callable[[], tuple[UsageEntry, ...]]
@@ -249,21 +249,18 @@ class Committer:
         )
 
     async def _retry(self, operation: Operation) -> AppliedChange:
-        delay_s, failures = COMMIT_FIRST_DELAY_S, 0
-        while True:
-            try:
-                outcome = await self._transactor.run(operation)
-            except Unavailable as error:
-                failures += 1
-                self._env.emit(
-                    "commit_delayed",
-                    chat_id=operation.chat_id,
-                    error_kind=error.code,
-                    failures=failures,
-                )
-                await self._env.clock.sleep(delay_s, "commit_retry")
-                delay_s = min(delay_s * 2, COMMIT_MAX_DELAY_S)
-            else:
-                if not isinstance(outcome, AppliedChange):
-                    raise InvariantBroken("A worker's transition always changes the row.")
-                return outcome
+        def on_failure(error: Unavailable, failures: int) -> None:
+            chat_id, kind = operation.chat_id, error.code
+            self._env.emit("commit_delayed", chat_id=chat_id, error_kind=kind, failures=failures)
+
+        outcome = await retry_unavailable(
+            self._env.clock,
+            lambda: self._transactor.run(operation),
+            tag="commit_retry",
+            delay=COMMIT_BACKOFF.delay,
+            budget_s=None,
+            on_failure=on_failure,
+        )
+        if not isinstance(outcome, AppliedChange):
+            raise InvariantBroken("A worker's transition always changes the row.")
+        return outcome

@@ -108,8 +108,7 @@ class HeartbeatLoop:
     def _delay_s(self) -> float:
         """Short until this worker may reap: after a restart no other replica may be there to take
         over the chats that ran."""
-        is_learning = may_reap(self._history, self._env.clock.monotonic()) == "none"
-        if is_learning:
+        if may_reap(self._history, self._env.clock.monotonic()) == "none":
             return min(self._interval_s, CATCH_UP_HEARTBEAT_INTERVAL_S)
         return self._interval_s
 

@@ -2,9 +2,8 @@
 that are idle or archived for long. Every replica runs them; the statements exclude double work.
 """
 
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from msgspec import Struct
@@ -12,7 +11,6 @@ from msgspec import Struct
 from chatd.aio.periodic import PeriodicTask
 from chatd.domain.chat.commands import ArchiveIdleTree
 from chatd.domain.errors import RequestError
-from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
 from chatd.store.chat import idempotency, updates, usage
@@ -54,45 +52,30 @@ def maintenance_tasks(conn: Conn) -> tuple[PeriodicTask, ...]:
 def retention_tasks(
     config: RetentionConfig, pool: Pool, env: Env, committer: Committer
 ) -> tuple[PeriodicTask, ...]:
-    retention = _Retention(config, pool, env, committer)
-    tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = []
-    if config.archive_after:
-        tasks.append(("archive_idle", retention.archive))
-    if config.remove_after:
-        tasks.append(("remove_archived", retention.remove))
-    return tuple(
-        PeriodicTask(name=name, interval_s=RETENTION_INTERVAL_S, work=work) for name, work in tasks
-    )
+    limit = _MAX_CHATS_PER_BATCH
 
-
-class _Retention:
-    def __init__(self, config: RetentionConfig, pool: Pool, env: Env, committer: Committer) -> None:
-        self._archive_after = timedelta(days=config.archive_after)
-        self._remove_after = timedelta(days=config.remove_after)
-        self._pool = pool
-        self._env = env
-        self._committer = committer
-
-    async def archive(self) -> None:
-        limit = _MAX_CHATS_PER_BATCH
+    async def archive_idle() -> None:
         for _ in range(_MAX_CHAT_BATCHES):
-            found = await updates.list_idle_chats(self._pool, self._archive_after, most=limit)
+            idle_for = timedelta(days=config.archive_after)
+            found = await updates.list_idle_chats(pool, idle_for, most=limit)
             for chat_id, since in found:
-                await self._archive(chat_id, since)
+                with suppress(RequestError):  # A user changed the chat in the meantime.
+                    await committer.run(chat_id, ArchiveIdleTree(idle_since=since))
             if len(found) < limit:
                 return
 
-    async def _archive(self, chat_id: ChatId, since: datetime) -> None:
-        with suppress(RequestError):  # A user changed the chat in the meantime.
-            await self._committer.run(chat_id, ArchiveIdleTree(idle_since=since))
-
-    async def remove(self) -> None:
-        limit = _MAX_CHATS_PER_BATCH
+    async def remove_archived() -> None:
         for _ in range(_MAX_CHAT_BATCHES):
-            removed = await updates.delete_archived_chats(
-                self._pool, self._remove_after, most=limit
-            )
+            archived_for = timedelta(days=config.remove_after)
+            removed = await updates.delete_archived_chats(pool, archived_for, most=limit)
             if removed:
-                self._env.emit("chats_removed", chats=removed)
+                env.emit("chats_removed", chats=removed)
             if removed < limit:
                 return
+
+    tasks = ((config.archive_after, archive_idle), (config.remove_after, remove_archived))
+    return tuple(
+        PeriodicTask(name=work.__name__, interval_s=RETENTION_INTERVAL_S, work=work)
+        for days, work in tasks
+        if days
+    )

@@ -157,7 +157,8 @@ class ModelCall:
         except asyncio.CancelledError:
             if _is_task_cancelled():
                 raise
-            return classify_fault(_connection_reset(self._provider.name))
+            message, name = "the connection was given up", self._provider.name
+            return classify_fault(ProviderFault(message=message, provider=name, transport="reset"))
 
     async def _assemble(
         self, events: AsyncIterator[ModelEvent], recorder: PartRecorder | None
@@ -219,9 +220,3 @@ def _is_task_cancelled() -> bool:
     """If not, the cancellation came from the transport, which gave up a connection."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
-
-
-def _connection_reset(provider: str) -> ProviderFault:
-    return ProviderFault(
-        message="the connection was given up", provider=provider, transport="reset"
-    )

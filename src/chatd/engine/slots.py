@@ -32,10 +32,10 @@ class Slots:
         self._worker_id = worker_id
         self._reserved = {True: 0, False: 0}
         self._occupied: dict[ChatId, bool] = {}
-        self._is_open = False
+        self.is_open = False
 
     def free(self, *, root: bool) -> int:
-        if not self._is_open:
+        if not self.is_open:
             return 0
         limit = self._config.roots if root else self._config.children
         used = sum(1 for is_root in self._occupied.values() if is_root == root)
@@ -69,9 +69,3 @@ class Slots:
 
     def free_slot(self, chat_id: ChatId) -> None:
         self._occupied.pop(chat_id, None)
-
-    def open(self) -> None:
-        self._is_open = True
-
-    def close(self) -> None:
-        self._is_open = False

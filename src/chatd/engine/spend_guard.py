@@ -20,13 +20,6 @@ Period = Literal["day", "week", "month"]
 SPEND_CHECK_TIMEOUT_S: Final = 2.0
 
 
-class UnlimitedBudget:
-    """Satisfies `ports.Budget`."""
-
-    async def check(self, chat: Chat) -> ChatError | None:
-        del chat
-
-
 class SpendLimit(Struct, frozen=True, kw_only=True):
     """In micros of a dollar, for each owner and period."""
 
@@ -55,16 +48,18 @@ class OwnerBudget:
 
 
 class SpendGuard:
-    """A budget check with a timeout, which allows the call when the check fails."""
+    """A budget check with a timeout. Allows the call without a budget, and when the check fails."""
 
     def __init__(
-        self, budget: Budget, env: Env, *, timeout_s: float = SPEND_CHECK_TIMEOUT_S
+        self, budget: Budget | None, env: Env, *, timeout_s: float = SPEND_CHECK_TIMEOUT_S
     ) -> None:
         self._budget = budget
         self._env = env
         self._timeout_s = timeout_s
 
     async def check(self, chat: Chat) -> ChatError | None:
+        if self._budget is None:
+            return None
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._budget.check(chat)

@@ -8,6 +8,7 @@ from typing import Final, TypeVar, assert_never
 
 from msgspec import Struct
 
+from chatd.aio.backoff import retry_unavailable
 from chatd.domain.answer.partial import partial_messages
 from chatd.domain.chat.commands import (
     CommitStep,
@@ -28,7 +29,7 @@ from chatd.domain.decisions import (
     RunTools,
     next_action,
 )
-from chatd.domain.errors import ChatdError, Unavailable
+from chatd.domain.errors import ChatdError
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import ProviderError
@@ -75,7 +76,8 @@ class TurnLoop:
         """Return when the chat waits, needs a client, or is released."""
         while attempt.should_continue:
             if attempt.is_draining:
-                await self._release(attempt)
+                release = ReleaseChat(worker_id=attempt.worker_id, epoch=attempt.chat.epoch)
+                await self._committer.commit(attempt, release)
                 return
             await self._run_step(attempt)
             await attempt.wait_pause()
@@ -99,15 +101,12 @@ class TurnLoop:
         else:
             step = FinishInterrupt(fence=Fence.of(attempt.chat), keep_owner=False)
             await self._committer.commit(attempt, step)
-        await self._record_usage(attempt.chat, unpaid)
+        await self.record_usage(attempt.chat, unpaid)
 
     async def read_row(self, chat: Chat) -> Chat | None:
         return await self._until_available(lambda: chats.get(self._conn, chat.id))
 
-    async def record_usage(self, attempt: Attempt) -> None:
-        await self._record_usage(attempt.chat, attempt.unpaid_usage())
-
-    async def _record_usage(self, chat: Chat, unpaid: tuple[UsageEntry, ...]) -> None:
+    async def record_usage(self, chat: Chat, unpaid: tuple[UsageEntry, ...]) -> None:
         """Record usage outside the chat's row, which another worker owns now. Best effort: a
         failed write is logged, not retried."""
         for entry in unpaid:
@@ -115,10 +114,6 @@ class TurnLoop:
                 await usage.insert_usage(self._conn, chat, entry)
             except ChatdError as error:
                 self._env.emit("usage_write_failed", chat_id=chat.id, error_kind=error.code)
-
-    async def _release(self, attempt: Attempt) -> None:
-        command = ReleaseChat(worker_id=attempt.worker_id, epoch=attempt.chat.epoch)
-        await self._committer.commit(attempt, command)
 
     # One step
 
@@ -201,8 +196,10 @@ class TurnLoop:
         return partial_messages(chat, parts, at)
 
     async def _until_available(self, read: Callable[[], Awaitable[T]]) -> T:
-        while True:
-            try:
-                return await read()
-            except Unavailable:
-                await self._env.clock.sleep(ROW_READ_RETRY_DELAY_S, "read_retry")
+        return await retry_unavailable(
+            self._env.clock,
+            read,
+            tag="read_retry",
+            delay=lambda _: ROW_READ_RETRY_DELAY_S,
+            budget_s=None,
+        )

@@ -6,12 +6,13 @@ heartbeat. A worker acquires nothing before it is registered, nor while its leas
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Final
 
 from msgspec import Struct
 
 from chatd.aio.tasks import TaskReaper, run_contained
+from chatd.aio.waits import first_of
 from chatd.domain.chat.row import Chat, Hint
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import WorkerId
@@ -167,24 +168,15 @@ class Worker:
     async def drain(self) -> None:
         """Acquire nothing more, let steps commit within the drain timeout, release the rest."""
         self._heartbeats.draining = True
-        self._slots.close()
+        self._slots.is_open = False
         self._runners.drain()
         self._env.emit("drain_started", running=len(self._runners))
-        await self._wait_empty()
+        timeout = self._env.clock.sleep(self._config.drain_timeout_s, "drain")
+        await first_of(timeout, self._runners.wait_empty())
         await self._acquirer.wait_idle(RELEASE_TIMEOUT_S / 3)
         await self._release_all()
         self._runners.close()
         self._drained.set()
-
-    async def _wait_empty(self) -> None:
-        loop = asyncio.get_running_loop()
-        timeout = loop.create_task(self._env.clock.sleep(self._config.drain_timeout_s, "drain"))
-        empty = loop.create_task(self._runners.wait_empty())
-        try:
-            await asyncio.wait({timeout, empty}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            timeout.cancel()
-            empty.cancel()
 
     async def _release_all(self) -> None:
         """Without a database other replicas find these chats when the lease expires."""
@@ -201,11 +193,9 @@ class Worker:
 
     async def _unregister(self) -> None:
         """Otherwise other replicas would reap this worker and look for its chats."""
-        try:
+        with suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(RELEASE_TIMEOUT_S / 3):
                 await workers.delete_workers(self._pool, frozenset({self.worker_id}))
-        except (Unavailable, TimeoutError):
-            return
 
     def _on_runner_left(self, chat: Chat) -> None:
         self._acquirer.on_runner_left(chat)
@@ -215,7 +205,7 @@ class Worker:
     def _on_heartbeat(self, result: workers.HeartbeatResult) -> None:
         self.registered.set()
         if not self.draining:
-            self._slots.open()
+            self._slots.is_open = True
         self._acquirer.refresh_rows(result.lost)
         self._acquirer.on_unknown_chats(result.unknown)
         self._reaper.on_heartbeat(result)
