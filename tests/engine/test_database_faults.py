@@ -19,15 +19,14 @@ from chatd.store.chat import idempotency
 from chatd.store.chat.apply import APPLY_STEP
 from tests.support.clock import FakeClock
 from tests.support.database import OwnServer
-from tests.support.engine_rig import EngineRig, advancing, engine_rig, engine_rig_with
+from tests.support.engine_rig import NO_SLOTS, EngineRig, advancing, engine_rig, engine_rig_with
 from tests.support.eventually import eventually
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.proxy import Proxy
 from tests.support.tools import GatedTool
 
-NO_SLOTS = WorkerConfig(heartbeat_interval_s=0.2, slots=SlotsConfig(roots=0))
-CLIENTS = Raw(b'[{"name":"pick","description":"","input_schema":{"type":"object"}}]')
+CLIENT_TOOLS = Raw(b'[{"name":"pick","description":"","input_schema":{"type":"object"}}]')
 
 
 # Lost replies
@@ -290,7 +289,7 @@ async def test_a_replica_with_a_wrong_clock_expires_no_deadline(dsn: str, clock:
     """The clock is off by months; only the database's clock expires deadlines."""
     async with engine_rig(dsn, clock=clock) as rig:
         rig.call_tools(("c1", "pick", "{}"))
-        chat_id = await rig.create("go", client_tools=CLIENTS)
+        chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
         assert (await rig.wait_runner_left(chat_id)).state == "A0"
         for _ in range(3):
             await clock.asleep_on("heartbeat")

@@ -6,9 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
-from tests.support.engine_rig import change_id, engine_rig, engine_rig_with
+from tests.support.engine_rig import NO_SLOTS, change_id, engine_rig, engine_rig_with
 from tests.support.eventually import eventually
 from tests.support.operations import create_chat
 from tests.support.providers.openai_chat import FakeCompatible
@@ -18,7 +17,6 @@ from tests.support.store import session_to, somebody_waits
 from tests.support.tools import StubbornTool
 
 SHORT_DRAIN = WorkerConfig(heartbeat_interval_s=0.2, drain_timeout_s=0.05)
-NO_SLOTS = WorkerConfig(heartbeat_interval_s=0.2, slots=SlotsConfig(roots=0))
 
 
 @pytest.mark.promise("P5")

@@ -11,8 +11,6 @@ from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Env
 from chatd.engine.attempt import Committer
 from chatd.engine.chat_reaper import ChatReaper
-from chatd.engine.slots import SlotsConfig
-from chatd.engine.worker import WorkerConfig
 from chatd.store.chat import chats, workers
 from chatd.store.chat.transactor import Transactor
 from chatd.store.chat.workers import HeartbeatResult
@@ -20,6 +18,7 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.clock import FakeClock
 from tests.support.engine_rig import (
+    NO_SLOTS,
     EngineRig,
     Events,
     advancing,
@@ -32,8 +31,6 @@ from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.store import Told, open_chat, session_to, write
 from tests.support.stored import stored
-
-NO_SLOTS = WorkerConfig(heartbeat_interval_s=0.2, slots=SlotsConfig(roots=0))
 
 
 async def orphan(rig: EngineRig, chat_id: ChatId, crashes: int = 0) -> None:

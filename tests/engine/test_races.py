@@ -10,16 +10,13 @@ from chatd.domain.chat.commands import DeleteQueued, EditMessage
 from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Chat
 from chatd.domain.errors import ChatdError, NotFound, QueueFull, RequestError
 from chatd.domain.ids import ChatId, MessageId, QueueId
-from chatd.engine.slots import SlotsConfig
-from chatd.engine.worker import WorkerConfig
-from tests.support.engine_rig import EngineRig, engine_rig, engine_rig_with
+from tests.support.engine_rig import NO_SLOTS, EngineRig, engine_rig, engine_rig_with
 from tests.support.eventually import eventually
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.tools import StubbornTool
 
-NO_SLOTS = WorkerConfig(heartbeat_interval_s=0.2, slots=SlotsConfig(roots=0))
-CLIENTS = Raw(b'[{"name":"pick","description":"","input_schema":{"type":"object"}}]')
+CLIENT_TOOLS = Raw(b'[{"name":"pick","description":"","input_schema":{"type":"object"}}]')
 
 
 async def outcome(command: Coroutine[None, None, Chat]) -> Chat | ChatdError:
@@ -169,7 +166,7 @@ async def test_an_unarchived_chat_refuses_writes_of_its_old_runner(
 async def test_a_chat_that_requires_action_can_be_archived(dsn: str) -> None:
     async with engine_rig(dsn) as rig:
         rig.call_tools(("c1", "pick", "{}"))
-        chat_id = await rig.create("go", client_tools=CLIENTS)
+        chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
         assert (await rig.wait_runner_left(chat_id)).state == "A0"
         chat = await rig.archive(chat_id)
         assert (chat.archived, chat.pending_calls) == (True, ())

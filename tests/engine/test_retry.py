@@ -10,14 +10,18 @@ import pytest
 from chatd.domain.model.protocol import ModelEvent, ModelRequest
 from chatd.domain.model.retry import MAX_MODEL_CALL_ATTEMPTS, STREAM_IDLE_TIMEOUT_S
 from chatd.domain.ports import Provider
-from chatd.engine.slots import SlotsConfig
-from chatd.engine.worker import WorkerConfig
 from tests.support.clock import FakeClock
-from tests.support.engine_rig import EngineRig, advancing, engine_rig, engine_rig_with, pass_time
+from tests.support.engine_rig import (
+    NO_SLOTS,
+    EngineRig,
+    advancing,
+    engine_rig,
+    engine_rig_with,
+    pass_time,
+)
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate, Reset, Silence
 
-NO_SLOTS = WorkerConfig(heartbeat_interval_s=0.2, slots=SlotsConfig(roots=0))
 BUSY = {"error": {"message": "busy"}}
 
 

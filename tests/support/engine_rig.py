@@ -35,6 +35,7 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, QueueId, ToolCallId, UserId, WorkerId
 from chatd.domain.model.protocol import ModelConfig, Prices
 from chatd.domain.ports import Budget, Clock, Env, ModelChoice, Provider, Tool, ToolSource
+from chatd.engine.slots import SlotsConfig
 from chatd.engine.worker import WorkerConfig
 from chatd.providers.config import ProviderConfig
 from chatd.providers.registry import build_provider
@@ -53,6 +54,7 @@ from tests.support.tools import Tools
 
 WAIT_TIMEOUT_S = 30.0
 """Only a machine that is very busy takes this long."""
+NO_SLOTS = WorkerConfig(heartbeat_interval_s=0.2, slots=SlotsConfig(roots=0))
 
 
 class Events:
