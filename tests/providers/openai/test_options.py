@@ -26,7 +26,7 @@ def test_missing_options_are_the_defaults(block: type[Struct]) -> None:
 @pytest.mark.parametrize(
     ("block", "options", "field"),
     [
-        (OpenAIOptions, {"verbosity": "low"}, "options"),
+        (OpenAIOptions, {"verbosity": "low"}, "options.verbosity"),
         (OpenAIOptions, {"text_verbosity": "loud"}, "options.text_verbosity"),
         (OpenAIOptions, {"reasoning_effort": "huge"}, "options.reasoning_effort"),
         (OpenAIOptions, {"max_completion_tokens": 0}, "options.max_completion_tokens"),
@@ -35,10 +35,10 @@ def test_missing_options_are_the_defaults(block: type[Struct]) -> None:
         (OpenAIOptions, {"top_log_probs": 21}, "options.top_log_probs"),
         (OpenAIOptions, {"allowed_domains": [""]}, "options.allowed_domains[0]"),
         (OpenAIOptions, {"metadata": {str(n): "x" for n in range(17)}}, "options.metadata"),
-        (CompatOptions, {"web_search_enabled": True}, "options"),
+        (CompatOptions, {"web_search_enabled": True}, "options.web_search_enabled"),
         (OpenRouterOptions, {"reasoning": {"max_tokens": 0}}, "options.reasoning.max_tokens"),
         (OpenRouterOptions, {"provider": {"sort": "beauty"}}, "options.provider.sort"),
-        (VercelOptions, {"providerOptions": {"only": []}}, "options.providerOptions"),
+        (VercelOptions, {"providerOptions": {"only": []}}, "options.providerOptions.only"),
     ],
 )
 def test_an_invalid_option_is_named(
