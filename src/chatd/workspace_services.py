@@ -1,8 +1,8 @@
-"""Everything by which chats act in workspaces, put together.
+"""All services by which chats use workspaces, put together.
 
-Owns the wiring and the order of starting and stopping: who builds, who asks whether agents live,
-who stops what is overdue, and the tools over all that. Decides nothing. It has connections of its
-own to the database: a tool that waits for one never holds up a commit.
+Owns their construction and the order in which they start and stop: the build worker, the periodic
+checks, and the tools. It has a database pool of its own, so that a tool that waits for a connection
+never delays a commit.
 """
 
 import asyncio
@@ -60,13 +60,13 @@ CONTEXT_CONNECT_TIMEOUT_S: Final = 5.0
 AGENT_CONNECT_TIMEOUT_S: Final = 30.0
 FINAL_CHECK_TIMEOUT_S: Final = 1.0
 BUILD_WORKER_GONE_AFTER_S: Final = 15.0
-"""Some beats of a builder. One that leaves in good order is struck off while it still builds."""
+"""Several renewals of a lease. A draining worker is no longer registered while it still builds."""
 WORKSPACE_POOL_SIZE: Final = 6
 
 
 class WorkspaceServicesConfig(Struct, frozen=True, kw_only=True):
-    """`secret` is shared by all replicas: the keys of agents are made from it. `ttl_s` is the
-    operator's word on how long a workspace may run unused."""
+    """All replicas share `secret`, from which the agents' keys derive. `ttl_s` is how long an
+    unused workspace may run."""
 
     connect: ConnectConfig
     data_dir: Path
@@ -80,7 +80,7 @@ class WorkspaceServicesConfig(Struct, frozen=True, kw_only=True):
 
 
 def check_workspace_settings(settings: Settings, env: Mapping[str, str]) -> None:
-    """Raises what `hands_config` would for the settings, before there is anything to undo."""
+    """Raises what `workspace_config` would raise, before anything has been started."""
     if not settings.workspaces.enabled:
         return
     _templates(settings)
@@ -97,7 +97,7 @@ def workspace_config(
         connect=connect,
         data_dir=settings.data_dir,
         host_id=host_id(settings.data_dir),
-        # Set but empty counts as not set, as for every key.
+        # As for every setting, an empty variable counts as not set.
         secret=server_secret(env.get("CHATD_SECRET") or None, settings.data_dir),
         templates=_templates(settings),
         roots=chosen.roots,
@@ -112,15 +112,15 @@ def _templates(settings: Settings) -> tuple[TemplateFile, ...]:
         templates = msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
         raise SettingsError(f"templates{describe_entry_error(kind, given, error)}") from None
-    if (said := describe_unknown_key(kind, given)) is not None:
-        raise SettingsError(f"templates{said}")
+    if (problem := describe_unknown_key(kind, given)) is not None:
+        raise SettingsError(f"templates{problem}")
     return templates
 
 
 class WorkspaceServices:
-    """Construction starts nothing; `running` does. `me` is the worker of chats in this process:
-    when it is struck off, others know that its builds have lost their builder, too. `announce` is
-    told of chats whose workspace has changed."""
+    """`running` starts the services. `worker_id` is that of the worker of chats in this process:
+    when it is no longer registered, other build workers acquire its builds. `announce` is called
+    for chats with a changed workspace."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class WorkspaceServices:
         self.tools = ChatTools(self, self.provisioning, self.instructions.instructions, env.clock)
 
     async def connect(self, context: ToolContext) -> AgentApi:
-        """Satisfies `domain.hands.Hands`."""
+        """Satisfies `agent_api.WorkspaceAccess`."""
         return await self.access.connect(context)
 
     def _in_use(self) -> set[WorkspaceId]:
@@ -202,7 +202,7 @@ class WorkspaceServices:
             self._announce(row, "workspace")
 
     async def on_rebound(self, chat_id: ChatId, workspace_id: WorkspaceId | None) -> None:
-        """A person has given the chat another workspace, or none; the rows say so already."""
+        """A user has changed the chat's workspace; the row is written already."""
         if workspace_id is None:
             self.access.forget(chat_id)
         else:
@@ -211,8 +211,8 @@ class WorkspaceServices:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator["WorkspaceServices"]:
-        """Templates are there when this begins. Leaving lets builds end or hands them on; what
-        runs in workspaces goes on in any case."""
+        """Templates are written before this yields. At the end builds finish or are released;
+        processes in workspaces go on."""
         try:
             await sync_templates(self.pool, self._env, self._config.templates)
             async with asyncio.TaskGroup() as group:
@@ -230,7 +230,7 @@ class WorkspaceServices:
             await self.pool.close()
 
     async def left_running(self) -> int:
-        """How many workspaces go on when this process has left; 0 also if nobody says."""
+        """The number of running workspaces; 0 also if the supervisor does not answer."""
         try:
             async with asyncio.timeout(FINAL_CHECK_TIMEOUT_S):
                 return await self.backend.running()
@@ -259,29 +259,28 @@ class WorkspaceServices:
         ]
 
     async def _prepare(self) -> None:
-        """What keeps workspaces apart from this host is tried and said aloud before the first is
-        made, so that nobody is surprised later."""
+        """Detect and log the isolation level before the first workspace is created."""
         try:
             await self.backend.prepare()
         except ChatdError as error:
-            log.warning("workspaces cannot be made here: %s", error.message)
+            log.warning("workspaces cannot be created on this host: %s", error.message)
 
     async def _every(
-        self, seconds: float, name: str, look: Callable[[], Coroutine[None, None, None]]
+        self, seconds: float, name: str, task: Callable[[], Coroutine[None, None, None]]
     ) -> None:
-        """Whatever fails is tried again the next time, and said once for each kind of failure."""
-        said: set[str] = set()
+        """A failure is retried at the next interval, and logged once per kind of failure."""
+        logged: set[str] = set()
 
         def failed(error: Exception) -> None:
             kind = type(error).__name__
-            if kind not in said:
-                said.add(kind)
+            if kind not in logged:
+                logged.add(kind)
                 log.warning("%s failed: %s: %s", name, kind, error)
 
         while True:
             await self._env.clock.sleep(seconds, name)
-            if await run_contained(look(), failed):
-                said.clear()
+            if await run_contained(task(), failed):
+                logged.clear()
 
 
 class LocalWorkspaceControl:
@@ -311,7 +310,7 @@ class LocalWorkspaceControl:
     async def find_problems(
         self, template: Template, spec: TemplateSpec, values: Mapping[str, str]
     ) -> Sequence[FieldProblem]:
-        """Without a builder there is nobody to ask: then it is the build that says so."""
+        """Without a backend here the build itself reports the problems."""
         if self._services is None or self._services.backend.kind != template.backend:
             return ()
         return await self._services.backend.validate(spec, values)

@@ -99,7 +99,7 @@ class FakeBindings:
             raise Unavailable("no database")
 
 
-class FakeAgents:
+class ScriptedAgents:
     """Agents answer at once. Those in `unreachable` refuse connections, those in `silent` never
     finish a handshake. While `is_held`, a request waits until the test replies to it or loses
     it."""
@@ -173,7 +173,7 @@ class FakeAgents:
 class FakeSender:
     """Satisfies `RequestSender`."""
 
-    def __init__(self, agents: FakeAgents, row: AgentRow) -> None:
+    def __init__(self, agents: ScriptedAgents, row: AgentRow) -> None:
         self._agents = agents
         self._row = row
 
@@ -188,7 +188,7 @@ class AccessStage:
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
         self.bindings = FakeBindings()
-        self.agents = FakeAgents()
+        self.agents = ScriptedAgents()
         self.used: list[WorkspaceId] = []
         deps = AccessDeps(
             bindings=self.bindings,

@@ -194,7 +194,10 @@ async def test_a_workspace_that_came_in_the_middle_of_a_turn_is_told_of(place: P
 
 async def test_nothing_to_read_leaves_where_commands_run(place: Place) -> None:
     place.words = msgspec.structs.replace(place.words, resources=())
-    assert await place.told() == f"{ATTACHED_TEXT} Commands run in /home/dev unless told otherwise."
+    assert (
+        await place.told()
+        == f"{ATTACHED_TEXT} Commands run in /home/dev unless a call says otherwise."
+    )
 
 
 async def test_changes_are_found_by_looking_and_offered_once(place: Place, pool: Pool) -> None:

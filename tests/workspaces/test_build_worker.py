@@ -222,7 +222,7 @@ async def test_a_worker_the_database_does_not_hear_gives_its_build_up(
     [
         (BuildFailed("The repository cannot be cloned."), "cannot be cloned", "build_failed"),
         (BuildFailed("Too big.", code="quota"), "Too big", "quota"),
-        (ChatdError("   "), "did not say why", "internal"),
+        (ChatdError("   "), "without a reason", "internal"),
         (RuntimeError("secret"), "RuntimeError", "internal"),
     ],
 )
@@ -420,7 +420,7 @@ async def test_too_much_output_is_cut_and_said_to_be(pool: Pool, clock: FakeCloc
     said = await build_leases.list_log(pool, build_id(1), most=10_000)
     assert len(said) < 4000
     assert len(said[1].output) < 4010
-    assert said[-1].output == "There is more, and it is not kept."
+    assert said[-1].output == "The log is full; later lines are dropped."
 
 
 async def test_a_spec_of_a_newer_server_fails_the_build_in_words(

@@ -1,8 +1,7 @@
-"""What a chat's model is told of the place it works in.
+"""What a chat's model is told about its workspace.
 
-Owns that this never holds a turn up: it is found out once in a turn, for a bounded time, and a
-workspace that does not answer is described by what is known of it. What a chat has pinned holds
-on while its workspace is down.
+Read once per turn with a timeout, so that a workspace never delays a turn: one that does not
+answer is described from its rows. A pinned context is used while the workspace is down.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ STOPPED_TEXT: Final = (
     " commands."
 )
 STOPPED_CHILD_TEXT: Final = (
-    "This chat's workspace is stopped: files and commands cannot be used until somebody starts it."
+    "This chat's workspace is stopped: files and commands cannot be used until the user starts it."
 )
 DELETED_TEXT: Final = (
     "This chat's workspace was deleted, and its files with it. Files and commands need another"
@@ -50,13 +49,13 @@ DELETED_TEXT: Final = (
 )
 
 
-class _Told(Struct, frozen=True, kw_only=True):
+class _CachedInstructions(Struct, frozen=True, kw_only=True):
     epoch: int
     instructions: Instructions
 
 
 class WorkspaceInstructions:
-    """`connect` gives the agent of a chat's workspace, on the chat's behalf."""
+    """`connect` returns the agent of a chat's workspace."""
 
     def __init__(
         self,
@@ -69,25 +68,27 @@ class WorkspaceInstructions:
         self._contexts = contexts
         self._connect = connect
         self._env = env
-        self._told: OrderedDict[ChatId, _Told] = OrderedDict()
+        self._cached: OrderedDict[ChatId, _CachedInstructions] = OrderedDict()
         self._bound: OrderedDict[ChatId, None] = OrderedDict()
 
     async def instructions(self, chat: Chat) -> Instructions:
-        told = self._told.get(chat.id)
-        if told is not None and told.epoch == chat.epoch:
-            return told.instructions
-        instructions = Instructions(workspace=await self._within_time(chat))
-        _keep(self._told, chat.id, _Told(epoch=chat.epoch, instructions=instructions))
+        cached = self._cached.get(chat.id)
+        if cached is not None and cached.epoch == chat.epoch:
+            return cached.instructions
+        instructions = Instructions(workspace=await self._read_text(chat))
+        _cache(
+            self._cached, chat.id, _CachedInstructions(epoch=chat.epoch, instructions=instructions)
+        )
         return instructions
 
     def on_bound(self, chat_id: ChatId) -> None:
-        """The chat has been given a workspace, or its workspace can be used now."""
-        self._told.pop(chat_id, None)
-        _keep(self._bound, chat_id, None)
+        """The chat's workspace has changed, or can be used now."""
+        self._cached.pop(chat_id, None)
+        _cache(self._bound, chat_id, None)
 
-    async def _within_time(self, chat: Chat) -> str:
-        # A chat that never had a workspace costs no question. One that was given its first in
-        # this turn has no word of it in the row that the turn goes by.
+    async def _read_text(self, chat: Chat) -> str:
+        # A chat without a workspace needs no read. The turn's copy of the row does not show a
+        # workspace that was created in this turn: `on_bound` does.
         if chat.workspace_id is None and chat.id not in self._bound:
             return NO_WORKSPACE_TEXT if chat.parent_chat_id is None else NO_WORKSPACE_CHILD_TEXT
         try:
@@ -111,33 +112,33 @@ class WorkspaceInstructions:
             stopped = STOPPED_TEXT if is_root else STOPPED_CHILD_TEXT
             return _joined(stopped, await self._contexts.pinned(chat.id, None))
         except AmbiguousAgent:
-            # It runs; whoever uses it is told what to do about that.
+            # The workspace runs. Tools report the ambiguity when they use it.
             return _joined(ATTACHED_TEXT, await self._contexts.pinned(chat.id, None))
         pinned = await self._contexts.pinned(chat.id, agent_id)
         if pinned is None or pinned.agent_id != agent_id:
-            await self._pull(chat, agent_id)
+            await self._read_context(chat, agent_id)
             pinned = await self._contexts.pinned(chat.id, agent_id)
         return _joined(ATTACHED_TEXT, pinned)
 
     async def _agent(self, workspace_id: WorkspaceId, bound: AgentId | None) -> AgentId:
-        """A turn like the one before it asks for the row of the bound agent only. The build that
-        ends an agent says so there; the latest build is looked for when it does."""
+        """Usually reads the bound agent's row only. A build that ends an agent sets its lifecycle
+        to off; then the latest build names the agent."""
         seen = None if bound is None else await self._bindings.agent(bound)
         agent = None if seen is None else seen.agent
         if agent is not None and agent.workspace_id == workspace_id and agent.lifecycle != "off":
             return agent.id
         return (await self._bindings.latest_agent(workspace_id)).agent.id
 
-    async def _pull(self, chat: Chat, agent_id: AgentId) -> None:
+    async def _read_context(self, chat: Chat, agent_id: AgentId) -> None:
         try:
             conn = await self._connect(chat)
             await self._contexts.sync_context(agent_id, conn, initial=True)
         except ChatdError as error:
-            # Nothing is pinned, so the next turn asks again.
+            # Nothing is pinned, so the next turn reads it again.
             self._env.emit("context_not_read", chat_id=chat.id, error_kind=error.code)
 
 
-def _keep(into: OrderedDict[ChatId, _T], chat_id: ChatId, value: _T) -> None:
+def _cache(into: OrderedDict[ChatId, _T], chat_id: ChatId, value: _T) -> None:
     into[chat_id] = value
     into.move_to_end(chat_id)
     while len(into) > MAX_CACHED_CHATS:
@@ -147,7 +148,7 @@ def _keep(into: OrderedDict[ChatId, _T], chat_id: ChatId, value: _T) -> None:
 def _joined(first: str, pinned: PinnedContext | None) -> str:
     block = None if pinned is None else context_block(_files(pinned.context))
     if pinned is not None and block is None and pinned.context.directory:
-        return f"{first} Commands run in {pinned.context.directory} unless told otherwise."
+        return f"{first} Commands run in {pinned.context.directory} unless a call says otherwise."
     return "\n\n".join(text for text in (first, block) if text)
 
 

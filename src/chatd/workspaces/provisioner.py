@@ -1,7 +1,7 @@
-"""Getting a chat a workspace: creating, starting, stopping, on behalf of its owner.
+"""Creates, starts and stops the workspace of a chat on behalf of its owner.
 
-Owns the way from one decision to the next. What is to be done is `workspace_rules`' to say, asked
-again with fresh rows whenever something waited for is over; building is the build worker's.
+Each step reads the rows, lets `domain.workspace.rules` decide, acts and repeats: another replica or
+user may act on the same workspace meanwhile.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ MAX_PROVISION_ATTEMPTS: Final = 5
 
 
 class WorkspaceProvisioner:
-    """Satisfies `provisioning.Provisioner`."""
+    """Satisfies `ports.Provisioner`."""
 
     def __init__(self, conn: Conn, catalog: TemplateCatalog, requests: BuildRequests) -> None:
         self._conn = conn
@@ -52,49 +52,53 @@ class WorkspaceProvisioner:
         del chat
         return await self._catalog.read(template_id)
 
-    async def create(self, context: ToolContext, wish: WorkspaceRequest) -> ProvisionResult:
-        if (made := await workspaces.find_by_request_key(self._conn, wish.key)) is not None:
-            # Whoever ran this call before is gone: what it has made is this call's answer.
-            return await self._requests.finish_creation(context, made)
-        offer = await self._catalog.get_usable(wish.template_id)
+    async def create(self, context: ToolContext, request: WorkspaceRequest) -> ProvisionResult:
+        if (created := await workspaces.find_by_request_key(self._conn, request.key)) is not None:
+            # A worker that is gone ran this call before: its workspace is the result.
+            return await self._requests.finish_creation(context, created)
+        usable = await self._catalog.get_usable(request.template_id)
         for _ in range(MAX_PROVISION_ATTEMPTS):
             seen = await self._load_snapshot(context.chat)
-            told = workspace_result(seen)
+            result = workspace_result(seen)
             match next_for_create(seen):
                 case AwaitBuild(build_id=build_id):
-                    if (failed := await self._requests.wait_for_build(build_id, told)) is not None:
+                    if (
+                        failed := await self._requests.wait_for_build(build_id, result)
+                    ) is not None:
                         return failed
                 case AlreadyStopped():
                     text = "The chat's workspace is stopped. Start it with start_workspace."
-                    return replace(told, already_exists=True, no_build=True, message=text)
+                    return replace(result, already_exists=True, no_build=True, message=text)
                 case AwaitAgent() | ReportAmbiguousAgent() as step:
-                    told = replace(told, already_exists=True, no_build=True)
-                    return await self._requests.wait_for_agent(context.chat, told, step)
+                    result = replace(result, already_exists=True, no_build=True)
+                    return await self._requests.wait_for_agent(context.chat, result, step)
                 case CreateWorkspace(because="unreachable"):
-                    # So the rows say, which may be late: a workspace with a chat's files in it
-                    # is not given up before it was asked itself.
+                    # Rows may be late: ping the agent before a workspace with a chat's files is
+                    # replaced.
                     if (agent := await self._requests.find_answering_agent(seen)) is None:
-                        return await self._requests.create(context, wish, offer)
-                    told = replace(told, already_exists=True, no_build=True)
+                        return await self._requests.create(context, request, usable)
+                    result = replace(result, already_exists=True, no_build=True)
                     step = AwaitAgent(agent=agent, dial=True)
-                    return await self._requests.wait_for_agent(context.chat, told, step)
+                    return await self._requests.wait_for_agent(context.chat, result, step)
                 case CreateWorkspace():
-                    return await self._requests.create(context, wish, offer)
+                    return await self._requests.create(context, request, usable)
         raise _busy()
 
     async def start(self, context: ToolContext, parameters: Mapping[str, str]) -> ProvisionResult:
         for _ in range(MAX_PROVISION_ATTEMPTS):
             seen = await self._load_snapshot(context.chat)
-            told = workspace_result(seen)
+            result = workspace_result(seen)
             match next_for_start(seen):
                 case NoWorkspace(deleted=deleted):
                     return no_workspace_result(deleted=deleted)
                 case AwaitBuild(build_id=build_id):
-                    if (failed := await self._requests.wait_for_build(build_id, told)) is not None:
+                    if (
+                        failed := await self._requests.wait_for_build(build_id, result)
+                    ) is not None:
                         return failed
                 case AwaitAgent() | ReportAmbiguousAgent() as step:
-                    told = replace(told, started=True, no_build=True)
-                    return await self._requests.wait_for_agent(context.chat, told, step)
+                    result = replace(result, started=True, no_build=True)
+                    return await self._requests.wait_for_agent(context.chat, result, step)
                 case InsertBuild(after=after):
                     done = await self._requests.start(context, seen, after, parameters)
                     if done is not None:
@@ -104,17 +108,17 @@ class WorkspaceProvisioner:
     async def stop(self, context: ToolContext) -> ProvisionResult:
         for _ in range(MAX_PROVISION_ATTEMPTS):
             seen = await self._load_snapshot(context.chat)
-            told = workspace_result(seen)
+            result = workspace_result(seen)
             match next_for_stop(seen):
                 case NoWorkspace(deleted=deleted):
                     return no_workspace_result(deleted=deleted)
                 case AwaitBuild(build_id=build_id):
-                    # However it ends: what the rows say afterwards counts.
-                    late = await self._requests.wait_for_build(build_id, told, "stop_workspace")
+                    # Whether it succeeds or not, the rows afterwards decide.
+                    late = await self._requests.wait_for_build(build_id, result, "stop_workspace")
                     if late is not None and late.error_code == "build_late":
                         return late
                 case AlreadyStopped():
-                    return replace(told, stopped=True, no_build=True)
+                    return replace(result, stopped=True, no_build=True)
                 case InsertBuild(after=after):
                     done = await self._requests.stop(context, seen, after)
                     if done is not None:
@@ -122,16 +126,16 @@ class WorkspaceProvisioner:
         raise _busy()
 
     async def _load_snapshot(self, chat: Chat) -> WorkspaceSnapshot:
-        """Read anew: the workspace may have been chosen since the turn began."""
+        """Read again: the workspace may have changed since the turn began."""
         row = await chats.get(self._conn, chat.id)
         found = None
         if row is not None and row.workspace_id is not None:
             found = await workspaces.load_snapshot(self._conn, row.workspace_id)
-        # Nobody's tools reach into another's workspace, however it came to stand in the row.
+        # A chat never uses another owner's workspace, even if its row names one.
         if found is None or found.workspace is None or found.workspace.owner_id != chat.owner_id:
             return WorkspaceSnapshot(now=chat.updated_at)
         return found
 
 
 def _busy() -> ToolError:
-    return ToolError("Others are building this workspace again and again. Try again later.")
+    return ToolError("Other builds of this workspace keep starting. Try again later.")

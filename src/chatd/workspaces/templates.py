@@ -1,9 +1,8 @@
-"""Templates that come with the server or with its settings: put into the rows at every start.
+"""Templates: those of the server and its settings, written to rows at every start, and the catalog
+that a model reads.
 
-Their ids are made of their names and contents, so all replicas put the same rows, as often as
-they like; a changed template is a new version of the old one.
-
-The templates as a model sees them: which there are, and what one of them asks for.
+Ids derive from names and contents, so all replicas write the same rows, any number of times. A
+changed template is a new version.
 """
 
 import logging
@@ -55,7 +54,7 @@ class TemplateFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 _WORKDAY_S: Final = 8 * 3600
-"""Nobody is asked about a workspace of these, so one that is forgotten stops by itself."""
+"""No user chooses a time to live for these templates, so an unused workspace stops by itself."""
 
 BUILT_IN_TEMPLATES: Final = (
     TemplateFile(
@@ -92,7 +91,7 @@ BUILT_IN_TEMPLATES: Final = (
         default_ttl_s=_WORKDAY_S,
         display_name="Demo",
         description="A small Python repository with a failing test, to try things out.",
-        readme="A few files of Python and a test that fails. Ask for it to be mended.",
+        readme="A few files of Python and a test that fails. Ask the model to repair it.",
         spec=TemplateSpec(seed=DemoSeed(), network="none", directory="demo"),
     ),
 )
@@ -101,7 +100,7 @@ BUILT_IN_TEMPLATES: Final = (
 def template_rows(
     file: TemplateFile, origin: Literal["builtin", "settings"]
 ) -> templates.TemplateUpsert:
-    """The same file gives the same ids, here and on every other replica."""
+    """The same file gives the same ids on every replica."""
     template_id = TemplateId(uuid5(_SPACE, f"{origin}:{file.name.lower()}"))
     content = (file.spec, file.parameters, file.readme)
     text = msgspec.json.encode(content, order="deterministic").decode()
@@ -136,8 +135,8 @@ def template_rows(
 async def sync_templates(
     conn: Conn, env: Env, settings: Sequence[TemplateFile] = (), *, built_in: bool = True
 ) -> list[Template]:
-    """Those of the settings first: they may have the name of one that comes with the server,
-    which then is not put. What is no longer in the settings is retired."""
+    """Write the settings' templates, then the built-in ones whose names are free. Templates that
+    are no longer in the settings are deprecated."""
     wanted = [template_rows(file, "settings") for file in settings]
     stored = await _upsert_all(conn, env, wanted)
     await templates.deprecate_missing(conn, "settings", [put.template.id for put in wanted])
@@ -168,11 +167,11 @@ log = logging.getLogger(__name__)
 MAX_README_CHARS: Final = 8000
 MAX_DESCRIPTION_CHARS: Final = 200
 MAX_PARAMETER_CHARS: Final = 300
-UNKNOWN_TEMPLATE_TEXT: Final = "There is no such template. Call list_templates for those there are."
+UNKNOWN_TEMPLATE_TEXT: Final = "There is no such template. Call list_templates."
 NEXT_STEP_TEXTS: Final = {
     "use_recommended": "Use the recommended template, unless the user wants another.",
     "ask_user": "Ask the user which template to use.",
-    "no_match": "No template fits the query. Look without one.",
+    "no_match": "No template fits the query. Call list_templates without a query.",
     "none": "There are no templates. Tell the user that one has to be set up first.",
 }
 
@@ -241,8 +240,8 @@ class TemplateCatalog:
         try:
             signals = await templates.list_usage(self._conn, owner)
         except ChatdError as error:
-            # They make the order better; without them there is still one.
-            log.warning("no usage of templates: %s", error.message)
+            # Usage only improves the order.
+            log.warning("template usage not read: %s", error.message)
             signals = None
         listing = list_templates(found, signals, query=query, page=page, now=self._clock.now())
         shown = [ranked.template for ranked in listing.templates]
@@ -270,7 +269,7 @@ class TemplateCatalog:
         )
 
     async def get_usable(self, template_id: TemplateId) -> UsableTemplate:
-        """Raises ToolError, in the same words for one that is not there and one that is hidden."""
+        """Raises ToolError, with one message for a missing and a deleted template."""
         template = await templates.get(self._conn, template_id)
         if template is None or template.deleted:
             raise ToolError(UNKNOWN_TEMPLATE_TEXT)

@@ -11,10 +11,11 @@ to do.
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Final, NoReturn
 
 from msgspec import Struct
 
+from chatd.aio.waits import first_of
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChatId, WorkspaceId
@@ -86,7 +87,7 @@ class AccessDeps(Struct, frozen=True, kw_only=True):
 
 
 class AgentAccess:
-    """Satisfies `domain.hands.Hands` for all chats of this replica."""
+    """Satisfies `agent_api.WorkspaceAccess` for all chats of this replica."""
 
     def __init__(self, deps: AccessDeps) -> None:
         self._deps = deps
@@ -94,7 +95,7 @@ class AgentAccess:
         self._in_flight: Counter[WorkspaceId] = Counter()
 
     async def connect(self, context: ToolContext) -> AgentApi:
-        """Raises NoHands if the chat has no workspace that runs."""
+        """Raises WorkspaceUnavailable if the chat has no workspace that runs."""
         chat, epoch = context.chat, context.fence.epoch
         access = self._access(chat, epoch)
         agent = await access.resolver.resolve()
@@ -184,8 +185,8 @@ class ChatAccess:
         self._connected = None
 
     async def send(self, request: AgentRequest) -> bytes:
-        """Raises AgentRefused, AgentLost and NoHands; OutcomeUnknown if the request may have taken
-        effect."""
+        """Raises AgentRefused, AgentUnreachable and WorkspaceUnavailable; OutcomeUnknown if the
+        request may have taken effect."""
         delivery = _Delivery(request)
         try:
             for _ in range(MAX_BIND_ATTEMPTS):
@@ -207,10 +208,8 @@ class ChatAccess:
     async def _send(self, agent: AgentRow, delivery: _Delivery) -> bytes:
         delivery.workspace_id = agent.workspace_id
         try:
-            return await _first_of(
-                self._exchange(agent, delivery),
-                self._fail_if_replaced(agent, delivery),
-                self._fail_after(AGENT_REPLY_TIMEOUT_S, delivery),
+            return await self._attempt(
+                agent, delivery, AGENT_REPLY_TIMEOUT_S, self._fail_if_replaced(agent, delivery)
             )
         except _AgentReplaced as replaced:
             latest, lost = replaced.latest, AgentUnreachable("The workspace has a new agent.")
@@ -224,9 +223,24 @@ class ChatAccess:
         self._connected = None
         if latest.id != agent.id and not await self._rebind(latest, lost):
             raise _WorkspaceChanged
-        return await _first_of(
-            self._exchange(latest, delivery), self._fail_after(RESEND_TIMEOUT_S, delivery)
-        )
+        return await self._attempt(latest, delivery, RESEND_TIMEOUT_S)
+
+    async def _attempt(
+        self,
+        agent: AgentRow,
+        delivery: _Delivery,
+        timeout_s: float,
+        *guards: Coroutine[object, None, NoReturn],
+    ) -> bytes:
+        """The reply, or the error of the first guard that fails. Guards never return."""
+        exchange = self._exchange(agent, delivery)
+        reply = asyncio.get_running_loop().create_task(exchange, name="agent request")
+        try:
+            await first_of(asyncio.wait({reply}), *guards, self._fail_after(timeout_s, delivery))
+            return reply.result()
+        finally:
+            reply.cancel()
+            await asyncio.wait({reply})
 
     async def _exchange(self, agent: AgentRow, delivery: _Delivery) -> bytes:
         sender = await self._connect(agent)
@@ -331,19 +345,3 @@ def _slow_agent_error() -> AgentUnreachable:
 def _unchecked(lost: AgentUnreachable) -> AgentUnreachable:
     """Without the database's own message, which may name hosts."""
     return AgentUnreachable(f"{lost.message} The workspace's latest build could not be looked up.")
-
-
-_T = TypeVar("_T")
-
-
-async def _first_of(*works: Coroutine[Any, Any, _T]) -> _T:
-    """The result or error of the work that ends first; the others are cancelled."""
-    loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(work) for work in works]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return next(task for task in tasks if task.done()).result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

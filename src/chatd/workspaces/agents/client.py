@@ -1,4 +1,4 @@
-"""A workspace agent's API as Python methods: `domain.hands.AgentConn` over signed HTTP.
+"""A workspace agent's API as Python methods: `agent_api.AgentApi` over signed HTTP.
 
 `HttpAgentClient` encodes requests and decodes replies. A `RequestSender` delivers them: either
 `ConnectedAgent`, which knows one run of one agent, or the access of a chat, which finds the agent
@@ -66,8 +66,8 @@ _LINE_LIMITS: Final = {
 
 class RequestSender(Protocol):
     async def send(self, request: AgentRequest) -> bytes:
-        """The body of the reply. Raises AgentRefused, AgentLost, and NoHands if it finds that the
-        workspace has no agent."""
+        """The body of the reply. Raises AgentRefused, AgentUnreachable, and WorkspaceUnavailable
+        if the workspace turns out to have no agent."""
         ...
 
 
@@ -109,7 +109,7 @@ class ConnectedAgent:
 
     async def git_changes(self, chat_id: ChatId) -> AsyncGenerator[GitChanges]:
         """The state of the repositories that the chat has touched, then every change. The agent
-        ends the stream after an hour. Raises AgentRefused and AgentLost."""
+        ends the stream after an hour. Raises AgentRefused and AgentUnreachable."""
         request = AgentRequest(
             method="GET",
             target=_target("/git/watch", {"chat_id": chat_id}),
@@ -129,7 +129,7 @@ class ConnectedAgent:
 
 
 class HttpAgentClient:
-    """Satisfies `domain.hands.AgentConn`, for one chat if an identity is given."""
+    """Satisfies `agent_api.AgentApi`, for one chat if an identity is given."""
 
     def __init__(
         self, sender: RequestSender, clock: Clock, identity: ChatIdentity | None = None

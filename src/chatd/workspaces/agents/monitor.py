@@ -1,18 +1,11 @@
-"""Asks the agents of this host whether they live, and writes down who has answered.
+"""Periodic checks of the agents of this host: their health, and the context of their workspaces.
 
-How an agent is asked is passed in. One that does not answer once is not yet disconnected: that
-takes a silence, and one that has never answered is still on its way. Those that are well are
-asked first: a host full of dead ones must not make the living look dead.
+An agent counts as disconnected after a silence, not after one failed check. Connected agents are
+checked first, so that many dead agents cannot delay them.
 
-Brings what an agent says of its workspace into the rows, and pins it to chats.
-
-The agent is asked, not believed: what is too big is refused whole and the last good word stays.
-A chat goes by what it has pinned; whoever reads that is told whether there is a newer word.
-
-Looks every while whether the instructions of this host's workspaces have changed.
-
-An agent cannot call the server, which it may not be able to reach; so it is asked, and answers at
-once what it has found by itself. What has not changed is not written again.
+An agent cannot call the server, so the server polls its context (instruction files and skills). A
+context that is too large is refused whole, and the last valid one stays. A chat uses the context
+that is pinned to it.
 """
 
 import asyncio
@@ -39,11 +32,11 @@ AGENT_CHECK_TIMEOUT_S: Final = 5.0
 MAX_CONCURRENT_CHECKS: Final = 32
 
 Ping = Callable[[AgentRow], Awaitable[AgentHealth]]
-"""Raises if there is no pulse to speak of."""
+"""Raises if the agent does not answer."""
 
 
 class AgentMonitor:
-    """`look` is done every ten seconds."""
+    """Run every 10 seconds."""
 
     def __init__(self, conn: Conn, ping: Ping, env: Env, hosts: Sequence[str]) -> None:
         self._conn = conn
@@ -53,49 +46,49 @@ class AgentMonitor:
 
     async def check_agents(self) -> None:
         known = await agents.list_on_host(self._conn, self._hosts)
-        well = [agent for agent in known if _is_well(agent)]
-        await self._round(well)
-        await self._round([agent for agent in known if not _is_well(agent)])
+        connected = [agent for agent in known if _is_connected(agent)]
+        await self._check_all(connected)
+        await self._check_all([agent for agent in known if not _is_connected(agent)])
 
-    async def _round(self, asked: Sequence[AgentRow]) -> None:
-        pulses: dict[AgentId, AgentHealth] = {}
-        room = asyncio.Semaphore(MAX_CONCURRENT_CHECKS)
+    async def _check_all(self, checked: Sequence[AgentRow]) -> None:
+        found: dict[AgentId, AgentHealth] = {}
+        slots = asyncio.Semaphore(MAX_CONCURRENT_CHECKS)
         async with asyncio.TaskGroup() as group:
-            for agent in asked:
-                group.create_task(self._ask(agent, room, pulses), name=f"ping {agent.id}")
-        if pulses:
-            await agents.record_healthy(self._conn, pulses)
-        if silent := [agent.id for agent in asked if agent.id not in pulses]:
+            for agent in checked:
+                group.create_task(self._check(agent, slots, found), name=f"ping {agent.id}")
+        if found:
+            await agents.record_healthy(self._conn, found)
+        if silent := [agent.id for agent in checked if agent.id not in found]:
             for agent_id in await agents.record_missed(
                 self._conn, silent, silent_s=AGENT_DISCONNECTED_AFTER_S
             ):
                 self._env.emit("agent_disconnected", agent_id=agent_id)
-        for agent in asked:
-            if (pulse := pulses.get(agent.id)) is not None and _is_news(agent, pulse):
-                self._env.emit("agent_appeared", agent_id=agent.id, lifecycle=pulse.lifecycle)
+        for agent in checked:
+            if (health := found.get(agent.id)) is not None and _has_changed(agent, health):
+                self._env.emit("agent_appeared", agent_id=agent.id, lifecycle=health.lifecycle)
 
-    async def _ask(
-        self, agent: AgentRow, room: asyncio.Semaphore, pulses: dict[AgentId, AgentHealth]
+    async def _check(
+        self, agent: AgentRow, slots: asyncio.Semaphore, found: dict[AgentId, AgentHealth]
     ) -> None:
-        async with room:
+        async with slots:
             try:
                 async with asyncio.timeout(AGENT_CHECK_TIMEOUT_S):
-                    pulses[agent.id] = await self._ping(agent)
-            except Exception as error:  # noqa: BLE001 - one must not make all others look dead
+                    found[agent.id] = await self._ping(agent)
+            except Exception as error:  # noqa: BLE001 - one failure must not end the round
                 kind = error.code if isinstance(error, ChatdError) else type(error).__name__
                 self._env.emit("agent_silent", agent_id=agent.id, reason=kind)
 
 
-def _is_well(agent: AgentRow) -> bool:
+def _is_connected(agent: AgentRow) -> bool:
     return agent.last_connected_at is not None and agent.disconnected_at is None
 
 
-def _is_news(agent: AgentRow, pulse: AgentHealth) -> bool:
+def _has_changed(agent: AgentRow, health: AgentHealth) -> bool:
     return (
         agent.last_connected_at is None
         or agent.disconnected_at is not None
-        or agent.boot_id != pulse.boot_id
-        or agent.lifecycle != pulse.lifecycle
+        or agent.boot_id != health.boot_id
+        or agent.lifecycle != health.lifecycle
     )
 
 
@@ -108,7 +101,7 @@ class ContextSync:
         self._env = env
 
     async def store(self, agent_id: AgentId, context: WorkspaceContext, *, initial: bool) -> bool:
-        """False if it was refused: too big, or older than what is there."""
+        """False if it was refused: too large, or older than the stored context."""
         try:
             check_context(context)
         except InvalidInput as error:
@@ -119,20 +112,20 @@ class ContextSync:
     async def sync_context(
         self, agent_id: AgentId, conn: AgentApi, *, initial: bool = False
     ) -> bool:
-        """Ask the agent for what it has to say now. `initial`: it has started anew, and counts
-        from the beginning. Raises AgentLost or AgentRefused."""
+        """Read the agent's context and store it. `initial`: the agent has restarted and counts its
+        versions from the start. Raises AgentUnreachable and AgentRefused."""
         try:
             async with asyncio.timeout(CONTEXT_READ_TIMEOUT_S):
                 context = await conn.context()
         except TimeoutError as error:
             raise AgentUnreachable(
-                "The workspace agent did not say in time what is there."
+                "The workspace agent did not send its context in time."
             ) from error
         return await self.store(agent_id, context, initial=initial)
 
     async def pinned(self, chat_id: ChatId, agent_id: AgentId | None) -> PinnedContext | None:
-        """What the chat goes by. The first time, or when its agent is another one, it pins what
-        that agent has said last. None if no agent has said anything yet."""
+        """The context of the chat. Pins the agent's latest context if none is pinned, or that of
+        another agent. None if no agent has sent a context yet."""
         if agent_id is not None:
             await bindings.pin_context(self._conn, chat_id, agent_id)
         return await bindings.get_pinned_context(self._conn, chat_id)
@@ -144,7 +137,7 @@ MAX_CONCURRENT_CONTEXT_READS: Final = 8
 
 
 class ContextMonitor:
-    """`read` asks one agent."""
+    """Stores contexts that have changed. `read` reads the context of one agent."""
 
     def __init__(
         self,
@@ -166,23 +159,23 @@ class ContextMonitor:
         now = self._env.clock.now()
         living = [agent for agent in known if agent_status(agent, now) == "connected"]
         self._seen = {a.id: self._seen[a.id] for a in living if a.id in self._seen}
-        room = asyncio.Semaphore(MAX_CONCURRENT_CONTEXT_READS)
+        slots = asyncio.Semaphore(MAX_CONCURRENT_CONTEXT_READS)
         async with asyncio.TaskGroup() as group:
             for agent in living:
-                group.create_task(self._look_at(agent, room), name=f"context {agent.id}")
+                group.create_task(self._check_context(agent, slots), name=f"context {agent.id}")
 
-    async def _look_at(self, agent: AgentRow, room: asyncio.Semaphore) -> None:
-        async with room:
+    async def _check_context(self, agent: AgentRow, slots: asyncio.Semaphore) -> None:
+        async with slots:
             try:
                 async with asyncio.timeout(CONTEXT_CHECK_TIMEOUT_S):
                     context = await self._read(agent)
                 before = self._seen.get(agent.id)
                 if before == (agent.boot_id, context.version):
                     return
-                # A new life of the agent counts from the beginning.
+                # A restarted agent counts its versions from the start.
                 initial = before is None or before[0] != agent.boot_id
                 await self._contexts.store(agent.id, context, initial=initial)
-                # What was refused, or is there from another replica, is not offered again.
+                # A refused context, or one that another replica stored, is not stored again.
                 self._seen[agent.id] = (agent.boot_id, context.version)
             except (ChatdError, TimeoutError) as error:
                 kind = error.code if isinstance(error, ChatdError) else "timeout"

@@ -112,7 +112,7 @@ class AgentResolver:
 
     async def resolve(self) -> AgentRow:
         """The agent the chat is bound to. Binds the chat to the latest build's agent if it has no
-        binding, or one to an agent that is gone. Raises NoHands."""
+        binding, or one to an agent that is gone. Raises WorkspaceUnavailable."""
         async with self._lock:
             for _ in range(MAX_BIND_ATTEMPTS):
                 workspace_id = await self._read_workspace()
@@ -128,8 +128,8 @@ class AgentResolver:
         raise workspace_changing_error()
 
     async def latest(self, workspace_id: WorkspaceId) -> AgentObservation:
-        """The agent of the latest build. Raises NoHands; then the binding is read again next
-        time."""
+        """The agent of the latest build. Raises WorkspaceUnavailable; then the next call reads
+        the binding again."""
         try:
             return await self._store.latest_agent(workspace_id)
         except (NoAgent, AmbiguousAgent) as error:
@@ -208,7 +208,7 @@ class AgentConnector:
         *,
         timeout_s: float = ENDPOINTS_TIMEOUT_S,
     ) -> ConnectedAgent:
-        """Raises AgentLost with the error of the first endpoint if none answers."""
+        """Raises AgentUnreachable with the error of the first endpoint if none answers."""
         usable = [each for each in endpoints if each.host_id in ("", self._host_id)]
         lost: AgentUnreachable | None = None
         until = self._clock.monotonic() + timeout_s
@@ -236,7 +236,7 @@ class AgentConnector:
     async def ping(
         self, agent: AgentRow, *, timeout_s: float = AGENT_PING_TIMEOUT_S
     ) -> AgentHealth:
-        """Raises AgentLost."""
+        """Raises AgentUnreachable."""
         connected = await self.connect(agent.id, agent.endpoints, timeout_s=timeout_s)
         hello = connected.hello
         return AgentHealth(

@@ -85,7 +85,7 @@ class AgentSession:
         self._signer = signer
 
     async def send(self, request: AgentRequest, *, boot: str = NO_BOOT) -> AgentResponse:
-        """Return the reply, whatever its status. Raises AgentLost."""
+        """Return the reply, whatever its status. Raises AgentUnreachable."""
         signed = self._sign(request, boot)
         # aiohttp's errors hold the request with its headers. They are not chained, so that no
         # signature is logged.
@@ -110,7 +110,7 @@ class AgentSession:
 
         `timeout_s` bounds the time to the reply's head, `max_body_bytes` each line and
         `idle_timeout_s` the silence between two lines. A reply with another status than 200 is
-        passed to `refuse`, which raises. Raises AgentLost.
+        passed to `refuse`, which raises. Raises AgentUnreachable.
         """
         signed = self._sign(request, boot)
         try:

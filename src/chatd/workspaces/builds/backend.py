@@ -1,8 +1,8 @@
-"""What makes workspaces: the Protocol of a backend, and what it is given for one build.
+"""The Protocol of a workspace backend, and the context it gets for one build.
 
-A backend is asked by the build worker only. It does not touch the database, decides nothing
-about retries, and is idempotent by (workspace, build number): after a crash another worker asks
-for the same build again, and finds by deterministic names what the first one left.
+Only the build worker calls a backend. A backend does not use the database, does not decide about
+retries, and is idempotent by (workspace, build number): after a crash another worker repeats the
+build, and deterministic names lead to what the first attempt left.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ class BuildFailed(ChatdError):
 
 
 class BuildCancelled(ChatdError):
-    """The backend has left off because it was asked to."""
+    """The backend stopped because `cancelled` was set."""
 
     code = "build_canceled"
 
 
 class LogSink(Protocol):
-    """Takes a line at once: it neither waits nor fails, and too much of it is cut."""
+    """Neither blocks nor fails; clips what is too long."""
 
     def __call__(self, stage: str, level: LogLevel, text: str) -> None: ...
 
@@ -47,10 +47,9 @@ class LogSink(Protocol):
 class BuildContext:
     """One build, as the backend sees it.
 
-    `cancelled` is set when somebody wants the build ended: leave off soon and raise
-    `BuildCancelled`. Whoever does not is cancelled as a task a little later; so is a build that
-    takes longer than it may. Either way what was half made may stay: the next build of the
-    workspace finds and uses or removes it.
+    `cancelled` is set when the build is to end: stop soon and raise `BuildCancelled`. A backend
+    that goes on has its task cancelled after a grace period, as has a build that exceeds its
+    timeout. Partial results may stay: the next build of the workspace uses or removes them.
     """
 
     def __init__(
@@ -73,12 +72,12 @@ class BuildContext:
         self._log(stage, level, text)
 
     def agent_id(self, name: str) -> AgentId:
-        """The same for every try of this build, so that a repeated start finds its own."""
+        """The same for every attempt of this build, so that a repeated start finds its agents."""
         return AgentId(uuid5(self.build.id, name))
 
 
 class Backend(Protocol):
-    """Raises BuildFailed, with words, for what a person may have to put right."""
+    """Raises BuildFailed with a message for what the user or the operator must correct."""
 
     @property
     def kind(self) -> str: ...
@@ -86,31 +85,32 @@ class Backend(Protocol):
     async def validate(
         self, spec: TemplateSpec, params: Mapping[str, str]
     ) -> Sequence[FieldProblem]:
-        """What would make a start with these fail for sure. Quick, and without effect."""
+        """Problems with which a start would certainly fail. Fast, without effects."""
         ...
 
     async def start(self, context: BuildContext) -> Sequence[AgentSpec]:
-        """Make it run. Returns when the agents have been started, not when they are ready."""
+        """Start the workspace. Returns when its agents have been started, not when they are
+        ready."""
         ...
 
     async def stop(self, context: BuildContext) -> None:
-        """End all processes; keep the files. Fine if nothing runs."""
+        """End all processes and keep the files. Succeeds if nothing runs."""
         ...
 
     async def delete(self, context: BuildContext) -> None:
-        """Leave nothing behind. Fine if nothing is there."""
+        """Remove everything. Succeeds if there is nothing."""
         ...
 
     async def inspect(self, workspace: Workspace) -> BackendState: ...
 
     async def endpoints(self, workspace: Workspace, agent: AgentRow) -> Sequence[Endpoint]:
-        """How replicas may dial it now, best first."""
+        """Where replicas can reach the agent now, best first."""
         ...
 
     async def workspaces(self) -> Sequence[WorkspaceId]:
-        """Everything that is there on this host, running or not, known to the rows or not."""
+        """All workspaces on this host, running or not, with or without a row."""
         ...
 
     async def remove(self, workspace_id: WorkspaceId) -> None:
-        """Remove what has no row any more, as `delete` would."""
+        """Remove a workspace without a row, as `delete` would."""
         ...

@@ -1,17 +1,12 @@
-"""Compares what the rows say with what is there on this host, and puts the rows right.
+"""Periodic tasks on workspaces: reconcile rows with the host, stop overdue workspaces, record use.
 
-A workspace that should run and does not is shown as stopped: its agents are off and a stop build
-says so, after which a start is a start. What is there of a deleted workspace is removed. One look
-proves nothing: a sandbox may be between two processes, so it takes two in a row. What a backend
-cannot tell is left alone.
+A workspace that should run and does not gets a stop build, so that it can be started again; files
+of deleted workspaces are removed. Both take two observations in a row, because a sandbox may be
+between two processes. What a backend cannot tell is left unchanged.
 
-Stops workspaces that have run past their deadline: by a build, like everybody else.
-
-Who uses a workspace says so here; the rows hear of it once a minute, and before any is stopped.
-
-Owns the set of workspaces used since the last time; who still waits for an answer is asked then.
-Saying it costs nothing and never fails. A flush that fails puts them back, so that the next one
-tells; what a process takes with it when it dies is a minute of use.
+Use of workspaces is collected in memory and written once a minute, and before overdue workspaces
+are stopped. A failed write is repeated with the next one; a process that dies loses at most a
+minute of use.
 """
 
 import asyncio
@@ -34,7 +29,7 @@ _FAILURES: Final = (ChatdError, OSError)  # TimeoutError is one of the latter
 
 
 class Reconciler:
-    """`look` is done every half minute, by the replicas of the host."""
+    """Run every 30 seconds by every replica of the host."""
 
     def __init__(self, conn: Conn, backend: Backend, env: Env, hosts: Sequence[str]) -> None:
         self._conn = conn
@@ -114,7 +109,7 @@ def _kind(error: Exception) -> str:
 
 
 def _should_run(seen: WorkspaceSnapshot) -> Build | None:
-    """Its latest build, if that was a start that has succeeded."""
+    """The latest build, if it is a start that succeeded."""
     build = seen.build
     if build is None or build.status != "succeeded" or build.transition != "start":
         return None
@@ -127,13 +122,13 @@ def _batches(found: Sequence[WorkspaceId]) -> Iterable[Sequence[WorkspaceId]]:
 
 
 STOP_RETRY_DELAY_S: Final = 600.0
-"""A stop that has failed is tried again after this long, not at every look, and then less often."""
+"""A failed stop is repeated after this delay, then with growing delays."""
 MAX_STOPS_PER_RUN: Final = 50
 
 
 class Autostop:
-    """`look` is done every minute or so, by every replica: the statement sees to it that a
-    workspace is stopped once. `tell_use` has the rows hear first of what is in use here."""
+    """Run every minute by every replica; the insert lets one of them stop a workspace.
+    `flush_activity` writes the use of workspaces by this replica first."""
 
     def __init__(
         self, conn: Conn, env: Env, *, flush_activity: Callable[[], Awaitable[None]]
@@ -143,7 +138,7 @@ class Autostop:
         self._flush_activity = flush_activity
 
     async def stop_overdue(self) -> int:
-        """How many stops were asked for."""
+        """The number of stop builds that were inserted."""
         await self._flush_activity()
         asked = 0
         for late in await builds.list_overdue(
@@ -162,16 +157,16 @@ MAX_TRACKED_WORKSPACES: Final = 10_000
 ACTIVITY_BATCH_SIZE: Final = 500
 
 
-def _nobody() -> Iterable[WorkspaceId]:
+def _none() -> Iterable[WorkspaceId]:
     return ()
 
 
 class ActivityTracker:
-    """`run` flushes until it is cancelled. `in_use` names those in which a call waits just now:
-    a command of an hour is one use that lasts an hour."""
+    """`run` flushes until it is cancelled. `in_use` returns the workspaces with a request in
+    flight, so that a command of an hour counts as use for an hour."""
 
     def __init__(
-        self, conn: Conn, env: Env, *, in_use: Callable[[], Iterable[WorkspaceId]] = _nobody
+        self, conn: Conn, env: Env, *, in_use: Callable[[], Iterable[WorkspaceId]] = _none
     ) -> None:
         self._conn = conn
         self._env = env
@@ -188,7 +183,7 @@ class ActivityTracker:
             await self.touch_and_flush()
 
     async def touch_and_flush(self) -> None:
-        """Have the rows hear of it now, also of those in which a call waits."""
+        """Write now, including the workspaces with a request in flight."""
         for workspace_id in self._in_use():
             self.touch(workspace_id)
         await self.flush()
@@ -205,6 +200,6 @@ class ActivityTracker:
             kind = error.code if isinstance(error, ChatdError) else "timeout"
             self._env.emit("usage_not_written", error_kind=kind, count=len(waiting))
             if isinstance(error, ChatdError) and not isinstance(error, Unavailable):
-                del waiting[:ACTIVITY_BATCH_SIZE]  # what is refused now is refused for ever
+                del waiting[:ACTIVITY_BATCH_SIZE]  # a refused write would be refused again
         finally:
             self._used.update(waiting)

@@ -1,4 +1,4 @@
-"""Inserting builds for a chat's workspace and seeing them through to an agent that answers."""
+"""Inserts builds for a chat's workspace and waits until its agent answers."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
@@ -38,13 +38,13 @@ from chatd.workspaces.builds.backend import Backend
 from chatd.workspaces.builds.waits import BuildTimeout, BuildWaits
 from chatd.workspaces.templates import UsableTemplate
 
-SEE_LOG_TEXT: Final = "The build's log, which the user can read, says more."
+SEE_LOG_TEXT: Final = "The user can read the build's log for details."
 HOW_TO_CREATE_TEXT: Final = "Call list_templates, then create_workspace."
 
 
 class BuildRequestsConfig(Struct, frozen=True, kw_only=True):
-    """`host_id`: where workspaces made here are built. `ttl_s`: the operator's word on how long
-    one may run unused."""
+    """`host_id`: where new workspaces are built. `ttl_s`: how long an unused workspace may run, as
+    the operator set it."""
 
     host_id: str
     ttl_s: str | None = None
@@ -62,8 +62,8 @@ class BuildRequests:
         wake_worker: Callable[[], None],
         on_bound: Callable[[ChatId, WorkspaceId], Awaitable[None]],
     ) -> None:
-        """`wake` tells the build worker that there is work; `bound` whoever must know that the
-        workspace of a chat has changed, or can be used now."""
+        """`wake_worker` tells the build worker that there is a build; `on_bound` is called when the
+        workspace of a chat has changed, and when it can be used."""
         self._conn = conn
         self._waits = waits
         self._backends = backends
@@ -78,8 +78,8 @@ class BuildRequests:
         given = resolve_parameters(usable.version.parameters, request.parameters)
         problems = given.problems or await self._find_problems(usable, given.values)
         if problems:
-            told = ProvisionResult(template_id=str(usable.template.id))
-            return _refused(told, problems)
+            result = ProvisionResult(template_id=str(usable.template.id))
+            return _refused(result, problems)
         new = self._new_workspace(context, request, usable, given.values)
         return await self.finish_creation(
             context, await self._insert(context, new, usable.template)
@@ -88,21 +88,21 @@ class BuildRequests:
     async def finish_creation(
         self, context: ToolContext, created: CreatedWorkspace
     ) -> ProvisionResult:
-        """To the end of a workspace's first build."""
+        """Wait for the first build of a workspace and for its agent."""
         self._wake_worker()
         await self._on_bound(context.chat.id, created.workspace.id)
-        told = ProvisionResult(
+        result = ProvisionResult(
             created=True,
             workspace_name=created.workspace.name,
             workspace_id=str(created.workspace.id),
             build_id=str(created.build.id),
         )
-        return await self._finish(context.chat, created.workspace.id, created.build.id, told)
+        return await self._finish(context.chat, created.workspace.id, created.build.id, result)
 
     async def start(
         self, context: ToolContext, seen: WorkspaceSnapshot, after: int, given: Mapping[str, str]
     ) -> ProvisionResult | None:
-        """None if somebody else was quicker."""
+        """None if another build was inserted meanwhile."""
         assert seen.workspace is not None
         template = await templates.get(self._conn, seen.workspace.template_id)
         if template is None:
@@ -123,15 +123,15 @@ class BuildRequests:
             return None
         self._wake_worker()
         message = "It was updated to the active version of its template." if updated else ""
-        told = replace(
+        result = replace(
             workspace_result(seen), started=True, build_id=str(build.id), message=message
         )
-        return await self._finish(context.chat, seen.workspace.id, build.id, told)
+        return await self._finish(context.chat, seen.workspace.id, build.id, result)
 
     async def stop(
         self, context: ToolContext, seen: WorkspaceSnapshot, after: int
     ) -> ProvisionResult | None:
-        """None if somebody else was quicker."""
+        """None if another build was inserted meanwhile."""
         assert seen.workspace is not None
         if seen.build is None:
             return no_workspace_result(deleted=False)
@@ -141,12 +141,12 @@ class BuildRequests:
         if build is None:
             return None
         self._wake_worker()
-        told = replace(workspace_result(seen), stopped=True)
-        failed = await self.wait_for_build(build.id, told, "stop_workspace")
-        return failed or replace(told, build_id=str(build.id))
+        result = replace(workspace_result(seen), stopped=True)
+        failed = await self.wait_for_build(build.id, result, "stop_workspace")
+        return failed or replace(result, build_id=str(build.id))
 
     async def find_answering_agent(self, seen: WorkspaceSnapshot) -> AgentRow | None:
-        """The agent of a workspace of which the rows say that it is gone, if it answers."""
+        """The agent, if it answers although its row says that it is gone."""
         try:
             agent = choose_agent(seen.agents)
         except (NoAgent, AmbiguousAgent):
@@ -154,49 +154,51 @@ class BuildRequests:
         return agent if await self._waits.is_healthy(agent) else None
 
     async def wait_for_build(
-        self, build_id: BuildId, told: ProvisionResult, tool: str = "start_workspace"
+        self, build_id: BuildId, result: ProvisionResult, tool: str = "start_workspace"
     ) -> ProvisionResult | None:
-        """Wait for this build. None if it has ended well, else what to tell. `tool` is the one
-        that waits for it, or tries again."""
-        told = replace(told, build_id=str(build_id))
+        """None if the build succeeded, else the result to report. `tool` is the tool to call
+        again."""
+        result = replace(result, build_id=str(build_id))
         try:
             build = await self._waits.build(build_id)
         except BuildTimeout as error:
             text = f"{error.message} Call {tool} later to wait for it."
-            return _failure(told, text, code=error.code)
+            return _failure(result, text, code=error.code)
         if build.status == "succeeded":
             return None
-        said = build.error or ("It was cancelled." if build.status == "canceled" else "It failed.")
-        text = f"The build has failed: {said} {SEE_LOG_TEXT} Call {tool} to try again."
-        return _failure(told, text, code=build.error_code)
+        reason = build.error or (
+            "It was cancelled." if build.status == "canceled" else "It failed."
+        )
+        text = f"The build failed: {reason} {SEE_LOG_TEXT} Call {tool} to try again."
+        return _failure(result, text, code=build.error_code)
 
     async def wait_for_agent(
-        self, chat: Chat, told: ProvisionResult, step: AwaitAgent | ReportAmbiguousAgent
+        self, chat: Chat, result: ProvisionResult, step: AwaitAgent | ReportAmbiguousAgent
     ) -> ProvisionResult:
-        """Wait for the agent of a workspace that runs."""
+        """Wait for the agent of a running workspace."""
         if isinstance(step, ReportAmbiguousAgent):
-            return replace(told, agent_status="selection_error", agent_error=step.error)
+            return replace(result, agent_status="selection_error", agent_error=step.error)
         agent = step.agent
-        told = replace(told, isolation=agent.isolation, directory=agent.directory)
-        told = await self._waits.agent(agent, told)
+        result = replace(result, isolation=agent.isolation, directory=agent.directory)
+        result = await self._waits.agent(agent, result)
         await self._on_bound(chat.id, agent.workspace_id)
-        return told
+        return result
 
     async def _finish(
-        self, chat: Chat, workspace_id: WorkspaceId, build_id: BuildId, told: ProvisionResult
+        self, chat: Chat, workspace_id: WorkspaceId, build_id: BuildId, result: ProvisionResult
     ) -> ProvisionResult:
-        """To the end of the build, then to an agent that answers."""
-        if (failed := await self.wait_for_build(build_id, told)) is not None:
+        """Wait for the build, then for the agent."""
+        if (failed := await self.wait_for_build(build_id, result)) is not None:
             return failed
-        standing = await workspaces.load_snapshot(self._conn, workspace_id)
-        agents = () if standing is None else standing.agents
+        snapshot = await workspaces.load_snapshot(self._conn, workspace_id)
+        agents = () if snapshot is None else snapshot.agents
         try:
             agent = choose_agent(agents)
         except NoAgent as error:
-            return replace(told, agent_status="no_agent", agent_error=error.message)
+            return replace(result, agent_status="no_agent", agent_error=error.message)
         except AmbiguousAgent as error:
-            return replace(told, agent_status="selection_error", agent_error=error.message)
-        return await self.wait_for_agent(chat, told, AwaitAgent(agent=agent, dial=True))
+            return replace(result, agent_status="selection_error", agent_error=error.message)
+        return await self.wait_for_agent(chat, result, AwaitAgent(agent=agent, dial=True))
 
     def _new_build(
         self, context: ToolContext, workspace: Workspace, after: int, version: VersionId
@@ -246,7 +248,7 @@ class BuildRequests:
     async def _insert(
         self, context: ToolContext, new: NewWorkspace, template: Template
     ) -> CreatedWorkspace:
-        """A name that is taken is varied once; ids are random enough for that."""
+        """If the name is taken, try once more with a suffix from the random id."""
         chat = context.chat
         try:
             return await workspaces.create(self._conn, new, chat_id=chat.id, fence=context.fence)
@@ -268,11 +270,13 @@ def no_workspace_result(*, deleted: bool) -> ProvisionResult:
     return ProvisionResult(error=f"{text} {HOW_TO_CREATE_TEXT}")
 
 
-def _failure(told: ProvisionResult, error: str, *, code: str = "") -> ProvisionResult:
-    return replace(told, created=False, started=False, stopped=False, error=error, error_code=code)
+def _failure(result: ProvisionResult, error: str, *, code: str = "") -> ProvisionResult:
+    return replace(
+        result, created=False, started=False, stopped=False, error=error, error_code=code
+    )
 
 
-def _refused(told: ProvisionResult, problems: Sequence[FieldProblem]) -> ProvisionResult:
+def _refused(result: ProvisionResult, problems: Sequence[FieldProblem]) -> ProvisionResult:
     listed = " ".join(f"{problem.field}: {problem.detail}" for problem in problems)
     text = f"The parameters do not fit: {listed} See read_template."
-    return replace(_failure(told, text, code="parameters"), validations=tuple(problems))
+    return replace(_failure(result, text, code="parameters"), validations=tuple(problems))

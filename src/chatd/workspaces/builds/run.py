@@ -1,12 +1,8 @@
-"""One build, from being taken up to its end: asks the backend, bounds it, words the outcome.
+"""One build from its acquisition to its result: calls the backend within limits and describes
+failures. The build worker renews the lease and writes the result.
 
-Owns how long a backend may take, what happens when somebody wants the build ended, and what is
-said of a failure. Writing the outcome and keeping the lease are the builder's.
-
-What a build says while it runs: kept in bounded memory, written behind in batches.
-
-A backend's line never waits for the database and never fails. Too long a line is cut, too many
-are dropped and said to be; lines that could not be written wait for the next time.
+The backend's log lines are kept in bounded memory and written in batches: a line never waits for
+the database and never fails.
 """
 
 import asyncio
@@ -31,7 +27,7 @@ LOG_FLUSH_LINES: Final = 200
 
 
 class BuildLogBuffer:
-    """Satisfies `backend.LogSink`."""
+    """Satisfies `backend.LogSink`. Clips long lines and drops lines beyond its limits."""
 
     def __init__(self, lease: build_leases.BuildLease) -> None:
         self._lease = lease
@@ -50,13 +46,13 @@ class BuildLogBuffer:
             self._bytes += len(cut.encode(errors="replace"))
             self._full = self._lines > MAX_LOG_LINES or self._bytes > MAX_LOG_BYTES
             if self._full:
-                level, cut = "warning", "There is more, and it is not kept."
+                level, cut = "warning", "The log is full; later lines are dropped."
             self._waiting.append(
                 build_leases.BuildLogLine(stage=stage[:100], level=level, output=cut)
             )
 
     async def flush(self, conn: Conn) -> None:
-        """What fails to be written stays."""
+        """Lines that cannot be written stay for the next flush."""
         async with self._writing:
             while self._waiting:
                 batch = [
@@ -69,17 +65,17 @@ class BuildLogBuffer:
 
 class BuildLimits(Struct, frozen=True, kw_only=True):
     timeout_s: float = 600
-    """In all, however many workers have had a part in it."""
+    """For the whole build, over all workers that ran it."""
     cancel_request_grace_s: float = 10
-    """Asked to leave off, a backend has this long before it is cut off."""
+    """From a cancel request to the cancellation of the backend's task."""
     cancel_grace_s: float = 2
-    """Cut off, it is waited for no longer than this; one that goes on is left alone."""
+    """How long a cancelled task is awaited; after that it is left running."""
     max_attempts: int = 6
-    """A build that takes its worker down each time must not go round for ever."""
+    """Ends a build that crashes its worker each time."""
 
 
 class BuildRun:
-    """`lost` is set by whoever learns that the build is no longer ours."""
+    """The worker sets `lost` when another worker owns the build."""
 
     def __init__(
         self,
@@ -108,24 +104,24 @@ class BuildRun:
 
     @property
     def is_running(self) -> bool:
-        """Whether the backend may still be doing something."""
+        """True while the backend's task has not ended, even if it was cancelled."""
         return self._work is not None and not self._work.done()
 
     async def wait_stopped(self, timeout_s: float) -> None:
-        """Wait a moment for a backend that was cut off."""
+        """Wait for a cancelled backend."""
         if self._work is not None and not self._work.done():
             await asyncio.wait({self._work}, timeout=timeout_s)
 
     async def run(self, limits: BuildLimits) -> BuildResult | None:
-        """How it ended; None if it is not ours to say."""
+        """None if the lease was lost."""
         build = self._acquired.build
         if build.status == "canceling":
             return BuildResult(status="canceled")
         if build.attempt > limits.max_attempts:
-            text = f"The build was begun {build.attempt - 1} times and came to no end."
+            text = f"The build was started {build.attempt - 1} times and never ended."
             return BuildResult(status="failed", error=text, error_code="build_abandoned")
         if self._acquired.spec is None and build.transition == "start":
-            text = "This server cannot read the template's version; a newer one has written it."
+            text = "This server cannot read the template's version: a newer server wrote it."
             return BuildResult(status="failed", error=text, error_code="template_unreadable")
         left_s = limits.timeout_s - self._acquired.age_s
         if left_s <= 0:
@@ -145,7 +141,7 @@ class BuildRun:
             await self._stop(work, bounds)
             if lost.done():
                 return None
-            # It may have come to its end in the last moment.
+            # The backend may have finished just before it was cancelled.
             if work.done() and not work.cancelled() and work.exception() is None:
                 return self._result(work)
             return _timeout_result(bounds) if late.done() else BuildResult(status="canceled")
@@ -177,7 +173,7 @@ class BuildRun:
             self._env.emit("task_not_cancelled", task=work.get_name())
 
     def _cancel(self, work: asyncio.Task[Sequence[AgentSpec]]) -> None:
-        """A cancelled task leaves its threads behind: those are told by the event."""
+        """The event also stops threads of the backend, which a task's cancellation does not."""
         self.context.cancelled.set()
         work.cancel()
 
@@ -192,21 +188,21 @@ class BuildRun:
         if isinstance(error, ChatdError):
             text = error.message.strip() or _STOPPED_TEXT
             return BuildResult(status="failed", error=text[:4000], error_code=error.code)
-        # Its words were not meant for people, and may hold what they should not see.
+        # An unexpected error's message may contain internal data: it is logged, not stored.
         self._env.emit("build_crashed", build_id=self.lease.id, error=error)
-        text = f"The backend failed in a way it should not ({type(error).__name__})."
+        text = f"The backend failed with an unexpected error ({type(error).__name__})."
         return BuildResult(status="failed", error=text, error_code="internal")
 
 
-_STOPPED_TEXT: Final = "The backend broke off the build and did not say why."
+_STOPPED_TEXT: Final = "The backend stopped the build without a reason."
 
 
 def _timeout_result(bounds: BuildLimits) -> BuildResult:
-    text = f"The build did not end within {bounds.timeout_s:g} s and was broken off."
+    text = f"The build did not end within {bounds.timeout_s:g} s and was cancelled."
     return BuildResult(status="failed", error=text, error_code="build_timeout")
 
 
 def _retrieve_exception(work: asyncio.Task[Sequence[AgentSpec]]) -> None:
-    """An exception that nobody asks for is complained of."""
+    """asyncio logs an exception that is never retrieved."""
     if not work.cancelled():
         work.exception()

@@ -1,7 +1,5 @@
-"""Waiting for a build and for its agent, each for a bounded time.
-
-A build is run by whoever holds it, not by whoever waits: going away here ends nothing.
-"""
+"""Waits for a build and for its agent, each with a timeout. A cancelled wait does not affect the
+build: its worker goes on."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -29,13 +27,13 @@ AGENT_NOT_READY_TEXT: Final = (
     " call stop_workspace, then start_workspace."
 )
 SCRIPTS_UNFINISHED_TEXT: Final = (
-    "The workspace can be used, but its start-up script did not come to a good end: something that"
-    " it sets up may be missing."
+    "The workspace can be used, but its start-up script did not succeed: something that it sets up"
+    " may be missing."
 )
 
 
 class BuildTimeout(ChatdError):
-    """It is still at it, and nobody waits any longer."""
+    """The build still runs after the timeout of the wait."""
 
     code = "build_late"
 
@@ -47,7 +45,7 @@ class WaitTimeouts(Struct, frozen=True, kw_only=True):
 
 
 class PollBackoff:
-    """Looks often at first, because most of what is waited for is quick, and then less."""
+    """Polls often at first, because most waits are short, then less often."""
 
     def __init__(self, clock: Clock, timeout_s: float, tag: str) -> None:
         self._clock = clock
@@ -72,9 +70,8 @@ class BuildWaits:
         self._timeouts = timeouts
 
     async def build(self, build_id: BuildId) -> Build:
-        """This very build, ended. Raises BuildLate. That the database is away for a moment says
-        nothing of the build."""
-        patience = PollBackoff(self._clock, self._timeouts.build_s, "build")
+        """The ended build. Raises BuildTimeout. Goes on while the database is unavailable."""
+        poll = PollBackoff(self._clock, self._timeouts.build_s, "build")
         while True:
             try:
                 found = await builds.get(self._conn, build_id)
@@ -82,66 +79,73 @@ class BuildWaits:
                 found = None
             if found is not None and not found.active:
                 return found
-            if not await patience.more():
-                raise BuildTimeout("The build has not ended in time; it goes on.")
+            if not await poll.more():
+                raise BuildTimeout("The build has not ended in time; it is still running.")
 
-    async def agent(self, agent: AgentRow, told: ProvisionResult) -> ProvisionResult:
-        """What is told, with what there is to say of the agent. Its troubles are no failure."""
-        pulse = await self._pulse(agent)
-        if isinstance(pulse, AgentHealth):
-            return await self._scripts(agent, pulse, told)
-        told = replace(told, agent_status="not_ready", agent_error=pulse.message)
-        return told if pulse.code == AGENT_ON_OTHER_HOST else _with(told, AGENT_NOT_READY_TEXT)
+    async def agent(self, agent: AgentRow, result: ProvisionResult) -> ProvisionResult:
+        """`result` with the agent's status added. A problem of the agent is no failure of the
+        build."""
+        health = await self._wait_until_healthy(agent)
+        if isinstance(health, AgentHealth):
+            return await self._wait_for_scripts(agent, health, result)
+        result = replace(result, agent_status="not_ready", agent_error=health.message)
+        return (
+            result
+            if health.code == AGENT_ON_OTHER_HOST
+            else _with_message(result, AGENT_NOT_READY_TEXT)
+        )
 
     async def is_healthy(self, agent: AgentRow) -> bool:
-        """Asked once."""
+        """One ping."""
         try:
             await self._ping(agent)
         except (AgentUnreachable, AgentRefused):
             return False
         return True
 
-    async def _pulse(self, agent: AgentRow) -> AgentHealth | AgentUnreachable | AgentRefused:
-        patience = PollBackoff(self._clock, self._timeouts.agent_s, "agent")
+    async def _wait_until_healthy(
+        self, agent: AgentRow
+    ) -> AgentHealth | AgentUnreachable | AgentRefused:
+        poll = PollBackoff(self._clock, self._timeouts.agent_s, "agent")
         while True:
             try:
                 return await self._ping(agent)
             except (AgentUnreachable, AgentRefused) as error:
-                trouble = error
-            # Where the workspace is will not change by waiting.
-            if trouble.code == AGENT_ON_OTHER_HOST or not await patience.more():
-                return trouble
+                failure = error
+            # A workspace does not move to this host by waiting.
+            if failure.code == AGENT_ON_OTHER_HOST or not await poll.more():
+                return failure
 
-    async def _scripts(
-        self, agent: AgentRow, pulse: AgentHealth, told: ProvisionResult
+    async def _wait_for_scripts(
+        self, agent: AgentRow, health: AgentHealth, result: ProvisionResult
     ) -> ProvisionResult:
-        patience = PollBackoff(self._clock, self._timeouts.scripts_s, "scripts")
-        while pulse.lifecycle in ("created", "starting"):
-            if not await patience.more():
+        poll = PollBackoff(self._clock, self._timeouts.scripts_s, "scripts")
+        while health.lifecycle in ("created", "starting"):
+            if not await poll.more():
                 scripts = "startup_scripts_timeout"
-                told = replace(told, startup_scripts=scripts, lifecycle_state=pulse.lifecycle)
-                return _with(told, SCRIPTS_UNFINISHED_TEXT)
+                result = replace(result, startup_scripts=scripts, lifecycle_state=health.lifecycle)
+                return _with_message(result, SCRIPTS_UNFINISHED_TEXT)
             try:
-                pulse = await self._ping(agent)
+                health = await self._ping(agent)
             except (AgentUnreachable, AgentRefused):
                 continue
-        match pulse.lifecycle:
+        match health.lifecycle:
             case "ready":
-                return replace(told, directory=pulse.directory)
+                return replace(result, directory=health.directory)
             case "start_error":
                 scripts = "startup_scripts_failed"
             case "start_timeout":
                 scripts = "startup_scripts_timeout"
             case _:
                 scripts = "startup_scripts_unknown"
-        told = replace(
-            told,
+        result = replace(
+            result,
             startup_scripts=scripts,
-            lifecycle_state=pulse.lifecycle,
-            directory=pulse.directory,
+            lifecycle_state=health.lifecycle,
+            directory=health.directory,
         )
-        return _with(told, SCRIPTS_UNFINISHED_TEXT)
+        return _with_message(result, SCRIPTS_UNFINISHED_TEXT)
 
 
-def _with(told: ProvisionResult, advice: str) -> ProvisionResult:
-    return replace(told, message=f"{told.message} {advice}".strip())
+def _with_message(result: ProvisionResult, advice: str) -> ProvisionResult:
+    return replace(result, message=f"{result.message} {advice}".strip())

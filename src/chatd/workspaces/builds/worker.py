@@ -1,8 +1,8 @@
-"""The build worker of a replica: takes builds that wait, has them done, and writes their end.
+"""The build worker of a replica: acquires queued builds, runs them and writes their results.
 
-Owns the leases on its builds and how many it does at a time; what a build does is its
-`BuildRun`'s. A build whose worker dies is taken up by another, on the same host if it is of one;
-what nobody takes up is ended with a reason. Nothing is written by a worker that has lost it.
+Owns the leases of its builds and how many run at once; `BuildRun` runs one build. If a worker
+dies, another acquires its builds, on the same host where a build belongs to one. A build that no
+worker acquires is ended with a reason. A worker that has lost a build writes nothing.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chatd.aio.waits import InterruptibleSleep
+from chatd.aio.waits import InterruptibleSleep, first_of
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.domain.ids import WorkerId
 from chatd.domain.lease import HeartbeatHistory, may_reap
@@ -27,19 +27,19 @@ from chatd.workspaces.builds.run import BuildLimits, BuildRun
 STORE_REPLY_TIMEOUT_S: Final = 5.0
 _TRUSTED_LEASE_SHARE: Final = 2 / 3
 _ABANDONED_TEXT: Final = (
-    "No server took up the build: none of those that run can build this workspace where it is."
+    "No server acquired the build: no running server can build this workspace on its host."
 )
 
 
 class BuildWorkerConfig(Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...]
-    """Where this replica is: builds that belong to another host are not for it."""
+    """The hosts this replica runs on. It does not acquire builds that belong to others."""
     slots: int = 2
     limits: BuildLimits = BuildLimits()
     lease_s: float = 30
     worker_gone_after_s: float | None = None
-    """A shorter silence that is enough if the holder is not among the workers of chats. Only
-    where builders go by the same ids as those."""
+    """A shorter lease for a build whose worker is not registered as a worker of chats. Only where
+    both use the same worker ids."""
     renew_interval_s: float = 4
     poll_interval_s: float = 2
     log_flush_interval_s: float = 0.3
@@ -49,8 +49,8 @@ class BuildWorkerConfig(Struct, frozen=True, kw_only=True):
 
 
 class BuildWorker:
-    """`run` works until `close` is called, or until it is cancelled: then it writes nothing more
-    and its leases run out."""
+    """`run` works until `close` is called. If it is cancelled, it writes nothing more and its
+    leases expire."""
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class BuildWorker:
         return len(self._running)
 
     def wake(self) -> None:
-        """There may be something to build."""
+        """Look for queued builds now."""
         self._pause.wake()
 
     async def close(self) -> None:
-        """Take no more; what does not end soon is left for somebody else to take up."""
+        """Acquire no more builds. Builds that do not end soon are released to other workers."""
         self._closing = True
         self._pause.wake()
 
@@ -103,8 +103,6 @@ class BuildWorker:
             await self._drain()
             for task in others:
                 task.cancel()
-
-    # Taking
 
     async def _acquire(self, group: asyncio.TaskGroup) -> None:
         now = self._env.clock.monotonic()
@@ -129,7 +127,7 @@ class BuildWorker:
             self._start(group, taken, now)
 
     def _stuck_builds(self) -> Sequence[BuildRun]:
-        """Backends that were cut off and have not stopped: the same is not begun beside them."""
+        """Cancelled builds that have not stopped. They are not acquired again meanwhile."""
         self._stuck = [building for building in self._stuck if building.is_running]
         return self._stuck
 
@@ -151,11 +149,9 @@ class BuildWorker:
             self._stuck.append(building)
         if not self._running:
             self._idle.set()
-        # One that failed to be written is taken up again, but not in a hurry.
+        # A build with an unwritten result is acquired again, but not at once.
         if not task.cancelled() and task.result():
             self._pause.wake()
-
-    # One build
 
     async def _run_contained(self, building: BuildRun) -> bool:
         return await self._contained("build", lambda: self._run_build(building))
@@ -176,8 +172,8 @@ class BuildWorker:
             )
 
     async def _finish(self, building: BuildRun, ended: BuildResult) -> Build | None:
-        """Until it is written, or no longer ours to write. One that was written by a try whose
-        answer got lost is no longer ours either."""
+        """Retry until the result is written or the lease is lost. A result that was written
+        although the reply was lost ends the lease, too."""
         while not building.lost.is_set():
             try:
                 return await build_leases.finish_build(self._conn, building.lease, ended)
@@ -185,15 +181,13 @@ class BuildWorker:
                 self._env.emit("build_not_written", error_kind=error.code)
                 await self._env.clock.sleep(1, "build_finish")
             except ChatdError as error:
-                # What the backend has made cannot be stored: that is an end, too.
+                # The backend's result cannot be stored: the build has failed.
                 if ended.error_code == "internal":
                     raise
                 self._env.emit("build_unstorable", build_id=building.lease.id, error=error)
-                text = "The backend has answered with what cannot be stored."
+                text = "The backend returned a result that cannot be stored."
                 ended = BuildResult(status="failed", error=text, error_code="internal")
         return None
-
-    # Now and then
 
     async def _renew(self) -> None:
         asked = dict(self._running)
@@ -216,7 +210,7 @@ class BuildWorker:
                 building.context.cancelled.set()
 
     def _give_up_unrenewed(self, asked: Mapping[BuildId, BuildRun]) -> None:
-        """Not heard by the database for most of a lease: somebody else will soon be at it."""
+        """After most of a lease without a renewal another worker will soon acquire the build."""
         now = self._env.clock.monotonic()
         silence_s = min(
             self._config.lease_s, self._config.worker_gone_after_s or self._config.lease_s
@@ -244,7 +238,7 @@ class BuildWorker:
             await self._env.clock.sleep(every_s, f"build_{name}")
 
     async def _contained(self, name: str, work: Callable[[], Awaitable[None]]) -> bool:
-        """True if it was done."""
+        """True if `work` ended without an error."""
         try:
             await work()
         except (Unavailable, TimeoutError) as error:
@@ -256,19 +250,11 @@ class BuildWorker:
             return True
         return False
 
-    # Leaving
-
     async def _drain(self) -> None:
-        """Give what runs some time, then cut it off and hand it on. One whose backend does not
-        stop is kept until the process ends: nobody must do the same beside it."""
-        loop = asyncio.get_running_loop()
-        window = loop.create_task(self._env.clock.sleep(self._config.drain_s, "build_drain"))
-        idle = loop.create_task(self._idle.wait())
-        try:
-            await asyncio.wait({window, idle}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            window.cancel()
-            idle.cancel()
+        """Wait for running builds, then cancel and release them. A build whose backend does not
+        stop keeps its lease until the process ends, so that no other worker runs it beside."""
+        drain_s = self._config.drain_s
+        await first_of(self._env.clock.sleep(drain_s, "build_drain"), self._idle.wait())
         left = dict(self._running)
         tasks = set(self._tasks.values())
         for task in tasks:
