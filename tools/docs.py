@@ -1,6 +1,7 @@
-"""Write the tables of ARCHITECTURE.md, between their markers, and the index of tested behaviours.
+"""Write the generated tables of ARCHITECTURE.md and docs/operating.md, between their markers, and
+the index of tested behaviours.
 
-`python -m tools.docs` rewrites both; with `--check` it only reports whether they would change.
+`python -m tools.docs` rewrites them; with `--check` it only reports which would change.
 """
 
 import sys
@@ -19,9 +20,12 @@ from chatd.domain.chat.states import (
     state_of,
 )
 from chatd.domain.errors import InvariantBroken
+from tools import limits_table, settings_table
 from tools.behaviour_index import INDEX, write_index
 
-DOCUMENT = Path(__file__).parent.parent / "ARCHITECTURE.md"
+ROOT = Path(__file__).parent.parent
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+OPERATING = ROOT / "docs" / "operating.md"
 
 
 def states() -> Iterator[str]:
@@ -49,7 +53,7 @@ def _rows_by_state() -> dict[State, list[tuple[Status, bool, bool, bool]]]:
     return found
 
 
-def moves() -> Iterator[str]:
+def transitions() -> Iterator[str]:
     columns = [state for state in State if not state.startswith("X")]
     yield "| |" + "".join(f" {state} |" for state in columns)
     yield "|---|" + "---|" * len(columns)
@@ -82,19 +86,19 @@ def _names(targets: frozenset[State]) -> str:
 def unarchiving() -> Iterator[str]:
     cells = TRANSITIONS[Transition.UNARCHIVE].items()
     pairs = ", ".join(f"{state} to {' '.join(sorted(targets))}" for state, targets in cells)
-    yield f"An archived chat refuses every move but `unarchive`: {pairs}."
+    yield f"An archived chat refuses every transition but `unarchive`: {pairs}."
 
 
-SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
-    "states": states,
-    "moves": moves,
-    "unarchiving": unarchiving,
+Section = Callable[[], Iterator[str]]
+SECTIONS: dict[Path, dict[str, Section]] = {
+    ARCHITECTURE: {"states": states, "transitions": transitions, "unarchiving": unarchiving},
+    OPERATING: {"settings": settings_table.rows, "limits": limits_table.rows},
 }
 
 
-def render(document: str) -> str:
-    """The document with every marked section written anew."""
-    for name, lines in SECTIONS.items():
+def render(document: str, sections: dict[str, Section]) -> str:
+    """The document with the body of every section replaced."""
+    for name, lines in sections.items():
         begin, end = f"<!-- {name}: made by tools/docs.py -->\n", f"<!-- end of {name} -->\n"
         head, found, rest = document.partition(begin)
         _, closed, tail = rest.partition(end)
@@ -106,13 +110,12 @@ def render(document: str) -> str:
 
 
 def main(*, check: bool) -> int:
-    index = "".join(f"{line}\n" for line in write_index())
-    stale = [
-        (path, text)
-        for path, text in ((DOCUMENT, render(DOCUMENT.read_text())), (INDEX, index))
-        if not path.exists() or path.read_text() != text
-    ]
-    for path, text in stale:
+    texts = {path: render(path.read_text(), sections) for path, sections in SECTIONS.items()}
+    texts[INDEX] = "".join(f"{line}\n" for line in write_index())
+    stale = {
+        path: text for path, text in texts.items() if not path.exists() or path.read_text() != text
+    }
+    for path, text in stale.items():
         if check:
             print(f"{path.name} is not current: run make docs.", file=sys.stderr)
         else:

@@ -1,20 +1,12 @@
-"""Write the table of settings in docs/operating.md from the settings tree, between its markers.
+"""The table of settings in docs/operating.md, from the settings schema."""
 
-`python -m tools.settings_table` rewrites the file.
-"""
-
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
 from chatd.settings.keys import is_section, setting_keys
 from chatd.settings.schema import Settings
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "operating.md"
-BEGIN = "<!-- settings: made by tools/settings_table.py -->\n"
-END = "<!-- end of settings -->\n"
 ELSEWHERE = {
     "data_dir": "`~/.local/share/chatd`; for root `/var/lib/chatd`",
     "database.url": "none",
@@ -24,7 +16,7 @@ ELSEWHERE = {
 }
 
 
-def table() -> Iterator[str]:
+def rows() -> Iterator[str]:
     yield "| key | environment | default | |"
     yield "|---|---|---|---|"
     for name, key in setting_keys().items():
@@ -54,17 +46,3 @@ def _shown(value: object) -> str:
             return "none"
         case _:
             return f"`{value}`"
-
-
-def render(document: str) -> str:
-    head, found, rest = document.partition(BEGIN)
-    _, closed, tail = rest.partition(END)
-    if not (found and closed):
-        raise ValueError("The table of settings has lost its markers.")
-    lines = "".join(f"{line}\n" for line in table())
-    return f"{head}{BEGIN}{lines}{END}{tail}"
-
-
-if __name__ == "__main__":
-    DOCUMENT.write_text(render(DOCUMENT.read_text()))
-    sys.exit(0)

@@ -23,7 +23,7 @@ from chatd.settings.schema import (
     redact_url,
 )
 from chatd.workspace_services import check_workspace_settings
-from tools.settings_table import DOCUMENT, END, render
+from tools.docs import OPERATING
 
 HOME = Path("/home/ada")
 DATA = HOME / "data"
@@ -451,9 +451,6 @@ def test_the_repr_of_settings_is_complete_except_the_password() -> None:
     )
 
 
-def test_the_table_of_settings_in_the_docs_is_current() -> None:
-    text = DOCUMENT.read_text()
-    assert render(text) == text, "run python -m tools.settings_table"
+def test_every_setting_is_in_the_table_of_the_docs() -> None:
+    text = OPERATING.read_text()
     assert all(f"| `{name}` |" in text for name in setting_keys())
-    with pytest.raises(ValueError, match="markers"):
-        render(text.replace(END, ""))
