@@ -11,7 +11,7 @@ from tests.agent.git.git_fixture import run_git as git
 from tests.api.workspace_api import WorkspaceApi, end_build
 from tests.support.front import STRANGER, ApiServer, Json
 from tests.support.listening import event_source
-from tests.workspaces.agents import AGENT, Workbench, running_agent
+from tests.workspaces.agent_process import AGENT, Workbench, running_agent
 
 
 @pytest.fixture

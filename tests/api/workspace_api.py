@@ -19,7 +19,7 @@ from chatd.workspace_services import LocalWorkspaceControl, WorkspaceServicesCon
 from tests.support.front import Answer, ApiOptions, ApiServer, Json, serve_api
 from tests.support.streaming import env_with
 from tests.support.workspaces import agent_spec, hold, plant_template, wanted
-from tests.workspaces.agents import SECRET
+from tests.workspaces.agent_process import SECRET
 
 HERE = "here"
 

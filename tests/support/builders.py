@@ -39,7 +39,7 @@ When = Literal["before", "after"]
 
 
 class FakeBackend:
-    """Satisfies `backend.Backend`. `sandboxes` outlive whoever made them, as real ones do.
+    """Satisfies `backend.Backend`. `sandboxes` outlive their worker, as real ones do.
 
     At the point of `hold` it stops until `go` is set; `reached` says that it is there. `deaf`: it
     takes no notice of being cancelled.

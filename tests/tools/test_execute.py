@@ -12,7 +12,7 @@ from chatd.domain.workspace.agent_api import AgentUnreachable, WorkspaceUnavaila
 from chatd.tools.command_output import COMMAND_ENVIRONMENT
 from tests.support.eventually import eventually
 from tests.tools.tool_caller import ToolCaller, lossy_agent
-from tests.workspaces.agents import Workbench
+from tests.workspaces.agent_process import Workbench
 
 
 @pytest.mark.covers("execute-2")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.tool_caller import ToolCaller
-from tests.workspaces.agents import Workbench
+from tests.workspaces.agent_process import Workbench
 
 
 def contents(path: str) -> str:

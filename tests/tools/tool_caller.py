@@ -16,7 +16,7 @@ from chatd.tools.execute import execute
 from chatd.tools.files import file_tools
 from chatd.tools.processes import process_tools
 from tests.support.factories import WORKER, chat
-from tests.workspaces.agents import Workbench
+from tests.workspaces.agent_process import Workbench
 
 
 class ToolCaller:

@@ -82,7 +82,7 @@ class Exchange:
     async def connect(self, row: AgentRow) -> RequestSender:
         self.handshakes.append(row.id)
         if row.id in self.dead:
-            raise AgentUnreachable("Nobody listens there.")
+            raise AgentUnreachable("The agent does not listen.")
         if row.id in self.deaf:
             await asyncio.Event().wait()
         if self.hold is not None:
@@ -133,7 +133,7 @@ class Counts(Struct, frozen=True, kw_only=True):
 
 
 class Stand:
-    """A replica whose chats have hands. Satisfies `domain.hands.Hands`."""
+    """The workspace services of a replica with fake agents. Satisfies `WorkspaceAccess`."""
 
     def __init__(
         self,

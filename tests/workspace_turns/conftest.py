@@ -1,4 +1,4 @@
-"""Ground for servers that have hands: a data directory that is closed to everybody else."""
+"""Servers with workspaces, on a data directory that only this account can read."""
 
 from collections.abc import AsyncGenerator
 

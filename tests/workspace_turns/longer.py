@@ -13,7 +13,7 @@ COUNTED = "".join(f"line {number}\n" for number in range(1, 21))
 
 
 async def test_a_command_of_twenty_seconds_outlives_two_servers(site: Site) -> None:
-    """Each is killed, and nobody is there until the next one is started."""
+    """Each is killed, and no server runs until the next one is started."""
     async with site.server() as first:
         chat = await first.begin("count", site.create("plain"))
         home = (await first.hands(chat)).home

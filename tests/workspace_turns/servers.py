@@ -29,7 +29,7 @@ from tests.support.providers.server import Recorded, Reply, Step
 CHATD = Path(sys.executable).with_name("chatd")
 LAST_LINE = "Ctrl-C stops."
 WITHIN_S = 120.0
-"""Nobody is ever this late, but for a machine that has a lot else to do."""
+"""Long enough for a busy machine."""
 
 Json = dict[str, Any]
 Call = tuple[str, Json]
@@ -243,7 +243,7 @@ class Server:
         return await self.results(chat)
 
     async def hands(self, chat: str) -> "Place":
-        """Of a chat whose first call made a workspace."""
+        """Of a chat that created a workspace by its first call."""
         return Place.of(self._site, (await self.rests(chat))[0])
 
     async def results(self, chat: str) -> list[Json]:
@@ -317,7 +317,7 @@ class Wiretap:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until whoever asks has left."""
+    """Until the client closes its connection."""
     with suppress(OSError):
         while data := await reader.read(65536):
             writer.write(data)

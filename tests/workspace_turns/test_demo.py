@@ -18,7 +18,7 @@ from tests.workspace_turns.servers import Json, Place, Server, Site, execute, sa
 
 pytestmark = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
 
-CANARY = "a-secret-of-the-server-that-nobody-else-knows"
+CANARY = "a-secret-that-only-the-server-knows"
 RIGHT = "    return amount * (100 - discount_percent) / 100"
 DIFF = f"-    return amount - discount_percent\n+{RIGHT}\n"
 
@@ -57,7 +57,7 @@ def assert_mended(results: list[Json], last_words: str) -> None:
 
 
 def attempts(site: Site, server: Server, other: Place) -> str:
-    """All that is somebody else's: of the host, the server and another workspace."""
+    """Files and sockets of the host, the server and another workspace."""
     data, home = site.data_dir, Path(os.path.expanduser("~"))
     wanted: Json = {
         "files": [str(other.home / "secret"), str(data / "secret"), __file__],

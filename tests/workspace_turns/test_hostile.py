@@ -39,7 +39,7 @@ def set_aside(socket: Path) -> Generator[None]:
 
 @asynccontextmanager
 async def in_its_place(socket: Path, other: Path | None) -> AsyncGenerator[list[bytes]]:
-    """Instead of the agent somebody else listens there: one who sends everybody away or, if there
+    """An impostor listens instead of the agent: it redirects every request or, if there
     is another agent, that one. Who was asked for what."""
     asked: list[bytes] = []
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not install
 LINES = 12
 COUNT = f"for i in $(seq {LINES}); do echo line $i | tee -a lines; sleep 0.25; done"
 COUNTED = "".join(f"line {number}\n" for number in range(1, LINES + 1))
-WRITTEN, CHANGED = "written\n", "changed by somebody since\n"
+WRITTEN, CHANGED = "written\n", "changed since\n"
 
 
 def has(path: Path, text: str) -> bool:
@@ -34,7 +34,7 @@ async def holds(path: Path, text: str) -> None:
 
 
 async def in_mid_build(site: Site) -> Path:
-    """The home of the one workspace whose start-up script waits."""
+    """The home of the one workspace with a start-up script that waits."""
 
     async def look() -> Path | None:
         found = list(site.data_dir.glob("ws/*/home/builds"))
@@ -72,7 +72,7 @@ async def test_what_a_killed_server_had_begun_is_done_once_and_told_by_another(
             await victim.kill()
         (places[1].home / "file").write_text(CHANGED)
         (fresh / "go").touch()
-        await age_builds(pool, 20)  # its worker is dead, so nobody could object
+        await age_builds(pool, 20)  # its worker is dead and cannot renew them
         assert_counted((await heir.rests(counting))[1:])
         assert (await heir.rests(writing))[1:] == [{"ok": True}]
         assert (places[1].home / "file").read_text() == CHANGED

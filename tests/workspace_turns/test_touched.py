@@ -1,4 +1,4 @@
-"""Which files count as written by a chat: those that were, and for whoever it acts."""
+"""Which files count as written by a chat and by its parents."""
 
 from pathlib import Path
 
@@ -25,12 +25,12 @@ async def test_only_what_was_written_for_a_chat_is_noted(
     await server.agent.listen()
     try:
         server.boot_id = str((await server.request("GET", "/healthz")).json["boot_id"])
-        for name, headers in (("theirs", FAMILY), ("nobodys", {})):
+        for name, headers in (("theirs", FAMILY), ("unowned", {})):
             target = f"write-file?path={server.path(name)}"
             assert (await server.api("POST", target, b"old", headers)).status == 200
         written = server.home / "theirs"
         assert store.paths("child") == store.paths("parent") == (str(written),)
-        other = server.home / "nobodys"
+        other = server.home / "unowned"
         refused = await server.api("POST", "edit-files", edits(other, "not there"), FAMILY)
         assert refused.status == 400
         directory = f"write-file?path={server.path('')}"

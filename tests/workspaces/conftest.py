@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workspaces.agents import AgentProcess, Workbench, workbench
+from tests.workspaces.agent_process import AgentProcess, Workbench, workbench
 
 
 @pytest.fixture(scope="session")

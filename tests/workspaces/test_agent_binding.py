@@ -31,7 +31,7 @@ from tests.support.workspaces import (
     plant_template,
     workspace_id,
 )
-from tests.workspaces.agents import new_chat_id
+from tests.workspaces.agent_process import new_chat_id
 from tests.workspaces.fake_agents import (
     AWAY,
     CHAT,

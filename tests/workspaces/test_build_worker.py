@@ -1,4 +1,4 @@
-"""The build worker: a build that was asked for comes to an end, whoever dies on the way."""
+"""The build worker: a requested build ends, whichever worker dies meanwhile."""
 
 import asyncio
 import threading
@@ -197,7 +197,7 @@ async def seen(emitted: Emitted, event: str) -> bool:
 async def test_a_worker_the_database_does_not_hear_gives_its_build_up(
     pool: Pool, clock: FakeClock, gone_after_s: float | None, beats: int
 ) -> None:
-    """Before anybody else may take it."""
+    """Before another worker may acquire it."""
     await plant(pool)
     backend = FakeBackend()
     backend.hold = "asked"
@@ -486,7 +486,7 @@ class Threaded(FakeBackend):
 async def test_a_thread_of_a_build_that_is_cut_off_is_told_to_leave_off(
     pool: Pool, clock: FakeClock
 ) -> None:
-    """Else it would go on beside whoever takes the build up next."""
+    """Otherwise it would run beside the next worker of the build."""
     await plant(pool)
     backend = Threaded()
     async with building(pool, clock, backend, limits=BuildLimits(timeout_s=60)):

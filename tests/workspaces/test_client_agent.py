@@ -23,7 +23,7 @@ from chatd.workspaces.agents.access import AccessDeps, AgentAccess
 from chatd.workspaces.agents.client import MAX_FILE_BYTES
 from tests.support import factories
 from tests.support.eventually import eventually
-from tests.workspaces.agents import (
+from tests.workspaces.agent_process import (
     AGENT,
     Workbench,
     connector,

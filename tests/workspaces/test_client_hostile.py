@@ -25,7 +25,7 @@ from chatd.workspaces.agents.identity import AgentSigner, derive_agent_key
 from chatd.workspaces.agents.session import AgentSession
 from chatd.workspaces.agents.wire import MAX_ERROR_CHARS, AgentHello
 from tests.support.clock import FakeClock
-from tests.workspaces.agents import AGENT, SECRET, connector
+from tests.workspaces.agent_process import AGENT, SECRET, connector
 
 KEY = derive_agent_key(SECRET, AGENT)
 SOON_S = 0.2
@@ -58,7 +58,7 @@ Trick = Callable[[Impostor], Awaitable[None]]
 
 @asynccontextmanager
 async def pretending(place: Path, trick: Trick) -> AsyncGenerator[AgentSession]:
-    """A line to whatever plays the trick. In the end every connection has been closed."""
+    """A session with an impostor. At the end every connection has been closed."""
     connections: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -355,8 +355,8 @@ async def long_wait(session: AgentSession) -> None:
 
 
 async def test_an_endpoint_where_nobody_is_leads_nowhere(tmp_path: Path) -> None:
-    missing = Endpoint(kind="unix", path=str(tmp_path / "nobody"))
-    elsewhere = Endpoint(kind="unix", path=str(tmp_path / "nobody"), host_id="there")
+    missing = Endpoint(kind="unix", path=str(tmp_path / "missing"))
+    elsewhere = Endpoint(kind="unix", path=str(tmp_path / "missing"), host_id="there")
     with pytest.raises(AgentUnreachable) as lost:
         await connector().connect(AGENT, [elsewhere, missing])
     assert "no such file" in lost.value.message

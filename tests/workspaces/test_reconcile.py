@@ -1,5 +1,5 @@
-"""The rows and the host: what is gone is shown as gone, what is nobody's is removed, and nothing
-is concluded from one look."""
+"""Reconciling rows with the host: a vanished workspace is shown as stopped, an unowned one is
+removed, each after two observations."""
 
 import pytest
 
@@ -149,7 +149,7 @@ class Pinger:
 
     async def __call__(self, agent: AgentRow) -> AgentHealth:
         if agent.id not in self.pulses:
-            raise AgentUnreachable("nobody there")
+            raise AgentUnreachable("no agent there")
         return self.pulses[agent.id]
 
     def beat(self, pool: Pool, clock: FakeClock) -> AgentMonitor:

@@ -34,7 +34,7 @@ from chatd.workspaces.builds.requests import BuildRequests, no_workspace_result,
 from chatd.workspaces.templates import TemplateCatalog
 
 MAX_PROVISION_ATTEMPTS: Final = 5
-"""Each is a build of somebody else that was waited for, or a race that was lost."""
+"""An attempt is repeated after another build was awaited, or inserted first."""
 
 
 class WorkspaceProvisioner:

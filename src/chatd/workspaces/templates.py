@@ -135,7 +135,7 @@ def template_rows(
 async def sync_templates(
     conn: Conn, env: Env, settings: Sequence[TemplateFile] = (), *, built_in: bool = True
 ) -> list[Template]:
-    """Write the settings' templates, then the built-in ones whose names are free. Templates that
+    """Write the settings' templates, then the built-in ones with free names. Templates that
     are no longer in the settings are deprecated."""
     wanted = [template_rows(file, "settings") for file in settings]
     stored = await _upsert_all(conn, env, wanted)

@@ -85,7 +85,7 @@ class AgentSession:
         self._signer = signer
 
     async def send(self, request: AgentRequest, *, boot: str = NO_BOOT) -> AgentResponse:
-        """Return the reply, whatever its status. Raises AgentUnreachable."""
+        """Return the reply with any status. Raises AgentUnreachable."""
         signed = self._sign(request, boot)
         # aiohttp's errors hold the request with its headers. They are not chained, so that no
         # signature is logged.

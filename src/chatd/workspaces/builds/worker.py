@@ -38,8 +38,8 @@ class BuildWorkerConfig(Struct, frozen=True, kw_only=True):
     limits: BuildLimits = BuildLimits()
     lease_s: float = 30
     worker_gone_after_s: float | None = None
-    """A shorter lease for a build whose worker is not registered as a worker of chats. Only where
-    both use the same worker ids."""
+    """A shorter lease for a build with a worker that is not registered as a worker of chats. Only
+    where both use the same worker ids."""
     renew_interval_s: float = 4
     poll_interval_s: float = 2
     log_flush_interval_s: float = 0.3
@@ -251,8 +251,8 @@ class BuildWorker:
         return False
 
     async def _drain(self) -> None:
-        """Wait for running builds, then cancel and release them. A build whose backend does not
-        stop keeps its lease until the process ends, so that no other worker runs it beside."""
+        """Wait for running builds, then cancel and release them. If a backend does not stop, its
+        build keeps its lease until the process ends, so that no other worker runs it beside."""
         drain_s = self._config.drain_s
         await first_of(self._env.clock.sleep(drain_s, "build_drain"), self._idle.wait())
         left = dict(self._running)

@@ -98,7 +98,7 @@ async def test_a_stop_that_fails_and_fails_is_tried_less_and_less(
         await age_builds(pool, day / 10)
         if await autostop(pool, clock).stop_overdue():
             asked += 1
-            await finish(pool, build_leases.BuildResult(status="failed", error="nobody came"))
+            await finish(pool, build_leases.BuildResult(status="failed", error="no worker came"))
     assert 5 < asked < 30
 
 

@@ -1,4 +1,4 @@
-"""What the model is told of its workspace, and that finding out holds nobody up."""
+"""What the model is told about its workspace, and that reading it never delays a turn."""
 
 import asyncio
 from typing import cast
@@ -75,7 +75,7 @@ class Place:
         del row
         if self.lost:
             self.asked += 1
-            raise AgentUnreachable("Nobody answers.")
+            raise AgentUnreachable("The agent does not answer.")
         return cast("AgentApi", self)
 
     async def context(self, *, after: int = 0, wait_s: float = 0) -> WorkspaceContext:
