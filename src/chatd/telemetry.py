@@ -59,7 +59,7 @@ _LEVELS: Final[Mapping[str, int]] = {
     "task_not_cancelled": logging.WARNING,
     "tool_failed": logging.WARNING,
     "usage_write_failed": logging.WARNING,
-    "watch_unreadable": logging.ERROR,
+    "chat_list_unreadable": logging.ERROR,
     "worker_failed": logging.ERROR,
     "workers_reaped": logging.INFO,
     "workspace_down": logging.WARNING,

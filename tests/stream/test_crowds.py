@@ -49,11 +49,11 @@ class Reads:
 async def wants(
     shared: SharedRead[int], group: asyncio.TaskGroup, many: int
 ) -> list[asyncio.Task[int]]:
-    before = shared.wanted
+    before = shared.waiting
     tasks = [group.create_task(shared.get(30)) for _ in range(many)]
 
     async def look() -> bool:
-        return shared.wanted == before + many
+        return shared.waiting == before + many
 
     await eventually(look)
     return tasks
@@ -75,7 +75,7 @@ async def test_those_who_come_while_a_read_is_under_way_share_the_next() -> None
         await reads.under_way(3)
         reads.end()
         assert {await one for one in late} == {3}
-    assert shared.wanted == 0
+    assert shared.waiting == 0
 
 
 async def test_if_the_one_who_reads_gives_up_the_next_one_reads() -> None:
@@ -110,7 +110,7 @@ async def test_a_read_that_fails_fails_for_all_who_share_it_and_not_for_the_next
         reads.end(Unavailable("away"))
 
         async def look() -> bool:
-            return shared.wanted == 0
+            return shared.waiting == 0
 
         await eventually(look)
         (again,) = await wants(shared, group, 1)
@@ -127,9 +127,9 @@ async def test_nobody_waits_longer_than_they_like_for_the_read_of_another() -> N
         await reads.under_way(1)
         with pytest.raises(SharedReadTimeout):
             await shared.get(0)
-        assert shared.wanted == 1
+        assert shared.waiting == 1
         stuck.cancel()
-    assert shared.wanted == 0
+    assert shared.waiting == 0
 
 
 async def test_those_who_give_up_on_a_read_share_another() -> None:
@@ -138,7 +138,7 @@ async def test_those_who_give_up_on_a_read_share_another() -> None:
     async def read(_version: int) -> int:
         return await reads()
 
-    shared = VersionedSharedRead(read, patience_s=0.001)
+    shared = VersionedSharedRead(read, timeout_s=0.001)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         stuck = group.create_task(shared.get(0))
         await reads.under_way(1)

@@ -1,9 +1,9 @@
-"""One chat as this replica's viewers see it: kept current once for all of them.
+"""One chat kept current on this replica, shared by its viewers.
 
-A local commit that follows on the last version seen is told without a query. Anything else
-leads to one read of what has changed, with at most one more behind it, however many hints come
-in. Groups are encoded once, and each viewer keeps its own place in their chain. Owns what is
-told and in which order; who reads when is up to `feeds`.
+A local commit of the next version needs no query. Any other notice leads to one read of changes,
+with at most one more read after it, however many hints arrive. Groups are encoded once; each viewer
+has its own position in the broadcast. Owns the content and the order of groups; `feed_registry`
+decides when a feed reads.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,8 +26,8 @@ from chatd.stream.live_parts import LivePartSource, is_live
 
 
 class EventGroup(Struct, frozen=True, kw_only=True):
-    """What leads from version `after` to `version`, encoded event by event. `episode` names
-    the parts that may be shown from here on; `anew` if from the first one."""
+    """The encoded events from version `after` to `version`. `episode` names the live parts that may
+    be sent after the group; with `restarts_episode` from the first part on."""
 
     after: int
     version: int
@@ -49,9 +49,9 @@ def build_group(after: int, chat: Chat, events: Sequence[DurableEvent]) -> Event
 
 
 def is_descendant(old: Chat, new: Chat) -> bool:
-    """Whether the new row has the old one in its past, as far as it remembers. Every version
-    leaves the id of its change in the row, so a database that lost changes and went on without
-    them gives itself away even where the numbers agree."""
+    """Whether the new row is a later state of the old one, as far as the row's recent change ids
+    tell. A database that lost commits in a failover may reach the same version number with another
+    past; the change ids differ then."""
     behind = new.snapshot_version - old.snapshot_version
     if behind < 0:
         return False
@@ -64,75 +64,75 @@ class Wakeable(Protocol):
 
 
 class ChatFeed:
-    """`ask(feed)` has its `catch_up` called before long. Whoever joins reads inside of `line`."""
+    """`schedule(feed)` schedules `catch_up`. Joining viewers read inside `join_slots`."""
 
     def __init__(
         self,
         chat_id: ChatId,
         conn: Conn,
         live: LivePartSource,
-        ask: Callable[["ChatFeed"], None],
-        line: AbstractAsyncContextManager[object],
+        schedule: Callable[["ChatFeed"], None],
+        join_slots: AbstractAsyncContextManager[object],
     ) -> None:
         self.chat_id = chat_id
         self.chat: Chat | None = None
         self.groups: Broadcast[EventGroup] = Broadcast()
-        self.ears: set[Wakeable] = set()
+        self.viewers: set[Wakeable] = set()
         self.is_gone = False
         self._conn = conn
         self._live = live
-        self._ask = ask
-        self._line = line
-        self._leading = VersionedSharedRead(self._lead_from)
-        self._wanted = 0
-        self._must_look = False
-        self._heard_early = False
+        self._schedule = schedule
+        self._join_slots = join_slots
+        self._shared_joins = VersionedSharedRead(self._read_join)
+        self._hinted_version = 0
+        self._must_read = False
+        self._hinted_before_first_row = False
 
     # Joining
 
     async def join(self, version: int) -> EventGroup:
-        """What brings a viewer from this version (0: nothing yet) to now. It must hold its
-        place in the chain before: what comes in between is then behind that place. Those who
-        come together from the same version share it, encoded once."""
-        return await self._leading.get(version)
+        """The group from this version (0: none) to the newest. The viewer must take its position in
+        the broadcast first, so that later groups follow that position. Viewers that join from the
+        same version at once share the read and the encoding."""
+        return await self._shared_joins.get(version)
 
-    async def _lead_from(self, version: int) -> EventGroup:
-        async with self._line:
+    async def _read_join(self, version: int) -> EventGroup:
+        async with self._join_slots:
             known = self.chat
-            snapshot = await self._whole(version)
+            snapshot = await self._read_complete(version)
             if known is None and self._is_behind(snapshot.chat):
-                # Another one has come meanwhile and brought a newer row, with which the chain
-                # began: no group leads there.
+                # Another viewer joined meanwhile with a newer row, at which the broadcast began:
+                # no group leads from this snapshot to that row.
                 known = self.chat
-                snapshot = await self._whole(version)
-        self._met(known, snapshot.chat)
-        seen = ViewerPosition(version=version) if version else None
-        return build_group(version, snapshot.chat, diff(seen, snapshot))
+                snapshot = await self._read_complete(version)
+        self._on_join_read(known, snapshot.chat)
+        position = ViewerPosition(version=version) if version else None
+        return build_group(version, snapshot.chat, diff(position, snapshot))
 
-    async def _whole(self, version: int) -> ChatSnapshot:
+    async def _read_complete(self, version: int) -> ChatSnapshot:
         snapshot = await self._read(version)
         return await self._read(0) if needs_full_read(version, snapshot) else snapshot
 
     def _is_behind(self, found: Chat) -> bool:
         return self.chat is not None and found.snapshot_version < self.chat.snapshot_version
 
-    def _met(self, known: Chat | None, found: Chat) -> None:
+    def _on_join_read(self, known: Chat | None, found: Chat) -> None:
         if self.chat is None:
             self._show(found)
-            if self._heard_early:
+            if self._hinted_before_first_row:
                 self.request_read()
         elif found.snapshot_version > self.chat.snapshot_version:
             self.on_hint(found.snapshot_version)
         elif known is not None and not is_descendant(known, found):
             self.request_read()
 
-    # News
+    # Callbacks
 
     def on_applied(self, applied: AppliedChange) -> None:
-        """A write of this replica."""
+        """This replica wrote the row."""
         chat, was = applied.chat, self.chat
         if was is None:
-            self._heard_early = True
+            self._hinted_before_first_row = True
             return
         if chat.snapshot_version <= was.snapshot_version:
             return
@@ -151,20 +151,20 @@ class ChatFeed:
         try:
             self._advance(ViewerPosition.of(was), snapshot)
         except (InvariantBroken, UnicodeEncodeError):
-            # Whoever writes must not suffer from how we tell it. What is stored can be told.
+            # Encoding must not fail the writer. A read of the stored rows gives the same change.
             self.request_read()
 
     def on_hint(self, version: int) -> None:
         if self.chat is None:
-            self._heard_early = True
+            self._hinted_before_first_row = True
         elif version > self.chat.snapshot_version:
-            self._wanted = max(self._wanted, version)
-            self._ask(self)
+            self._hinted_version = max(self._hinted_version, version)
+            self._schedule(self)
 
     def request_read(self) -> None:
-        """Something may have changed, nobody knows what."""
-        self._must_look = True
-        self._ask(self)
+        """The row may have changed in an unknown way: read it."""
+        self._must_read = True
+        self._schedule(self)
 
     def on_deleted(self) -> None:
         self.is_gone = True
@@ -176,23 +176,23 @@ class ChatFeed:
     # Reading
 
     async def catch_up(self) -> None:
-        """Raises Unavailable; what it was to look for is then still to be looked for."""
+        """Read and publish the changes. Raises Unavailable and keeps the request for a read."""
         known = self.chat
-        if known is None or not (self._must_look or self._wanted > known.snapshot_version):
+        if known is None or not (self._must_read or self._hinted_version > known.snapshot_version):
             return
-        self._must_look = False
+        self._must_read = False
         try:
             await self._catch_up_from(known)
         except NotFound:
             self.on_deleted()
         except BaseException:
-            self._must_look = True
+            self._must_read = True
             raise
 
     async def _catch_up_from(self, known: Chat) -> None:
         snapshot = await self._read(known.snapshot_version)
-        # We knew the row before we asked for it. If it is older now, or has another past, then
-        # the database has lost what we told.
+        # The feed had `known` before this read. A row that does not descend from it means that
+        # the database lost commits which viewers have position.
         lost = not is_descendant(known, snapshot.chat)
         if lost or needs_full_read(known.snapshot_version, snapshot):
             snapshot = await self._read(0)
@@ -208,7 +208,7 @@ class ChatFeed:
         try:
             found = await chats.load_changes_since(self._conn, self.chat_id, version)
         except msgspec.DecodeError as error:
-            # One row that cannot be read must not stop those who read all others.
+            # A row that cannot be decoded must not end the task that serves all feeds.
             raise InvariantBroken(f"Chat {self.chat_id} cannot be read: {error}") from error
         if found is None:
             raise NotFound("There is no such chat.")
@@ -220,21 +220,21 @@ class ChatFeed:
             cut=found.cut,
         )
 
-    def _advance(self, seen: ViewerPosition, snapshot: ChatSnapshot) -> None:
-        """A read that a commit of our own has overtaken tells nothing."""
-        if events := diff(seen, snapshot):
-            group = build_group(seen.version, snapshot.chat, events)
+    def _advance(self, position: ViewerPosition, snapshot: ChatSnapshot) -> None:
+        """Publish a group, unless a later commit of this replica has already been published."""
+        if events := diff(position, snapshot):
+            group = build_group(position.version, snapshot.chat, events)
             self.groups.append(group, sum(map(len, group.events)))
             self._show(snapshot.chat)
             self._wake()
 
     def _show(self, chat: Chat) -> None:
         self.chat = chat
-        # A read may end after the last viewer has gone. Nobody would ever end what it began, and
-        # there may be another feed of this chat by now.
-        if self.ears:
+        # A read may end after the last viewer has left. Tailing started then would never stop,
+        # and another feed of this chat may exist by now.
+        if self.viewers:
             self._live.on_row(chat, self.on_parts)
 
     def _wake(self) -> None:
-        for ear in tuple(self.ears):
-            ear.wake()
+        for viewer in tuple(self.viewers):
+            viewer.wake()

@@ -1,9 +1,9 @@
-"""All chats of a person at a glance: whoever watches is told of each that changes.
+"""The chat list of each user as a stream: one event per changed chat.
 
-There is no replay. A watch begins with `ready`: the client lists its chats then, and again at
-every later `ready`, which says that changes may have been missed. Rows that this replica has
-written are told without a query; for hints of others the chats are read, many in one statement.
-A poll finds what hints have failed to tell.
+There is no replay. A stream begins with `ready`: the client then lists its chats, and again at
+every later `ready`, which means that changes may have been missed. Changes written by this replica
+need no query; after hints of other replicas the chats are read, many in one statement. A poll
+finds changes that no hint announced.
 """
 
 import asyncio
@@ -38,18 +38,18 @@ from chatd.stream.frames import Frame
 
 READY_FRAME: Final = encode_value(ChatListReady())
 WORKSPACE_HINT_KIND: Final = "workspace"
-"""What is so called may have changed nothing of the row that people see, and is news all the same:
-which instructions the chat goes by, and whether its workspace is ready."""
+"""The kind of a change beside the row's public fields: the chat's instructions, or whether its
+workspace is ready. Such a change is sent although the public row is equal."""
 READ_ERRORS: Final = (ChatdError, msgspec.DecodeError)
-"""One row that cannot be read must not stop those who read all others."""
+"""A row that cannot be decoded must not end the task that reads all rows."""
 
 
 class ChatListConfig(Struct, frozen=True, kw_only=True):
-    """`remembered`: chats of one person of which it is known what was told last."""
+    """`max_remembered_chats`: per user, the chats of which the last event is remembered."""
 
     coalesce_s: float = 0.05
-    at_once: int = 500
-    remembered: int = 1000
+    max_per_read: int = 500
+    max_remembered_chats: int = 1000
     poll_s: float = 10
     backoff: Backoff = Backoff(first_delay_s=0.1, max_delay_s=2.0)
 
@@ -58,42 +58,42 @@ DEFAULT_CHAT_LIST_CONFIG: Final = ChatListConfig()
 
 
 class ChatListSubscription(Subscription[bytes]):
-    """One client that watches. Made by `ChatListFeeds.watch`."""
+    """One client connection. Created by `ChatListFeeds.watch`."""
 
-    def __init__(self, chain: Broadcast[bytes], clock: Clock) -> None:
-        super().__init__(chain, clock)
-        self._greeted = False
+    def __init__(self, broadcast: Broadcast[bytes], clock: Clock) -> None:
+        super().__init__(broadcast, clock)
+        self._sent_ready = False
 
     async def frames(self) -> AsyncIterator[Frame]:
-        """Ends only by raising Lagged or because it is cancelled."""
+        """Ends only by raising Lagged or by cancellation."""
         while True:
             yield await self.next()
 
     async def next(self) -> Frame:
-        if not self._greeted:
-            self._greeted = True
+        if not self._sent_ready:
+            self._sent_ready = True
             return Frame(events=(READY_FRAME,))
         while (event := self.pull()) is None:
             await self.read_new()
         return Frame(events=(event,))
 
 
-class _Desk:
-    """What is kept for one person who watches."""
+class _UserList:
+    """The state for one user with open chat-list streams."""
 
     def __init__(self) -> None:
-        self.chain: Broadcast[bytes] = Broadcast()
-        self.watchers: set[ChatListSubscription] = set()
-        self.on_applied: dict[ChatId, PublicChat] = {}
+        self.broadcast: Broadcast[bytes] = Broadcast()
+        self.subscriptions: set[ChatListSubscription] = set()
+        self.last_sent: dict[ChatId, PublicChat] = {}
 
-    def say(self, event: bytes) -> None:
-        self.chain.append(event, len(event))
-        for watcher in tuple(self.watchers):
-            watcher.wake()
+    def send(self, event: bytes) -> None:
+        self.broadcast.append(event, len(event))
+        for subscription in tuple(self.subscriptions):
+            subscription.wake()
 
 
 class ChatListFeeds:
-    """`run` must be running. The methods for news do not wait."""
+    """`run` must be running. The `on_` callbacks do not block."""
 
     def __init__(
         self,
@@ -107,110 +107,110 @@ class ChatListFeeds:
         self._env = env
         self._config = config
         self._draw = draw
-        self._desks: dict[UserId, _Desk] = {}
+        self._users: dict[UserId, _UserList] = {}
         self._unread: dict[ChatId, str | None] = {}
-        self._some_unread = asyncio.Event()
-        self._some_watch = asyncio.Event()
+        self._has_unread = asyncio.Event()
+        self._has_users = asyncio.Event()
 
     @contextmanager
     def watch(self, owner: UserId) -> Generator[ChatListSubscription]:
-        desk = self._desks.setdefault(owner, _Desk())
-        watcher = ChatListSubscription(desk.chain, self._env.clock)
-        desk.watchers.add(watcher)
-        self._some_watch.set()
+        user_list = self._users.setdefault(owner, _UserList())
+        subscription = ChatListSubscription(user_list.broadcast, self._env.clock)
+        user_list.subscriptions.add(subscription)
+        self._has_users.set()
         try:
-            yield watcher
+            yield subscription
         finally:
-            desk.watchers.discard(watcher)
-            if not desk.watchers:
-                self._desks.pop(owner, None)
+            user_list.subscriptions.discard(subscription)
+            if not user_list.subscriptions:
+                self._users.pop(owner, None)
 
-    # News
+    # Callbacks
 
     def on_applied(self, applied: AppliedChange) -> None:
         self.on_metadata_changed(applied.chat)
 
     def on_metadata_changed(self, chat: Chat, kind: str | None = None) -> None:
-        """A row as this replica has just written or read it."""
-        desk = self._desks.get(chat.owner_id)
-        if desk is None:
+        """This replica has just written or read the row."""
+        user_list = self._users.get(chat.owner_id)
+        if user_list is None:
             return
         public = public_chat(chat)
-        last = desk.on_applied.pop(chat.id, None)
+        last = user_list.last_sent.pop(chat.id, None)
         known = last == public and kind != WORKSPACE_HINT_KIND
         if last is not None and (known or last.version > public.version):
-            desk.on_applied[chat.id] = last
+            user_list.last_sent[chat.id] = last
             return
-        # The one told last is the last in the book, and the first in it is forgotten.
-        desk.on_applied[chat.id] = public
-        if len(desk.on_applied) > self._config.remembered:
-            del desk.on_applied[next(iter(desk.on_applied))]
-        desk.say(encode_value(ChatListEvent(kind=chat_list_change(chat, kind), chat=public)))
+        # Ordered by the last event; the oldest is forgotten.
+        user_list.last_sent[chat.id] = public
+        if len(user_list.last_sent) > self._config.max_remembered_chats:
+            del user_list.last_sent[next(iter(user_list.last_sent))]
+        user_list.send(encode_value(ChatListEvent(kind=chat_list_change(chat, kind), chat=public)))
 
     def on_hint(self, hint: Hint) -> None:
-        desk = self._desks.get(hint.owner_id)
-        if desk is None or hint.kind == TAILED_HINT_KIND:
+        user_list = self._users.get(hint.owner_id)
+        if user_list is None or hint.kind == TAILED_HINT_KIND:
             return
-        last = desk.on_applied.get(hint.chat_id)
+        last = user_list.last_sent.get(hint.chat_id)
         if hint.kind is None and last is not None and last.version >= hint.snapshot_version:
             return
-        # A word about what happened is worth more than none.
+        # A hint with a kind is not replaced by one without.
         self._unread[hint.chat_id] = hint.kind or self._unread.get(hint.chat_id)
-        self._some_unread.set()
+        self._has_unread.set()
 
     def mark_all_dirty(self) -> None:
-        """Changes may have been missed, or lost by the database."""
-        for desk in self._desks.values():
-            desk.on_applied.clear()
-            desk.say(READY_FRAME)
+        """Changes may have been missed, or lost by the database: clients must list again."""
+        for user_list in self._users.values():
+            user_list.last_sent.clear()
+            user_list.send(READY_FRAME)
 
-    # Life
+    # Background tasks
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._read_in_time(), name="watch_read")
-            group.create_task(self._poll_in_time(), name="watch_poll")
+            group.create_task(self._read_unread(), name="chat_list_read")
+            group.create_task(self._poll_periodically(), name="chat_list_poll")
 
-    async def _read_in_time(self) -> None:
+    async def _read_unread(self) -> None:
         failures = 0
         while True:
             while not self._unread:
-                self._some_unread.clear()
-                await self._some_unread.wait()
-            batch = dict(islice(self._unread.items(), self._config.at_once))
+                self._has_unread.clear()
+                await self._has_unread.wait()
+            batch = dict(islice(self._unread.items(), self._config.max_per_read))
             for chat_id in batch:
                 del self._unread[chat_id]
             try:
                 rows = await chats.get_many(self._conn, list(batch))
             except Unavailable as error:
                 failures += 1
-                self._env.emit("watch_failed", error_kind=error.code, failures=failures)
+                self._env.emit("chat_list_read_failed", error_kind=error.code, failures=failures)
                 self._unread = batch | self._unread
                 delay = self._config.backoff.delay(failures, self._draw)
-                await self._env.clock.sleep(delay, "watch_retry")
+                await self._env.clock.sleep(delay, "chat_list_retry")
                 continue
             except READ_ERRORS as error:
-                # Today or in a second: it would be asked for again and again.
-                self._env.emit("watch_unreadable", error=error)
+                # A retry would fail in the same way.
+                self._env.emit("chat_list_unreadable", error=error)
                 continue
             failures = 0
             for row in rows:
                 self.on_metadata_changed(row, batch[row.id])
-            await self._env.clock.sleep(self._config.coalesce_s, "watch_read")
+            await self._env.clock.sleep(self._config.coalesce_s, "chat_list_read")
 
-    async def _poll_in_time(self) -> None:
+    async def _poll_periodically(self) -> None:
         while True:
-            if not self._desks:
-                self._some_watch.clear()
-                await self._some_watch.wait()
-            await self._env.clock.sleep(self._config.poll_s, "watch_poll")
+            if not self._users:
+                self._has_users.clear()
+                await self._has_users.wait()
+            await self._env.clock.sleep(self._config.poll_s, "chat_list_poll")
             try:
-                # Further back than the last poll: it may have been slow, or have failed.
+                # Look further back than the last poll, which may have been slow or have failed.
                 rows = await chats.list_recently_active(
-                    self._conn, list(self._desks), within_s=3 * self._config.poll_s
+                    self._conn, list(self._users), within_s=3 * self._config.poll_s
                 )
             except READ_ERRORS as error:
-                self._env.emit("watch_poll_failed", error=error)
+                self._env.emit("chat_list_poll_failed", error=error)
                 continue
             for row in rows:
                 self.on_metadata_changed(row)

@@ -1,15 +1,12 @@
-"""News as a chain: whoever follows it holds the last link it has had, and nothing else.
+"""Broadcast of items to subscriptions, and reads that concurrent callers share.
 
-Owns back-pressure. A link that everybody has passed is nobody's any more and goes away; a
-follower that is too far behind loses its place, is told so at the next chance, and comes back
-by its version. So a slow one costs at most a bound, and the others nothing.
+A subscription holds its position in a linked list; nodes that all subscriptions have passed are
+freed. A subscription that falls too far behind gets `Lagged` and must resume by version, so a slow
+client costs a bounded amount of memory and does not delay the others.
 
-One read for all who want the same thing at once.
-
-What was read before somebody came may be too old for them. So whoever comes while a read is under
-way shares the next one, and a crowd costs two. Owns who reads: the first in line does, in their
-own time; if they give up, the next one does. There is no task that could be left behind, and no
-read of another that is waited for long: its session may be dead.
+A shared read coalesces callers: those that arrive during a read share the next one, because the
+current result may be older than they need, so a crowd costs two reads. The first waiting caller
+performs the read in its own task; if it is cancelled, the next caller does.
 """
 
 import asyncio
@@ -26,13 +23,13 @@ T = TypeVar("T")
 
 
 class Lagged(ChatdError):
-    """The follower is too far behind: it must come back by its version."""
+    """The subscription is too far behind: the client must resume by version."""
 
     code = "lagged"
 
 
 class BroadcastNode(Generic[T]):
-    """`end` counts the bytes of all links up to this one."""
+    """`end` is the number of bytes up to and including this node."""
 
     __slots__ = ("end", "item", "next")
 
@@ -43,154 +40,154 @@ class BroadcastNode(Generic[T]):
 
 
 class Broadcast(Generic[T]):
-    """Begins with an empty link, for those who come before the first news."""
+    """Starts with an empty node, the position of a subscription before the first item."""
 
     def __init__(self) -> None:
         self.last: BroadcastNode[T] = BroadcastNode(None, 0)
 
     def append(self, item: T, size: int) -> None:
-        link = BroadcastNode(item, self.last.end + size)
-        self.last.next = link
-        self.last = link
+        node = BroadcastNode(item, self.last.end + size)
+        self.last.next = node
+        self.last = node
 
 
 class Subscription(Generic[T]):
-    """A place in a chain, and an ear. `wake` says that there is something new."""
+    """A position in a broadcast. `wake` announces new items."""
 
-    def __init__(self, chain: Broadcast[T], clock: Clock) -> None:
-        self._chain = chain
+    def __init__(self, broadcast: Broadcast[T], clock: Clock) -> None:
+        self._broadcast = broadcast
         self._clock = clock
-        self._link: BroadcastNode[T] | None = chain.last
-        self._news = asyncio.Event()
-        self._late_since: float | None = None
+        self._node: BroadcastNode[T] | None = broadcast.last
+        self._has_new = asyncio.Event()
+        self._behind_since: float | None = None
 
     @property
     def lagged(self) -> bool:
-        return self._link is None
+        return self._node is None
 
     def wake(self) -> None:
-        self._news.set()
-        if self._link is None:
+        self._has_new.set()
+        if self._node is None:
             return
         now = self._clock.monotonic()
-        if self._late_since is None:
-            self._late_since = now
-        behind = self._chain.last.end - (self._link.next or self._link).end
-        if behind > MAX_VIEWER_LAG_BYTES or now - self._late_since > MAX_VIEWER_LAG_S:
-            self._link = None
+        if self._behind_since is None:
+            self._behind_since = now
+        behind = self._broadcast.last.end - (self._node.next or self._node).end
+        if behind > MAX_VIEWER_LAG_BYTES or now - self._behind_since > MAX_VIEWER_LAG_S:
+            self._node = None
 
     def skip_to_end(self) -> None:
-        """Leave out what is in the chain so far."""
-        self._link = self._chain.last
+        """Skip all items so far."""
+        self._node = self._broadcast.last
 
     def pull(self) -> T | None:
         """The next item; None if there is none yet. Raises Lagged."""
-        if self._link is None:
-            raise Lagged("Too far behind to go on; come back with the last version seen.")
-        link = self._link.next
-        if link is None:
+        if self._node is None:
+            raise Lagged("The client is too far behind. Reconnect with the last version received.")
+        node = self._node.next
+        if node is None:
             return None
-        self._link = link
-        if link.next is None:
+        self._node = node
+        if node.next is None:
             self.caught_up()
-        return link.item
+        return node.item
 
     def caught_up(self) -> None:
-        """All that there is has been taken, though perhaps not sent."""
-        self._late_since = None
+        """All items have been taken, though perhaps not sent."""
+        self._behind_since = None
 
     @property
     def has_next(self) -> bool:
-        return self._link is not None and self._link.next is not None
+        return self._node is not None and self._node.next is not None
 
     async def read_new(self) -> None:
-        """Until the next `wake`."""
+        """Wait for the next `wake`."""
         self.caught_up()
-        self._news.clear()
-        await self._news.wait()
+        self._has_new.clear()
+        await self._has_new.wait()
 
 
 SHARED_READ_TIMEOUT_S: Final = 2.0
 
 
 class SharedReadTimeout(Exception):
-    """Somebody else's read does not end."""
+    """Another caller's read does not end; its session may be dead."""
 
 
 class SharedRead(Generic[T]):
-    """`wanted` is how many are waiting for it."""
+    """`waiting` counts the callers."""
 
     def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
         self._read = read
         self._turn = asyncio.Lock()
-        self._begun = 0
-        self._ended = 0  # the number of the read that this is the outcome of
+        self._started = 0
+        self._finished = 0  # the number of the read that gave `_outcome`
         self._outcome: T | ChatdError | None = None
-        self.wanted = 0
+        self.waiting = 0
 
-    async def get(self, patience_s: float) -> T:
-        """By a read that begins later than now. One that fails has failed for all. Raises Stuck if
-        it is nobody's turn for so long."""
-        came = self._begun
-        self.wanted += 1
+    async def get(self, timeout_s: float) -> T:
+        """Return the result of a read that starts after this call. All callers that share the read
+        get its error. Raises SharedReadTimeout if another caller's read takes too long."""
+        arrived_at = self._started
+        self.waiting += 1
         try:
-            await self._my_turn(patience_s)
+            await self._acquire_turn(timeout_s)
             try:
-                outcome = await self._after(came)
+                outcome = await self._read_after(arrived_at)
             finally:
                 self._turn.release()
         finally:
-            self.wanted -= 1
+            self.waiting -= 1
         if isinstance(outcome, ChatdError):
             raise outcome
         return outcome
 
-    async def _my_turn(self, patience_s: float) -> None:
+    async def _acquire_turn(self, timeout_s: float) -> None:
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 await self._turn.acquire()
         except TimeoutError:
             raise SharedReadTimeout from None
 
-    async def _after(self, came: int) -> T | ChatdError:
-        if self._outcome is not None and self._ended > came:
+    async def _read_after(self, arrived_at: int) -> T | ChatdError:
+        if self._outcome is not None and self._finished > arrived_at:
             return self._outcome
-        self._begun += 1
+        self._started += 1
         self._outcome = None
         try:
             self._outcome = outcome = await self._read()
         except ChatdError as error:
             self._outcome = outcome = error
-        self._ended = self._begun
+        self._finished = self._started
         return outcome
 
 
 class VersionedSharedRead(Generic[T]):
-    """For those who want the same from different versions on. Keeps nothing that nobody wants."""
+    """One shared read per version, kept only while callers wait for it."""
 
     def __init__(
-        self, read: Callable[[int], Awaitable[T]], *, patience_s: float = SHARED_READ_TIMEOUT_S
+        self, read: Callable[[int], Awaitable[T]], *, timeout_s: float = SHARED_READ_TIMEOUT_S
     ) -> None:
         self._read = read
-        self._patience_s = patience_s
-        self._wanted: dict[int, SharedRead[T]] = {}
+        self._timeout_s = timeout_s
+        self._reads: dict[int, SharedRead[T]] = {}
 
     async def get(self, version: int) -> T:
-        patience_s = self._patience_s
+        timeout_s = self._timeout_s
         while True:
-            shared = self._wanted.get(version)
+            shared = self._reads.get(version)
             if shared is None:
-                shared = self._wanted[version] = SharedRead(lambda: self._read(version))
+                shared = self._reads[version] = SharedRead(lambda: self._read(version))
             try:
-                return await shared.get(patience_s)
+                return await shared.get(timeout_s)
             except SharedReadTimeout:
-                # All who give up share the next one. If that is slow too, it is not the session.
-                self._forget(version, shared)
-                patience_s *= 2
+                # Callers that time out share a new read, and wait for it twice as long.
+                self._remove(version, shared)
+                timeout_s *= 2
             finally:
-                if not shared.wanted:
-                    self._forget(version, shared)
+                if not shared.waiting:
+                    self._remove(version, shared)
 
-    def _forget(self, version: int, shared: SharedRead[T]) -> None:
-        if self._wanted.get(version) is shared:
-            del self._wanted[version]
+    def _remove(self, version: int, shared: SharedRead[T]) -> None:
+        if self._reads.get(version) is shared:
+            del self._reads[version]

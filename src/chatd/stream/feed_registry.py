@@ -1,8 +1,8 @@
-"""All feeds of this replica: made for the first viewer of a chat, dropped after the last.
+"""The feeds of this replica: created for a chat's first viewer, dropped after its last.
 
-Owns who reads when. A few readers serve all feeds, so that a database that comes back is not
-met by as many reads as there are viewers; a poll every few seconds finds what hints have failed
-to tell, in one statement for all. An idle feed costs a row in that poll, and nothing else.
+Owns when feeds read. A few reader tasks serve all feeds, so that a recovered database does not
+receive one read per viewer at once. A periodic poll, one statement for all feeds, finds changes
+that no hint announced. An idle feed costs one row of that poll.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ from chatd.stream.viewer import Viewer
 
 
 class FeedRegistryConfig(Struct, frozen=True, kw_only=True):
-    """`joining`: newcomers who read at once, so that a crowd of them leaves sessions to those who
-    write. The others wait in line, but no longer than `join_within_s`."""
+    """`max_concurrent_joins` leaves database sessions to writers when many viewers join at once;
+    the other viewers wait, at most for `join_timeout_s`."""
 
     poll_s: float = 10
     readers: int = 4
@@ -44,8 +44,7 @@ DATABASE_BUSY: Final = "database_busy"
 
 
 class FeedRegistry:
-    """`run` must be running. The other methods are to be called by whoever writes, and by
-    whoever hears hints; they do not wait."""
+    """`run` must be running. The `on_` callbacks do not block."""
 
     def __init__(
         self,
@@ -62,19 +61,19 @@ class FeedRegistry:
         self._config = config
         self._draw = draw
         self._feeds: dict[ChatId, ChatFeed] = {}
-        self._asking: dict[ChatFeed, None] = {}
+        self._requested: dict[ChatFeed, None] = {}
         self._being_read: set[ChatFeed] = set()
-        self._some_ask = asyncio.Event()
-        self._some_feeds = asyncio.Event()
-        self._pause = InterruptibleSleep(env.clock)
-        self._line = asyncio.Semaphore(config.max_concurrent_joins)
+        self._has_requested = asyncio.Event()
+        self._has_feeds = asyncio.Event()
+        self._sleep = InterruptibleSleep(env.clock)
+        self._join_slots = asyncio.Semaphore(config.max_concurrent_joins)
 
     @property
     def watched(self) -> int:
         return len(self._feeds)
 
     def known(self, chat_id: ChatId) -> Chat | None:
-        """The row of a chat that is watched here, as it was last seen."""
+        """The last row of a chat that has a viewer here."""
         feed = self._feeds.get(chat_id)
         return None if feed is None else feed.chat
 
@@ -82,32 +81,34 @@ class FeedRegistry:
 
     @asynccontextmanager
     async def open_viewer(self, chat_id: ChatId, after: int | None) -> AsyncGenerator[Viewer]:
-        """`after` is the last version that the client has. Raises NotFound or Unavailable
-        before there is a viewer, so that a transport can still answer with an error."""
+        """`after` is the client's last version. Raises NotFound or Unavailable before the viewer
+        exists, so that a transport can still reply with an error status."""
         feed = self._feeds.get(chat_id) or self._new(chat_id)
         viewer = Viewer(feed, self._live, self._env.clock, after)
-        feed.ears.add(viewer)
+        feed.viewers.add(viewer)
         try:
             await self._join(viewer)
             yield viewer
         finally:
-            feed.ears.discard(viewer)
-            if not feed.ears:
+            feed.viewers.discard(viewer)
+            if not feed.viewers:
                 self._drop(feed)
 
     async def _join(self, viewer: Viewer) -> None:
-        """Where sessions are short, a newcomer rather waits than is refused."""
+        """While the pool is exhausted, wait and retry instead of refusing the viewer."""
         failures = 0
         try:
             async with asyncio.timeout(self._config.join_timeout_s):
-                while not await self._joined(viewer):
+                while not await self._try_join(viewer):
                     failures += 1
                     delay = self._config.backoff.delay(failures, self._draw)
                     await self._env.clock.sleep(delay, "join_retry")
         except TimeoutError:
-            raise Unavailable("Too many viewers have come at once.", code=DATABASE_BUSY) from None
+            raise Unavailable(
+                "Too many viewers are joining at once. Retry in a moment.", code=DATABASE_BUSY
+            ) from None
 
-    async def _joined(self, viewer: Viewer) -> bool:
+    async def _try_join(self, viewer: Viewer) -> bool:
         try:
             await viewer.join()
         except Unavailable as error:
@@ -116,10 +117,10 @@ class FeedRegistry:
             return False
         return True
 
-    # For whoever has news
+    # Callbacks
 
     def on_applied(self, applied: AppliedChange) -> None:
-        """A write of this replica; of a row that others than a move have written, too."""
+        """This replica wrote the row, by a transition or by another statement."""
         if (feed := self._feeds.get(applied.chat.id)) is not None:
             feed.on_applied(applied)
 
@@ -129,83 +130,83 @@ class FeedRegistry:
             self._live.hurry(hint.chat_id)
 
     def mark_all_dirty(self) -> None:
-        """Hints may have been missed: look at all at once, in one statement."""
-        self._pause.wake()
+        """Hints may have been missed: poll now."""
+        self._sleep.wake()
 
-    # Life
+    # Background tasks
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._poll_in_time(), name="feeds_poll")
+            group.create_task(self._poll_periodically(), name="feeds_poll")
             for number in range(self._config.readers):
                 group.create_task(self._read(), name=f"feeds_read_{number}")
 
     def _new(self, chat_id: ChatId) -> ChatFeed:
-        feed = ChatFeed(chat_id, self._conn, self._live, self._ask, self._line)
+        feed = ChatFeed(chat_id, self._conn, self._live, self._request_read, self._join_slots)
         self._feeds[chat_id] = feed
         self._live.watch(chat_id, feed.on_parts)
-        self._some_feeds.set()
+        self._has_feeds.set()
         return feed
 
     def _drop(self, feed: ChatFeed) -> None:
         if self._feeds.get(feed.chat_id) is feed:
             del self._feeds[feed.chat_id]
             self._live.unwatch(feed.chat_id)
-        self._asking.pop(feed, None)
+        self._requested.pop(feed, None)
 
     # Reading
 
-    def _ask(self, feed: ChatFeed) -> None:
-        if feed.ears:
-            self._asking[feed] = None
-            self._some_ask.set()
+    def _request_read(self, feed: ChatFeed) -> None:
+        if feed.viewers:
+            self._requested[feed] = None
+            self._has_requested.set()
 
-    def _next_asking(self) -> ChatFeed | None:
-        """One that is being read waits, so that news of one chat are read one after another."""
-        feed = next((feed for feed in self._asking if feed not in self._being_read), None)
+    def _next_requested(self) -> ChatFeed | None:
+        """A feed that is being read waits: reads of one chat must not overlap."""
+        feed = next((feed for feed in self._requested if feed not in self._being_read), None)
         if feed is not None:
-            del self._asking[feed]
+            del self._requested[feed]
         return feed
 
     async def _read(self) -> None:
         failures = 0
         while True:
-            while (feed := self._next_asking()) is None:
-                self._some_ask.clear()
-                await self._some_ask.wait()
+            while (feed := self._next_requested()) is None:
+                self._has_requested.clear()
+                await self._has_requested.wait()
             self._being_read.add(feed)
             try:
                 await feed.catch_up()
                 failures = 0
             except ChatdError as error:
                 failures += 1
-                self._failed(feed, error, failures)
+                self._on_failure(feed, error, failures)
             finally:
                 self._being_read.discard(feed)
-                if self._asking:
-                    self._some_ask.set()
+                if self._requested:
+                    self._has_requested.set()
             if failures:
                 delay = self._config.backoff.delay(failures, self._draw)
                 await self._env.clock.sleep(delay, "feed_retry")
 
-    def _failed(self, feed: ChatFeed, error: ChatdError, failures: int) -> None:
-        """A database that is away is waited for. With anything else the poll will try again,
-        not we: a row that cannot be read today cannot be read in a second either."""
+    def _on_failure(self, feed: ChatFeed, error: ChatdError, failures: int) -> None:
+        """Retry if the database is unavailable. After any other error the poll tries again later: a
+        row that cannot be decoded now cannot be decoded in a second either."""
         self._env.emit(
             "feed_failed", chat_id=feed.chat_id, error_kind=error.code, failures=failures
         )
         if isinstance(error, Unavailable):
-            self._ask(feed)
+            self._request_read(feed)
 
     # The poll
 
-    async def _poll_in_time(self) -> None:
+    async def _poll_periodically(self) -> None:
         failures = 0
         while True:
             if not self._feeds:
-                self._some_feeds.clear()
-                await self._some_feeds.wait()
-            await self._pause.sleep(self._config.poll_s, "feeds_poll")
+                self._has_feeds.clear()
+                await self._has_feeds.wait()
+            await self._sleep.sleep(self._config.poll_s, "feeds_poll")
             try:
                 await self._poll()
                 failures = 0
@@ -214,7 +215,7 @@ class FeedRegistry:
                 self._env.emit("feeds_poll_failed", error_kind=error.code, failures=failures)
                 delay = self._config.backoff.delay(failures, self._draw)
                 await self._env.clock.sleep(delay, "feeds_poll_retry")
-                self._pause.wake()
+                self._sleep.wake()
 
     async def _poll(self) -> None:
         known = {feed.chat_id: feed.chat for feed in self._feeds.values() if feed.chat is not None}
@@ -227,7 +228,7 @@ class FeedRegistry:
 
 
 def _compare(feed: ChatFeed, chat: Chat, found: ChatVersion | None) -> None:
-    """`chat` is what the feed knew before the row was looked at."""
+    """`chat` is the row that the feed had before the poll's read."""
     if found is None:
         feed.on_deleted()
         return

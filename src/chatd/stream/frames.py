@@ -1,7 +1,6 @@
-"""Events on their way out: cut into frames, and written for each transport.
+"""Split events into frames (one socket write each) and encode frames for each transport.
 
-Owns the bytes around events, not the events. A frame is what one write should carry. Events
-have no line breaks (`domain.encode`), so one line of an event stream holds one.
+An encoded event has no line break (`domain.chat.events`), so it fits one line of an SSE stream.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,16 +15,15 @@ PING: Final = b": ping\n\n"
 
 
 class Frame(Struct, frozen=True, kw_only=True):
-    """`version` is set if the client has a whole state after it: it may resume from there. It
-    is 0 if the client has just been told to drop everything: until all is there again it has
-    nothing to resume from."""
+    """`version` is set on the frame that completes a state: the client may resume from it. It is 0
+    on a frame that resets the client, which cannot resume until the new state is complete."""
 
     events: Sequence[bytes]
     version: int | None = None
 
 
 def split_frames(events: Sequence[bytes], version: int, *, reset: bool = False) -> Iterator[Frame]:
-    """One group as frames; the last one bears the version."""
+    """Split one group; the last frame has its version."""
     if reset:
         yield Frame(events=events[:1], version=0)
         events = events[1:]
@@ -48,12 +46,12 @@ def _pieces(events: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def encode_sse(frame: Frame) -> bytes:
-    """For an event stream. Events are not named there, so that a browser's `onmessage` gets
-    them all; the id is the version, so that `Last-Event-ID` resumes by itself."""
+    """Events have no `event:` name, so that a browser's `onmessage` receives all of them. The id is
+    the version, so that `Last-Event-ID` resumes."""
     body = b"data: " + b"\n\ndata: ".join(frame.events) if frame.events else b"data:"
     if frame.version is None:
         return body + b"\n\n"
-    # With the last event of the frame: what precedes it does not make a state yet.
+    # The id goes with the frame's last event: only then the state is complete.
     return body + b"\nid: %d\n\n" % frame.version
 
 

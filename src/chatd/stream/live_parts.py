@@ -1,7 +1,7 @@
-"""Live parts of a chat, wherever it runs: from memory if here, else from the journal.
+"""The live parts of a chat: from memory if it runs on this replica, else from the journal.
 
-Both number an episode's parts alike, so a viewer only keeps a number and does not notice when
-the source changes.
+Both sources number an episode's parts alike, so a viewer keeps one number and the source may
+change.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,18 +17,20 @@ LIVE_STATUSES: Final[frozenset[PublicStatus]] = frozenset({"pending", "running",
 
 
 def is_live(chat: Chat) -> bool:
-    """Whether its episode may still be shown: at rest nothing is under way, even if the last
-    attempt has left nothing in history."""
+    """Whether the chat's episode may be shown. A chat at rest has no step in progress, even if its
+    last attempt left nothing in history."""
     return chat.public_status in LIVE_STATUSES
 
 
 class LivePartSource:
-    """`me` is the worker of this replica, if it has one."""
+    """`worker_id` names this replica's worker, if it has one."""
 
-    def __init__(self, episodes: EpisodeRegistry, tail: JournalTail, me: WorkerId | None) -> None:
+    def __init__(
+        self, episodes: EpisodeRegistry, tail: JournalTail, worker_id: WorkerId | None
+    ) -> None:
         self._episodes = episodes
         self._tail = tail
-        self._me = me
+        self._worker_id = worker_id
 
     def watch(self, chat_id: ChatId, wake: Callable[[], None]) -> None:
         self._episodes.watch(chat_id, wake)
@@ -38,8 +40,8 @@ class LivePartSource:
         self._tail.drop(chat_id)
 
     def on_row(self, chat: Chat, wake: Callable[[], None]) -> None:
-        """The row has changed: what is shown of it, and where does that come from?"""
-        if not is_live(chat) or self._is_here(chat):
+        """Choose the source for the new row: memory, or the journal."""
+        if not is_live(chat) or self._runs_here(chat):
             self._tail.drop(chat.id)
         else:
             self._tail.follow(chat, wake)
@@ -47,25 +49,25 @@ class LivePartSource:
     def hurry(self, chat_id: ChatId) -> None:
         self._tail.hurry(chat_id)
 
-    def parts_after(self, episode: Episode, seq: int, most: int) -> Sequence[bytes]:
-        """Parts that follow on number `seq`."""
+    def parts_after(self, episode: Episode, seq: int, limit: int) -> Sequence[bytes]:
+        """At limit `limit` parts after number `seq`."""
         events = self._events(episode)
-        return events[seq : seq + most] if len(events) > seq else ()
+        return events[seq : seq + limit] if len(events) > seq else ()
 
     def has_after(self, episode: Episode, seq: int) -> bool:
         return len(self._events(episode)) > seq
 
     def _events(self, episode: Episode) -> Sequence[bytes]:
-        tape = self._episodes.find(episode.chat_id)
-        if tape is not None and tape.episode == episode:
-            return tape.events
-        followed = self._tail.find(episode.chat_id)
-        if followed is not None and followed.episode == episode:
-            return followed.events
+        buffer = self._episodes.find(episode.chat_id)
+        if buffer is not None and buffer.episode == episode:
+            return buffer.events
+        tailed = self._tail.find(episode.chat_id)
+        if tailed is not None and tailed.episode == episode:
+            return tailed.events
         return ()
 
-    def _is_here(self, chat: Chat) -> bool:
-        if self._me is not None and chat.worker_id == self._me:
+    def _runs_here(self, chat: Chat) -> bool:
+        if self._worker_id is not None and chat.worker_id == self._worker_id:
             return True
-        tape = self._episodes.find(chat.id)
-        return tape is not None and tape.episode == Episode.of(chat)
+        buffer = self._episodes.find(chat.id)
+        return buffer is not None and buffer.episode == Episode.of(chat)

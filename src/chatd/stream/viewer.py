@@ -1,9 +1,9 @@
-"""One viewer of one chat: durable groups and live parts, in an order a client can trust.
+"""One viewer of one chat: event groups and live parts in an order that a client can rely on.
 
-Owns a client's place: the version it has, and how many parts of which episode. Parts of an
-episode are sent only after the group that announced it and before the one that ends it; later
-they would be shown twice. Writing frames to a socket is the transport's business, and so is
-giving up on one that takes nothing.
+Owns the client's position: its version, its episode and the number of parts it has. Parts of an
+episode are sent after the group that starts the episode and before the group that ends it; sent
+later, the client would show them twice. The transport writes frames to the socket and closes a
+connection that does not read.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from chatd.stream.live_parts import LivePartSource
 
 
 class Viewer(Subscription[EventGroup]):
-    """Made by `Feeds.view`, which also lets it go."""
+    """Created and closed by `FeedRegistry.open_viewer`."""
 
     def __init__(
         self, feed: ChatFeed, live: LivePartSource, clock: Clock, version: int | None
@@ -30,47 +30,48 @@ class Viewer(Subscription[EventGroup]):
         self._version = max(version or 0, 0)
         self._episode: Episode | None = None
         self._seq = 0
-        self._due: deque[Frame] = deque()
+        self._frames: deque[Frame] = deque()
 
     async def join(self) -> None:
-        """Read what leads from the client's version to now. Raises NotFound, Unavailable."""
+        """Read the changes since the client's version. Raises NotFound, Unavailable."""
         self.skip_to_end()
-        self._go_to(await self._feed.join(self._version))
+        self._advance_to(await self._feed.join(self._version))
 
     async def frames(self) -> AsyncIterator[Frame]:
-        """Ends only by raising: Lagged, NotFound, Unavailable, or because it is cancelled."""
+        """Ends only by raising Lagged, NotFound, Unavailable, or by cancellation."""
         while True:
             yield await self.next()
 
     async def next(self) -> Frame:
-        """A group is always sent whole, even by one that is too late for the next: it then has
-        a version to come back with."""
+        """A group is always sent whole, even if the viewer lags for the next one: the client then
+        has a version to resume from."""
         while True:
-            if self._due:
-                return self._due.popleft()
+            if self._frames:
+                return self._frames.popleft()
             if self._feed.is_gone:
                 raise NotFound("There is no such chat.")
             if (group := self.pull()) is not None:
-                await self._meet(group)
+                await self._on_group(group)
             elif (parts := self._parts()) is not None:
                 return parts
             else:
                 await self.read_new()
 
-    async def _meet(self, group: EventGroup) -> None:
-        """After joining, a viewer may be ahead of its feed, or between two of its groups. What
-        a group leaves out because it has not changed need not be so for one in between."""
+    async def _on_group(self, group: EventGroup) -> None:
+        """After joining, the viewer may be ahead of its feed, or at a version between two groups.
+        A group omits what did not change since its own `after`, so a viewer in between joins
+        again."""
         if group.after == self._version:
-            self._go_to(group)
+            self._advance_to(group)
         elif group.version > self._version:
             await self.join()
 
-    def _go_to(self, group: EventGroup) -> None:
+    def _advance_to(self, group: EventGroup) -> None:
         self._version = group.version
         if group.restarts_episode:
             self._seq = 0
         self._episode = group.episode
-        self._due.extend(split_frames(group.events, group.version, reset=group.reset))
+        self._frames.extend(split_frames(group.events, group.version, reset=group.reset))
 
     def _parts(self) -> Frame | None:
         if self._episode is None:
