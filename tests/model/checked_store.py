@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from chatd.domain.chat.change import Change
 from chatd.domain.chat.commands import CreateChat, ReleaseChat, UpdateChat
-from chatd.domain.chat.queue_transitions import in_order
+from chatd.domain.chat.queue_transitions import sort_queue
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import TRANSITIONS, Transition
 from chatd.domain.chat.transitions import LoadedChat, decide_tree
@@ -88,7 +88,7 @@ class CheckedStore:
         target = None
         if plan.target is not None and 0 < plan.target <= len(rows.messages):
             target = rows.messages[plan.target - 1]
-        loaded = LoadedChat(chat=rows.chat, queue=tuple(in_order(rows.queue)), target=target)
+        loaded = LoadedChat(chat=rows.chat, queue=tuple(sort_queue(rows.queue)), target=target)
         try:
             change = plan.decide(loaded)
         except (RequestError, StaleFence) as error:

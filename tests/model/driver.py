@@ -163,7 +163,7 @@ class Driver:
         if self.rng.random() < 0.03:
             self._late = [*self._late[-5:], change]
         elif change.touch and self.rng.random() < 0.2:
-            self._write(change.requested(self._request()))
+            self._write(change.with_idempotency_key(self._request()))
         else:
             self._write(change)
 

@@ -15,7 +15,7 @@ from chatd.domain.chat.messages import (
     local_calls,
     local_results,
 )
-from chatd.domain.chat.queue_transitions import in_order
+from chatd.domain.chat.queue_transitions import sort_queue
 from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, MAX_WORKER_DEATHS, Chat
 from chatd.domain.chat.states import ARCHIVED_STATES, BUSY_STATES, State
 from chatd.domain.ids import ChatId, QueueId, ToolCallId, WorkerId
@@ -227,7 +227,7 @@ class ChangeChecker:
         if change.promote_ids:
             promoted = [by_id[item_id] for item_id in change.promote_ids]
         else:
-            promoted = in_order(self.queue)[: change.promote]
+            promoted = sort_queue(self.queue)[: change.promote]
         for item, message in zip(promoted, messages[-len(promoted) :], strict=True):
             sent = (message.role, message.content, message.created_by, message.model_config_id)
             meant = ("user", item.content, item.created_by, item.model_config_id)

@@ -19,7 +19,7 @@ from chatd.domain.chat.change import (
     MovedQueuedMessage,
 )
 from chatd.domain.chat.messages import Draft, Message, QueuedMessage, UsageEntry
-from chatd.domain.chat.queue_transitions import in_order
+from chatd.domain.chat.queue_transitions import sort_queue
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, MessageId, QueueId, RequestId
 from tests.support.factories import AT
@@ -95,7 +95,7 @@ def _joining(queue: Sequence[QueuedMessage], change: Change) -> list[QueuedMessa
         by_id = {item.id: item for item in queue}
         joining = [by_id[item_id] for item_id in change.promote_ids]
     else:
-        joining = in_order(queue)[: change.promote] if change.promote else []
+        joining = sort_queue(queue)[: change.promote] if change.promote else []
     assert len(joining) == change.promote, "the change promotes more than the queue holds"
     return joining
 

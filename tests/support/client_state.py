@@ -100,7 +100,7 @@ class ClientState(Struct, frozen=True, kw_only=True):
         asked = chat.pending_calls if chat.status == "requires_action" else ()
         return ClientState(
             version=chat.snapshot_version,
-            has_older=full.cut,
+            has_older=full.has_older,
             status=chat.public_status,
             messages={row.id: row for row in rows if row is not None},
             queue=tuple(public_queued(chat.id, item) for item in queue),

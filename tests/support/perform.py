@@ -21,9 +21,9 @@ from chatd.domain.chat.messages import Draft
 from chatd.domain.chat.queue_transitions import (
     delete_queued,
     edit_queued,
-    in_order,
     move_queued,
     promote_queued,
+    sort_queue,
 )
 from chatd.domain.chat.row import Chat, Fence, RetryState
 from chatd.domain.chat.states import Transition
@@ -95,7 +95,7 @@ def _compact(case: Case, seeded: Seeded) -> Change | None:
 
 
 def _last_queued(seeded: Seeded) -> QueueId:
-    queue = in_order(seeded.queue)
+    queue = sort_queue(seeded.queue)
     return queue[-1].id if queue else QueueId(1)
 
 
@@ -108,7 +108,7 @@ def _move_queued(case: Case, seeded: Seeded) -> Change | None:
     last = _last_queued(seeded)
     kind = [item.steer for item in seeded.queue if item.id == last]
     others = [
-        item.id for item in in_order(seeded.queue) if item.id != last and [item.steer] == kind
+        item.id for item in sort_queue(seeded.queue) if item.id != last and [item.steer] == kind
     ]
     command = MoveQueued(id=last, before=others[0] if others else None)
     return move_queued(seeded.chat, seeded.queue, command)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chatd.domain.chat.messages import Message, QueuedMessage
-from chatd.domain.chat.queue_transitions import in_order
+from chatd.domain.chat.queue_transitions import sort_queue
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId
 from chatd.store.conn import Conn, Row
@@ -80,7 +80,7 @@ def timeless(chat: Chat, messages: Sequence[Message], queue: Sequence[QueuedMess
             recent_changes=(),
         ),
         messages=tuple(replace(message, created_at=AT) for message in messages),
-        queue=tuple(replace(item, created_at=AT) for item in in_order(queue)),
+        queue=tuple(replace(item, created_at=AT) for item in sort_queue(queue)),
     )
 
 

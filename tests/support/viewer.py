@@ -11,7 +11,7 @@ async def snapshot(conn: Conn, chat_id: ChatId, version: int, *, most: int = 100
     seen = await chats.load_changes_since(conn, chat_id, version, most=most)
     assert seen is not None
     return ChatSnapshot(
-        chat=seen.chat, since=version, messages=seen.messages, queue=seen.queue, cut=seen.cut
+        chat=seen.chat, since=version, messages=seen.messages, queue=seen.queue, has_older=seen.cut
     )
 
 

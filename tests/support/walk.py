@@ -109,7 +109,7 @@ class Walk:
             since=since,
             messages=tuple(changed[-most:]),
             queue=tuple(self.rows.queue) if read_queue else None,
-            cut=len(changed) > most,
+            has_older=len(changed) > most,
         )
 
     def written(self) -> ChatSnapshot:

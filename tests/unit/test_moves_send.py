@@ -111,5 +111,5 @@ def test_a_message_without_a_model_leaves_the_chat_s() -> None:
 def test_a_request_is_remembered_in_the_same_write() -> None:
     request = IdempotencyKey(scope=OWNER, id=RequestId(UUID(int=5)), op="send", fingerprint="f")
     change = send_message(seed_state(State.W).chat, send(), None)
-    assert change.requested(request).request == request
-    assert change.requested(None).request is None
+    assert change.with_idempotency_key(request).request == request
+    assert change.with_idempotency_key(None).request is None

@@ -211,7 +211,7 @@ def test_a_reacquired_chat_is_started_by_its_new_runner_and_left_by_the_old_one(
 
 def test_an_own_commit_that_is_answered_first_is_no_news_when_its_row_comes() -> None:
     landed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
-    view = VIEW.committing().after(landed)
+    view = VIEW.committing().committed(landed)
     assert view == RunnerView.of(landed)
     assert decide_reaction(view, landed, WORKER) == IgnoreRow()
 
@@ -220,7 +220,7 @@ def test_an_own_commit_whose_row_comes_first_waits_for_its_answer() -> None:
     landed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
     view = VIEW.committing()
     assert decide_reaction(view, landed, WORKER) == DeferRow()
-    assert decide_reaction(view.after(landed), landed, WORKER) == IgnoreRow()
+    assert decide_reaction(view.committed(landed), landed, WORKER) == IgnoreRow()
 
 
 def test_a_stop_right_behind_an_own_commit_is_not_taken_for_its_echo() -> None:
@@ -229,7 +229,7 @@ def test_a_stop_right_behind_an_own_commit_is_not_taken_for_its_echo() -> None:
     assert stop is not None
     view = VIEW.committing()
     assert decide_reaction(view, stop.after, WORKER) == DeferRow()
-    assert decide_reaction(view.after(landed), stop.after, WORKER) == restart(
+    assert decide_reaction(view.committed(landed), stop.after, WORKER) == restart(
         "interrupt", stop.after
     )
 
@@ -239,7 +239,7 @@ def test_a_queued_message_right_behind_an_own_commit_is_noted() -> None:
     behind = user_transitions.send_message(landed, SendMessage(prompt=prompt()), None).after
     view = VIEW.committing()
     assert decide_reaction(view, behind, WORKER) == DeferRow()
-    assert decide_reaction(view.after(landed), behind, WORKER) == UpdateView(
+    assert decide_reaction(view.committed(landed), behind, WORKER) == UpdateView(
         view=RunnerView.of(behind)
     )
 
@@ -247,7 +247,7 @@ def test_a_queued_message_right_behind_an_own_commit_is_noted() -> None:
 def test_a_stop_that_was_faster_than_an_own_commit_is_acted_on_when_that_is_refused() -> None:
     view = VIEW.committing()
     assert decide_reaction(view, INTERRUPTING, WORKER) == DeferRow()
-    assert decide_reaction(view.refused(), INTERRUPTING, WORKER) == restart(
+    assert decide_reaction(view.not_committed(), INTERRUPTING, WORKER) == restart(
         "interrupt", INTERRUPTING
     )
 
@@ -258,7 +258,7 @@ def test_an_old_row_is_no_news_during_an_own_commit_either() -> None:
 
 def test_a_commit_of_unknown_fate_that_did_land_restarts_the_work_from_the_row() -> None:
     landed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
-    view = VIEW.committing().refused()
+    view = VIEW.committing().not_committed()
     assert view == VIEW
     assert decide_reaction(view, landed, WORKER) == restart("generate", landed)
 
@@ -270,7 +270,7 @@ def test_the_end_of_an_interrupt_leads_to_the_next_turn_under_the_same_runner() 
     landed = worker_transitions.finish_interrupt(stopped.after, step(stopped.after)).after
     assert landed.status == "running"
     assert decide_reaction(view.committing(), landed, WORKER) == DeferRow()
-    assert decide_reaction(view.committing().after(landed), landed, WORKER) == IgnoreRow()
+    assert decide_reaction(view.committing().committed(landed), landed, WORKER) == IgnoreRow()
 
 
 def test_a_recorded_retry_is_the_same_work_however_it_is_heard_of() -> None:
@@ -279,12 +279,12 @@ def test_a_recorded_retry_is_the_same_work_however_it_is_heard_of() -> None:
     )
     landed = worker_transitions.record_retry(RUNNING, wait).after
     assert decide_reaction(VIEW, landed, WORKER) == UpdateView(view=RunnerView.of(landed))
-    assert decide_reaction(VIEW.committing().after(landed), landed, WORKER) == IgnoreRow()
+    assert decide_reaction(VIEW.committing().committed(landed), landed, WORKER) == IgnoreRow()
 
 
 def test_a_runner_that_gave_its_chat_away_does_not_serve_the_next_epoch() -> None:
     given = worker_transitions.commit_step(RUNNING, step(RUNNING, keep_owner=False)).after
-    view = VIEW.committing().after(given)
+    view = VIEW.committing().committed(given)
     assert view.epoch == RUNNING.epoch
     again = worker_transitions.acquire(given, WORKER).after
     assert decide_reaction(view, again, WORKER) == StopRunner()
@@ -292,7 +292,7 @@ def test_a_runner_that_gave_its_chat_away_does_not_serve_the_next_epoch() -> Non
 
 def test_an_answer_never_lowers_the_watermark() -> None:
     ahead = RunnerView.of(replace(RUNNING, snapshot_version=30)).committing()
-    assert ahead.after(later(history_version=21)) == ahead.refused()
+    assert ahead.committed(later(history_version=21)) == ahead.not_committed()
 
 
 def test_promoting_a_queued_message_stops_the_step_under_way() -> None:

@@ -20,7 +20,8 @@ from chatd.api.schemas.chats import (
     ToolResultIn,
 )
 from chatd.domain.chat.commands import ClientResult
-from chatd.domain.chat.parts import FileReferencePart, Json, Part, TextPart, validate_json
+from chatd.domain.chat.parts import FileReferencePart, Part, TextPart, validate_json
+from chatd.domain.text import Json
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ToolCallId, WorkspaceId
 from chatd.domain.model.protocol import ToolSpec

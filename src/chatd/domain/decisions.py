@@ -102,14 +102,14 @@ def next_action(history: Sequence[Message], chat: Chat, rules: TurnRules) -> Act
     if {call.tool_call_id for call in calls} != {call.id for call in chat.pending_calls}:
         return Fail(error=PENDING_CALLS_MISMATCH_ERROR)
     if calls:
-        return _answer(calls, chat, rules)
+        return _answer_calls(calls, chat, rules)
     if chat.compaction_requested and compaction.is_compactable(history):
         return _compact("manual", history, rules)
-    if _asked_to_stop(turn, rules):
+    if _has_stop_result(turn, rules):
         return Finish(reason="stop_after_tool")
-    if _is_answer(turn):
+    if _ends_with_answer(turn):
         return Finish(reason="complete")
-    if _steps(turn) >= max(rules.max_steps, 1):
+    if _count_steps(turn) >= max(rules.max_steps, 1):
         return Finish(reason="max_steps")
     return _call_model(history, rules)
 
@@ -123,7 +123,7 @@ def _current_turn(rows: Sequence[Message]) -> Sequence[Message]:
     return rows
 
 
-def _answer(calls: tuple[ToolCallPart, ...], chat: Chat, rules: TurnRules) -> Action:
+def _answer_calls(calls: tuple[ToolCallPart, ...], chat: Chat, rules: TurnRules) -> Action:
     if len(calls) > 1 and any(call.tool_name in rules.exclusive_tools for call in calls):
         return RunTools(calls=calls, refused=True)
     # The client's tools may have changed since the call was made. Whoever waits for a client
@@ -135,7 +135,7 @@ def _answer(calls: tuple[ToolCallPart, ...], chat: Chat, rules: TurnRules) -> Ac
     return RunTools(calls=ours) if ours else RequireAction(calls=calls)
 
 
-def _asked_to_stop(turn: Sequence[Message], rules: TurnRules) -> bool:
+def _has_stop_result(turn: Sequence[Message], rules: TurnRules) -> bool:
     return any(
         result.tool_name in rules.stop_after_tools and not result.is_error
         for row in turn
@@ -143,11 +143,11 @@ def _asked_to_stop(turn: Sequence[Message], rules: TurnRules) -> bool:
     )
 
 
-def _is_answer(turn: Sequence[Message]) -> bool:
+def _ends_with_answer(turn: Sequence[Message]) -> bool:
     return bool(turn) and turn[-1].role == "assistant" and not local_calls(turn[-1].content)
 
 
-def _steps(turn: Sequence[Message]) -> int:
+def _count_steps(turn: Sequence[Message]) -> int:
     return sum(row.role == "assistant" for row in turn)
 
 
@@ -201,15 +201,15 @@ class RunnerView(Struct, frozen=True, kw_only=True):
         """A write of our own has been sent."""
         return msgspec.structs.replace(self, writing=True)
 
-    def after(self, chat: Chat) -> "RunnerView":
+    def committed(self, chat: Chat) -> "RunnerView":
         """Our write has landed and made the row this. (A row that was read later to find out
         may tell of more than our own doing: then `refused`, and let `react` see that row.) The
         epoch stays the one we serve, even if the write gave the chat away."""
         if chat.snapshot_version <= self.snapshot_version:
-            return self.refused()
+            return self.not_committed()
         return msgspec.structs.replace(RunnerView.of(chat), epoch=self.epoch)
 
-    def refused(self) -> "RunnerView":
+    def not_committed(self) -> "RunnerView":
         """Our write has not landed, or nobody can say."""
         return msgspec.structs.replace(self, writing=False)
 
@@ -244,25 +244,25 @@ class RestartTask(Struct, frozen=True, kw_only=True):
 Reaction = IgnoreRow | DeferRow | UpdateView | StopRunner | RestartTask
 
 
-def decide_reaction(local: RunnerView | None, row: Chat, me: WorkerId) -> Reaction:
+def decide_reaction(local: RunnerView | None, row: Chat, worker_id: WorkerId) -> Reaction:
     """`local` is None until the runner has seen its first row."""
     if local is not None and row.snapshot_version <= local.snapshot_version:
         return IgnoreRow()
     if local is not None and local.writing:
         return DeferRow()
-    if row.worker_id != me or (local is not None and row.epoch != local.epoch):
+    if row.worker_id != worker_id or (local is not None and row.epoch != local.epoch):
         return StopRunner()
-    if local is not None and _same_work(local, row):
+    if local is not None and _is_same_work(local, row):
         return UpdateView(view=RunnerView.of(row))
-    return _start(row)
+    return _start_task(row)
 
 
-def _same_work(local: RunnerView, row: Chat) -> bool:
+def _is_same_work(local: RunnerView, row: Chat) -> bool:
     known = (local.status, local.history_version, local.archived)
     return known == (row.status, row.history_version, row.archived)
 
 
-def _start(row: Chat) -> Reaction:
+def _start_task(row: Chat) -> Reaction:
     if row.archived:
         return StopRunner()
     match row.status:

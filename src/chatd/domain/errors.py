@@ -71,7 +71,7 @@ class Conflict(RequestError):
 
 
 # By the first letter of a state: what people call it.
-_STANDS: Final = {
+_STATE_NAMES: Final = {
     "W": "waiting for a message",
     "E": "in error",
     "P": "pending",
@@ -85,11 +85,11 @@ _STANDS: Final = {
 class TransitionNotAllowed(Conflict):
     code = "invalid_state"
 
-    def __init__(self, move: str, state: str, *, archived: bool = False) -> None:
-        what = "send a message" if move.startswith("send_") else move.replace("_", " ")
-        text = f"Cannot {what} while the chat is {_STANDS.get(state[:1], state)}."
+    def __init__(self, transition: str, state: str, *, archived: bool = False) -> None:
+        what = "send a message" if transition.startswith("send_") else transition.replace("_", " ")
+        text = f"Cannot {what} while the chat is {_STATE_NAMES.get(state[:1], state)}."
         super().__init__(text, code="chat_archived" if archived else None)
-        self.move = move
+        self.transition = transition
         self.state = state
 
 

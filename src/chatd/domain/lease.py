@@ -29,28 +29,28 @@ class HeartbeatHistory(Struct, frozen=True, kw_only=True):
     last_at: float = 0.0
 
     def succeeded(self, now: float) -> "HeartbeatHistory":
-        if self.broken(now):
+        if self.is_broken(now):
             return replace(self, count=1, first_at=now, last_at=now)
         return replace(self, count=self.count + 1, last_at=now)
 
     def failed(self) -> "HeartbeatHistory":
         return HeartbeatHistory(interval_s=self.interval_s)
 
-    def broken(self, now: float) -> bool:
+    def is_broken(self, now: float) -> bool:
         """Nothing ran yet, or the process stood still for longer than a slow tick explains."""
         return self.count == 0 or now - self.last_at > MAX_MISSED_HEARTBEATS * self.interval_s
 
 
-def may_reap(ticks: HeartbeatHistory, now: float) -> ReapScope:
+def may_reap(history: HeartbeatHistory, now: float) -> ReapScope:
     """Whose death this worker may act on.
 
     After a database outage every lease looks expired and every lock free until the others
     have come back. So first see the database answer for as long as they need for that: to
     take their locks again, a moment; to renew a lease, at most the length of one.
     """
-    if ticks.broken(now) or ticks.count < MIN_HEARTBEATS_TO_REAP:
+    if history.is_broken(now) or history.count < MIN_HEARTBEATS_TO_REAP:
         return "none"
-    seen_s = ticks.last_at - ticks.first_at
+    seen_s = history.last_at - history.first_at
     if seen_s >= REAP_LEASE_STALE_AFTER_S:
         return "leases"
     return "locks" if seen_s >= REAP_LOCK_GONE_AFTER_S else "none"

@@ -82,7 +82,7 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
 
 
 class ModelSource(Protocol):
-    async def choose(self, wanted: ModelConfigId | None) -> ModelChoice:
+    async def choose(self, model_config_id: ModelConfigId | None) -> ModelChoice:
         """The model that is wanted, or the default. Raises ProviderFailed if there is none
         that can be used, with a fault that says what to set."""
         ...
@@ -92,7 +92,7 @@ ToolEffect = Literal["read", "idempotent", "once"]
 """What doing it twice would mean: nothing, the same again, or harm."""
 
 
-def _to_nobody(text: str) -> None:
+def _discard(text: str) -> None:
     del text
 
 
@@ -103,7 +103,7 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     chat: Chat
     call_id: ToolCallId
     fence: Fence
-    show: Callable[[str], None] = _to_nobody
+    show: Callable[[str], None] = _discard
 
 
 class Tool(Protocol):

@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw
 
-from chatd.domain.chat.parts import Json
+from chatd.domain.text import Json
 
 REPLACEMENT_CHAR: Final = "\ufffd"
-_LONGEST_NOTHING: Final = 64
+_MAX_EMPTY_JSON_BYTES: Final = 64
 
 # An escaped character in JSON text: a pair, a half, a NUL, or anything else that a backslash
 # begins. The last keeps `\\ud800`, which is a backslash and five letters, from being mended.
@@ -42,12 +42,12 @@ def decode_lenient(data: bytes) -> str:
 
 def replace_json_surrogates(text: str) -> str:
     """The same for halves that JSON text holds as escapes. It need not be valid JSON."""
-    return _escapes_mended(replace_surrogates(text), nul=False)
+    return _replace_escapes(replace_surrogates(text), nul=False)
 
 
 def storable_json(raw: Json) -> Json:
     """Raw JSON that can be stored and read back. What is fine comes back as it is."""
-    return _raw_mended(raw, nul=False)
+    return _replace_raw_escapes(raw, nul=False)
 
 
 def model_text(text: str) -> str:
@@ -55,20 +55,20 @@ def model_text(text: str) -> str:
 
 
 def model_json(raw: Json) -> Json:
-    return _raw_mended(raw, nul=True)
+    return _replace_raw_escapes(raw, nul=True)
 
 
-def _raw_mended(raw: Json, *, nul: bool) -> Json:
+def _replace_raw_escapes(raw: Json, *, nul: bool) -> Json:
     if raw is UNSET:
         return UNSET
     data = bytes(raw)
     if b"\\u" not in data and data.isascii():
         return raw
-    mended = _escapes_mended(decode_lenient(data), nul=nul).encode()
+    mended = _replace_escapes(decode_lenient(data), nul=nul).encode()
     return raw if mended == data else Raw(mended)
 
 
-def _escapes_mended(text: str, *, nul: bool) -> str:
+def _replace_escapes(text: str, *, nul: bool) -> str:
     if "\\u" not in text:
         return text
 
@@ -84,7 +84,7 @@ def is_empty_json(raw: Json) -> bool:
     if raw is UNSET:
         return True
     data = bytes(raw)
-    return len(data) <= _LONGEST_NOTHING and data.strip() in (b"", b"null", b"{}")
+    return len(data) <= _MAX_EMPTY_JSON_BYTES and data.strip() in (b"", b"null", b"{}")
 
 
 def parse_json(raw: Json | str) -> object:

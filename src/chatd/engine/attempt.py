@@ -169,11 +169,11 @@ class Attempt:
     def end_write(self, applied: AppliedChange | None) -> None:
         """`applied` is None if the write was refused or its result is unknown."""
         if applied is None:
-            self.view = self.view.refused()
+            self.view = self.view.not_committed()
         else:
             self._add_history(applied)
             self.chat = applied.chat
-            self.view = self.view.after(applied.chat)
+            self.view = self.view.committed(applied.chat)
         self._row_changed.set()
 
     def clear_partial(self) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
-from chatd.domain.chat.parts import Json
+from chatd.domain.text import Json
 from chatd.domain.decode_errors import describe_decode_error
 from chatd.domain.errors import InvalidInput
 from chatd.domain.model.config import EFFORT_LEVELS

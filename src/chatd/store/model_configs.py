@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Struct
 
-from chatd.domain.chat.parts import Json
+from chatd.domain.text import Json
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.store.conn import Conn, Row

@@ -217,7 +217,7 @@ class ChatFeed:
             since=version,
             messages=found.messages,
             queue=found.queue,
-            cut=found.cut,
+            has_older=found.cut,
         )
 
     def _advance(self, position: ViewerPosition, snapshot: ChatSnapshot) -> None:

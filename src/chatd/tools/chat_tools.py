@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from chatd.domain.chat.row import Chat
 from chatd.domain.ports import Clock, Provisioner, Tool
 from chatd.domain.prompt.instructions import Instructions
-from chatd.domain.workspace.agent_api import WorkspaceAccess
+from chatd.domain.ports import WorkspaceAccess
 from chatd.tools.execute import execute
 from chatd.tools.files import file_tools
 from chatd.tools.processes import process_tools

@@ -13,14 +13,8 @@ from msgspec import Struct
 from chatd.domain.answer.tool_calls import call_key
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.ports import Clock, ToolContext
-from chatd.domain.workspace.agent_api import (
-    AgentApi,
-    AgentRefused,
-    AgentUnreachable,
-    ProcessOutput,
-    WorkspaceAccess,
-    WorkspaceUnavailable,
-)
+from chatd.domain.workspace.agent_api import AgentApi, AgentRefused, AgentUnreachable, ProcessOutput, WorkspaceUnavailable
+from chatd.domain.ports import WorkspaceAccess
 from chatd.tools.arguments import NOT_BLANK, Ignored, Seconds, argument
 from chatd.tools.command_output import (
     COMMAND_ENVIRONMENT,

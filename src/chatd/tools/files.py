@@ -8,7 +8,8 @@ from chatd.domain.answer.tool_calls import call_key
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.errors import ToolError
 from chatd.domain.ports import ToolContext
-from chatd.domain.workspace.agent_api import FileEdits, TextEdit, WorkspaceAccess
+from chatd.domain.workspace.agent_api import FileEdits, TextEdit
+from chatd.domain.ports import WorkspaceAccess
 from chatd.tools.arguments import AT_LEAST_1, NOT_BLANK, NOT_EMPTY, argument
 from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
 

@@ -6,15 +6,8 @@ from msgspec import UNSET, Raw
 
 from chatd.domain.answer.assembler import Answer
 from chatd.domain.chat.messages import TokenUsage
-from chatd.domain.chat.parts import (
-    Json,
-    Part,
-    ReasoningPart,
-    SourcePart,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-)
+from chatd.domain.chat.parts import Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.text import Json
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import (

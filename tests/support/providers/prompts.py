@@ -5,14 +5,8 @@ from msgspec import UNSET, Raw
 
 from chatd.domain.answer.assembler import Answer
 from chatd.domain.chat.messages import Role
-from chatd.domain.chat.parts import (
-    Json,
-    Part,
-    ReasoningPart,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-)
+from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.text import Json
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.protocol import (
     ModelRequest,

@@ -20,7 +20,7 @@ from chatd.api.schemas.chats import EditMessageBody, MoveQueuedBody, QueueReply,
 from chatd.domain.chat.commands import DeleteQueued, EditQueued, MoveQueued, PromoteQueued
 from chatd.domain.chat.events import PublicQueuedMessage, public_queued
 from chatd.domain.chat.messages import QueuedMessage
-from chatd.domain.chat.queue_transitions import in_order
+from chatd.domain.chat.queue_transitions import sort_queue
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.errors import NotFound, QueuedMessageGone
 from chatd.domain.ids import MessageId, QueueId
@@ -127,7 +127,7 @@ class QueueRoutes:
 
 def _public(found: LoadedChat) -> QueueReply:
     return QueueReply(
-        queued_messages=tuple(public_queued(found.chat.id, row) for row in in_order(found.queue)),
+        queued_messages=tuple(public_queued(found.chat.id, row) for row in sort_queue(found.queue)),
         version=found.chat.snapshot_version,
     )
 

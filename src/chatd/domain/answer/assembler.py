@@ -15,16 +15,8 @@ from msgspec import UNSET, Raw
 
 from chatd.domain.answer.answer import Answer
 from chatd.domain.chat.messages import Draft, local_calls
-from chatd.domain.chat.parts import (
-    Json,
-    Part,
-    ReasoningPart,
-    SourcePart,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-    validate_json,
-)
+from chatd.domain.chat.parts import Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart, validate_json
+from chatd.domain.text import Json
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.failures import ModelError, known_failure
 from chatd.domain.model.protocol import (

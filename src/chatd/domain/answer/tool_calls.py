@@ -25,7 +25,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.answer.tool_output import AnsweredCall, error_output
-from chatd.domain.chat.parts import Json, ToolCallPart
+from chatd.domain.chat.parts import ToolCallPart
+from chatd.domain.text import Json
 from chatd.domain.model.protocol import ToolSpec
 from chatd.domain.ports import ToolContext
 from chatd.domain.text import parse_json

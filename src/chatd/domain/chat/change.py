@@ -121,20 +121,20 @@ class Change(Struct, frozen=True, kw_only=True):
         changed = self
         for call in self.after.pending_calls:
             changed = changed.append(error_result(call, reason))
-        return changed.open(())
+        return changed.set_pending_calls(())
 
     def begin_turn(self, prompt: UserInput) -> Self:
         changed = self.answer_pending_calls()
         started = changed.after.next_message_id
         changed = changed.append(prompt.draft())
-        return changed._set(turn_message_id=started, compaction_requested=False).touched()
+        return changed._set(turn_message_id=started, compaction_requested=False).mark_touched()
 
     def delete_messages_from(self, first: MessageId) -> Self:
         """Soft-delete: spend and audit outlive an edit. Open calls go with their message."""
         changed = msgspec.structs.replace(self, delete_from=first)
         return changed._set(pending_calls=())._history_changed()
 
-    def open(self, calls: tuple[PendingCall, ...]) -> Self:
+    def set_pending_calls(self, calls: tuple[PendingCall, ...]) -> Self:
         return self if calls == self.after.pending_calls else self._set(pending_calls=calls)
 
     # Queue
@@ -150,7 +150,7 @@ class Change(Struct, frozen=True, kw_only=True):
         changed = changed._set(next_queue_id=QueueId(added.id + 1))
         return changed._queue_changed(
             length=self.after.queue_len + 1, steering=self.after.steer_len + steer
-        ).touched()
+        ).mark_touched()
 
     def dequeue_message(self, item: QueueId, *, steer: bool) -> Self:
         changed = msgspec.structs.replace(self, dequeue=(*self.dequeue, item))
@@ -164,13 +164,13 @@ class Change(Struct, frozen=True, kw_only=True):
         changed = msgspec.structs.replace(self, clear_queue=True)
         return changed._queue_changed(length=0, steering=0)
 
-    def rewritten(self, item: QueueId, prompt: UserInput) -> Self:
+    def edit_queued(self, item: QueueId, prompt: UserInput) -> Self:
         changed = msgspec.structs.replace(
             self, rewrite=(EditedQueuedMessage(id=item, prompt=prompt),)
         )
         return changed._queue_changed(length=self.after.queue_len, steering=self.after.steer_len)
 
-    def placed(self, places: tuple[MovedQueuedMessage, ...], *, steering: int) -> Self:
+    def move_queued(self, places: tuple[MovedQueuedMessage, ...], *, steering: int) -> Self:
         changed = msgspec.structs.replace(self, place=places)
         return changed._queue_changed(length=self.after.queue_len, steering=steering)
 
@@ -178,11 +178,11 @@ class Change(Struct, frozen=True, kw_only=True):
         """A model call follows: steering messages are for it."""
         if self.after.steer_len == 0:
             return self
-        return self._within_turn()._promoted(self.after.steer_len, steering=0)
+        return self._within_turn()._promote(self.after.steer_len, steering=0)
 
     def steer(self, prompt: UserInput) -> Self:
         """Like join_steering, for a message that need not wait."""
-        return self._within_turn().append(prompt.draft()).touched()
+        return self._within_turn().append(prompt.draft()).mark_touched()
 
     def _within_turn(self) -> Self:
         """Work that no message began, such as a summary, becomes the turn of the first to join."""
@@ -194,18 +194,18 @@ class Change(Struct, frozen=True, kw_only=True):
         """The turn is over: the head begins the next one, with whatever steers it."""
         changed = self.answer_pending_calls()
         started = changed.after.next_message_id
-        changed = changed._promoted(max(1, changed.after.steer_len), steering=0)
-        return changed._set(turn_message_id=started, compaction_requested=False).touched()
+        changed = changed._promote(max(1, changed.after.steer_len), steering=0)
+        return changed._set(turn_message_id=started, compaction_requested=False).mark_touched()
 
     def promote_named(self, items: tuple[QueueId, ...], *, steering: int) -> Self:
         """Like promote_head, with the queue at hand and one message let through first."""
         changed = self.answer_pending_calls()
         started = changed.after.next_message_id
         changed = msgspec.structs.replace(changed, promote_ids=items)
-        changed = changed._promoted(len(items), steering=steering)
-        return changed._set(turn_message_id=started, compaction_requested=False).touched()
+        changed = changed._promote(len(items), steering=steering)
+        return changed._set(turn_message_id=started, compaction_requested=False).mark_touched()
 
-    def _promoted(self, count: int, *, steering: int) -> Self:
+    def _promote(self, count: int, *, steering: int) -> Self:
         changed = msgspec.structs.replace(self, promote=count)
         changed = changed._set(next_message_id=MessageId(self.after.next_message_id + count))
         changed = changed._queue_changed(length=self.after.queue_len - count, steering=steering)
@@ -217,39 +217,39 @@ class Change(Struct, frozen=True, kw_only=True):
         """To R under `worker`, or to P if nobody is free."""
         return self._set(status="running", last_error=None)._owned_by(worker)
 
-    def go_on(self, *, keep_owner: bool) -> Self:
+    def continue_running(self, *, keep_owner: bool) -> Self:
         """Stay with the owner for the next step, or hand over."""
         if not keep_owner:
             return self._set(status="running")._owned_by(None)
         return self._set(status="running", attempt=self.after.attempt + 1)
 
-    def interrupting(self, free: WorkerId | None) -> Self:
+    def interrupt(self, free: WorkerId | None) -> Self:
         """What was said is for the owner to save; if there is none any more, for whoever takes
         the chat, which is `free` if it has a slot."""
-        changed = self._set(status="interrupting").touched()
+        changed = self._set(status="interrupting").mark_touched()
         return changed if changed.after.worker_id is not None else changed._owned_by(free)
 
-    def rest(self) -> Self:
-        return self._stopped("waiting", None)
+    def wait(self) -> Self:
+        return self._stop("waiting", None)
 
     def fail(self, error: ChatError) -> Self:
-        return self._stopped("error", error)
+        return self._stop("error", error)
 
     def wait_for_action(self) -> Self:
-        return self._stopped("requires_action", None)
+        return self._stop("requires_action", None)
 
-    def shelve(self) -> Self:
+    def archive(self) -> Self:
         changed = self._set(archived=True, pin_order=0)
-        return changed if self.after.status == "error" else changed.rest()
+        return changed if self.after.status == "error" else changed.wait()
 
-    def unshelve(self) -> Self:
-        return self._set(archived=False).touched()
+    def unarchive(self) -> Self:
+        return self._set(archived=False).mark_touched()
 
-    def _stopped(self, status: str, error: ChatError | None) -> Self:
+    def _stop(self, status: str, error: ChatError | None) -> Self:
         changed = self._set(
             status=status, last_error=error, compaction_requested=False, **self._no_retry()
         )
-        return changed._owned_by(None).touched()
+        return changed._owned_by(None).mark_touched()
 
     def _owned_by(self, worker: WorkerId | None) -> Self:
         """Every hand-over raises the epoch, even back to the same worker: an old task of
@@ -265,10 +265,10 @@ class Change(Struct, frozen=True, kw_only=True):
             **self._no_retry(),
         )
 
-    def owned_by(self, worker: WorkerId | None) -> Self:
+    def set_owner(self, worker: WorkerId | None) -> Self:
         return self._owned_by(worker)
 
-    def orphaned(self) -> Self:
+    def record_worker_death(self) -> Self:
         return self._set(orphan_count=self.after.orphan_count + 1)._owned_by(None)
 
     # Retry, compaction, bookkeeping
@@ -285,23 +285,23 @@ class Change(Struct, frozen=True, kw_only=True):
             return {}
         return {"retry_state": None, "retry_version": self.after.snapshot_version}
 
-    def ask_compaction(self) -> Self:
+    def request_compaction(self) -> Self:
         """Work without a new message still gets a fresh episode and retry budget. The calls of
         a failed turn are not taken up again for it: they would run ahead of the summary."""
         changed = self.answer_pending_calls()
         changed = changed._set(compaction_requested=True, turn_message_id=None)
-        return changed._history_changed().touched()
+        return changed._history_changed().mark_touched()
 
-    def compacted(self) -> Self:
+    def clear_compaction_request(self) -> Self:
         return self._set(compaction_requested=False)
 
-    def paid(self, usage: tuple[UsageEntry, ...]) -> Self:
+    def record_usage(self, usage: tuple[UsageEntry, ...]) -> Self:
         return self if usage == self.usage else msgspec.structs.replace(self, usage=usage)
 
-    def requested(self, request: IdempotencyKey | None) -> Self:
+    def with_idempotency_key(self, request: IdempotencyKey | None) -> Self:
         return self if request is self.request else msgspec.structs.replace(self, request=request)
 
-    def touched(self) -> Self:
+    def mark_touched(self) -> Self:
         """The chat moves up in its owner's list."""
         return self if self.touch else msgspec.structs.replace(self, touch=True)
 
@@ -316,11 +316,11 @@ def error_result(call: PendingCall, reason: str) -> Draft:
     return Draft(role="tool", content=(part,))
 
 
-def require_allowed(chat: Chat, move: Transition) -> State:
+def require_allowed(chat: Chat, transition: Transition) -> State:
     """A person is told why; a worker, whose chat someone else has moved, leaves quietly."""
     state = chat.state
-    if state in TRANSITIONS[move]:
+    if state in TRANSITIONS[transition]:
         return state
-    if move.actor is Actor.WORKER:
-        raise StaleFence(f"Chat {chat.id} is in state {state}: {move} does not apply.")
-    raise TransitionNotAllowed(move, state, archived=state in ARCHIVED_STATES)
+    if transition.actor is Actor.WORKER:
+        raise StaleFence(f"Chat {chat.id} is in state {state}: {transition} does not apply.")
+    raise TransitionNotAllowed(transition, state, archived=state in ARCHIVED_STATES)

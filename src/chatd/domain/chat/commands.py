@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from chatd.domain.chat.messages import Draft, UsageEntry, UserInput
-from chatd.domain.chat.parts import Json
+from chatd.domain.text import Json
 from chatd.domain.chat.row import ChatError, Episode, Fence, RetryState
 from chatd.domain.chat.states import Transition
 from chatd.domain.ids import (

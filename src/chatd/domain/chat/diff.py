@@ -31,7 +31,7 @@ from chatd.domain.chat.events import (
     requested_call,
 )
 from chatd.domain.chat.messages import Message, PendingCall, QueuedMessage
-from chatd.domain.chat.queue_transitions import in_order
+from chatd.domain.chat.queue_transitions import sort_queue
 from chatd.domain.chat.row import Chat, ChatError, Episode
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.errors import InvariantBroken
@@ -52,7 +52,7 @@ class ChatSnapshot(Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     queue: tuple[QueuedMessage, ...] | None
     deleted: tuple[MessageId, ...] = ()
-    cut: bool = False
+    has_older: bool = False
 
 
 class ShownState(Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class ShownState(Struct, frozen=True, kw_only=True):
 
     status: PublicStatus
     error: ChatError | None
-    asked: tuple[PendingCall, ...]
+    pending_calls: tuple[PendingCall, ...]
     episode: Episode
 
 
@@ -76,7 +76,7 @@ class ViewerPosition(Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(chat: Chat) -> "ViewerPosition":
-        return ViewerPosition(version=chat.snapshot_version, shown=_shown(chat))
+        return ViewerPosition(version=chat.snapshot_version, shown=_shown_state(chat))
 
 
 def needs_full_read(version: int | None, snapshot: ChatSnapshot) -> bool:
@@ -88,82 +88,84 @@ def needs_full_read(version: int | None, snapshot: ChatSnapshot) -> bool:
     if snapshot.since == 0:
         return False
     seen = version or 0
-    return seen <= 0 or seen > snapshot.chat.snapshot_version or snapshot.cut
+    return seen <= 0 or seen > snapshot.chat.snapshot_version or snapshot.has_older
 
 
-def diff(seen: ViewerPosition | None, snapshot: ChatSnapshot) -> tuple[DurableEvent, ...]:
+def diff(position: ViewerPosition | None, snapshot: ChatSnapshot) -> tuple[DurableEvent, ...]:
     """One group, or nothing if a live viewer has it all. `seen` is None for a new viewer.
 
     A full snapshot is told as such, after a reset if the viewer has seen anything. Any other
     must reach back to what the viewer has seen.
     """
     chat = snapshot.chat
-    version = seen.version if seen is not None else 0
-    if seen is not None and seen.shown is not None and version >= chat.snapshot_version:
+    version = position.version if position is not None else 0
+    if position is not None and position.shown is not None and version >= chat.snapshot_version:
         return ()
     if snapshot.queue is None and chat.queue_version > (version if snapshot.since else 0):
         raise InvariantBroken(f"The queue has changed since {version} and was not read.")
     if snapshot.since == 0:
-        return tuple(_whole(snapshot, reset=version != 0))
-    if seen is None or needs_full_read(version, snapshot) or snapshot.since > version:
+        return tuple(_full_group(snapshot, reset=version != 0))
+    if position is None or needs_full_read(version, snapshot) or snapshot.since > version:
         # A gap would be a message that the viewer never gets.
         raise InvariantBroken(f"Changes since {snapshot.since} do not reach back to {version}.")
-    return tuple(_changes(snapshot, seen))
+    return tuple(_change_group(snapshot, position))
 
 
-def _whole(snapshot: ChatSnapshot, *, reset: bool) -> Iterator[DurableEvent]:
+def _full_group(snapshot: ChatSnapshot, *, reset: bool) -> Iterator[DurableEvent]:
     chat = snapshot.chat
     if reset:
         yield HistoryReset(chat_id=chat.id)
     yield _status(chat)
     yield from _messages(snapshot, 0)
     yield _queue(snapshot)
-    yield from _reason(chat)
+    yield from _status_details(chat)
     if reset or chat.retry_state is not None:
         yield RetryEvent(chat_id=chat.id, retry=chat.retry_state)
     yield preview_reset(chat)
-    yield VersionReached(chat_id=chat.id, version=chat.snapshot_version, has_older=snapshot.cut)
+    yield VersionReached(
+        chat_id=chat.id, version=chat.snapshot_version, has_older=snapshot.has_older
+    )
 
 
-def _changes(snapshot: ChatSnapshot, seen: ViewerPosition) -> Iterator[DurableEvent]:
+def _change_group(snapshot: ChatSnapshot, position: ViewerPosition) -> Iterator[DurableEvent]:
     chat = snapshot.chat
-    yield from _deleted(snapshot, seen.version)
-    yield from _messages(snapshot, seen.version)
-    if chat.queue_version > seen.version:
+    yield from _deleted(snapshot, position.version)
+    yield from _messages(snapshot, position.version)
+    if chat.queue_version > position.version:
         yield _queue(snapshot)
-    if _stands_differently(seen, chat):
+    if _has_status_changed(position, chat):
         yield _status(chat)
-        yield from _reason(chat)
-    if chat.retry_version > seen.version:
+        yield from _status_details(chat)
+    if chat.retry_version > position.version:
         yield RetryEvent(chat_id=chat.id, retry=chat.retry_state)
-    if seen.shown is None or seen.shown.episode != Episode.of(chat):
+    if position.shown is None or position.shown.episode != Episode.of(chat):
         yield preview_reset(chat)
     yield VersionReached(chat_id=chat.id, version=chat.snapshot_version)
 
 
-def _shown(chat: Chat) -> ShownState:
+def _shown_state(chat: Chat) -> ShownState:
     return ShownState(
         status=chat.public_status,
         error=chat.last_error,
-        asked=chat.pending_calls if chat.public_status == "requires_action" else (),
+        pending_calls=chat.pending_calls if chat.public_status == "requires_action" else (),
         episode=Episode.of(chat),
     )
 
 
-def _stands_differently(seen: ViewerPosition, chat: Chat) -> bool:
+def _has_status_changed(seen: ViewerPosition, chat: Chat) -> bool:
     """Comparing the status alone would not do: between two reads a chat can leave a status and
     come back to it for another reason."""
     if seen.shown is None:
         return seen.version < chat.snapshot_version
-    was, now = seen.shown, _shown(chat)
-    return (was.status, was.error, was.asked) != (now.status, now.error, now.asked)
+    was, now = seen.shown, _shown_state(chat)
+    return (was.status, was.error, was.pending_calls) != (now.status, now.error, now.pending_calls)
 
 
 def _status(chat: Chat) -> StatusEvent:
     return StatusEvent(chat_id=chat.id, status=StatusPayload(status=chat.public_status))
 
 
-def _reason(chat: Chat) -> Iterator[DurableEvent]:
+def _status_details(chat: Chat) -> Iterator[DurableEvent]:
     if chat.public_status == "error" and chat.last_error is not None:
         yield ErrorEvent(chat_id=chat.id, error=chat.last_error)
     if chat.public_status == "requires_action":
@@ -188,5 +190,5 @@ def _messages(snapshot: ChatSnapshot, version: int) -> Iterator[DurableEvent]:
 
 def _queue(snapshot: ChatSnapshot) -> QueueUpdate:
     chat_id = snapshot.chat.id
-    waiting = tuple(public_queued(chat_id, item) for item in in_order(snapshot.queue or ()))
+    waiting = tuple(public_queued(chat_id, item) for item in sort_queue(snapshot.queue or ()))
     return QueueUpdate(chat_id=chat_id, queued_messages=waiting)

@@ -24,15 +24,8 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.domain.chat.messages import Message, PendingCall, QueuedMessage, Role, TokenUsage
-from chatd.domain.chat.parts import (
-    Json,
-    KnownPart,
-    Part,
-    UnknownPart,
-    decode_parts,
-    encode_parts,
-    public_parts,
-)
+from chatd.domain.chat.parts import KnownPart, Part, UnknownPart, decode_parts, encode_parts, public_parts
+from chatd.domain.text import Json
 from chatd.domain.chat.row import Chat, ChatError, Episode, RetryState
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, ToolCallId, UserId

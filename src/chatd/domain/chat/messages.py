@@ -6,7 +6,8 @@ from typing import Literal
 
 from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.chat.parts import CONTENT_VERSION, Json, Part, ToolCallPart, ToolResultPart
+from chatd.domain.chat.parts import CONTENT_VERSION, Part, ToolCallPart, ToolResultPart
+from chatd.domain.text import Json
 from chatd.domain.ids import MessageId, ModelConfigId, QueueId, ToolCallId, UserId
 
 Role = Literal["system", "user", "assistant", "tool"]

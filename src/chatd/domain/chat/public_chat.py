@@ -82,11 +82,11 @@ def public_chat(chat: Chat) -> PublicChat:
     )
 
 
-def chat_list_change(chat: Chat, said: str | None) -> ChatListChange:
+def chat_list_change(chat: Chat, hint_kind: str | None) -> ChatListChange:
     """From the row and the hint's word for it. A hint's words are an open set."""
-    if said == "title":
+    if hint_kind == "title":
         return "title"
     if chat.archived:
         return "archived"
     # A chat that is still as it began may have been given labels or a pin.
-    return "created" if chat.snapshot_version == 1 and said is None else "changed"
+    return "created" if chat.snapshot_version == 1 and hint_kind is None else "changed"

@@ -13,7 +13,7 @@ from chatd.domain.errors import InvalidInput, NotFound, QueuedMessageGone, Reque
 from chatd.domain.ids import QueueId, WorkerId
 
 
-def in_order(queue: Sequence[QueuedMessage]) -> list[QueuedMessage]:
+def sort_queue(queue: Sequence[QueuedMessage]) -> list[QueuedMessage]:
     return sorted(queue, key=lambda item: (not item.steer, item.position))
 
 
@@ -28,14 +28,14 @@ def edit_queued(chat: Chat, queue: Sequence[QueuedMessage], command: EditQueued)
         model_config_id=command.prompt.model_config_id or item.model_config_id,
         reasoning_effort=command.prompt.reasoning_effort or item.reasoning_effort,
     )
-    return Change.of(chat).rewritten(item.id, prompt)
+    return Change.of(chat).edit_queued(item.id, prompt)
 
 
 def move_queued(chat: Chat, queue: Sequence[QueuedMessage], command: MoveQueued) -> Change | None:
     """*1 -> same. Steering messages stay ahead of plain ones. In place already: nothing to do."""
     item = _find(chat, queue, command.id, Transition.MOVE_QUEUED)
     require_allowed(chat, Transition.MOVE_QUEUED)
-    kind = [other for other in in_order(queue) if other.steer == item.steer]
+    kind = [other for other in sort_queue(queue) if other.steer == item.steer]
     rest = [other for other in kind if other.id != item.id]
     rest.insert(_index(chat, queue, rest, item, command.before), item)
     positions = sorted(other.position for other in kind)
@@ -46,7 +46,7 @@ def move_queued(chat: Chat, queue: Sequence[QueuedMessage], command: MoveQueued)
     )
     if not places:
         return None
-    return Change.of(chat).placed(places, steering=chat.steer_len)
+    return Change.of(chat).move_queued(places, steering=chat.steer_len)
 
 
 def _index(
@@ -67,7 +67,7 @@ def _index(
 
 
 def promote_queued(
-    chat: Chat, queue: Sequence[QueuedMessage], item_id: QueueId, free: WorkerId | None
+    chat: Chat, queue: Sequence[QueuedMessage], item_id: QueueId, worker: WorkerId | None
 ) -> Change:
     """P1|E1|A1 -> R|P with it in history. R1|I1, P1 with a step under way -> I1: the partial
     answer is saved first."""
@@ -76,15 +76,15 @@ def promote_queued(
         raise NotFound("There is no such queued message.")
     state = require_allowed(chat, Transition.PROMOTE_QUEUED)
     assert found is not None  # the table lists no state with an empty queue
-    steering = [item for item in in_order(queue) if item.steer and item.id != item_id]
+    steering = [item for item in sort_queue(queue) if item.steer and item.id != item_id]
     change = Change.of(chat)
     if chat.has_step_in_progress or state is State.I1:
         first = min(item.position for item in queue) - 1
         place = MovedQueuedMessage(id=item_id, position=first, steer=True)
-        change = change.placed((place,), steering=len(steering) + 1).touched()
-        return change.interrupting(free) if chat.has_step_in_progress else change
+        change = change.move_queued((place,), steering=len(steering) + 1).mark_touched()
+        return change.interrupt(worker) if chat.has_step_in_progress else change
     joining = (item_id, *(item.id for item in steering))
-    return change.promote_named(joining, steering=0).run(free)
+    return change.promote_named(joining, steering=0).run(worker)
 
 
 def delete_queued(chat: Chat, queue: Sequence[QueuedMessage], item_id: QueueId) -> Change | None:
@@ -97,17 +97,17 @@ def delete_queued(chat: Chat, queue: Sequence[QueuedMessage], item_id: QueueId) 
 
 
 def _find(
-    chat: Chat, queue: Sequence[QueuedMessage], item_id: QueueId, move: Transition
+    chat: Chat, queue: Sequence[QueuedMessage], item_id: QueueId, transition: Transition
 ) -> QueuedMessage:
     for item in queue:
         if item.id == item_id:
             return item
     if chat.state in ARCHIVED_STATES:
-        require_allowed(chat, move)
-    raise _missing(chat, item_id)
+        require_allowed(chat, transition)
+    raise _missing_error(chat, item_id)
 
 
-def _missing(chat: Chat, item_id: QueueId) -> RequestError:
+def _missing_error(chat: Chat, item_id: QueueId) -> RequestError:
     if 0 < item_id < chat.next_queue_id:
         return QueuedMessageGone("The message has already left the queue.")
     return NotFound("There is no such queued message.")

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.domain.chat.messages import PendingCall
-from chatd.domain.chat.parts import Json
+from chatd.domain.text import Json
 from chatd.domain.chat.states import PublicStatus, State, Status, public_status, state_of
 from chatd.domain.errors import StaleFence
 from chatd.domain.ids import (

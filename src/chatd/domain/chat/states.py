@@ -81,10 +81,10 @@ class Transition(StrEnum):
 
     @property
     def actor(self) -> Actor:
-        return Actor.WORKER if self in _WORKER_MOVES else Actor.USER
+        return Actor.WORKER if self in _WORKER_TRANSITIONS else Actor.USER
 
 
-_WORKER_MOVES: Final = frozenset(
+_WORKER_TRANSITIONS: Final = frozenset(
     {
         Transition.ACQUIRE,
         Transition.COMMIT_STEP,
@@ -101,7 +101,7 @@ _WORKER_MOVES: Final = frozenset(
 )
 
 # "from>to,to" per state; "from=" is allowed and changes nothing.
-_MOVES: Final[Mapping[Transition, str]] = {
+_TABLE: Final[Mapping[Transition, str]] = {
     Transition.SEND_QUEUE: (
         "W>R0,P0 E0>R0,P0 E1>R1,P1 P0>P1 P1>P1 R0>R1 R1>R1 I0>I1 I1>I1 A0>A1 A1>A1"
     ),
@@ -163,7 +163,7 @@ def _parse(row: str) -> dict[State, frozenset[State]]:
 
 
 TRANSITIONS: Final[Mapping[Transition, Mapping[State, frozenset[State]]]] = {
-    move: _parse(row) for move, row in _MOVES.items()
+    move: _parse(row) for move, row in _TABLE.items()
 }
 """Legal moves. An empty set of targets means: allowed, and nothing changes."""
 

@@ -90,27 +90,27 @@ class ReservedSlots(Struct, frozen=True, kw_only=True):
 NO_SLOTS: Final = ReservedSlots()
 
 
-Transition = Callable[[LoadedChat, Any, WorkerId | None], Change | None]
+TransitionFunction = Callable[[LoadedChat, Any, WorkerId | None], Change | None]
 """The second parameter is the command of its row in the table."""
 
 
-def _by_row(transition: Callable[[Chat, C], Change]) -> Transition:
+def _by_row(transition: Callable[[Chat, C], Change]) -> TransitionFunction:
     return lambda loaded, command, _worker: transition(loaded.chat, command)
 
 
-def _by_worker(transition: Callable[[Chat, C, WorkerId | None], Change]) -> Transition:
+def _by_worker(transition: Callable[[Chat, C, WorkerId | None], Change]) -> TransitionFunction:
     return lambda loaded, command, worker: transition(loaded.chat, command, worker)
 
 
 def _by_queue(
     transition: Callable[[Chat, Sequence[QueuedMessage], C], Change | None],
-) -> Transition:
+) -> TransitionFunction:
     return lambda loaded, command, _worker: transition(loaded.chat, loaded.queue, command)
 
 
 def _by_loaded(
     transition: Callable[[LoadedChat, C, WorkerId | None], Change | None],
-) -> Transition:
+) -> TransitionFunction:
     return transition
 
 
@@ -130,7 +130,7 @@ def _delete(loaded: LoadedChat, command: DeleteQueued, _: WorkerId | None) -> Ch
     return delete_queued(loaded.chat, loaded.queue, command.id)
 
 
-TRANSITION_BY_COMMAND: Final[Mapping[type[ChatCommand], Transition]] = {
+TRANSITION_BY_COMMAND: Final[Mapping[type[ChatCommand], TransitionFunction]] = {
     SendMessage: _by_worker(send_message),
     EditMessage: _by_loaded(_edit_message),
     InterruptChat: _by_loaded(_interrupt),

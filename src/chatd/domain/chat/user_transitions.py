@@ -45,7 +45,7 @@ _UNSET_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 """Stands in a new row until the database, whose clock counts, has set the time."""
 
 
-def create(command: CreateChat, free: WorkerId | None) -> Change:
+def create(command: CreateChat, worker: WorkerId | None) -> Change:
     """- -> R0|P0. The first message and everything ahead of it in one write."""
     if not command.before and command.prompt is None:
         raise InvalidInput("content", "a chat needs at least one message")
@@ -74,26 +74,26 @@ def create(command: CreateChat, free: WorkerId | None) -> Change:
         change = change.append(draft)
     if command.prompt is not None:
         change = change.begin_turn(command.prompt)
-    return change.run(free)
+    return change.run(worker)
 
 
-def send_message(chat: Chat, command: SendMessage, free: WorkerId | None) -> Change:
+def send_message(chat: Chat, command: SendMessage, worker: WorkerId | None) -> Change:
     """W|E0 -> R0|P0. E1 -> R1|P1. Busy: as the sender chose; `reject` raises ChatBusy."""
     if command.when_busy == "reject" and chat.state in BUSY_STATES:
         raise ChatBusy("The chat is busy and the sender asked not to wait.")
     state = require_allowed(chat, SEND_TRANSITIONS[command.when_busy])
     change = Change.of(chat)
     if state in (State.W, State.E0):
-        return change.begin_turn(command.prompt).run(free)
+        return change.begin_turn(command.prompt).run(worker)
     if state is State.E1:
-        return _send_after_error(change, command, free)
+        return _send_after_error(change, command, worker)
     match command.when_busy:
         case "interrupt":
-            return _send_interrupt(change, command.prompt, free)
+            return _send_interrupt(change, command.prompt, worker)
         case "rollback":
-            return _send_rollback(change, command.prompt, free)
+            return _send_rollback(change, command.prompt, worker)
         case "steer":
-            return _send_steer(change, command.prompt, free)
+            return _send_steer(change, command.prompt, worker)
         case "queue" | "reject":
             return _enqueue(change, command.prompt)
 
@@ -104,45 +104,45 @@ def _enqueue(change: Change, prompt: UserInput, *, steer: bool = False) -> Chang
     return change.enqueue_message(prompt, steer=steer)
 
 
-def _send_after_error(change: Change, command: SendMessage, free: WorkerId | None) -> Change:
+def _send_after_error(change: Change, command: SendMessage, worker: WorkerId | None) -> Change:
     """Whoever waited longest goes first; a steering message waits only for older ones."""
     steer = command.when_busy == "steer"
     if steer and change.after.steer_len == 0:
-        return change.begin_turn(command.prompt).run(free)
+        return change.begin_turn(command.prompt).run(worker)
     # The head leaves as this one joins, so a full queue has room.
-    return change.promote_head().enqueue_message(command.prompt, steer=steer).run(free)
+    return change.promote_head().enqueue_message(command.prompt, steer=steer).run(worker)
 
 
-def _send_interrupt(change: Change, prompt: UserInput, free: WorkerId | None) -> Change:
+def _send_interrupt(change: Change, prompt: UserInput, worker: WorkerId | None) -> Change:
     if change.after.has_step_in_progress:
-        return _enqueue(change, prompt).interrupting(free)
+        return _enqueue(change, prompt).interrupt(worker)
     if change.after.state in (State.I0, State.I1):
         return _enqueue(change, prompt)
     if change.after.queue_len == 0:
-        return change.begin_turn(prompt).run(free)
-    return change.promote_head().enqueue_message(prompt).run(free)
+        return change.begin_turn(prompt).run(worker)
+    return change.promote_head().enqueue_message(prompt).run(worker)
 
 
-def _send_rollback(change: Change, prompt: UserInput, free: WorkerId | None) -> Change:
+def _send_rollback(change: Change, prompt: UserInput, worker: WorkerId | None) -> Change:
     """The turn's own message and all that followed go; the queue stays."""
     started = change.after.turn_message_id
     if started is not None:
         change = change.delete_messages_from(started)
-    return change.begin_turn(prompt).run(free)
+    return change.begin_turn(prompt).run(worker)
 
 
-def _send_steer(change: Change, prompt: UserInput, free: WorkerId | None) -> Change:
+def _send_steer(change: Change, prompt: UserInput, worker: WorkerId | None) -> Change:
     """Nobody is calling the model for a P chat, so its next call can already see the message,
     unless a tool result or an older steering message must come first."""
     chat = change.after
     at_boundary = chat.state in (State.P0, State.P1) and not chat.pending_calls
     if at_boundary and chat.steer_len == 0:
-        return change.steer(prompt).run(free)
+        return change.steer(prompt).run(worker)
     return _enqueue(change, prompt, steer=True)
 
 
 def edit_message(
-    chat: Chat, target: Message | None, command: EditMessage, free: WorkerId | None
+    chat: Chat, target: Message | None, command: EditMessage, worker: WorkerId | None
 ) -> Change:
     """Any unarchived -> R0|P0. Replaces a user message and deletes all after it, queue included.
     `target` is the message as stored, or None if the chat has none with that id."""
@@ -157,36 +157,36 @@ def edit_message(
         reasoning_effort=command.prompt.reasoning_effort or target.reasoning_effort,
     )
     change = Change.of(chat).delete_messages_from(target.id).clear_queue_messages()
-    return change.begin_turn(prompt).run(free)
+    return change.begin_turn(prompt).run(worker)
 
 
-def interrupt(chat: Chat, free: WorkerId | None) -> Change | None:
+def interrupt(chat: Chat, worker: WorkerId | None) -> Change | None:
     """R, P with a step under way -> I. P0|A0|E0 -> W. P1|A1 -> R|P with the head promoted.
     W|E1|I: nothing to do."""
     state = require_allowed(chat, Transition.INTERRUPT)
     change = Change.of(chat)
     if chat.has_step_in_progress:
-        return change.interrupting(free)
+        return change.interrupt(worker)
     match state:
         case State.P0 | State.A0 | State.E0:
-            return change.answer_pending_calls().rest()
+            return change.answer_pending_calls().wait()
         case State.P1 | State.A1:
-            return change.promote_head().run(free)
+            return change.promote_head().run(worker)
         case _:
             return None
 
 
-def submit_tool_results(chat: Chat, command: SubmitToolResults, free: WorkerId | None) -> Change:
+def submit_tool_results(chat: Chat, command: SubmitToolResults, worker: WorkerId | None) -> Change:
     """A -> R|P. All open calls are answered at once, exactly."""
     require_allowed(chat, Transition.SUBMIT_TOOL_RESULTS)
-    answers = _matched(chat.pending_calls, command.results)
+    answers = _match_results(chat.pending_calls, command.results)
     change = Change.of(chat)
     for call in chat.pending_calls:
         change = change.append(_client_result(call, answers[call.id]))
-    return change.open(()).join_steering().touched().run(free)
+    return change.set_pending_calls(()).join_steering().mark_touched().run(worker)
 
 
-def _matched(
+def _match_results(
     calls: tuple[PendingCall, ...], results: tuple[ClientResult, ...]
 ) -> dict[str, ClientResult]:
     answers: dict[str, ClientResult] = {}
@@ -217,12 +217,12 @@ def _client_result(call: PendingCall, answer: ClientResult) -> Draft:
     return Draft(role="tool", content=(part,))
 
 
-def request_compaction(chat: Chat, command: RequestCompaction, free: WorkerId | None) -> Change:
+def request_compaction(chat: Chat, command: RequestCompaction, worker: WorkerId | None) -> Change:
     """W|E0 -> R0|P0. E1 -> R1|P1. A one-shot mark that the runner acts on first."""
     require_allowed(chat, Transition.REQUEST_COMPACTION)
     if not command.compactable:
         raise NothingToCompact("There is no answer since the last summary.")
-    return Change.of(chat).ask_compaction().run(free)
+    return Change.of(chat).request_compaction().run(worker)
 
 
 def archive(chat: Chat) -> Change:
@@ -231,7 +231,7 @@ def archive(chat: Chat) -> Change:
     change = Change.of(chat)
     if chat.state in BUSY_STATES:
         change = change.answer_pending_calls()
-    return change.shelve().touched()
+    return change.archive().mark_touched()
 
 
 def unarchive(chat: Chat) -> Change:
@@ -246,7 +246,7 @@ def unarchive(chat: Chat) -> Change:
                 " Send a message or promote one to go on.",
             )
         )
-    return change.unshelve()
+    return change.unarchive()
 
 
 def update_chat(members: Sequence[Chat], target: ChatId, command: UpdateChat) -> tuple[Change, ...]:
@@ -286,7 +286,7 @@ def archive_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
     """A root chat takes along every subagent that is not archived yet; a subagent goes alone."""
     addressed = _find(members, target)
     first = archive(addressed)
-    others = [member for member in _under(members, addressed) if not member.archived]
+    others = [member for member in _subagents_of(members, addressed) if not member.archived]
     return (first, *(archive(member) for member in others))
 
 
@@ -295,12 +295,12 @@ def unarchive_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...
     its root and its parent are not archived."""
     addressed = _find(members, target)
     first = unarchive(addressed)
-    if any(_find(members, above).archived for above in _above(addressed)):
+    if any(_find(members, above).archived for above in _ancestor_ids(addressed)):
         raise Conflict(
             "Cannot unarchive the chat: the chat it belongs to is archived.",
             code="parent_archived",
         )
-    others = [member for member in _under(members, addressed) if member.archived]
+    others = [member for member in _subagents_of(members, addressed) if member.archived]
     return (first, *(unarchive(member) for member in others))
 
 
@@ -311,7 +311,7 @@ def _find(members: Sequence[Chat], chat_id: ChatId) -> Chat:
     raise NotFound("There is no such chat.")
 
 
-def _under(members: Sequence[Chat], root: Chat) -> list[Chat]:
+def _subagents_of(members: Sequence[Chat], root: Chat) -> list[Chat]:
     if not root.is_root:
         return []
     strangers = [member.id for member in members if member.root_chat_id != root.id]
@@ -322,7 +322,7 @@ def _under(members: Sequence[Chat], root: Chat) -> list[Chat]:
     )
 
 
-def _above(chat: Chat) -> list[ChatId]:
+def _ancestor_ids(chat: Chat) -> list[ChatId]:
     return [
         above for above in {chat.root_chat_id, chat.parent_chat_id} if above not in (None, chat.id)
     ]

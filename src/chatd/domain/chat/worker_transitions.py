@@ -31,35 +31,35 @@ def acquire(chat: Chat, worker: WorkerId) -> Change:
     require_allowed(chat, Transition.ACQUIRE)
     if chat.worker_id is not None:
         raise StaleFence(f"Chat {chat.id} has an owner.")
-    return Change.of(chat).owned_by(worker)
+    return Change.of(chat).set_owner(worker)
 
 
 def commit_step(chat: Chat, step: Step) -> Change:
     """R -> R, or P if the owner lets go. Without open calls a model call is next, so
     steering messages join."""
-    change = _write(chat, step, Transition.COMMIT_STEP)
+    change = _append_step(chat, step, Transition.COMMIT_STEP)
     if not step.messages:
         raise InvariantBroken("A step that adds nothing would be taken again for ever.")
     if step.compacted:
-        change = change.compacted()
+        change = change.clear_compaction_request()
     if not change.after.pending_calls:
         change = change.join_steering()
-    return change.go_on(keep_owner=step.keep_owner)
+    return change.continue_running(keep_owner=step.keep_owner)
 
 
 def finish_turn(chat: Chat, step: Step) -> Change:
     """R0 -> W. R1 -> R|P with the head of the queue promoted."""
-    change = _write(chat, step, Transition.FINISH_TURN)
+    change = _append_step(chat, step, Transition.FINISH_TURN)
     if change.after.pending_calls:
         raise InvariantBroken("A turn cannot finish while tool calls are open.")
     if change.after.queue_len == 0:
-        return change.rest()
-    return change.promote_head().go_on(keep_owner=step.keep_owner)
+        return change.wait()
+    return change.promote_head().continue_running(keep_owner=step.keep_owner)
 
 
 def require_action(chat: Chat, step: Step) -> Change:
     """R -> A. Somebody outside must answer; nobody owns the chat meanwhile."""
-    change = _write(chat, step, Transition.REQUIRE_ACTION)
+    change = _append_step(chat, step, Transition.REQUIRE_ACTION)
     calls = change.after.pending_calls
     if not calls or not all(call.client for call in calls):
         raise InvariantBroken("Only open calls of client tools are waited for.")
@@ -68,19 +68,19 @@ def require_action(chat: Chat, step: Step) -> Change:
 
 def fail_turn(chat: Chat, command: FailTurn) -> Change:
     """R -> E, with what the step produced. Pending calls stay until the next message."""
-    return _write(chat, command, Transition.FAIL_TURN).fail(command.error)
+    return _append_step(chat, command, Transition.FAIL_TURN).fail(command.error)
 
 
 def record_retry(chat: Chat, command: RecordRetry) -> Change:
     """R -> R with the next attempt, so that new viewers see the delay."""
     command.fence.check(chat)
     require_allowed(chat, Transition.RECORD_RETRY)
-    return Change.of(chat).retry(command.state).paid(command.usage)
+    return Change.of(chat).retry(command.state).record_usage(command.usage)
 
 
 def finish_interrupt(chat: Chat, step: Step) -> Change:
     """I0 -> W. I1 -> R|P. The partial answer is saved, then its open calls are answered."""
-    change = _write(chat, step, Transition.FINISH_INTERRUPT).answer_pending_calls()
+    change = _append_step(chat, step, Transition.FINISH_INTERRUPT).answer_pending_calls()
     return _after_interrupt(change, keep_owner=step.keep_owner)
 
 
@@ -89,7 +89,7 @@ def release(chat: Chat, command: ReleaseChat) -> Change:
     require_allowed(chat, Transition.RELEASE)
     if (chat.worker_id, chat.epoch) != (command.worker_id, command.epoch):
         raise StaleFence(f"Chat {chat.id} has another owner.")
-    return Change.of(chat).owned_by(None)
+    return Change.of(chat).set_owner(None)
 
 
 def reap(chat: Chat, command: ReapChat) -> Change:
@@ -100,7 +100,7 @@ def reap(chat: Chat, command: ReapChat) -> Change:
         raise StaleFence(f"Chat {chat.id} has another owner.")
     change = Change.of(chat)
     if chat.orphan_count < MAX_WORKER_DEATHS:
-        return change.orphaned()
+        return change.record_worker_death()
     if chat.status == "interrupting":
         return _after_interrupt(change.answer_pending_calls(), keep_owner=False)
     return change.fail(WORKER_CRASHED_ERROR)
@@ -116,11 +116,11 @@ def expire_deadline(chat: Chat, command: ExpireDeadline) -> Change:
     raise StaleFence(f"No deadline of chat {chat.id} has passed.")
 
 
-def expire_interrupt(chat: Chat, shown: tuple[Draft, ...] = ()) -> Change:
+def expire_interrupt(chat: Chat, partial: tuple[Draft, ...] = ()) -> Change:
     """I -> W|P. Whatever the tool does, a stop ends in time. What was shown is all that there
     is to save: whoever knew more has not come."""
     require_allowed(chat, Transition.EXPIRE_INTERRUPT)
-    change = _append(chat, shown, frozenset())
+    change = _append(chat, partial, frozenset())
     return _after_interrupt(change.answer_pending_calls(), keep_owner=False)
 
 
@@ -128,31 +128,31 @@ def expire_action(chat: Chat) -> Change:
     """A -> P. The model is told that nobody answered."""
     require_allowed(chat, Transition.EXPIRE_ACTION)
     change = Change.of(chat).answer_pending_calls(EXPIRED_CALL_TEXT)
-    return change.join_steering().touched().run(None)
+    return change.join_steering().mark_touched().run(None)
 
 
 def _after_interrupt(change: Change, *, keep_owner: bool) -> Change:
     if change.after.queue_len == 0:
-        return change.rest()
-    return change.promote_head().go_on(keep_owner=keep_owner)
+        return change.wait()
+    return change.promote_head().continue_running(keep_owner=keep_owner)
 
 
-def _write(chat: Chat, step: Step, move: Transition) -> Change:
+def _append_step(chat: Chat, step: Step, move: Transition) -> Change:
     step.fence.check(chat)
     require_allowed(chat, move)
-    return _append(chat, step.messages, step.client_tools).paid(step.usage)
+    return _append(chat, step.messages, step.client_tools).record_usage(step.usage)
 
 
 def _append(chat: Chat, drafts: tuple[Draft, ...], client_tools: frozenset[str]) -> Change:
     change = Change.of(chat)
     still_open = {call.id: call for call in chat.pending_calls}
     for draft in drafts:
-        _settle(still_open, draft, client_tools)
+        _update_pending(still_open, draft, client_tools)
         change = change.append(draft)
-    return change.open(tuple(still_open.values()))
+    return change.set_pending_calls(tuple(still_open.values()))
 
 
-def _settle(
+def _update_pending(
     still_open: dict[ToolCallId, PendingCall], draft: Draft, client_tools: frozenset[str]
 ) -> None:
     """Keep the list of open calls true; refuse a history that no provider would accept."""

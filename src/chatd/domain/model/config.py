@@ -18,7 +18,7 @@ from typing import Final, get_args
 import msgspec
 
 from chatd.domain.chat.messages import TokenUsage
-from chatd.domain.chat.parts import Json
+from chatd.domain.text import Json
 from chatd.domain.model.protocol import Effort, EffortRange, Prices, PriceTier
 from chatd.domain.text import parse_json
 

@@ -13,7 +13,7 @@ from typing import Literal
 from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.chat.messages import Role, TokenUsage
-from chatd.domain.chat.parts import Json
+from chatd.domain.text import Json
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ModelConfigId, ToolCallId
 

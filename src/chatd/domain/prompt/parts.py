@@ -19,14 +19,8 @@ from typing import Final, cast
 from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.answer.assembler import EMPTY_OBJECT
-from chatd.domain.chat.parts import (
-    FilePart,
-    Json,
-    ReasoningPart,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-)
+from chatd.domain.chat.parts import FilePart, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.text import Json
 from chatd.domain.model.protocol import (
     PromptCall,
     PromptFile,

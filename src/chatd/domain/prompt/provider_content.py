@@ -23,14 +23,8 @@ from msgspec import UNSET, Struct
 
 from chatd.domain.answer.tool_output import clip_middle
 from chatd.domain.chat.messages import Message
-from chatd.domain.chat.parts import (
-    Json,
-    Part,
-    ReasoningPart,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-)
+from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.text import Json
 from chatd.domain.ids import ModelConfigId, ToolCallId
 from chatd.domain.model.protocol import (
     PromptCall,

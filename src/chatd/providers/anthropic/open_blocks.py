@@ -6,7 +6,8 @@
 import msgspec
 from msgspec import UNSET, Raw
 
-from chatd.domain.chat.parts import Json, validate_json
+from chatd.domain.chat.parts import validate_json
+from chatd.domain.text import Json
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.protocol import (
     ModelEvent,

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from chatd.domain.chat.parts import Json
+from chatd.domain.text import Json
 
 
 class OutputDetails(Struct):

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import UNSET, Raw
 
-from chatd.domain.chat.parts import Json
+from chatd.domain.text import Json
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.protocol import (
     ModelEvent,

@@ -248,7 +248,7 @@ class OperationRun:
         change = self._decide(loaded, command, operation.slots)
         if change is None:
             return NoChange(chat=loaded.chat)
-        change = change.requested(operation.request)
+        change = change.with_idempotency_key(operation.request)
         self._sent[change.after.snapshot_version] = (change, loaded)
         return await apply(conn, change, operation.change_id, loaded)
 
@@ -258,7 +258,7 @@ class OperationRun:
         """Created twice under one id or one key, the chat exists once."""
         operation = self._operation
         worker = operation.slots.root if command.parent_chat_id is None else operation.slots.child
-        change = create(command, worker).requested(operation.request)
+        change = create(command, worker).with_idempotency_key(operation.request)
         applied = await apply(self._pool, change, operation.change_id)
         if applied is None:
             return await self._existing(change)

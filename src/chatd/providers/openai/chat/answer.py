@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw
 
-from chatd.domain.chat.parts import Json
+from chatd.domain.text import Json
 from chatd.domain.model.protocol import (
     ModelEvent,
     ReasoningDelta,

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from chatd.domain.chat.parts import Json
+from chatd.domain.text import Json
 from chatd.domain.model.protocol import (
     PromptCall,
     PromptFile,

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import msgspec
 from msgspec import UNSET
 
-from chatd.domain.chat.parts import Json
+from chatd.domain.text import Json
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.protocol import ModelEvent, ToolCallDelta, ToolCallDone, ToolCallStart
 from chatd.domain.text import decode_lenient, parse_json, replace_json_surrogates, storable_json

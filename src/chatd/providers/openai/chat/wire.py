@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.chat.parts import Json
+from chatd.domain.text import Json
 from chatd.providers.config import ProviderKind
 from chatd.providers.file_inputs import CHAT_COMPLETIONS_FILES, AcceptedFiles
 from chatd.providers.file_inputs import COMPATIBLE_FILES as IMAGES_ONLY

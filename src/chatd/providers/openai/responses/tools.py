@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.chat.parts import Json
+from chatd.domain.text import Json
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.protocol import ToolCallDone, ToolResultDone
 from chatd.domain.text import decode_lenient, replace_json_surrogates

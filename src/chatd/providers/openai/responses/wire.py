@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from chatd.domain.chat.parts import Json
+from chatd.domain.text import Json
 from chatd.providers.sse import DECODE_ERRORS
 
 NULL: Final = Raw(b"null")
