@@ -11,10 +11,20 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from chatd.domain.chat.messages import Message, Role
-from chatd.domain.chat.parts import ContextFilePart, FilePart, FileReferencePart, Part, ReasoningPart, SkillPart, SourcePart, TextPart, UnknownPart
-from chatd.domain.text import Json
+from chatd.domain.chat.parts import (
+    ContextFilePart,
+    FilePart,
+    FileReferencePart,
+    Part,
+    ReasoningPart,
+    SkillPart,
+    SourcePart,
+    TextPart,
+    UnknownPart,
+)
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.prompt.parts import ResolvedFile
+from chatd.domain.text import Json
 from tests.support.factories import call, message, result
 
 OURS: Final = ModelConfigId(UUID(int=1))

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from chatd.domain.answer.tool_calls import call_key
 from chatd.domain.errors import Unavailable
 from chatd.domain.workspace.agent_api import AgentUnreachable, WorkspaceUnavailable
 from chatd.tools.command_output import COMMAND_ENVIRONMENT
@@ -293,5 +292,5 @@ async def test_a_call_id_that_needs_no_encoding_is_sent_unchanged(
     """An earlier version of chatd may have started the call under that key."""
     caller = ToolCaller(bench)
     context = caller.context(call)
-    assert call_key(context) == f"{context.chat.id}:{context.fence.history_version}:{call}"
+    assert context.call_key == f"{context.chat.id}:{context.fence.history_version}:{call}"
     assert (await caller.result_of("execute", call, command="true"))["success"] is True

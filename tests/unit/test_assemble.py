@@ -7,8 +7,14 @@ from msgspec import UNSET, Raw
 from chatd.domain.answer.answer import Answer, EmptyAnswer, KeepAnswer, RejectAnswer, judge_answer
 from chatd.domain.answer.assembler import MAX_ANSWER_BYTES, Assembler, used_call_ids
 from chatd.domain.chat.messages import TokenUsage
-from chatd.domain.chat.parts import Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
-from chatd.domain.text import Json
+from chatd.domain.chat.parts import (
+    Part,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.failures import ModelError
 from chatd.domain.model.protocol import (
@@ -29,6 +35,7 @@ from chatd.domain.model.protocol import (
     ToolCallStart,
     ToolResultDone,
 )
+from chatd.domain.text import Json
 from tests.support.factories import call, message
 
 A, B = ToolCallId("a"), ToolCallId("b")

@@ -157,7 +157,7 @@ def test_messages_come_by_id_and_the_queue_in_its_order() -> None:
 
 
 def test_a_new_viewer_of_a_long_history_is_told_that_there_is_more() -> None:
-    snapshot = replace(full(RUNNING, history=HISTORY[2:]), cut=True)
+    snapshot = replace(full(RUNNING, history=HISTORY[2:]), has_older=True)
     assert diff(None, snapshot) == (
         status("running"),
         shown(HISTORY[2]),
@@ -378,9 +378,9 @@ def test_a_viewer_that_saw_what_the_database_has_lost_starts_anew() -> None:
 
 
 def test_a_viewer_too_far_behind_starts_anew_with_the_newest_messages() -> None:
-    cut = replace(since(2, RUNNING, HISTORY[2]), cut=True)
-    assert needs_full_read(2, cut)
-    again = replace(full(RUNNING, history=HISTORY[2:]), cut=True)
+    partial = replace(since(2, RUNNING, HISTORY[2]), has_older=True)
+    assert needs_full_read(2, partial)
+    again = replace(full(RUNNING, history=HISTORY[2:]), has_older=True)
     assert not needs_full_read(2, again)
     events = diff(ViewerPosition(version=2), again)
     assert events[0] == HistoryReset(chat_id=CHAT)
@@ -418,7 +418,9 @@ def test_who_cannot_be_told_the_changes_needs_a_full_read(
         pytest.param(
             ViewerPosition.of(RUNNING), since(21, replace(RUNNING, snapshot_version=22)), id="one"
         ),
-        pytest.param(ViewerPosition(version=5), replace(since(5, RUNNING), cut=True), id="cut"),
+        pytest.param(
+            ViewerPosition(version=5), replace(since(5, RUNNING), has_older=True), id="older"
+        ),
         pytest.param(
             ViewerPosition(version=5),
             since(5, replace(RUNNING, queue_version=6)),

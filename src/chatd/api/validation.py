@@ -21,10 +21,10 @@ from chatd.api.schemas.chats import (
 )
 from chatd.domain.chat.commands import ClientResult
 from chatd.domain.chat.parts import FileReferencePart, Part, TextPart, validate_json
-from chatd.domain.text import Json
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ToolCallId, WorkspaceId
 from chatd.domain.model.protocol import ToolSpec
+from chatd.domain.text import Json
 
 MAX_TITLE_CHARS: Final = 200
 MAX_LABELS: Final = 50

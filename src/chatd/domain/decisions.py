@@ -1,18 +1,7 @@
-"""What a runner does next with its chat, from committed history alone.
+"""Pure decisions of a runner: the next action of its turn, and the reaction to a changed row.
 
-Owns the order in which reasons to act are weighed. Does not own how an action is carried out,
-nor the status: whoever owns a running chat asks here, acts once, commits once, asks again.
-A crash, a takeover and the ordinary next step are therefore the same path.
-
-What a runner does when it hears that its chat's row has changed.
-
-Owns the judgement only. A row may come late, twice or out of order, from a hint, a poll or
-somebody's own commit; the versions in it say what it is worth.
-
-A history changes under one owner and epoch by that owner's commits alone, so a runner would
-meet its own commit here as news, whenever the row gets to it before the answer of its
-statement. It therefore says when it starts to write (`committing`) and how that went (`after`,
-`refused`); rows that come in between wait for the answer.
+`next_action` reads committed history only, so a step after a crash or a takeover is chosen like
+any other. `decide_reaction` compares versions, because rows come late, twice or out of order.
 """
 
 from collections.abc import Sequence
@@ -42,7 +31,7 @@ PENDING_CALLS_MISMATCH_ERROR: Final = ChatError(
 
 
 class TurnRules(Struct, frozen=True, kw_only=True):
-    """What the chat's model and tools ask for. Tools are given by name."""
+    """Limits and tool names that the chat's model and tools set for a turn."""
 
     max_steps: int = MAX_STEPS_PER_TURN
     client_tools: frozenset[str] = frozenset()
@@ -53,15 +42,14 @@ class TurnRules(Struct, frozen=True, kw_only=True):
 
 
 class Generate(Struct, frozen=True, kw_only=True):
-    """Call the model."""
+    pass
 
 
 class RunTools(Struct, frozen=True, kw_only=True):
-    """Answer these calls, in one commit. Arguments may be missing: that is an error result.
+    """Answer these calls in one commit. A call without arguments gets an error result.
 
-    `refused`: a tool that must be alone was called together with others. None of them runs
-    and each gets an error; calls for the client are among them, or it would be asked for
-    results that no longer matter.
+    `refused`: an exclusive tool was called together with others. No call runs and each gets an
+    error. Client calls are included, so that the client is not asked for unused results.
     """
 
     calls: tuple[ToolCallPart, ...]
@@ -69,14 +57,13 @@ class RunTools(Struct, frozen=True, kw_only=True):
 
 
 class RequireAction(Struct, frozen=True, kw_only=True):
-    """Only the client can answer what is left."""
+    """All pending calls are for the client."""
 
     calls: tuple[ToolCallPart, ...]
 
 
 class Compact(Struct, frozen=True, kw_only=True):
-    """Summarize. After `auto` a model call follows; `manual` was all that was asked for, so
-    its commit ends the turn."""
+    """Summarize. A model call follows `auto`; the commit of `manual` ends the turn."""
 
     source: Literal["auto", "manual"]
     fill: compaction.ContextFill
@@ -115,8 +102,8 @@ def next_action(history: Sequence[Message], chat: Chat, rules: TurnRules) -> Act
 
 
 def _current_turn(rows: Sequence[Message]) -> Sequence[Message]:
-    """All after the last prompt of a person. A prompt also closes whatever was open before
-    it, so that a history that should not exist can be left behind by sending a message."""
+    """The rows after the last user message. That message also ends all pending calls before it,
+    so that sending a message recovers a chat with an invalid history."""
     for index in range(len(rows) - 1, -1, -1):
         if rows[index].starts_turn:
             return rows[index + 1 :]
@@ -126,13 +113,13 @@ def _current_turn(rows: Sequence[Message]) -> Sequence[Message]:
 def _answer_calls(calls: tuple[ToolCallPart, ...], chat: Chat, rules: TurnRules) -> Action:
     if len(calls) > 1 and any(call.tool_name in rules.exclusive_tools for call in calls):
         return RunTools(calls=calls, refused=True)
-    # The client's tools may have changed since the call was made. Whoever waits for a client
-    # must be sure that both the call and the client know of it; otherwise it is ours to refuse.
+    # The client's tools may have changed since the call. Wait for the client only if the call is
+    # marked as the client's and the client still has the tool; the runner refuses the others.
     for_client = {
         call.id for call in chat.pending_calls if call.client and call.name in rules.client_tools
     }
-    ours = tuple(call for call in calls if call.tool_call_id not in for_client)
-    return RunTools(calls=ours) if ours else RequireAction(calls=calls)
+    local = tuple(call for call in calls if call.tool_call_id not in for_client)
+    return RunTools(calls=local) if local else RequireAction(calls=calls)
 
 
 def _has_stop_result(turn: Sequence[Message], rules: TurnRules) -> bool:
@@ -175,8 +162,12 @@ Task = Literal["generate", "interrupt"]
 
 
 class RunnerView(Struct, frozen=True, kw_only=True):
-    """What a runner knows of its chat. `snapshot_version` is the watermark: older rows are
-    no news."""
+    """The latest row a runner has acted on; rows up to its `snapshot_version` are ignored.
+
+    The row of the runner's own commit may arrive before the reply to its statement. The runner
+    therefore marks the write (`committing`) and its outcome (`committed`, `not_committed`); rows
+    that arrive in between are deferred.
+    """
 
     snapshot_version: int
     epoch: int
@@ -198,43 +189,43 @@ class RunnerView(Struct, frozen=True, kw_only=True):
         )
 
     def committing(self) -> "RunnerView":
-        """A write of our own has been sent."""
+        """The runner has sent a write."""
         return msgspec.structs.replace(self, writing=True)
 
     def committed(self, chat: Chat) -> "RunnerView":
-        """Our write has landed and made the row this. (A row that was read later to find out
-        may tell of more than our own doing: then `refused`, and let `react` see that row.) The
-        epoch stays the one we serve, even if the write gave the chat away."""
+        """The runner's write produced this row. For a row read later, which may hold other
+        changes, use `not_committed` and `decide_reaction`. The epoch stays the runner's, even if
+        the write released the chat."""
         if chat.snapshot_version <= self.snapshot_version:
             return self.not_committed()
         return msgspec.structs.replace(RunnerView.of(chat), epoch=self.epoch)
 
     def not_committed(self) -> "RunnerView":
-        """Our write has not landed, or nobody can say."""
+        """The write was not applied, or its outcome is unknown."""
         return msgspec.structs.replace(self, writing=False)
 
 
 class IgnoreRow(Struct, frozen=True, kw_only=True):
-    """No news."""
+    pass
 
 
 class DeferRow(Struct, frozen=True, kw_only=True):
-    """Keep the newest such row and ask again once our own write has been answered: it may be
-    what the row tells of, and if it is not, the write is refused by itself."""
+    """Keep the newest such row and decide again after the reply to the runner's write: the row
+    may be that write's. If it is another change, the database refuses the write."""
 
 
 class UpdateView(Struct, frozen=True, kw_only=True):
-    """News, but the same work: go on, with this view."""
+    """The row changed but the work did not: continue with this view."""
 
     view: RunnerView
 
 
 class StopRunner(Struct, frozen=True, kw_only=True):
-    """Not ours any more, or nothing left to do: stop and write nothing."""
+    """The chat has another owner or needs no work: stop and write nothing."""
 
 
 class RestartTask(Struct, frozen=True, kw_only=True):
-    """Stop what runs and start this task, under this fence, with this view."""
+    """Cancel the running task and start this one."""
 
     task: Task
     fence: Fence
@@ -245,7 +236,7 @@ Reaction = IgnoreRow | DeferRow | UpdateView | StopRunner | RestartTask
 
 
 def decide_reaction(local: RunnerView | None, row: Chat, worker_id: WorkerId) -> Reaction:
-    """`local` is None until the runner has seen its first row."""
+    """`local` is None before the runner's first row."""
     if local is not None and row.snapshot_version <= local.snapshot_version:
         return IgnoreRow()
     if local is not None and local.writing:

@@ -14,7 +14,9 @@ from typing import Annotated, Final, Literal, TypeGuard, Union, get_args, get_or
 import msgspec
 from msgspec import Meta, Struct, UnsetType
 
-MAX_SHOWN_VALUE_CHARS: Final = 60
+from chatd.domain.text import clip
+
+MAX_SHOWN_VALUE_CHARS: Final = 61
 TYPE_NAMES: Final[Mapping[str, str]] = {
     "array": "a list",
     "bool": "true or false",
@@ -150,7 +152,7 @@ def show_value(value: object) -> str:
         case str() if not value:
             return "nothing"
         case str():
-            clipped = value[:MAX_SHOWN_VALUE_CHARS] + "…" * (len(value) > MAX_SHOWN_VALUE_CHARS)
+            clipped = clip(value, MAX_SHOWN_VALUE_CHARS)
             return '"' + "".join(c if c.isprintable() else "?" for c in clipped) + '"'
         case dict():
             return "a table"

@@ -1,4 +1,4 @@
-"""The error tree, split by who can act on an error.
+"""The error tree, split by which side can act on an error.
 
     ChatdError(code)
       RequestError            the caller can fix it
@@ -7,26 +7,26 @@
         Forbidden             403
         QueueFull             429
         Conflict              409
-          TransitionNotAllowed  the move is not legal in this state
-          ChatBusy              the sender asked to be refused rather than wait
-          QueuedMessageGone     the queued message has left the queue meanwhile
+          TransitionNotAllowed  the transition is not legal in this state
+          ChatBusy              the request was sent with `reject`
+          QueuedMessageGone     the message is no longer in the queue
           NothingToCompact
           UsageLimit
-          RequestReused         an idempotency key came back with another body
-      StaleFence              someone else moved the chat: leave quietly
-      Unavailable             database or peer gone: back off, try again
-      ProviderFailed          a model's API failed: `classify` says what that means
+          RequestReused         an idempotency key was sent again with another body
+      StaleFence              the chat has changed since: the worker stops, writes nothing
+      Unavailable             database or peer unreachable: back off, retry
+      ProviderError           a model's API failed: `model.classify` says how (model.protocol)
       ToolError               the model can act: becomes a tool result
-      InvariantBroken         our bug: stop the task, a human must look
+      InvariantBroken         a bug in chatd: the task stops and the error is logged
 
-Foreign exceptions are translated into these where they enter, nowhere else.
+Exceptions of libraries are converted to these at the call that raises them, nowhere else.
 """
 
 from typing import Final
 
 
 class ChatdError(Exception):
-    """`code` is for machines and never changes meaning; the message is for people."""
+    """Clients branch on `code` (stable); `message` is for people."""
 
     code = "internal"
 
@@ -70,7 +70,7 @@ class Conflict(RequestError):
     code = "conflict"
 
 
-# By the first letter of a state: what people call it.
+# By the first letter of a state.
 _STATE_NAMES: Final = {
     "W": "waiting for a message",
     "E": "in error",
@@ -118,7 +118,7 @@ class StaleFence(ChatdError):
 
 
 class Unavailable(ChatdError):
-    """`maybe_applied` says whether a statement had been sent when the reply was lost."""
+    """`maybe_applied`: a statement was sent and its reply was lost."""
 
     code = "unavailable"
 
@@ -130,7 +130,7 @@ class Unavailable(ChatdError):
 
 
 class ToolError(ChatdError):
-    """The message is what the model reads: what was wrong with the call, and what to do."""
+    """The model reads the message: what was wrong with the call, and what to do."""
 
     code = "tool_error"
 

@@ -1,7 +1,7 @@
-"""Names for the identifiers that travel between rooms.
+"""Types of identifiers.
 
-Message and queue ids are counted per chat, from the chat's own row, so that
-their order is the order of appending whatever replica wrote them.
+Message and queue ids are counted per chat in the chat's row, so that ids increase in the order of
+appending on every replica.
 """
 
 from typing import NewType
@@ -20,4 +20,4 @@ QueueId = NewType("QueueId", int)
 ToolCallId = NewType("ToolCallId", str)
 
 ChangeId = NewType("ChangeId", int)
-"""Names one operation through all its tries; a retry finds it in the row and knows it landed."""
+"""Names one operation across its retries: a retry that finds it in the row was already applied."""

@@ -1,7 +1,6 @@
-"""How far a worker may trust its own lease, and when it may act on another's death.
+"""What a worker may do given the times of its heartbeats: start work, go on, reap other workers.
 
-A worker renews its lease by a tick. Owns the judgement over the times of those ticks, all
-taken from one monotonic clock. Does not own the tick, nor who is dead: the database says that.
+All times come from one monotonic clock. The database decides which workers are dead.
 """
 
 from typing import Final, Literal
@@ -21,7 +20,7 @@ LeaseHealth = Literal["ok", "no_new_work", "cancel_runs"]
 
 
 class HeartbeatHistory(Struct, frozen=True, kw_only=True):
-    """The latest unbroken run of successful ticks."""
+    """The latest unbroken run of successful heartbeats."""
 
     interval_s: float
     count: int = 0
@@ -37,28 +36,28 @@ class HeartbeatHistory(Struct, frozen=True, kw_only=True):
         return HeartbeatHistory(interval_s=self.interval_s)
 
     def is_broken(self, now: float) -> bool:
-        """Nothing ran yet, or the process stood still for longer than a slow tick explains."""
+        """No heartbeat has succeeded yet, or the process was suspended for several intervals."""
         return self.count == 0 or now - self.last_at > MAX_MISSED_HEARTBEATS * self.interval_s
 
 
 def may_reap(history: HeartbeatHistory, now: float) -> ReapScope:
-    """Whose death this worker may act on.
+    """Which dead workers this worker may reap.
 
-    After a database outage every lease looks expired and every lock free until the others
-    have come back. So first see the database answer for as long as they need for that: to
-    take their locks again, a moment; to renew a lease, at most the length of one.
+    After a database outage every lease looks expired and every lock free until the other workers
+    reconnect. So reap only after the database has answered for as long as they need: a moment to
+    take their locks again, at most one lease to renew their leases.
     """
     if history.is_broken(now) or history.count < MIN_HEARTBEATS_TO_REAP:
         return "none"
-    seen_s = history.last_at - history.first_at
-    if seen_s >= REAP_LEASE_STALE_AFTER_S:
+    answered_s = history.last_at - history.first_at
+    if answered_s >= REAP_LEASE_STALE_AFTER_S:
         return "leases"
-    return "locks" if seen_s >= REAP_LOCK_GONE_AFTER_S else "none"
+    return "locks" if answered_s >= REAP_LOCK_GONE_AFTER_S else "none"
 
 
 def lease_health(last_success: float, now: float) -> LeaseHealth:
-    """What an unrenewed lease still allows. Work that would outlive it is not begun; when it
-    has run out, another worker may own the chats already."""
+    """What the age of a lease allows. An ageing lease starts no work that could outlive it; after
+    an expired one, another worker may own the chats."""
     age_s = now - last_success
     if age_s >= LEASE_TTL_S:
         return "cancel_runs"

@@ -1,9 +1,5 @@
-"""What the rooms above bedrock may be handed: Protocols, satisfied by shape.
-
-What a chat can ask for when it needs a workspace, and what it is told.
-
-The answers are read by models and shown by pages: a failure keeps its build's id, so that its
-logs can be looked at, and says what to do next.
+"""Protocols through which packages use each other, and the values they exchange: clock, provider,
+tools, budget, workspace access and provisioning.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -14,32 +10,33 @@ from uuid import UUID
 
 from msgspec import Raw, Struct
 
+from chatd.domain.answer.tool_calls import call_key
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.chat.row import Chat, ChatError, Fence
 from chatd.domain.ids import ChangeId, ModelConfigId, ToolCallId
 from chatd.domain.model.protocol import ModelConfig, ModelEvent, ModelRequest, ToolSpec
 from chatd.domain.prompt.instructions import Instructions
+from chatd.domain.workspace.agent_api import AgentApi
 from chatd.domain.workspace.entities import AgentLifecycle, FieldProblem, TemplateId
 
 
 class Clock(Protocol):
-    """Time for services. `tag` names what is waited for, so that a test can wait for the waiter."""
+    """Time for services. `tag` names the wait, so that a test can await that a task sleeps."""
 
     def monotonic(self) -> float: ...
 
     def now(self) -> datetime:
-        """Wall time, for people to read. Nothing is decided by it."""
+        """Wall time, for display only. No decision depends on it."""
         ...
 
     async def sleep(self, seconds: float, tag: str) -> None: ...
 
 
 class Provider(Protocol):
-    """A model's API. It neither retries nor classifies: it raises `ProviderFailed` with the
-    facts, from opening the stream or from reading it.
+    """A model's API. It neither retries nor classifies: opening or reading the stream raises
+    `ProviderError` with the fault.
 
-    The stream is a context so that closing is lexical: leaving it, by whatever way, closes
-    the socket before anything else happens.
+    The stream is a context manager: its exit closes the socket, on every path.
     """
 
     @property
@@ -53,14 +50,14 @@ class Provider(Protocol):
 
 
 class Emit(Protocol):
-    """Says that something has happened: a log line and a metric in production, something to
-    wait for in a test. Ids and numbers only, never content."""
+    """Report an event: a log line and a metric in production, an awaitable in a test. Fields are
+    ids and numbers, never content."""
 
     def __call__(self, event: str, **fields: object) -> None: ...
 
 
 class Env(Struct, frozen=True, kw_only=True):
-    """What comes from outside and differs in a test: time, ids, and who is told."""
+    """Dependencies that tests replace: time, ids and the event sink."""
 
     clock: Clock
     emit: Emit
@@ -69,10 +66,10 @@ class Env(Struct, frozen=True, kw_only=True):
 
 
 class ModelChoice(Struct, frozen=True, kw_only=True):
-    """A configured model and whoever serves it. `kind` says which API that is.
+    """A configured model and its provider. `kind` names the provider's API.
 
-    `origins` says which provider serves or has served each model, so that one is not sent what
-    another has sealed; None if that is not known.
+    `origins` maps each model to the provider that serves or served it, so that a provider is not
+    sent another provider's encrypted content. None: unknown.
     """
 
     config: ModelConfig
@@ -83,13 +80,13 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
 
 class ModelSource(Protocol):
     async def choose(self, model_config_id: ModelConfigId | None) -> ModelChoice:
-        """The model that is wanted, or the default. Raises ProviderFailed if there is none
-        that can be used, with a fault that says what to set."""
+        """The requested model, or the default. Raises ProviderError if no model is usable; its
+        fault says which setting is missing."""
         ...
 
 
 ToolEffect = Literal["read", "idempotent", "once"]
-"""What doing it twice would mean: nothing, the same again, or harm."""
+"""Whether a repeated call is harmless: `once` must not run twice."""
 
 
 def _discard(text: str) -> None:
@@ -97,17 +94,22 @@ def _discard(text: str) -> None:
 
 
 class ToolContext(Struct, frozen=True, kw_only=True):
-    """On whose behalf a tool runs. The call's id names its effects, the fence its right to
-    have any. `show` lets viewers see more of its output while it runs; it never waits."""
+    """The chat, call and fence a tool runs under. `show` sends output to viewers while the tool
+    runs; it never blocks."""
 
     chat: Chat
     call_id: ToolCallId
     fence: Fence
     show: Callable[[str], None] = _discard
 
+    @property
+    def call_key(self) -> str:
+        return call_key(self.chat.id, self.fence.history_version, self.call_id)
+
 
 class Tool(Protocol):
-    """Something the model may call. Failure is an answer: `run` raises only for bugs."""
+    """A tool that the model may call. A failed call returns an error output; `run` raises only
+    for bugs."""
 
     @property
     def spec(self) -> ToolSpec: ...
@@ -125,28 +127,36 @@ class Tool(Protocol):
     async def run(self, context: ToolContext, args: Raw) -> ToolOutput: ...
 
     async def recover(self, context: ToolContext) -> ToolOutput | None:
-        """What became of a call that was begun before a crash; None if nobody can know."""
+        """The output of a call that started before a crash; None if it cannot be known."""
         ...
 
 
 class ToolSource(Protocol):
-    """Asked before every step. Neither may take long, whatever has become of a workspace."""
+    """Tools and instructions of a chat, read before every step. Both return quickly even if the
+    workspace does not answer."""
 
     async def tools(self, chat: Chat) -> Sequence[Tool]: ...
 
     async def instructions(self, chat: Chat) -> Instructions:
-        """What the model is told about the place that its tools act in."""
+        """Instructions that describe the chat's workspace."""
         ...
 
 
 class Budget(Protocol):
     async def check(self, chat: Chat) -> ChatError | None:
-        """Asked before every model call. What is returned is why there must be none now."""
+        """Called before every model call. An error forbids the call."""
+        ...
+
+
+class WorkspaceAccess(Protocol):
+    async def connect(self, context: ToolContext) -> AgentApi:
+        """Connect to the agent of the chat's workspace, within a bounded time. Raises
+        WorkspaceUnavailable and AgentUnreachable."""
         ...
 
 
 class WorkspaceRequest(Struct, frozen=True, kw_only=True):
-    """A workspace that is wanted. The key names the wish: asked again, it is the same one."""
+    """A workspace to create. A repeated `key` finds the workspace of the first request."""
 
     template_id: TemplateId
     name: str = ""
@@ -155,8 +165,9 @@ class WorkspaceRequest(Struct, frozen=True, kw_only=True):
 
 
 class ProvisionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a workspace. Of the three flags at the front at most one is set; none with
-    an `error`. What is wrong with the agent alone is no failure: it may still come."""
+    """The outcome of a workspace tool, read by models and shown by clients. At most one of the
+    first three flags is set; none with an `error`. A missing agent is no error: it may still
+    connect. A failure keeps its `build_id`, so that the build's log can be read."""
 
     created: bool = False
     started: bool = False
@@ -182,8 +193,8 @@ class ProvisionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Provisioner(Protocol):
-    """Acts for the owner of the chat. Raises ToolError for what the model asked wrongly; all
-    waits are bounded, and being cancelled leaves a build to the build worker."""
+    """Creates, starts and stops workspaces for the chat's owner. Raises ToolError for invalid
+    requests. All waits are bounded; after a cancel the build worker completes the build."""
 
     async def list_templates(self, chat: Chat, *, query: str, page: int) -> Struct: ...
 

@@ -1,34 +1,33 @@
-"""Text and JSON that every neighbour can take.
+"""Text and raw JSON that the database and every provider accept, and clipping of text.
 
-Models, tools and clients send halves of characters, bytes that are not UTF-8 and NULs. A half
-breaks the database driver, and a stored escape of one makes a row unreadable for ever, so both
-are mended on the way in and again on the way to a model. A NUL is kept in history; only a
-prompt goes without it. What cannot be mended is shown as U+FFFD.
+Input may hold lone surrogates, which the database driver rejects, and JSON escapes of them, which
+make a stored row unreadable. Both become U+FFFD on the way in and again on the way to a model.
+NUL is stored; only prompts replace it.
 """
 
 import re
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
-from chatd.domain.text import Json
+Json = Raw | UnsetType
 
 REPLACEMENT_CHAR: Final = "\ufffd"
 _MAX_EMPTY_JSON_BYTES: Final = 64
 
-# An escaped character in JSON text: a pair, a half, a NUL, or anything else that a backslash
-# begins. The last keeps `\\ud800`, which is a backslash and five letters, from being mended.
+# An escape in JSON text: a surrogate pair, a lone surrogate, a NUL, or any other escape. The last
+# alternative consumes `\\`, so that `\\ud800` (a backslash and five letters) is not replaced.
 _ESCAPE: Final = re.compile(
     r"(?P<pair>\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-    r"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    r"|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
     r"|(?P<nul>\\u0000)"
     r"|\\."
 )
 
 
 def replace_surrogates(text: str) -> str:
-    """Two halves of one character find each other by way of UTF-16; a single one is replaced."""
+    """Join surrogate pairs by decoding as UTF-16; replace lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -41,13 +40,18 @@ def decode_lenient(data: bytes) -> str:
 
 
 def replace_json_surrogates(text: str) -> str:
-    """The same for halves that JSON text holds as escapes. It need not be valid JSON."""
+    """Replace lone surrogates, escaped ones included. The text need not be valid JSON."""
     return _replace_escapes(replace_surrogates(text), nul=False)
 
 
 def storable_json(raw: Json) -> Json:
-    """Raw JSON that can be stored and read back. What is fine comes back as it is."""
+    """Raw JSON without lone surrogates; the same object if it has none."""
     return _replace_raw_escapes(raw, nul=False)
+
+
+def clip(text: str, limit: int) -> str:
+    """The text in at most `limit` characters; an ellipsis marks what is missing."""
+    return text if len(text) <= limit else f"{text[: limit - 1].rstrip()}…"
 
 
 def model_text(text: str) -> str:
@@ -64,23 +68,23 @@ def _replace_raw_escapes(raw: Json, *, nul: bool) -> Json:
     data = bytes(raw)
     if b"\\u" not in data and data.isascii():
         return raw
-    mended = _replace_escapes(decode_lenient(data), nul=nul).encode()
-    return raw if mended == data else Raw(mended)
+    replaced = _replace_escapes(decode_lenient(data), nul=nul).encode()
+    return raw if replaced == data else Raw(replaced)
 
 
 def _replace_escapes(text: str, *, nul: bool) -> str:
     if "\\u" not in text:
         return text
 
-    def mend(match: re.Match[str]) -> str:
-        broken = match["half"] is not None or (nul and match["nul"] is not None)
-        return r"\ufffd" if broken else match[0]
+    def replace(match: re.Match[str]) -> str:
+        is_refused = match["lone"] is not None or (nul and match["nul"] is not None)
+        return r"\ufffd" if is_refused else match[0]
 
-    return _ESCAPE.sub(mend, text)
+    return _ESCAPE.sub(replace, text)
 
 
 def is_empty_json(raw: Json) -> bool:
-    """Nothing, null, or an object without a field: no vendor means anything by it."""
+    """Whether the JSON is absent, null or an empty object."""
     if raw is UNSET:
         return True
     data = bytes(raw)
@@ -88,7 +92,7 @@ def is_empty_json(raw: Json) -> bool:
 
 
 def parse_json(raw: Json | str) -> object:
-    """The JSON value, or UNSET for what is none (JSON's own null is None)."""
+    """The decoded value; UNSET if the text is absent or not JSON (JSON's null is None)."""
     if raw is UNSET:
         return UNSET
     try:

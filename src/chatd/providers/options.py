@@ -9,11 +9,11 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
-from chatd.domain.text import Json
 from chatd.domain.decode_errors import describe_decode_error
 from chatd.domain.errors import InvalidInput
 from chatd.domain.model.config import EFFORT_LEVELS
 from chatd.domain.model.protocol import Effort
+from chatd.domain.text import Json
 
 Domain = Annotated[str, Meta(min_length=1, max_length=253)]
 Domains = Annotated[tuple[Domain, ...], Meta(max_length=100)]

@@ -13,9 +13,9 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Struct
 
-from chatd.domain.text import Json
 from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
+from chatd.domain.text import Json
 from chatd.store.conn import Conn, Row
 from chatd.store.pool import Pool
 from chatd.store.rows import json_text

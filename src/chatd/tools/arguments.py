@@ -17,11 +17,11 @@ import msgspec
 from msgspec import Meta, Raw, Struct, inspect
 
 from chatd.domain.errors import ToolError
-from chatd.domain.text import parse_json
+from chatd.domain.text import clip, parse_json
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_MAX_SHOWN_CHARS: Final = 60
+_MAX_SHOWN_CHARS: Final = 61
 
 A = TypeVar("A", bound=Struct)
 _Object = Mapping[str, object]
@@ -236,8 +236,8 @@ def _invalid(path: str, allowed: str, value: object) -> ToolError:
             shown = "a list"
         case dict():
             shown = "an object"
-        case str() if len(value) > _MAX_SHOWN_CHARS:
-            shown = json.dumps(value[:_MAX_SHOWN_CHARS] + "…", ensure_ascii=False)
+        case str():
+            shown = json.dumps(clip(value, _MAX_SHOWN_CHARS), ensure_ascii=False)
         case _:
             shown = json.dumps(value, ensure_ascii=False)
     return ToolError(f"{path} must be {allowed}, not {shown}.")

@@ -3,9 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from chatd.domain.chat.row import Chat
-from chatd.domain.ports import Clock, Provisioner, Tool
+from chatd.domain.ports import Clock, Provisioner, Tool, WorkspaceAccess
 from chatd.domain.prompt.instructions import Instructions
-from chatd.domain.ports import WorkspaceAccess
 from chatd.tools.execute import execute
 from chatd.tools.files import file_tools
 from chatd.tools.processes import process_tools

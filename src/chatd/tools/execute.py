@@ -10,11 +10,15 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Struct
 
-from chatd.domain.answer.tool_calls import call_key
 from chatd.domain.answer.tool_output import ToolOutput
-from chatd.domain.ports import Clock, ToolContext
-from chatd.domain.workspace.agent_api import AgentApi, AgentRefused, AgentUnreachable, ProcessOutput, WorkspaceUnavailable
-from chatd.domain.ports import WorkspaceAccess
+from chatd.domain.ports import Clock, ToolContext, WorkspaceAccess
+from chatd.domain.workspace.agent_api import (
+    AgentApi,
+    AgentRefused,
+    AgentUnreachable,
+    ProcessOutput,
+    WorkspaceUnavailable,
+)
 from chatd.tools.arguments import NOT_BLANK, Ignored, Seconds, argument
 from chatd.tools.command_output import (
     COMMAND_ENVIRONMENT,
@@ -58,7 +62,7 @@ def execute(access: WorkspaceAccess, clock: Clock) -> WorkspaceTool:
         try:
             started = await conn.start_process(
                 parsed.command,
-                key=call_key(context),
+                key=context.call_key,
                 workdir=args.workdir.strip() or None,
                 env={**COMMAND_ENVIRONMENT, "CHATD_CHAT_ID": str(context.chat.id)},
                 background=parsed.background,

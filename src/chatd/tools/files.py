@@ -4,12 +4,10 @@ from typing import Annotated, Final
 
 from msgspec import Struct
 
-from chatd.domain.answer.tool_calls import call_key
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.errors import ToolError
-from chatd.domain.ports import ToolContext
+from chatd.domain.ports import ToolContext, WorkspaceAccess
 from chatd.domain.workspace.agent_api import FileEdits, TextEdit
-from chatd.domain.ports import WorkspaceAccess
 from chatd.tools.arguments import AT_LEAST_1, NOT_BLANK, NOT_EMPTY, argument
 from chatd.tools.tool import WorkspaceTool, json_output, workspace_tool
 
@@ -109,7 +107,7 @@ def _write_file(access: WorkspaceAccess) -> WorkspaceTool:
                 " allowed. Write it in parts."
             )
         conn = await access.connect(context)
-        await conn.write_file(args.path.strip(), data, key=call_key(context))
+        await conn.write_file(args.path.strip(), data, key=context.call_key)
         return json_output({"ok": True})
 
     return workspace_tool(
@@ -125,7 +123,7 @@ def _edit_files(access: WorkspaceAccess) -> WorkspaceTool:
     async def handle(context: ToolContext, args: EditFilesArguments) -> ToolOutput:
         conn = await access.connect(context)
         files = [_file_edits(file) for file in args.files]
-        diffs = await conn.edit_files(files, key=call_key(context))
+        diffs = await conn.edit_files(files, key=context.call_key)
         return json_output({"ok": True, "files": diffs})
 
     return workspace_tool(

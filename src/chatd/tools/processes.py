@@ -6,9 +6,14 @@ from typing import Annotated, Final, get_args
 from msgspec import Meta, Struct
 
 from chatd.domain.answer.tool_output import ToolOutput
-from chatd.domain.ports import ToolContext
-from chatd.domain.workspace.agent_api import AgentApi, AgentRefused, AgentUnreachable, ProcessOutput, ProcessSignal
-from chatd.domain.ports import WorkspaceAccess
+from chatd.domain.ports import ToolContext, WorkspaceAccess
+from chatd.domain.workspace.agent_api import (
+    AgentApi,
+    AgentRefused,
+    AgentUnreachable,
+    ProcessOutput,
+    ProcessSignal,
+)
 from chatd.tools.arguments import NOT_BLANK, Ignored, Seconds, argument
 from chatd.tools.command_output import CommandReport, clip_output, finished_report
 from chatd.tools.execute import RECONNECT_TIMEOUT_S

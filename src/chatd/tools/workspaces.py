@@ -5,7 +5,6 @@ from typing import Annotated, Final
 
 from msgspec import Struct, field
 
-from chatd.domain.answer.tool_calls import call_key
 from chatd.domain.answer.tool_output import ToolOutput
 from chatd.domain.ports import Provisioner, ToolContext, WorkspaceRequest
 from chatd.domain.workspace.entities import TemplateId
@@ -91,7 +90,7 @@ def _create_workspace(provisioner: Provisioner) -> WorkspaceTool:
             template_id=args.template_id,
             name=args.name.strip(),
             parameters=args.parameters,
-            key=call_key(context),
+            key=context.call_key,
         )
         return json_output(await provisioner.create(context, request))
 

@@ -6,8 +6,14 @@ from msgspec import UNSET, Raw
 
 from chatd.domain.answer.assembler import Answer
 from chatd.domain.chat.messages import TokenUsage
-from chatd.domain.chat.parts import Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
-from chatd.domain.text import Json
+from chatd.domain.chat.parts import (
+    Part,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import (
@@ -24,6 +30,7 @@ from chatd.domain.model.protocol import (
     ToolCallStart,
     ToolResultDone,
 )
+from chatd.domain.text import Json
 from chatd.providers.faults import incomplete_fault
 from chatd.providers.openai.responses.decoder import ResponsesDecoder
 from chatd.providers.openai.responses.wire import ResponsesMetadata, unpack_metadata

@@ -6,7 +6,6 @@ from msgspec import UNSET, Raw
 from chatd.domain.answer.assembler import Answer
 from chatd.domain.chat.messages import Role
 from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
-from chatd.domain.text import Json
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.protocol import (
     ModelRequest,
@@ -17,6 +16,7 @@ from chatd.domain.model.protocol import (
     PromptResult,
     PromptText,
 )
+from chatd.domain.text import Json
 
 
 def message(role: Role, *parts: PromptPart | str) -> PromptMessage:

@@ -15,8 +15,15 @@ from msgspec import UNSET, Raw
 
 from chatd.domain.answer.answer import Answer
 from chatd.domain.chat.messages import Draft, local_calls
-from chatd.domain.chat.parts import Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart, validate_json
-from chatd.domain.text import Json
+from chatd.domain.chat.parts import (
+    Part,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    validate_json,
+)
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.failures import ModelError, known_failure
 from chatd.domain.model.protocol import (
@@ -36,6 +43,7 @@ from chatd.domain.model.protocol import (
     ToolResultDone,
 )
 from chatd.domain.text import (
+    Json,
     decode_lenient,
     is_empty_json,
     replace_json_surrogates,

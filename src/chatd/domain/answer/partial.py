@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct
 from chatd.domain.answer.assembler import merge_text, storable_args
 from chatd.domain.chat.messages import Draft, PendingCall, Role, local_calls
 from chatd.domain.chat.parts import (
+    SUMMARY_TOOL_NAME,
     KnownPart,
     Part,
     ReasoningPart,
@@ -23,7 +24,6 @@ from chatd.domain.chat.parts import (
 )
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ToolCallId
-from chatd.domain.prompt import compaction
 from chatd.domain.text import parse_json, storable_json
 
 
@@ -53,10 +53,7 @@ def rebuild_partial(
     results: dict[ToolCallId, Draft] = {}
     for live in shown:
         match live.part:
-            case (
-                ToolCallPart(tool_name=compaction.SUMMARY_TOOL_NAME)
-                | ToolResultPart(tool_name=compaction.SUMMARY_TOOL_NAME)
-            ):
+            case (ToolCallPart() | ToolResultPart()) as part if part.tool_name == SUMMARY_TOOL_NAME:
                 pass
             case ToolResultPart(provider_executed=False) as result if live.role == "tool":
                 known = waiting or {call.tool_call_id for call in local_calls(said.content())}

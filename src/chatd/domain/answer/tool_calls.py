@@ -26,10 +26,9 @@ from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.answer.tool_output import AnsweredCall, error_output
 from chatd.domain.chat.parts import ToolCallPart
-from chatd.domain.text import Json
+from chatd.domain.ids import ChatId, ToolCallId
 from chatd.domain.model.protocol import ToolSpec
-from chatd.domain.ports import ToolContext
-from chatd.domain.text import parse_json
+from chatd.domain.text import Json, parse_json
 
 _NO_SCHEMA: Final[Mapping[str, object]] = {}
 
@@ -195,10 +194,10 @@ _PLAIN: Final = re.compile(r"[!-~]([ -~]{0,398}[!-~])?")
 and must come to the same name."""
 
 
-def call_key(context: ToolContext) -> str:
+def call_key(chat_id: ChatId, history_version: int, call_id: ToolCallId) -> str:
     """After an edit a model may use a call's id again, so the history at which it was called is
     part of the name."""
-    return f"{context.chat.id}:{context.fence.history_version}:{_travelling(context.call_id)}"
+    return f"{chat_id}:{history_version}:{_travelling(call_id)}"
 
 
 def _travelling(call_id: str) -> str:

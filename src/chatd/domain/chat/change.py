@@ -1,12 +1,8 @@
-"""A change: all that one transition writes, as a value.
+"""A change: all that one transition writes, as a value that transitions build by chaining.
 
-Transitions build it by chaining; `store.apply` writes any change in one
-statement that succeeds only if the row still has `before`'s version. Times
-are not in here: the database sets them by its own clock, from the statuses
-(a deadline on entering `requires_action` or `interrupting`, `runnable_at`
-when a chat that wants a worker has none).
-
-Refusing moves the table does not list.
+`store.chat.apply` writes a change in one statement, if the row still has the version of `before`.
+The database sets all times by its own clock: deadlines on entering `requires_action` or
+`interrupting`, `runnable_at` when a chat needs a worker and has none.
 """
 
 from typing import Final, Self
@@ -51,7 +47,7 @@ class MovedQueuedMessage(Struct, frozen=True, kw_only=True):
 
 
 class IdempotencyKey(Struct, frozen=True, kw_only=True):
-    """An idempotency key. `fingerprint` tells a repeat from a reuse with another body."""
+    """`fingerprint` tells a repeat from a reuse with another body."""
 
     scope: UUID
     id: RequestId
@@ -62,8 +58,8 @@ class IdempotencyKey(Struct, frozen=True, kw_only=True):
 class Change(Struct, frozen=True, kw_only=True):
     """`before` is None for a new chat.
 
-    `promote` queued messages join history after `messages`: those named in
-    `promote_ids`, in that order, or else that many from the queue's head.
+    `promote` counts the queued messages that join history after `messages`: those of
+    `promote_ids` in that order, or the first ones of the queue.
     """
 
     before: Chat | None
@@ -90,14 +86,14 @@ class Change(Struct, frozen=True, kw_only=True):
         after = msgspec.structs.replace(self.after, **columns)
         return msgspec.structs.replace(self, after=after)
 
-    # History. Each builds its columns first and copies the row once: a step's commit is made of
-    # a few such calls, and a copy of the row is what they cost.
+    # History. Each method builds its columns first and copies the row once: the copy is the cost
+    # of a call, and a step's commit makes several.
 
     def _history_changed(self) -> Self:
         return self._set(**self._new_history())
 
     def _new_history(self) -> dict[str, object]:
-        """A fresh history gets a fresh budget: of attempts, and of crashes."""
+        """New history resets the counts of attempts and worker deaths."""
         version = self.after.snapshot_version
         fresh: dict[str, object] = {"history_version": version, "attempt": 0, "orphan_count": 0}
         return fresh | self._no_retry()
@@ -107,7 +103,7 @@ class Change(Struct, frozen=True, kw_only=True):
         columns = self._new_history()
         columns["next_message_id"] = row.next_message_id + 1
         if draft.visibility == "both" and not draft.compressed:
-            # Not so for a summary, which another model may have written.
+            # A summary does not set the chat's model: another model may have written it.
             columns["model_config_id"] = draft.model_config_id or row.model_config_id
             columns["reasoning_effort"] = draft.reasoning_effort or row.reasoning_effort
         return msgspec.structs.replace(
@@ -117,7 +113,7 @@ class Change(Struct, frozen=True, kw_only=True):
         )
 
     def answer_pending_calls(self, reason: str = INTERRUPTED_CALL_TEXT) -> Self:
-        """No user message may follow an open call: every provider refuses such a history."""
+        """Providers refuse a history in which a user message follows a pending call."""
         changed = self
         for call in self.after.pending_calls:
             changed = changed.append(error_result(call, reason))
@@ -125,12 +121,12 @@ class Change(Struct, frozen=True, kw_only=True):
 
     def begin_turn(self, prompt: UserInput) -> Self:
         changed = self.answer_pending_calls()
-        started = changed.after.next_message_id
+        first_id = changed.after.next_message_id
         changed = changed.append(prompt.draft())
-        return changed._set(turn_message_id=started, compaction_requested=False).mark_touched()
+        return changed._set(turn_message_id=first_id, compaction_requested=False).mark_touched()
 
     def delete_messages_from(self, first: MessageId) -> Self:
-        """Soft-delete: spend and audit outlive an edit. Open calls go with their message."""
+        """Soft-delete, so that usage and audit stay. Also clears the pending calls."""
         changed = msgspec.structs.replace(self, delete_from=first)
         return changed._set(pending_calls=())._history_changed()
 
@@ -175,35 +171,35 @@ class Change(Struct, frozen=True, kw_only=True):
         return changed._queue_changed(length=self.after.queue_len, steering=steering)
 
     def join_steering(self) -> Self:
-        """A model call follows: steering messages are for it."""
+        """Append the steering messages, because a model call follows."""
         if self.after.steer_len == 0:
             return self
         return self._within_turn()._promote(self.after.steer_len, steering=0)
 
     def steer(self, prompt: UserInput) -> Self:
-        """Like join_steering, for a message that need not wait."""
+        """Append a steering message that need not be queued."""
         return self._within_turn().append(prompt.draft()).mark_touched()
 
     def _within_turn(self) -> Self:
-        """Work that no message began, such as a summary, becomes the turn of the first to join."""
+        """Work without a user message, such as a summary, becomes the turn of the first to join."""
         if self.after.turn_message_id is not None:
             return self
         return self._set(turn_message_id=self.after.next_message_id)
 
     def promote_head(self) -> Self:
-        """The turn is over: the head begins the next one, with whatever steers it."""
+        """Start the next turn with the head of the queue and all steering messages."""
         changed = self.answer_pending_calls()
-        started = changed.after.next_message_id
+        first_id = changed.after.next_message_id
         changed = changed._promote(max(1, changed.after.steer_len), steering=0)
-        return changed._set(turn_message_id=started, compaction_requested=False).mark_touched()
+        return changed._set(turn_message_id=first_id, compaction_requested=False).mark_touched()
 
     def promote_named(self, items: tuple[QueueId, ...], *, steering: int) -> Self:
-        """Like promote_head, with the queue at hand and one message let through first."""
+        """Start the next turn with these queued messages."""
         changed = self.answer_pending_calls()
-        started = changed.after.next_message_id
+        first_id = changed.after.next_message_id
         changed = msgspec.structs.replace(changed, promote_ids=items)
         changed = changed._promote(len(items), steering=steering)
-        return changed._set(turn_message_id=started, compaction_requested=False).mark_touched()
+        return changed._set(turn_message_id=first_id, compaction_requested=False).mark_touched()
 
     def _promote(self, count: int, *, steering: int) -> Self:
         changed = msgspec.structs.replace(self, promote=count)
@@ -214,20 +210,19 @@ class Change(Struct, frozen=True, kw_only=True):
     # Status and ownership
 
     def run(self, worker: WorkerId | None) -> Self:
-        """To R under `worker`, or to P if nobody is free."""
-        return self._set(status="running", last_error=None)._owned_by(worker)
+        """To R under `worker`, or to P without one."""
+        return self._set(status="running", last_error=None).set_owner(worker)
 
     def continue_running(self, *, keep_owner: bool) -> Self:
-        """Stay with the owner for the next step, or hand over."""
+        """Stay with the owner for the next step, or release the chat."""
         if not keep_owner:
-            return self._set(status="running")._owned_by(None)
+            return self._set(status="running").set_owner(None)
         return self._set(status="running", attempt=self.after.attempt + 1)
 
-    def interrupt(self, free: WorkerId | None) -> Self:
-        """What was said is for the owner to save; if there is none any more, for whoever takes
-        the chat, which is `free` if it has a slot."""
+    def interrupt(self, worker: WorkerId | None) -> Self:
+        """The owner saves the partial answer. Without an owner, `worker` acquires the chat."""
         changed = self._set(status="interrupting").mark_touched()
-        return changed if changed.after.worker_id is not None else changed._owned_by(free)
+        return changed if changed.after.worker_id is not None else changed.set_owner(worker)
 
     def wait(self) -> Self:
         return self._stop("waiting", None)
@@ -249,12 +244,12 @@ class Change(Struct, frozen=True, kw_only=True):
         changed = self._set(
             status=status, last_error=error, compaction_requested=False, **self._no_retry()
         )
-        return changed._owned_by(None).mark_touched()
+        return changed.set_owner(None).mark_touched()
 
-    def _owned_by(self, worker: WorkerId | None) -> Self:
-        """Every hand-over raises the epoch, even back to the same worker: an old task of
-        that worker must not pass for the new one. Whoever takes a stop over makes no attempt
-        of its own: what is to be saved is what the last one has shown."""
+    def set_owner(self, worker: WorkerId | None) -> Self:
+        """Every change of owner raises the epoch, even back to the same worker, so that an old
+        task of that worker is fenced. A worker that takes over an interrupt starts no attempt: it
+        saves the live parts of the last one."""
         if worker is None:
             changed = self.after.worker_id is not None
             return self._set(worker_id=None, epoch=self.after.epoch + changed)
@@ -265,13 +260,10 @@ class Change(Struct, frozen=True, kw_only=True):
             **self._no_retry(),
         )
 
-    def set_owner(self, worker: WorkerId | None) -> Self:
-        return self._owned_by(worker)
-
     def record_worker_death(self) -> Self:
-        return self._set(orphan_count=self.after.orphan_count + 1)._owned_by(None)
+        return self._set(orphan_count=self.after.orphan_count + 1).set_owner(None)
 
-    # Retry, compaction, bookkeeping
+    # Retry, compaction, usage
 
     def retry(self, state: RetryState) -> Self:
         return self._set(
@@ -286,8 +278,8 @@ class Change(Struct, frozen=True, kw_only=True):
         return {"retry_state": None, "retry_version": self.after.snapshot_version}
 
     def request_compaction(self) -> Self:
-        """Work without a new message still gets a fresh episode and retry budget. The calls of
-        a failed turn are not taken up again for it: they would run ahead of the summary."""
+        """Starts a new episode and retry budget without a new message. Pending calls of a failed
+        turn get an error result: they would otherwise run before the summary."""
         changed = self.answer_pending_calls()
         changed = changed._set(compaction_requested=True, turn_message_id=None)
         return changed._history_changed().mark_touched()
@@ -302,7 +294,7 @@ class Change(Struct, frozen=True, kw_only=True):
         return self if request is self.request else msgspec.structs.replace(self, request=request)
 
     def mark_touched(self) -> Self:
-        """The chat moves up in its owner's list."""
+        """Move the chat up in its owner's chat list."""
         return self if self.touch else msgspec.structs.replace(self, touch=True)
 
 
@@ -317,7 +309,8 @@ def error_result(call: PendingCall, reason: str) -> Draft:
 
 
 def require_allowed(chat: Chat, transition: Transition) -> State:
-    """A person is told why; a worker, whose chat someone else has moved, leaves quietly."""
+    """The chat's state, if the table allows the transition in it. Raises TransitionNotAllowed for
+    a user, StaleFence for a worker."""
     state = chat.state
     if state in TRANSITIONS[transition]:
         return state

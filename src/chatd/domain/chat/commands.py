@@ -1,6 +1,6 @@
 """Commands: what a user or a worker asks of a chat, as values.
 
-`domain.transitions` says which transition function decides each of them.
+`chat.transitions` maps each to its transition function.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,6 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from chatd.domain.chat.messages import Draft, UsageEntry, UserInput
-from chatd.domain.text import Json
 from chatd.domain.chat.row import ChatError, Episode, Fence, RetryState
 from chatd.domain.chat.states import Transition
 from chatd.domain.ids import (
@@ -23,6 +22,7 @@ from chatd.domain.ids import (
     WorkerId,
     WorkspaceId,
 )
+from chatd.domain.text import Json
 
 WhenBusy = Literal["queue", "steer", "interrupt", "rollback", "reject"]
 
@@ -36,7 +36,7 @@ SEND_TRANSITIONS: Mapping[WhenBusy, Transition] = {
 
 
 class CreateChat(Struct, frozen=True, kw_only=True):
-    """`before` are the messages ahead of the prompt: system text, instructions."""
+    """`before` are the messages ahead of the user's: system text, instructions."""
 
     id: ChatId
     owner_id: UserId
@@ -110,9 +110,8 @@ class DeleteQueued(QueueCommand, frozen=True, kw_only=True):
 
 
 class UpdateChat(Struct, frozen=True, kw_only=True):
-    """What a user sets on a chat, all of it or nothing. None leaves a value as it is, except for
-    the workspace, where it means none. Labels replace all labels. To archive a root chat archives
-    its chat tree."""
+    """Values to set on a chat, all or none. None leaves a value unchanged, except `workspace_id`,
+    where it removes the workspace. Archiving a root chat archives its chat tree."""
 
     title: str | None = None
     labels: Mapping[str, str] | None = None
@@ -128,7 +127,7 @@ class ArchiveIdleTree(Struct, frozen=True, kw_only=True):
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """What one action produced: at most one answer, then tool results in call order."""
+    """The result of one action: at most one answer, then tool results in call order."""
 
     fence: Fence
     messages: tuple[Draft, ...] = ()
@@ -159,7 +158,7 @@ class FailTurn(Step, frozen=True, kw_only=True):
 
 
 class RecordRetry(Struct, frozen=True, kw_only=True):
-    """`usage`: a failed model call may have cost something too."""
+    """`usage`: a failed model call may be charged too."""
 
     fence: Fence
     state: RetryState
@@ -172,15 +171,15 @@ class ReleaseChat(Struct, frozen=True, kw_only=True):
 
 
 class ReapChat(Struct, frozen=True, kw_only=True):
-    """Take the chat from a worker that is one of `worker_ids`; with an `epoch`, only under that."""
+    """Remove the owner if it is one of `worker_ids` and, if given, under this `epoch`."""
 
     worker_ids: frozenset[WorkerId]
     epoch: int | None = None
 
 
 class ExpireDeadline(Struct, frozen=True, kw_only=True):
-    """End a wait with a deadline before `now`, the database's time. `messages` are made of the
-    live parts of `episode`; they are saved if an interrupt of that episode ends."""
+    """End a wait with a deadline before `now`, the database's time. `messages` hold the live
+    parts of `episode`; they are saved if the interrupt of that episode expires."""
 
     now: datetime
     episode: Episode | None = None

@@ -1,11 +1,7 @@
-"""What a viewer must be told so that its state becomes the chat's.
+"""The event group that leads a viewer from its position to the chat's current version.
 
-Owns the rule that the stream is a function of the database: from what a viewer has seen and
-what the rows say now to one group of events. Does not own reading the rows, nor live parts.
-
-A group reaches over as many versions as the viewer is behind. Its order is fixed, so that a
-client that applies it event by event never shows a call without its message or an answer both
-as preview and as message.
+A group covers all versions that the viewer is behind. Its order is fixed, so that a client that
+applies it event by event never shows a call without its message, or an answer twice.
 """
 
 from collections.abc import Iterator
@@ -39,12 +35,11 @@ from chatd.domain.ids import MessageId
 
 
 class ChatSnapshot(Struct, frozen=True, kw_only=True):
-    """A chat at one version, with what has changed after version `since`.
+    """A chat at one version, with its changes after version `since`; 0: with all its messages.
 
-    `messages` are the rows with a later revision, `deleted` the ids of rows that were deleted
-    later (a deleted row among the messages counts as such), `queue` is the whole queue or None
-    if it has not changed. With `since` 0 the snapshot is full and need not tell what is gone.
-    `cut`: there are more rows than these newest ones.
+    `messages` are the rows with a later revision. `deleted` are ids of rows deleted later, in
+    addition to deleted rows in `messages`; a full snapshot needs none. `queue` is the whole queue,
+    or None if it has not changed. `has_older`: only the newest rows were read.
     """
 
     chat: Chat
@@ -56,7 +51,7 @@ class ChatSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class ShownState(Struct, frozen=True, kw_only=True):
-    """What has no version of its own: a live viewer's feed remembers it."""
+    """What a viewer shows that has no version of its own; its feed remembers it."""
 
     status: PublicStatus
     error: ChatError | None
@@ -65,10 +60,10 @@ class ShownState(Struct, frozen=True, kw_only=True):
 
 
 class ViewerPosition(Struct, frozen=True, kw_only=True):
-    """How far a viewer is. One that resumes knows its version only, so `shown` is None.
+    """The version a viewer has reached. A viewer that resumes knows no more: `shown` is None.
 
-    After the database was out of reach a feed must forget `shown` too: only then is an older
-    row taken for what it is, a database that has lost changes, and not for a late read.
+    A feed must drop `shown` after losing the database. An older row then means that the database
+    has lost changes; with `shown` it counts as a late read.
     """
 
     version: int
@@ -80,22 +75,22 @@ class ViewerPosition(Struct, frozen=True, kw_only=True):
 
 
 def needs_full_read(version: int | None, snapshot: ChatSnapshot) -> bool:
-    """Whether a viewer at this version cannot be told the changes: read again, since 0.
+    """Whether the changes do not suffice for a viewer at this version: read again since 0.
 
-    The row must have been read after the viewer told its version. An earlier read may just be
-    behind, and is no proof that the database has lost what the viewer has seen.
+    The row must have been read after the viewer sent its version. An earlier read may be behind
+    and does not prove that the database lost changes.
     """
     if snapshot.since == 0:
         return False
-    seen = version or 0
-    return seen <= 0 or seen > snapshot.chat.snapshot_version or snapshot.has_older
+    known = version or 0
+    return known <= 0 or known > snapshot.chat.snapshot_version or snapshot.has_older
 
 
 def diff(position: ViewerPosition | None, snapshot: ChatSnapshot) -> tuple[DurableEvent, ...]:
-    """One group, or nothing if a live viewer has it all. `seen` is None for a new viewer.
+    """One event group; empty if a live viewer is current. `position` is None for a new viewer.
 
-    A full snapshot is told as such, after a reset if the viewer has seen anything. Any other
-    must reach back to what the viewer has seen.
+    A full snapshot becomes a full group, after a reset unless the viewer is new. Any other
+    snapshot must start at or before the viewer's version.
     """
     chat = snapshot.chat
     version = position.version if position is not None else 0
@@ -106,7 +101,7 @@ def diff(position: ViewerPosition | None, snapshot: ChatSnapshot) -> tuple[Durab
     if snapshot.since == 0:
         return tuple(_full_group(snapshot, reset=version != 0))
     if position is None or needs_full_read(version, snapshot) or snapshot.since > version:
-        # A gap would be a message that the viewer never gets.
+        # The viewer would never get the messages in the gap.
         raise InvariantBroken(f"Changes since {snapshot.since} do not reach back to {version}.")
     return tuple(_change_group(snapshot, position))
 
@@ -153,8 +148,8 @@ def _shown_state(chat: Chat) -> ShownState:
 
 
 def _has_status_changed(seen: ViewerPosition, chat: Chat) -> bool:
-    """Comparing the status alone would not do: between two reads a chat can leave a status and
-    come back to it for another reason."""
+    """Compares the details too: between two reads a chat can leave a status and return to it with
+    another error or other calls."""
     if seen.shown is None:
         return seen.version < chat.snapshot_version
     was, now = seen.shown, _shown_state(chat)

@@ -1,19 +1,8 @@
-"""What a viewer of a chat is told: one vocabulary for SSE and WebSocket.
+"""Events that viewers of a chat receive, over SSE and WebSocket, and their encoding.
 
-Owns the names and shapes on the wire, and how a row becomes what clients may see of it. Does
-not own when which event is sent: that is `diff` for what is durable, and the episodes for
-live parts.
-
-Durable events come in groups that end with `version`; a client that has applied the group may
-resume from that number. A client keeps messages by id, drops the error and the asked-for calls
-at every `status` (what still holds follows in the group), and drops its preview at every
-`preview_reset`.
-
-Events as bytes: encoded once, on one line, for every viewer and for the journal.
-
-Owns that an event has no line break in it. Arguments of a tool call are kept as the model
-wrote them, and a model may well write its JSON on several lines; inside JSON such a break is
-no more than a space, but to an event stream and to the journal it would be the end.
+Durable events come in groups that end with `version`, from which a client may resume. A client
+keeps messages by id, drops error and requested calls at every `status` (the group repeats those
+that still hold), and drops its preview at every `preview_reset`.
 """
 
 from collections.abc import Sequence
@@ -24,11 +13,18 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.domain.chat.messages import Message, PendingCall, QueuedMessage, Role, TokenUsage
-from chatd.domain.chat.parts import KnownPart, Part, UnknownPart, decode_parts, encode_parts, public_parts
-from chatd.domain.text import Json
+from chatd.domain.chat.parts import (
+    KnownPart,
+    Part,
+    UnknownPart,
+    decode_parts,
+    encode_parts,
+    public_parts,
+)
 from chatd.domain.chat.row import Chat, ChatError, Episode, RetryState
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.ids import ChatId, MessageId, ModelConfigId, QueueId, ToolCallId, UserId
+from chatd.domain.text import Json
 
 
 class PublicMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -69,8 +65,8 @@ class ActionPayload(Struct, frozen=True, kw_only=True):
 
 
 class PartPayload(Struct, frozen=True, kw_only=True):
-    """A piece of the step under way; text is to be appended. `seq` counts from 1 within the
-    episode that `history_version` and `attempt` name."""
+    """A live part; text is appended to the preview. `seq` counts from 1 within the episode that
+    `history_version` and `attempt` name."""
 
     role: Role
     part: KnownPart
@@ -88,20 +84,20 @@ class StatusEvent(_Event, frozen=True, kw_only=True, tag="status"):
 
 
 class MessageEvent(_Event, frozen=True, kw_only=True, tag="message"):
-    """Put it in, or in place of the one with that id."""
+    """Insert the message, or replace the one with its id."""
 
     message: PublicMessage
 
 
 class MessagesDeleted(_Event, frozen=True, kw_only=True, tag="messages_deleted"):
-    """Some of the ids may be new to the client: written and deleted while it was away."""
+    """The client may not know all ids: messages written and deleted while it was disconnected."""
 
     ids: tuple[MessageId, ...]
 
 
 class HistoryReset(_Event, frozen=True, kw_only=True, tag="history_reset"):
-    """Drop everything; all follows. The client is too far behind to be told what changed, or
-    it has seen changes that the database has lost."""
+    """Drop everything; the full state follows. Sent if the client is too far behind, or has
+    applied changes that the database has lost."""
 
 
 class MessagePart(_Event, frozen=True, kw_only=True, tag="message_part"):
@@ -122,7 +118,7 @@ class QueueUpdate(_Event, frozen=True, kw_only=True, tag="queue_update"):
 
 
 class RetryEvent(_Event, frozen=True, kw_only=True, tag="retry"):
-    """Null: not waiting any more."""
+    """Null: no retry is pending."""
 
     retry: RetryState | None
 
@@ -136,8 +132,8 @@ class ActionRequired(_Event, frozen=True, kw_only=True, tag="action_required"):
 
 
 class VersionReached(_Event, frozen=True, kw_only=True, omit_defaults=True, tag="version"):
-    """Ends a group: the client's state is the chat's at this version. `has_older`: the group
-    began a history of which only the newest messages were sent; the others are read by page."""
+    """Ends a group: the client has the chat's state at this version. `has_older`: only the newest
+    messages were sent; the client reads older ones by page."""
 
     version: int
     has_older: bool = False
@@ -159,7 +155,7 @@ Event = DurableEvent | MessagePart
 
 
 def public_message(chat_id: ChatId, row: Message) -> PublicMessage | None:
-    """None hides the whole message: system prompts and summaries are for the model alone."""
+    """None for messages that only the model sees: system prompts and summaries."""
     if row.visibility == "model":
         return None
     return PublicMessage(
@@ -205,6 +201,8 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 def encode_value(value: msgspec.Struct) -> bytes:
+    """One line: a line break would end an SSE event or a journal entry. Raw tool arguments may
+    hold line breaks, which inside JSON equal spaces."""
     line = _ENCODER.encode(value)
     if b"\n" in line or b"\r" in line:
         line = line.replace(b"\n", b" ").replace(b"\r", b" ")
@@ -216,8 +214,8 @@ def encode_event(event: DurableEvent) -> bytes:
 
 
 def encode_part(event: MessagePart) -> bytes | None:
-    """Live parts come as they were said, perhaps with half a character at the end. None for
-    what cannot be mended: a preview may lack it."""
+    """A live part may end in a lone surrogate, which is replaced. None if it still cannot be
+    encoded: the preview then lacks it."""
     try:
         return encode_value(event)
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Messages: committed rows of a chat, drafts of them, and messages that wait in the queue."""
+"""Messages: drafts, committed rows and queued messages, with their usage and pending calls."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -7,8 +7,8 @@ from typing import Literal
 from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.chat.parts import CONTENT_VERSION, Part, ToolCallPart, ToolResultPart
-from chatd.domain.text import Json
 from chatd.domain.ids import MessageId, ModelConfigId, QueueId, ToolCallId, UserId
+from chatd.domain.text import Json
 
 Role = Literal["system", "user", "assistant", "tool"]
 Visibility = Literal["user", "model", "both"]
@@ -17,8 +17,8 @@ Visibility = Literal["user", "model", "both"]
 class TokenUsage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Tokens of one model call. `input_tokens` excludes cached ones; output includes reasoning.
 
-    `context_tokens` is set where the model was asked several times within one call: what it read
-    is then paid for each time, but fills its context only once.
+    `context_tokens` is set if the provider ran the model several times in one call: each run is
+    charged for its input, which fills the context only once.
     """
 
     input_tokens: int = 0
@@ -49,7 +49,7 @@ class Draft(Struct, frozen=True, kw_only=True):
 
 
 class Message(Draft, frozen=True, kw_only=True):
-    """A committed row. `revision` is the snapshot_version at which it last changed."""
+    """A committed message. `revision` is the snapshot_version of its last change."""
 
     id: MessageId
     revision: int
@@ -58,12 +58,12 @@ class Message(Draft, frozen=True, kw_only=True):
 
     @property
     def starts_turn(self) -> bool:
-        """A person's own prompt: not a summary, not something only the model sees."""
+        """Whether it is a user's own message: no summary, and not for the model alone."""
         return self.role == "user" and not self.compressed and self.visibility != "model"
 
 
 class UserInput(Struct, frozen=True, kw_only=True):
-    """What a person sends: becomes a user message, at once or by way of the queue."""
+    """A user's input: becomes a user message at once, or through the queue."""
 
     content: tuple[Part, ...]
     created_by: UserId
@@ -81,7 +81,7 @@ class UserInput(Struct, frozen=True, kw_only=True):
 
 
 class QueuedMessage(UserInput, frozen=True, kw_only=True):
-    """Waits for its turn. Order: steering messages first, then by position."""
+    """Order in the queue: steering messages first, then by position."""
 
     id: QueueId
     position: int
@@ -92,8 +92,8 @@ class QueuedMessage(UserInput, frozen=True, kw_only=True):
 class PendingCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A tool call of the last assistant message that has no result yet.
 
-    `client` calls are answered by the API's caller; only these carry their
-    arguments, because only their viewers need them without reading history.
+    The API's client answers `client` calls. Only these carry arguments: viewers need them
+    without reading history.
     """
 
     id: ToolCallId
@@ -103,7 +103,7 @@ class PendingCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UsageEntry(Struct, frozen=True, kw_only=True):
-    """One model call to be paid for. NULL cost is unpriced, 0 is free."""
+    """Usage of one model call. A cost of None is unpriced, 0 is free."""
 
     kind: Literal["turn", "compaction", "title", "summary"]
     provider: str
@@ -118,7 +118,7 @@ class UsageEntry(Struct, frozen=True, kw_only=True):
 
 
 def local_calls(content: Iterable[Part]) -> list[ToolCallPart]:
-    """Calls somebody on our side must answer; the provider answers its own inline."""
+    """Calls that chatd or its client must answer; the provider answers its own inline."""
     return [p for p in content if isinstance(p, ToolCallPart) and not p.provider_executed]
 
 

@@ -1,21 +1,22 @@
-"""Parts: the pieces a message is made of, as stored and as sent.
+"""Parts: the pieces of a message, in one JSON shape for storage and wire.
 
-One JSON shape serves storage and wire; `public_part` is the only place that
-takes away what clients must not see. A part of an unknown kind, written by a
-newer replica, is kept as `UnknownPart` and written back byte for byte.
+`public_part` removes what clients must not see. A part of an unknown kind, written by a newer
+replica, is read as `UnknownPart` and written back byte for byte.
 """
 
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.ids import ToolCallId
+from chatd.domain.text import Json, replace_surrogates
 
 CONTENT_VERSION = 1
 
-Json = Raw | UnsetType
+SUMMARY_TOOL_NAME: Final = "chat_summarized"
+"""Summaries are shown as a call of this tool. No model may call it."""
 
 
 class _Part(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
@@ -96,8 +97,6 @@ class SkillPart(_Part, frozen=True, kw_only=True, tag="skill"):
 
 
 class UnknownPart(Struct, frozen=True, kw_only=True):
-    """A part whose kind this version does not know."""
-
     raw: Raw
 
 
@@ -119,11 +118,11 @@ _KNOWN = msgspec.json.Decoder(KnownPart)
 _RAW_LIST = msgspec.json.Decoder(tuple[Raw, ...])
 _ENCODER = msgspec.json.Encoder()
 
-_HEADROOM: Final = 400
+_NESTING_RESERVE: Final = 400
 
 
 def decode_parts(content: str | bytes) -> tuple[Part, ...]:
-    """Read stored content. Raises msgspec.DecodeError only if it is not a JSON array."""
+    """Decode stored content. Raises msgspec.DecodeError only if it is not a JSON array."""
     try:
         return _KNOWN_LIST.decode(content)
     except msgspec.ValidationError:
@@ -138,11 +137,11 @@ def _decode_part(raw: Raw) -> Part:
 
 
 def validate_json(text: str) -> Raw:
-    """JSON from outside, kept as sent. Raises ValueError, saying what the text is instead."""
+    """JSON of a client, unchanged. Raises ValueError: "not JSON: ..." or "nested too deeply"."""
     try:
         msgspec.json.decode(text)
-        # It will be read again from deeper in the stack, where less of it can be unfolded.
-        msgspec.json.decode("[" * _HEADROOM + text + "]" * _HEADROOM)
+        # Later decodes run deeper in the stack and nested in a message, so require a reserve.
+        msgspec.json.decode("[" * _NESTING_RESERVE + text + "]" * _NESTING_RESERVE)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise ValueError(f"not JSON: {error}") from error
     except RecursionError as error:
@@ -151,7 +150,7 @@ def validate_json(text: str) -> Raw:
 
 
 def encode_parts(parts: Sequence[Part]) -> str:
-    """Write content for storage. Lone surrogates, which UTF-8 cannot hold, become U+FFFD."""
+    """Encode content for storage. Lone surrogates, which UTF-8 cannot hold, become U+FFFD."""
     wire = [part.raw if isinstance(part, UnknownPart) else part for part in parts]
     try:
         return _ENCODER.encode(wire).decode()
@@ -164,9 +163,8 @@ _P = TypeVar("_P", bound=_Part)
 
 
 def _scrub(part: _P) -> _P:
-    # By way of UTF-16: two halves of one character find each other, a single half is replaced.
     changed = {
-        name: value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        name: replace_surrogates(value)
         for name in part.__struct_fields__
         if isinstance(value := getattr(part, name), str)
     }
@@ -174,7 +172,7 @@ def _scrub(part: _P) -> _P:
 
 
 def public_part(part: Part) -> Part | None:
-    """What a client may see of a part; None hides it. REST, stream and export all come here."""
+    """The part as clients may see it; None hides it. REST and streams both use this."""
     match part:
         case TextPart() | ReasoningPart() | ToolCallPart() | ToolResultPart():
             return msgspec.structs.replace(part, provider_metadata=UNSET)
@@ -196,4 +194,4 @@ def public_part(part: Part) -> Part | None:
 
 
 def public_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
-    return tuple(seen for part in parts if (seen := public_part(part)) is not None)
+    return tuple(public for part in parts if (public := public_part(part)) is not None)

@@ -1,8 +1,4 @@
-"""A chat as its people see it: in lists, in answers, and to those who watch all their chats.
-
-Owns which columns of the row clients may see and under which names, and the events of a watch.
-Who may see a chat at all is decided elsewhere.
-"""
+"""A chat as clients see it, in replies and in the chat list, and the events of the chat list."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -18,8 +14,8 @@ ChatListChange = Literal["created", "changed", "archived", "title"]
 
 
 class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`version` is what a stream of this chat may be resumed from; of two copies of a chat the
-    one with the lower version is the older. Fields without a default are always there."""
+    """A stream of this chat may resume from `version`; the copy with the lower version is older.
+    Fields without a default are always present."""
 
     id: ChatId
     owner_id: UserId
@@ -44,13 +40,13 @@ class PublicChat(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ChatListReady(Struct, frozen=True, kw_only=True, tag_field="type", tag="ready"):
-    """From here on changes are told: list the chats now. Said at the start, and again whenever
-    changes may have been missed."""
+    """Changes are sent from now on: list the chats. Sent at the start, and again after changes
+    may have been lost."""
 
 
 class ChatListEvent(Struct, frozen=True, kw_only=True, tag_field="type", tag="chat"):
-    """Put the chat in, or in place of the one with that id. `kind` says what seems to have
-    happened; several things may have."""
+    """Insert the chat, or replace the one with its id. `kind` is the likely change; there may be
+    several."""
 
     kind: ChatListChange
     chat: PublicChat
@@ -83,10 +79,10 @@ def public_chat(chat: Chat) -> PublicChat:
 
 
 def chat_list_change(chat: Chat, hint_kind: str | None) -> ChatListChange:
-    """From the row and the hint's word for it. A hint's words are an open set."""
+    """Unknown kinds of hints count as "changed"."""
     if hint_kind == "title":
         return "title"
     if chat.archived:
         return "archived"
-    # A chat that is still as it began may have been given labels or a pin.
+    # A chat at its first version may still have got labels or a pin, which a kind announces.
     return "created" if chat.snapshot_version == 1 and hint_kind is None else "changed"

@@ -1,4 +1,4 @@
-"""Moves on queued messages. They see the whole queue, as it was at the row's version."""
+"""Transitions of queued messages. They read the whole queue at the row's version."""
 
 from collections.abc import Sequence
 
@@ -18,8 +18,8 @@ def sort_queue(queue: Sequence[QueuedMessage]) -> list[QueuedMessage]:
 
 
 def edit_queued(chat: Chat, queue: Sequence[QueuedMessage], command: EditQueued) -> Change:
-    """*1 -> same. If the message has been promoted meanwhile the old text was sent: 409.
-    Whatever the edit does not name stays: model, effort, and who asked."""
+    """*1 -> same. Raises QueuedMessageGone if the message was promoted, with its old text. The
+    author stays; so do model and effort unless the edit sets them."""
     item = _find(chat, queue, command.id, Transition.EDIT_QUEUED)
     require_allowed(chat, Transition.EDIT_QUEUED)
     prompt = msgspec.structs.replace(
@@ -32,13 +32,13 @@ def edit_queued(chat: Chat, queue: Sequence[QueuedMessage], command: EditQueued)
 
 
 def move_queued(chat: Chat, queue: Sequence[QueuedMessage], command: MoveQueued) -> Change | None:
-    """*1 -> same. Steering messages stay ahead of plain ones. In place already: nothing to do."""
+    """*1 -> same. Steering messages stay ahead of the others. None if the order does not change."""
     item = _find(chat, queue, command.id, Transition.MOVE_QUEUED)
     require_allowed(chat, Transition.MOVE_QUEUED)
-    kind = [other for other in sort_queue(queue) if other.steer == item.steer]
-    rest = [other for other in kind if other.id != item.id]
+    peers = [other for other in sort_queue(queue) if other.steer == item.steer]
+    rest = [other for other in peers if other.id != item.id]
     rest.insert(_index(chat, queue, rest, item, command.before), item)
-    positions = sorted(other.position for other in kind)
+    positions = sorted(other.position for other in peers)
     places = tuple(
         MovedQueuedMessage(id=other.id, position=position, steer=other.steer)
         for other, position in zip(rest, positions, strict=True)
@@ -69,13 +69,13 @@ def _index(
 def promote_queued(
     chat: Chat, queue: Sequence[QueuedMessage], item_id: QueueId, worker: WorkerId | None
 ) -> Change:
-    """P1|E1|A1 -> R|P with it in history. R1|I1, P1 with a step under way -> I1: the partial
-    answer is saved first."""
+    """P1|E1|A1 -> R|P with the message in history. R1|I1, P1 with a step in progress -> I1: the
+    partial answer is saved first."""
     found = next((item for item in queue if item.id == item_id), None)
     if found is None and chat.state not in ARCHIVED_STATES:
         raise NotFound("There is no such queued message.")
     state = require_allowed(chat, Transition.PROMOTE_QUEUED)
-    assert found is not None  # the table lists no state with an empty queue
+    assert found is not None  # the table allows no state with an empty queue
     steering = [item for item in sort_queue(queue) if item.steer and item.id != item_id]
     change = Change.of(chat)
     if chat.has_step_in_progress or state is State.I1:
@@ -88,7 +88,7 @@ def promote_queued(
 
 
 def delete_queued(chat: Chat, queue: Sequence[QueuedMessage], item_id: QueueId) -> Change | None:
-    """*1 -> *0|*1. Gone already: nothing to do."""
+    """*1 -> *0|*1. None if the message is not queued."""
     require_allowed(chat, Transition.DELETE_QUEUED)
     found = next((item for item in queue if item.id == item_id), None)
     if found is None:

@@ -1,10 +1,6 @@
-"""The chat row: what should happen, who does it, and the versions viewers resume by.
+"""The chat row with its fence and episode, and the hint that a replica sends after a commit.
 
-The hint one replica sends to the others after a commit.
-
-Owns the payload: what it says and how it is written down. A hint is lossy and may come late,
-twice or out of order; whoever acts on one reads the row first. Sending and hearing hints is
-the store's business.
+A hint is lossy and may come late, twice or out of order: a receiver reads the row before it acts.
 """
 
 from collections.abc import Mapping
@@ -15,7 +11,6 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from chatd.domain.chat.messages import PendingCall
-from chatd.domain.text import Json
 from chatd.domain.chat.states import PublicStatus, State, Status, public_status, state_of
 from chatd.domain.errors import StaleFence
 from chatd.domain.ids import (
@@ -28,6 +23,7 @@ from chatd.domain.ids import (
     WorkerId,
     WorkspaceId,
 )
+from chatd.domain.text import Json
 
 MAX_QUEUED_MESSAGES = 20
 MAX_WORKER_DEATHS = 3
@@ -46,7 +42,7 @@ class ChatError(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RetryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model call failed and will be tried again. Kept in the row so that late viewers see it."""
+    """A failed model call that will be retried. Stored in the row, so that new viewers see it."""
 
     attempt: int
     delay_ms: int
@@ -63,7 +59,7 @@ class Chat(Struct, frozen=True, kw_only=True):
     root_chat_id: ChatId
     parent_chat_id: ChatId | None = None
 
-    # Metadata: single updates, no version.
+    # Metadata: written by single updates, without a version.
     title: str
     model_config_id: ModelConfigId | None = None
     reasoning_effort: str | None = None
@@ -76,7 +72,7 @@ class Chat(Struct, frozen=True, kw_only=True):
     created_at: datetime
     updated_at: datetime
 
-    # Kernel: written by transitions only.
+    # State: written by transitions only.
     status: Status
     archived: bool = False
     last_error: ChatError | None = None
@@ -116,8 +112,8 @@ class Chat(Struct, frozen=True, kw_only=True):
 
     @property
     def has_step_in_progress(self) -> bool:
-        """A worker is at the next step, or was until it died or left. What it has shown must be
-        saved before anything else may take the step's place."""
+        """A worker runs the next step, or ran it until it died or released the chat. Its partial
+        answer must be saved before another step replaces it."""
         return self.status == "running" and self.attempt > 0
 
     @property
@@ -138,8 +134,8 @@ class Episode(Struct, frozen=True, order=True):
 
 
 class Fence(Struct, frozen=True, kw_only=True):
-    """What must still hold for a worker to write. Owner and epoch alone are not enough:
-    without the history version a repeated commit would be applied twice."""
+    """What must still hold for a worker to write. The history version keeps a repeated commit
+    from being applied twice."""
 
     worker_id: WorkerId
     epoch: int
@@ -158,12 +154,12 @@ class Fence(Struct, frozen=True, kw_only=True):
         )
 
     def check(self, chat: Chat) -> None:
-        held = (chat.worker_id, chat.epoch, chat.status, chat.history_version)
-        if held != (self.worker_id, self.epoch, self.status, self.history_version):
+        current = (chat.worker_id, chat.epoch, chat.status, chat.history_version)
+        if current != (self.worker_id, self.epoch, self.status, self.history_version):
             raise StaleFence(f"Chat {chat.id} has moved on.")
 
 
-_NAMES = {
+_HINT_KEYS = {
     "chat_id": "c",
     "owner_id": "o",
     "snapshot_version": "v",
@@ -179,12 +175,11 @@ _NAMES = {
 }
 
 
-class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_NAMES):
-    """The versions of one chat just after a commit.
+class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_HINT_KEYS):
+    """The versions of one chat after a commit.
 
-    `kind` is for those who watch lists of chats ("created", "archived", "title", ...). It and
-    `status` are open sets: during a deploy a newer replica may send a word this one does not
-    know, and the versions are still worth hearing.
+    `kind` ("created", "archived", "title", ...) is for chat lists. It and `status` are plain
+    strings: during a deploy a newer replica may send values that this one does not know.
     """
 
     chat_id: ChatId
@@ -219,7 +214,7 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     @property
     def is_runnable(self) -> bool:
-        """Wants a worker and has none: anyone with a free slot may try to take it."""
+        """Needs a worker and has none: every worker with a free slot may try to acquire it."""
         return self.worker_id is None and self.status in ("running", "interrupting")
 
 
@@ -232,7 +227,7 @@ def encode_hint(hint: Hint) -> str:
 
 
 def decode_hint(payload: str) -> Hint | None:
-    """None for anything that is not a hint: the channel is open to whoever can connect."""
+    """None for a payload that is no hint: every database user can write to the channel."""
     try:
         return _decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):

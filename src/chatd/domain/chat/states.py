@@ -1,11 +1,8 @@
-"""States, moves, and which move is legal in which state. Data, not code.
+"""States, transitions, and the table of which transition is legal in which state.
 
-Documentation, the table-walk test and the 409 answers all come from `TRANSITIONS`.
-
-A state is status x "is anything queued" x archived x "has an owner":
-W waiting, E error, P runnable without an owner (shown as pending), R running
-under a worker, I interrupting (owned or not), A waits for a person's action,
-X archived. The digit says whether the queue is empty (0) or not (1).
+A state is status x queue x archived x owner: W waiting, E error, P runnable without an owner
+(shown as pending), R running under a worker, I interrupting (owned or not), A waits for client
+tool results, X archived. The digit says whether the queue is empty (0) or not (1).
 """
 
 from collections.abc import Mapping
@@ -45,7 +42,7 @@ BUSY_STATES: Final = frozenset(
 
 
 class Actor(Enum):
-    """Who makes a move: what a refusal means depends on it."""
+    """Which side asks for a transition: a refusal is an error to users, StaleFence to workers."""
 
     USER = "user"
     WORKER = "worker"
@@ -163,12 +160,12 @@ def _parse(row: str) -> dict[State, frozenset[State]]:
 
 
 TRANSITIONS: Final[Mapping[Transition, Mapping[State, frozenset[State]]]] = {
-    move: _parse(row) for move, row in _TABLE.items()
+    transition: _parse(row) for transition, row in _TABLE.items()
 }
-"""Legal moves. An empty set of targets means: allowed, and nothing changes."""
+"""Legal transitions by state, with their targets. No targets: allowed, and nothing changes."""
 
 
-# Status, archived, owned. What is not listed the schema refuses to store.
+# By status, archived, owned. The database schema refuses all other combinations.
 _LETTERS: Final[Mapping[tuple[Status, bool, bool], str]] = {
     ("waiting", False, False): "W",
     ("error", False, False): "E",
@@ -182,7 +179,7 @@ _LETTERS: Final[Mapping[tuple[Status, bool, bool], str]] = {
 }
 
 
-# Looked up in every commit, so made once.
+# Built once, because every commit looks states up.
 _STATES: Final[Mapping[tuple[Status, bool, bool, bool], State]] = {
     (status, archived, owned, queued): State("W" if letters == "W" else f"{letters}{queued:d}")
     for (status, archived, owned), letters in _LETTERS.items()

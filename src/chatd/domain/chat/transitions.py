@@ -1,7 +1,4 @@
-"""Which transition function decides a command: the one table of all commands.
-
-`decide` is pure. Its environment, the slots reserved for the operation, is a value.
-"""
+"""The table from commands to transition functions, and `decide`, which applies it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, assert_never
@@ -69,8 +66,8 @@ C = TypeVar("C")
 
 
 class LoadedChat(Struct, frozen=True, kw_only=True):
-    """A row with what its command's transition reads beside it: the queue, or the message that an
-    edit replaces. All of one version."""
+    """A row with what its command's transition reads: the queue, or the message that an edit
+    replaces. All are of one version."""
 
     chat: Chat
     queue: tuple[QueuedMessage, ...] = ()
@@ -78,7 +75,7 @@ class LoadedChat(Struct, frozen=True, kw_only=True):
 
 
 class ReservedSlots(Struct, frozen=True, kw_only=True):
-    """This replica's worker, for each kind of chat of which it has reserved a slot."""
+    """This replica's worker, for each kind of chat for which it reserved a slot."""
 
     root: WorkerId | None = None
     child: WorkerId | None = None
@@ -91,7 +88,7 @@ NO_SLOTS: Final = ReservedSlots()
 
 
 TransitionFunction = Callable[[LoadedChat, Any, WorkerId | None], Change | None]
-"""The second parameter is the command of its row in the table."""
+"""The second parameter is the command type of its entry in the table."""
 
 
 def _by_row(transition: Callable[[Chat, C], Change]) -> TransitionFunction:
@@ -153,8 +150,8 @@ TRANSITION_BY_COMMAND: Final[Mapping[type[ChatCommand], TransitionFunction]] = {
 
 
 def decide(loaded: LoadedChat, command: ChatCommand, slots: ReservedSlots) -> Change | None:
-    """None if the command is allowed and nothing has to be written. Raises what the transition
-    raises: RequestError to a user, StaleFence to a worker."""
+    """The change of a command; None if it is allowed and changes nothing. Raises RequestError for
+    a user's command, StaleFence for a worker's."""
     transition = TRANSITION_BY_COMMAND[type(command)]
     return transition(loaded, command, slots.worker_for(loaded.chat))
 
@@ -162,7 +159,7 @@ def decide(loaded: LoadedChat, command: ChatCommand, slots: ReservedSlots) -> Ch
 def decide_tree(
     members: Sequence[Chat], target: ChatId, command: TreeCommand
 ) -> tuple[Change, ...]:
-    """The changes of a command on `target` that may take its chat tree along."""
+    """The changes of a command on `target`, which may include its chat tree."""
     match command:
         case UpdateChat():
             return update_chat(members, target, command)
@@ -173,7 +170,7 @@ def decide_tree(
 
 
 def may_start_work(command: Command) -> bool:
-    """Whether the chat may need a worker afterwards, so that a slot is worth reserving."""
+    """Whether the chat may need a worker afterwards, so that the caller reserves a slot."""
     return isinstance(
         command,
         CreateChat

@@ -1,12 +1,7 @@
-"""Transitions that users ask for, each a pure function from a row and a command to a change.
+"""Transitions of users: pure functions from a row and a command to a change (None: no change).
 
-`free` is the worker of this replica if a slot was reserved: it acquires the chat in the same
-write. A result of None means that the command is allowed and nothing has to be written.
-
-Transitions of a chat tree: archive, unarchive, and what else a user sets on a chat.
-
-Owns which chats of the tree change together. The changes come root first, then by id, which is
-the order in which the store locks rows.
+`worker` is this replica's worker if it reserved a slot: it acquires the chat in the same write.
+Changes of a chat tree come root first, then by id, which is the order of row locks.
 """
 
 from collections.abc import Sequence
@@ -42,11 +37,11 @@ from chatd.domain.errors import (
 from chatd.domain.ids import ChatId, WorkerId
 
 _UNSET_TIME = datetime(1970, 1, 1, tzinfo=UTC)
-"""Stands in a new row until the database, whose clock counts, has set the time."""
+"""Placeholder in a new row; the database sets the time by its own clock."""
 
 
 def create(command: CreateChat, worker: WorkerId | None) -> Change:
-    """- -> R0|P0. The first message and everything ahead of it in one write."""
+    """- -> R0|P0. One write for the first message and all messages before it."""
     if not command.before and command.prompt is None:
         raise InvalidInput("content", "a chat needs at least one message")
     if pending_calls(command.before):
@@ -78,7 +73,7 @@ def create(command: CreateChat, worker: WorkerId | None) -> Change:
 
 
 def send_message(chat: Chat, command: SendMessage, worker: WorkerId | None) -> Change:
-    """W|E0 -> R0|P0. E1 -> R1|P1. Busy: as the sender chose; `reject` raises ChatBusy."""
+    """W|E0 -> R0|P0. E1 -> R1|P1. Busy: by `when_busy`; `reject` raises ChatBusy."""
     if command.when_busy == "reject" and chat.state in BUSY_STATES:
         raise ChatBusy("The chat is busy and the sender asked not to wait.")
     state = require_allowed(chat, SEND_TRANSITIONS[command.when_busy])
@@ -105,11 +100,11 @@ def _enqueue(change: Change, prompt: UserInput, *, steer: bool = False) -> Chang
 
 
 def _send_after_error(change: Change, command: SendMessage, worker: WorkerId | None) -> Change:
-    """Whoever waited longest goes first; a steering message waits only for older ones."""
+    """The oldest queued message is sent first; a steering message waits for older ones only."""
     steer = command.when_busy == "steer"
     if steer and change.after.steer_len == 0:
         return change.begin_turn(command.prompt).run(worker)
-    # The head leaves as this one joins, so a full queue has room.
+    # No check for a full queue: the head leaves it in the same change.
     return change.promote_head().enqueue_message(command.prompt, steer=steer).run(worker)
 
 
@@ -124,16 +119,16 @@ def _send_interrupt(change: Change, prompt: UserInput, worker: WorkerId | None) 
 
 
 def _send_rollback(change: Change, prompt: UserInput, worker: WorkerId | None) -> Change:
-    """The turn's own message and all that followed go; the queue stays."""
-    started = change.after.turn_message_id
-    if started is not None:
-        change = change.delete_messages_from(started)
+    """Delete the turn's user message and all after it; keep the queue."""
+    first_id = change.after.turn_message_id
+    if first_id is not None:
+        change = change.delete_messages_from(first_id)
     return change.begin_turn(prompt).run(worker)
 
 
 def _send_steer(change: Change, prompt: UserInput, worker: WorkerId | None) -> Change:
-    """Nobody is calling the model for a P chat, so its next call can already see the message,
-    unless a tool result or an older steering message must come first."""
+    """In P no model call runs, so the message joins history for the next call, unless a tool
+    result or an older steering message must come first."""
     chat = change.after
     at_boundary = chat.state in (State.P0, State.P1) and not chat.pending_calls
     if at_boundary and chat.steer_len == 0:
@@ -161,8 +156,8 @@ def edit_message(
 
 
 def interrupt(chat: Chat, worker: WorkerId | None) -> Change | None:
-    """R, P with a step under way -> I. P0|A0|E0 -> W. P1|A1 -> R|P with the head promoted.
-    W|E1|I: nothing to do."""
+    """R, P with a step in progress -> I. P0|A0|E0 -> W. P1|A1 -> R|P with the head promoted.
+    W|E1|I: None."""
     state = require_allowed(chat, Transition.INTERRUPT)
     change = Change.of(chat)
     if chat.has_step_in_progress:
@@ -177,7 +172,7 @@ def interrupt(chat: Chat, worker: WorkerId | None) -> Change | None:
 
 
 def submit_tool_results(chat: Chat, command: SubmitToolResults, worker: WorkerId | None) -> Change:
-    """A -> R|P. All open calls are answered at once, exactly."""
+    """A -> R|P. The results must answer each pending call exactly once."""
     require_allowed(chat, Transition.SUBMIT_TOOL_RESULTS)
     answers = _match_results(chat.pending_calls, command.results)
     change = Change.of(chat)
@@ -190,14 +185,14 @@ def _match_results(
     calls: tuple[PendingCall, ...], results: tuple[ClientResult, ...]
 ) -> dict[str, ClientResult]:
     answers: dict[str, ClientResult] = {}
-    open_ids = {call.id for call in calls}
+    pending_ids = {call.id for call in calls}
     for result in results:
-        if result.tool_call_id not in open_ids:
+        if result.tool_call_id not in pending_ids:
             raise InvalidInput("results", f"no open tool call {result.tool_call_id!r}")
         if result.tool_call_id in answers:
             raise InvalidInput("results", f"tool call {result.tool_call_id!r} answered twice")
         answers[result.tool_call_id] = result
-    missing = sorted(open_ids - answers.keys())
+    missing = sorted(pending_ids - answers.keys())
     if missing:
         raise InvalidInput("results", f"no result for tool calls {', '.join(missing)}")
     return answers
@@ -218,7 +213,7 @@ def _client_result(call: PendingCall, answer: ClientResult) -> Draft:
 
 
 def request_compaction(chat: Chat, command: RequestCompaction, worker: WorkerId | None) -> Change:
-    """W|E0 -> R0|P0. E1 -> R1|P1. A one-shot mark that the runner acts on first."""
+    """W|E0 -> R0|P0. E1 -> R1|P1. Sets a flag; the runner compacts before anything else."""
     require_allowed(chat, Transition.REQUEST_COMPACTION)
     if not command.compactable:
         raise NothingToCompact("There is no answer since the last summary.")
@@ -226,7 +221,7 @@ def request_compaction(chat: Chat, command: RequestCompaction, worker: WorkerId 
 
 
 def archive(chat: Chat) -> Change:
-    """Any unarchived -> X. A hard stop: the owner is fenced off, open calls are answered."""
+    """Any unarchived -> X. Fences the owner and answers pending calls."""
     require_allowed(chat, Transition.ARCHIVE)
     change = Change.of(chat)
     if chat.state in BUSY_STATES:
@@ -235,7 +230,7 @@ def archive(chat: Chat) -> Change:
 
 
 def unarchive(chat: Chat) -> Change:
-    """XW0 -> W. XE -> E. XW1 -> E1: a queue cannot wait behind an idle chat unexplained."""
+    """XW0 -> W. XE -> E. XW1 -> E1: the error explains why queued messages do not run."""
     require_allowed(chat, Transition.UNARCHIVE)
     change = Change.of(chat)
     if chat.state is State.XW1:
@@ -250,7 +245,7 @@ def unarchive(chat: Chat) -> Change:
 
 
 def update_chat(members: Sequence[Chat], target: ChatId, command: UpdateChat) -> tuple[Change, ...]:
-    """The transitions of an update. What is so already is not refused."""
+    """The transitions of an update. Setting a value that the chat already has is allowed."""
     chat = _find(members, target)
     _check_pin(chat, command)
     if command.archived is None or command.archived == chat.archived:
@@ -271,7 +266,7 @@ def _check_pin(chat: Chat, command: UpdateChat) -> None:
 def archive_idle(
     members: Sequence[Chat], target: ChatId, command: ArchiveIdleTree
 ) -> tuple[Change, ...]:
-    """Nothing if the root is archived or pinned, a chat is at work, or one was touched since."""
+    """No change if the root is archived or pinned, or a chat is busy or was touched since."""
     root = _find(members, target)
     is_idle = all(
         member.status in ("waiting", "error") and member.updated_at < command.idle_since
@@ -283,7 +278,7 @@ def archive_idle(
 
 
 def archive_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
-    """A root chat takes along every subagent that is not archived yet; a subagent goes alone."""
+    """Archive a root chat with its unarchived subagents, or a subagent alone."""
     addressed = _find(members, target)
     first = archive(addressed)
     others = [member for member in _subagents_of(members, addressed) if not member.archived]
@@ -291,8 +286,8 @@ def archive_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
 
 
 def unarchive_tree(members: Sequence[Chat], target: ChatId) -> tuple[Change, ...]:
-    """A root chat brings back every archived subagent. A subagent comes back alone, and only if
-    its root and its parent are not archived."""
+    """Unarchive a root chat with its archived subagents, or a subagent alone. Raises Conflict if
+    the subagent's root or parent is archived."""
     addressed = _find(members, target)
     first = unarchive(addressed)
     if any(_find(members, above).archived for above in _ancestor_ids(addressed)):
@@ -314,9 +309,9 @@ def _find(members: Sequence[Chat], chat_id: ChatId) -> Chat:
 def _subagents_of(members: Sequence[Chat], root: Chat) -> list[Chat]:
     if not root.is_root:
         return []
-    strangers = [member.id for member in members if member.root_chat_id != root.id]
-    if strangers:
-        raise InvariantBroken(f"Chats {strangers} are not of the chat tree of {root.id}.")
+    unrelated = [member.id for member in members if member.root_chat_id != root.id]
+    if unrelated:
+        raise InvariantBroken(f"Chats {unrelated} are not of the chat tree of {root.id}.")
     return sorted(
         (member for member in members if member.id != root.id), key=lambda member: member.id
     )

@@ -1,4 +1,4 @@
-"""What workers do to a chat. Each is fenced: a chat that has moved on refuses with StaleFence."""
+"""Transitions of workers. Each raises StaleFence if the chat changed since the worker read it."""
 
 from msgspec import UNSET
 
@@ -35,8 +35,8 @@ def acquire(chat: Chat, worker: WorkerId) -> Change:
 
 
 def commit_step(chat: Chat, step: Step) -> Change:
-    """R -> R, or P if the owner lets go. Without open calls a model call is next, so
-    steering messages join."""
+    """R -> R, or P if the owner releases the chat. Steering messages join if no call is pending,
+    because a model call follows."""
     change = _append_step(chat, step, Transition.COMMIT_STEP)
     if not step.messages:
         raise InvariantBroken("A step that adds nothing would be taken again for ever.")
@@ -58,7 +58,7 @@ def finish_turn(chat: Chat, step: Step) -> Change:
 
 
 def require_action(chat: Chat, step: Step) -> Change:
-    """R -> A. Somebody outside must answer; nobody owns the chat meanwhile."""
+    """R -> A. The client must answer; no worker owns the chat meanwhile."""
     change = _append_step(chat, step, Transition.REQUIRE_ACTION)
     calls = change.after.pending_calls
     if not calls or not all(call.client for call in calls):
@@ -67,7 +67,7 @@ def require_action(chat: Chat, step: Step) -> Change:
 
 
 def fail_turn(chat: Chat, command: FailTurn) -> Change:
-    """R -> E, with what the step produced. Pending calls stay until the next message."""
+    """R -> E with the step's messages. Pending calls stay until the next message."""
     return _append_step(chat, command, Transition.FAIL_TURN).fail(command.error)
 
 
@@ -79,13 +79,13 @@ def record_retry(chat: Chat, command: RecordRetry) -> Change:
 
 
 def finish_interrupt(chat: Chat, step: Step) -> Change:
-    """I0 -> W. I1 -> R|P. The partial answer is saved, then its open calls are answered."""
+    """I0 -> W. I1 -> R|P. Saves the partial answer, then answers its pending calls."""
     change = _append_step(chat, step, Transition.FINISH_INTERRUPT).answer_pending_calls()
     return _after_interrupt(change, keep_owner=step.keep_owner)
 
 
 def release(chat: Chat, command: ReleaseChat) -> Change:
-    """R -> P, I -> I: the worker leaves, nothing else changes."""
+    """R -> P, I -> I without an owner."""
     require_allowed(chat, Transition.RELEASE)
     if (chat.worker_id, chat.epoch) != (command.worker_id, command.epoch):
         raise StaleFence(f"Chat {chat.id} has another owner.")
@@ -93,8 +93,8 @@ def release(chat: Chat, command: ReleaseChat) -> Change:
 
 
 def reap(chat: Chat, command: ReapChat) -> Change:
-    """The owner is dead. R -> P, I -> I. A chat that has killed too many workers goes to E,
-    or ends its interrupt unsaved."""
+    """The owner is dead. R -> P, I -> I. After too many worker deaths R -> E, and an interrupt
+    ends without saving the partial answer."""
     require_allowed(chat, Transition.REAP)
     if chat.worker_id not in command.worker_ids or command.epoch not in (None, chat.epoch):
         raise StaleFence(f"Chat {chat.id} has another owner.")
@@ -107,7 +107,7 @@ def reap(chat: Chat, command: ReapChat) -> Change:
 
 
 def expire_deadline(chat: Chat, command: ExpireDeadline) -> Change:
-    """Read again, the chat may have a new deadline, which has not passed."""
+    """Expire the passed deadline. Raises StaleFence if the chat now has a later one or none."""
     if chat.interrupt_deadline is not None and chat.interrupt_deadline < command.now:
         same = command.episode == Episode.of(chat)
         return expire_interrupt(chat, command.messages if same else ())
@@ -117,15 +117,15 @@ def expire_deadline(chat: Chat, command: ExpireDeadline) -> Change:
 
 
 def expire_interrupt(chat: Chat, partial: tuple[Draft, ...] = ()) -> Change:
-    """I -> W|P. Whatever the tool does, a stop ends in time. What was shown is all that there
-    is to save: whoever knew more has not come."""
+    """I -> W|P. An interrupt ends in time even if a tool does not. Saves the live parts, because
+    the owner did not commit its partial answer."""
     require_allowed(chat, Transition.EXPIRE_INTERRUPT)
     change = _append(chat, partial, frozenset())
     return _after_interrupt(change.answer_pending_calls(), keep_owner=False)
 
 
 def expire_action(chat: Chat) -> Change:
-    """A -> P. The model is told that nobody answered."""
+    """A -> P. The pending calls get a timeout error."""
     require_allowed(chat, Transition.EXPIRE_ACTION)
     change = Change.of(chat).answer_pending_calls(EXPIRED_CALL_TEXT)
     return change.join_steering().mark_touched().run(None)
@@ -137,35 +137,35 @@ def _after_interrupt(change: Change, *, keep_owner: bool) -> Change:
     return change.promote_head().continue_running(keep_owner=keep_owner)
 
 
-def _append_step(chat: Chat, step: Step, move: Transition) -> Change:
+def _append_step(chat: Chat, step: Step, transition: Transition) -> Change:
     step.fence.check(chat)
-    require_allowed(chat, move)
+    require_allowed(chat, transition)
     return _append(chat, step.messages, step.client_tools).record_usage(step.usage)
 
 
 def _append(chat: Chat, drafts: tuple[Draft, ...], client_tools: frozenset[str]) -> Change:
     change = Change.of(chat)
-    still_open = {call.id: call for call in chat.pending_calls}
+    pending = {call.id: call for call in chat.pending_calls}
     for draft in drafts:
-        _update_pending(still_open, draft, client_tools)
+        _update_pending(pending, draft, client_tools)
         change = change.append(draft)
-    return change.set_pending_calls(tuple(still_open.values()))
+    return change.set_pending_calls(tuple(pending.values()))
 
 
 def _update_pending(
-    still_open: dict[ToolCallId, PendingCall], draft: Draft, client_tools: frozenset[str]
+    pending: dict[ToolCallId, PendingCall], draft: Draft, client_tools: frozenset[str]
 ) -> None:
-    """Keep the list of open calls true; refuse a history that no provider would accept."""
-    if draft.role in ("assistant", "user") and still_open:
+    """Update the pending calls by one draft; refuse a history that no provider accepts."""
+    if draft.role in ("assistant", "user") and pending:
         raise InvariantBroken(f"A message of role {draft.role} cannot follow an open call.")
     if draft.role == "tool":
         for result in local_results(draft.content):
-            if still_open.pop(result.tool_call_id, None) is None:
+            if pending.pop(result.tool_call_id, None) is None:
                 raise InvariantBroken(f"No open call {result.tool_call_id!r} to answer.")
     for call in local_calls(draft.content):
-        if call.tool_call_id in still_open:
+        if call.tool_call_id in pending:
             raise InvariantBroken(f"Two calls with the id {call.tool_call_id!r}.")
-        still_open[call.tool_call_id] = _pending(call, client_tools)
+        pending[call.tool_call_id] = _pending(call, client_tools)
 
 
 def _pending(call: ToolCallPart, client_tools: frozenset[str]) -> PendingCall:

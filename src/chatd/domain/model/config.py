@@ -18,9 +18,8 @@ from typing import Final, get_args
 import msgspec
 
 from chatd.domain.chat.messages import TokenUsage
-from chatd.domain.text import Json
 from chatd.domain.model.protocol import Effort, EffortRange, Prices, PriceTier
-from chatd.domain.text import parse_json
+from chatd.domain.text import Json, parse_json
 
 EFFORT_LEVELS: Final[tuple[Effort, ...]] = get_args(Effort)
 

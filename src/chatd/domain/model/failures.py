@@ -18,7 +18,7 @@ from msgspec import Struct
 from chatd.domain.chat.row import ChatError
 from chatd.domain.errors import ChatdError
 from chatd.domain.model.protocol import ProviderFault
-from chatd.domain.text import replace_surrogates
+from chatd.domain.text import clip, replace_surrogates
 
 FailureKind = Literal[
     "generic",
@@ -233,4 +233,4 @@ def redact_urls(text: str) -> str:
 def clip_detail(text: str) -> str | None:
     """A text that may be stored and shown as a detail; None if it says nothing."""
     text = replace_surrogates(text).strip()
-    return f"{text[: MAX_DETAIL_CHARS - 1]}…" if len(text) > MAX_DETAIL_CHARS else text or None
+    return clip(text, MAX_DETAIL_CHARS) or None

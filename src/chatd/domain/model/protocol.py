@@ -13,9 +13,9 @@ from typing import Literal
 from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.chat.messages import Role, TokenUsage
-from chatd.domain.text import Json
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ModelConfigId, ToolCallId
+from chatd.domain.text import Json
 
 FinishReason = Literal[
     "stop", "length", "content-filter", "tool-calls", "error", "other", "unknown"

@@ -21,7 +21,7 @@ from msgspec import Raw, Struct
 
 from chatd.domain.answer.answer import Answer, ModelCallRecord
 from chatd.domain.chat.messages import Draft, Message, TokenUsage
-from chatd.domain.chat.parts import TextPart, ToolCallPart, ToolResultPart
+from chatd.domain.chat.parts import SUMMARY_TOOL_NAME, TextPart, ToolCallPart, ToolResultPart
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.config import cost_micros
 from chatd.domain.model.protocol import ModelRequest, PromptMessage, PromptText
@@ -117,8 +117,6 @@ def compaction_status(history: Sequence[Message], limit: int | None, threshold: 
     over = ContextFill(tokens=first, limit=fill.limit).reaches(percent)
     return "still_over_limit" if over else "needed"
 
-
-SUMMARY_TOOL_NAME: Final = "chat_summarized"
 
 SUMMARY_INSTRUCTION: Final = """\
 Write a summary of everything above. It will replace the chat: whoever continues has nothing else \

@@ -19,7 +19,7 @@ from chatd.domain.chat.row import ChatError
 from chatd.domain.chat.states import PublicStatus
 from chatd.domain.model.protocol import ModelRequest, PromptMessage, PromptText
 from chatd.domain.prompt.titles import TITLE_MAX_OUTPUT_TOKENS, strip_quotes
-from chatd.domain.text import model_text, parse_json
+from chatd.domain.text import clip, model_text, parse_json
 
 MAX_EXCERPT_CHARS: Final = 6000
 MAX_EXCERPT_MESSAGE_CHARS: Final = 1000
@@ -60,13 +60,13 @@ def chat_excerpt(history: Sequence[Message]) -> str:
     lines = [_lines(turn) for turn in shown]
     if len(every) > len(shown):
         lines.insert(1, OMITTED_TURNS_MARK)
-    return shorten("\n\n".join(lines), MAX_EXCERPT_CHARS)
+    return clip("\n\n".join(lines), MAX_EXCERPT_CHARS)
 
 
 def _lines(turn: TurnExcerpt) -> str:
-    asked = f"User: {shorten(turn.user, MAX_EXCERPT_MESSAGE_CHARS)}"
+    asked = f"User: {clip(turn.user, MAX_EXCERPT_MESSAGE_CHARS)}"
     return (
-        f"{asked}\nAssistant: {shorten(turn.answer, MAX_EXCERPT_MESSAGE_CHARS)}"
+        f"{asked}\nAssistant: {clip(turn.answer, MAX_EXCERPT_MESSAGE_CHARS)}"
         if turn.answer
         else asked
     )
@@ -74,11 +74,7 @@ def _lines(turn: TurnExcerpt) -> str:
 
 def last_answer(history: Sequence[Message]) -> str:
     every = list_turns(history)
-    return shorten(every[-1].answer, MAX_EXCERPT_CHARS) if every else ""
-
-
-def shorten(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return clip(every[-1].answer, MAX_EXCERPT_CHARS) if every else ""
 
 
 TURNS_PER_SUMMARY: Final = 3
@@ -147,7 +143,7 @@ def read_label(text: str) -> str | None:
 
 
 def read_chat_summary(text: str) -> str | None:
-    return shorten(_said(text, "summary"), MAX_CHAT_SUMMARY_CHARS) or None
+    return clip(_said(text, "summary"), MAX_CHAT_SUMMARY_CHARS) or None
 
 
 def _said(text: str, field: str) -> str:

@@ -20,7 +20,6 @@ from msgspec import UNSET, Raw, Struct
 
 from chatd.domain.answer.assembler import EMPTY_OBJECT
 from chatd.domain.chat.parts import FilePart, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
-from chatd.domain.text import Json
 from chatd.domain.model.protocol import (
     PromptCall,
     PromptFile,
@@ -29,6 +28,7 @@ from chatd.domain.model.protocol import (
     PromptText,
 )
 from chatd.domain.text import (
+    Json,
     decode_lenient,
     is_empty_json,
     model_json,

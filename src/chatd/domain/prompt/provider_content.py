@@ -24,7 +24,6 @@ from msgspec import UNSET, Struct
 from chatd.domain.answer.tool_output import clip_middle
 from chatd.domain.chat.messages import Message
 from chatd.domain.chat.parts import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
-from chatd.domain.text import Json
 from chatd.domain.ids import ModelConfigId, ToolCallId
 from chatd.domain.model.protocol import (
     PromptCall,
@@ -37,7 +36,7 @@ from chatd.domain.model.protocol import (
 )
 from chatd.domain.prompt.parts import base_media_type
 from chatd.domain.prompt.repair import is_signed, join_consecutive
-from chatd.domain.text import is_empty_json, model_text, parse_json
+from chatd.domain.text import Json, is_empty_json, model_text, parse_json
 
 SUPPORTED_PROVIDER_TOOLS: Final = frozenset({"web_search"})
 MAX_RESULT_TEXT_CHARS: Final = 8 * 1024

@@ -19,7 +19,6 @@ from msgspec import Struct
 
 from chatd.domain.errors import ChatdError, InvalidInput
 from chatd.domain.ids import ChatId, WorkspaceId
-from chatd.domain.ports import ToolContext
 from chatd.domain.workspace.entities import AgentId, BuildId
 
 ProcessSignal = Literal["terminate", "kill"]
@@ -168,13 +167,6 @@ class AgentApi(Protocol):
     async def signal(self, process_id: str, signal: ProcessSignal) -> None: ...
 
     async def context(self, *, after: int = 0, wait_s: float = 0) -> WorkspaceContext: ...
-
-
-class WorkspaceAccess(Protocol):
-    async def connect(self, context: ToolContext) -> AgentApi:
-        """The agent of the chat's workspace, dialled if need be. Raises NoHands and AgentLost,
-        both within a bounded time."""
-        ...
 
 
 MAX_CONTEXT_RESOURCES: Final = 1000

@@ -18,6 +18,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
+from chatd.domain.text import clip
 from chatd.domain.workspace.entities import FieldProblem, Parameter, Template, TemplateId
 
 TEMPLATES_PER_PAGE: Final = 10
@@ -153,7 +154,7 @@ def readme_excerpt(readme: str, most: int = README_EXCERPT_CHARS) -> str:
     """The beginning of what a readme says, without the block of settings above it."""
     text = readme.encode(errors="replace")[:_PARSED_BYTES].decode(errors="ignore")
     text = _FRONTMATTER.sub("", text).strip()
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+    return clip(text, most)
 
 
 MAX_WORKSPACE_NAME_CHARS: Final = 32

@@ -7,7 +7,6 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from chatd.domain.chat.parts import validate_json
-from chatd.domain.text import Json
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.protocol import (
     ModelEvent,
@@ -22,6 +21,7 @@ from chatd.domain.model.protocol import (
     ToolCallDone,
     ToolCallStart,
 )
+from chatd.domain.text import Json
 from chatd.providers.anthropic.wire import (
     CITATION,
     AnthropicMetadata,

@@ -16,6 +16,7 @@ from chatd.domain.model.protocol import (
     ToolSpec,
 )
 from chatd.domain.prompt.compaction import SUMMARY_PREFIX
+from chatd.domain.text import clip
 from chatd.providers.demo.coding_task import NEEDED_TOOLS, coding_scene, ensure_workspace
 from chatd.providers.demo.turn import (
     CallTool,
@@ -145,7 +146,7 @@ spawn_agent start_workspace stop_workspace wait_agent write_file
 """
 _SUMMARY_REQUEST: Final = re.compile(r"^write a summary\b", re.IGNORECASE | re.MULTILINE)
 _CHAT_EXCERPT: Final = re.compile(r"<chat>\s(.*)\s</chat>", re.DOTALL)
-_MAX_QUOTED_CHARS: Final = 600
+_MAX_QUOTED_CHARS: Final = 601
 _MAX_SHOWN_CHARS: Final = 2000
 _MAX_TITLE_WORDS: Final = 6
 _POLITE_OPENING: Final = re.compile(
@@ -189,7 +190,7 @@ def _text_scene(turn: DemoTurn, seed: int) -> DemoScene:
         return (f"This is a long answer. Interrupt me at any time.\n\n{story}\n\nThat is all.",)
     if not turn.calls and (tools := _unknown_tools(turn)):
         return _call_unknown_tool(tools[0], turn)
-    prompt = turn.prompt[:_MAX_QUOTED_CHARS] + "…" * (len(turn.prompt) > _MAX_QUOTED_CHARS)
+    prompt = clip(turn.prompt, _MAX_QUOTED_CHARS)
     quote = "\n".join(f"> {line}" for line in prompt.splitlines()) or "> (nothing)"
     if turn.files:
         quote += f"\n\nand attached {', '.join(turn.files[:5])}."

@@ -8,7 +8,6 @@ from typing import Final
 
 from msgspec import UNSET, Raw
 
-from chatd.domain.text import Json
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.protocol import (
     ModelEvent,
@@ -23,6 +22,7 @@ from chatd.domain.model.protocol import (
     ToolCallStart,
     ToolResultDone,
 )
+from chatd.domain.text import Json
 from chatd.providers.gemini.wire import (
     GROUNDING,
     SERVER_TOOL,

@@ -8,8 +8,8 @@ from typing import Final
 
 from msgspec import UNSET, Raw
 
-from chatd.domain.text import Json
 from chatd.domain.model.protocol import Finished, ModelEvent, StreamFailed
+from chatd.domain.text import Json
 from chatd.providers.faults import incomplete_fault, unreadable_fault
 from chatd.providers.gemini import completion
 from chatd.providers.gemini.answer import GeminiAnswerBuilder

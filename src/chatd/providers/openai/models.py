@@ -11,9 +11,9 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Raw
 
-from chatd.domain.text import Json
 from chatd.domain.model.config import EFFORT_LEVELS
 from chatd.domain.model.protocol import Effort
+from chatd.domain.text import Json
 from chatd.providers.options import Domains, OptionBlock, lower_effort, raise_effort
 
 Transport = Literal["responses", "chat"]

@@ -6,7 +6,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chatd.domain.answer.tool_calls import call_key
 from chatd.domain.chat.row import Chat
 from chatd.domain.errors import ToolError
 from chatd.domain.ids import ChatId, WorkspaceId
@@ -211,7 +210,7 @@ class BuildRequests:
             version_id=version,
             initiator_id=context.chat.owner_id,
             reason="tool",
-            made_by=f"{call_key(context)}:{after}",
+            made_by=f"{context.call_key}:{after}",
         )
 
     async def _find_problems(

@@ -11,7 +11,6 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw
 
-from chatd.domain.text import Json
 from chatd.domain.model.protocol import (
     ModelEvent,
     ReasoningDelta,
@@ -22,7 +21,7 @@ from chatd.domain.model.protocol import (
     TextEnd,
     TextStart,
 )
-from chatd.domain.text import decode_lenient, replace_json_surrogates
+from chatd.domain.text import Json, decode_lenient, replace_json_surrogates
 from chatd.providers.openai.chat import wire
 from chatd.providers.openai.chat.tool_calls import ToolCallBuilder
 from chatd.providers.openai.chat.wire import ChatMetadata, pack_metadata

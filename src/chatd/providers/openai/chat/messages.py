@@ -9,7 +9,6 @@ from typing import Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from chatd.domain.text import Json
 from chatd.domain.model.protocol import (
     PromptCall,
     PromptFile,
@@ -18,6 +17,7 @@ from chatd.domain.model.protocol import (
     PromptResult,
     PromptText,
 )
+from chatd.domain.text import Json
 from chatd.providers.file_inputs import (
     AcceptedFiles,
     DocumentInput,

@@ -5,10 +5,15 @@ from collections.abc import Collection
 import msgspec
 from msgspec import UNSET
 
-from chatd.domain.text import Json
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.protocol import ModelEvent, ToolCallDelta, ToolCallDone, ToolCallStart
-from chatd.domain.text import decode_lenient, parse_json, replace_json_surrogates, storable_json
+from chatd.domain.text import (
+    Json,
+    decode_lenient,
+    parse_json,
+    replace_json_surrogates,
+    storable_json,
+)
 from chatd.providers.openai.chat import wire
 from chatd.providers.openai.chat.wire import ChatMetadata, pack_metadata
 from chatd.providers.tool_schema import ToolNames

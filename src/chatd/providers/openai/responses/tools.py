@@ -9,10 +9,9 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from chatd.domain.text import Json
 from chatd.domain.ids import ToolCallId
 from chatd.domain.model.protocol import ToolCallDone, ToolResultDone
-from chatd.domain.text import decode_lenient, replace_json_surrogates
+from chatd.domain.text import Json, decode_lenient, replace_json_surrogates
 from chatd.providers.openai.responses.wire import Item
 from chatd.providers.sse import decode_event
 
