@@ -19,7 +19,7 @@ from chatd.domain.ids import ModelConfigId
 from chatd.domain.model.config import EFFORT_LEVELS
 from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
 from chatd.domain.ports import Clock, Env, ModelChoice
-from chatd.domain.prompt.titles import TitleModel, candidates
+from chatd.domain.prompt.titles import TitleModel, list_title_models
 from chatd.providers.config import KEY_VARIABLES, ProviderConfig, ProviderKind, is_valid_header
 from chatd.providers.registry import MODEL_NOT_CONFIGURED_TEXT, ProviderRegistry, config_error
 from chatd.providers.secret import Secret
@@ -231,7 +231,7 @@ class ModelDirectory:
         own = TitleModel(provider=choice.kind, model=choice.config.model)
         return [
             choice if found == own else await self._own.open(self._small_model(choice, found.model))
-            for found in candidates({choice.kind}, own)
+            for found in list_title_models({choice.kind}, own)
         ]
 
     def _small_model(self, choice: ModelChoice, model: str) -> ModelConfig:

@@ -256,7 +256,7 @@ def test_two_calls_of_one_id_become_two_calls() -> None:
 @pytest.mark.covers("loop-17")
 def test_an_id_that_an_earlier_answer_used_is_not_used_again() -> None:
     history = [message(1, "assistant", call("a"), call("b", provider_executed=True))]
-    assembler = Assembler(taken=used_call_ids(history))
+    assembler = Assembler(used_ids=used_call_ids(history))
     shown = [
         *assembler.feed(ToolCallStart(id=A, name="execute")),
         *assembler.feed(ToolCallDelta(id=A, delta="{}")),
@@ -271,7 +271,7 @@ def test_the_providers_own_calls_keep_their_ids_and_results_stand_beside_them() 
     found = ToolResultDone(
         id=A, name="web_search", result=Raw(b'[{"url":"u"}]'), provider_metadata=SIGNED
     )
-    assembler = Assembler(taken=[A])
+    assembler = Assembler(used_ids=[A])
     assembler.feed(TextDelta(id="1", delta="Searching. "))
     assembler.feed(TextEnd(id="1"))
     assembler.feed(search)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from chatd.domain.chat.row import ChatError
-from chatd.domain.model.classify import classify_error, classify_fault
+from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.failures import (
     ClassifiedFailure,
     FailureKind,
@@ -13,7 +13,7 @@ from chatd.domain.model.failures import (
     known_failure,
     with_provider,
 )
-from chatd.domain.model.protocol import ProviderError, ProviderFault
+from chatd.domain.model.protocol import ProviderFault
 
 
 def fault(message: str = "", **facts: object) -> ProviderFault:
@@ -227,12 +227,14 @@ def test_the_configured_provider_counts_more_than_the_text() -> None:
     assert (found.error.provider, found.error.message) == ("bedrock", "AWS Bedrock is overloaded.")
 
 
-@pytest.mark.covers("loop-10")
-def test_a_provider_that_is_hinted_later_renames_the_message_and_keeps_the_wait() -> None:
+@pytest.mark.covers("loop-10", "errors-3")
+def test_naming_the_provider_later_changes_the_message_and_keeps_kind_and_delay() -> None:
     found = classify_fault(fault("claude is overloaded", retry_after_s=7.0))
     named = with_provider(found, "bedrock")
     assert named.error.message == "AWS Bedrock is overloaded."
     assert (named.error.provider, named.retry_after_s) == ("bedrock", 7.0)
+    assert (named.kind, named.retryable) == (found.kind, found.retryable) == ("overloaded", True)
+    assert ModelError(named).classified is named
     assert with_provider(found, "") is found
     assert with_provider(found, "anthropic") is found
 
@@ -438,35 +440,6 @@ def test_a_broken_conversation_at_the_vendor_is_told_without_ids(message: str) -
     assert (found.kind, found.retryable) == ("generic", False)
     assert found.error.detail is not None
     assert "abc123" not in found.error.detail
-
-
-# Exceptions
-
-
-@pytest.mark.covers("errors-3")
-def test_what_was_classified_where_it_arose_stays_so_however_it_is_wrapped() -> None:
-    known = known_failure("missing_key", "openai")
-    outer = RuntimeError("timeout, status 503")
-    outer.__cause__ = ModelError(known)
-    assert classify_error(outer) is known
-
-
-@pytest.mark.covers("errors-3")
-def test_a_providers_failure_is_found_under_other_exceptions() -> None:
-    outer = RuntimeError("while reading")
-    outer.__context__ = ProviderError(fault("no", status_code=529, provider="vercel"))
-    assert classify_error(outer).error.message == "Vercel AI Gateway is overloaded."
-
-
-def test_an_unknown_exception_is_judged_by_its_text() -> None:
-    found = classify_error(ConnectionResetError("connection reset by peer"), "azure")
-    assert (found.kind, found.retryable, found.error.provider) == ("timeout", True, "azure")
-
-
-def test_exceptions_that_refer_to_each_other_come_to_an_end() -> None:
-    one, two = RuntimeError("one"), RuntimeError("two")
-    one.__context__, two.__context__ = two, one
-    assert classify_error(one).kind == "generic"
 
 
 # What people are told

@@ -123,14 +123,14 @@ def test_a_result_without_a_value_answers_nothing() -> None:
 @pytest.mark.covers("commit-4")
 def test_results_answer_calls_that_were_open_before() -> None:
     found = rebuild_partial(
-        by_tool(result("a"), result("x")), open_calls=[pending("a"), pending("b")]
+        by_tool(result("a"), result("x")), pending_calls=[pending("a"), pending("b")]
     )
     assert answered(found) == ["a"]
     assert found.content == ()
 
 
 def test_nothing_said_is_kept_while_calls_are_open() -> None:
-    assert rebuild_partial(shown(text("odd")), open_calls=[pending("a")]) == PartialAnswer()
+    assert rebuild_partial(shown(text("odd")), pending_calls=[pending("a")]) == PartialAnswer()
 
 
 def test_the_providers_results_stand_in_its_answer() -> None:

@@ -369,7 +369,7 @@ def test_text_that_the_model_would_not_be_shown_is_told_as_words() -> None:
     reader = PromptTarget(
         provider="here",
         files={"f": ResolvedFile(media_type="text/csv", data=b"a,b", name="t.csv")},
-        takes=lambda kind: kind == "image/png",
+        accepts=lambda kind: kind == "image/png",
     )
     part = user_part(FilePart(media_type="text/csv", file_id="f"), reader)
     assert part == PromptText(text="[Attached file: t.csv]\na,b")

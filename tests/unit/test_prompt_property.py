@@ -12,7 +12,6 @@ from chatd.domain.model.protocol import (
     PromptText,
 )
 from chatd.domain.prompt.builder import PromptTarget, build_prompt
-from chatd.domain.prompt.provider_content import flattened
 from tests.support.factories import call
 from tests.support.histories import FILES, ORIGINS, any_history, smallest
 from tests.support.walk import Walk
@@ -22,7 +21,7 @@ HISTORIES = 400
 READERS = [
     PromptTarget(provider="here", files=FILES),
     PromptTarget(provider="here", files=FILES, strict_tools=True),
-    PromptTarget(provider="here", files=FILES, origins=ORIGINS, takes=lambda kind: False),
+    PromptTarget(provider="here", files=FILES, origins=ORIGINS, accepts=lambda kind: False),
     PromptTarget(provider="there", files=FILES, origins=ORIGINS, strict_tools=True),
 ]
 
@@ -40,17 +39,6 @@ def test_a_prompt_of_any_history_is_well_formed(reader: PromptTarget) -> None:
             pytest.fail(f"seed {seed}: {smallest(history, wrong)}")
         assert build_prompt(history, reader) == build_prompt(history, reader)
         assert history == before
-
-
-def test_a_prompt_flattened_for_another_provider_is_well_formed() -> None:
-    def wrong(history: list[Message]) -> bool:
-        prompt = build_prompt(history, READERS[0])
-        return problems(flattened(prompt, lambda kind: False)) != []
-
-    for seed in range(HISTORIES):
-        history = any_history(seed)
-        if wrong(history):
-            pytest.fail(f"seed {seed}: {smallest(history, wrong)}")
 
 
 @pytest.mark.covers("prompt-20")

@@ -22,8 +22,8 @@ from chatd.domain.prompt.titles import (
     TITLE_SCHEMA,
     TITLE_TIMEOUT_S,
     TitleModel,
-    candidates,
     fallback_title,
+    list_title_models,
     needs_title,
     read_title,
     retitle_request,
@@ -127,7 +127,7 @@ CHAT_MODEL = TitleModel(provider="my-gateway", model="big")
 @pytest.mark.covers("titles-2")
 def test_small_models_are_asked_first_in_their_order_and_the_chats_own_last() -> None:
     usable = {"vercel", "anthropic", "google"}
-    assert [c.provider for c in candidates(usable, CHAT_MODEL)] == [
+    assert [c.provider for c in list_title_models(usable, CHAT_MODEL)] == [
         "anthropic",
         "google",
         "vercel",
@@ -145,13 +145,13 @@ def test_small_models_are_asked_first_in_their_order_and_the_chats_own_last() ->
 
 
 def test_the_chats_model_is_not_asked_twice() -> None:
-    assert candidates({"anthropic"}, CHEAP_TITLE_MODELS[0]) == (CHEAP_TITLE_MODELS[0],)
+    assert list_title_models({"anthropic"}, CHEAP_TITLE_MODELS[0]) == (CHEAP_TITLE_MODELS[0],)
 
 
 @pytest.mark.covers("titles-2")
 def test_a_model_that_was_chosen_for_titles_is_asked_alone() -> None:
     chosen = TitleModel(provider="private", model="p")
-    assert candidates({"anthropic", "openai"}, CHAT_MODEL, chosen) == (chosen,)
+    assert list_title_models({"anthropic", "openai"}, CHAT_MODEL, chosen) == (chosen,)
 
 
 # What is asked

@@ -114,7 +114,7 @@ def standing(
 
 UNCLEAR = ReportAmbiguousAgent(
     error="Several agents of the workspace are named for chats (a-chatd-chat, b-chatd-chat); "
-    "leave one of them."
+    "keep one of them."
 )
 WAIT = AwaitBuild(build_id=build_id(1))
 STOPPED = AlreadyStopped(build_id=build_id(1))

@@ -77,7 +77,7 @@ COLOURS = (ParameterOption(name="Red", value="red"), ParameterOption(name="Blue"
         (Parameter(name="p", regex="^[a-z]+$"), "abc", None),
         (Parameter(name="p", regex="^[a-z]+$"), "ABC", "must match"),
         (Parameter(name="p", regex="^a", regex_error="Begin with a."), "b", "Begin with a."),
-        (Parameter(name="p", regex="("), "b", "broken"),
+        (Parameter(name="p", regex="("), "b", "not a valid regular expression"),
         (Parameter(name="p", options=COLOURS), "red", None),
         (Parameter(name="p", options=COLOURS), "Red", "one of: red, blue"),
         (Parameter(name="p", type="number"), "1.5", None),

@@ -1,8 +1,6 @@
-"""One model call's contribution to history, and whether it is worth keeping.
+"""The answer of a model call: whether it is kept, and its message and usage rows.
 
-What a model call leaves behind: a message in history, and an entry in the books.
-
-Owns the conversion of an answer to rows. Does not own their commit.
+Owns the conversion to rows, not their commit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +18,7 @@ from chatd.domain.model.failures import ClassifiedFailure, clip_detail, known_fa
 from chatd.domain.model.protocol import Finished, ModelConfig
 from chatd.domain.text import is_empty_json
 
-_BROKE_OFF: Final = "The provider says that its answer ended in an error."
+_ENDED_IN_ERROR_TEXT: Final = "The provider reported that its answer ended in an error."
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -33,50 +31,50 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     @property
     def has_visible_text(self) -> bool:
-        """Anything a person or a tool could act on; reasoning alone is not an answer."""
+        """Any part that a user or a tool can act on; reasoning alone is not an answer."""
         return any(
-            not isinstance(part, ReasoningPart) and not _blank(part) for part in self.content
+            not isinstance(part, ReasoningPart) and not _is_blank(part) for part in self.content
         )
 
 
 class KeepAnswer(Struct, frozen=True, kw_only=True):
-    """Commit it."""
+    """Commit the answer."""
 
 
 class EmptyAnswer(Struct, frozen=True, kw_only=True):
-    """The model had nothing to say: the turn ends, and no message is added."""
+    """The answer has no content: the turn ends without a new message."""
 
 
 class RejectAnswer(Struct, frozen=True, kw_only=True):
-    """Not an answer but a failure, which must not end the turn in silence."""
+    """The answer is a failure, which must be reported and not end the turn silently."""
 
     failure: ClassifiedFailure
 
 
 def judge_answer(answer: Answer, provider: str) -> KeepAnswer | EmptyAnswer | RejectAnswer:
-    """What was visibly said is kept, however the model came to stop."""
+    """Visible content is kept for every finish reason."""
     reason = None if answer.finished is None else answer.finished.reason
     if not answer.has_visible_text and reason == "content-filter":
-        said = "" if answer.finished is None else answer.finished.explanation or ""
-        detail = clip_detail(redact_urls(said))
+        explanation = "" if answer.finished is None else answer.finished.explanation or ""
+        detail = clip_detail(redact_urls(explanation))
         return RejectAnswer(failure=known_failure("content_filter", provider, detail=detail))
     if not answer.has_visible_text and reason == "error":
-        return RejectAnswer(failure=_broken_off(provider))
-    return EmptyAnswer() if all(_blank(part) for part in answer.content) else KeepAnswer()
+        return RejectAnswer(failure=_ended_in_error(provider))
+    return EmptyAnswer() if all(_is_blank(part) for part in answer.content) else KeepAnswer()
 
 
-def _broken_off(provider: str) -> ClassifiedFailure:
+def _ended_in_error(provider: str) -> ClassifiedFailure:
     error = ChatError(
         message=known_failure("generic", provider).error.message,
-        detail=_BROKE_OFF,
+        detail=_ENDED_IN_ERROR_TEXT,
         provider=provider or None,
         retryable=True,
     )
     return ClassifiedFailure(kind="generic", error=error)
 
 
-def _blank(part: Part) -> bool:
-    """Of a text or a thought that is blank, only what the vendor attached to it can matter."""
+def _is_blank(part: Part) -> bool:
+    """Text and reasoning are blank without text and provider metadata; other parts never are."""
     match part:
         case TextPart() | ReasoningPart():
             return not part.text.strip() and is_empty_json(part.provider_metadata)
@@ -88,8 +86,8 @@ _NO_SERVERS: Mapping[str, str] = {}
 
 
 class ModelCallRecord(Struct, frozen=True, kw_only=True):
-    """A model call as it was made. `runtime_ms` is the time from opening the stream to its
-    end, of the attempt that counts: neither tools nor failed attempts are in it."""
+    """The facts of a model call. `runtime_ms` is the time from opening the stream to its end, of
+    the successful attempt only and without tools."""
 
     config: ModelConfig
     reasoning_effort: str | None = None
@@ -97,28 +95,28 @@ class ModelCallRecord(Struct, frozen=True, kw_only=True):
 
 
 def runtime_ms(opened: float, ended: float) -> int | None:
-    """Less than a millisecond is as good as unknown. Times are in seconds, of one clock."""
+    """None below one millisecond. Both times are seconds of one clock."""
     return int((ended - opened) * 1000) or None
 
 
 def answer_message(
     answer: Answer, call: ModelCallRecord, mcp_servers: Mapping[str, str] = _NO_SERVERS
 ) -> Draft:
-    """The answer as one assistant message. `mcp_servers` says whose tool a name is.
+    """The answer as one assistant message. `mcp_servers` maps tool names to MCP servers.
 
-    Without a `finished` the answer was interrupted: nobody knows its usage.
+    Without `finished` the answer was interrupted and its usage is unknown.
     """
-    done = answer.finished
+    finished = answer.finished
     usage = _with_limit(answer, call.config)
     return Draft(
         role="assistant",
-        content=tuple(_stamped(part, mcp_servers) for part in answer.content),
+        content=tuple(_with_mcp_server(part, mcp_servers) for part in answer.content),
         model_config_id=call.config.id,
         reasoning_effort=call.reasoning_effort,
         usage=usage,
         cost_micros=cost_micros(usage, call.config.prices),
         runtime_ms=call.runtime_ms,
-        provider_response_id=None if done is None else done.response_id,
+        provider_response_id=None if finished is None else finished.response_id,
     )
 
 
@@ -130,7 +128,7 @@ def _with_limit(answer: Answer, config: ModelConfig) -> TokenUsage | None:
     return msgspec.structs.replace(usage, context_limit=usage.context_limit or limit)
 
 
-def _stamped(part: Part, mcp_servers: Mapping[str, str]) -> Part:
+def _with_mcp_server(part: Part, mcp_servers: Mapping[str, str]) -> Part:
     if not isinstance(part, ToolCallPart) or part.tool_name not in mcp_servers:
         return part
     return msgspec.structs.replace(part, mcp_server_config_id=mcp_servers[part.tool_name])
@@ -139,7 +137,7 @@ def _stamped(part: Part, mcp_servers: Mapping[str, str]) -> Part:
 def result_messages(
     answers: Sequence[AnsweredCall], context_limit: int | None, at: str | None = None
 ) -> tuple[Draft, ...]:
-    """One tool message per result, in the order of the calls, within what the context bears."""
+    """One tool message per result, in the order of `answers`, clipped to the context limit."""
     return tuple(result_message(answer, at) for answer in fit_outputs(answers, context_limit))
 
 
@@ -150,7 +148,7 @@ def usage_entry(
     *,
     ok: bool = True,
 ) -> UsageEntry:
-    """The prices go with it: a later change of prices does not change what was spent."""
+    """Prices are stored with the entry: a later price change does not change recorded cost."""
     prices = call.config.prices
     return UsageEntry(
         kind=kind,
@@ -168,6 +166,6 @@ def usage_entry(
 def sort_by_call(
     calls: Iterable[ToolCallPart], answers: Iterable[AnsweredCall]
 ) -> list[AnsweredCall]:
-    """Results as the model asked for them, whoever was done first."""
+    """Results in the order of the calls, not of their completion."""
     by_id = {answer.call_id: answer for answer in answers}
     return [by_id[call.tool_call_id] for call in calls if call.tool_call_id in by_id]

@@ -1,11 +1,7 @@
-"""From a model's events to the parts of one answer.
+"""Assembles the events of one model call into live parts and one answer.
 
-`feed` takes one event and returns the live parts viewers are shown for it;
-`finished` and `interrupted` return the answer as it will be committed. Blocks
-stand in the order in which they were completed; those still open when a turn
-is interrupted follow in the order in which they were begun.
-
-Blocks: text, reasoning and calls of an answer while they are still coming.
+Parts are in the order in which their blocks were completed. Blocks still open at the end follow
+in the order in which they started.
 """
 
 from collections.abc import Iterable
@@ -54,7 +50,7 @@ EMPTY_OBJECT: Final = Raw(b"{}")
 
 
 class BlockBuilder:
-    """Text, reasoning or the input of a call while it is still coming."""
+    """Text, reasoning or the input of a call while it is being streamed."""
 
     __slots__ = ("began_at", "metadata", "pieces")
 
@@ -63,7 +59,7 @@ class BlockBuilder:
         self.metadata: Json = UNSET
         self.began_at = began_at
 
-    def note(self, metadata: Json) -> None:
+    def set_metadata(self, metadata: Json) -> None:
         """A later event without metadata must not erase a signature."""
         if not is_empty_json(metadata):
             self.metadata = storable_metadata(metadata)
@@ -102,8 +98,7 @@ class CallBuilder(BlockBuilder):
         self.provider_executed = start.provider_executed
 
     def part(self, ended_at: str | None) -> Part | None:
-        """Nobody has said that the call is whole: without a word of its input it is not one
-        with empty input."""
+        """The call is incomplete: a missing input is not stored as an empty one."""
         return ToolCallPart(
             tool_call_id=self.call_id,
             tool_name=self.name,
@@ -114,7 +109,7 @@ class CallBuilder(BlockBuilder):
 
 
 def storable_args(text: str) -> Json:
-    """Arguments as sent, if they are JSON that can be stored and read again."""
+    """Arguments as sent; UNSET unless they are JSON that can be stored and read again."""
     try:
         return validate_json(replace_json_surrogates(text))
     except ValueError:
@@ -122,32 +117,32 @@ def storable_args(text: str) -> Json:
 
 
 def storable_metadata(raw: Json) -> Json:
-    """A vendor's own JSON, if it can be stored and read again."""
+    """A vendor's own JSON; UNSET unless it can be stored and read again."""
     return UNSET if raw is UNSET else storable_args(decode_lenient(bytes(raw)))
 
 
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
-"""Characters. No model says as much; a server that has gone mad does."""
-_EVENT_COST: Final = 64
+"""In characters. No real answer is as long; this stops a provider that never ends its stream."""
+_EVENT_OVERHEAD: Final = 64
 
 
 class Assembler:
-    """One attempt. A new attempt gets a new one, so nothing of a failed one is ever kept.
+    """One attempt. Every attempt gets a new assembler, so nothing of a failed one remains.
 
-    `taken` are the ids of the chat's earlier calls. Some vendors count calls from 0 in every
-    answer, but we keep results, and commands that still run, by the id of their call.
+    `used_ids` are the ids of the chat's earlier calls. Some vendors number calls from 0 in every
+    answer, but results and running commands are stored by call id.
     """
 
-    def __init__(self, taken: Iterable[ToolCallId] = ()) -> None:
+    def __init__(self, used_ids: Iterable[ToolCallId] = ()) -> None:
         self._open: dict[tuple[str, str], TextBuilder | ReasoningBuilder | CallBuilder] = {}
         self._done: list[Part] = []
         self._finished: Finished | None = None
         self._at: str | None = None
-        self._taken = set(taken)
+        self._used_ids = set(used_ids)
         self._size = 0
 
     def feed(self, event: ModelEvent, at: str | None = None) -> tuple[Part, ...]:
-        """`at` is the time of the event, as text. Returns what to show at once."""
+        """Add an event that arrived at time `at`. Returns the live parts to show for it."""
         self._at = at
         match event:
             case TextStart() | TextDelta() | TextEnd():
@@ -169,22 +164,23 @@ class Assembler:
                 return ()
 
     def finished(self) -> Answer:
-        """After the stream has ended well. A block nobody closed is complete all the same."""
-        return Answer(content=merge_text([*self._done, *self._flushed()]), finished=self._finished)
+        """The answer after the stream has ended well. Blocks still open count as complete."""
+        return Answer(content=self._content(), finished=self._finished)
 
     def interrupted(self, at: str | None = None) -> Answer:
-        """All that has been said so far; its calls, also half-said ones, await a result."""
+        """The partial answer so far. Its calls, also incomplete ones, still need a result."""
         self._at = at or self._at
-        return Answer(content=merge_text([*self._done, *self._flushed()]))
+        return Answer(content=self._content())
 
-    def _grow(self, said: int) -> None:
-        self._size += said + _EVENT_COST
+    def _grow(self, chars: int) -> None:
+        self._size += chars + _EVENT_OVERHEAD
         if self._size > MAX_ANSWER_BYTES:
-            raise ModelError(known_failure("generic", "", detail="The answer does not end."))
+            detail = f"The answer is longer than {MAX_ANSWER_BYTES} characters."
+            raise ModelError(known_failure("generic", "", detail=detail))
 
-    def _flushed(self) -> list[Part]:
-        parts = [block.part(self._at) for block in self._open.values()]
-        return [part for part in parts if part is not None]
+    def _content(self) -> tuple[Part, ...]:
+        parts = (block.part(self._at) for block in self._open.values())
+        return merge_text([*self._done, *(part for part in parts if part is not None)])
 
     def _add(self, part: Part) -> tuple[Part, ...]:
         self._done.append(part)
@@ -194,7 +190,7 @@ class Assembler:
         block = self._open.pop(key, None)
         if block is None:
             return
-        block.note(metadata)
+        block.set_metadata(metadata)
         part = block.part(self._at)
         if part is not None:
             self._done.append(part)
@@ -221,7 +217,7 @@ class Assembler:
         block = self._open.get(key)
         if block is None:
             block = self._open[key] = ReasoningBuilder(self._at)
-        block.note(event.provider_metadata)
+        block.set_metadata(event.provider_metadata)
         text = event.text if isinstance(event, ReasoningStart) else event.delta
         if not text:
             return ()
@@ -234,14 +230,14 @@ class Assembler:
         block = self._open.get(key)
         if isinstance(event, ToolCallStart):
             if block is None:
-                self._open[key] = CallBuilder(self._own_id(event), event, self._at)
+                self._open[key] = CallBuilder(self._unique_id(event), event, self._at)
             return ()
         if isinstance(event, ToolCallDone):
-            # The whole call is authoritative; pieces that came before are forgotten.
+            # The complete call is authoritative; earlier deltas are discarded.
             self._open.pop(key, None)
             self._grow(len(event.input))
-            known = block.call_id if isinstance(block, CallBuilder) else self._own_id(event)
-            return self._add(_whole_call(event, known, self._at))
+            call_id = block.call_id if isinstance(block, CallBuilder) else self._unique_id(event)
+            return self._add(_complete_call(event, call_id, self._at))
         if not isinstance(block, CallBuilder) or not event.delta:
             return ()
         self._grow(len(event.delta))
@@ -255,24 +251,24 @@ class Assembler:
             ),
         )
 
-    def _own_id(self, call: ToolCallStart | ToolCallDone) -> ToolCallId:
-        """An id that no other call of the chat has. The provider knows its own calls by theirs."""
-        own, count = replace_surrogates(call.id) or "call", 1
+    def _unique_id(self, call: ToolCallStart | ToolCallDone) -> ToolCallId:
+        """An id that no other call of the chat has. Provider-executed calls keep their id."""
+        unique, count = replace_surrogates(call.id) or "call", 1
         if call.provider_executed:
-            return ToolCallId(own)
-        while own in self._taken:
+            return ToolCallId(unique)
+        while unique in self._used_ids:
             count += 1
-            own = f"{replace_surrogates(call.id) or 'call'}-{count}"
-        self._taken.add(ToolCallId(own))
-        return ToolCallId(own)
+            unique = f"{replace_surrogates(call.id) or 'call'}-{count}"
+        self._used_ids.add(ToolCallId(unique))
+        return ToolCallId(unique)
 
 
 def used_call_ids(history: Iterable[Draft]) -> set[ToolCallId]:
     return {call.tool_call_id for row in history for call in local_calls(row.content)}
 
 
-def _whole_call(event: ToolCallDone, call_id: ToolCallId, at: str | None) -> ToolCallPart:
-    """A tool that takes nothing is often called with nothing."""
+def _complete_call(event: ToolCallDone, call_id: ToolCallId, at: str | None) -> ToolCallPart:
+    """Models often send no input at all for a tool without parameters."""
     return ToolCallPart(
         tool_call_id=call_id,
         tool_name=event.name,
@@ -296,7 +292,7 @@ def _provider_result(event: ToolResultDone, at: str | None) -> ToolResultPart:
 
 
 def merge_text(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """Adjacent plain text becomes one part: a viewer's deltas and history then agree."""
+    """Merge adjacent plain text parts, so that a viewer's deltas and history agree."""
     out: list[Part] = []
     for part in parts:
         last = out[-1] if out else None

@@ -1,8 +1,7 @@
-"""What live parts leave in history when nobody is left who heard them.
+"""Rebuilds a partial answer from the journal's live parts.
 
-A turn that is stopped is normally saved by the worker that has assembled it. If that worker is
-gone, the journal still has the parts that viewers were shown; this makes content of them, as
-far as they go. Signatures and usage are not in them.
+Normally the worker that assembled an interrupted answer commits it. If that worker died, the
+journal still has the live parts, but without signatures and usage.
 """
 
 from collections.abc import Iterable
@@ -33,53 +32,59 @@ class LivePart(Struct, frozen=True, kw_only=True):
 
 
 class PartialAnswer(Struct, frozen=True, kw_only=True):
-    """`content` is what the model had said; `results` answer calls of it, or open ones."""
+    """`content` is the model's; `results` answer its calls, or the chat's pending calls."""
 
     content: tuple[Part, ...] = ()
     results: tuple[Draft, ...] = ()
 
 
 def rebuild_partial(
-    shown: Iterable[LivePart], open_calls: Iterable[PendingCall] = (), at: str | None = None
+    live_parts: Iterable[LivePart],
+    pending_calls: Iterable[PendingCall] = (),
+    at: str | None = None,
 ) -> PartialAnswer:
-    """`shown` in the order in which it was shown; `at` is when the turn was stopped.
+    """Rebuild from `live_parts`, in the order in which they were shown; `at` is when the turn was
+    stopped.
 
-    While calls are open no model speaks, so nothing said by one is kept then. Calls without a
-    result are not answered here: a turn's end does that for all that are open. A summary that
-    did not come about leaves nothing: it is shown as a call, but no model has made it.
+    With pending calls no model call runs, so only their results are kept. Calls without a result
+    are answered by the transition that ends the turn. An unfinished summary is dropped: viewers
+    see it as a tool call, but no model made that call.
     """
-    waiting = {call.id for call in open_calls}
-    said = _Said(at)
+    pending_ids = {call.id for call in pending_calls}
+    answer = _PartialContent(at)
     results: dict[ToolCallId, Draft] = {}
-    for live in shown:
+    for live in live_parts:
         match live.part:
             case (ToolCallPart() | ToolResultPart()) as part if part.tool_name == SUMMARY_TOOL_NAME:
                 pass
             case ToolResultPart(provider_executed=False) as result if live.role == "tool":
-                known = waiting or {call.tool_call_id for call in local_calls(said.content())}
-                if result.tool_call_id in known and _is_whole(result):
+                known = pending_ids or {call.tool_call_id for call in local_calls(answer.content())}
+                if result.tool_call_id in known and _is_complete(result):
                     results.setdefault(result.tool_call_id, _message(result))
-            case part if not waiting and (live.role == "assistant" or _is_providers(part)):
-                said.add(part)
+            case part if not pending_ids and (
+                live.role == "assistant" or _is_provider_result(part)
+            ):
+                answer.add(part)
             case _:
                 pass
-    return PartialAnswer(content=said.content(), results=tuple(results.values()))
+    return PartialAnswer(content=answer.content(), results=tuple(results.values()))
 
 
-def partial_messages(chat: Chat, shown: Iterable[LivePart], at: str | None) -> tuple[Draft, ...]:
-    """What a stop of `chat` keeps of what was shown, as messages."""
-    found = rebuild_partial(shown, chat.pending_calls, at)
-    answer = Draft(role="assistant", content=found.content, model_config_id=chat.model_config_id)
-    return (*((answer,) if found.content else ()), *found.results)
+def partial_messages(
+    chat: Chat, live_parts: Iterable[LivePart], at: str | None
+) -> tuple[Draft, ...]:
+    partial = rebuild_partial(live_parts, chat.pending_calls, at)
+    answer = Draft(role="assistant", content=partial.content, model_config_id=chat.model_config_id)
+    return (*((answer,) if partial.content else ()), *partial.results)
 
 
-def _is_providers(part: KnownPart) -> bool:
-    """A provider's own result is shown as a tool's, but stands in its answer."""
+def _is_provider_result(part: KnownPart) -> bool:
+    """A provider-executed result has the role `tool` when shown, but belongs to the answer."""
     return isinstance(part, ToolResultPart) and part.provider_executed
 
 
-def _is_whole(result: ToolResultPart) -> bool:
-    """A preview of an output is no output."""
+def _is_complete(result: ToolResultPart) -> bool:
+    """A delta is a preview and no result."""
     return result.result_delta is None and parse_json(storable_json(result.result)) is not UNSET
 
 
@@ -89,8 +94,8 @@ def _message(result: ToolResultPart) -> Draft:
     )
 
 
-class _Said:
-    """An answer as it grows. A call stands where its first piece was shown."""
+class _PartialContent:
+    """Collects live parts into content. A call is placed where its first delta was shown."""
 
     def __init__(self, at: str | None) -> None:
         self._at = at
@@ -106,7 +111,7 @@ class _Said:
                 self._reasoning(part)
             case ToolCallPart():
                 self._call(part)
-            case ToolResultPart() if _is_whole(part):
+            case ToolResultPart() if _is_complete(part):
                 self._parts.append(part)
             case SourcePart():
                 self._parts.append(part)
@@ -124,13 +129,13 @@ class _Said:
             )
 
     def _call(self, part: ToolCallPart) -> None:
-        place = self._calls.setdefault(part.tool_call_id, len(self._parts))
-        if place == len(self._parts):
+        index = self._calls.setdefault(part.tool_call_id, len(self._parts))
+        if index == len(self._parts):
             self._parts.append(part)
             self._pieces[part.tool_call_id] = []
         if part.args_delta is None:
-            # The whole call counts, whatever pieces come before or after it.
-            self._parts[place] = part
+            # The complete call takes precedence over deltas before and after it.
+            self._parts[index] = part
             self._pieces.pop(part.tool_call_id, None)
         elif part.tool_call_id in self._pieces:
             self._pieces[part.tool_call_id].append(part.args_delta)
@@ -138,13 +143,13 @@ class _Said:
     def content(self) -> tuple[Part, ...]:
         parts = list(self._parts)
         for call_id, pieces in self._pieces.items():
-            place = self._calls[call_id]
-            half_said = parts[place]
-            if isinstance(half_said, ToolCallPart):
-                parts[place] = msgspec.structs.replace(
-                    half_said,
+            index = self._calls[call_id]
+            call = parts[index]
+            if isinstance(call, ToolCallPart):
+                parts[index] = msgspec.structs.replace(
+                    call,
                     args=storable_args("".join(pieces)),
                     args_delta=None,
-                    created_at=half_said.created_at or self._at,
+                    created_at=call.created_at or self._at,
                 )
         return merge_text(parts)

@@ -1,18 +1,6 @@
-"""Which calls of a batch run, in which order, and which are refused before anything runs.
+"""Plans a tool batch: which calls run in which order, and which are rejected before they run.
 
-Owns the checks that need no tool to be asked: that the tool exists and may be called, that it
-is not called beside others if it must be alone, that its input is a JSON object. Does not own
-running.
-
-Input of a tool call that two readers could read differently.
-
-JSON lets a key come twice, and readers differ in which one counts and in whether case matters.
-A policy that looks at one value while the tool acts on the other is no policy, so such input is
-refused.
-
-The name of a tool call's effect: the same for whoever runs the call again, and for nobody else.
-
-Owns that it can travel: it goes into headers and rows, and a call's id is whatever a provider says.
+Also the call key, the idempotency key of a tool call's effect.
 """
 
 import json
@@ -34,32 +22,35 @@ _NO_SCHEMA: Final[Mapping[str, object]] = {}
 
 
 class _Fields(list[tuple[str, object]]):
-    """An object of JSON, with keys that come twice."""
+    """A JSON object with its duplicate keys."""
 
 
 def find_ambiguous_key(args: Json, schema: Raw) -> str | None:
-    """A key that comes twice in one object, or that differs only in case from a name the schema
-    has there. Looks into arrays and free-form maps too."""
+    """A duplicate key, or one that differs only in case from a schema property, at any depth.
+
+    Parsers differ in which duplicate they use and in whether case matters, so a policy could check
+    one value while the tool uses another.
+    """
     if args is UNSET:
         return None
     try:
         value: object = json.loads(bytes(args), object_pairs_hook=_Fields)
     except (ValueError, RecursionError):
         return None
-    left: list[tuple[object, Mapping[str, object]]] = [(value, _mapping(parse_json(schema)))]
-    while left:
-        item, known = left.pop()
+    todo: list[tuple[object, Mapping[str, object]]] = [(value, _mapping(parse_json(schema)))]
+    while todo:
+        item, known = todo.pop()
         if isinstance(item, _Fields):
-            if (found := _ambiguous(item, known)) is not None:
+            if (found := _find_ambiguous(item, known)) is not None:
                 return found
-            left.extend((value, _field_schema(known, key)) for key, value in item)
+            todo.extend((value, _field_schema(known, key)) for key, value in item)
         elif isinstance(item, list):
-            of_items = _mapping(known.get("items"))
-            left.extend((value, of_items) for value in cast("list[object]", item))
+            item_schema = _mapping(known.get("items"))
+            todo.extend((value, item_schema) for value in cast("list[object]", item))
     return None
 
 
-def _ambiguous(fields: _Fields, schema: Mapping[str, object]) -> str | None:
+def _find_ambiguous(fields: _Fields, schema: Mapping[str, object]) -> str | None:
     named = _mapping(schema.get("properties"))
     folded = {name.casefold() for name in named}
     seen: set[str] = set()
@@ -81,7 +72,7 @@ def _mapping(value: object) -> Mapping[str, object]:
 
 EXCLUSIVE_TOOL_TEXT: Final = "This tool must be called alone. Call it again, without others."
 SKIPPED_CALL_TEXT: Final = (
-    "Not run: another call of this batch must be made alone. Call it again later."
+    "Not run: another tool in this batch must be called alone. Call this one again later."
 )
 ARGS_NOT_JSON_TEXT: Final = (
     "The arguments were not valid JSON. Send the call again with a JSON object."
@@ -91,7 +82,7 @@ _NAMES_SHOWN: Final = 50
 
 
 class ToolTraits(Protocol):
-    """What is asked of a tool before it runs."""
+    """What planning needs to know of a tool."""
 
     @property
     def spec(self) -> ToolSpec: ...
@@ -102,9 +93,9 @@ class ToolTraits(Protocol):
 
 
 class ToolSet(Struct, frozen=True, kw_only=True):
-    """The tools of a turn by name, and former names of some. `active` None: all may be called.
+    """The tools of a turn by name. `aliases` maps former names; `active` None: all may be called.
 
-    `lenient` are tools of others, whose input is theirs to judge once it is a JSON object.
+    `lenient` tools are not chatd's: they check their input, which here must only be an object.
     """
 
     tools: Mapping[str, ToolTraits]
@@ -117,43 +108,43 @@ class ToolSet(Struct, frozen=True, kw_only=True):
 
 
 class ToolBatch(Struct, frozen=True, kw_only=True):
-    """All of `concurrent` at once; when they have settled, `serial` one by one. The calls have
-    the tool's present name. `rejected` are answered already."""
+    """`concurrent` calls run at once, then `serial` ones one by one, all under their tool's current
+    name. `rejected` calls have their answer already."""
 
     concurrent: tuple[ToolCallPart, ...] = ()
     serial: tuple[ToolCallPart, ...] = ()
     rejected: tuple[AnsweredCall, ...] = ()
 
 
-def plan_batch(calls: Sequence[ToolCallPart], box: ToolSet) -> ToolBatch:
-    """The provider's own calls are not ours to answer and are left out."""
-    ours = [call for call in calls if not call.provider_executed]
-    if len(ours) > 1 and any(_exclusive(call, box) for call in ours):
-        return ToolBatch(rejected=tuple(_refused(call, box) for call in ours))
+def plan_batch(calls: Sequence[ToolCallPart], tools: ToolSet) -> ToolBatch:
+    """Provider-executed calls are left out."""
+    local = [call for call in calls if not call.provider_executed]
+    if len(local) > 1 and any(_is_exclusive(call, tools) for call in local):
+        return ToolBatch(rejected=tuple(_reject_exclusive(call, tools) for call in local))
     concurrent: list[ToolCallPart] = []
     serial: list[ToolCallPart] = []
     rejected: list[AnsweredCall] = []
-    for call in ours:
-        objection = _objection(call, box)
+    for call in local:
+        objection = _find_objection(call, tools)
         if objection is not None:
-            rejected.append(_answered(call, objection))
+            rejected.append(_reject(call, objection))
             continue
-        name = box.resolve(call.tool_name)
-        line = serial if box.tools[name].serial else concurrent
-        line.append(msgspec.structs.replace(call, tool_name=name))
+        name = tools.resolve(call.tool_name)
+        runnable = serial if tools.tools[name].serial else concurrent
+        runnable.append(msgspec.structs.replace(call, tool_name=name))
     return ToolBatch(concurrent=tuple(concurrent), serial=tuple(serial), rejected=tuple(rejected))
 
 
-def _exclusive(call: ToolCallPart, box: ToolSet) -> bool:
-    tool = box.tools.get(box.resolve(call.tool_name))
+def _is_exclusive(call: ToolCallPart, tools: ToolSet) -> bool:
+    tool = tools.tools.get(tools.resolve(call.tool_name))
     return tool is not None and tool.exclusive
 
 
-def _refused(call: ToolCallPart, box: ToolSet) -> AnsweredCall:
-    return _answered(call, EXCLUSIVE_TOOL_TEXT if _exclusive(call, box) else SKIPPED_CALL_TEXT)
+def _reject_exclusive(call: ToolCallPart, tools: ToolSet) -> AnsweredCall:
+    return _reject(call, EXCLUSIVE_TOOL_TEXT if _is_exclusive(call, tools) else SKIPPED_CALL_TEXT)
 
 
-def _answered(call: ToolCallPart, reason: str) -> AnsweredCall:
+def _reject(call: ToolCallPart, reason: str) -> AnsweredCall:
     return AnsweredCall(
         call_id=call.tool_call_id,
         name=call.tool_name,
@@ -162,12 +153,12 @@ def _answered(call: ToolCallPart, reason: str) -> AnsweredCall:
     )
 
 
-def _objection(call: ToolCallPart, box: ToolSet) -> str | None:
-    name = box.resolve(call.tool_name)
-    tool = box.tools.get(name)
+def _find_objection(call: ToolCallPart, tools: ToolSet) -> str | None:
+    name = tools.resolve(call.tool_name)
+    tool = tools.tools.get(name)
     if tool is None:
-        return _unknown(call.tool_name, box)
-    if box.active is not None and name not in box.active:
+        return _unknown_tool_text(call.tool_name, tools)
+    if tools.active is not None and name not in tools.active:
         return f"The tool {name!r} is not active in this turn."
     value = parse_json(call.args)
     if value is UNSET:
@@ -175,33 +166,32 @@ def _objection(call: ToolCallPart, box: ToolSet) -> str | None:
     if not isinstance(value, dict):
         return ARGS_NOT_OBJECT_TEXT
     if (
-        name in box.lenient
+        name in tools.lenient
         or (key := find_ambiguous_key(call.args, tool.spec.input_schema)) is None
     ):
         return None
-    return f"The arguments name {key!r} in more than one way. Send the call again with it once."
+    return f"The arguments have the key {key!r} more than once. Send the call again with it once."
 
 
-def _unknown(name: str, box: ToolSet) -> str:
-    usable = sorted(box.tools if box.active is None else box.active & box.tools.keys())
+def _unknown_tool_text(name: str, tools: ToolSet) -> str:
+    usable = sorted(tools.tools if tools.active is None else tools.active & tools.tools.keys())
     shown = ", ".join(usable[:_NAMES_SHOWN]) or "none"
     more = f", and {len(usable) - _NAMES_SHOWN} more" if len(usable) > _NAMES_SHOWN else ""
     return f"There is no tool named {name!r}. Tools: {shown}{more}."
 
 
-_PLAIN: Final = re.compile(r"[!-~]([ -~]{0,398}[!-~])?")
-"""What a header and an agent have always taken: whoever takes a call over may be another version,
-and must come to the same name."""
+_HEADER_SAFE: Final = re.compile(r"[!-~]([ -~]{0,398}[!-~])?")
+"""Must not change: a worker of another version that takes a call over must get the same key."""
 
 
 def call_key(chat_id: ChatId, history_version: int, call_id: ToolCallId) -> str:
-    """After an edit a model may use a call's id again, so the history at which it was called is
-    part of the name."""
-    return f"{chat_id}:{history_version}:{_travelling(call_id)}"
+    """The same for every worker that runs the call. It has the history version, because after an
+    edit a model may use a call id again."""
+    return f"{chat_id}:{history_version}:{_header_safe(call_id)}"
 
 
-def _travelling(call_id: str) -> str:
-    """As it is, if every header takes it; else something as good."""
-    if _PLAIN.fullmatch(call_id):
+def _header_safe(call_id: str) -> str:
+    """The id if it fits into a header, else its hash."""
+    if _HEADER_SAFE.fullmatch(call_id):
         return call_id
     return f"sha256:{sha256(call_id.encode(errors='surrogatepass')).hexdigest()}"

@@ -1,4 +1,4 @@
-"""What a tool gave back, made fit for history: valid text, JSON, and not too much of it."""
+"""Tool outputs as stored in history: valid JSON, clipped to a share of the context limit."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from chatd.domain.text import parse_json, replace_json_surrogates, replace_surro
 MAX_MEDIA_BYTES: Final = 10 * 1024 * 1024
 
 _BYTES_PER_TOKEN: Final = 3
-_LEAST_BUDGET: Final = 16 * 1024
-_UNKNOWN_BUDGET: Final = 64 * 1024
-_LEAST_SHARE: Final = 1024
-_MARKER_ROOM: Final = 256
-_TOO_SMALL_FOR_A_MARKER: Final = 512
+_MIN_BUDGET_BYTES: Final = 16 * 1024
+_DEFAULT_BUDGET_BYTES: Final = 64 * 1024
+_MIN_SHARE_BYTES: Final = 1024
+_MARKER_BYTES: Final = 256
+_MIN_MARKED_BYTES: Final = 512
 
 
 class ToolMedia(Struct, frozen=True, kw_only=True):
@@ -28,9 +28,9 @@ class ToolMedia(Struct, frozen=True, kw_only=True):
 
 
 class ToolOutput(Struct, frozen=True, kw_only=True):
-    """A tool's answer. `text` of an error says what went wrong and what to do next.
+    """A tool's result. The text of an error says what went wrong and what to do next.
 
-    `structured`: the text of an error is a JSON object of the tool's own, with an `error` in it.
+    `structured`: the text of an error is the tool's own JSON object with the key `error`.
     """
 
     text: str
@@ -40,8 +40,6 @@ class ToolOutput(Struct, frozen=True, kw_only=True):
 
 
 class AnsweredCall(Struct, frozen=True, kw_only=True):
-    """A call and what its tool answered."""
-
     call_id: ToolCallId
     name: str
     output: ToolOutput
@@ -53,24 +51,24 @@ def error_output(text: str) -> ToolOutput:
 
 
 def output_budget_bytes(context_limit: int | None) -> int:
-    """A third of the context for one result, at a cautious three bytes a token."""
+    """A third of the context, at three bytes per token (a low estimate)."""
     if context_limit is None or context_limit <= 0:
-        return _UNKNOWN_BUDGET
-    return max(context_limit // 3 * _BYTES_PER_TOKEN, _LEAST_BUDGET)
+        return _DEFAULT_BUDGET_BYTES
+    return max(context_limit // 3 * _BYTES_PER_TOKEN, _MIN_BUDGET_BYTES)
 
 
 def clip_middle(text: str, budget: int) -> str:
-    """Two thirds of the room for the head, one for the tail, and a word on what is missing."""
+    """Keep the head (two thirds of `budget` bytes) and the tail, with a note between them."""
     text = replace_surrogates(text)
     data = text.encode()
     if len(data) <= budget:
         return text
-    if budget <= _TOO_SMALL_FOR_A_MARKER:
+    if budget <= _MIN_MARKED_BYTES:
         return data[: max(budget, 0)].decode("utf-8", "ignore")
-    room = budget - _MARKER_ROOM
-    # A character that is cut in two goes with the part left out.
-    head = data[: room * 2 // 3].decode("utf-8", "ignore")
-    tail = data[len(data) - (room - room * 2 // 3) :].decode("utf-8", "ignore")
+    available = budget - _MARKER_BYTES
+    # A character cut in two is dropped.
+    head = data[: available * 2 // 3].decode("utf-8", "ignore")
+    tail = data[len(data) - (available - available * 2 // 3) :].decode("utf-8", "ignore")
     missing = len(data) - len(head.encode()) - len(tail.encode())
     marker = (
         f"\n\n[{missing} bytes left out here."
@@ -80,35 +78,36 @@ def clip_middle(text: str, budget: int) -> str:
 
 
 def fit_outputs(answers: Sequence[AnsweredCall], context_limit: int | None) -> list[AnsweredCall]:
-    """Each result within its budget, and all of a batch within one: ten results that fit
-    alone must not overflow the next prompt together."""
+    """Clip each result to the budget, and all of a batch together: ten results that fit alone must
+    not overflow the next prompt together."""
     budget = output_budget_bytes(context_limit)
     share = _share([len(replace_surrogates(a.output.text).encode()) for a in answers], budget)
-    return [_fitted(answer, min(budget, share)) for answer in answers]
+    return [_fit_output(answer, min(budget, share)) for answer in answers]
 
 
-def _fitted(answer: AnsweredCall, budget: int) -> AnsweredCall:
+def _fit_output(answer: AnsweredCall, budget: int) -> AnsweredCall:
     output = msgspec.structs.replace(answer.output, text=clip_middle(answer.output.text, budget))
     if output.media is not None and len(output.media.data) > MAX_MEDIA_BYTES:
-        note = f"[{len(output.media.data)} bytes of {output.media.media_type} were too much.]"
+        media = output.media
+        note = f"[{len(media.data)} bytes of {media.media_type} were left out: too large.]"
         text = f"{output.text}\n{note}" if output.text else note
         output = msgspec.structs.replace(output, text=text, media=None)
     return msgspec.structs.replace(answer, output=output)
 
 
 def _share(sizes: Sequence[int], budget: int) -> int:
-    """The largest cap under which the whole batch fits: small results keep all they have."""
+    """The largest limit per result under which the batch fits; small results stay whole."""
     left, count = budget, len(sizes)
     for size in sorted(min(size, budget) for size in sizes):
         if size * count > left:
-            return max(left // count, _LEAST_SHARE)
+            return max(left // count, _MIN_SHARE_BYTES)
         left -= size
         count -= 1
     return budget
 
 
 def result_json(output: ToolOutput) -> Raw:
-    """JSON text stays what it is; other text is wrapped; an error names itself."""
+    """JSON stays as it is, other text becomes `{"output": ...}`, an error `{"error": ...}`."""
     text = replace_surrogates(output.text)
     if output.is_error:
         own = _own_error(text) if output.structured else None

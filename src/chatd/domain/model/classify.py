@@ -1,8 +1,7 @@
-"""What a provider's failure means: its kind, whether to try again, what to tell people.
+"""Classifies a provider fault: its kind, whether to retry, and the error to show.
 
-A pure function of the facts. A vendor's own precise word for the error counts most, then the
-rules below, in the order in which they were learnt the hard way; a vague word such as
-`api_error` counts only when no rule knows better.
+A vendor's precise error type comes first, then the rules below in order. A vague type such as
+`api_error` is used only if no rule matches.
 """
 
 import re
@@ -15,19 +14,17 @@ from chatd.domain.chat.row import ChatError
 from chatd.domain.model.failures import (
     ClassifiedFailure,
     FailureKind,
-    ModelError,
     error_detail,
     failure_message,
     quotable_text,
     read_provider,
     read_status,
-    redact_urls,
 )
-from chatd.domain.model.protocol import ProviderError, ProviderFault
+from chatd.domain.model.protocol import ProviderFault
 
 _Outcome = tuple[FailureKind, bool]
 
-_PRECISE: Final[Mapping[str, _Outcome]] = {
+_PRECISE_TYPES: Final[Mapping[str, _Outcome]] = {
     "overloaded_error": ("overloaded", True),
     "rate_limit_error": ("rate_limit", True),
     "rate_limit_exceeded": ("rate_limit", True),
@@ -79,8 +76,8 @@ _PRECISE: Final[Mapping[str, _Outcome]] = {
     "resourcenotfoundexception": ("config", False),
     "servicequotaexceededexception": ("usage_limit", False),
 }
-# Gateways say these of everything; a status below 500 knows better.
-_VAGUE: Final = frozenset(
+# Gateways use these types for every error, so a status below 500 takes precedence.
+_VAGUE_TYPES: Final = frozenset(
     {"api_error", "server_error", "internal_server_error", "internal_error", "internal"}
 )
 
@@ -113,7 +110,7 @@ _TIMEOUT: Final = re.compile(
     r"|closed before (?:\w+ ){0,2}terminal event"
 )
 _RESET: Final = re.compile(r"stream id \d+; (\w+)(; received from peer)?")
-_PASSING_RESETS: Final = frozenset(
+_TRANSIENT_RESETS: Final = frozenset(
     {"internal_error", "refused_stream", "cancel", "enhance_your_calm", "no_error"}
 )
 _INTERRUPTED: Final = re.compile(r"(?:chat|request|operation) interrupted")
@@ -123,34 +120,34 @@ _CONTINUITY: Final = re.compile(
     r"|reasoning.{0,120}without its required following item"
 )
 _CONTINUITY_DETAIL: Final = (
-    "The provider found that a tool call and its output, or a search and the reasoning before"
-    " it, no longer stand together in the conversation."
+    "The provider found a tool call without its output, or a search without the reasoning before"
+    " it, in the chat's history."
 )
 _SERVER: Final = re.compile(r"server error")
-# As a key of what is quoted, also as JSON within JSON. "Invalid 'input': ..." is the server's own.
+# The key of an echoed request, also as JSON within JSON. "Invalid 'input': ..." is no echo.
 _ECHO: Final = re.compile(r"""(?:[{,]\s*\\?['"]input\\?['"]\s*:|\binput_value=).*""", re.DOTALL)
 
 
 class _Facts(Struct, frozen=True, kw_only=True):
     status: int | None
     text: str
-    said_status: bool = False
+    has_status: bool = False
 
-    def says(self, pattern: re.Pattern[str]) -> bool:
+    def matches(self, pattern: re.Pattern[str]) -> bool:
         return pattern.search(self.text) is not None
 
     @property
-    def misconfigured(self) -> bool:
-        return self.says(_CONFIG) or self.says(_OVERFLOW)
+    def is_misconfigured(self) -> bool:
+        return self.matches(_CONFIG) or self.matches(_OVERFLOW)
 
     @property
-    def cut_off(self) -> bool:
-        """A reset of an HTTP/2 stream says by its code, and by who sent it, whether it passes;
-        other words beside it say nothing then."""
+    def is_cut_off(self) -> bool:
+        """For an HTTP/2 stream reset only its code and its sender decide whether it is transient;
+        other text is ignored."""
         reset = _RESET.search(self.text)
         if reset is None:
-            return self.says(_TIMEOUT)
-        return not self.said_status and reset[1] in _PASSING_RESETS and reset[2] is not None
+            return self.matches(_TIMEOUT)
+        return not self.has_status and reset[1] in _TRANSIENT_RESETS and reset[2] is not None
 
 
 _Rule = tuple[Callable[[_Facts], bool], FailureKind, bool]
@@ -158,36 +155,40 @@ _Rule = tuple[Callable[[_Facts], bool], FailureKind, bool]
 # First match wins.
 _RULES: Final[tuple[_Rule, ...]] = (
     (lambda f: f.status == 529 or "overloaded" in f.text, "overloaded", True),
-    (lambda f: f.says(_BUDGET), "usage_limit", False),
-    (lambda f: f.status == 402 or (f.status != 429 and f.says(_QUOTA)), "usage_limit", False),
-    (lambda f: f.status == 401 or f.says(_AUTH), "auth", False),
-    (lambda f: f.status == 413 or f.says(_OVERFLOW), "context_overflow", False),
-    (lambda f: f.status in (400, 403, None) and f.says(_FILTERED), "content_filter", False),
-    (lambda f: (f.status == 403 or "forbidden" in f.text) and not f.misconfigured, "auth", False),
+    (lambda f: f.matches(_BUDGET), "usage_limit", False),
+    (lambda f: f.status == 402 or (f.status != 429 and f.matches(_QUOTA)), "usage_limit", False),
+    (lambda f: f.status == 401 or f.matches(_AUTH), "auth", False),
+    (lambda f: f.status == 413 or f.matches(_OVERFLOW), "context_overflow", False),
+    (lambda f: f.status in (400, 403, None) and f.matches(_FILTERED), "content_filter", False),
     (
-        lambda f: (f.status == 429 or f.says(_RATE)) and not f.misconfigured,
+        lambda f: (f.status == 403 or "forbidden" in f.text) and not f.is_misconfigured,
+        "auth",
+        False,
+    ),
+    (
+        lambda f: (f.status == 429 or f.matches(_RATE)) and not f.is_misconfigured,
         "rate_limit",
         True,
     ),
     (lambda f: "provider_disabled" in f.text, "provider_disabled", False),
-    (lambda f: "deadline exceeded" in f.text and not f.misconfigured, "timeout", False),
+    (lambda f: "deadline exceeded" in f.text and not f.is_misconfigured, "timeout", False),
     (
-        # 520 to 530 are what a proxy in between says of an origin it cannot reach.
+        # A proxy answers 520 to 530 if it cannot reach the origin.
         lambda f: (
-            (f.status in (408, 502, 503, 504, *range(520, 531)) or f.cut_off)
-            and not f.misconfigured
+            (f.status in (408, 502, 503, 504, *range(520, 531)) or f.is_cut_off)
+            and not f.is_misconfigured
         ),
         "timeout",
         True,
     ),
-    # What is asked is not there: a model, a deployment, or the path of the base URL.
-    (lambda f: f.status == 404 or f.says(_CONFIG), "config", False),
-    (lambda f: f.status == 500 or f.says(_SERVER), "generic", True),
+    # The model, the deployment or the path of the base URL does not exist.
+    (lambda f: f.status == 404 or f.matches(_CONFIG), "config", False),
+    (lambda f: f.status == 500 or f.matches(_SERVER), "generic", True),
 )
 
 
 def classify_fault(fault: ProviderFault) -> ClassifiedFailure:
-    kind, retryable = _kind(fault)
+    kind, retryable = _classify_kind(fault)
     provider = read_provider(fault)
     return ClassifiedFailure(
         kind=kind,
@@ -203,51 +204,37 @@ def classify_fault(fault: ProviderFault) -> ClassifiedFailure:
     )
 
 
-def classify_error(error: BaseException, provider: str = "") -> ClassifiedFailure:
-    """The same for an exception. One that was classified where it arose stays as it is,
-    however it was wrapped since."""
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        if isinstance(cause, ModelError):
-            return cause.classified
-        if isinstance(cause, ProviderError):
-            return classify_fault(cause.fault)
-        seen.add(id(cause))
-        cause = cause.__cause__ or cause.__context__
-    return classify_fault(ProviderFault(message=redact_urls(str(error)), provider=provider))
-
-
-def _kind(fault: ProviderFault) -> _Outcome:
+def _classify_kind(fault: ProviderFault) -> _Outcome:
     facts = _Facts(
-        status=read_status(fault), text=_text(fault), said_status=fault.status_code is not None
+        status=read_status(fault), text=_text(fault), has_status=fault.status_code is not None
     )
-    if facts.says(_INTERRUPTED) or facts.says(_CONTINUITY):
+    if facts.matches(_INTERRUPTED) or facts.matches(_CONTINUITY):
         return "generic", False
-    word = (fault.type or "").lower()
-    if facts.status != 401 and facts.says(_OVERFLOW) and not facts.says(_AUTH):
+    error_type = (fault.type or "").lower()
+    if facts.status != 401 and facts.matches(_OVERFLOW) and not facts.matches(_AUTH):
         return "context_overflow", False
-    if word in _PRECISE:
-        return _PRECISE[word]
+    if error_type in _PRECISE_TYPES:
+        return _PRECISE_TYPES[error_type]
     if fault.transport is not None:
-        # A certificate does not heal in seconds. A name that cannot be looked up may well.
+        # A certificate error persists; a failed name lookup may be transient.
         return ("config", False) if fault.transport == "tls" else ("timeout", True)
     if fault.incomplete:
         return "timeout", True
-    for matches, kind, retryable in _RULES:
-        if matches(facts):
+    for applies, kind, retryable in _RULES:
+        if applies(facts):
             return kind, retryable
-    return "generic", word in _VAGUE and (facts.status is None or not 400 <= facts.status < 500)
+    is_client_error = facts.status is not None and 400 <= facts.status < 500
+    return "generic", error_type in _VAGUE_TYPES and not is_client_error
 
 
 def _text(fault: ProviderFault) -> str:
-    """Servers that validate quote what they were sent, and a chat may well speak of time-outs."""
-    said = (_ECHO.sub("", text or "") for text in (fault.message, fault.type, fault.body))
-    return " ".join(said).lower()
+    """Servers quote the request in validation errors, and a chat may itself mention time-outs."""
+    texts = (_ECHO.sub("", text or "") for text in (fault.message, fault.type, fault.body))
+    return " ".join(texts).lower()
 
 
 def _detail(fault: ProviderFault, kind: FailureKind) -> str | None:
     if _CONTINUITY.search(_text(fault)):
         return _CONTINUITY_DETAIL
-    # The raw text of a refused key may hold the key.
+    # The raw text of an authentication error may contain the key.
     return quotable_text(fault) if kind == "auth" else error_detail(fault)

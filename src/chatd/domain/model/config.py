@@ -1,15 +1,4 @@
-"""How hard a model is asked to think: what was wished for, within what is configured.
-
-What a model call costs, in micros of a dollar.
-
-Tokens times dollars per million tokens is micros exactly; the sum is rounded
-up once. None means unpriced, which is not the same as free.
-
-The size of a model's context, as far as a provider tells it with an answer.
-
-Vendors and gateways put it anywhere, under many names, so the names are what is recognized:
-a few exact ones, and any that says in words that it is a limit of the context.
-"""
+"""Values derived from a model's configuration: reasoning effort, cost and context limit."""
 
 import re
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
@@ -25,23 +14,26 @@ EFFORT_LEVELS: Final[tuple[Effort, ...]] = get_args(Effort)
 
 
 def resolve_effort(requested: str | None, configured: EffortRange | None) -> Effort | None:
-    """The wish if it is one of the scale, else the default; never above the maximum. A model
-    without a configured range is not asked at all."""
+    """The requested effort if it is valid, else the default; at most the maximum. None for a model
+    without a configured range."""
     if configured is None:
         return None
-    wishes: list[Effort] = [effort for effort in EFFORT_LEVELS if effort == requested]
-    wished = wishes[0] if wishes else configured.default
-    if wished is None or configured.max is None:
-        return wished
-    return EFFORT_LEVELS[min(EFFORT_LEVELS.index(wished), EFFORT_LEVELS.index(configured.max))]
+    valid: list[Effort] = [effort for effort in EFFORT_LEVELS if effort == requested]
+    effort = valid[0] if valid else configured.default
+    if effort is None or configured.max is None:
+        return effort
+    return EFFORT_LEVELS[min(EFFORT_LEVELS.index(effort), EFFORT_LEVELS.index(configured.max))]
 
 
 def cost_micros(usage: TokenUsage | None, prices: Prices | None) -> int | None:
-    """None without prices, without usage, or if no kind of token that was used has a price.
-    Reasoning is part of the output and not counted again."""
+    """The cost in micro-dollars: tokens times USD per million tokens, the sum rounded up once.
+
+    None means unpriced, not free: no prices, no usage, or no price for any kind of token used.
+    Reasoning tokens are part of the output.
+    """
     if usage is None or prices is None:
         return None
-    applied = _applied(usage, prices)
+    applied = _applied_prices(usage, prices)
     lines = (
         (usage.input_tokens, _price(applied.input)),
         (usage.output_tokens, _price(applied.output)),
@@ -58,15 +50,15 @@ def cost_micros(usage: TokenUsage | None, prices: Prices | None) -> int | None:
     return int(total.to_integral_value(rounding=ROUND_CEILING))
 
 
-def _applied(usage: TokenUsage, prices: Prices) -> Prices | PriceTier:
-    """Long prompts cost more, and then all of their tokens do."""
+def _applied_prices(usage: TokenUsage, prices: Prices) -> Prices | PriceTier:
+    """A long prompt moves the whole call to a higher price tier."""
     read = usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens
     reached = [tier for tier in prices.tiers if read > tier.above]
     return max(reached, key=lambda tier: tier.above, default=prices)
 
 
 def _price(text: str | None) -> Decimal | None:
-    """What is no price counts as none: an answer is worth more than its bill."""
+    """None for an invalid price: it must not fail the answer."""
     try:
         price = Decimal(text or "")
     except InvalidOperation:
@@ -75,9 +67,9 @@ def _price(text: str | None) -> Decimal | None:
 
 
 MAX_CONTEXT_LIMIT_TOKENS: Final = 1_000_000_000
-"""A number beyond it is something else: no model has such a context."""
+"""No model has a larger context, so a larger number means something else."""
 
-_EXACT: Final = frozenset(
+_LIMIT_NAMES: Final = frozenset(
     {
         "contextlimit",
         "contextwindow",
@@ -90,7 +82,7 @@ _EXACT: Final = frozenset(
     }
 )
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_SIZES: Final = (
+_LIMIT_WORDS: Final = (
     frozenset({"limit"}),
     frozenset({"window", "size"}),
     frozenset({"window", "max"}),
@@ -100,12 +92,12 @@ _SIZES: Final = (
     frozenset({"token", "limit"}),
     frozenset({"tokens", "limit"}),
 )
-# Not how large it is, but what became of it.
-_OTHER: Final = frozenset({"used", "usage", "remaining", "left", "exceeded", "version"})
+# Names with these words are about use of the context, not its size.
+_USE_WORDS: Final = frozenset({"used", "usage", "remaining", "left", "exceeded", "version"})
 
 
 def effective_context_limit(metadata: Json, configured: int | None) -> int | None:
-    """What the provider said, else what is configured, else nothing."""
+    """The limit that the provider reported, else the configured one."""
     found = read_context_limit(metadata)
     if found is not None:
         return found
@@ -113,31 +105,34 @@ def effective_context_limit(metadata: Json, configured: int | None) -> int | Non
 
 
 def read_context_limit(metadata: Json) -> int | None:
-    """The largest number under any name that means the context's size."""
+    """The largest number under any name that means the context size.
+
+    Vendors and gateways report it in different places under different names.
+    """
     found = 0
-    left: list[object] = [parse_json(metadata)]
-    while left:
-        value = left.pop()
+    todo: list[object] = [parse_json(metadata)]
+    while todo:
+        value = todo.pop()
         if isinstance(value, list):
-            left.extend(msgspec.convert(value, list[object]))
+            todo.extend(msgspec.convert(value, list[object]))
         elif isinstance(value, dict):
             for key, item in msgspec.convert(value, dict[str, object]).items():
-                left.append(item)
+                todo.append(item)
                 if _means_limit(key):
                     found = max(found, _number(item))
     return found or None
 
 
 def _means_limit(key: str) -> bool:
-    if re.sub(r"[^a-z0-9]", "", key.lower()) in _EXACT:
+    if re.sub(r"[^a-z0-9]", "", key.lower()) in _LIMIT_NAMES:
         return True
     words = {word.lower() for word in _WORD.findall(key)}
-    sized = any(size <= words for size in _SIZES)
-    return "context" in words and sized and not words & _OTHER
+    sized = any(size <= words for size in _LIMIT_WORDS)
+    return "context" in words and sized and not words & _USE_WORDS
 
 
 def _number(value: object) -> int:
-    """0 for what is no size: not positive, not whole, not a number, or absurd."""
+    """0 unless it is a whole number from 1 to MAX_CONTEXT_LIMIT_TOKENS."""
     match value:
         case bool():
             return 0

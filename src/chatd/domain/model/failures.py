@@ -1,10 +1,6 @@
-"""The kinds of failure of a model call, and what people are told about each.
+"""Failures of model calls: their kinds and messages, and what can be read from a provider's error.
 
-Owns the words. Does not own how a failure is recognized: that is `classify`.
-
-Reading a provider's failure: the status and the provider it names, and what may be quoted.
-
-Owns the looking into texts and bodies. Does not own what a failure means: that is `classify`.
+Does not decide which kind a fault is: that is `classify`.
 """
 
 import json
@@ -37,7 +33,7 @@ FailureKind = Literal[
 
 
 class ClassifiedFailure(Struct, frozen=True, kw_only=True):
-    """`error` is what people are told; its kind is this one."""
+    """`error` is what viewers see; it has the same kind."""
 
     kind: FailureKind
     error: ChatError
@@ -49,7 +45,7 @@ class ClassifiedFailure(Struct, frozen=True, kw_only=True):
 
 
 class ModelError(ChatdError):
-    """A failure whose meaning is known where it arises, such as a key that is not set."""
+    """A failure that is classified where it is raised, such as a missing key."""
 
     code = "model_failed"
 
@@ -92,7 +88,7 @@ def failure_message(kind: FailureKind, provider: str) -> str:
 
 
 def with_provider(classified: ClassifiedFailure, provider: str) -> ClassifiedFailure:
-    """Under the name of the provider that is configured, which the transport may not know."""
+    """Name the configured provider, which the transport may not know."""
     if not provider or classified.error.provider == provider:
         return classified
     message = failure_message(classified.kind, provider)
@@ -103,7 +99,7 @@ def with_provider(classified: ClassifiedFailure, provider: str) -> ClassifiedFai
 def known_failure(
     kind: FailureKind, provider: str, *, detail: str | None = None
 ) -> ClassifiedFailure:
-    """A failure that we find ourselves. Only silence passes by itself."""
+    """A failure that chatd detects itself. Only an idle timeout is retryable."""
     error = ChatError(
         message=failure_message(kind, provider),
         detail=detail,
@@ -120,7 +116,7 @@ _MAX_BRACES: Final = 16
 _NAMED_STATUS: Final = re.compile(
     r"\b(?:status(?: code)?\s*[:= ]\s*|http(?:/\d(?:\.\d)?)? )(\d{3})\b"
 )
-# After a colon it is a port.
+# After a colon the number is a port.
 _BARE_STATUS: Final = re.compile(r"(?<![\d:.])\b(401|403|408|429|500|502|503|504|529)\b(?!\.?\d)")
 _STREAM_ID: Final = re.compile(r"stream(?: id)?[ =:#]+\d+")
 
@@ -140,7 +136,7 @@ _PROVIDERS: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
 
 
 def read_status(fault: ProviderFault) -> int | None:
-    """What the provider said, or else a number in the text that can be nothing but a status."""
+    """The response's status, else a number in the text that can only be a status."""
     if fault.status_code is not None:
         return fault.status_code
     text = _STREAM_ID.sub("", fault.message.lower())
@@ -149,7 +145,7 @@ def read_status(fault: ProviderFault) -> int | None:
 
 
 def read_provider(fault: ProviderFault) -> str:
-    """Who is configured counts. Otherwise whom the text names, the most specific first."""
+    """The configured provider, else the first that the text names, most specific first."""
     if fault.provider:
         return fault.provider
     text = fault.message.lower()
@@ -157,26 +153,26 @@ def read_provider(fault: ProviderFault) -> str:
 
 
 def error_detail(fault: ProviderFault) -> str | None:
-    """What the vendor said, short and without secrets."""
+    """The vendor's text, clipped and without secrets."""
     return quotable_text(fault) or _raw(fault.message)
 
 
 def quotable_text(fault: ProviderFault) -> str | None:
-    """What the vendor wrote for people, in its body or wrapped into the error's text."""
+    """The vendor's message, from the body or from JSON inside the error's text."""
     return body_detail(fault.body) or _json_message(fault.message)
 
 
 def body_detail(body: str | None) -> str | None:
     """`error.message`, else `message` or `detail`, else the first line of plain text; no HTML."""
-    if body is None or not (text := _joined(body).strip()):
+    if body is None or not (text := _without_chunk_sizes(body).strip()):
         return None
     if (found := _json_message(text)) is not None:
         return found
     return None if text[0] in "<{[" else clip_detail(redact_urls(text.splitlines()[0]))
 
 
-def _joined(body: str) -> str:
-    """A body in chunks has the length of each, in hex, on a line of its own."""
+def _without_chunk_sizes(body: str) -> str:
+    """A chunked body has the size of each chunk, in hex, on a line of its own."""
     lines = body.splitlines()
     if len(lines) < 2 or not re.fullmatch(r"[0-9a-fA-F]{1,8}", lines[0].strip()):
         return body
@@ -188,7 +184,7 @@ def _raw(text: str) -> str | None:
 
 
 def _json_message(text: str) -> str | None:
-    """SDKs and proxies put words before the body, and a URL may have braces of its own."""
+    """SDKs and proxies put text before the body, and a URL in it may contain braces."""
     decoder = json.JSONDecoder()
     start = -1
     for _ in range(_MAX_BRACES):
@@ -206,10 +202,10 @@ def _json_message(text: str) -> str | None:
 
 def _message_in(parsed: object) -> str | None:
     error = _field(parsed, "error")
-    # AWS writes either case, and servers made with FastAPI have a word of their own.
+    # AWS uses either case; FastAPI servers use `detail`.
     others = (_field(parsed, name) for name in ("message", "Message", "detail"))
-    said = (error, _field(error, "message"), *others)
-    return next((text for text in said if isinstance(text, str) and text.strip()), None)
+    texts = (error, _field(error, "message"), *others)
+    return next((text for text in texts if isinstance(text, str) and text.strip()), None)
 
 
 def _field(value: object, name: str) -> object:
@@ -220,17 +216,17 @@ _URL: Final = re.compile(r"(https?://)(?:[^/\s@\"']*@)?([^\s?#\"']*)(?:[?#][^\s\
 _KEY: Final = re.compile(
     r"\b(?:sk|pk|rk|key|gsk|xai|AIza)[-_][A-Za-z0-9_\-*.]{6,}|\bAIza[A-Za-z0-9_\-]{10,}"
     r"|\bAKIA[A-Z0-9]{12,}|\b[Bb]earer +[A-Za-z0-9_\-.~+/=]{6,}"
-    # AWS repeats the headers that it has found signed wrongly.
+    # AWS repeats the headers of a request with a wrong signature.
     r"|(?<=x-amz-security-token:)[^\s\\\"']+"
 )
 
 
 def redact_urls(text: str) -> str:
-    """Credentials hide in user info, queries and fragments; vendors echo keys in messages."""
+    """Remove credentials: user info, query and fragment of URLs, and keys that vendors echo."""
     return _KEY.sub("[key]", _URL.sub(r"\1\2", text))
 
 
 def clip_detail(text: str) -> str | None:
-    """A text that may be stored and shown as a detail; None if it says nothing."""
+    """A text that may be stored and shown as a detail; None if it is blank."""
     text = replace_surrogates(text).strip()
     return clip(text, MAX_DETAIL_CHARS) or None

@@ -1,10 +1,7 @@
-"""What a model is asked and what it answers, in words that no vendor owns.
+"""Vendor-neutral model requests, model events and model configuration.
 
-Everything between history and a wire goes through here: `prompt` makes a
-`ModelRequest` of rows, a provider's `encode` makes bytes of that, its
-`Decoder` makes `ModelEvent`s of the reply, `assemble` makes parts of those.
-What only one vendor understands travels as opaque `provider_metadata` on the
-part it belongs to and is never looked into elsewhere.
+`prompt` builds a `ModelRequest`, a provider encodes it and decodes the response to `ModelEvent`s,
+and `answer` assembles those. Vendor data travels as opaque `provider_metadata` on its part.
 """
 
 from collections.abc import Mapping
@@ -26,7 +23,7 @@ ToolChoice = Literal["auto", "none", "required"]
 DEFAULT_MAX_OUTPUT_TOKENS = 32_000
 
 
-# What is asked
+# Requests
 
 
 class PromptText(Struct, frozen=True, kw_only=True):
@@ -35,7 +32,7 @@ class PromptText(Struct, frozen=True, kw_only=True):
 
 
 class PromptReasoning(Struct, frozen=True, kw_only=True):
-    """Replayed exactly as it came: vendors sign it."""
+    """Sent back unchanged, because vendors sign it."""
 
     text: str
     provider_metadata: Json = UNSET
@@ -60,7 +57,7 @@ class PromptCall(Struct, frozen=True, kw_only=True):
 
 
 class PromptResult(Struct, frozen=True, kw_only=True):
-    """`text` is what the model reads; `media` comes with it if the tool made any.
+    """`text` is what the model reads, `media` a file that the tool returned.
 
     A provider-executed result keeps the vendor's own JSON in `raw`.
     """
@@ -105,7 +102,7 @@ class ForcedTool(Struct, frozen=True, kw_only=True):
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
-    """`model` goes out as it is. `options` are the provider's own, validated by its schema."""
+    """`model` is sent unchanged. `options` are the provider's own, validated by its schema."""
 
     model: str
     messages: tuple[PromptMessage, ...]
@@ -124,7 +121,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
 
 
-# What is answered
+# Events
 
 
 class TextStart(Struct, frozen=True, kw_only=True):
@@ -148,7 +145,7 @@ class ReasoningStart(Struct, frozen=True, kw_only=True):
 
 
 class ReasoningDelta(Struct, frozen=True, kw_only=True):
-    """Metadata, if there is any, replaces what came before; absent metadata leaves it."""
+    """Metadata replaces earlier metadata; absent metadata leaves it unchanged."""
 
     id: str
     delta: str
@@ -174,7 +171,7 @@ class ToolCallDelta(Struct, frozen=True, kw_only=True):
 
 
 class ToolCallDone(Struct, frozen=True, kw_only=True):
-    """The whole call. `input` is the text as sent, which need not be valid JSON."""
+    """The complete call. `input` is the text as sent, which may be invalid JSON."""
 
     id: ToolCallId
     name: str
@@ -184,7 +181,7 @@ class ToolCallDone(Struct, frozen=True, kw_only=True):
 
 
 class ToolResultDone(Struct, frozen=True, kw_only=True):
-    """A result the provider has produced itself."""
+    """The result of a provider-executed tool."""
 
     id: ToolCallId
     name: str
@@ -200,7 +197,7 @@ class SourceFound(Struct, frozen=True, kw_only=True):
 
 
 class Finished(Struct, frozen=True, kw_only=True):
-    """The provider has said that it is done. `explanation` tells why content was filtered."""
+    """The provider reported the end. `explanation` says why content was filtered."""
 
     reason: FinishReason
     usage: TokenUsage
@@ -210,9 +207,9 @@ class Finished(Struct, frozen=True, kw_only=True):
 
 
 class ProviderFault(Struct, frozen=True, kw_only=True):
-    """What is known of a failure, before it is classified. Nothing in it is secret.
+    """The facts of a failure before it is classified. Contains no secrets.
 
-    `type` is the vendor's own word for the error, `body` the beginning of what it sent.
+    `type` is the vendor's error type, `body` the beginning of the response.
     """
 
     message: str
@@ -226,13 +223,13 @@ class ProviderFault(Struct, frozen=True, kw_only=True):
 
 
 class StreamFailed(Struct, frozen=True, kw_only=True):
-    """The provider has reported an error, or stopped without saying that it is done."""
+    """The provider reported an error, or the stream ended without `Finished`."""
 
     fault: ProviderFault
 
 
 class ProviderError(ChatdError):
-    """A model's API failed. What that means is for `classify` to say."""
+    """A model's API failed; `classify_fault` says what that means."""
 
     code = "provider_failed"
 
@@ -258,11 +255,11 @@ ModelEvent = (
 )
 
 
-# Which model
+# Configuration
 
 
 class PriceTier(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a whole call costs once it reads more than `above` tokens, cached ones included."""
+    """The prices of a whole call that reads more than `above` tokens, cached ones included."""
 
     above: int
     input: str | None = None
@@ -272,9 +269,9 @@ class PriceTier(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Prices(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """USD per million tokens, as decimal text: money is never a float.
+    """USD per million tokens, as decimal text because money is never a float.
 
-    `source` says where they were looked up, if nobody has set them here.
+    `source` names the price list they come from; None if they are configured.
     """
 
     input: str | None = None

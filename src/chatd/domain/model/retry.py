@@ -1,13 +1,6 @@
-"""When to try a model call again. The attempt is counted in the chat's row.
+"""Decides when a model call is retried and when a silent stream has timed out.
 
-Owns the decision and what viewers are told of the wait. Does not own waiting.
-
-When a stream that says nothing is given up.
-
-Owns the judgement; whoever reads the stream owns the timer and closes the socket. The guard is
-armed when the stream is opened and again by every event. Exactly one of two things ends it: the
-time runs out, or the reader lets go. Whatever the stream does after the time ran out, an error
-or a quiet end, was our own doing and means silence.
+Pure decisions: the engine waits, counts the attempts in the chat's row and closes the stream.
 """
 
 from collections.abc import Mapping
@@ -25,8 +18,7 @@ MAX_MODEL_CALL_ATTEMPTS: Final = 25
 FIRST_RETRY_DELAY_S: Final = 1.0
 MAX_RETRY_DELAY_S: Final = 60.0
 MAX_RETRY_AFTER_S: Final = 3600.0
-"""Whoever asks for more patience than this is told of as an error: a chat that holds a worker
-for a day looks stuck."""
+"""A provider that asks for a longer wait is an error: a chat that waits for a day looks stuck."""
 
 
 class RetryAfter(Struct, frozen=True, kw_only=True):
@@ -34,11 +26,11 @@ class RetryAfter(Struct, frozen=True, kw_only=True):
 
 
 class CompactFirst(Struct, frozen=True, kw_only=True):
-    """The prompt is too long for the model: summarize, and ask again with what is left."""
+    """The prompt is too long for the model: compact the chat, then call again."""
 
 
 class GiveUp(Struct, frozen=True, kw_only=True):
-    """What is wrong will not pass, or has not passed for too long."""
+    """The failure is permanent, or (`exhausted`) all attempts failed."""
 
     exhausted: bool
 
@@ -51,25 +43,25 @@ def backoff_s(failures: int) -> float:
 def decide_retry(
     failed: ClassifiedFailure, attempt: int, *, compactable: bool = False
 ) -> RetryAfter | CompactFirst | GiveUp:
-    """`attempt` is the one that has just failed, counted from 1.
+    """Decide after attempt number `attempt`, counted from 1, has failed.
 
-    `compactable`: an answer exists after the last summary. A prompt that overflows right after
-    a summary has none, so one overflow leads to one summary and never to another.
+    `compactable`: there is an answer after the last summary. A prompt that overflows right after a
+    summary has none, so one overflow never leads to a second summary.
     """
     if failed.kind == "context_overflow":
         return CompactFirst() if compactable else GiveUp(exhausted=False)
     if not failed.retryable:
         return GiveUp(exhausted=False)
-    asked_s = failed.retry_after_s or 0.0
-    if attempt >= MAX_MODEL_CALL_ATTEMPTS or asked_s > MAX_RETRY_AFTER_S:
+    requested_s = failed.retry_after_s or 0.0
+    if attempt >= MAX_MODEL_CALL_ATTEMPTS or requested_s > MAX_RETRY_AFTER_S:
         return GiveUp(exhausted=True)
-    return RetryAfter(delay_s=max(backoff_s(attempt), asked_s))
+    return RetryAfter(delay_s=max(backoff_s(attempt), requested_s))
 
 
 def retry_state(
     failed: ClassifiedFailure, attempt: int, delay_s: float, now: datetime
 ) -> RetryState:
-    """What viewers see of the wait after attempt number `attempt`."""
+    """What viewers see during the wait after attempt number `attempt`."""
     return RetryState(
         attempt=attempt,
         delay_ms=round(delay_s * 1000),
@@ -82,20 +74,20 @@ def retry_state(
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """How long the other side asks us to wait. Names of headers are in lower case.
+    """The wait that a provider requests. Header names are in lower case.
 
-    The header in milliseconds is the more exact one and counts first. A date is compared with
-    the answer's own Date, so that nobody's clock matters but theirs; `now` stands in for a
-    missing one. What cannot be read, or lies in the past, asks for nothing.
+    `retry-after-ms` is more exact and comes first. A date is compared with the response's own Date,
+    so that clock skew does not matter; `now` replaces a missing one. None for an invalid value or
+    one in the past.
     """
     wait = _seconds(headers.get("retry-after-ms"))
     if wait is not None:
         return wait / 1000
-    said = headers.get("retry-after")
-    wait = _seconds(said)
+    header = headers.get("retry-after")
+    wait = _seconds(header)
     if wait is not None:
         return wait
-    until, since = _date(said), _date(headers.get("date")) or now
+    until, since = _date(header), _date(headers.get("date")) or now
     if until is None or since is None or until < since:
         return None
     return (until - since).total_seconds()
@@ -121,7 +113,11 @@ STREAM_IDLE_TIMEOUT_S: Final = 600.0
 
 
 class IdleTimeout(Struct, frozen=True, kw_only=True):
-    """Times are of one monotonic clock, in seconds."""
+    """The idle timeout of a stream: armed when the stream opens and by every event.
+
+    It ends once, expired or released. After expiry every end of the stream, an error or a normal
+    end, counts as idle timeout, because chatd closed the stream. Times are of one monotonic clock.
+    """
 
     deadline: float
     limit_s: float = STREAM_IDLE_TIMEOUT_S
@@ -132,19 +128,19 @@ class IdleTimeout(Struct, frozen=True, kw_only=True):
         return IdleTimeout(deadline=at + limit_s, limit_s=limit_s)
 
     def touched(self, at: float) -> "IdleTimeout":
-        """The stream is alive. Too late if the time had run out before."""
+        """An event arrived. No effect after expiry."""
         if self.settled is not None:
             return self
         return msgspec.structs.replace(self, deadline=at + self.limit_s)
 
     def checked(self, at: float) -> "IdleTimeout":
-        """The timer rings. It fires unless something was heard in between."""
+        """The timer fired. Expires unless an event has moved the deadline."""
         if self.settled is not None or at < self.deadline:
             return self
         return msgspec.structs.replace(self, settled="fired")
 
     def released(self) -> "IdleTimeout":
-        """The reader is done, well or not. A guard that has fired stays fired."""
+        """The reader is done, well or not. No effect after expiry."""
         if self.settled is not None:
             return self
         return msgspec.structs.replace(self, settled="released")
@@ -154,12 +150,11 @@ class IdleTimeout(Struct, frozen=True, kw_only=True):
         return self.settled == "fired"
 
     def wait_s(self, at: float) -> float:
-        """How long the timer sleeps before it looks again."""
+        """How long the timer sleeps before the next check."""
         return max(self.deadline - at, 0.0)
 
     def failure(
         self, provider: str, otherwise: ClassifiedFailure | None
     ) -> ClassifiedFailure | None:
-        """What ended the stream: silence if the guard fired, else what the stream said itself.
-        None: it ended well."""
+        """Why the stream ended: idle timeout if expired, else `otherwise`. None: it ended well."""
         return known_failure("stream_silence_timeout", provider) if self.is_expired else otherwise

@@ -1,13 +1,7 @@
-"""From history to the messages of a request.
+"""Builds the messages of a model request from history, and shrinks a prompt that is too long.
 
-Owns which rows a model sees and in what order things are done to them: conversion, order of
-calls and results, the strict provider's rules, instructions in front. Each of these has a module
-of its own. Does not own tools, options or the wire. Nothing that is passed in is changed.
-
-A prompt that is too long for its model, made shorter by force.
-
-Only for the request that asks for a summary after the model has refused the whole: the longest
-things go first, then the oldest, and what is left is still a conversation.
+Owns the order of the steps (convert, pair calls, apply strict rules, prepend instructions), not
+tools, options or the wire. Inputs are never modified.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,36 +59,36 @@ from chatd.domain.prompt.repair import (
 
 
 class PromptTarget(Struct, frozen=True, kw_only=True):
-    """Who will read the prompt, and what is needed to write it.
+    """The provider that will read the prompt, and what building it needs.
 
-    `strict_tools`: the provider refuses a conversation in which its own calls are not in
-    perfect order. `takes` says which files it shows its models; None: that is not known here.
+    `strict_tools`: the provider rejects a prompt in which a provider-executed call and its result
+    are not properly paired. `accepts` tells which media types it takes as files; None: unknown.
     """
 
     provider: str
     origins: Origins | None = None
     files: Mapping[str, ResolvedFile] = {}
-    takes: AcceptsMediaType | None = None
+    accepts: AcceptsMediaType | None = None
     strict_tools: bool = False
     instructions: Instructions = Instructions()
 
 
 def list_file_ids(history: Sequence[Message]) -> list[str]:
-    """Ids of all files the prompt will need, to be read in one go."""
+    """Ids of all files that the prompt needs, so that one read can load them."""
     rows = [row for row in rows_for_prompt(history) if row.role == "user"]
     ids = (p.file_id for row in rows for p in row.content if isinstance(p, FilePart))
     return list(dict.fromkeys(file_id for file_id in ids if file_id is not None))
 
 
-def build_prompt(history: Sequence[Message], reader: PromptTarget) -> tuple[PromptMessage, ...]:
-    """System messages first, then a conversation that begins with the user and ends with the
-    user or with results."""
+def build_prompt(history: Sequence[Message], target: PromptTarget) -> tuple[PromptMessage, ...]:
+    """System messages, then messages that start with the user's and end with the user's or with
+    tool results."""
     rows = rows_for_prompt(history)
     system = [text for row in rows if row.role == "system" for text in _system_texts(row)]
-    system += _instructions(history, rows, reader).texts()
-    messages = [_message(row, reader) for row in rows if row.role != "system"]
+    system += _instructions(history, rows, target).texts()
+    messages = [_message(row, target) for row in rows if row.role != "system"]
     ordered = pair_calls_with_results([message for message in messages if message.parts])
-    if reader.strict_tools:
+    if target.strict_tools:
         ordered = drop_unpaired(ordered)
     front = [PromptMessage(role="system", parts=(PromptText(text=text),)) for text in system]
     return (*front, *rename_call_ids(join_consecutive(ordered)))
@@ -107,15 +101,15 @@ def _system_texts(row: Message) -> list[str]:
 
 
 def _instructions(
-    history: Sequence[Message], rows: Sequence[Message], reader: PromptTarget
+    history: Sequence[Message], rows: Sequence[Message], target: PromptTarget
 ) -> Instructions:
-    blocks = (reader.instructions.workspace, _lost_context(history, rows))
+    blocks = (target.instructions.workspace, _hidden_context(history, rows))
     workspace = "\n\n".join(block for block in blocks if block) or None
-    return msgspec.structs.replace(reader.instructions, workspace=workspace)
+    return msgspec.structs.replace(target.instructions, workspace=workspace)
 
 
-def _lost_context(history: Sequence[Message], rows: Sequence[Message]) -> str | None:
-    """A summary hides the message with the workspace's instruction files, but they hold on."""
+def _hidden_context(history: Sequence[Message], rows: Sequence[Message]) -> str | None:
+    """The newest workspace context, if a summary hides its message: it still applies."""
     if any(isinstance(part, ContextFilePart) for row in rows for part in row.content):
         return None
     files = [
@@ -135,21 +129,21 @@ def _lost_context(history: Sequence[Message], rows: Sequence[Message]) -> str | 
 def _check_version(row: Message) -> None:
     if row.content_version != CONTENT_VERSION:
         raise InvariantBroken(
-            f"Message {row.id} has content of version {row.content_version},"
+            f"Message {row.id} has content version {row.content_version},"
             " which this version of chatd cannot read."
         )
 
 
-def _message(row: Message, reader: PromptTarget) -> PromptMessage:
+def _message(row: Message, target: PromptTarget) -> PromptMessage:
     _check_version(row)
     match row.role:
         case "user":
-            parts = _user_parts(row.content, reader)
+            parts = _user_parts(row.content, target)
         case "assistant":
-            foreign = is_from_other_provider(row, reader.provider, reader.origins)
-            parts = _assistant_parts(
-                strip_provider_content(row.content) if foreign else row.content
-            )
+            content = row.content
+            if is_from_other_provider(row, target.provider, target.origins):
+                content = strip_provider_content(content)
+            parts = _assistant_parts(content)
         case _:
             parts = [
                 convert_result(part) for part in row.content if isinstance(part, ToolResultPart)
@@ -157,7 +151,7 @@ def _message(row: Message, reader: PromptTarget) -> PromptMessage:
     return PromptMessage(role=row.role, parts=tuple(parts))
 
 
-def _user_parts(content: Sequence[Part], reader: PromptTarget) -> list[PromptPart]:
+def _user_parts(content: Sequence[Part], target: PromptTarget) -> list[PromptPart]:
     files = [part for part in content if isinstance(part, ContextFilePart)]
     parts: list[PromptPart | None] = []
     for part in content:
@@ -165,7 +159,7 @@ def _user_parts(content: Sequence[Part], reader: PromptTarget) -> list[PromptPar
             case TextPart():
                 parts.append(convert_text(part))
             case FilePart():
-                parts.append(convert_file(part, reader.files, reader.takes))
+                parts.append(convert_file(part, target.files, target.accepts))
             case FileReferencePart():
                 parts.append(PromptText(text=reference_text(part)))
             case ContextFilePart() if part is files[0]:
@@ -179,7 +173,7 @@ def _user_parts(content: Sequence[Part], reader: PromptTarget) -> list[PromptPar
 
 
 def _assistant_parts(content: Sequence[Part]) -> list[PromptPart]:
-    """Files of an answer are for people; the model knows that it made them."""
+    """Files in an answer are for viewers only and are not sent back to the model."""
     parts: list[PromptPart | None] = []
     for part in content:
         match part:
@@ -197,12 +191,12 @@ def _assistant_parts(content: Sequence[Part]) -> list[PromptPart]:
 
 
 MIN_SHRUNK_TEXT_CHARS: Final = 1024
-_FILE_LEFT_OUT: Final = "[A file is left out here.]"
-_FILE_COST: Final = 8 * 1024
+_FILE_OMITTED_TEXT: Final = "[A file is left out here.]"
+_FILE_BYTES: Final = 8 * 1024
 
 
 def prompt_bytes(messages: Sequence[PromptMessage]) -> int:
-    """About how much there is to read. A picture costs the same whatever its bytes."""
+    """The approximate size. Every file counts as a fixed number of bytes."""
     return sum(_bytes(part) for message in messages for part in message.parts)
 
 
@@ -211,70 +205,72 @@ def _bytes(part: PromptPart) -> int:
         case PromptText() | PromptReasoning():
             return len(part.text.encode("utf-8", "replace"))
         case PromptFile():
-            return _FILE_COST
+            return _FILE_BYTES
         case PromptCall():
             return len(bytes(part.input))
         case PromptResult():
-            media = 0 if part.media is None else _FILE_COST
+            media = 0 if part.media is None else _FILE_BYTES
             return len(part.text.encode("utf-8", "replace")) + media
 
 
 def shrink_prompt(messages: Sequence[PromptMessage], halvings: int) -> tuple[PromptMessage, ...]:
-    """`messages` at half their size, or at a quarter, and so on. System messages stay whole."""
+    """Cut `messages` to 1/2**halvings of their size, for a summary request after an overflow.
+
+    Long texts go first, then the oldest messages. System messages stay whole.
+    """
     front = [message for message in messages if message.role == "system"]
-    talk = [message for message in messages if message.role != "system"]
-    budget = prompt_bytes(talk) >> halvings
-    talk = _shortened(talk, budget)
-    return (*front, *join_consecutive(_newest(talk, budget)))
+    rest = [message for message in messages if message.role != "system"]
+    budget = prompt_bytes(rest) >> halvings
+    return (*front, *join_consecutive(_newest(_clip_oldest(rest, budget), budget)))
 
 
-def _shortened(talk: list[PromptMessage], budget: int) -> list[PromptMessage]:
-    """Long texts of the oldest messages are cut first, until the rest fits."""
-    out = talk.copy()
+def _clip_oldest(messages: list[PromptMessage], budget: int) -> list[PromptMessage]:
+    """Clip long texts, oldest message first, until the total fits."""
+    out = messages.copy()
     size = prompt_bytes(out)
     for index, message in enumerate(out):
         if size <= budget:
             break
-        out[index] = _short(message)
+        out[index] = _clip_message(message)
         size -= prompt_bytes([message]) - prompt_bytes([out[index]])
     return out
 
 
-def _short(message: PromptMessage) -> PromptMessage:
+def _clip_message(message: PromptMessage) -> PromptMessage:
     if is_signed(message):
         return message
-    parts = tuple(_short_part(part) for part in message.parts)
+    parts = tuple(_clip_part(part) for part in message.parts)
     return PromptMessage(role=message.role, parts=parts)
 
 
-def _short_part(part: PromptPart) -> PromptPart:
+def _clip_part(part: PromptPart) -> PromptPart:
     match part:
         case PromptText():
             return msgspec.structs.replace(part, text=clip_middle(part.text, MIN_SHRUNK_TEXT_CHARS))
         case PromptResult() if not part.provider_executed:
-            text = clip_middle(part.text, MIN_SHRUNK_TEXT_CHARS) or _FILE_LEFT_OUT
+            text = clip_middle(part.text, MIN_SHRUNK_TEXT_CHARS) or _FILE_OMITTED_TEXT
             return msgspec.structs.replace(part, text=text, media=None)
         case PromptFile():
-            return PromptText(text=_FILE_LEFT_OUT)
+            return PromptText(text=_FILE_OMITTED_TEXT)
         case _:
             return part
 
 
-def _newest(talk: Sequence[PromptMessage], budget: int) -> list[PromptMessage]:
+def _newest(messages: Sequence[PromptMessage], budget: int) -> list[PromptMessage]:
     """As many of the newest messages as fit, at least one; calls stay with their results."""
-    kept: list[list[PromptMessage]] = []
+    fitting: list[list[PromptMessage]] = []
     size = 0
-    for group in reversed(_groups(talk)):
+    for group in reversed(_groups(messages)):
         size += prompt_bytes(group)
-        if kept and size > budget:
+        if fitting and size > budget:
             break
-        kept.append(group)
-    return [message for group in reversed(kept) for message in group]
+        fitting.append(group)
+    return [message for group in reversed(fitting) for message in group]
 
 
-def _groups(talk: Sequence[PromptMessage]) -> list[list[PromptMessage]]:
+def _groups(messages: Sequence[PromptMessage]) -> list[list[PromptMessage]]:
     groups: list[list[PromptMessage]] = []
-    for message in talk:
+    for message in messages:
         if message.role == "tool" and groups:
             groups[-1].append(message)
         else:

@@ -1,15 +1,7 @@
-"""When a chat's context is too full, and which rows the model still sees after a summary.
+"""Compaction: when a chat's context is too full, the summary request, and which rows remain.
 
-Owns the reading of history around a boundary. Does not own the summary: neither the prompt
-that asks for it nor the rows that hold it.
-
-A compaction leaves three compressed rows: the summary as a user message that only the model
-sees, and a call with its result for people. The first is the boundary.
-
-Asking for a summary, and what it leaves in history.
-
-Owns the request, the words of it and the three rows. Does not own when a summary is due or what
-it hides: that is `compaction`.
+A compaction appends three compressed rows: the summary as a user message that only the model
+sees (the boundary), and a tool call with its result for viewers.
 """
 
 from collections.abc import Sequence
@@ -33,7 +25,7 @@ Status = Literal["none", "needed", "still_over_limit"]
 
 
 class ContextFill(Struct, frozen=True, kw_only=True):
-    """How much of a context window the latest step took. Unknown numbers are 0."""
+    """How much of the context window the latest step used. Unknown numbers are 0."""
 
     tokens: int = 0
     limit: int = 0
@@ -48,8 +40,8 @@ class ContextFill(Struct, frozen=True, kw_only=True):
 
 
 def find_boundary(history: Sequence[Message]) -> Message | None:
-    """The newest summary. The result shown to people is compressed too, but `both` sees it:
-    only a row for the model alone cuts."""
+    """The newest summary. The tool result for viewers is compressed too, but only a row with
+    visibility `model` is a boundary."""
     summaries = (
         row for row in history if row.compressed and not row.deleted and row.visibility == "model"
     )
@@ -57,20 +49,20 @@ def find_boundary(history: Sequence[Message]) -> Message | None:
 
 
 def rows_for_prompt(history: Sequence[Message]) -> list[Message]:
-    """What the model sees, by id: system rows, the newest summary, all that came after it."""
-    cut = find_boundary(history)
-    kept = [row for row in history if row is cut or _survives(row, cut)]
-    return sorted(kept, key=lambda row: row.id)
+    """The rows the model sees, by id: system rows, the newest summary, and all rows after it."""
+    boundary = find_boundary(history)
+    rows = [row for row in history if row is boundary or _is_visible(row, boundary)]
+    return sorted(rows, key=lambda row: row.id)
 
 
-def _survives(row: Message, cut: Message | None) -> bool:
+def _is_visible(row: Message, boundary: Message | None) -> bool:
     if row.deleted or row.compressed or row.visibility == "user":
         return False
-    return cut is None or row.role == "system" or row.id > cut.id
+    return boundary is None or row.role == "system" or row.id > boundary.id
 
 
 def is_compactable(history: Sequence[Message]) -> bool:
-    """Something was answered since the last summary."""
+    """The model has answered since the last summary."""
     return bool(_answers(history))
 
 
@@ -79,8 +71,8 @@ def _answers(history: Sequence[Message]) -> list[Message]:
 
 
 def measure_fill(history: Sequence[Message], limit: int | None) -> ContextFill:
-    """The fill at the newest answer that was counted. A limit that the provider itself
-    reported with that answer is worth more than the configured one."""
+    """The fill at the newest answer with usage. A limit that the provider reported with that
+    answer takes precedence over the configured one."""
     for row in reversed(_answers(history)):
         if (tokens := _context_tokens(row.usage)) > 0:
             reported = row.usage.context_limit if row.usage is not None else None
@@ -104,8 +96,8 @@ def effective_threshold(percent: int) -> int:
 def compaction_status(history: Sequence[Message], limit: int | None, threshold: int) -> Status:
     """A threshold of 100 turns compaction off.
 
-    If the first answer after a summary was over the threshold already, summaries do not help:
-    the system prompt, the tools and the summary are too much, and the next one would be, too.
+    If the first answer after a summary is over the threshold, another summary does not help:
+    the system prompt, the tools and the summary alone are too long.
     """
     percent = effective_threshold(threshold)
     fill = measure_fill(history, limit)
@@ -119,9 +111,9 @@ def compaction_status(history: Sequence[Message], limit: int | None, threshold: 
 
 
 SUMMARY_INSTRUCTION: Final = """\
-Write a summary of everything above. It will replace the chat: whoever continues has nothing else \
-to go by, and must be able to pick up exactly where things stand. Do not call any tool and do not \
-continue the work itself.
+Write a summary of everything above. It will replace the chat: the model that continues sees \
+nothing else, and must be able to continue exactly where things stand. Do not call any tool and \
+do not continue the work itself.
 
 Cover, under these headings:
 
@@ -135,7 +127,7 @@ where something can be read again (a file and its lines, a command) rather than 
 Errors: what went wrong, its exact cause, and how it was solved. Note the specific case; one \
 failure of a tool is no reason to avoid that tool from now on.
 Progress: what is DONE, what is IN PROGRESS, what is REMAINING.
-Next: the very action that was under way when this was asked for, in enough detail to carry it on.
+Next: the action that was under way when this was requested, in enough detail to continue it.
 
 Be dense and exact. No introduction, no praise, no filler. Leave out a heading that has nothing."""
 
@@ -147,8 +139,8 @@ as if there had been no break; do not comment on the summary.
 
 
 class SummaryPlan(Struct, frozen=True, kw_only=True):
-    """A summary about to be made. The id is made up front: what viewers are shown while it is
-    made and what is stored afterwards then belong together."""
+    """A summary to be written. Its call id is chosen in advance, so that the live part shown
+    meanwhile and the stored row have the same id."""
 
     call_id: ToolCallId
     source: Literal["auto", "manual"]
@@ -161,26 +153,26 @@ def summary_call_id(unique: UUID) -> ToolCallId:
 
 
 def summary_request(request: ModelRequest, hint: str | None = None) -> ModelRequest:
-    """The next request of the chat, asked for a summary instead. The tools stay, because the
-    conversation holds calls of them and begins in the cache with them; none may be called."""
+    """The chat's next request, changed to ask for a summary. The tools stay, because history
+    has calls of them and the provider's cached prefix includes them; none may be called."""
     text = SUMMARY_INSTRUCTION if not hint else f"{SUMMARY_INSTRUCTION}\n\n{hint}"
-    ask = PromptMessage(role="user", parts=(PromptText(text=text),))
+    instruction = PromptMessage(role="user", parts=(PromptText(text=text),))
     return msgspec.structs.replace(
         request,
-        messages=(*request.messages, ask),
+        messages=(*request.messages, instruction),
         tool_choice="none",
         max_output_tokens=None,
     )
 
 
 def summary_text(answer: Answer) -> str | None:
-    """None: the model has not written any."""
+    """None: the model wrote no text."""
     pieces = [part.text.strip() for part in answer.content if isinstance(part, TextPart)]
     return replace_surrogates(" ".join(piece for piece in pieces if piece)) or None
 
 
 def summary_call(plan: SummaryPlan) -> ToolCallPart:
-    """Shown when the summary is begun, stored when it is done."""
+    """Shown when the model starts the summary, stored when it is complete."""
     args = {"source": plan.source, "threshold_percent": plan.threshold}
     return ToolCallPart(
         tool_call_id=plan.call_id, tool_name=SUMMARY_TOOL_NAME, args=Raw(msgspec.json.encode(args))
@@ -200,7 +192,7 @@ def summary_result(plan: SummaryPlan, summary: str) -> ToolResultPart:
 
 
 def summary_failed(plan: SummaryPlan, reason: str) -> ToolResultPart:
-    """Shown, never stored: a viewer must not wait for a summary that does not come."""
+    """Shown, never stored: it tells viewers that the summary failed."""
     failed = _result(plan, Raw(msgspec.json.encode({"error": replace_surrogates(reason)})))
     return msgspec.structs.replace(failed, is_error=True)
 
@@ -212,15 +204,15 @@ def _result(plan: SummaryPlan, result: Raw) -> ToolResultPart:
 def summary_rows(
     plan: SummaryPlan, summary: str, call: ModelCallRecord, answer: Answer
 ) -> tuple[Draft, ...]:
-    """The summary for the model, as the user's: some providers want at least one message that
-    is not the system's. Then the call and its result, which people see."""
-    told = Draft(
+    """The summary for the model, as a user message because some providers require one that is not
+    the system's. Then the call and its result for viewers."""
+    boundary = Draft(
         role="user",
         content=(TextPart(text=SUMMARY_PREFIX + summary),),
         visibility="model",
         compressed=True,
     )
-    asked = Draft(
+    shown_call = Draft(
         role="assistant",
         content=(summary_call(plan),),
         visibility="user",
@@ -230,11 +222,11 @@ def summary_rows(
         cost_micros=cost_micros(answer.usage, call.config.prices),
         runtime_ms=call.runtime_ms,
     )
-    shown = Draft(role="tool", content=(summary_result(plan, summary),), compressed=True)
-    return (told, asked, shown)
+    shown_result = Draft(role="tool", content=(summary_result(plan, summary),), compressed=True)
+    return (boundary, shown_call, shown_result)
 
 
 def strictest_limit(*limits: int | None) -> int | None:
-    """Of the chat's model and the one that writes summaries, the smaller context counts."""
+    """The smallest known context limit of the chat's model and the one that writes summaries."""
     known = [limit for limit in limits if limit is not None and limit > 0]
     return min(known, default=None)

@@ -1,7 +1,6 @@
-"""Text that people put into prompts, and the blocks it stands in.
+"""Instructions and workspace context as blocks of prompt text.
 
-Owns the cleaning of instructions: characters that nobody sees but a model reads are taken out,
-so that what an admin, a user or a repository says to the model is what a person would read.
+Removes invisible characters, so that the model reads the same instructions as a reviewer sees.
 """
 
 import re
@@ -20,7 +19,7 @@ INVISIBLE_CODE_POINTS: Final[frozenset[int]] = frozenset(
     | set(range(0x2066, 0x2070))
     | {0xFEFF, 0xFFF9, 0xFFFA, 0xFFFB}
 )
-"""Not U+200C, which Persian and Urdu are written with, and not the tags that flags are made of."""
+"""Without U+200C, which Persian and Urdu need, and without the tag characters of flag emoji."""
 
 PLAN_PATH_PLACEHOLDER: Final = "{plan_path}"
 
@@ -30,15 +29,15 @@ _BLANK_LINES: Final = re.compile(r"\n{3,}")
 
 
 def strip_invisible(text: str) -> str:
-    """The same text as a person would see it. Doing it twice changes nothing more."""
+    """Remove invisible characters and surplus blank space. Idempotent."""
     text = model_text(text).replace("\r\n", "\n").replace("\r", "\n").translate(_REMOVE)
     return _BLANK_LINES.sub("\n\n", _LINE_END.sub("", text)).strip()
 
 
 class Instructions(Struct, frozen=True, kw_only=True):
-    """What is said to the model before the messages, besides the chat's own system messages.
+    """Instructions sent before the messages, in addition to the chat's own system messages.
 
-    `modes` are overlays such as that of planning; they may name the plan's path.
+    `modes` are overlays such as plan mode; they may contain PLAN_PATH_PLACEHOLDER.
     """
 
     subagent: str | None = None
@@ -50,8 +49,8 @@ class Instructions(Struct, frozen=True, kw_only=True):
     plan_path: str | None = None
 
     def texts(self) -> tuple[str, ...]:
-        """In the order in which they are sent; the path is filled in last of all."""
-        wanted = (
+        """In the order in which they are sent, with the plan path filled in."""
+        ordered = (
             self.subagent,
             self.workspace,
             self.skills,
@@ -59,7 +58,7 @@ class Instructions(Struct, frozen=True, kw_only=True):
             *self.modes,
             self.advisor,
         )
-        cleaned = (strip_invisible(text) for text in wanted if text)
+        cleaned = (strip_invisible(text) for text in ordered if text)
         path = self.plan_path
         filled = (
             text if path is None else text.replace(PLAN_PATH_PLACEHOLDER, path) for text in cleaned
@@ -73,7 +72,7 @@ def _user_block(prompt: str | None) -> str | None:
 
 
 def context_block(files: Iterable[ContextFilePart]) -> str | None:
-    """The instruction files of a workspace. Those of several files share one block."""
+    """The instruction files of a workspace, in one block."""
     known = [file for file in files if file.context_file_path and _content(file)]
     if not known:
         return None
@@ -97,7 +96,7 @@ def _first(values: Iterable[str | None]) -> Sequence[str]:
 
 
 def reference_text(part: FileReferencePart) -> str:
-    """A piece of a file that a person points at. The fence is longer than any in the piece."""
+    """Lines of a file that the user referred to. The fence is longer than any in the content."""
     content = model_text(part.content)
     longest = max((len(run) for run in re.findall(r"`{3,}", content)), default=2)
     fence = "`" * (longest + 1)

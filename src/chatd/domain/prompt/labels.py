@@ -1,9 +1,6 @@
-"""Short words on where a chat stands: for lists and for notices on a phone.
+"""Labels and short summaries of a chat for lists and notifications, and the excerpt they read.
 
-Owns what the model is asked and what is taken from it. A label that is not one is not shown;
-something plain is.
-
-A chat in a few thousand characters, for whoever names or labels it.
+Owns the requests and the checks of the replies. An invalid label is replaced by a fixed text.
 """
 
 import re
@@ -28,24 +25,24 @@ OMITTED_TURNS_MARK: Final = "[...]"
 
 
 class TurnExcerpt(Struct, frozen=True, kw_only=True):
-    """What a person said, and the last thing that was answered."""
+    """The user's message and the last answer to it."""
 
     user: str
     answer: str = ""
 
 
 def list_turns(history: Sequence[Message]) -> list[TurnExcerpt]:
-    """Turns in which something was said; what only the model sees is in none."""
-    found: list[TurnExcerpt] = []
+    """Turns with visible text. Rows that only the model sees are skipped."""
+    turns: list[TurnExcerpt] = []
     for row in history:
         if row.deleted or row.compressed or row.visibility == "model":
             continue
-        said = visible_text(row)
-        if row.starts_turn and said:
-            found.append(TurnExcerpt(user=said))
-        elif row.role == "assistant" and said and found:
-            found[-1] = TurnExcerpt(user=found[-1].user, answer=said)
-    return found
+        text = visible_text(row)
+        if row.starts_turn and text:
+            turns.append(TurnExcerpt(user=text))
+        elif row.role == "assistant" and text and turns:
+            turns[-1] = TurnExcerpt(user=turns[-1].user, answer=text)
+    return turns
 
 
 def visible_text(row: Message) -> str:
@@ -54,27 +51,25 @@ def visible_text(row: Message) -> str:
 
 
 def chat_excerpt(history: Sequence[Message]) -> str:
-    """The first turn and the last few, and a mark where turns between them are left out."""
-    every = list_turns(history)
-    shown = every[:1] + every[1:][-LAST_TURNS:]
+    """The first turn and the last few, with a mark for omitted turns between them."""
+    turns = list_turns(history)
+    shown = turns[:1] + turns[1:][-LAST_TURNS:]
     lines = [_lines(turn) for turn in shown]
-    if len(every) > len(shown):
+    if len(turns) > len(shown):
         lines.insert(1, OMITTED_TURNS_MARK)
     return clip("\n\n".join(lines), MAX_EXCERPT_CHARS)
 
 
 def _lines(turn: TurnExcerpt) -> str:
-    asked = f"User: {clip(turn.user, MAX_EXCERPT_MESSAGE_CHARS)}"
-    return (
-        f"{asked}\nAssistant: {clip(turn.answer, MAX_EXCERPT_MESSAGE_CHARS)}"
-        if turn.answer
-        else asked
-    )
+    text = f"User: {clip(turn.user, MAX_EXCERPT_MESSAGE_CHARS)}"
+    if turn.answer:
+        text += f"\nAssistant: {clip(turn.answer, MAX_EXCERPT_MESSAGE_CHARS)}"
+    return text
 
 
 def last_answer(history: Sequence[Message]) -> str:
-    every = list_turns(history)
-    return clip(every[-1].answer, MAX_EXCERPT_CHARS) if every else ""
+    turns = list_turns(history)
+    return clip(turns[-1].answer, MAX_EXCERPT_CHARS) if turns else ""
 
 
 TURNS_PER_SUMMARY: Final = 3
@@ -86,9 +81,9 @@ Say in 2 to 5 words what was done or is needed now in the chat below, as a label
 sentence, no subject, no final full stop. Examples of the form: Fixed failing tests; Needs \
 database password; Compared three libraries."""
 
-SUMMARY_INSTRUCTION: Final = """\
-Say in one to three short sentences what the chat below is about and where it stands, for someone \
-who comes back to it after a week. Do not address anyone and do not answer the chat."""
+CHAT_SUMMARY_INSTRUCTION: Final = """\
+Say in one to three short sentences what the chat below is about and where it stands, for a \
+user who returns to it after a week. Do not address the reader and do not answer the chat."""
 
 _FALLBACK: Final[Mapping[PublicStatus, str]] = {
     "waiting": "Finished",
@@ -107,12 +102,12 @@ _SENTENCES: Final = re.compile(r"[.!?]\s+\S|。\S")
 
 
 def label_request(model: str, title: str, answer: str) -> ModelRequest:
-    """`answer` is the last thing the model said in the chat."""
+    """`answer` is the model's last answer in the chat."""
     return _request(model, LABEL_INSTRUCTION, "label", f"Title: {title}\n\n{answer}")
 
 
 def chat_summary_request(model: str, title: str, excerpt: str) -> ModelRequest:
-    return _request(model, SUMMARY_INSTRUCTION, "summary", f"Title: {title}\n\n{excerpt}")
+    return _request(model, CHAT_SUMMARY_INSTRUCTION, "summary", f"Title: {title}\n\n{excerpt}")
 
 
 def _request(model: str, instruction: str, field: str, chat: str) -> ModelRequest:
@@ -136,17 +131,17 @@ def _request(model: str, instruction: str, field: str, chat: str) -> ModelReques
 
 
 def read_label(text: str) -> str | None:
-    """The label in an answer, if it is one: a few words, not a sentence, about no one."""
-    label = strip_quotes(_said(text, "label"))
+    """The label in a reply; None unless it is 2 to 5 words, no sentence, and without a subject."""
+    label = strip_quotes(_read_field(text, "label"))
     fits = 2 <= len(label.split()) <= 5 and len(label) <= MAX_LABEL_CHARS
     return label if fits and not _SENTENCES.search(label) and not _SUBJECT.match(label) else None
 
 
 def read_chat_summary(text: str) -> str | None:
-    return clip(_said(text, "summary"), MAX_CHAT_SUMMARY_CHARS) or None
+    return clip(_read_field(text, "summary"), MAX_CHAT_SUMMARY_CHARS) or None
 
 
-def _said(text: str, field: str) -> str:
+def _read_field(text: str, field: str) -> str:
     value = parse_json(text.strip())
     if value is not UNSET and isinstance(value, dict):
         found = msgspec.convert(value, dict[str, object]).get(field)
@@ -155,12 +150,11 @@ def _said(text: str, field: str) -> str:
 
 
 def status_label(status: PublicStatus, label: str | None = None) -> str:
-    """A model's label speaks of a turn that ended well; any other status speaks for itself."""
+    """The model's label if the turn ended well, else a fixed text for the status."""
     return label if label is not None and status == "waiting" else _FALLBACK[status]
 
 
 def notification_text(status: PublicStatus, label: str | None, error: ChatError | None) -> str:
-    """What a notice says. Of an error it says which."""
     if status == "error" and error is not None:
         return error.message
     return status_label(status, label)

@@ -1,13 +1,6 @@
-"""One stored part as a model reads it.
+"""Converts stored parts and attachments to prompt parts, independent of any wire format.
 
-Owns what each kind of part becomes and what is left out. Does not own how messages follow each
-other: a result may come out here without its call.
-
-What becomes of an attachment on its way into a prompt.
-
-Owns everything that does not depend on the wire: where the bytes come from, what to say when
-they are gone, long pastes, text that the model would not get as a file. Does not own which
-files a wire takes in which form.
+Does not check how messages follow each other: a result may be converted without its call.
 """
 
 import re
@@ -38,7 +31,7 @@ from chatd.domain.text import (
 )
 
 UNKNOWN_TOOL: Final = "unknown"
-MEDIA_UNAVAILABLE_TEXT: Final = "[The tool made a file that can no longer be read.]"
+MEDIA_UNAVAILABLE_TEXT: Final = "[The tool returned a file that cannot be read.]"
 
 
 def convert_text(part: TextPart) -> PromptText | None:
@@ -47,7 +40,7 @@ def convert_text(part: TextPart) -> PromptText | None:
 
 
 def convert_reasoning(part: ReasoningPart) -> PromptReasoning | None:
-    """What a vendor has signed or sealed goes back as it came, even without a word in it."""
+    """Signed or encrypted reasoning is sent back unchanged, even without text."""
     if not is_empty_json(part.provider_metadata):
         return PromptReasoning(
             text=replace_surrogates(part.text), provider_metadata=part.provider_metadata
@@ -58,19 +51,19 @@ def convert_reasoning(part: ReasoningPart) -> PromptReasoning | None:
 
 def convert_call(part: ToolCallPart) -> PromptCall:
     args = model_json(part.args)
-    whole = args if args is not UNSET and isinstance(parse_json(args), dict) else EMPTY_OBJECT
+    valid = args if args is not UNSET and isinstance(parse_json(args), dict) else EMPTY_OBJECT
     return PromptCall(
         id=part.tool_call_id,
         name=_name(part.tool_name),
-        input=whole,
+        input=valid,
         provider_executed=part.provider_executed,
         provider_metadata=part.provider_metadata,
     )
 
 
 def convert_result(part: ToolResultPart) -> PromptResult:
-    """An error counts before all else. Media that cannot be read leave their text behind."""
-    raw = _given(part.result)
+    """`is_error` takes precedence over `is_media`. Unreadable media become a text."""
+    raw = _json_or_empty(part.result)
     value = parse_json(raw)
     media: PromptFile | None = None
     if part.is_error:
@@ -79,7 +72,7 @@ def convert_result(part: ToolResultPart) -> PromptResult:
         media = _media(value)
         text = _field(value, "text") or ("" if media is not None else MEDIA_UNAVAILABLE_TEXT)
     else:
-        # Plain text was wrapped to be stored; a model reads it better without the escapes.
+        # Plain text was wrapped as JSON to be stored; the model reads it without the escapes.
         text = _wrapped_text(value) or _plain(raw)
     return PromptResult(
         id=part.tool_call_id,
@@ -97,9 +90,9 @@ def _name(name: str) -> str:
     return name if name.strip() else UNKNOWN_TOOL
 
 
-def _given(result: Json) -> Raw:
-    mended = model_json(result)
-    return EMPTY_OBJECT if mended is UNSET or is_empty_json(mended) else mended
+def _json_or_empty(result: Json) -> Raw:
+    raw = model_json(result)
+    return EMPTY_OBJECT if raw is UNSET or is_empty_json(raw) else raw
 
 
 def _plain(raw: Raw) -> str:
@@ -143,7 +136,7 @@ _INLINED: Final = frozenset({"text/plain", "text/markdown", "text/csv", "applica
 
 
 class ResolvedFile(Struct, frozen=True, kw_only=True):
-    """A file as it is stored. Its own name and type count, not those of the message."""
+    """A stored file. Its own name and type take precedence over those in the message."""
 
     media_type: str
     data: bytes
@@ -151,13 +144,13 @@ class ResolvedFile(Struct, frozen=True, kw_only=True):
 
 
 AcceptsMediaType = Callable[[str], bool]
-"""Whether the target shows its model a file of this type as it is."""
+"""Whether the provider accepts a file of this media type as it is."""
 
 
 def convert_file(
-    part: FilePart, files: Mapping[str, ResolvedFile], takes: AcceptsMediaType | None
+    part: FilePart, files: Mapping[str, ResolvedFile], accepts: AcceptsMediaType | None
 ) -> PromptFile | PromptText | None:
-    """None: there is nothing to send."""
+    """None: the file is empty."""
     found = _resolve(part, files)
     if found is None:
         return PromptText(text=_expired(part))
@@ -166,7 +159,7 @@ def convert_file(
     if is_paste(found.name, found.media_type):
         return PromptText(text=_paste(found))
     kind = base_media_type(found.media_type)
-    if takes is not None and kind in _INLINED and not takes(kind):
+    if accepts is not None and kind in _INLINED and not accepts(kind):
         return PromptText(text=_inlined(found))
     return PromptFile(media_type=found.media_type, data=found.data, name=found.name)
 
@@ -186,14 +179,14 @@ def base_media_type(media_type: str) -> str:
 
 
 def is_paste(name: str | None, media_type: str) -> bool:
-    """A long text that the page has turned into a file, by the name it gives to such."""
+    """The web page turns a long pasted text into a file with such a name."""
     kind = base_media_type(media_type)
     named = name is not None and _PASTE_NAME.fullmatch(name) is not None
     return named and (kind.startswith("text/") or kind in _PASTE_TYPES)
 
 
 def paste_text(file: ResolvedFile) -> str:
-    """As much of a paste as is ever read. A character that is cut in two is left out."""
+    """At most MAX_PASTE_BYTES of a paste; a character cut in two is dropped."""
     if len(file.data) <= MAX_PASTE_BYTES:
         return model_text(decode_lenient(file.data))
     return model_text(decode_lenient(file.data[:MAX_PASTE_BYTES]).rstrip("\ufffd"))

@@ -1,9 +1,7 @@
-"""A conversation that every provider takes, whatever history holds.
+"""Repairs prompt messages so that every provider accepts them.
 
-A provider refuses a whole conversation for one call without a result, one result without a
-call, one id that comes twice; and a chat whose history is refused once is refused for ever. So
-nothing that stands in history is trusted to be in order: calls are answered right after they
-were made, once each, and what cannot be put in order is left out or made up for.
+A provider rejects a whole prompt for one call without a result, one result without a call or one
+duplicate id, and a chat with such history would fail on every later turn.
 """
 
 import re
@@ -29,11 +27,11 @@ MISSING_START_TEXT: Final = "[The beginning of this chat is not available.]"
 CONTINUE_TEXT: Final = "Continue."
 MAX_CALL_ID_CHARS: Final = 64
 
-_NOT_IN_AN_ID: Final = re.compile(r"[^A-Za-z0-9_-]")
+_INVALID_ID_CHAR: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def is_signed(message: PromptMessage) -> bool:
-    """Holds thoughts that the vendor has signed or sealed, and which must not be touched."""
+    """Has reasoning that the vendor signed or encrypted, so the message must not be changed."""
     return message.role == "assistant" and any(
         isinstance(part, PromptReasoning) and not is_empty_json(part.provider_metadata)
         for part in message.parts
@@ -41,23 +39,23 @@ def is_signed(message: PromptMessage) -> bool:
 
 
 def pair_calls_with_results(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
-    """Every call of ours answered by the message right after it, no result without its call.
+    """Put the results of local calls right after their answer, and give each result a call.
 
-    A result belongs to the nearest answer before it, wherever it stands up to the next one.
+    A result belongs to the nearest answer before it.
     """
     out: list[PromptMessage] = []
     answered: set[ToolCallId] = set()
     for head, rest in _exchanges(messages):
-        given = _results([*([] if head is None else [head]), *rest])
+        results = _local_results([*([] if head is None else [head]), *rest])
         if head is not None:
-            said = _said(head, rest)
-            out.extend(_nonempty([said]))
-            calls = _local_calls(said)
-            found = {result.id: result for result in reversed(given)}
-            out.extend(_results_message([_answer(call, found) for call in calls]))
-            given = [result for result in given if result.id not in {call.id for call in calls}]
+            answer = _repair_answer(head, rest)
+            out.extend(_nonempty([answer]))
+            calls = _local_calls(answer)
+            found = {result.id: result for result in reversed(results)}
+            out.extend(_results_message([_result_of(call, found) for call in calls]))
+            results = [result for result in results if result.id not in {call.id for call in calls}]
             answered.update(call.id for call in calls if call.id in found)
-        out.extend(_orphans(given, answered))
+        out.extend(_pair_orphans(results, answered))
         out.extend(_nonempty(_without_results(message) for message in rest))
     return out
 
@@ -66,7 +64,7 @@ _Exchange = tuple[PromptMessage | None, list[PromptMessage]]
 
 
 def _exchanges(messages: Iterable[PromptMessage]) -> list[_Exchange]:
-    """Each answer with all that stands between it and the next one."""
+    """Each answer with the messages up to the next one."""
     exchanges: list[_Exchange] = [(None, [])]
     for message in messages:
         if message.role == "assistant":
@@ -76,10 +74,10 @@ def _exchanges(messages: Iterable[PromptMessage]) -> list[_Exchange]:
     return exchanges
 
 
-def _said(head: PromptMessage, rest: Iterable[PromptMessage]) -> PromptMessage:
-    """The answer without results of ours, without a second call of one id, and with those
-    results of the provider that were once stored beside it."""
-    stored_apart = {
+def _repair_answer(head: PromptMessage, rest: Iterable[PromptMessage]) -> PromptMessage:
+    """The answer without local results and duplicate calls, and with those provider-executed
+    results that are stored in a message of their own."""
+    separate = {
         part.id: part
         for message in rest
         for part in message.parts
@@ -93,8 +91,8 @@ def _said(head: PromptMessage, rest: Iterable[PromptMessage]) -> PromptMessage:
             case PromptCall(provider_executed=True):
                 parts.append(part)
                 called.add((part.id, True))
-                if part.id in stored_apart and part.id not in inside:
-                    parts.append(stored_apart.pop(part.id))
+                if part.id in separate and part.id not in inside:
+                    parts.append(separate.pop(part.id))
             case PromptCall():
                 if (part.id, False) not in called:
                     parts.append(part)
@@ -107,7 +105,7 @@ def _said(head: PromptMessage, rest: Iterable[PromptMessage]) -> PromptMessage:
     return PromptMessage(role="assistant", parts=tuple(parts))
 
 
-def _results(messages: Iterable[PromptMessage]) -> list[PromptResult]:
+def _local_results(messages: Iterable[PromptMessage]) -> list[PromptResult]:
     return [
         part
         for message in messages
@@ -120,26 +118,29 @@ def _local_calls(message: PromptMessage) -> list[PromptCall]:
     return [p for p in message.parts if isinstance(p, PromptCall) and not p.provider_executed]
 
 
-def _answer(call: PromptCall, found: dict[ToolCallId, PromptResult]) -> PromptResult:
-    """Under the name that was called: some wires match by it."""
+def _result_of(call: PromptCall, found: dict[ToolCallId, PromptResult]) -> PromptResult:
+    """The result gets the call's name, because some wires match results by name."""
     result = found.get(call.id)
     if result is None:
         return PromptResult(id=call.id, name=call.name, text=INTERRUPTED_CALL_TEXT, is_error=True)
     return msgspec.structs.replace(result, name=call.name)
 
 
-def _orphans(results: Iterable[PromptResult], answered: set[ToolCallId]) -> list[PromptMessage]:
-    """Results whose call is lost get one. What was answered before was only said twice."""
-    lost: dict[ToolCallId, PromptResult] = {}
+def _pair_orphans(
+    results: Iterable[PromptResult], answered: set[ToolCallId]
+) -> list[PromptMessage]:
+    """Results without a call get a generated one. A result of an answered call is a duplicate."""
+    orphans: dict[ToolCallId, PromptResult] = {}
     for result in results:
         if result.id not in answered:
-            lost.setdefault(result.id, result)
-    answered.update(lost)
+            orphans.setdefault(result.id, result)
+    answered.update(orphans)
     calls = tuple(
-        PromptCall(id=result.id, name=result.name, input=EMPTY_OBJECT) for result in lost.values()
+        PromptCall(id=orphan.id, name=orphan.name, input=EMPTY_OBJECT)
+        for orphan in orphans.values()
     )
-    named = [_answer(call, lost) for call in calls]
-    return _nonempty([PromptMessage(role="assistant", parts=calls)]) + _results_message(named)
+    paired = [_result_of(call, orphans) for call in calls]
+    return _nonempty([PromptMessage(role="assistant", parts=calls)]) + _results_message(paired)
 
 
 def _results_message(results: Sequence[PromptResult]) -> list[PromptMessage]:
@@ -156,8 +157,8 @@ def _nonempty(messages: Iterable[PromptMessage]) -> list[PromptMessage]:
 
 
 def join_consecutive(messages: Iterable[PromptMessage]) -> list[PromptMessage]:
-    """Answers that follow each other become one, unless one of them is signed. The first
-    message is the user's, and so is the last, or it holds results."""
+    """Merge consecutive answers, unless one of them is signed. Make the first message the user's,
+    and the last one the user's or tool results."""
     out: list[PromptMessage] = []
     for message in messages:
         last = out[-1] if out else None
@@ -183,39 +184,39 @@ def _user(text: str) -> PromptMessage:
 
 
 def rename_call_ids(messages: Iterable[PromptMessage]) -> list[PromptMessage]:
-    """Ids of our calls as every provider takes them, no two of them the same in all of the
-    conversation. The provider's own calls keep theirs."""
-    everything = list(messages)
-    taken: set[str] = {
+    """Give local calls ids that every provider accepts and that are unique in the prompt.
+    Provider-executed calls keep theirs."""
+    messages = list(messages)
+    used: set[str] = {
         part.id
-        for message in everything
+        for message in messages
         for part in message.parts
         if isinstance(part, PromptCall | PromptResult) and part.provider_executed
     }
-    known: dict[ToolCallId, ToolCallId] = {}
+    new_ids: dict[ToolCallId, ToolCallId] = {}
     out: list[PromptMessage] = []
-    for message in everything:
+    for message in messages:
         if message.role == "assistant":
-            known = {call.id: _fresh_id(call.id, taken) for call in _local_calls(message)}
-        out.append(_with_ids(message, known))
+            new_ids = {call.id: _unique_id(call.id, used) for call in _local_calls(message)}
+        out.append(_with_ids(message, new_ids))
     return out
 
 
-def _fresh_id(given: str, taken: set[str]) -> ToolCallId:
-    plain = _NOT_IN_AN_ID.sub("_", given)[:MAX_CALL_ID_CHARS] or "call"
-    fresh, count = plain, 1
-    while fresh in taken:
+def _unique_id(given: str, used: set[str]) -> ToolCallId:
+    plain = _INVALID_ID_CHAR.sub("_", given)[:MAX_CALL_ID_CHARS] or "call"
+    unique, count = plain, 1
+    while unique in used:
         count += 1
-        fresh = f"{plain[: MAX_CALL_ID_CHARS - 8]}_{count}"
-    taken.add(fresh)
-    return ToolCallId(fresh)
+        unique = f"{plain[: MAX_CALL_ID_CHARS - 8]}_{count}"
+    used.add(unique)
+    return ToolCallId(unique)
 
 
-def _with_ids(message: PromptMessage, known: dict[ToolCallId, ToolCallId]) -> PromptMessage:
-    if all(own == given for given, own in known.items()):
+def _with_ids(message: PromptMessage, new_ids: dict[ToolCallId, ToolCallId]) -> PromptMessage:
+    if all(new == old for old, new in new_ids.items()):
         return message
     parts = tuple(
-        msgspec.structs.replace(part, id=known.get(part.id, part.id))
+        msgspec.structs.replace(part, id=new_ids.get(part.id, part.id))
         if isinstance(part, PromptCall | PromptResult) and not part.provider_executed
         else part
         for part in message.parts

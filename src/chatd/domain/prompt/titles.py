@@ -1,7 +1,6 @@
-"""Titles: when a chat gets one by itself, what the model is asked, what counts as one.
+"""Generated titles: when a chat needs one, the request, and which reply is accepted.
 
-Owns the words and the judgement. Does not own the call, and never touches history: a title is
-written beside it, and only if nobody has changed it meanwhile.
+A title is no part of history. It is written only if no user renamed the chat meanwhile.
 """
 
 import re
@@ -24,9 +23,9 @@ TITLE_TIMEOUT_S: Final = 30.0
 TITLE_MAX_OUTPUT_TOKENS: Final = 256
 QUOTES: Final = "\"'`\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb"
 _FALLBACK_WORDS: Final = 6
-_MAX_INPUT: Final = 4000
+_MAX_INPUT_CHARS: Final = 4000
 
-_REFUSED: Final = re.compile(r"temperature|reasoning|thinking|effort")
+_OPTION_REJECTED: Final = re.compile(r"temperature|reasoning|thinking|effort")
 
 TITLE_INSTRUCTION: Final = """\
 Name the chat that begins with the message below. Give a title of 2 to 8 words, in the language \
@@ -47,13 +46,13 @@ TITLE_SCHEMA: Final = Raw(
 
 
 class TitleModel(Struct, frozen=True, kw_only=True):
-    """A model by kind of provider and name there."""
+    """A model by the kind of its provider and its name there."""
 
     provider: str
     model: str
 
 
-# Small and quick, in the order in which they are tried.
+# Small, fast models, in the order in which they are tried.
 CHEAP_TITLE_MODELS: Final = (
     TitleModel(provider="anthropic", model="claude-haiku-4-5"),
     TitleModel(provider="openai", model="gpt-4o-mini"),
@@ -65,19 +64,19 @@ CHEAP_TITLE_MODELS: Final = (
 )
 
 
-def candidates(
+def list_title_models(
     usable: Collection[str], chat_model: TitleModel, chosen: TitleModel | None = None
 ) -> tuple[TitleModel, ...]:
-    """Whom to ask, one after the other. A model that an admin has chosen for it is asked alone:
-    it may have been chosen because the others must not be told."""
+    """The models to try, in order. A model that an administrator chose is the only one: the choice
+    may exist because no other provider may read the chat."""
     if chosen is not None:
         return (chosen,)
-    cheap = tuple(candidate for candidate in CHEAP_TITLE_MODELS if candidate.provider in usable)
+    cheap = tuple(model for model in CHEAP_TITLE_MODELS if model.provider in usable)
     return (*cheap, *(() if chat_model in cheap else (chat_model,)))
 
 
 def fallback_title(text: str) -> str:
-    """The beginning of what was said, for the time until somebody finds a better one."""
+    """The first words of the message, until a title is generated."""
     words = model_text(text).split()
     title = " ".join(words[:_FALLBACK_WORDS])
     cut = len(words) > _FALLBACK_WORDS or len(title) > MAX_GENERATED_TITLE_CHARS
@@ -87,28 +86,28 @@ def fallback_title(text: str) -> str:
 
 
 def title_input(content: Sequence[Part], files: Mapping[str, ResolvedFile]) -> str:
-    """What a message is about: what was typed, else what was pasted, else what it points at."""
-    typed = " ".join(part.text.strip() for part in content if isinstance(part, TextPart))
-    if not typed.strip():
+    """The typed text of a message, else the pasted text, else the names of referenced files."""
+    text = " ".join(part.text.strip() for part in content if isinstance(part, TextPart))
+    if not text.strip():
         found = [files.get(part.file_id or "") for part in content if isinstance(part, FilePart)]
         pastes = [f for f in found if f is not None and is_paste(f.name, f.media_type)]
-        typed = " ".join(paste_text(file).strip() for file in pastes)
-    if not typed.strip():
+        text = " ".join(paste_text(file).strip() for file in pastes)
+    if not text.strip():
         names = [part.file_name for part in content if isinstance(part, FileReferencePart)]
-        typed = " ".join(names)
-    return model_text(typed).strip()[:_MAX_INPUT]
+        text = " ".join(names)
+    return model_text(text).strip()[:_MAX_INPUT_CHARS]
 
 
-def needs_title(history: Sequence[Message], title: str, said: str) -> bool:
-    """Only the very first message is named after, and only while nobody has named it."""
-    seen = [row for row in history if not row.deleted and row.visibility != "model"]
-    first = len(seen) == 1 and seen[0].starts_turn
-    untouched = title.strip() in ("", DEFAULT_TITLE, fallback_title(said))
-    return first and untouched and bool(said.strip())
+def needs_title(history: Sequence[Message], title: str, message_text: str) -> bool:
+    """Only after the first message, and only while the chat still has a default title."""
+    visible = [row for row in history if not row.deleted and row.visibility != "model"]
+    is_first = len(visible) == 1 and visible[0].starts_turn
+    is_default = title.strip() in ("", DEFAULT_TITLE, fallback_title(message_text))
+    return is_first and is_default and bool(message_text.strip())
 
 
-def title_request(model: str, said: str) -> ModelRequest:
-    return _request(model, TITLE_INSTRUCTION, said)
+def title_request(model: str, message_text: str) -> ModelRequest:
+    return _request(model, TITLE_INSTRUCTION, message_text)
 
 
 def retitle_request(model: str, excerpt: str) -> ModelRequest:
@@ -119,33 +118,33 @@ def retitle_request(model: str, excerpt: str) -> ModelRequest:
     )
 
 
-def _request(model: str, instruction: str, said: str) -> ModelRequest:
+def _request(model: str, instruction: str, text: str) -> ModelRequest:
     return ModelRequest(
         model=model,
         messages=(
             PromptMessage(role="system", parts=(PromptText(text=instruction),)),
-            PromptMessage(role="user", parts=(PromptText(text=f"<chat>\n{said}\n</chat>"),)),
+            PromptMessage(role="user", parts=(PromptText(text=f"<chat>\n{text}\n</chat>"),)),
         ),
         max_output_tokens=TITLE_MAX_OUTPUT_TOKENS,
         temperature=0.0,
-        # Thoughts count as output, and would leave nothing of it for a title.
+        # Reasoning counts as output and could use up the tokens of the title.
         reasoning_effort="none",
         output_schema=TITLE_SCHEMA,
     )
 
 
 def without_temperature(request: ModelRequest, fault: ProviderFault) -> ModelRequest | None:
-    """The request again for a model that refuses to be told a temperature, or how hard to
-    think. None: something else was wrong with it."""
+    """The request for a model that rejects a temperature or a reasoning effort. None: the fault
+    has another cause."""
     text = f"{fault.message} {fault.body or ''}".lower()
-    refused = fault.status_code in (400, 422) and _REFUSED.search(text) is not None
-    if not refused or (request.temperature is None and request.reasoning_effort is None):
+    rejected = fault.status_code in (400, 422) and _OPTION_REJECTED.search(text) is not None
+    if not rejected or (request.temperature is None and request.reasoning_effort is None):
         return None
     return msgspec.structs.replace(request, temperature=None, reasoning_effort=None)
 
 
 def read_title(text: str) -> str | None:
-    """The title in a model's answer; None if there is none that can be used."""
+    """The title in a model's reply; None if it has no valid one."""
     value = parse_json(text.strip())
     title = text if value is UNSET else _field(value, "title")
     return None if title is None else clean_title(title)
@@ -161,8 +160,7 @@ def clean_title(text: str) -> str | None:
 
 
 def strip_quotes(text: str) -> str:
-    """Without the quotation marks around it and without a full stop. Marks around a part of it
-    stay."""
+    """Remove surrounding quotation marks and a final full stop."""
     text = text.strip().rstrip(".。")
     while len(text) > 1 and text[0] in QUOTES and text[-1] in QUOTES:
         text = text[1:-1].strip().rstrip(".。")

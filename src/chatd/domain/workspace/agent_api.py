@@ -1,14 +1,7 @@
-"""What a workspace agent can be asked to do, and what it answers: values and one Protocol.
+"""The API of a workspace agent as tools see it, and a chat's binding, pinned context and diffs.
 
-The agent itself is a program of its own and imports nothing of ours; `workspaces` speaks to it,
-`tools` see only this.
-
-What a chat knows of its workspace: whom to talk to there, and the instructions it goes by.
-
-Owns how much an agent may say of instructions and skills. A chat goes by what it has pinned
-until it pins anew; that it has fallen behind is for a person to see and to decide about.
-
-What has changed in the repositories that a chat has touched, as its agent tells it.
+The agent is a separate program; `workspaces` connects to it. A chat uses its pinned context until
+the user pins a newer one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +18,7 @@ ProcessSignal = Literal["terminate", "kill"]
 
 
 class AgentRefused(ChatdError):
-    """The agent has answered, and the answer is no. The message is fit for a model to read."""
+    """The agent rejected the request. The message is written for a model to read."""
 
     code = "agent_refused"
 
@@ -35,13 +28,13 @@ class AgentRefused(ChatdError):
 
 
 class AgentUnreachable(ChatdError):
-    """No answer: the agent is gone, never came, or did not answer in time."""
+    """The agent exited, never connected, or did not answer in time."""
 
     code = "agent_lost"
 
 
 class WorkspaceUnavailable(ChatdError):
-    """The chat has no workspace to act in, or not now. The message says which tool helps."""
+    """The chat has no workspace, or it is not running. The message names the tool to call."""
 
     code = "no_workspace"
 
@@ -79,10 +72,10 @@ class OutputTruncation(Struct, frozen=True, kw_only=True):
 
 
 class ProcessOutput(Struct, frozen=True, kw_only=True):
-    """What a process has printed so far. Not running means that nothing will follow.
+    """The output of a process so far; complete if it is not running.
 
-    `cursor` counts all bytes printed so far; asked `after` a cursor, `output` holds what came
-    later and is still kept.
+    `cursor` counts all bytes printed so far. With `after`, `output` has the retained bytes printed
+    after that cursor.
     """
 
     output: str
@@ -104,7 +97,7 @@ class ProcessInfo(Struct, frozen=True, kw_only=True):
 
 
 class StartedProcess(Struct, frozen=True, kw_only=True):
-    """`again`: the key was known, and this is the process that was started for it then."""
+    """`again`: the key was used before, and this is the process started then."""
 
     id: str
     started: bool = True
@@ -112,7 +105,7 @@ class StartedProcess(Struct, frozen=True, kw_only=True):
 
 
 class ContextResource(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something in the workspace that tells the model how to work there."""
+    """An instruction file or a skill found in the workspace."""
 
     kind: str
     source: str
@@ -136,8 +129,8 @@ class WorkspaceContext(Struct, frozen=True, kw_only=True):
 class AgentApi(Protocol):
     """A connection to one agent on behalf of one chat.
 
-    Raises AgentRefused and AgentLost only. A `key` names an effect: asked again with the same
-    key, the agent does nothing and answers as it did the first time.
+    Raises AgentRefused and AgentUnreachable only. A `key` is an idempotency key: the agent answers
+    a repeated key with the first result and does nothing else.
     """
 
     async def read_lines(self, path: str, *, offset: int = 1, limit: int = 2000) -> FileLines: ...
@@ -177,7 +170,7 @@ MAX_CONTEXT_ERROR_CHARS: Final = 4 * 1024
 
 
 class WorkspaceBinding(Struct, frozen=True, kw_only=True):
-    """The workspace is the chat's; build and agent are only remembered, and may be of old."""
+    """Build and agent are those of the last connection and may be stale."""
 
     chat_id: ChatId
     workspace_id: WorkspaceId | None = None
@@ -186,7 +179,7 @@ class WorkspaceBinding(Struct, frozen=True, kw_only=True):
 
 
 class PinnedContext(Struct, frozen=True, kw_only=True):
-    """What a chat goes by. `dirty`: its agent has said something else since."""
+    """The context that a chat uses. `dirty`: the agent has reported a newer one."""
 
     agent_id: AgentId
     context: WorkspaceContext
@@ -195,7 +188,8 @@ class PinnedContext(Struct, frozen=True, kw_only=True):
 
 
 def check_context(context: WorkspaceContext) -> None:
-    """The agent has limits of its own, but it is on the other side. Raises InvalidInput."""
+    """Check the size of a context. The agent has limits too, but is not trusted. Raises
+    InvalidInput."""
     if len(context.resources) > MAX_CONTEXT_RESOURCES:
         raise InvalidInput("resources", f"there are more than {MAX_CONTEXT_RESOURCES}")
     total = 0
@@ -220,7 +214,7 @@ def check_context(context: WorkspaceContext) -> None:
 
 
 class RepositoryDiff(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """As it stands now. `removed`: it was there before and is no more."""
+    """The current diff of a repository. `removed`: the repository no longer exists."""
 
     repo_root: str
     branch: str = ""
@@ -230,7 +224,7 @@ class RepositoryDiff(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GitChanges(Struct, frozen=True, kw_only=True, tag_field="type", tag="changes"):
-    """Put each repository in, or in place of the one with that root."""
+    """Each repository is added, or replaces the one with the same root."""
 
     scanned_at: str
     repositories: tuple[RepositoryDiff, ...]

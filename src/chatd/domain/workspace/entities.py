@@ -1,8 +1,6 @@
-"""Workspaces as values: the template one is made from, its builds, and the agents inside.
+"""Templates, workspaces, builds and workspace agents as values.
 
-Owns the words and what they hold. The rules over them are in `workspace_rules` (what is next),
-`workspace_names`, `workspace_parameters` and `templates` (which one to recommend); rows are the
-store's, sandboxes a backend's.
+The rules over them are in `rules` and `templates`.
 """
 
 from collections.abc import Mapping
@@ -31,31 +29,31 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class EmptySeed(Struct, frozen=True, kw_only=True, tag_field="kind", tag="empty"):
-    """Nothing but a home directory."""
+    """An empty home directory."""
 
 
 class GitSeed(Struct, frozen=True, kw_only=True, tag_field="kind", tag="git"):
-    """A clone. An empty `url` means an empty directory: it may come from a parameter."""
+    """A clone. An empty `url`, possibly from a parameter, means an empty directory."""
 
     url: str
     ref: str = ""
 
 
 class DirectorySeed(Struct, frozen=True, kw_only=True, tag_field="kind", tag="directory"):
-    """A copy of a directory of the host, links kept as links."""
+    """A copy of a host directory; symbolic links stay links."""
 
     path: str
 
 
 class DemoSeed(Struct, frozen=True, kw_only=True, tag_field="kind", tag="demo"):
-    """A small repository with a test that fails."""
+    """A small repository with a failing test."""
 
 
 Seed = EmptySeed | GitSeed | DirectorySeed | DemoSeed
 
 
 class ResourceLimits(Struct, frozen=True, kw_only=True):
-    """The most that all processes of a workspace may take. Zero: no limit of ours."""
+    """Limits over all processes of a workspace. Zero: chatd sets no limit."""
 
     memory_bytes: int = 2 * 1024**3
     processes: int = 512
@@ -65,15 +63,15 @@ class ResourceLimits(Struct, frozen=True, kw_only=True):
 
 
 class Mount(Struct, frozen=True, kw_only=True):
-    """A path of the host that is seen inside, read-only."""
+    """A host path mounted read-only."""
 
     source: str
     target: str
 
 
 class TemplateSpec(Struct, frozen=True, kw_only=True):
-    """How a workspace is made. `${name}` in the seed and in the values of the
-    environment stands for the parameter of that name."""
+    """How a workspace is built. `${name}` in the seed and in environment values is replaced by the
+    parameter of that name."""
 
     seed: Seed = EmptySeed()
     env: Mapping[str, str] = {}
@@ -83,7 +81,7 @@ class TemplateSpec(Struct, frozen=True, kw_only=True):
     network: Literal["none", "full"] = "none"
     mounts: tuple[Mount, ...] = ()
     directory: str = ""
-    """Where commands run, relative to the home directory; the home directory itself if empty."""
+    """Where commands run, relative to the home directory; empty: the home directory."""
 
 
 class ParameterOption(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -93,7 +91,7 @@ class ParameterOption(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Parameter(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A question that a template asks. All values travel as text."""
+    """A parameter of a template. All values travel as text."""
 
     name: str
     type: ParameterType = "string"
@@ -101,7 +99,7 @@ class Parameter(Struct, frozen=True, kw_only=True, omit_defaults=True):
     default: str | None = None
     mutable: bool = True
     ephemeral: bool = False
-    """Counts for one build only and is not carried to the next."""
+    """Applies to one build only."""
     display_name: str = ""
     description: str = ""
     form_type: str = ""
@@ -119,14 +117,14 @@ class Template(Struct, frozen=True, kw_only=True):
     description: str = ""
     icon: str = ""
     backend: str
-    """The kind of backend that builds it."""
+    """The kind of the backend that builds it."""
     origin: Literal["builtin", "settings", "user"] = "user"
     active_version_id: VersionId
     agents_allowed: bool = True
     deprecated: bool = False
     deleted: bool = False
     default_ttl_s: int = 0
-    """How long a workspace runs unused; 0 for ever."""
+    """How long an unused workspace runs; 0: without limit."""
     activity_bump_s: int = 3600
     require_active_version: bool = False
     created_at: datetime
@@ -149,7 +147,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
     template_id: TemplateId
     name: str
     number: int
-    """Counted over all workspaces there ever were: for whoever needs a small unique number."""
+    """Small and unique over all workspaces ever created."""
     host_id: str | None
     """The only host that can build it; None if any can."""
     ttl_s: int = 0
@@ -159,8 +157,8 @@ class Workspace(Struct, frozen=True, kw_only=True):
 
 
 class Build(Struct, frozen=True, kw_only=True):
-    """One attempt to bring a workspace where it should be. Rows are never reused: another
-    attempt is another number."""
+    """One attempt to start, stop or delete a workspace. Another attempt is another build with its
+    own number."""
 
     id: BuildId
     workspace_id: WorkspaceId
@@ -174,7 +172,7 @@ class Build(Struct, frozen=True, kw_only=True):
     worker_id: WorkerId | None = None
     heartbeat_at: datetime | None = None
     attempt: int = 0
-    """How many times a worker has taken it up: once, unless one of them died."""
+    """How many build workers have acquired it: one, unless a worker died."""
     deadline: datetime | None = None
     max_deadline: datetime | None = None
     initiator_id: UserId
@@ -198,7 +196,7 @@ class BuildLog(Struct, frozen=True, kw_only=True):
 
 
 class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A way to an agent. A unix socket can be dialled on its own host only."""
+    """An address of an agent. A unix socket works on its own host only."""
 
     kind: Literal["unix", "tcp"]
     path: str = ""
@@ -208,7 +206,7 @@ class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AgentSpec(Struct, frozen=True, kw_only=True):
-    """An agent as a backend has made it. `id` is `BuildContext.agent_id(name)`."""
+    """An agent as a backend created it. `id` is `BuildContext.agent_id(name)`."""
 
     id: AgentId
     name: str
@@ -234,7 +232,7 @@ class AgentRow(Struct, frozen=True, kw_only=True):
     arch: str = ""
     directory: str = ""
     expanded_directory: str = ""
-    """`directory` as the agent itself has resolved it; empty until it has said so."""
+    """`directory` as the agent resolved it; empty until the agent reports it."""
     lifecycle: AgentLifecycle = "created"
     connection_timeout_s: int = 120
     endpoints: tuple[Endpoint, ...] = ()
@@ -247,7 +245,7 @@ class AgentRow(Struct, frozen=True, kw_only=True):
 
 
 class AgentHealth(Struct, frozen=True, kw_only=True):
-    """What an agent says of itself when it is asked whether it lives."""
+    """An agent's answer to a health check."""
 
     boot_id: str
     lifecycle: AgentLifecycle = "ready"
@@ -255,14 +253,14 @@ class AgentHealth(Struct, frozen=True, kw_only=True):
 
 
 class BackendState(Struct, frozen=True, kw_only=True):
-    """What a backend finds when it looks. Unknown means that nothing may be concluded."""
+    """The state of a workspace that a backend observed. `unknown` allows no conclusion."""
 
     state: Literal["running", "stopped", "gone", "unknown"]
     detail: str = ""
 
 
 class FieldProblem(Struct, frozen=True, kw_only=True):
-    """Something a person can put right, by the field it is about."""
+    """An invalid value of a field."""
 
     field: str
     detail: str

@@ -1,8 +1,6 @@
-"""What holds of a workspace, and what to do next about it: decisions over rows.
+"""Decisions over workspace rows: the next step to create, start or stop, agent choice, deadlines.
 
-Owns the judgement behind creating, starting and stopping, who is the agent to talk to and how it
-is. Takes all rows and the time as arguments; waiting, building and dialling are for others, who
-ask again with fresh rows whenever something they waited for is over.
+Pure: the caller passes rows and the time, performs the step, and decides again on fresh rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,11 +21,11 @@ from chatd.domain.workspace.entities import (
 )
 
 AGENT_DISCONNECTED_AFTER_S: Final = 30.0
-"""An agent unheard of for this long counts as disconnected."""
+"""Age of the last contact at which an agent counts as disconnected."""
 AGENT_LOST_AFTER_S: Final = 90.0
-"""Disconnected for this long, and not to be dialled: no blip any more."""
+"""An agent disconnected for this long that also refuses connections is lost."""
 CHAT_AGENT_SUFFIX: Final = "-chatd-chat"
-"""The agent whose name ends so is the one for chats, wherever it stands in the order."""
+"""An agent with this suffix is the one for chats, regardless of the display order."""
 
 
 class NoAgent(ChatdError):
@@ -43,39 +41,38 @@ class AmbiguousAgent(ChatdError):
 def agent_status(
     agent: AgentRow, now: datetime, *, inactive_s: float = AGENT_DISCONNECTED_AFTER_S
 ) -> AgentStatus:
-    """Judge all agents of a batch by one `now`."""
-    gone = agent.disconnected_at
+    """Use one `now` for all agents of a batch."""
+    disconnected_at = agent.disconnected_at
     if agent.last_connected_at is None:
-        if gone is not None:
+        if disconnected_at is not None:
             return "disconnected"
         late = now - agent.created_at > timedelta(seconds=agent.connection_timeout_s)
         return "timeout" if agent.connection_timeout_s > 0 and late else "connecting"
-    if gone is not None and gone >= agent.last_connected_at:
+    if disconnected_at is not None and disconnected_at >= agent.last_connected_at:
         return "disconnected"
     silent = now - agent.last_connected_at > timedelta(seconds=inactive_s)
     return "disconnected" if silent else "connected"
 
 
 def choose_agent(agents: Iterable[AgentRow]) -> AgentRow:
-    """The one a chat talks to. Raises NoAgent, or AgentUnclear if several claim to be it."""
+    """The agent that a chat uses. Raises NoAgent, or AmbiguousAgent if several have the suffix."""
     roots = [agent for agent in agents if agent.parent_id is None]
     if not roots:
         raise NoAgent("The workspace has no running agent. Start it with start_workspace.")
-    claims = [agent for agent in roots if agent.name.lower().endswith(CHAT_AGENT_SUFFIX)]
-    if len(claims) > 1:
-        names = ", ".join(sorted(agent.name for agent in claims))
-        text = f"Several agents of the workspace are named for chats ({names}); leave one of them."
+    named = [agent for agent in roots if agent.name.lower().endswith(CHAT_AGENT_SUFFIX)]
+    if len(named) > 1:
+        names = ", ".join(sorted(agent.name for agent in named))
+        text = f"Several agents of the workspace are named for chats ({names}); keep one of them."
         raise AmbiguousAgent(text)
-    return claims[0] if claims else min(roots, key=_place)
+    return named[0] if named else min(roots, key=_display_key)
 
 
-def _place(agent: AgentRow) -> tuple[int, str, str, int]:
+def _display_key(agent: AgentRow) -> tuple[int, str, str, int]:
     return agent.display_order, agent.name.lower(), agent.name, agent.id.int
 
 
 class WorkspaceSnapshot(Struct, frozen=True, kw_only=True):
-    """All that is known of a chat's workspace, read in one moment. `agents` are those of the
-    latest build."""
+    """A chat's workspace, its latest build and the agents of that build, in one read."""
 
     workspace: Workspace | None = None
     build: Build | None = None
@@ -84,27 +81,27 @@ class WorkspaceSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class CreateWorkspace(Struct, frozen=True, kw_only=True):
-    """Create a workspace. `because` the chat has none, or one that is of no use any more."""
+    """Create a workspace, because the chat has none or only an unusable one."""
 
     because: Literal["none", "deleted", "failed", "unreachable"]
 
 
 class AwaitBuild(Struct, frozen=True, kw_only=True):
-    """Wait for this very build, read again, ask again."""
+    """Wait for this build, then read the rows and decide again."""
 
     build_id: BuildId
 
 
 class AwaitAgent(Struct, frozen=True, kw_only=True):
-    """It runs already. Without `dial` the agent is known to be there, only its start-up script
-    has to be waited for."""
+    """The workspace runs. Without `dial` the agent is connected, and only its startup script may
+    still run."""
 
     agent: AgentRow
     dial: bool
 
 
 class ReportAmbiguousAgent(Struct, frozen=True, kw_only=True):
-    """It runs, and nobody can say which agent to talk to."""
+    """The workspace runs, but several agents are named for chats."""
 
     error: str
 
@@ -118,20 +115,20 @@ class NoWorkspace(Struct, frozen=True, kw_only=True):
 
 
 class InsertBuild(Struct, frozen=True, kw_only=True):
-    """Insert a build, if the latest is still the one that was seen."""
+    """Insert a build if the latest build number is still `after`."""
 
     after: int
 
 
 def next_for_create(
-    seen: WorkspaceSnapshot,
+    snapshot: WorkspaceSnapshot,
 ) -> CreateWorkspace | AwaitBuild | AlreadyStopped | AwaitAgent | ReportAmbiguousAgent:
-    """Creating is idempotent: a chat whose workspace can be used gets no second one."""
-    if seen.workspace is None:
+    """Idempotent: a chat with a usable workspace gets no second one."""
+    if snapshot.workspace is None:
         return CreateWorkspace(because="none")
-    if seen.workspace.deleted:
+    if snapshot.workspace.deleted:
         return CreateWorkspace(because="deleted")
-    build = seen.build
+    build = snapshot.build
     if build is None:
         return CreateWorkspace(because="failed")
     if build.active:
@@ -141,24 +138,24 @@ def next_for_create(
     if build.transition == "stop":
         return AlreadyStopped(build_id=build.id)
     try:
-        agent = choose_agent(seen.agents)
+        agent = choose_agent(snapshot.agents)
     except NoAgent:
         return CreateWorkspace(because="unreachable")
     except AmbiguousAgent as error:
         return ReportAmbiguousAgent(error=error.message)
-    status = agent_status(agent, seen.now)
+    status = agent_status(agent, snapshot.now)
     if status in ("disconnected", "timeout"):
         return CreateWorkspace(because="unreachable")
     return AwaitAgent(agent=agent, dial=status == "connecting")
 
 
 def next_for_start(
-    seen: WorkspaceSnapshot,
+    snapshot: WorkspaceSnapshot,
 ) -> NoWorkspace | AwaitBuild | InsertBuild | AwaitAgent | ReportAmbiguousAgent:
-    """A failed build is tried again; a running workspace is not built a second time."""
-    if seen.workspace is None or seen.workspace.deleted:
-        return NoWorkspace(deleted=seen.workspace is not None)
-    build = seen.build
+    """A failed build is retried; a running workspace is not built again."""
+    if snapshot.workspace is None or snapshot.workspace.deleted:
+        return NoWorkspace(deleted=snapshot.workspace is not None)
+    build = snapshot.build
     if build is None:
         return InsertBuild(after=0)
     if build.active:
@@ -166,7 +163,7 @@ def next_for_start(
     if build.status != "succeeded" or build.transition != "start":
         return InsertBuild(after=build.build_number)
     try:
-        return AwaitAgent(agent=choose_agent(seen.agents), dial=True)
+        return AwaitAgent(agent=choose_agent(snapshot.agents), dial=True)
     except NoAgent:
         return InsertBuild(after=build.build_number)
     except AmbiguousAgent as error:
@@ -174,12 +171,12 @@ def next_for_start(
 
 
 def next_for_stop(
-    seen: WorkspaceSnapshot,
+    snapshot: WorkspaceSnapshot,
 ) -> NoWorkspace | AwaitBuild | InsertBuild | AlreadyStopped:
-    """Only a stop that has succeeded is proof that nothing runs."""
-    if seen.workspace is None or seen.workspace.deleted:
-        return NoWorkspace(deleted=seen.workspace is not None)
-    build = seen.build
+    """Only a successful stop build proves that nothing runs."""
+    if snapshot.workspace is None or snapshot.workspace.deleted:
+        return NoWorkspace(deleted=snapshot.workspace is not None)
+    build = snapshot.build
     if build is None:
         return InsertBuild(after=0)
     if build.active:
@@ -190,7 +187,7 @@ def next_for_stop(
 
 
 def start_version(template: Template, last: Build | None) -> tuple[VersionId, bool]:
-    """Which version to start, and whether that is an update the user did not ask for."""
+    """The version to start, and whether it is an update that the user did not request."""
     if last is None:
         return template.active_version_id, False
     if not template.require_active_version:
@@ -202,24 +199,24 @@ Remedy = Literal["restart", "retry"]
 
 
 def remedy_after_timeout(agent: AgentRow, now: datetime) -> Remedy:
-    """What to tell the model when the latest agent could not be dialled in time.
+    """The advice to the model after connecting to the latest agent timed out.
 
-    A restart ends everything that runs, so it takes two signs: the dial that timed out, and an
-    agent that never came or has been gone for long. One late heartbeat is not a sign.
+    A restart ends all running processes, so it needs a second sign: the agent never connected, or
+    it has been disconnected for long. One late health check is not enough.
     """
     status = agent_status(agent, now)
     if status == "timeout":
         return "restart"
     if status != "disconnected":
         return "retry"
-    seen = agent.last_connected_at or agent.created_at
-    gone = agent.disconnected_at
-    since = gone if gone is not None and gone >= seen else seen
+    since = agent.last_connected_at or agent.created_at
+    if agent.disconnected_at is not None:
+        since = max(since, agent.disconnected_at)
     return "restart" if now - since >= timedelta(seconds=AGENT_LOST_AFTER_S) else "retry"
 
 
 def workspace_ttl_s(setting: str | None, template: Template) -> int:
-    """How long a new workspace may run unused: the operator's word if it is one, else the
+    """How long a new unused workspace runs: the operator's setting if valid, else the
     template's."""
     try:
         seconds = int(setting or "")
@@ -228,18 +225,18 @@ def workspace_ttl_s(setting: str | None, template: Template) -> int:
     return seconds if seconds > 0 else template.default_ttl_s
 
 
-_BUMP_AFTER: Final = 0.05
+_MIN_BUMP_SHARE: Final = 0.05
 
 
 def bumped_deadline(
     deadline: datetime | None, max_deadline: datetime | None, *, bump_s: int, now: datetime
 ) -> datetime | None:
-    """The deadline after some use, or None if it stays. It is never lowered, and not touched
-    again for every little use."""
+    """The deadline after activity; None if unchanged. It never moves back, and only by at least 5 %
+    of `bump_s`, so that not every activity writes the row."""
     if deadline is None or bump_s <= 0:
         return None
     bump = timedelta(seconds=bump_s)
-    if deadline > now + bump * (1 - _BUMP_AFTER):
+    if deadline > now + bump * (1 - _MIN_BUMP_SHARE):
         return None
     later = now + bump
     if max_deadline is not None:

@@ -1,11 +1,6 @@
-"""Which templates to show a model, in which order, and which one to recommend.
+"""Template ranking for a model, workspace names, and the parameter values of a build.
 
-Owns the ranking; who may use a template at all is decided before, and what was used by whom
-comes in as `TemplateUsage`s. A listing without signals is still a listing.
-
-Names of workspaces: which are allowed, and how one is made up. Randomness is passed in.
-
-The values of a template's parameters: which are used for a build, and which are refused.
+The caller checks access to templates; usage and randomness are passed in.
 """
 
 import math
@@ -23,11 +18,11 @@ from chatd.domain.workspace.entities import FieldProblem, Parameter, Template, T
 
 TEMPLATES_PER_PAGE: Final = 10
 README_EXCERPT_CHARS: Final = 1000
-_PARSED_BYTES: Final = 64 * 1024
+_MAX_README_BYTES: Final = 64 * 1024
 _HALF_LIFE_S: Final = 14 * 86_400.0
-# A hair less than they are said to be: sums of logarithms do not come out even.
-_GAP: Final = math.log(3) - math.log(2) - 1e-9
-_FLOOR: Final = math.log(3) - 1e-9
+# Slightly lower than exact, because sums of logarithms have rounding errors.
+_MIN_LEAD: Final = math.log(3) - math.log(2) - 1e-9
+_MIN_AFFINITY: Final = math.log(3) - 1e-9
 _IGNORED: Final = re.compile(r"[\s_-]+")
 _FRONTMATTER: Final = re.compile(r"\A---[ \t]*\r?\n.*?\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 
@@ -35,15 +30,15 @@ NextStep = Literal["use_recommended", "ask_user", "no_match", "none"]
 
 
 class TemplateUsage(Struct, frozen=True, kw_only=True):
-    """What the last 60 days say of one template."""
+    """Usage of one template in the last 60 days."""
 
     active: int = 0
-    """The asker's workspaces of it that there are now."""
+    """Existing workspaces of the caller."""
     deleted: int = 0
-    """Those the asker had and has deleted."""
+    """Deleted workspaces of the caller."""
     last_used_at: datetime | None = None
     developers: int = 0
-    """How many people use it."""
+    """How many users use it."""
 
 
 class RankedTemplate(Struct, frozen=True, kw_only=True):
@@ -69,19 +64,19 @@ def list_templates(
     page: int = 1,
     now: datetime,
 ) -> TemplateListing:
-    """Ranked before it is cut into pages. `signals` is None if they could not be read."""
-    wanted = _folded(query)
+    """Rank all templates, then cut a page. `signals` is None if usage could not be read."""
+    folded_query = _folded(query)
     ranked = sorted(
         (
-            _rank(template, (signals or {}).get(template.id, TemplateUsage()), wanted, now)
+            _rank(template, (signals or {}).get(template.id, TemplateUsage()), folded_query, now)
             for template in templates
             if not template.deleted and not template.deprecated and template.agents_allowed
         ),
         key=lambda r: (-r.tier, -r.affinity, r.template.name, r.template.id.int),
     )
-    if wanted:
+    if folded_query:
         ranked = [r for r in ranked if r.tier > 0]
-    recommended = _recommended(ranked, queried=bool(wanted))
+    recommended = _recommended(ranked, queried=bool(folded_query))
     page = max(page, 1)
     shown = ranked[(page - 1) * TEMPLATES_PER_PAGE : page * TEMPLATES_PER_PAGE]
     return TemplateListing(
@@ -89,12 +84,14 @@ def list_templates(
         page=page,
         next_page=page + 1 if len(ranked) > page * TEMPLATES_PER_PAGE else None,
         recommended=recommended,
-        next_step=_next_step(ranked, recommended, queried=bool(wanted)),
+        next_step=_next_step(ranked, recommended, queried=bool(folded_query)),
     )
 
 
-def _rank(template: Template, signal: TemplateUsage, wanted: str, now: datetime) -> RankedTemplate:
-    tier = _tier(template, wanted) if wanted else 0
+def _rank(
+    template: Template, signal: TemplateUsage, folded_query: str, now: datetime
+) -> RankedTemplate:
+    tier = _tier(template, folded_query) if folded_query else 0
     return RankedTemplate(
         template=template, signal=signal, tier=tier, affinity=affinity(signal, now)
     )
@@ -104,19 +101,19 @@ def _folded(text: str) -> str:
     return _IGNORED.sub("", text.casefold())
 
 
-def _tier(template: Template, wanted: str) -> int:
+def _tier(template: Template, folded_query: str) -> int:
     names = {_folded(template.name), _folded(template.display_name)} - {""}
-    if wanted in names:
+    if folded_query in names:
         return 4
-    if any(name.startswith(wanted) for name in names):
+    if any(name.startswith(folded_query) for name in names):
         return 3
-    if any(wanted in name for name in names):
+    if any(folded_query in name for name in names):
         return 2
-    return 1 if wanted in _folded(template.description) else 0
+    return 1 if folded_query in _folded(template.description) else 0
 
 
 def affinity(signal: TemplateUsage, now: datetime) -> float:
-    """The asker's own use, which fades, outweighs everybody's."""
+    """The caller's own use, which decays, outweighs the use by all users."""
     own = 0.0
     if signal.last_used_at is not None:
         age_s = max((now - signal.last_used_at).total_seconds(), 0.0)
@@ -131,13 +128,13 @@ def _recommended(ranked: Sequence[RankedTemplate], *, queried: bool) -> Template
     if len(ranked) == 1:
         return best.template.id
     second = ranked[1]
-    clear = best.affinity - second.affinity >= _GAP
+    clear = best.affinity - second.affinity >= _MIN_LEAD
     if queried:
         better = best.tier > second.tier
         return best.template.id if better or clear else None
-    if best.affinity < _FLOOR:
+    if best.affinity < _MIN_AFFINITY:
         return None
-    return best.template.id if clear or second.affinity < _FLOOR else None
+    return best.template.id if clear or second.affinity < _MIN_AFFINITY else None
 
 
 def _next_step(
@@ -150,17 +147,17 @@ def _next_step(
     return "no_match" if queried else "none"
 
 
-def readme_excerpt(readme: str, most: int = README_EXCERPT_CHARS) -> str:
-    """The beginning of what a readme says, without the block of settings above it."""
-    text = readme.encode(errors="replace")[:_PARSED_BYTES].decode(errors="ignore")
+def readme_excerpt(readme: str, limit: int = README_EXCERPT_CHARS) -> str:
+    """The beginning of a readme, without its front matter."""
+    text = readme.encode(errors="replace")[:_MAX_README_BYTES].decode(errors="ignore")
     text = _FRONTMATTER.sub("", text).strip()
-    return clip(text, most)
+    return clip(text, limit)
 
 
 MAX_WORKSPACE_NAME_CHARS: Final = 32
-_SLUG: Final = 27  # leaves room for a dash and four digits
+_MAX_SLUG_CHARS: Final = 27  # plus a dash and four digits
 _NAME: Final = re.compile(r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*")
-_OTHER: Final = re.compile(r"[^a-z0-9]+")
+_NOT_ALPHANUMERIC: Final = re.compile(r"[^a-z0-9]+")
 
 
 def is_valid_name(text: str) -> bool:
@@ -168,30 +165,30 @@ def is_valid_name(text: str) -> bool:
 
 
 def slug(text: str) -> str:
-    """The letters and digits of a text, dashes for all else; empty if there are none."""
+    """ASCII letters and digits of a text, with dashes for all else; may be empty."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
-    return _OTHER.sub("-", plain).strip("-")[:_SLUG].rstrip("-")
+    return _NOT_ALPHANUMERIC.sub("-", plain).strip("-")[:_MAX_SLUG_CHARS].rstrip("-")
 
 
 def generated_name(seed: str, draw: bytes) -> str:
-    """Two random bytes make a clash unlikely; whoever inserts it tries once more all the same."""
+    """Two random bytes make a clash unlikely; the caller retries once on a clash."""
     return f"{slug(seed) or 'workspace'}-{draw[:2].hex().rjust(4, '0')}"
 
 
-def choose_name(wanted: str, template: str, draw: bytes) -> str:
-    """The wanted name if it can be one, else one made of it, else one made of the template's."""
-    if is_valid_name(wanted):
-        return wanted
-    return generated_name(wanted if slug(wanted) else template, draw)
+def choose_name(requested: str, template: str, draw: bytes) -> str:
+    """The requested name if valid, else one generated from it, else from the template's name."""
+    if is_valid_name(requested):
+        return requested
+    return generated_name(requested if slug(requested) else template, draw)
 
 
 MAX_PARAMETERS: Final = 100
 MAX_PARAMETER_BYTES: Final = 16 * 1024
-_UNFIT: Final = re.compile("[\0\ud800-\udfff]")
+_INVALID_CHARS: Final = re.compile("[\0\ud800-\udfff]")
 
 
 class ResolvedParameters(Struct, frozen=True, kw_only=True):
-    """`values` are worth something only if there are no problems."""
+    """`values` are valid only without problems."""
 
     values: Mapping[str, str]
     problems: tuple[FieldProblem, ...] = ()
@@ -200,10 +197,10 @@ class ResolvedParameters(Struct, frozen=True, kw_only=True):
 def resolve_parameters(
     parameters: Sequence[Parameter],
     given: Mapping[str, str],
-    before: Mapping[str, str] | None = None,
+    previous: Mapping[str, str] | None = None,
 ) -> ResolvedParameters:
-    """What is given, else what the build before had, else the default. `before` is None for the
-    first build, where nothing is yet settled."""
+    """The given value, else that of the previous build, else the default. `previous` is None for
+    the first build, which may set immutable parameters."""
     known = {parameter.name: parameter for parameter in parameters}
     problems = [
         FieldProblem(field=name, detail="The template has no such parameter.")
@@ -217,18 +214,20 @@ def resolve_parameters(
         return ResolvedParameters(values={}, problems=tuple(problems))
     values: dict[str, str] = {}
     for parameter in parameters:
-        value = _value(parameter, given, before or {})
+        value = _value(parameter, given, previous or {})
         if value is not None:
             values[parameter.name] = value
-        problems += _problems(parameter, value, given, before)
+        problems += _problems(parameter, value, given, previous)
     return ResolvedParameters(values=values, problems=tuple(problems))
 
 
-def _value(parameter: Parameter, given: Mapping[str, str], before: Mapping[str, str]) -> str | None:
+def _value(
+    parameter: Parameter, given: Mapping[str, str], previous: Mapping[str, str]
+) -> str | None:
     if parameter.name in given:
         return given[parameter.name]
-    if not parameter.ephemeral and parameter.name in before:
-        return before[parameter.name]
+    if not parameter.ephemeral and parameter.name in previous:
+        return previous[parameter.name]
     return parameter.default
 
 
@@ -236,45 +235,45 @@ def _problems(
     parameter: Parameter,
     value: str | None,
     given: Mapping[str, str],
-    before: Mapping[str, str] | None,
+    previous: Mapping[str, str] | None,
 ) -> Iterator[FieldProblem]:
     if value is None:
         if parameter.required:
             yield FieldProblem(field=parameter.name, detail="A value is required.")
         return
-    was = (before or {}).get(parameter.name)
-    settled = before is not None and not parameter.mutable and was is not None
-    if settled and parameter.name in given and value != was:
+    old = (previous or {}).get(parameter.name)
+    is_fixed = previous is not None and not parameter.mutable and old is not None
+    if is_fixed and parameter.name in given and value != old:
         yield FieldProblem(
             field=parameter.name, detail="It cannot be changed after the first build."
         )
-    elif (wrong := _wrong(parameter, value)) is not None:
-        yield FieldProblem(field=parameter.name, detail=wrong)
+    elif (detail := _check_value(parameter, value)) is not None:
+        yield FieldProblem(field=parameter.name, detail=detail)
 
 
-def _wrong(parameter: Parameter, value: str) -> str | None:
+def _check_value(parameter: Parameter, value: str) -> str | None:
     if len(value.encode(errors="replace")) > MAX_PARAMETER_BYTES:
         return f"The value is longer than {MAX_PARAMETER_BYTES} bytes."
-    if _UNFIT.search(value) is not None:
-        return "The value has characters in it that no program could be given."
+    if _INVALID_CHARS.search(value) is not None:
+        return "The value contains NUL or surrogate characters."
     if parameter.type == "list(string)":
-        return _wrong_list(parameter, value)
+        return _check_list(parameter, value)
     if parameter.options and value not in {option.value for option in parameter.options}:
         return _not_an_option(parameter)
     match parameter.type:
         case "number":
-            return _wrong_number(parameter, value)
+            return _check_number(parameter, value)
         case "bool":
             return None if value in ("true", "false") else "It must be true or false."
         case "string":
-            return _wrong_text(parameter, value)
+            return _check_text(parameter, value)
 
 
-def _wrong_list(parameter: Parameter, value: str) -> str | None:
+def _check_list(parameter: Parameter, value: str) -> str | None:
     try:
         items = msgspec.json.decode(value, type=list[str])
     except (msgspec.DecodeError, UnicodeEncodeError):
-        return "It must be a JSON list of texts."
+        return "It must be a JSON list of strings."
     allowed = {option.value for option in parameter.options}
     return _not_an_option(parameter) if allowed and not allowed.issuperset(items) else None
 
@@ -283,7 +282,7 @@ def _not_an_option(parameter: Parameter) -> str:
     return f"It must be one of: {', '.join(option.value for option in parameter.options)}."
 
 
-def _wrong_number(parameter: Parameter, value: str) -> str | None:
+def _check_number(parameter: Parameter, value: str) -> str | None:
     try:
         number = float(value)
     except ValueError:
@@ -297,11 +296,14 @@ def _wrong_number(parameter: Parameter, value: str) -> str | None:
     return None
 
 
-def _wrong_text(parameter: Parameter, value: str) -> str | None:
+def _check_text(parameter: Parameter, value: str) -> str | None:
     if not parameter.regex:
         return None
     try:
         fits = re.search(parameter.regex, value) is not None
     except re.error:
-        return "The template's own rule for it is broken; whoever made the template must mend it."
+        return (
+            "The template's pattern for this parameter is not a valid regular expression."
+            " Ask the template's author to correct it."
+        )
     return None if fits else parameter.regex_error or f"It must match {parameter.regex}."
