@@ -1,4 +1,4 @@
-"""What a viewer is told, over pairs of what it has seen and what the rows say now."""
+"""The event group for a viewer's position and a snapshot of the rows."""
 
 from collections.abc import Sequence
 
@@ -69,7 +69,7 @@ def later(**columns: object) -> Chat:
     return replace(RUNNING, snapshot_version=21, **columns)
 
 
-# Events as they are expected
+# Expected events
 
 
 def status(word: PublicStatus) -> StatusEvent:
@@ -115,7 +115,7 @@ def version(number: int = 21) -> VersionReached:
 # A new viewer
 
 
-def test_a_new_viewer_is_told_the_status_first_and_then_everything() -> None:
+def test_a_new_viewer_gets_the_status_first_and_then_everything() -> None:
     assert diff(None, full(RUNNING)) == (
         status("running"),
         shown(HISTORY[1]),
@@ -130,13 +130,13 @@ def test_a_viewer_that_resumes_from_nothing_is_a_new_viewer() -> None:
     assert diff(ViewerPosition(version=0), full(RUNNING)) == diff(None, full(RUNNING))
 
 
-def test_a_new_viewer_never_hears_of_deleted_messages() -> None:
+def test_a_new_viewer_gets_no_deleted_messages() -> None:
     gone = message(4, "user", text("oops"), deleted=True)
     events = diff(None, full(RUNNING, history=(*HISTORY, gone)))
     assert events == diff(None, full(RUNNING))
 
 
-def test_a_new_viewer_sees_a_wait_for_the_next_attempt() -> None:
+def test_a_new_viewer_gets_a_pending_retry() -> None:
     row = replace(RUNNING, retry_state=WAIT, retry_version=20)
     assert diff(None, full(row))[-3:] == (
         RetryEvent(chat_id=CHAT, retry=WAIT),
@@ -156,7 +156,7 @@ def test_messages_come_by_id_and_the_queue_in_its_order() -> None:
     )
 
 
-def test_a_new_viewer_of_a_long_history_is_told_that_there_is_more() -> None:
+def test_a_new_viewer_of_a_long_history_gets_has_older() -> None:
     snapshot = replace(full(RUNNING, history=HISTORY[2:]), has_older=True)
     assert diff(None, snapshot) == (
         status("running"),
@@ -170,15 +170,15 @@ def test_a_new_viewer_of_a_long_history_is_told_that_there_is_more() -> None:
 # A live viewer
 
 
-def test_a_live_viewer_that_has_it_all_is_told_nothing() -> None:
+def test_a_current_viewer_gets_no_events() -> None:
     assert diff(ViewerPosition.of(RUNNING), since(20, RUNNING)) == ()
 
 
-def test_a_late_read_tells_a_live_viewer_nothing() -> None:
+def test_a_late_read_sends_a_live_viewer_nothing() -> None:
     assert diff(ViewerPosition.of(later()), since(19, RUNNING)) == ()
 
 
-def test_a_change_that_shows_nothing_still_moves_the_version() -> None:
+def test_an_invisible_change_still_sends_its_version() -> None:
     assert diff(ViewerPosition.of(RUNNING), since(20, later())) == (version(),)
 
 
@@ -193,11 +193,11 @@ def test_an_answer_replaces_its_preview_in_one_group() -> None:
     )
 
 
-def test_rows_that_the_viewer_has_seen_are_not_sent_again() -> None:
+def test_rows_before_the_viewers_version_are_not_sent_again() -> None:
     assert diff(ViewerPosition.of(RUNNING), since(10, later(), *HISTORY)) == (version(),)
 
 
-def test_an_edit_tells_what_is_gone_before_what_is_new() -> None:
+def test_an_edit_sends_deletions_before_new_messages() -> None:
     history = [message(number, "user", text(), revision=21, deleted=True) for number in (4, 3)]
     new = message(5, "user", text("better"), revision=21)
     row = later(history_version=21, epoch=2)
@@ -212,12 +212,12 @@ def test_an_edit_tells_what_is_gone_before_what_is_new() -> None:
     assert diff(ViewerPosition.of(RUNNING), by_id) == expected
 
 
-def test_a_deletion_that_the_viewer_has_seen_is_not_told_again() -> None:
+def test_a_deletion_before_the_viewers_version_is_not_sent_again() -> None:
     gone = message(3, "user", text(), revision=15, deleted=True)
     assert diff(ViewerPosition.of(RUNNING), since(10, later(), gone)) == (version(),)
 
 
-def test_what_is_for_the_model_alone_is_never_shown() -> None:
+def test_messages_for_the_model_alone_are_not_sent() -> None:
     summary = message(4, "user", text(), revision=21, visibility="model", compressed=True)
     assert diff(ViewerPosition.of(RUNNING), since(20, later(), summary)) == (version(),)
 
@@ -235,7 +235,7 @@ def test_an_unchanged_queue_is_not_sent_even_if_it_was_read() -> None:
     assert diff(ViewerPosition.of(RUNNING), since(10, later(), queue=[queued(1)])) == (version(),)
 
 
-def test_a_retry_is_told_with_the_end_of_the_preview_and_again_when_it_is_over() -> None:
+def test_a_retry_is_sent_when_it_starts_and_when_it_ends() -> None:
     waiting = later(retry_state=WAIT, retry_version=21, attempt=2)
     assert diff(ViewerPosition.of(RUNNING), since(20, waiting)) == (
         RetryEvent(chat_id=CHAT, retry=WAIT),
@@ -249,13 +249,13 @@ def test_a_retry_is_told_with_the_end_of_the_preview_and_again_when_it_is_over()
     )
 
 
-def test_a_retry_that_the_viewer_has_seen_is_not_told_again() -> None:
+def test_a_retry_before_the_viewers_version_is_not_sent_again() -> None:
     row = replace(RUNNING, retry_state=WAIT, retry_version=20)
     behind = replace(row, snapshot_version=21, queue_version=21)
     assert diff(ViewerPosition.of(row), since(20, behind, queue=())) == (queue_of(), version())
 
 
-def test_a_chat_that_loses_its_worker_is_seen_as_pending() -> None:
+def test_a_chat_that_loses_its_worker_is_shown_as_pending() -> None:
     released = later(worker_id=None, epoch=2)
     assert diff(ViewerPosition.of(RUNNING), since(20, released)) == (status("pending"), version())
 
@@ -274,7 +274,7 @@ def test_the_error_of_an_archived_chat_is_not_shown() -> None:
     assert diff(ViewerPosition.of(RUNNING), since(20, row)) == (status("archived"), version())
 
 
-def test_another_error_between_two_reads_is_told_although_the_status_is_the_same() -> None:
+def test_another_error_is_sent_although_the_status_is_the_same() -> None:
     row = later(status="error", worker_id=None, last_error=FAILURE)
     again = replace(row, snapshot_version=25, last_error=ChatError(message="And again."))
     assert diff(ViewerPosition.of(row), since(21, again)) == (
@@ -284,28 +284,28 @@ def test_another_error_between_two_reads_is_told_although_the_status_is_the_same
     )
 
 
-def test_other_calls_between_two_reads_are_told_although_the_status_is_the_same() -> None:
+def test_other_requested_calls_are_sent_although_the_status_is_the_same() -> None:
     first = pending("a", "ask_client", client=True, args=Raw(b'{"q":1}'))
     row = later(status="requires_action", worker_id=None, pending_calls=(first,))
-    asked = RequestedCall(
+    requested = RequestedCall(
         tool_call_id=ToolCallId("a"), tool_name="ask_client", args=Raw(b'{"q":1}')
     )
     assert diff(ViewerPosition.of(RUNNING), since(20, row)) == (
         status("requires_action"),
-        ActionRequired(chat_id=CHAT, action_required=ActionPayload(tool_calls=(asked,))),
+        ActionRequired(chat_id=CHAT, action_required=ActionPayload(tool_calls=(requested,))),
         version(),
     )
     second = pending("b", "ask_client", client=True)
     again = replace(row, snapshot_version=25, pending_calls=(second,))
-    asked = RequestedCall(tool_call_id=ToolCallId("b"), tool_name="ask_client")
+    requested = RequestedCall(tool_call_id=ToolCallId("b"), tool_name="ask_client")
     assert diff(ViewerPosition.of(row), since(21, again)) == (
         status("requires_action"),
-        ActionRequired(chat_id=CHAT, action_required=ActionPayload(tool_calls=(asked,))),
+        ActionRequired(chat_id=CHAT, action_required=ActionPayload(tool_calls=(requested,))),
         version(25),
     )
 
 
-def test_calls_that_workers_answer_are_not_shown_as_asked_for() -> None:
+def test_calls_that_workers_answer_are_not_sent_as_requested() -> None:
     row = later(pending_calls=(pending("a"),))
     assert diff(ViewerPosition.of(RUNNING), since(20, row)) == (version(),)
 
@@ -334,10 +334,10 @@ def test_one_group_has_a_fixed_order() -> None:
     ]
 
 
-# A viewer that comes back
+# A viewer that resumes
 
 
-def test_a_viewer_that_comes_back_is_told_what_changed_since() -> None:
+def test_a_resuming_viewer_gets_the_changes_since() -> None:
     answer = message(4, "assistant", text(), revision=21)
     row = later(history_version=21, queue_version=15)
     assert diff(ViewerPosition(version=18), since(18, row, answer)) == (
@@ -348,11 +348,11 @@ def test_a_viewer_that_comes_back_is_told_what_changed_since() -> None:
     )
 
 
-def test_a_viewer_that_comes_back_in_time_is_only_told_which_parts_follow() -> None:
+def test_a_resuming_viewer_without_changes_gets_only_a_preview_reset() -> None:
     assert diff(ViewerPosition(version=20), since(20, RUNNING)) == (preview(), version(20))
 
 
-def test_a_viewer_that_comes_back_is_told_of_a_retry_that_is_over() -> None:
+def test_a_resuming_viewer_gets_the_end_of_a_retry() -> None:
     row = later(retry_version=19)
     assert diff(ViewerPosition(version=18), since(18, row)) == (
         status("running"),
@@ -362,10 +362,10 @@ def test_a_viewer_that_comes_back_is_told_of_a_retry_that_is_over() -> None:
     )
 
 
-def test_a_viewer_that_saw_what_the_database_has_lost_starts_anew() -> None:
-    seen = ViewerPosition(version=25)
+def test_a_viewer_ahead_of_the_database_gets_a_full_reset() -> None:
+    position = ViewerPosition(version=25)
     assert needs_full_read(25, since(25, RUNNING))
-    assert diff(seen, full(RUNNING)) == (
+    assert diff(position, full(RUNNING)) == (
         HistoryReset(chat_id=CHAT),
         status("running"),
         shown(HISTORY[1]),
@@ -377,7 +377,7 @@ def test_a_viewer_that_saw_what_the_database_has_lost_starts_anew() -> None:
     )
 
 
-def test_a_viewer_too_far_behind_starts_anew_with_the_newest_messages() -> None:
+def test_a_viewer_too_far_behind_gets_a_reset_with_the_newest_messages() -> None:
     partial = replace(since(2, RUNNING, HISTORY[2]), has_older=True)
     assert needs_full_read(2, partial)
     again = replace(full(RUNNING, history=HISTORY[2:]), has_older=True)
@@ -389,7 +389,7 @@ def test_a_viewer_too_far_behind_starts_anew_with_the_newest_messages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "snapshot", "expected"),
+    ("position", "snapshot", "expected"),
     [
         pytest.param(None, since(5, RUNNING), True, id="new"),
         pytest.param(0, since(5, RUNNING), True, id="from nothing"),
@@ -401,14 +401,14 @@ def test_a_viewer_too_far_behind_starts_anew_with_the_newest_messages() -> None:
         pytest.param(None, full(RUNNING), False, id="new, and it is full"),
     ],
 )
-def test_who_cannot_be_told_the_changes_needs_a_full_read(
-    seen: int | None, snapshot: ChatSnapshot, *, expected: bool
+def test_viewers_that_need_a_full_read(
+    position: int | None, snapshot: ChatSnapshot, *, expected: bool
 ) -> None:
-    assert needs_full_read(seen, snapshot) is expected
+    assert needs_full_read(position, snapshot) is expected
 
 
 @pytest.mark.parametrize(
-    ("seen", "snapshot"),
+    ("position", "snapshot"),
     [
         pytest.param(None, since(5, RUNNING), id="a new viewer and a few changes"),
         pytest.param(
@@ -439,7 +439,7 @@ def test_who_cannot_be_told_the_changes_needs_a_full_read(
     ],
 )
 def test_a_snapshot_that_would_leave_a_gap_is_refused(
-    seen: ViewerPosition | None, snapshot: ChatSnapshot
+    position: ViewerPosition | None, snapshot: ChatSnapshot
 ) -> None:
     with pytest.raises(InvariantBroken):
-        diff(seen, snapshot)
+        diff(position, snapshot)

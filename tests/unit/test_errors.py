@@ -1,4 +1,4 @@
-"""The error tree: codes for machines, words for people."""
+"""Codes and messages of errors."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from chatd.domain.errors import (
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "words"),
+    ("error", "code", "message"),
     [
         (
             TransitionNotAllowed("send_queue", "XW0", archived=True),
@@ -30,7 +30,5 @@ from chatd.domain.errors import (
         (Unavailable("gone", maybe_applied=True), "unavailable", "gone"),
     ],
 )
-def test_an_error_has_a_code_for_machines_and_words_for_people(
-    error: ChatdError, code: str, words: str
-) -> None:
-    assert (error.code, error.message, str(error)) == (code, words, words)
+def test_an_error_has_a_code_and_a_message(error: ChatdError, code: str, message: str) -> None:
+    assert (error.code, error.message, str(error)) == (code, message, message)

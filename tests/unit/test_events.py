@@ -169,13 +169,13 @@ def test_a_preview_lasts_until_its_message_or_its_next_attempt() -> None:
 
 
 @pytest.mark.parametrize("stray", [part(2), part(1, attempt=2)])
-def test_a_part_out_of_its_place_is_noticed(stray: MessagePart) -> None:
+def test_the_reference_client_rejects_a_part_out_of_order(stray: MessagePart) -> None:
     client = ClientState().apply(diff(None, FULL))
     with pytest.raises(AssertionError):
         client.apply([stray])
 
 
-def test_a_status_ends_the_error_and_the_question_that_came_with_the_last_one() -> None:
+def test_a_status_clears_the_error_of_the_last_one() -> None:
     failed: list[DurableEvent] = [status("error"), ErrorEvent(chat_id=CHAT, error=FAILURE)]
     client = ClientState().apply(failed)
     assert client.error == FAILURE

@@ -1,4 +1,4 @@
-"""Hints on the wire: small, tolerant of the future, deaf to nonsense."""
+"""Hints on the wire: small, tolerant of newer releases, None for anything else."""
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ BUSY = chat(
 )
 
 
-def test_a_hint_says_what_the_row_says() -> None:
+def test_a_hint_has_the_values_of_the_row() -> None:
     assert Hint.of(BUSY, "title") == Hint(
         chat_id=BUSY.id,
         owner_id=BUSY.owner_id,
@@ -51,7 +51,7 @@ def test_a_hint_is_small() -> None:
     assert len(encode_hint(Hint.of(BUSY, "created"))) < 256
 
 
-def test_names_on_the_wire_are_short_and_empty_fields_stay_home() -> None:
+def test_a_hint_is_encoded_with_short_keys_and_without_defaults() -> None:
     assert msgspec.json.decode(encode_hint(Hint.of(chat()))) == {
         "c": str(chat().id),
         "o": str(chat().owner_id),
@@ -62,11 +62,11 @@ def test_names_on_the_wire_are_short_and_empty_fields_stay_home() -> None:
 
 
 @pytest.mark.covers("F46")
-def test_words_and_fields_of_a_newer_release_are_let_in() -> None:
+def test_values_and_fields_of_a_newer_release_are_accepted() -> None:
     wire = msgspec.json.decode(encode_hint(Hint.of(BUSY)))
     newer = msgspec.json.encode(wire | {"s": "dreaming", "k": "dreamt", "zz": [1, {"a": None}]})
-    heard = decode_hint(newer.decode())
-    assert heard == msgspec.structs.replace(Hint.of(BUSY), status="dreaming", kind="dreamt")
+    decoded = decode_hint(newer.decode())
+    assert decoded == msgspec.structs.replace(Hint.of(BUSY), status="dreaming", kind="dreamt")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_words_and_fields_of_a_newer_release_are_let_in() -> None:
         '{"zz":' + "[" * 5000,
     ],
 )
-def test_what_is_not_a_hint_is_nothing(payload: str) -> None:
+def test_an_invalid_payload_is_no_hint(payload: str) -> None:
     assert decode_hint(payload) is None
 
 
@@ -100,7 +100,7 @@ def test_what_is_not_a_hint_is_nothing(payload: str) -> None:
         ("error", None, False),
     ],
 )
-def test_a_chat_that_wants_a_worker_and_has_none_is_runnable(
+def test_a_hint_is_runnable_if_the_chat_needs_a_worker(
     status: str, worker: WorkerId | None, *, runnable: bool
 ) -> None:
     hint = Hint(

@@ -1,4 +1,4 @@
-"""Messages, prompts, and which calls are open."""
+"""Messages, user input and pending calls."""
 
 from uuid import UUID
 
@@ -20,45 +20,45 @@ from tests.support.factories import (
     text,
 )
 
-ASKS = draft("assistant", text("Look."), call("c1"), call("c2"))
+CALLS = draft("assistant", text("Look."), call("c1"), call("c2"))
 
 
 @pytest.mark.parametrize(
-    ("history", "still_open"),
+    ("history", "pending"),
     [
         ([], []),
         ([draft("user", text())], []),
-        ([ASKS], ["c1", "c2"]),
-        ([ASKS, draft("tool", result("c1"))], ["c2"]),
-        ([ASKS, draft("tool", result("c2")), draft("tool", result("c1"))], []),
-        ([ASKS, draft("tool", result("c1"), result("c2"))], []),
-        ([ASKS, draft("system", text("notice"))], ["c1", "c2"]),
-        ([ASKS, draft("assistant", text("later"))], []),
-        ([draft("tool", result("c1")), ASKS], ["c1", "c2"]),
+        ([CALLS], ["c1", "c2"]),
+        ([CALLS, draft("tool", result("c1"))], ["c2"]),
+        ([CALLS, draft("tool", result("c2")), draft("tool", result("c1"))], []),
+        ([CALLS, draft("tool", result("c1"), result("c2"))], []),
+        ([CALLS, draft("system", text("notice"))], ["c1", "c2"]),
+        ([CALLS, draft("assistant", text("later"))], []),
+        ([draft("tool", result("c1")), CALLS], ["c1", "c2"]),
         ([draft("assistant", call("s", provider_executed=True))], []),
-        ([ASKS, draft("tool", result("c1", provider_executed=True))], ["c1", "c2"]),
+        ([CALLS, draft("tool", result("c1", provider_executed=True))], ["c1", "c2"]),
     ],
 )
-def test_calls_are_open_until_a_later_message_answers_them(
-    history: list[Draft], still_open: list[str]
+def test_calls_are_pending_until_a_later_message_answers_them(
+    history: list[Draft], pending: list[str]
 ) -> None:
-    assert [part.tool_call_id for part in pending_calls(history)] == still_open
+    assert [part.tool_call_id for part in pending_calls(history)] == pending
 
 
-def test_what_the_provider_runs_is_not_ours() -> None:
+def test_provider_executed_calls_and_results_are_not_local() -> None:
     content = (
         text("a"),
-        call("ours"),
-        call("theirs", provider_executed=True),
-        result("theirs", provider_executed=True),
-        result("ours"),
+        call("local"),
+        call("provider", provider_executed=True),
+        result("provider", provider_executed=True),
+        result("local"),
     )
-    assert [part.tool_call_id for part in local_calls(content)] == ["ours"]
-    assert [part.tool_call_id for part in local_results(content)] == ["ours"]
+    assert [part.tool_call_id for part in local_calls(content)] == ["local"]
+    assert [part.tool_call_id for part in local_results(content)] == ["local"]
 
 
 @pytest.mark.parametrize(
-    ("role", "columns", "begins"),
+    ("role", "columns", "starts"),
     [
         ("user", {}, True),
         ("user", {"visibility": "user"}, True),
@@ -69,16 +69,16 @@ def test_what_the_provider_runs_is_not_ours() -> None:
         ("system", {}, False),
     ],
 )
-def test_a_turn_is_begun_by_a_person_s_own_prompt(
-    role: Role, columns: dict[str, object], *, begins: bool
+def test_a_users_own_message_starts_a_turn(
+    role: Role, columns: dict[str, object], *, starts: bool
 ) -> None:
     row = message(1, role, text(), **columns)
-    assert row.starts_turn is begins
+    assert row.starts_turn is starts
 
 
-def test_a_prompt_becomes_a_message_with_all_that_was_asked() -> None:
+def test_a_user_input_becomes_a_draft_with_its_model_and_effort() -> None:
     model = ModelConfigId(UUID(int=50))
-    asked = prompt("hi", model_config_id=model, reasoning_effort="low")
+    user_input = prompt("hi", model_config_id=model, reasoning_effort="low")
     expected = Draft(
         role="user",
         content=(text("hi"),),
@@ -86,7 +86,7 @@ def test_a_prompt_becomes_a_message_with_all_that_was_asked() -> None:
         model_config_id=model,
         reasoning_effort="low",
     )
-    assert asked.draft() == expected
+    assert user_input.draft() == expected
     assert queued(1, "hi", model_config_id=model, reasoning_effort="low").draft() == expected
 
 

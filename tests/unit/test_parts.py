@@ -1,4 +1,4 @@
-"""Parts: stored and sent as one JSON shape; what people see of them; what is not known yet."""
+"""Parts: one JSON shape for storage and wire, public parts, unknown parts."""
 
 import msgspec
 import pytest
@@ -27,7 +27,7 @@ from chatd.domain.chat.parts import (
 from chatd.domain.ids import ToolCallId
 from tests.support.factories import call, result
 
-SECRET = Raw(b'{"signature":"s"}')
+METADATA = Raw(b'{"signature":"s"}')
 
 EVERY_KIND: list[tuple[Part, str]] = [
     (TextPart(text="hello"), '{"type":"text","text":"hello"}'),
@@ -71,7 +71,7 @@ def test_a_part_is_written_and_read_as_one_shape(part: Part, json: str) -> None:
     assert decode_parts(f"[{json}]".encode()) == (part,)
 
 
-def test_every_kind_of_part_is_tried() -> None:
+def test_every_kind_of_part_is_tested() -> None:
     tried = {type(part) for part, _ in EVERY_KIND}
     assert tried | {UnknownPart} == set(Part.__args__)
 
@@ -85,7 +85,7 @@ def test_arguments_and_results_come_back_byte_for_byte() -> None:
     assert bytes(first.args or b"") == bytes(second.result or b"") == odd.encode()
 
 
-# Kinds this version does not know
+# Unknown kinds
 
 
 def test_a_part_of_an_unknown_kind_is_written_back_byte_for_byte() -> None:
@@ -98,7 +98,7 @@ def test_a_part_of_an_unknown_kind_is_written_back_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize("odd", ['{"type":"text"}', '{"type":"text","text":1}', "{}", "7", "null"])
-def test_a_part_that_does_not_fit_its_kind_is_kept_and_not_shown(odd: str) -> None:
+def test_a_malformed_part_is_kept_and_hidden(odd: str) -> None:
     (part,) = decode_parts(f"[{odd}]")
     assert isinstance(part, UnknownPart)
     assert encode_parts([part]) == f"[{odd}]"
@@ -106,7 +106,7 @@ def test_a_part_that_does_not_fit_its_kind_is_kept_and_not_shown(odd: str) -> No
 
 
 @pytest.mark.parametrize("content", ["", "{}", "7", "[", '[{"type":"text","text":"a"}'])
-def test_content_that_is_no_list_is_an_error(content: str) -> None:
+def test_content_that_is_no_array_is_an_error(content: str) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_parts(content)
 
@@ -124,15 +124,15 @@ def test_content_that_is_no_list_is_an_error(content: str) -> None:
         ("plain é", "plain é"),
     ],
 )
-def test_half_a_character_is_replaced_and_all_else_is_kept(words: str, stored: str) -> None:
+def test_lone_surrogates_are_replaced_in_stored_text(words: str, stored: str) -> None:
     assert decode_parts(encode_parts([TextPart(text=words)])) == (TextPart(text=stored),)
 
 
 def test_cleaning_one_part_leaves_the_others_alone() -> None:
     opaque = UnknownPart(raw=Raw(b'{"type":"hologram","x":1}'))
-    parts = [TextPart(text="\ud800", provider_metadata=SECRET), opaque, call("c\ud800")]
+    parts = [TextPart(text="\ud800", provider_metadata=METADATA), opaque, call("c\ud800")]
     assert decode_parts(encode_parts(parts)) == (
-        TextPart(text="\ufffd", provider_metadata=SECRET),
+        TextPart(text="\ufffd", provider_metadata=METADATA),
         opaque,
         call("c\ufffd"),
     )
@@ -146,13 +146,13 @@ def test_any_text_can_be_stored(words: str) -> None:
     assert len(part.text) <= len(words)
 
 
-# JSON from outside
+# JSON of clients
 
 
 @pytest.mark.parametrize(
     "text", ["{}", "null", ' {"a": [1, 2.50]} ', '"\\u0000"', "[" * 50 + "]" * 50]
 )
-def test_json_from_outside_is_kept_as_sent(text: str) -> None:
+def test_valid_json_is_kept_as_sent(text: str) -> None:
     assert bytes(validate_json(text)) == text.encode()
 
 
@@ -171,21 +171,21 @@ def test_json_from_outside_is_kept_as_sent(text: str) -> None:
     ],
     ids=range(9),
 )
-def test_what_could_not_be_read_again_is_refused(text: str, complaint: str) -> None:
+def test_invalid_or_deeply_nested_json_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         validate_json(text)
 
 
-# What people see
+# Public parts
 
 
 @pytest.mark.parametrize(
-    ("part", "seen"),
+    ("part", "public"),
     [
-        (TextPart(text="a", provider_metadata=SECRET), TextPart(text="a")),
-        (ReasoningPart(text="a", provider_metadata=SECRET), ReasoningPart(text="a")),
-        (call("c1", provider_metadata=SECRET), call("c1")),
-        (result("c1", provider_metadata=SECRET), result("c1")),
+        (TextPart(text="a", provider_metadata=METADATA), TextPart(text="a")),
+        (ReasoningPart(text="a", provider_metadata=METADATA), ReasoningPart(text="a")),
+        (call("c1", provider_metadata=METADATA), call("c1")),
+        (result("c1", provider_metadata=METADATA), result("c1")),
         (
             FilePart(media_type="image/png", file_id="f", data="aGk="),
             FilePart(media_type="image/png", file_id="f"),
@@ -212,20 +212,20 @@ def test_what_could_not_be_read_again_is_refused(text: str, complaint: str) -> N
         ),
     ],
 )
-def test_people_see_a_part_without_what_is_internal(part: Part, seen: Part) -> None:
-    assert public_part(part) == seen
-    assert public_parts([part]) == (seen,)
+def test_a_public_part_lacks_internal_fields(part: Part, public: Part) -> None:
+    assert public_part(part) == public
+    assert public_parts([part]) == (public,)
 
 
-def test_people_do_not_see_what_is_not_known() -> None:
+def test_unknown_parts_are_hidden() -> None:
     hidden = UnknownPart(raw=Raw(b'{"type":"hologram"}'))
     assert public_parts([hidden, TextPart(text="a"), hidden]) == (TextPart(text="a"),)
 
 
-def test_what_people_see_holds_no_word_of_the_provider_s() -> None:
+def test_public_parts_have_no_provider_metadata() -> None:
     parts: list[Part] = [
-        TextPart(text="a", provider_metadata=SECRET),
-        ToolCallPart(tool_call_id=ToolCallId("c"), tool_name="t", provider_metadata=SECRET),
+        TextPart(text="a", provider_metadata=METADATA),
+        ToolCallPart(tool_call_id=ToolCallId("c"), tool_name="t", provider_metadata=METADATA),
     ]
     assert "signature" not in encode_parts(public_parts(parts))
     assert all(

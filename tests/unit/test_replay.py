@@ -1,7 +1,7 @@
 """Promise P8: the stream is a function of the database.
 
-Viewers come, go and come back at random versions while a chat lives its random life. Whenever
-one has been served, its state is what a fresh read shows. All events pass through JSON.
+Viewers connect, disconnect and resume at random versions while a chat changes at random. After
+each group a viewer's state equals a fresh read. All events pass through JSON.
 """
 
 from random import Random
@@ -18,74 +18,73 @@ WIRE = msgspec.json.Decoder(tuple[DurableEvent, ...])
 
 
 class Viewer:
-    """`seen` is what the server keeps of a connected viewer, None if there is none."""
+    """`position` is the server's state of a connected viewer; None without a connection."""
 
     def __init__(self) -> None:
         self.state = ClientState()
-        self.seen: ViewerPosition | None = None
+        self.position: ViewerPosition | None = None
 
     def serve(self, snapshot: ChatSnapshot) -> None:
-        """Live: one more group."""
         self.state = self.state.apply(self._events(snapshot))
-        self.seen = ViewerPosition.of(snapshot.chat)
+        self.position = ViewerPosition.of(snapshot.chat)
 
-    def serve_and_cut(self, snapshot: ChatSnapshot, draw: Random) -> None:
-        """The connection breaks somewhere within the group."""
+    def serve_and_break(self, snapshot: ChatSnapshot, draw: Random) -> None:
+        """The connection breaks within the group."""
         events = self._events(snapshot)
         self.state = self.state.apply(events[: draw.randrange(len(events) + 1)])
-        self.seen = None
+        self.position = None
 
     def resume(self) -> None:
-        self.seen = ViewerPosition(version=self.state.version)
+        self.position = ViewerPosition(version=self.state.version)
 
     def _events(self, snapshot: ChatSnapshot) -> tuple[DurableEvent, ...]:
-        return WIRE.decode(msgspec.json.encode(diff(self.seen, snapshot)))
+        return WIRE.decode(msgspec.json.encode(diff(self.position, snapshot)))
 
 
 def read_for(viewer: Viewer, walk: Walk) -> ChatSnapshot:
-    version = viewer.seen.version if viewer.seen is not None else 0
+    version = viewer.position.version if viewer.position is not None else 0
     snapshot = walk.snapshot(since=version)
     return walk.snapshot() if needs_full_read(version, snapshot) else snapshot
 
 
-def shows_the_truth(viewer: Viewer, walk: Walk) -> bool:
+def is_current(viewer: Viewer, walk: Walk) -> bool:
     return viewer.state == ClientState.of(walk.snapshot())
 
 
 @pytest.mark.promise("P8")
 @pytest.mark.parametrize("seed", range(10))
-def test_a_viewer_that_comes_back_anywhere_ends_with_what_a_fresh_read_shows(seed: int) -> None:
+def test_a_viewer_that_resumes_at_any_version_ends_in_the_state_of_a_fresh_read(seed: int) -> None:
     walk, draw = Walk(seed), Random(-seed - 1)
     viewers = [Viewer() for _ in range(4)]
     for _ in range(120):
         walk.step()
         for viewer in viewers:
             match draw.randrange(6):
-                case 0 if viewer.seen is None:
+                case 0 if viewer.position is None:
                     viewer.resume()
                     viewer.serve(read_for(viewer, walk))
-                case 1 | 2 if viewer.seen is not None:
+                case 1 | 2 if viewer.position is not None:
                     viewer.serve(read_for(viewer, walk))
-                case 3 if viewer.seen is not None:
-                    viewer.serve_and_cut(read_for(viewer, walk), draw)
+                case 3 if viewer.position is not None:
+                    viewer.serve_and_break(read_for(viewer, walk), draw)
                     continue
                 case _:
                     continue
-            assert shows_the_truth(viewer, walk)
+            assert is_current(viewer, walk)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_viewer_that_is_told_of_every_change_as_it_is_written_needs_no_read(seed: int) -> None:
+def test_a_viewer_that_gets_every_change_as_written_needs_no_read(seed: int) -> None:
     walk, viewer = Walk(seed), Viewer()
     viewer.serve(walk.snapshot())
     for _ in range(120):
         walk.step()
         viewer.serve(walk.written())
-        assert shows_the_truth(viewer, walk)
+        assert is_current(viewer, walk)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_viewers_of_a_database_that_lost_changes_are_told_all_anew(seed: int) -> None:
+def test_viewers_of_a_database_that_lost_changes_get_a_full_reset(seed: int) -> None:
     walk, draw = Walk(seed), Random(-seed - 1)
     for _ in range(draw.randrange(60)):
         walk.step()
@@ -99,7 +98,7 @@ def test_viewers_of_a_database_that_lost_changes_are_told_all_anew(seed: int) ->
     for viewer in (before, ahead):
         viewer.resume()
         viewer.serve(read_for(viewer, walk))
-        assert shows_the_truth(viewer, walk)
+        assert is_current(viewer, walk)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -112,4 +111,4 @@ def test_one_read_serves_viewers_at_different_versions(seed: int) -> None:
         walk.step()
     for viewer in viewers:
         viewer.serve(walk.snapshot(since=1))
-        assert shows_the_truth(viewer, walk)
+        assert is_current(viewer, walk)

@@ -1,4 +1,4 @@
-"""The table of moves and the names of states."""
+"""The table of transitions and the names of states."""
 
 from itertools import product
 from typing import get_args
@@ -21,7 +21,7 @@ from chatd.domain.errors import InvariantBroken
 from tests.support.factories import WORKER, chat
 from tests.support.seeds import seed_state
 
-# status, queued, archived, owned: the only rows there can be.
+# By status, queued, archived, owned: all valid rows.
 NAMES = {
     ("waiting", False, False, False): "W",
     ("error", False, False, False): "E0",
@@ -48,7 +48,7 @@ ROWS = list(product(STATUSES, (False, True), (False, True), (False, True)))
 
 @pytest.mark.covers("O4", "O14")
 @pytest.mark.parametrize(("status", "queued", "archived", "owned"), ROWS)
-def test_a_row_has_one_state_or_cannot_be(
+def test_a_row_has_one_state_or_is_a_bug(
     status: Status, *, queued: bool, archived: bool, owned: bool
 ) -> None:
     name = NAMES.get((status, queued, archived, owned))
@@ -63,7 +63,7 @@ def test_every_state_describes_some_row() -> None:
     assert set(NAMES.values()) == set(State)
 
 
-def test_the_chat_knows_its_state() -> None:
+def test_the_state_of_a_chat_follows_from_its_columns() -> None:
     row = chat(status="running", queue_len=2, worker_id=WORKER)
     assert row.state is State.R1
 
@@ -81,7 +81,7 @@ def test_the_chat_knows_its_state() -> None:
         ("XE1", "archived"),
     ],
 )
-def test_people_see_one_word_for_a_state(state: str, shown: str) -> None:
+def test_a_state_has_one_public_status(state: str, shown: str) -> None:
     assert seed_state(State(state)).chat.public_status == shown
 
 
@@ -89,28 +89,31 @@ def test_an_unowned_interrupt_is_not_shown_as_pending() -> None:
     assert public_status("interrupting", archived=False, owned=False) == "interrupting"
 
 
-def test_the_table_has_a_row_for_every_move() -> None:
+def test_the_table_has_a_row_for_every_transition() -> None:
     assert set(TRANSITIONS) == set(Transition)
 
 
 def test_archived_chats_can_only_be_unarchived() -> None:
     listed = {
-        move for move in Transition for state in TRANSITIONS[move] if state in ARCHIVED_STATES
+        transition
+        for transition in Transition
+        for state in TRANSITIONS[transition]
+        if state in ARCHIVED_STATES
     }
     assert listed == {Transition.UNARCHIVE}
 
 
 def test_only_archiving_leads_to_an_archived_state() -> None:
     leading = {
-        move
-        for move in Transition
-        for targets in TRANSITIONS[move].values()
+        transition
+        for transition in Transition
+        for targets in TRANSITIONS[transition].values()
         if targets & ARCHIVED_STATES
     }
     assert leading == {Transition.ARCHIVE}
 
 
-def test_busy_archived_and_at_rest_are_all_there_is() -> None:
+def test_every_state_is_busy_archived_or_idle() -> None:
     assert frozenset({State.W, State.E0, State.E1}) | BUSY_STATES | ARCHIVED_STATES == frozenset(
         State
     )
@@ -118,33 +121,33 @@ def test_busy_archived_and_at_rest_are_all_there_is() -> None:
 
 
 @pytest.mark.promise("P2")
-def test_every_busy_state_can_be_left_without_a_person() -> None:
-    """Nothing is stuck: from any busy state moves of workers alone lead to rest."""
-    at_rest = frozenset(State) - BUSY_STATES
-    worker_moves = [move for move in Transition if move.actor is Actor.WORKER]
-    saved = set(at_rest)
+def test_every_busy_state_can_be_left_without_a_user() -> None:
+    """From every busy state, transitions of workers alone lead to an idle state."""
+    idle = frozenset(State) - BUSY_STATES
+    of_workers = [transition for transition in Transition if transition.actor is Actor.WORKER]
+    reaching_idle = set(idle)
     while True:
-        more = {
+        new = {
             state
-            for move in worker_moves
-            for state, targets in TRANSITIONS[move].items()
-            if state not in saved and targets & saved
+            for transition in of_workers
+            for state, targets in TRANSITIONS[transition].items()
+            if state not in reaching_idle and targets & reaching_idle
         }
-        if not more:
+        if not new:
             break
-        saved |= more
-    assert saved == set(State)
+        reaching_idle |= new
+    assert reaching_idle == set(State)
 
 
-def test_every_state_is_reached_by_some_move() -> None:
+def test_every_state_is_reached_by_a_transition() -> None:
     reached = {
         target for row in TRANSITIONS.values() for targets in row.values() for target in targets
     }
     assert reached == set(State)
 
 
-def test_moves_of_workers_and_of_people_are_told_apart() -> None:
-    workers = {move for move in Transition if move.actor is Actor.WORKER}
+def test_the_transitions_of_workers() -> None:
+    workers = {transition for transition in Transition if transition.actor is Actor.WORKER}
     assert workers == {
         "acquire",
         "commit_step",
@@ -165,6 +168,6 @@ def test_a_root_has_no_parent() -> None:
     assert not chat(parent_chat_id=chat().id).is_root
 
 
-def test_a_seeded_chat_is_in_the_state_it_was_asked_for() -> None:
+def test_a_seeded_chat_is_in_the_requested_state() -> None:
     seeded: dict[State, Chat] = {state: seed_state(state).chat for state in State}
     assert {state: row.state for state, row in seeded.items()} == {s: s for s in State}

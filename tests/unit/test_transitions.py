@@ -1,4 +1,4 @@
-"""The table that says which transition decides a command."""
+"""The table from commands to transition functions."""
 
 from typing import get_args
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""When a message meets a busy chat: queue, steer, interrupt, rollback, reject."""
+"""Sending to a busy chat: queue, steer, interrupt, rollback, reject."""
 
 import pytest
 
@@ -23,18 +23,20 @@ def send(words: str = "new", when_busy: WhenBusy = "queue") -> SendMessage:
 @pytest.mark.covers("O3")
 @pytest.mark.promise("P1")
 @pytest.mark.parametrize("state", BUSY_STATES)
-def test_a_busy_chat_queues_and_goes_on_undisturbed(state: str) -> None:
+def test_a_message_to_a_busy_chat_is_queued_and_changes_nothing_else(state: str) -> None:
     seeded = seed_state(State(state))
     rows = write(seeded, send_message(seeded.chat, send(), OTHER_WORKER))
     assert waiting(rows.queue)[-1] == "new"
     assert rows.messages == list(seeded.history)
-    kept = ("status", "worker_id", "epoch", "attempt", "history_version", "pending_calls")
-    assert [getattr(rows.chat, k) for k in kept] == [getattr(seeded.chat, k) for k in kept]
+    unchanged = ("status", "worker_id", "epoch", "attempt", "history_version", "pending_calls")
+    assert [getattr(rows.chat, k) for k in unchanged] == [
+        getattr(seeded.chat, k) for k in unchanged
+    ]
     assert rows.chat.queue_version == rows.chat.snapshot_version
 
 
 @pytest.mark.parametrize("state", BUSY_STATES)
-def test_a_sender_who_will_not_wait_is_told_so(state: str) -> None:
+def test_reject_raises_chat_busy(state: str) -> None:
     seeded = seed_state(State(state))
     with pytest.raises(ChatBusy) as refused:
         send_message(seeded.chat, send(when_busy="reject"), OTHER_WORKER)
@@ -44,7 +46,7 @@ def test_a_sender_who_will_not_wait_is_told_so(state: str) -> None:
 @pytest.mark.covers("O17")
 @pytest.mark.parametrize("when_busy", ["queue", "steer", "interrupt"])
 @pytest.mark.parametrize("state", ["R1", "I1"])
-def test_the_queue_has_an_end(state: str, when_busy: WhenBusy) -> None:
+def test_a_full_queue_refuses_messages(state: str, when_busy: WhenBusy) -> None:
     seeded = seed_state(State(state), plain=MAX_QUEUED_MESSAGES - 1)
     last = send_message(seeded.chat, send("last"), None)
     full = write(seeded, last).chat
@@ -53,13 +55,13 @@ def test_the_queue_has_an_end(state: str, when_busy: WhenBusy) -> None:
     assert (refused.value.code, refused.value.limit) == ("queue_full", MAX_QUEUED_MESSAGES)
 
 
-def test_the_queue_refuses_the_twenty_first() -> None:
+def test_a_full_queue_of_a_waiting_chat_refuses_messages() -> None:
     seeded = seed_state(State.A1, plain=MAX_QUEUED_MESSAGES)
     with pytest.raises(QueueFull):
         send_message(seeded.chat, send(), None)
 
 
-# The way of interrupt
+# Interrupt
 
 
 @pytest.mark.covers("O5")
@@ -67,10 +69,8 @@ def test_the_queue_refuses_the_twenty_first() -> None:
     ("state", "saver"),
     [("R0", WORKER), ("R1", WORKER), ("P0", OTHER_WORKER), ("P1", OTHER_WORKER)],
 )
-def test_an_interrupting_message_stops_the_turn_and_waits_for_the_partial(
-    state: str, saver: WorkerId
-) -> None:
-    """Also if the worker is gone that was at it: then somebody else saves what it has shown."""
+def test_an_interrupting_message_waits_for_the_partial_answer(state: str, saver: WorkerId) -> None:
+    """If the owner is gone, the worker that acquires the chat saves its live parts."""
     seeded = seed_state(State(state))
     rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), OTHER_WORKER))
     assert rows.chat.state is State.I1
@@ -80,14 +80,14 @@ def test_an_interrupting_message_stops_the_turn_and_waits_for_the_partial(
 
 
 @pytest.mark.parametrize("state", ["I0", "I1"])
-def test_an_interrupting_message_joins_an_interrupt_under_way(state: str) -> None:
+def test_an_interrupting_message_is_queued_during_an_interrupt(state: str) -> None:
     seeded = seed_state(State(state))
     rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), OTHER_WORKER))
     assert (rows.chat.state, waiting(rows.queue)[-1]) == (State.I1, "new")
 
 
 @pytest.mark.parametrize("state", ["P0", "A0"])
-def test_where_nothing_runs_an_interrupting_message_is_sent_at_once(state: str) -> None:
+def test_an_interrupting_message_is_sent_at_once_if_no_step_runs(state: str) -> None:
     seeded = seed_state(State(state), begun=state != "P0")
     rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), OTHER_WORKER))
     assert tell(rows.messages)[-1] == "user: new"
@@ -96,7 +96,7 @@ def test_where_nothing_runs_an_interrupting_message_is_sent_at_once(state: str) 
 
 
 @pytest.mark.parametrize("state", ["P1", "A1"])
-def test_where_others_wait_an_interrupting_message_lets_the_head_go_first(state: str) -> None:
+def test_an_interrupting_message_waits_behind_the_queue(state: str) -> None:
     seeded = seed_state(State(state), plain=1, steer=1, begun=state != "P1", calls=CALLS[state])
     rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), None))
     assert tell(rows.messages)[-1] == "user: steer 0"
@@ -105,17 +105,17 @@ def test_where_others_wait_an_interrupting_message_lets_the_head_go_first(state:
 
 
 @pytest.mark.covers("O18")
-def test_an_interrupting_message_answers_the_client_s_calls() -> None:
+def test_an_interrupting_message_answers_pending_client_calls() -> None:
     seeded = seed_state(State.A0)
     rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), None))
     assert tell(rows.messages)[-3:] == ["tool: c1 failed", "tool: c2 failed", "user: new"]
 
 
-# The way of rollback
+# Rollback
 
 
 @pytest.mark.parametrize("state", BUSY_STATES)
-def test_rollback_drops_the_running_turn_and_keeps_the_queue(state: str) -> None:
+def test_rollback_deletes_the_running_turn_and_keeps_the_queue(state: str) -> None:
     seeded = seed_state(State(state))
     change = send_message(seeded.chat, send(when_busy="rollback"), OTHER_WORKER)
     rows = write(seeded, change)
@@ -128,14 +128,14 @@ def test_rollback_drops_the_running_turn_and_keeps_the_queue(state: str) -> None
     assert rows.chat.turn_message_id == rows.messages[-1].id
 
 
-def test_rollback_fences_off_the_worker_of_the_dropped_turn() -> None:
-    for free in (WORKER, OTHER_WORKER, None):
+def test_rollback_fences_the_worker_of_the_deleted_turn() -> None:
+    for worker in (WORKER, OTHER_WORKER, None):
         seeded = seed_state(State.R0)
-        chat = send_message(seeded.chat, send(when_busy="rollback"), free).after
+        chat = send_message(seeded.chat, send(when_busy="rollback"), worker).after
         assert chat.epoch == seeded.chat.epoch + 1
 
 
-def test_rollback_drops_what_has_steered_the_turn_too() -> None:
+def test_rollback_deletes_steering_messages_of_the_turn() -> None:
     seeded = seed_state(State.P0)
     steer = send_message(seeded.chat, send("left", "steer"), None)
     steered = write(seeded, steer).chat
@@ -143,18 +143,18 @@ def test_rollback_drops_what_has_steered_the_turn_too() -> None:
     assert tell(rows.messages) == ["user: first", "assistant: One.", "user: again"]
 
 
-def test_rollback_of_work_that_no_message_began_keeps_history() -> None:
+def test_rollback_of_a_compaction_keeps_history() -> None:
     seeded = seed_state(State.R0, compaction=True)
     rows = write(seeded, send_message(seeded.chat, send(when_busy="rollback"), None))
     assert tell(rows.messages) == ["user: first", "assistant: One.", "user: new"]
     assert not rows.chat.compaction_requested
 
 
-# The way of steer
+# Steer
 
 
 @pytest.mark.parametrize("state", ["R0", "R1", "I0", "I1", "A0", "A1"])
-def test_a_steering_message_waits_ahead_of_plain_ones(state: str) -> None:
+def test_a_steering_message_is_queued_ahead_of_plain_ones(state: str) -> None:
     seeded = seed_state(State(state))
     rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), OTHER_WORKER))
     assert waiting(rows.queue)[0] == "! new"
@@ -169,7 +169,7 @@ def test_steering_messages_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("state", ["P0", "P1"])
-def test_a_steering_message_joins_at_once_where_nobody_calls_the_model(state: str) -> None:
+def test_a_steering_message_joins_at_once_if_no_model_call_runs(state: str) -> None:
     seeded = seed_state(State(state))
     rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), WORKER))
     assert tell(rows.messages)[-2:] == ["user: second", "user: new"]
@@ -178,7 +178,7 @@ def test_a_steering_message_joins_at_once_where_nobody_calls_the_model(state: st
     assert rows.queue == list(seeded.queue)
 
 
-def test_a_steering_message_waits_for_results_that_are_owed() -> None:
+def test_a_steering_message_waits_for_pending_calls() -> None:
     seeded = seed_state(State.P0, calls="local")
     rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), WORKER))
     assert waiting(rows.queue) == ["! new"]
@@ -191,7 +191,7 @@ def test_a_steering_message_waits_behind_an_older_one() -> None:
     assert waiting(rows.queue) == ["! steer 0", "! new"]
 
 
-def test_a_steering_message_begins_the_turn_if_none_had_begun_it() -> None:
+def test_a_steering_message_starts_the_turn_of_a_compaction() -> None:
     seeded = seed_state(State.P0, compaction=True)
     steer = send_message(seeded.chat, send("left", "steer"), None)
     rows = write(seeded, steer)

@@ -1,4 +1,4 @@
-"""The table walk: every move from every state does what the table lists, and nothing else."""
+"""Every transition from every state does what the table lists, and nothing else."""
 
 from itertools import product
 
@@ -30,36 +30,40 @@ ILLEGAL = [
 ]
 
 
-def test_the_walk_covers_every_cell() -> None:
+def test_the_cases_cover_every_cell_of_the_table() -> None:
     assert len(LEGAL) + len(IDLE) + len(ILLEGAL) == len(CELLS) == 15 * 26
 
 
 @pytest.mark.covers("O13", "V4")
-@pytest.mark.parametrize(("state", "move"), LEGAL)
-def test_a_listed_move_reaches_exactly_the_listed_states(state: State, move: Transition) -> None:
+@pytest.mark.parametrize(("state", "transition"), LEGAL)
+def test_an_allowed_transition_reaches_exactly_the_listed_states(
+    state: State, transition: Transition
+) -> None:
     reached: set[State] = set()
-    for case in cases(state, move):
+    for case in cases(state, transition):
         seeded = plant(case.seed)
         change = perform(case, seeded)
         if change is None:
-            # A message that stands alone has no other place to move to.
-            assert move is Transition.MOVE_QUEUED
+            # A message alone in the queue has no other position.
+            assert transition is Transition.MOVE_QUEUED
             reached.add(state)
             continue
         assert change.before is seeded.chat
         assert change.after.snapshot_version == seeded.chat.snapshot_version + 1
-        assert change.after.state in TRANSITIONS[move][state], f"{case} led to {change.after.state}"
+        assert change.after.state in TRANSITIONS[transition][state], (
+            f"{case} led to {change.after.state}"
+        )
         reached.add(change.after.state)
-        _applies(seeded, change)
-    assert reached == TRANSITIONS[move][state]
+        _check_applied(seeded, change)
+    assert reached == TRANSITIONS[transition][state]
 
 
-def _applies(seeded: Seeded, change: Change) -> None:
-    """Once written, everything that must hold holds."""
-    world, watch = ReferenceStore(), ChangeChecker()
+def _check_applied(seeded: Seeded, change: Change) -> None:
+    """All invariants hold after the change is written."""
+    store, checker = ReferenceStore(), ChangeChecker()
     for written in (*seeded.changes, change):
-        rows = apply_change(world, written)
-        watch.check_change(written, rows.chat, rows.messages, rows.queue)
+        rows = apply_change(store, written)
+        checker.check_change(written, rows.chat, rows.messages, rows.queue)
 
 
 TOUCHING = frozenset(Transition) - {
@@ -74,30 +78,32 @@ TOUCHING = frozenset(Transition) - {
 }
 
 
-@pytest.mark.parametrize(("state", "move"), LEGAL)
-def test_a_chat_moves_up_in_the_list_when_a_person_acts_or_a_turn_ends(
-    state: State, move: Transition
+@pytest.mark.parametrize(("state", "transition"), LEGAL)
+def test_a_chat_moves_up_in_the_list_when_a_user_acts_or_a_turn_ends(
+    state: State, transition: Transition
 ) -> None:
-    """Not with every step, nor with every hand-over: the list would never stand still."""
-    for case in cases(state, move):
+    """Steps and changes of owner do not reorder the list."""
+    for case in cases(state, transition):
         change = perform(case, plant(case.seed))
-        gave_up = move is Transition.REAP and case.seed.orphans > 0
-        assert change is None or change.touch is (move in TOUCHING or gave_up)
+        fails_turn = transition is Transition.REAP and case.seed.orphans > 0
+        assert change is None or change.touch is (transition in TOUCHING or fails_turn)
 
 
 @pytest.mark.covers("O13", "V4")
-@pytest.mark.parametrize(("state", "move"), IDLE)
-def test_a_move_with_nothing_to_do_changes_nothing(state: State, move: Transition) -> None:
-    for case in cases(state, move):
+@pytest.mark.parametrize(("state", "transition"), IDLE)
+def test_a_transition_without_targets_changes_nothing(state: State, transition: Transition) -> None:
+    for case in cases(state, transition):
         assert perform(case, plant(case.seed)) is None
 
 
 @pytest.mark.covers("O13")
 @pytest.mark.promise("P15")
-@pytest.mark.parametrize(("state", "move"), ILLEGAL)
-def test_an_unlisted_move_is_refused_with_a_reason(state: State, move: Transition) -> None:
-    kind, code = refusal(state, move)
-    for case in cases(state, move):
+@pytest.mark.parametrize(("state", "transition"), ILLEGAL)
+def test_an_unlisted_transition_is_refused_with_its_code(
+    state: State, transition: Transition
+) -> None:
+    kind, code = refusal(state, transition)
+    for case in cases(state, transition):
         with pytest.raises(ChatdError) as refused:
             perform(case, plant(case.seed))
         assert (type(refused.value), refused.value.code) == (kind, code)
@@ -105,7 +111,7 @@ def test_an_unlisted_move_is_refused_with_a_reason(state: State, move: Transitio
 
 @pytest.mark.parametrize("state", [State.I0, State.I1])
 @pytest.mark.parametrize(
-    ("move", "owned"),
+    ("transition", "owned"),
     [
         (Transition.ACQUIRE, True),
         (Transition.RELEASE, False),
@@ -113,8 +119,10 @@ def test_an_unlisted_move_is_refused_with_a_reason(state: State, move: Transitio
         (Transition.FINISH_INTERRUPT, False),
     ],
 )
-def test_an_interrupt_is_only_for_its_owner(state: State, move: Transition, *, owned: bool) -> None:
-    """The state's name does not say whether there is an owner, so the moves ask."""
-    case = Case(move=move, seed=Seed(state=state, owned=owned))
+def test_transitions_of_an_interrupt_check_the_owner(
+    state: State, transition: Transition, *, owned: bool
+) -> None:
+    """The state I does not include the owner, so these transitions check it."""
+    case = Case(move=transition, seed=Seed(state=state, owned=owned))
     with pytest.raises(StaleFence):
         perform(case, plant(case.seed))

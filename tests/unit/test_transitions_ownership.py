@@ -1,4 +1,4 @@
-"""Who may write: taking, releasing, reaping, fences, epochs, attempts, crashes, retries."""
+"""Ownership: acquire, release, reap, fences, epochs, attempts, crashes, retries."""
 
 from collections.abc import Callable
 
@@ -27,15 +27,15 @@ from tests.support.factories import OTHER_WORKER, WORKER, call, draft, prompt, t
 from tests.support.seeds import CLIENT_TOOL, FAILED, failing, seed_state, step
 from tests.support.story import tell, write
 
-WORDS = draft("assistant", text("Two."))
-BACKING_OFF = RetryState(attempt=1, delay_ms=1000, error="overloaded")
+ANSWER = draft("assistant", text("Two."))
+RETRY = RetryState(attempt=1, delay_ms=1000, error="overloaded")
 
 
-# Taking and letting go
+# Acquire and release
 
 
 @pytest.mark.parametrize(("state", "target"), [("P0", "R0"), ("P1", "R1")])
-def test_a_worker_takes_a_chat_that_has_none(state: str, target: str) -> None:
+def test_a_worker_acquires_a_pending_chat(state: str, target: str) -> None:
     seeded = seed_state(State(state))
     rows = write(seeded, acquire(seeded.chat, OTHER_WORKER))
     assert (rows.chat.state, rows.chat.worker_id) == (target, OTHER_WORKER)
@@ -44,7 +44,7 @@ def test_a_worker_takes_a_chat_that_has_none(state: str, target: str) -> None:
     assert rows.chat.history_version == seeded.chat.history_version
 
 
-def test_a_worker_takes_over_an_interrupt_to_save_what_was_said() -> None:
+def test_a_worker_takes_over_an_interrupt_with_its_episode() -> None:
     seeded = seed_state(State.I1, owned=False)
     rows = write(seeded, acquire(seeded.chat, OTHER_WORKER))
     assert (rows.chat.state, rows.chat.worker_id) == (State.I1, OTHER_WORKER)
@@ -52,22 +52,22 @@ def test_a_worker_takes_over_an_interrupt_to_save_what_was_said() -> None:
 
 
 @pytest.mark.covers("O23")
-def test_two_workers_cannot_take_one_chat() -> None:
+def test_two_workers_cannot_acquire_one_chat() -> None:
     seeded = seed_state(State.P0)
-    taken = write(seeded, acquire(seeded.chat, WORKER)).chat
+    written = write(seeded, acquire(seeded.chat, WORKER)).chat
     for worker in (OTHER_WORKER, WORKER):
         with pytest.raises(StaleFence):
-            acquire(taken, worker)
+            acquire(written, worker)
 
 
-def test_an_owned_interrupt_is_not_taken_away() -> None:
+def test_an_owned_interrupt_cannot_be_acquired() -> None:
     with pytest.raises(StaleFence):
         acquire(seed_state(State.I0).chat, OTHER_WORKER)
 
 
 @pytest.mark.promise("P5")
 @pytest.mark.parametrize(("state", "target"), [("R0", "P0"), ("R1", "P1"), ("I0", "I0")])
-def test_a_worker_that_leaves_changes_nothing_but_the_owner(state: str, target: str) -> None:
+def test_a_release_changes_only_the_owner(state: str, target: str) -> None:
     seeded = seed_state(State(state))
     chat = write(
         seeded, release(seeded.chat, ReleaseChat(worker_id=WORKER, epoch=seeded.chat.epoch))
@@ -78,7 +78,7 @@ def test_a_worker_that_leaves_changes_nothing_but_the_owner(state: str, target: 
 
 
 @pytest.mark.covers("O23")
-def test_only_the_owner_of_this_epoch_can_let_go() -> None:
+def test_only_the_owner_of_this_epoch_can_release() -> None:
     chat = seed_state(State.R0).chat
     for worker, epoch in ((OTHER_WORKER, chat.epoch), (WORKER, chat.epoch - 1)):
         with pytest.raises(StaleFence):
@@ -91,9 +91,9 @@ WRITES: dict[str, Callable[[Chat, Step], Change]] = {
     "commit_step": commit_step,
     "finish_turn": finish_turn,
     "require_action": require_action,
-    "fail_turn": lambda chat, taken: fail_turn(chat, failing(taken, FAILED)),
-    "record_retry": lambda chat, taken: record_retry(
-        chat, RecordRetry(fence=taken.fence, state=BACKING_OFF)
+    "fail_turn": lambda chat, written: fail_turn(chat, failing(written, FAILED)),
+    "record_retry": lambda chat, written: record_retry(
+        chat, RecordRetry(fence=written.fence, state=RETRY)
     ),
     "finish_interrupt": finish_interrupt,
 }
@@ -102,7 +102,7 @@ WRITES: dict[str, Callable[[Chat, Step], Change]] = {
 def _case(write_name: str) -> tuple[Chat, Step]:
     chat = seed_state(State.I0 if write_name == "finish_interrupt" else State.R0).chat
     asks = draft("assistant", call("ask", CLIENT_TOOL))
-    return chat, step(chat, asks if write_name == "require_action" else WORDS)
+    return chat, step(chat, asks if write_name == "require_action" else ANSWER)
 
 
 @pytest.mark.promise("P3")
@@ -118,11 +118,11 @@ def _case(write_name: str) -> tuple[Chat, Step]:
     ids=lambda off: next(iter(off)),
 )
 def test_a_write_is_refused_unless_the_whole_fence_holds(name: str, off: dict[str, object]) -> None:
-    chat, taken = _case(name)
-    assert WRITES[name](chat, taken).after.snapshot_version == chat.snapshot_version + 1
+    chat, written = _case(name)
+    assert WRITES[name](chat, written).after.snapshot_version == chat.snapshot_version + 1
     if name == "finish_interrupt" and "status" in off:
         off = {"status": "running"}
-    stale = msgspec.structs.replace(taken, fence=msgspec.structs.replace(taken.fence, **off))
+    stale = msgspec.structs.replace(written, fence=msgspec.structs.replace(written.fence, **off))
     with pytest.raises(StaleFence):
         WRITES[name](chat, stale)
 
@@ -130,17 +130,17 @@ def test_a_write_is_refused_unless_the_whole_fence_holds(name: str, off: dict[st
 @pytest.mark.promise("P1", "P3")
 def test_a_commit_sent_twice_is_applied_once() -> None:
     chat = seed_state(State.R0).chat
-    taken = step(chat, WORDS)
-    after = commit_step(chat, taken).after
+    written = step(chat, ANSWER)
+    after = commit_step(chat, written).after
     assert after.epoch == chat.epoch
     with pytest.raises(StaleFence):
-        commit_step(after, taken)
+        commit_step(after, written)
 
 
 @pytest.mark.promise("P3")
-def test_an_old_task_of_the_same_worker_is_fenced_off_once_it_has_taken_the_chat_again() -> None:
+def test_an_old_task_is_fenced_after_its_worker_acquired_the_chat_again() -> None:
     chat = seed_state(State.R0).chat
-    old = step(chat, WORDS)
+    old = step(chat, ANSWER)
     again = acquire(
         release(chat, ReleaseChat(worker_id=WORKER, epoch=chat.epoch)).after, WORKER
     ).after
@@ -149,7 +149,7 @@ def test_an_old_task_of_the_same_worker_is_fenced_off_once_it_has_taken_the_chat
         commit_step(again, old)
 
 
-def test_a_stale_worker_is_told_so_before_it_is_blamed_for_an_empty_step() -> None:
+def test_the_fence_is_checked_before_the_step() -> None:
     chat = seed_state(State.R0).chat
     with pytest.raises(StaleFence):
         commit_step(
@@ -158,43 +158,43 @@ def test_a_stale_worker_is_told_so_before_it_is_blamed_for_an_empty_step() -> No
 
 
 @pytest.mark.parametrize("state", ["W", "P0", "A0", "E0", "XW0"])
-def test_nobody_holds_a_fence_on_a_chat_without_an_owner(state: str) -> None:
+def test_a_chat_without_an_owner_has_no_fence(state: str) -> None:
     with pytest.raises(StaleFence):
         Fence.of(seed_state(State(state)).chat)
 
 
-def test_a_message_that_queues_up_does_not_disturb_the_worker() -> None:
+def test_a_queued_message_does_not_fence_the_worker() -> None:
     chat = seed_state(State.R0).chat
-    taken = step(chat, WORDS)
+    written = step(chat, ANSWER)
     busier = send_message(chat, SendMessage(prompt=prompt()), OTHER_WORKER).after
-    assert commit_step(busier, taken).after.snapshot_version == chat.snapshot_version + 2
+    assert commit_step(busier, written).after.snapshot_version == chat.snapshot_version + 2
 
 
 # Epochs and attempts
 
 
-def test_taking_back_the_same_chat_by_the_same_worker_is_a_new_epoch() -> None:
+def test_a_rollback_raises_the_epoch_even_for_the_same_worker() -> None:
     seeded = seed_state(State.R0)
-    for free in (WORKER, OTHER_WORKER):
+    for worker in (WORKER, OTHER_WORKER):
         command = SendMessage(prompt=prompt(), when_busy="rollback")
-        chat = send_message(seeded.chat, command, free).after
-        assert (chat.worker_id, chat.epoch) == (free, seeded.chat.epoch + 1)
+        chat = send_message(seeded.chat, command, worker).after
+        assert (chat.worker_id, chat.epoch) == (worker, seeded.chat.epoch + 1)
 
 
-def test_an_epoch_is_not_spent_where_nobody_owned() -> None:
+def test_the_epoch_stays_if_there_was_no_owner() -> None:
     seeded = seed_state(State.P0)
     command = SendMessage(prompt=prompt(), when_busy="rollback")
     assert send_message(seeded.chat, command, None).after.epoch == seeded.chat.epoch
 
 
-def test_every_attempt_at_a_step_is_an_episode_of_its_own() -> None:
+def test_every_attempt_at_a_step_has_its_own_episode() -> None:
     chat = seed_state(State.R0).chat
-    retry = RecordRetry(fence=Fence.of(chat), state=BACKING_OFF)
+    retry = RecordRetry(fence=Fence.of(chat), state=RETRY)
     retried = record_retry(chat, retry).after
     taken_over = acquire(
         reap(retried, ReapChat(worker_ids=frozenset({WORKER}))).after, OTHER_WORKER
     ).after
-    committed = commit_step(taken_over, step(taken_over, WORDS)).after
+    committed = commit_step(taken_over, step(taken_over, ANSWER)).after
     episodes = [Episode.of(row) for row in (chat, retried, taken_over, committed)]
     assert [episode.attempt for episode in episodes] == [1, 2, 3, 1]
     assert len(set(episodes)) == 4
@@ -206,7 +206,7 @@ def test_every_attempt_at_a_step_is_an_episode_of_its_own() -> None:
 
 @pytest.mark.promise("P2", "P10")
 @pytest.mark.parametrize(("state", "target"), [("R0", "P0"), ("R1", "P1"), ("I0", "I0")])
-def test_a_chat_whose_worker_died_is_there_to_be_taken(state: str, target: str) -> None:
+def test_a_chat_of_a_dead_worker_becomes_runnable(state: str, target: str) -> None:
     seeded = seed_state(State(state), calls="local", retry=True)
     chat = write(seeded, reap(seeded.chat, ReapChat(worker_ids=frozenset({WORKER})))).chat
     assert (chat.state, chat.worker_id, chat.epoch) == (target, None, seeded.chat.epoch + 1)
@@ -215,7 +215,7 @@ def test_a_chat_whose_worker_died_is_there_to_be_taken(state: str, target: str) 
     assert chat.runnable_at is not None
 
 
-def test_only_the_dead_worker_s_chats_are_reaped() -> None:
+def test_only_chats_of_the_dead_worker_are_reaped() -> None:
     with pytest.raises(StaleFence):
         reap(seed_state(State.R0).chat, ReapChat(worker_ids=frozenset({OTHER_WORKER})))
 
@@ -235,20 +235,22 @@ def test_the_fourth_crash_without_progress_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(("state", "target"), [("I0", "W"), ("I1", "P0")])
-def test_a_stop_that_kills_workers_ends_unsaved(state: str, target: str) -> None:
+def test_an_interrupt_that_crashes_workers_ends_without_the_partial_answer(
+    state: str, target: str
+) -> None:
     seeded = seed_state(State(state), calls="local", orphans=MAX_WORKER_DEATHS)
     rows = write(seeded, reap(seeded.chat, ReapChat(worker_ids=frozenset({WORKER}))))
     assert rows.chat.state == target
     assert "tool: c2 failed" in tell(rows.messages)
 
 
-def test_progress_forgives_earlier_crashes() -> None:
+def test_a_committed_step_resets_the_crash_count() -> None:
     chat = seed_state(State.R0, orphans=MAX_WORKER_DEATHS).chat
     assert chat.orphan_count == MAX_WORKER_DEATHS
-    assert commit_step(chat, step(chat, WORDS)).after.orphan_count == 0
+    assert commit_step(chat, step(chat, ANSWER)).after.orphan_count == 0
 
 
-def test_somebody_who_writes_gives_a_crashed_chat_another_chance() -> None:
+def test_a_message_resets_the_crash_count() -> None:
     seeded = seed_state(State.R0, orphans=MAX_WORKER_DEATHS)
     crashed = reap(seeded.chat, ReapChat(worker_ids=frozenset({WORKER}))).after
     chat = send_message(crashed, SendMessage(prompt=prompt()), WORKER).after
@@ -259,12 +261,12 @@ def test_somebody_who_writes_gives_a_crashed_chat_another_chance() -> None:
 
 
 @pytest.mark.covers("V3")
-def test_a_retry_is_in_the_row_for_whoever_comes_now() -> None:
+def test_a_retry_is_stored_in_the_row() -> None:
     seeded = seed_state(State.R0)
     fence = Fence.of(seeded.chat)
-    change = record_retry(seeded.chat, RecordRetry(fence=fence, state=BACKING_OFF))
+    change = record_retry(seeded.chat, RecordRetry(fence=fence, state=RETRY))
     chat = write(seeded, change).chat
-    assert chat.retry_state == BACKING_OFF
+    assert chat.retry_state == RETRY
     assert chat.retry_version == chat.snapshot_version
     assert chat.attempt == seeded.chat.attempt + 1
     assert chat.history_version == seeded.chat.history_version
@@ -277,13 +279,13 @@ def _retrying(state: State = State.R0) -> Chat:
 
 
 @pytest.mark.covers("V3")
-def test_a_retry_is_over_when_something_was_committed() -> None:
+def test_a_committed_step_clears_the_retry() -> None:
     chat = _retrying()
-    after = commit_step(chat, step(chat, WORDS)).after
+    after = commit_step(chat, step(chat, ANSWER)).after
     assert (after.retry_state, after.retry_version) == (None, after.snapshot_version)
 
 
-def test_a_retry_is_over_when_the_turn_is() -> None:
+def test_the_end_of_a_turn_clears_the_retry() -> None:
     chat = _retrying()
     for change in (
         finish_turn(chat, step(chat)),
@@ -294,15 +296,15 @@ def test_a_retry_is_over_when_the_turn_is() -> None:
 
 
 @pytest.mark.covers("V3")
-def test_a_retry_lasts_until_somebody_takes_the_chat_over() -> None:
+def test_a_retry_stays_until_a_worker_takes_the_chat_over() -> None:
     released = release(_retrying(), ReleaseChat(worker_id=WORKER, epoch=_retrying().epoch)).after
     assert released.retry_state is not None
     assert released.retry_version == _retrying().retry_version
-    taken = acquire(released, OTHER_WORKER).after
-    assert (taken.retry_state, taken.retry_version) == (None, taken.snapshot_version)
+    written = acquire(released, OTHER_WORKER).after
+    assert (written.retry_state, written.retry_version) == (None, written.snapshot_version)
 
 
 @pytest.mark.covers("V3")
-def test_a_chat_that_never_retried_has_no_news_of_it() -> None:
+def test_a_chat_without_a_retry_keeps_its_retry_version() -> None:
     chat = seed_state(State.R0).chat
-    assert commit_step(chat, step(chat, WORDS)).after.retry_version == 0
+    assert commit_step(chat, step(chat, ANSWER)).after.retry_version == 0

@@ -1,4 +1,4 @@
-"""Calls that a person or client answers: waiting for them, their results, their deadline."""
+"""Calls of client tools: waiting for them, their results, their deadline."""
 
 import msgspec
 import pytest
@@ -45,20 +45,20 @@ def test_a_chat_that_waits_for_a_client_has_no_owner_and_a_deadline() -> None:
     assert (rows.chat.state, rows.chat.worker_id) == (State.A0, None)
     assert rows.chat.epoch == seeded.chat.epoch + 1
     assert rows.chat.action_deadline is not None
-    (open_call,) = rows.chat.pending_calls
-    assert (open_call.client, open_call.args) == (True, msgspec.Raw(b'{"q": 1}'))
+    (pending_call,) = rows.chat.pending_calls
+    assert (pending_call.client, pending_call.args) == (True, msgspec.Raw(b'{"q": 1}'))
 
 
-def test_only_the_client_s_calls_carry_their_arguments_in_the_row() -> None:
+def test_only_client_calls_carry_arguments_in_the_row() -> None:
     seeded = seed_state(State.R0)
     both = draft("assistant", call("c1"), call("c2", CLIENT_TOOL))
     chat = commit_step(seeded.chat, step(seeded.chat, both)).after
-    ours, theirs = chat.pending_calls
-    assert ours == PendingCall(id=ToolCallId("c1"), name="execute")
-    assert theirs.args == msgspec.Raw(b"{}")
+    local, client = chat.pending_calls
+    assert local == PendingCall(id=ToolCallId("c1"), name="execute")
+    assert client.args == msgspec.Raw(b"{}")
 
 
-def test_our_own_calls_are_answered_before_the_client_is_asked() -> None:
+def test_local_calls_must_be_answered_before_waiting_for_the_client() -> None:
     seeded = seed_state(State.R0)
     both = commit_step(
         seeded.chat, step(seeded.chat, draft("assistant", call("c1"), call("c2", CLIENT_TOOL)))
@@ -68,10 +68,10 @@ def test_our_own_calls_are_answered_before_the_client_is_asked() -> None:
         require_action(chat, step(chat))
     rows = write(seeded, both, require_action(chat, step(chat, draft("tool", result("c1")))))
     assert rows.chat.state is State.A0
-    assert [open_call.id for open_call in rows.chat.pending_calls] == ["c2"]
+    assert [pending_call.id for pending_call in rows.chat.pending_calls] == ["c2"]
 
 
-def test_nobody_is_waited_for_without_a_call() -> None:
+def test_waiting_for_the_client_needs_a_pending_call() -> None:
     seeded = seed_state(State.R0)
     with pytest.raises(InvariantBroken, match="client tools"):
         require_action(seeded.chat, step(seeded.chat, draft("assistant", text())))
@@ -90,7 +90,7 @@ def test_results_are_stored_in_the_order_of_the_calls() -> None:
     assert rows.chat.turn_message_id == seeded.chat.turn_message_id
 
 
-def test_a_result_is_kept_byte_for_byte() -> None:
+def test_a_result_is_stored_byte_for_byte() -> None:
     odd = '{"b":1,  "a":[1.50]}'
     seeded = seed_state(State.A0)
     stored = last_result(seeded, submit(answer("c1"), answer("c2", odd)))
@@ -126,7 +126,7 @@ def test_steering_messages_join_after_the_results() -> None:
     ],
     ids=lambda value: None,
 )
-def test_results_must_answer_exactly_what_is_open(
+def test_results_must_answer_each_pending_call_once(
     answers: tuple[ClientResult, ...], complaint: str
 ) -> None:
     with pytest.raises(InvalidInput, match=complaint):
@@ -142,7 +142,7 @@ def test_results_may_be_nested() -> None:
 
 @pytest.mark.covers("O22", "F41")
 @pytest.mark.parametrize("state", ["W", "E0", "P0", "R0", "I1"])
-def test_results_that_come_twice_or_too_late_are_refused(state: str) -> None:
+def test_repeated_or_late_results_are_refused(state: str) -> None:
     with pytest.raises(TransitionNotAllowed) as refused:
         submit_tool_results(seed_state(State(state)).chat, submit(answer("c1")), None)
     assert refused.value.code == "invalid_state"
@@ -153,7 +153,7 @@ def test_results_that_come_twice_or_too_late_are_refused(state: str) -> None:
 
 @pytest.mark.promise("P2")
 @pytest.mark.parametrize(("state", "target"), [("A0", "P0"), ("A1", "P1")])
-def test_the_model_is_told_when_nobody_answered_in_time(state: str, target: str) -> None:
+def test_expired_client_calls_get_an_error_result(state: str, target: str) -> None:
     seeded = seed_state(State(state))
     rows = write(seeded, expire_action(seeded.chat))
     assert rows.chat.state == target

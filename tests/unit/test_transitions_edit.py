@@ -1,4 +1,4 @@
-"""Editing a message, stopping, asking for a summary."""
+"""Editing a message, interrupting, requesting a compaction."""
 
 from uuid import UUID
 
@@ -41,7 +41,7 @@ def first_prompt(seeded: Seeded) -> Message:
 
 @pytest.mark.covers("O6")
 @pytest.mark.parametrize("state", UNARCHIVED)
-def test_an_edit_replaces_the_message_and_drops_all_after_it(state: State) -> None:
+def test_an_edit_replaces_the_message_and_deletes_all_after_it(state: State) -> None:
     seeded = seed_state(state)
     rows = write(seeded, edit_message(seeded.chat, first_prompt(seeded), edit(), OTHER_WORKER))
     assert tell(rows.messages) == ["user: edited"]
@@ -53,24 +53,24 @@ def test_an_edit_replaces_the_message_and_drops_all_after_it(state: State) -> No
 
 
 @pytest.mark.covers("V1")
-def test_an_edit_deletes_softly_and_says_when() -> None:
+def test_an_edit_soft_deletes_with_the_revision_of_the_edit() -> None:
     seeded = seed_state(State.W)
     rows = write(seeded, edit_message(seeded.chat, first_prompt(seeded), edit(), None))
-    gone = [m for m in rows.messages if m.deleted]
-    assert [m.revision for m in gone] == [rows.chat.snapshot_version] * len(gone)
+    deleted = [m for m in rows.messages if m.deleted]
+    assert [m.revision for m in deleted] == [rows.chat.snapshot_version] * len(deleted)
     assert len(rows.messages) == len(seeded.history) + 1
-    assert not rows.messages[0].deleted, "the system's message stands before the edited one"
+    assert not rows.messages[0].deleted, "the system message comes before the edited one"
 
 
-def test_an_edit_fences_off_the_running_worker_whoever_goes_on() -> None:
+def test_an_edit_fences_the_running_worker() -> None:
     seeded = seed_state(State.R1)
-    for free in (WORKER, OTHER_WORKER, None):
-        chat = edit_message(seeded.chat, first_prompt(seeded), edit(), free).after
+    for worker in (WORKER, OTHER_WORKER, None):
+        chat = edit_message(seeded.chat, first_prompt(seeded), edit(), worker).after
         assert chat.epoch == seeded.chat.epoch + 1
 
 
 @pytest.mark.covers("V2")
-def test_an_edit_of_an_empty_queue_is_no_news_for_the_queue() -> None:
+def test_an_edit_with_an_empty_queue_keeps_the_queue_version() -> None:
     seeded = seed_state(State.R0)
     change = edit_message(seeded.chat, first_prompt(seeded), edit(), None)
     assert not change.clear_queue
@@ -78,7 +78,7 @@ def test_an_edit_of_an_empty_queue_is_no_news_for_the_queue() -> None:
 
 
 @pytest.mark.covers("O19")
-def test_an_edit_keeps_model_and_effort_unless_it_names_others() -> None:
+def test_an_edit_keeps_model_and_effort_unless_it_sets_them() -> None:
     seeded = seed_state(State.W)
     target = message(2, "user", text(), model_config_id=FAST, reasoning_effort="low")
     kept = edit_message(seeded.chat, target, edit(), None)
@@ -102,7 +102,7 @@ def test_an_edit_keeps_model_and_effort_unless_it_names_others() -> None:
     ],
     ids=["missing", "deleted", "hidden", "system"],
 )
-def test_a_message_that_people_cannot_see_cannot_be_edited(target: Message | None) -> None:
+def test_a_hidden_message_cannot_be_edited(target: Message | None) -> None:
     with pytest.raises(NotFound):
         edit_message(seed_state(State.W).chat, target, edit(), None)
 
@@ -117,38 +117,38 @@ def test_a_message_that_people_cannot_see_cannot_be_edited(target: Message | Non
     ],
     ids=["assistant", "tool", "summary"],
 )
-def test_only_a_person_s_message_can_be_edited(target: Message) -> None:
+def test_only_a_user_message_can_be_edited(target: Message) -> None:
     with pytest.raises(InvalidInput, match="only a user message"):
         edit_message(seed_state(State.W).chat, target, edit(), None)
 
 
-def test_an_archived_chat_says_so_before_it_looks_for_the_message() -> None:
+def test_an_edit_in_an_archived_chat_is_refused_before_the_message_is_checked() -> None:
     with pytest.raises(TransitionNotAllowed) as refused:
         edit_message(seed_state(State.XW0).chat, None, edit(), None)
     assert refused.value.code == "chat_archived"
 
 
-# Stopping
+# Interrupting
 
 
 @pytest.mark.promise("P4")
-@pytest.mark.parametrize("free", [OTHER_WORKER, None])
+@pytest.mark.parametrize("worker", [OTHER_WORKER, None])
 @pytest.mark.parametrize("calls", ["none", "local"])
 @pytest.mark.parametrize("state", ["P0", "P1"])
-def test_a_stop_after_a_worker_was_lost_leaves_time_to_save_what_it_has_shown(
-    state: str, calls: str, free: WorkerId | None
+def test_an_interrupt_without_an_owner_waits_for_the_partial_answer(
+    state: str, calls: str, worker: WorkerId | None
 ) -> None:
-    """By whoever takes the chat, which is no new attempt: the old one's parts are looked for."""
+    """The worker that acquires the chat saves the live parts of the old attempt."""
     seeded = seed_state(State(state), calls=calls)
-    rows = write(seeded, interrupt(seeded.chat, free))
+    rows = write(seeded, interrupt(seeded.chat, worker))
     assert rows.chat.status == "interrupting"
-    assert (rows.chat.worker_id, rows.chat.attempt) == (free, seeded.chat.attempt)
+    assert (rows.chat.worker_id, rows.chat.attempt) == (worker, seeded.chat.attempt)
     assert rows.messages == list(seeded.history)
     assert rows.queue == list(seeded.queue)
 
 
 @pytest.mark.parametrize("state", ["R0", "R1"])
-def test_a_stop_leaves_the_owner_time_to_save_what_was_said(state: str) -> None:
+def test_an_interrupt_gives_the_owner_a_deadline_to_save_the_partial_answer(state: str) -> None:
     seeded = seed_state(State(state), calls="local")
     rows = write(seeded, interrupt(seeded.chat, OTHER_WORKER))
     assert rows.chat.status == "interrupting"
@@ -158,7 +158,7 @@ def test_a_stop_leaves_the_owner_time_to_save_what_was_said(state: str) -> None:
 
 
 @pytest.mark.parametrize(("state", "calls"), [("P0", "local"), ("A0", "client"), ("E0", "local")])
-def test_a_stop_where_nothing_runs_answers_what_is_open(state: str, calls: str) -> None:
+def test_an_interrupt_without_a_running_step_answers_pending_calls(state: str, calls: str) -> None:
     seeded = seed_state(State(state), calls=calls, begun=state != "P0")
     rows = write(seeded, interrupt(seeded.chat, OTHER_WORKER))
     assert rows.chat.state is State.W
@@ -166,7 +166,7 @@ def test_a_stop_where_nothing_runs_answers_what_is_open(state: str, calls: str) 
     assert rows.chat.last_error is None
 
 
-def test_a_stop_before_any_worker_came_leaves_the_message_unanswered() -> None:
+def test_an_interrupt_before_the_first_step_leaves_the_message_unanswered() -> None:
     seeded = seed_state(State.P0, begun=False)
     rows = write(seeded, interrupt(seeded.chat, OTHER_WORKER))
     assert rows.chat.state is State.W
@@ -174,7 +174,7 @@ def test_a_stop_before_any_worker_came_leaves_the_message_unanswered() -> None:
 
 
 @pytest.mark.parametrize("state", ["P1", "A1"])
-def test_a_stop_where_others_wait_lets_the_head_go_next(state: str) -> None:
+def test_an_interrupt_without_a_running_step_promotes_the_head(state: str) -> None:
     seeded = seed_state(State(state), plain=2, begun=state != "P1")
     rows = write(seeded, interrupt(seeded.chat, OTHER_WORKER))
     assert tell(rows.messages)[-1] == "user: plain 0"
@@ -183,18 +183,18 @@ def test_a_stop_where_others_wait_lets_the_head_go_next(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["W", "E1", "I0", "I1"])
-def test_a_stop_with_nothing_to_stop_is_granted(state: str) -> None:
+def test_an_interrupt_of_an_idle_chat_changes_nothing(state: str) -> None:
     assert interrupt(seed_state(State(state)).chat, WORKER) is None
 
 
-# Asking for a summary
+# Requesting a compaction
 
 COMPACT = RequestCompaction(compactable=True)
 
 
 @pytest.mark.covers("O24")
 @pytest.mark.parametrize("state", ["W", "E0", "E1"])
-def test_a_summary_is_asked_for_by_a_mark_and_gets_a_fresh_history(state: str) -> None:
+def test_a_compaction_request_sets_a_flag_and_a_new_history_version(state: str) -> None:
     seeded = seed_state(State(state), retry=state != "W")
     rows = write(seeded, request_compaction(seeded.chat, COMPACT, OTHER_WORKER))
     assert rows.chat.compaction_requested
@@ -206,40 +206,40 @@ def test_a_summary_is_asked_for_by_a_mark_and_gets_a_fresh_history(state: str) -
 
 
 @pytest.mark.covers("O24")
-def test_a_summary_is_not_made_before_there_is_something_to_say() -> None:
+def test_compaction_without_a_new_answer_is_refused() -> None:
     with pytest.raises(NothingToCompact):
         request_compaction(seed_state(State.W).chat, RequestCompaction(compactable=False), None)
 
 
 @pytest.mark.covers("O24")
 @pytest.mark.parametrize("state", sorted(BUSY_STATES))
-def test_a_summary_waits_for_no_running_turn(state: State) -> None:
+def test_compaction_of_a_busy_chat_is_refused(state: State) -> None:
     with pytest.raises(TransitionNotAllowed):
         request_compaction(seed_state(state).chat, COMPACT, None)
 
 
-def test_the_calls_of_a_failed_turn_do_not_run_ahead_of_the_summary() -> None:
+def test_a_compaction_request_answers_the_calls_of_a_failed_turn() -> None:
     seeded = seed_state(State.E0, calls="local")
     rows = write(seeded, request_compaction(seeded.chat, COMPACT, None))
     assert tell(rows.messages)[-2:] == ["tool: c1 failed", "tool: c2 failed"]
     assert rows.chat.pending_calls == ()
 
 
-def _asked() -> Chat:
+def _compacting() -> Chat:
     return seed_state(State.R0, compaction=True).chat
 
 
 @pytest.mark.covers("O24")
-def test_the_mark_outlives_a_hand_over_and_a_queue() -> None:
-    chat = release(_asked(), ReleaseChat(worker_id=WORKER, epoch=_asked().epoch)).after
+def test_a_compaction_request_survives_a_takeover() -> None:
+    chat = release(_compacting(), ReleaseChat(worker_id=WORKER, epoch=_compacting().epoch)).after
     assert chat.compaction_requested
     assert acquire(chat, OTHER_WORKER).after.compaction_requested
     assert seed_state(State.R1, compaction=True).chat.compaction_requested
 
 
 @pytest.mark.covers("O24")
-def test_the_mark_is_used_up_by_the_summary_alone() -> None:
-    chat = _asked()
+def test_only_the_summary_clears_the_compaction_request() -> None:
+    chat = _compacting()
     other = commit_step(chat, step(chat, draft("assistant", text("Words."))))
     assert other.after.compaction_requested
     summary = draft("user", text("In short"), visibility="model", compressed=True)
@@ -248,8 +248,8 @@ def test_the_mark_is_used_up_by_the_summary_alone() -> None:
 
 
 @pytest.mark.covers("O24")
-def test_the_mark_goes_with_the_turn() -> None:
-    chat = _asked()
+def test_the_end_of_a_turn_clears_the_compaction_request() -> None:
+    chat = _compacting()
     failure = failing(step(chat), FAILED)
     for change in (
         finish_turn(chat, step(chat)),
@@ -260,20 +260,20 @@ def test_the_mark_goes_with_the_turn() -> None:
         assert not change.after.compaction_requested
 
 
-def test_the_mark_goes_when_the_queue_s_head_begins_a_turn() -> None:
+def test_promoting_the_head_clears_the_compaction_request() -> None:
     chat = seed_state(State.R1, compaction=True).chat
     assert not finish_turn(chat, step(chat)).after.compaction_requested
 
 
-def test_the_mark_goes_when_a_message_is_let_through() -> None:
+def test_promoting_a_message_clears_the_compaction_request() -> None:
     seeded = seed_state(State.P1, compaction=True, begun=False)
     assert seeded.chat.compaction_requested
     promoted = promote_queued(seeded.chat, seeded.queue, seeded.queue[0].id, None)
     assert not promoted.after.compaction_requested
 
 
-def test_the_model_that_wrote_the_summary_is_not_taken_for_the_chat_s() -> None:
-    chat = _asked()
+def test_the_model_of_a_summary_does_not_become_the_chats_model() -> None:
+    chat = _compacting()
     summary = draft(
         "user", text("In short"), visibility="model", compressed=True, model_config_id=FAST
     )

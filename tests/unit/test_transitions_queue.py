@@ -1,4 +1,4 @@
-"""Moves on queued messages: edit, move, promote, delete, and losing a race with promotion."""
+"""Transitions of queued messages: edit, move, promote, delete, and races with promotion."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -65,7 +65,7 @@ def test_a_queued_message_is_edited_in_place(state: str) -> None:
 
 
 @pytest.mark.covers("O25")
-def test_an_edit_in_the_queue_keeps_what_it_does_not_name() -> None:
+def test_an_edit_in_the_queue_keeps_author_model_and_effort() -> None:
     row = chat(status="error", queue_len=1, next_queue_id=2)
     item = queued(1, model_config_id=FAST, reasoning_effort="low", created_by=AUTHOR)
     (kept,) = edit_queued(row, [item], edit(1)).rewrite
@@ -90,9 +90,7 @@ def test_an_edit_in_the_queue_keeps_what_it_does_not_name() -> None:
         (2, None, ["plain 0", "plain 2", "plain 1"]),
     ],
 )
-def test_a_queued_message_is_put_elsewhere(
-    number: int, before: int | None, order: list[str]
-) -> None:
+def test_a_queued_message_is_moved(number: int, before: int | None, order: list[str]) -> None:
     seeded = seed_state(State.R1, plain=3)
     rows = write(seeded, move_queued(seeded.chat, seeded.queue, move(number, before)))
     assert waiting(rows.queue) == order
@@ -100,7 +98,7 @@ def test_a_queued_message_is_put_elsewhere(
 
 
 @pytest.mark.parametrize(("number", "before"), [(1, 2), (3, None)])
-def test_a_message_that_stands_there_already_is_left(number: int, before: int | None) -> None:
+def test_moving_a_message_to_its_own_place_changes_nothing(number: int, before: int | None) -> None:
     seeded = seed_state(State.R1, plain=3)
     assert move_queued(seeded.chat, seeded.queue, move(number, before)) is None
 
@@ -119,7 +117,7 @@ def test_steering_messages_stay_ahead_of_plain_ones(number: int, before: int) ->
         move_queued(seeded.chat, seeded.queue, move(number, before))
 
 
-def test_a_message_cannot_be_put_ahead_of_itself() -> None:
+def test_a_message_cannot_be_moved_ahead_of_itself() -> None:
     seeded = seed_state(State.R1, plain=2)
     with pytest.raises(InvalidInput, match="ahead of itself"):
         move_queued(seeded.chat, seeded.queue, move(1, 1))
@@ -136,7 +134,7 @@ def test_moving_ahead_of_a_message_that_has_left_is_refused() -> None:
 
 
 @pytest.mark.parametrize("state", ["E1", "P1", "A1"])
-def test_a_message_is_let_through_at_once_where_nothing_runs(state: str) -> None:
+def test_a_promoted_message_is_sent_at_once_if_no_step_runs(state: str) -> None:
     seeded = seed_state(State(state), plain=3, begun=state != "P1")
     rows = write(seeded, promote_queued(seeded.chat, seeded.queue, QueueId(2), OTHER_WORKER))
     assert tell(rows.messages)[-1] == "user: plain 1"
@@ -148,7 +146,7 @@ def test_a_message_is_let_through_at_once_where_nothing_runs(state: str) -> None
 
 @pytest.mark.covers("O20")
 @pytest.mark.parametrize("calls", ["local", "client"])
-def test_letting_a_message_through_answers_open_calls_first(calls: str) -> None:
+def test_promoting_answers_pending_calls_first(calls: str) -> None:
     state = State.A1 if calls == "client" else State.E1
     seeded = seed_state(state, plain=1, calls=calls)
     rows = write(seeded, promote_queued(seeded.chat, seeded.queue, QueueId(1), None))
@@ -156,7 +154,7 @@ def test_letting_a_message_through_answers_open_calls_first(calls: str) -> None:
     assert rows.chat.state is State.P0
 
 
-def test_whatever_steers_goes_along_with_a_promoted_message() -> None:
+def test_steering_messages_join_with_a_promoted_message() -> None:
     seeded = seed_state(State.E1, plain=2, steer=2)
     rows = write(seeded, promote_queued(seeded.chat, seeded.queue, QueueId(2), None))
     assert tell(rows.messages)[-3:] == ["user: plain 1", "user: steer 0", "user: steer 1"]
@@ -165,7 +163,7 @@ def test_whatever_steers_goes_along_with_a_promoted_message() -> None:
 
 @pytest.mark.promise("P4", "P9")
 @pytest.mark.parametrize(("state", "saver"), [("R1", WORKER), ("I1", WORKER), ("P1", OTHER_WORKER)])
-def test_promoting_into_a_running_turn_stops_it_and_waits_at_the_head(
+def test_promoting_during_a_step_interrupts_it_and_moves_the_message_to_the_head(
     state: str, saver: WorkerId
 ) -> None:
     seeded = seed_state(State(state), plain=3, steer=1)
@@ -180,7 +178,7 @@ def test_promoting_into_a_running_turn_stops_it_and_waits_at_the_head(
     assert waiting(after.queue) == ["plain 0", "plain 1"]
 
 
-def test_the_last_to_be_promoted_stands_first() -> None:
+def test_the_message_promoted_last_is_first_in_the_queue() -> None:
     seeded = seed_state(State.R1, plain=3)
     first = promote_queued(seeded.chat, seeded.queue, QueueId(2), None)
     rows = write(seeded, first)
@@ -189,7 +187,7 @@ def test_the_last_to_be_promoted_stands_first() -> None:
 
 
 @pytest.mark.parametrize("state", ["W", "E0", "R0", "R1", "P1"])
-def test_a_message_that_is_not_there_cannot_be_promoted(state: str) -> None:
+def test_promoting_an_unknown_message_is_not_found(state: str) -> None:
     seeded = seed_state(State(state))
     with pytest.raises(NotFound):
         promote_queued(seeded.chat, seeded.queue, QueueId(99), None)
@@ -210,14 +208,14 @@ def test_a_queued_message_is_deleted(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["W", "R0", "R1", "E1"])
-def test_deleting_what_is_gone_is_granted_and_changes_nothing(state: str) -> None:
+def test_deleting_an_unknown_message_changes_nothing(state: str) -> None:
     seeded = seed_state(State(state))
     assert delete_queued(seeded.chat, seeded.queue, QueueId(99)) is None
 
 
-# Losing a race
+# Races with promotion
 
-TRIES: dict[str, Callable[[Chat, list[QueuedMessage], int], Change | None]] = {
+TRANSITIONS: dict[str, Callable[[Chat, list[QueuedMessage], int], Change | None]] = {
     "edit": lambda row, queue, number: edit_queued(row, queue, edit(number)),
     "move": lambda row, queue, number: move_queued(row, queue, move(number, None)),
     "promote": lambda row, queue, number: promote_queued(row, queue, QueueId(number), None),
@@ -228,9 +226,7 @@ TRIES: dict[str, Callable[[Chat, list[QueuedMessage], int], Change | None]] = {
 @pytest.mark.promise("P1")
 @pytest.mark.parametrize("state", ["W", "R0", "R1", "E0"])
 @pytest.mark.parametrize("what", ["edit", "move"])
-def test_whoever_comes_after_promotion_is_told_that_the_old_text_was_sent(
-    state: str, what: str
-) -> None:
+def test_editing_or_moving_a_promoted_message_is_a_conflict(state: str, what: str) -> None:
     row = chat(
         status={"W": "waiting", "E": "error", "R": "running"}[state[0]],
         worker_id=WORKER if state[0] == "R" else None,
@@ -239,21 +235,23 @@ def test_whoever_comes_after_promotion_is_told_that_the_old_text_was_sent(
     )
     left = [queued(2)] if row.queue_len else []
     with pytest.raises(QueuedMessageGone) as refused:
-        TRIES[what](row, left, 1)
+        TRANSITIONS[what](row, left, 1)
     assert refused.value.code == "queued_message_gone"
 
 
 @pytest.mark.parametrize("number", [0, -1, 3, 99])
-def test_an_id_that_never_was_is_not_found(number: int) -> None:
+def test_an_id_that_was_never_queued_is_not_found(number: int) -> None:
     row = chat(status="error", queue_len=1, next_queue_id=3)
     with pytest.raises(NotFound):
         edit_queued(row, [queued(2)], edit(number))
 
 
-@pytest.mark.parametrize("what", sorted(TRIES))
-def test_an_archived_chat_says_so_before_it_looks_into_its_queue(what: str) -> None:
+@pytest.mark.parametrize("what", sorted(TRANSITIONS))
+def test_queue_transitions_of_an_archived_chat_are_refused_before_the_queue_is_checked(
+    what: str,
+) -> None:
     seeded = seed_state(State.XW1)
     with pytest.raises(ChatdError) as refused:
-        TRIES[what](seeded.chat, list(seeded.queue), 99)
+        TRANSITIONS[what](seeded.chat, list(seeded.queue), 99)
     assert type(refused.value) is TransitionNotAllowed
     assert refused.value.code == "chat_archived"

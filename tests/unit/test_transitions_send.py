@@ -1,4 +1,4 @@
-"""Sending to a chat at rest, idle or failed; who asked, and of which model."""
+"""Sending to an idle or failed chat; model, effort and author of queued messages."""
 
 from uuid import UUID
 
@@ -17,7 +17,7 @@ from tests.support.story import tell, waiting, write
 
 FAST = ModelConfigId(UUID(int=50))
 
-ALL_WAYS: tuple[WhenBusy, ...] = ("queue", "steer", "interrupt", "rollback", "reject")
+EVERY_WHEN_BUSY: tuple[WhenBusy, ...] = ("queue", "steer", "interrupt", "rollback", "reject")
 
 
 def send(words: str = "new", when_busy: WhenBusy = "queue", **columns: object) -> SendMessage:
@@ -25,9 +25,9 @@ def send(words: str = "new", when_busy: WhenBusy = "queue", **columns: object) -
 
 
 @pytest.mark.covers("O11")
-@pytest.mark.parametrize("when_busy", ALL_WAYS)
+@pytest.mark.parametrize("when_busy", EVERY_WHEN_BUSY)
 @pytest.mark.parametrize("state", [State.W, State.E0])
-def test_at_rest_every_way_just_sends(state: State, when_busy: WhenBusy) -> None:
+def test_every_when_busy_sends_at_once_to_an_idle_chat(state: State, when_busy: WhenBusy) -> None:
     seeded = seed_state(state)
     rows = write(seeded, send_message(seeded.chat, send(when_busy=when_busy), OTHER_WORKER))
     assert tell(rows.messages)[-1] == "user: new"
@@ -51,7 +51,7 @@ def test_sending_answers_the_calls_of_a_failed_turn_first() -> None:
 
 @pytest.mark.covers("O4")
 @pytest.mark.parametrize("when_busy", ["queue", "interrupt", "rollback", "reject"])
-def test_a_failed_chat_with_a_queue_lets_the_oldest_go_first(when_busy: WhenBusy) -> None:
+def test_a_failed_chat_with_a_queue_sends_the_oldest_message_first(when_busy: WhenBusy) -> None:
     seeded = seed_state(State.E1, plain=2)
     rows = write(seeded, send_message(seeded.chat, send(when_busy=when_busy), WORKER))
     assert tell(rows.messages)[-1] == "user: plain 0"
@@ -81,14 +81,14 @@ def test_steering_a_failed_chat_waits_for_older_steering_messages() -> None:
     assert waiting(rows.queue) == ["! new", "plain 0"]
 
 
-# Who asked, and of which model
+# Model, effort and author
 
 
 @pytest.mark.covers("O25")
 def test_a_queued_message_keeps_model_effort_and_author_until_it_is_promoted() -> None:
     seeded = seed_state(State.R0)
-    mine = send(model_config_id=FAST, reasoning_effort="max", created_by=UUID(int=77))
-    queued = send_message(seeded.chat, mine, None)
+    command = send(model_config_id=FAST, reasoning_effort="max", created_by=UUID(int=77))
+    queued = send_message(seeded.chat, command, None)
     chat = write(seeded, queued).chat
     assert chat.model_config_id is None
     rows = write(seeded, queued, finish_turn(chat, step(chat, draft("assistant", text("Two.")))))
@@ -98,7 +98,7 @@ def test_a_queued_message_keeps_model_effort_and_author_until_it_is_promoted() -
     assert (rows.chat.model_config_id, rows.chat.reasoning_effort) == (FAST, "max")
 
 
-def test_a_message_without_a_model_leaves_the_chat_s() -> None:
+def test_a_message_without_a_model_keeps_the_chats_model() -> None:
     seeded = seed_state(State.W)
     chosen = send_message(seeded.chat, send(model_config_id=FAST, reasoning_effort="low"), WORKER)
     chat = write(seeded, chosen).chat
@@ -108,7 +108,7 @@ def test_a_message_without_a_model_leaves_the_chat_s() -> None:
     assert (chat.model_config_id, chat.reasoning_effort) == (FAST, "low")
 
 
-def test_a_request_is_remembered_in_the_same_write() -> None:
+def test_an_idempotency_key_is_part_of_the_change() -> None:
     request = IdempotencyKey(scope=OWNER, id=RequestId(UUID(int=5)), op="send", fingerprint="f")
     change = send_message(seed_state(State.W).chat, send(), None)
     assert change.with_idempotency_key(request).request == request

@@ -1,4 +1,4 @@
-"""What a worker writes: steps, ends of turns, partial answers after a stop."""
+"""Transitions of workers: steps, ends of turns, partial answers after an interrupt."""
 
 import pytest
 
@@ -16,8 +16,8 @@ from tests.support.factories import WORKER, call, draft, result, text
 from tests.support.seeds import FAILED, failing, seed_state, step
 from tests.support.story import tell, waiting, write
 
-WORDS = draft("assistant", text("Two."))
-PAID = UsageEntry(
+ANSWER = draft("assistant", text("Two."))
+USAGE = UsageEntry(
     kind="turn", provider="demo", model="m", usage=TokenUsage(input_tokens=3), cost_micros=7
 )
 
@@ -30,15 +30,15 @@ def test_an_answer_is_committed_before_its_calls_run() -> None:
     seeded = seed_state(State.R0)
     asks = draft("assistant", text("Look."), call("c1"), call("c2"))
     rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, asks)))
-    assert [open_call.id for open_call in rows.chat.pending_calls] == ["c1", "c2"]
+    assert [pending_call.id for pending_call in rows.chat.pending_calls] == ["c1", "c2"]
     assert (rows.chat.worker_id, rows.chat.epoch) == (WORKER, seeded.chat.epoch)
     assert rows.chat.attempt == 1
 
 
-def test_results_close_their_calls_one_by_one() -> None:
+def test_each_result_removes_its_pending_call() -> None:
     seeded = seed_state(State.R0, calls="local")
     one = commit_step(seeded.chat, step(seeded.chat, draft("tool", result("c2"))))
-    assert [open_call.id for open_call in one.after.pending_calls] == ["c1"]
+    assert [pending_call.id for pending_call in one.after.pending_calls] == ["c1"]
     chat = write(seeded, one).chat
     both = commit_step(chat, step(chat, draft("tool", result("c1"))))
     assert both.after.pending_calls == ()
@@ -50,7 +50,7 @@ def test_one_message_may_hold_several_results() -> None:
     assert commit_step(seeded.chat, step(seeded.chat, both)).after.pending_calls == ()
 
 
-def test_the_provider_answers_its_own_calls() -> None:
+def test_provider_executed_calls_are_not_pending() -> None:
     seeded = seed_state(State.R0)
     search = draft(
         "assistant",
@@ -62,7 +62,7 @@ def test_the_provider_answers_its_own_calls() -> None:
     assert rows.chat.state is State.W
 
 
-def test_steering_messages_join_before_the_next_call_of_the_model() -> None:
+def test_steering_messages_join_before_the_next_model_call() -> None:
     seeded = seed_state(State.R1, plain=1, steer=2, calls="local")
     results = (draft("tool", result("c1")), draft("tool", result("c2")))
     rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, *results)))
@@ -76,14 +76,14 @@ def test_steering_messages_join_before_the_next_call_of_the_model() -> None:
     assert rows.chat.turn_message_id == seeded.chat.turn_message_id
 
 
-def test_steering_messages_wait_while_a_call_is_open() -> None:
+def test_steering_messages_wait_while_a_call_is_pending() -> None:
     seeded = seed_state(State.R1, steer=1)
     asks = draft("assistant", call("c1"))
     rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, asks)))
     assert waiting(rows.queue) == ["! steer 0"]
 
 
-def test_a_steering_message_that_joins_a_summary_begins_the_turn() -> None:
+def test_a_steering_message_that_joins_a_summary_starts_the_turn() -> None:
     seeded = seed_state(State.R1, compaction=True, steer=1)
     summary = draft("user", text("In short"), visibility="model", compressed=True)
     rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, summary, compacted=True)))
@@ -92,21 +92,21 @@ def test_a_steering_message_that_joins_a_summary_begins_the_turn() -> None:
 
 
 @pytest.mark.promise("P5")
-def test_a_worker_that_is_leaving_commits_its_step_and_lets_go() -> None:
+def test_a_draining_worker_commits_its_step_and_releases_the_chat() -> None:
     seeded = seed_state(State.R0)
-    rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, WORDS, keep_owner=False)))
+    rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, ANSWER, keep_owner=False)))
     assert (rows.chat.state, rows.chat.epoch) == (State.P0, seeded.chat.epoch + 1)
     assert rows.chat.attempt == 0
 
 
 @pytest.mark.promise("P11")
-def test_a_step_is_paid_for_in_the_same_write() -> None:
+def test_usage_is_part_of_the_change_of_its_step() -> None:
     chat = seed_state(State.R0).chat
-    assert commit_step(chat, step(chat, WORDS, usage=(PAID,))).usage == (PAID,)
-    assert fail_turn(chat, failing(step(chat, usage=(PAID,)), FAILED)).usage == (PAID,)
+    assert commit_step(chat, step(chat, ANSWER, usage=(USAGE,))).usage == (USAGE,)
+    assert fail_turn(chat, failing(step(chat, usage=(USAGE,)), FAILED)).usage == (USAGE,)
 
 
-def test_a_step_that_adds_nothing_is_a_bug() -> None:
+def test_a_step_without_messages_is_a_bug() -> None:
     chat = seed_state(State.R0).chat
     with pytest.raises(InvariantBroken, match="for ever"):
         commit_step(chat, step(chat))
@@ -114,14 +114,14 @@ def test_a_step_that_adds_nothing_is_a_bug() -> None:
 
 def test_a_step_does_not_move_the_chat_up_in_the_list() -> None:
     chat = seed_state(State.R0).chat
-    assert not commit_step(chat, step(chat, WORDS)).touch
+    assert not commit_step(chat, step(chat, ANSWER)).touch
 
 
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize(
     ("messages", "complaint"),
     [
-        ((WORDS,), "cannot follow an open call"),
+        ((ANSWER,), "cannot follow an open call"),
         ((draft("user", text()),), "cannot follow an open call"),
         ((draft("tool", result("c9")),), "No open call 'c9'"),
         ((draft("tool", result("c1"), result("c1")),), "No open call 'c1'"),
@@ -143,7 +143,7 @@ def test_a_history_that_no_provider_accepts_is_refused(
         commit_step(chat, step(chat, *messages))
 
 
-def test_what_the_system_says_may_follow_an_open_call() -> None:
+def test_a_system_message_may_follow_a_pending_call() -> None:
     chat = seed_state(State.R0, calls="local").chat
     notice = draft("system", text("The workspace is back."), visibility="model")
     assert len(commit_step(chat, step(chat, notice)).after.pending_calls) == 2
@@ -154,31 +154,31 @@ def test_what_the_system_says_may_follow_an_open_call() -> None:
 
 def test_a_turn_ends_in_the_commit_of_its_last_step() -> None:
     seeded = seed_state(State.R0)
-    rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat, WORDS)))
+    rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat, ANSWER)))
     assert (rows.chat.state, rows.chat.worker_id) == (State.W, None)
     assert rows.chat.epoch == seeded.chat.epoch + 1
     assert tell(rows.messages)[-1] == "assistant: Two."
 
 
-def test_a_turn_may_end_with_nothing_more_to_say() -> None:
+def test_a_turn_may_end_without_another_message() -> None:
     seeded = seed_state(State.R0)
     rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat)))
     assert rows.chat.state is State.W
     assert rows.chat.history_version == seeded.chat.history_version
 
 
-def test_the_queue_goes_on_with_the_same_worker_in_the_same_commit() -> None:
+def test_the_head_of_the_queue_starts_a_turn_with_the_same_worker_in_the_same_commit() -> None:
     seeded = seed_state(State.R1, plain=2)
-    rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat, WORDS)))
+    rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat, ANSWER)))
     assert tell(rows.messages)[-2:] == ["assistant: Two.", "user: plain 0"]
     assert (rows.chat.state, rows.chat.worker_id) == (State.R1, WORKER)
     assert (rows.chat.epoch, rows.chat.attempt) == (seeded.chat.epoch, 1)
     assert rows.chat.turn_message_id == rows.messages[-1].id
 
 
-def test_steering_messages_begin_the_next_turn_if_this_one_ended_first() -> None:
+def test_steering_messages_start_the_next_turn_if_this_one_has_ended() -> None:
     seeded = seed_state(State.R1, plain=1, steer=2)
-    rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat, WORDS)))
+    rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat, ANSWER)))
     assert tell(rows.messages)[-2:] == ["user: steer 0", "user: steer 1"]
     assert rows.chat.turn_message_id == rows.messages[-2].id
     assert waiting(rows.queue) == ["plain 0"]
@@ -188,10 +188,10 @@ def test_steering_messages_begin_the_next_turn_if_this_one_ended_first() -> None
 @pytest.mark.promise("P9")
 def test_the_queue_drains_in_order() -> None:
     seeded = seed_state(State.R1, plain=3)
-    changes = [finish_turn(seeded.chat, step(seeded.chat, WORDS))]
+    changes = [finish_turn(seeded.chat, step(seeded.chat, ANSWER))]
     for _ in range(3):
         chat = write(seeded, *changes).chat
-        changes.append(finish_turn(chat, step(chat, WORDS)))
+        changes.append(finish_turn(chat, step(chat, ANSWER)))
     rows = write(seeded, *changes)
     prompts = [line for line in tell(rows.messages) if line.startswith("user: plain")]
     assert prompts == ["user: plain 0", "user: plain 1", "user: plain 2"]
@@ -199,7 +199,7 @@ def test_the_queue_drains_in_order() -> None:
 
 
 @pytest.mark.covers("O21")
-def test_a_turn_cannot_end_while_calls_are_open() -> None:
+def test_a_turn_cannot_end_while_calls_are_pending() -> None:
     chat = seed_state(State.R0, calls="local").chat
     with pytest.raises(InvariantBroken, match="tool calls are open"):
         finish_turn(chat, step(chat))
@@ -207,27 +207,27 @@ def test_a_turn_cannot_end_while_calls_are_open() -> None:
 
 @pytest.mark.covers("O11")
 @pytest.mark.parametrize(("state", "target"), [("R0", "E0"), ("R1", "E1")])
-def test_a_failed_turn_keeps_what_there_is_and_says_why(state: str, target: str) -> None:
+def test_a_failed_turn_keeps_its_messages_and_its_error(state: str, target: str) -> None:
     seeded = seed_state(State(state))
-    failure = failing(step(seeded.chat, WORDS), FAILED)
+    failure = failing(step(seeded.chat, ANSWER), FAILED)
     rows = write(seeded, fail_turn(seeded.chat, failure))
     assert (rows.chat.state, rows.chat.last_error) == (target, FAILED)
     assert tell(rows.messages)[-1] == "assistant: Two."
     assert rows.queue == list(seeded.queue)
 
 
-def test_open_calls_of_a_failed_turn_stay_open_until_somebody_writes() -> None:
+def test_pending_calls_of_a_failed_turn_stay_pending() -> None:
     chat = seed_state(State.R0, calls="local").chat
     failed = fail_turn(chat, failing(step(chat), FAILED)).after
     assert failed.pending_calls == chat.pending_calls
 
 
-# After a stop
+# After an interrupt
 
 
 @pytest.mark.covers("O2")
 @pytest.mark.promise("P4")
-def test_a_stop_keeps_the_partial_answer_and_answers_its_calls() -> None:
+def test_an_interrupt_keeps_the_partial_answer_and_answers_its_calls() -> None:
     seeded = seed_state(State.I0)
     partial = draft("assistant", text("Once upon"), call("c9"))
     rows = write(seeded, finish_interrupt(seeded.chat, step(seeded.chat, partial)))
@@ -237,21 +237,21 @@ def test_a_stop_keeps_the_partial_answer_and_answers_its_calls() -> None:
 
 @pytest.mark.covers("O20")
 @pytest.mark.promise("P4")
-def test_a_stop_keeps_results_that_were_in_and_answers_the_rest() -> None:
+def test_an_interrupt_keeps_finished_results_and_answers_the_other_calls() -> None:
     seeded = seed_state(State.I0, calls="local")
     done = draft("tool", result("c2"))
     rows = write(seeded, finish_interrupt(seeded.chat, step(seeded.chat, done)))
     assert tell(rows.messages)[-2:] == ["tool: c2 done", "tool: c1 failed"]
 
 
-def test_a_stop_before_the_first_word_leaves_no_empty_answer() -> None:
+def test_an_interrupt_before_the_first_part_leaves_no_empty_answer() -> None:
     seeded = seed_state(State.I0)
     rows = write(seeded, finish_interrupt(seeded.chat, step(seeded.chat)))
     assert (rows.chat.state, rows.messages) == (State.W, list(seeded.history))
 
 
 @pytest.mark.covers("O20")
-def test_no_result_is_made_up_for_a_call_the_provider_runs() -> None:
+def test_an_interrupt_adds_no_result_for_a_provider_executed_call() -> None:
     seeded = seed_state(State.I0)
     partial = draft("assistant", call("s1", "web_search", provider_executed=True))
     rows = write(seeded, finish_interrupt(seeded.chat, step(seeded.chat, partial)))
@@ -260,7 +260,7 @@ def test_no_result_is_made_up_for_a_call_the_provider_runs() -> None:
 
 @pytest.mark.promise("P4", "P9")
 @pytest.mark.parametrize(("keep_owner", "target"), [(True, "R1"), (False, "P1")])
-def test_after_the_partial_the_queue_goes_on(*, keep_owner: bool, target: str) -> None:
+def test_the_head_of_the_queue_follows_the_partial_answer(*, keep_owner: bool, target: str) -> None:
     seeded = seed_state(State.I1, plain=2)
     saved = step(seeded.chat, draft("assistant", text("Once upon")), keep_owner=keep_owner)
     rows = write(seeded, finish_interrupt(seeded.chat, saved))
@@ -271,7 +271,7 @@ def test_after_the_partial_the_queue_goes_on(*, keep_owner: bool, target: str) -
 @pytest.mark.promise("P2")
 @pytest.mark.parametrize("owned", [True, False])
 @pytest.mark.parametrize(("state", "target"), [("I0", "W"), ("I1", "P0")])
-def test_a_stop_ends_in_time_whatever_the_tool_does(
+def test_an_expired_interrupt_ends_even_if_a_tool_runs(
     state: str, target: str, *, owned: bool
 ) -> None:
     seeded = seed_state(State(state), calls="local", owned=owned)
@@ -283,16 +283,16 @@ def test_a_stop_ends_in_time_whatever_the_tool_does(
 
 @pytest.mark.promise("P4", "P9")
 @pytest.mark.parametrize(
-    ("calls", "shown", "kept"),
+    ("calls", "live", "kept"),
     [
         ("none", draft("assistant", text("Once upon"), call("c9")), "assistant: Once upon [c9]"),
         ("local", draft("tool", result("c1", "execute")), "tool: c1 done"),
     ],
 )
-def test_a_stop_that_ends_late_keeps_what_was_shown(calls: str, shown: Draft, kept: str) -> None:
-    """Then what is open is answered, then the next message comes."""
+def test_an_expired_interrupt_keeps_the_live_parts(calls: str, live: Draft, kept: str) -> None:
+    """Error results for pending calls follow, then the next message."""
     seeded = seed_state(State.I1, calls=calls)
-    rows = write(seeded, expire_interrupt(seeded.chat, (shown,)))
-    open_still = "tool: c9 failed" if calls == "none" else "tool: c2 failed"
-    assert tell(rows.messages)[-3:] == [kept, open_still, "user: plain 0"]
+    rows = write(seeded, expire_interrupt(seeded.chat, (live,)))
+    other_result = "tool: c9 failed" if calls == "none" else "tool: c2 failed"
+    assert tell(rows.messages)[-3:] == [kept, other_result, "user: plain 0"]
     assert (rows.chat.state, rows.chat.worker_id) == (State.P0, None)

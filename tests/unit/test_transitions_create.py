@@ -21,19 +21,19 @@ def new(**columns: object) -> CreateChat:
     return msgspec.structs.replace(command, **columns)
 
 
-def test_a_new_chat_is_taken_by_the_replica_that_made_it() -> None:
+def test_a_new_chat_is_acquired_by_the_worker_with_a_slot() -> None:
     chat = create(new(), WORKER).after
     assert (chat.state, chat.worker_id, chat.epoch, chat.attempt) == (State.R0, WORKER, 1, 1)
     assert (chat.snapshot_version, chat.history_version, chat.queue_version) == (1, 1, 0)
 
 
-def test_a_new_chat_waits_for_a_worker_if_none_is_free() -> None:
+def test_a_new_chat_is_pending_without_a_slot() -> None:
     chat = create(new(), None).after
     assert (chat.state, chat.worker_id, chat.epoch, chat.attempt) == (State.P0, None, 0, 0)
 
 
 @pytest.mark.covers("O8")
-def test_instructions_stand_ahead_of_the_first_prompt() -> None:
+def test_instructions_come_before_the_first_prompt() -> None:
     change = create(new(before=(SYSTEM, draft("system", text("You have a workspace.")))), None)
     assert [(m.id, m.draft.role) for m in change.messages] == [
         (1, "system"),
@@ -45,7 +45,7 @@ def test_instructions_stand_ahead_of_the_first_prompt() -> None:
 
 
 @pytest.mark.covers("O15")
-def test_a_chat_may_begin_without_a_prompt() -> None:
+def test_a_chat_may_start_without_a_prompt() -> None:
     change = create(new(prompt=None, before=(SYSTEM,)), WORKER)
     assert change.after.turn_message_id is None
     assert not change.after.compaction_requested
@@ -58,7 +58,7 @@ def test_a_chat_needs_a_message() -> None:
         create(new(prompt=None), WORKER)
 
 
-def test_a_chat_cannot_begin_with_an_open_call() -> None:
+def test_a_chat_cannot_start_with_a_pending_call() -> None:
     asked = draft("assistant", call("c1"))
     with pytest.raises(InvalidInput, match="unanswered tool call"):
         create(new(before=(asked,)), WORKER)
@@ -66,7 +66,7 @@ def test_a_chat_cannot_begin_with_an_open_call() -> None:
     assert answered.after.pending_calls == ()
 
 
-def test_a_child_belongs_to_its_root() -> None:
+def test_a_subagent_has_its_root_and_parent() -> None:
     parent = ChatId(UUID(int=9))
     child = create(new(parent_chat_id=parent, root_chat_id=parent), None).after
     assert (child.parent_chat_id, child.root_chat_id, child.is_root) == (parent, parent, False)
@@ -78,7 +78,7 @@ def test_the_model_of_a_chat_is_that_of_its_prompt() -> None:
     assert (chat.model_config_id, chat.reasoning_effort) == (FAST, "high")
 
 
-def test_what_a_chat_was_created_with_is_in_its_row() -> None:
+def test_the_values_of_a_create_command_are_in_the_row() -> None:
     command = new(
         model_config_id=FAST, reasoning_effort="low", labels={"team": "red"}, mode="computer_use"
     )

@@ -1,4 +1,4 @@
-"""Row events as a runner meets them: late, twice, out of order, and its own among them."""
+"""Reactions of a runner to rows that come late, twice, out of order, or from its own commit."""
 
 import pytest
 from msgspec.structs import replace
@@ -72,32 +72,30 @@ def step(row: Chat, words: str = "an answer", *, keep_owner: bool = True) -> Ste
     [
         pytest.param(RUNNING, restart("generate", RUNNING), id="running"),
         pytest.param(INTERRUPTING, restart("interrupt", INTERRUPTING), id="interrupting"),
-        pytest.param(replace(RUNNING, worker_id=OTHER_WORKER), StopRunner(), id="another's"),
-        pytest.param(replace(RUNNING, worker_id=None), StopRunner(), id="nobody's"),
-        pytest.param(chat(), StopRunner(), id="at rest"),
+        pytest.param(replace(RUNNING, worker_id=OTHER_WORKER), StopRunner(), id="another owner"),
+        pytest.param(replace(RUNNING, worker_id=None), StopRunner(), id="no owner"),
+        pytest.param(chat(), StopRunner(), id="idle"),
     ],
 )
-def test_the_first_row_starts_what_its_status_asks_for(row: Chat, expected: Reaction) -> None:
+def test_the_first_row_starts_the_task_of_its_status(row: Chat, expected: Reaction) -> None:
     assert decide_reaction(None, row, WORKER) == expected
 
 
 @pytest.mark.parametrize("status", ["waiting", "error", "requires_action"])
 @pytest.mark.parametrize("local", [None, VIEW])
-def test_a_status_that_asks_for_no_work_is_left_whoever_owns_it(
-    local: RunnerView | None, status: Status
-) -> None:
+def test_a_status_without_work_stops_the_runner(local: RunnerView | None, status: Status) -> None:
     assert decide_reaction(local, later(status=status), WORKER) == StopRunner()
 
 
 @pytest.mark.parametrize("local", [None, VIEW])
-def test_an_archived_chat_is_left_whoever_owns_it(local: RunnerView | None) -> None:
+def test_an_archived_chat_stops_the_runner(local: RunnerView | None) -> None:
     assert decide_reaction(local, later(archived=True), WORKER) == StopRunner()
 
 
-# News and no news
+# Newer and older rows
 
 
-def test_a_row_that_comes_twice_is_no_news() -> None:
+def test_a_repeated_row_is_ignored() -> None:
     assert decide_reaction(VIEW, RUNNING, WORKER) == IgnoreRow()
 
 
@@ -110,7 +108,7 @@ def test_a_row_that_comes_twice_is_no_news() -> None:
         {"archived": True},
     ],
 )
-def test_an_older_row_is_no_news_whatever_it_says(columns: dict[str, object]) -> None:
+def test_an_older_row_is_ignored(columns: dict[str, object]) -> None:
     row = replace(RUNNING, snapshot_version=19, **columns)
     assert decide_reaction(VIEW, row, WORKER) == IgnoreRow()
 
@@ -119,12 +117,12 @@ def test_an_older_row_is_no_news_whatever_it_says(columns: dict[str, object]) ->
     ("worker", "epoch"),
     [(OTHER_WORKER, 4), (OTHER_WORKER, 3), (None, 4), (None, 3)],
 )
-def test_a_chat_that_is_not_ours_any_more_is_left(worker: WorkerId | None, epoch: int) -> None:
+def test_a_chat_with_another_owner_stops_the_runner(worker: WorkerId | None, epoch: int) -> None:
     assert decide_reaction(VIEW, later(worker_id=worker, epoch=epoch), WORKER) == StopRunner()
 
 
 @pytest.mark.parametrize("epoch", [2, 4, 7])
-def test_a_chat_that_came_back_to_the_same_worker_belongs_to_another_runner(epoch: int) -> None:
+def test_another_epoch_of_the_same_worker_stops_the_runner(epoch: int) -> None:
     assert decide_reaction(VIEW, later(epoch=epoch), WORKER) == StopRunner()
 
 
@@ -137,12 +135,12 @@ def test_a_chat_that_came_back_to_the_same_worker_belongs_to_another_runner(epoc
         pytest.param({"title": "Another title"}, id="the title"),
     ],
 )
-def test_the_same_work_goes_on_under_a_newer_watermark(columns: dict[str, object]) -> None:
+def test_the_same_work_continues_with_a_newer_view(columns: dict[str, object]) -> None:
     row = later(**columns)
     assert decide_reaction(VIEW, row, WORKER) == UpdateView(view=RunnerView.of(row))
 
 
-def test_a_stop_restarts_the_runner_with_the_interrupt() -> None:
+def test_an_interrupt_restarts_the_runner_with_the_interrupt_task() -> None:
     assert decide_reaction(VIEW, INTERRUPTING, WORKER) == restart("interrupt", INTERRUPTING)
 
 
@@ -151,7 +149,7 @@ def test_a_changed_history_restarts_the_work() -> None:
     assert decide_reaction(VIEW, row, WORKER) == restart("generate", row)
 
 
-def test_a_stop_that_is_heard_before_an_older_row_is_not_undone_by_it() -> None:
+def test_an_older_row_after_an_interrupt_is_ignored() -> None:
     queued_before = later(queue_len=1)
     stopped = replace(queued_before, status="interrupting", snapshot_version=22)
     reaction = decide_reaction(VIEW, stopped, WORKER)
@@ -160,10 +158,10 @@ def test_a_stop_that_is_heard_before_an_older_row_is_not_undone_by_it() -> None:
     assert decide_reaction(reaction.view, queued_before, WORKER) == IgnoreRow()
 
 
-# Moves as the kernel makes them
+# Rows that transitions produce
 
 
-def test_what_people_do_to_a_running_chat() -> None:
+def test_reactions_to_transitions_of_a_running_chat() -> None:
     second = message(4, "user", text())
     rows: dict[str, Chat] = {
         "queue": user_transitions.send_message(RUNNING, SendMessage(prompt=prompt()), WORKER).after,
@@ -190,7 +188,7 @@ def test_what_people_do_to_a_running_chat() -> None:
         "queue": UpdateView,
         "steer": UpdateView,
         "interrupt": RestartTask,
-        # Taken anew by the same worker, in the same write: for another runner.
+        # The same write gives the chat to the same worker again: another runner serves it.
         "rollback": StopRunner,
         "edit": StopRunner,
         "archive": StopRunner,
@@ -199,7 +197,7 @@ def test_what_people_do_to_a_running_chat() -> None:
     }
 
 
-def test_a_reacquired_chat_is_started_by_its_new_runner_and_left_by_the_old_one() -> None:
+def test_a_reacquired_chat_starts_its_new_runner_and_stops_the_old_one() -> None:
     released = worker_transitions.release(RUNNING, ReleaseChat(worker_id=WORKER, epoch=3)).after
     again = worker_transitions.acquire(released, WORKER).after
     assert decide_reaction(VIEW, again, WORKER) == StopRunner()
@@ -209,42 +207,42 @@ def test_a_reacquired_chat_is_started_by_its_new_runner_and_left_by_the_old_one(
 # Own writes
 
 
-def test_an_own_commit_that_is_answered_first_is_no_news_when_its_row_comes() -> None:
-    landed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
-    view = VIEW.committing().committed(landed)
-    assert view == RunnerView.of(landed)
-    assert decide_reaction(view, landed, WORKER) == IgnoreRow()
+def test_the_row_of_an_own_commit_after_its_reply_is_ignored() -> None:
+    committed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
+    view = VIEW.committing().committed(committed)
+    assert view == RunnerView.of(committed)
+    assert decide_reaction(view, committed, WORKER) == IgnoreRow()
 
 
-def test_an_own_commit_whose_row_comes_first_waits_for_its_answer() -> None:
-    landed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
+def test_the_row_of_an_own_commit_before_its_reply_is_deferred() -> None:
+    committed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
     view = VIEW.committing()
-    assert decide_reaction(view, landed, WORKER) == DeferRow()
-    assert decide_reaction(view.committed(landed), landed, WORKER) == IgnoreRow()
+    assert decide_reaction(view, committed, WORKER) == DeferRow()
+    assert decide_reaction(view.committed(committed), committed, WORKER) == IgnoreRow()
 
 
-def test_a_stop_right_behind_an_own_commit_is_not_taken_for_its_echo() -> None:
-    landed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
-    stop = user_transitions.interrupt(landed, None)
+def test_an_interrupt_right_after_an_own_commit_restarts_the_task() -> None:
+    committed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
+    stop = user_transitions.interrupt(committed, None)
     assert stop is not None
     view = VIEW.committing()
     assert decide_reaction(view, stop.after, WORKER) == DeferRow()
-    assert decide_reaction(view.committed(landed), stop.after, WORKER) == restart(
+    assert decide_reaction(view.committed(committed), stop.after, WORKER) == restart(
         "interrupt", stop.after
     )
 
 
-def test_a_queued_message_right_behind_an_own_commit_is_noted() -> None:
-    landed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
-    behind = user_transitions.send_message(landed, SendMessage(prompt=prompt()), None).after
+def test_a_queued_message_right_after_an_own_commit_updates_the_view() -> None:
+    committed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
+    behind = user_transitions.send_message(committed, SendMessage(prompt=prompt()), None).after
     view = VIEW.committing()
     assert decide_reaction(view, behind, WORKER) == DeferRow()
-    assert decide_reaction(view.committed(landed), behind, WORKER) == UpdateView(
+    assert decide_reaction(view.committed(committed), behind, WORKER) == UpdateView(
         view=RunnerView.of(behind)
     )
 
 
-def test_a_stop_that_was_faster_than_an_own_commit_is_acted_on_when_that_is_refused() -> None:
+def test_an_interrupt_before_an_own_commit_restarts_the_task_after_the_refusal() -> None:
     view = VIEW.committing()
     assert decide_reaction(view, INTERRUPTING, WORKER) == DeferRow()
     assert decide_reaction(view.not_committed(), INTERRUPTING, WORKER) == restart(
@@ -252,50 +250,50 @@ def test_a_stop_that_was_faster_than_an_own_commit_is_acted_on_when_that_is_refu
     )
 
 
-def test_an_old_row_is_no_news_during_an_own_commit_either() -> None:
+def test_an_old_row_is_ignored_during_an_own_commit() -> None:
     assert decide_reaction(VIEW.committing(), RUNNING, WORKER) == IgnoreRow()
 
 
-def test_a_commit_of_unknown_fate_that_did_land_restarts_the_work_from_the_row() -> None:
-    landed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
+def test_an_applied_commit_of_unknown_outcome_restarts_the_task() -> None:
+    committed = worker_transitions.commit_step(RUNNING, step(RUNNING)).after
     view = VIEW.committing().not_committed()
     assert view == VIEW
-    assert decide_reaction(view, landed, WORKER) == restart("generate", landed)
+    assert decide_reaction(view, committed, WORKER) == restart("generate", committed)
 
 
-def test_the_end_of_an_interrupt_leads_to_the_next_turn_under_the_same_runner() -> None:
+def test_the_next_turn_after_an_interrupt_stays_with_the_same_runner() -> None:
     stopped = user_transitions.interrupt(replace(RUNNING, queue_len=1), None)
     assert stopped is not None
     view = RunnerView.of(stopped.after)
-    landed = worker_transitions.finish_interrupt(stopped.after, step(stopped.after)).after
-    assert landed.status == "running"
-    assert decide_reaction(view.committing(), landed, WORKER) == DeferRow()
-    assert decide_reaction(view.committing().committed(landed), landed, WORKER) == IgnoreRow()
+    committed = worker_transitions.finish_interrupt(stopped.after, step(stopped.after)).after
+    assert committed.status == "running"
+    assert decide_reaction(view.committing(), committed, WORKER) == DeferRow()
+    assert decide_reaction(view.committing().committed(committed), committed, WORKER) == IgnoreRow()
 
 
-def test_a_recorded_retry_is_the_same_work_however_it_is_heard_of() -> None:
+def test_a_recorded_retry_is_the_same_work() -> None:
     wait = RecordRetry(
         fence=Fence.of(RUNNING), state=RetryState(attempt=1, delay_ms=1000, error="busy")
     )
-    landed = worker_transitions.record_retry(RUNNING, wait).after
-    assert decide_reaction(VIEW, landed, WORKER) == UpdateView(view=RunnerView.of(landed))
-    assert decide_reaction(VIEW.committing().committed(landed), landed, WORKER) == IgnoreRow()
+    committed = worker_transitions.record_retry(RUNNING, wait).after
+    assert decide_reaction(VIEW, committed, WORKER) == UpdateView(view=RunnerView.of(committed))
+    assert decide_reaction(VIEW.committing().committed(committed), committed, WORKER) == IgnoreRow()
 
 
-def test_a_runner_that_gave_its_chat_away_does_not_serve_the_next_epoch() -> None:
-    given = worker_transitions.commit_step(RUNNING, step(RUNNING, keep_owner=False)).after
-    view = VIEW.committing().committed(given)
+def test_a_runner_that_released_its_chat_does_not_run_the_next_epoch() -> None:
+    released = worker_transitions.commit_step(RUNNING, step(RUNNING, keep_owner=False)).after
+    view = VIEW.committing().committed(released)
     assert view.epoch == RUNNING.epoch
-    again = worker_transitions.acquire(given, WORKER).after
+    again = worker_transitions.acquire(released, WORKER).after
     assert decide_reaction(view, again, WORKER) == StopRunner()
 
 
-def test_an_answer_never_lowers_the_watermark() -> None:
+def test_a_late_reply_does_not_lower_the_version_of_the_view() -> None:
     ahead = RunnerView.of(replace(RUNNING, snapshot_version=30)).committing()
     assert ahead.committed(later(history_version=21)) == ahead.not_committed()
 
 
-def test_promoting_a_queued_message_stops_the_step_under_way() -> None:
+def test_promoting_a_queued_message_interrupts_the_step_in_progress() -> None:
     waiting = replace(RUNNING, queue_len=1, next_queue_id=2)
     row = queue_transitions.promote_queued(waiting, [queued(1)], queued(1).id, WORKER).after
     assert decide_reaction(VIEW, row, WORKER) == restart("interrupt", row)
