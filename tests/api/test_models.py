@@ -70,9 +70,7 @@ async def test_declared_models_are_read_back_unchanged(pool: Pool) -> None:
     await here.close()
 
 
-async def test_a_removed_model_is_disabled_and_keeps_its_name_and_price(
-    pool: Pool,
-) -> None:
+async def test_a_removed_model_is_disabled_and_keeps_its_name_and_price(pool: Pool) -> None:
     before = catalogue(SMALL, BIG)
     await before.declare(pool)
     after = catalogue(providers=())

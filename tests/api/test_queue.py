@@ -50,9 +50,7 @@ async def test_promoting_in_an_idle_chat_sends_the_message_now(server: ApiServer
     assert await order(server) == [1]
 
 
-async def test_promoting_in_a_running_chat_waits_for_the_partial_answer(
-    server: ApiServer,
-) -> None:
+async def test_promoting_in_a_running_chat_waits_for_the_partial_answer(server: ApiServer) -> None:
     await plant_in(server.replica.pool, Seed(state=State.R1, plain=2))
     promoted = await server.ask("POST", f"{QUEUE}/2/promote")
     assert (promoted.status, promoted.json["queued"]) == (202, True)

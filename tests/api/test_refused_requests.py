@@ -174,9 +174,7 @@ WRONG_CREATES: dict[str, list[Json]] = {
 
 
 @pytest.mark.promise("P15")
-async def test_an_invalid_create_names_the_field_and_creates_nothing(
-    server: ApiServer,
-) -> None:
+async def test_an_invalid_create_names_the_field_and_creates_nothing(server: ApiServer) -> None:
     for field, bodies in WRONG_CREATES.items():
         for wrong in bodies:
             body = wrong if field == "content" else {"content": [TEXT]} | wrong

@@ -23,9 +23,7 @@ async def ask_parameters(api: WorkspaceApi) -> None:
     assert await templates.upsert_template(api.pool, put) is not None
 
 
-async def test_a_workspace_is_created_with_its_first_build(
-    api: WorkspaceApi,
-) -> None:
+async def test_a_workspace_is_created_with_its_first_build(api: WorkspaceApi) -> None:
     made = await api.ask("POST", "/workspaces", {"template_id": str(TEMPLATE), "name": "My-Work"})
     assert made.status == 201, made.content
     assert made.headers["location"] == f"/api/v1/workspaces/{made.json['id']}"

@@ -57,10 +57,7 @@ async def test_an_expired_lease_cancels_all_runners_and_a_renewed_one_continues(
     dsn: str, clock: FakeClock, proxy: Proxy
 ) -> None:
     gate = Gate()
-    async with (
-        FakeCompatible.running() as api,
-        engine_rig_with(proxy.dsn, api, clock=clock) as rig,
-    ):
+    async with FakeCompatible.running() as api, engine_rig_with(proxy.dsn, api, clock=clock) as rig:
         rig.answer("half", gate)
         chat_id = await rig.create("go")
         await gate.reached.wait()

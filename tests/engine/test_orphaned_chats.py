@@ -90,10 +90,7 @@ async def test_reaping_many_chats_does_not_delay_heartbeats(dsn: str, clock: Fak
             chat_ids = [await rig.create("go") for _ in range(60)]
             for chat_id in chat_ids:
                 await orphan(rig, chat_id, crashes=MAX_WORKER_DEATHS)
-        async with (
-            engine_rig_with(dsn, api, clock=clock, worker=NO_SLOTS) as rig,
-            advancing(clock),
-        ):
+        async with engine_rig_with(dsn, api, clock=clock, worker=NO_SLOTS) as rig, advancing(clock):
             for chat_id in chat_ids:
                 await rig.wait_state(chat_id, "E0")
             failures = [name for name, _ in rig.events.seen if name == "heartbeat_failed"]

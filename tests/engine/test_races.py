@@ -142,9 +142,7 @@ async def test_a_pending_chat_is_interrupted_without_a_worker(dsn: str) -> None:
 
 @pytest.mark.covers("F35")
 @pytest.mark.promise("P3")
-async def test_an_unarchived_chat_refuses_writes_of_its_old_runner(
-    dsn: str,
-) -> None:
+async def test_an_unarchived_chat_refuses_writes_of_its_old_runner(dsn: str) -> None:
     gate = Gate()
     async with engine_rig(dsn, tools=[StubbornTool(gate)]) as rig:
         rig.call_tools(("c1", "echo", "{}"))
@@ -219,10 +217,7 @@ async def wait_two_heartbeats(rig: EngineRig) -> None:
 @pytest.mark.promise("P5")
 async def test_a_drain_at_the_end_of_an_answer_stores_it_once(dsn: str) -> None:
     """Repeated, because the two race at different points."""
-    async with (
-        FakeCompatible.running() as api,
-        engine_rig_with(dsn, api) as other,
-    ):
+    async with FakeCompatible.running() as api, engine_rig_with(dsn, api) as other:
         for _ in range(4):
             gate = Gate()
             async with engine_rig_with(dsn, api) as drained:

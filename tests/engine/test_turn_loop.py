@@ -68,14 +68,10 @@ async def test_a_provider_executed_call_without_a_result_is_not_stored(dsn: str)
         "input": {},
     }
     begin = event("content_block_start", index=0, content_block=search)
-    async with (
-        FakeAnthropic.running() as api,
-        engine_rig_with(dsn, api, kind="anthropic") as rig,
-    ):
+    async with FakeAnthropic.running() as api, engine_rig_with(dsn, api, kind="anthropic") as rig:
         api.script(
             event(
-                "message_start",
-                message={"id": "msg_1", "model": "m", "usage": {"input_tokens": 1}},
+                "message_start", message={"id": "msg_1", "model": "m", "usage": {"input_tokens": 1}}
             ),
             begin + event("content_block_stop", index=0),
             event("content_block_start", index=1, content_block={"type": "text", "text": "So."}),
@@ -90,9 +86,7 @@ async def test_a_provider_executed_call_without_a_result_is_not_stored(dsn: str)
 
 
 @pytest.mark.promise("P4")
-async def test_an_interrupt_stores_partial_text_and_answers_a_partial_call(
-    dsn: str,
-) -> None:
+async def test_an_interrupt_stores_partial_text_and_answers_a_partial_call(dsn: str) -> None:
     gate = Gate()
     start = {"index": 0, "id": "c1", "type": "function"}
     call = {**start, "function": {"name": "echo", "arguments": '{"say":"m'}}

@@ -77,11 +77,7 @@ CASES: list[tuple[object, object]] = [
     ),
     (
         {"type": ["string", "null"], "description": "D", "minLength": 1},
-        {
-            "description": "D",
-            "minLength": 1,
-            "anyOf": [{"type": "string"}, {"type": "null"}],
-        },
+        {"description": "D", "minLength": 1, "anyOf": [{"type": "string"}, {"type": "null"}]},
     ),
     (
         {"type": ["array", "null"], "items": {"type": "string"}, "maxItems": 3},
@@ -208,18 +204,14 @@ def test_the_schema_of_an_answer_is_closed_at_every_depth() -> None:
         "properties": {
             "a": {"type": "array", "items": {"type": "object", "properties": {"b": {}}}},
             "c": {"anyOf": [{"type": "object"}, {"type": "null"}]},
-        },
+        }
     }
     assert close_schema(Raw(msgspec.json.encode(schema))) == {
         "type": "object",
         "properties": {
             "a": {
                 "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {"b": {}},
-                    "additionalProperties": False,
-                },
+                "items": {"type": "object", "properties": {"b": {}}, "additionalProperties": False},
             },
             "c": {"anyOf": [{"type": "object", "additionalProperties": False}, {"type": "null"}]},
         },

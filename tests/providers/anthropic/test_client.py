@@ -94,9 +94,7 @@ async def test_the_api_accepts_a_round_of_tool_calls(
 # Requests
 
 
-async def test_requests_carry_required_and_configured_headers(
-    fake: FakeAnthropic,
-) -> None:
+async def test_requests_carry_required_and_configured_headers(fake: FakeAnthropic) -> None:
     provider = AnthropicProvider(
         settings(
             fake,
@@ -138,9 +136,7 @@ async def test_a_base_url_may_include_the_version(tail: str, fake: FakeAnthropic
     assert fake.requests[0].path == "/v1/messages"
 
 
-async def test_a_configured_authorization_header_replaces_the_key(
-    fake: FakeAnthropic,
-) -> None:
+async def test_a_configured_authorization_header_replaces_the_key(fake: FakeAnthropic) -> None:
     own = {"Authorization": Secret(f"Bearer {KEY}")}
     provider = AnthropicProvider(settings(fake, api_key=None, headers=own))
     fake.play("text")

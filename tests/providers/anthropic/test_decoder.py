@@ -290,9 +290,7 @@ BLOCK_STARTS: list[dict[str, object]] = [
 
 
 @pytest.mark.parametrize("block", BLOCK_STARTS)
-def test_empty_deltas_and_deltas_of_another_type_are_ignored(
-    block: dict[str, object],
-) -> None:
+def test_empty_deltas_and_deltas_of_another_type_are_ignored(block: dict[str, object]) -> None:
     begin = event("content_block_start", index=0, content_block=block)
     pieces: list[dict[str, object]] = [
         {"type": "text_delta", "text": ""},

@@ -37,10 +37,7 @@ def text(words: str = "a") -> Body:
 
 
 def image(data: str, media_type: str = "image/png") -> Body:
-    return {
-        "type": "image",
-        "source": {"type": "base64", "media_type": media_type, "data": data},
-    }
+    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
 
 
 def with_schema(schema: object) -> Body:
@@ -103,10 +100,7 @@ REFUSED: list[tuple[Body, str]] = [
         body(tools=[TOOL], tool_choice={"type": "any"}, thinking={"type": "adaptive"}),
         "forces tool use",
     ),
-    (
-        body(model="claude-opus-5-5", tools=[TOOL], tool_choice={"type": "any"}),
-        "forced tool use",
-    ),
+    (body(model="claude-opus-5-5", tools=[TOOL], tool_choice={"type": "any"}), "forced tool use"),
     (body(thinking={"type": "enabled", "budget_tokens": 1}), "1024"),
     (body(thinking={"type": "enabled", "budget_tokens": 9000}), "greater than"),
     (

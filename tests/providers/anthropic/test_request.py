@@ -309,11 +309,7 @@ def test_a_search_in_a_user_message_is_left_out() -> None:
 def test_web_search_is_offered_with_its_domains() -> None:
     options = Raw(b'{"web_search_enabled":true,"blocked_domains":["a.org","b.org"]}')
     assert objects(body(tools=(), options=options)["tools"]) == [
-        {
-            "type": "web_search_20250305",
-            "name": "web_search",
-            "blocked_domains": ["a.org", "b.org"],
-        }
+        {"type": "web_search_20250305", "name": "web_search", "blocked_domains": ["a.org", "b.org"]}
     ]
 
 
@@ -359,11 +355,7 @@ def test_files_are_encoded_by_their_type() -> None:
     assert shown == [
         {
             "type": "image",
-            "source": {
-                "type": "base64",
-                "media_type": "image/jpeg",
-                "data": "/9j/4C1waWN0dXJl",
-            },
+            "source": {"type": "base64", "media_type": "image/jpeg", "data": "/9j/4C1waWN0dXJl"},
         },
         {
             "type": "document",

@@ -213,9 +213,7 @@ async def test_a_schema_that_is_not_an_object_gets_no_arguments(demo: DemoProvid
     assert await calls(demo, request_for("use odd", tools=(odd,))) == [("odd", "{}")]
 
 
-async def test_a_second_summary_lists_the_requests_of_the_first(
-    demo: DemoProvider,
-) -> None:
+async def test_a_second_summary_lists_the_requests_of_the_first(demo: DemoProvider) -> None:
     first = request(
         message("user", "paint the house"), model="demo", options=request_for("").options
     )

@@ -105,9 +105,7 @@ async def test_a_missing_key_names_its_variable(fake: FakeGemini) -> None:
         GeminiProvider(settings(fake, api_key=None))
 
 
-async def test_an_invalid_key_is_classified_and_not_shown(
-    fake: FakeGemini,
-) -> None:
+async def test_an_invalid_key_is_classified_and_not_shown(fake: FakeGemini) -> None:
     provider = GeminiProvider(settings(fake, api_key=Secret("wrong-key-123456")))
     failed = await failure(provider)
     assert classify_fault(failed.fault).kind == "auth"

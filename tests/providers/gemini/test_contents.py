@@ -118,9 +118,7 @@ def test_results_are_in_one_turn_in_the_order_of_their_calls() -> None:
 )
 def test_a_result_is_always_sent_as_an_object(answered: PromptResult, response: Object) -> None:
     found = contents(
-        message("user", "Hi"),
-        message("assistant", call("a")),
-        message("tool", answered),
+        message("user", "Hi"), message("assistant", call("a")), message("tool", answered)
     )
     assert found[2]["parts"] == [{"functionResponse": {"name": "now", "response": response}}]
 

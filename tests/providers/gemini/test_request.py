@@ -160,10 +160,7 @@ def test_an_effort_becomes_a_level_or_a_budget(
 def test_configured_thinking_wins_over_an_effort() -> None:
     assert thinking(
         OLD, "low", GeminiThinkingOptions(thinking_budget=-1, include_thoughts=False)
-    ) == {
-        "thinkingBudget": -1,
-        "includeThoughts": False,
-    }
+    ) == {"thinkingBudget": -1, "includeThoughts": False}
     level = GeminiThinkingOptions(thinking_level="medium")
     assert thinking("gemini-3-pro-preview", "low", level) == {
         "thinkingLevel": "HIGH",

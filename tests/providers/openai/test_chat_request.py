@@ -88,10 +88,7 @@ def test_a_plain_request() -> None:
     model_request = request(message("system", "Be kind."), message("user", "Hi"), model="gpt-4.1")
     assert body(model_request) == {
         "model": "gpt-4.1",
-        "messages": [
-            {"role": "system", "content": "Be kind."},
-            {"role": "user", "content": "Hi"},
-        ],
+        "messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -108,9 +105,7 @@ SAMPLING = {
 
 @pytest.mark.covers("providers-9")
 @pytest.mark.parametrize("model", ["o1", "o3-mini", "o4-mini", "gpt-5", "openai/gpt-oss-20b"])
-def test_a_reasoning_model_gets_another_limit_field_and_no_temperature(
-    model: str,
-) -> None:
+def test_a_reasoning_model_gets_another_limit_field_and_no_temperature(model: str) -> None:
     sent = body(request(model=model, max_output_tokens=9, reasoning_effort="high", **SAMPLING))
     assert sent["max_completion_tokens"] == 9
     assert sent["reasoning_effort"] == "high"
@@ -442,10 +437,7 @@ def test_a_document_is_sent_to_servers_that_take_it() -> None:
     assert sent["content"] == [
         {
             "type": "file",
-            "file": {
-                "filename": "a.pdf",
-                "file_data": "data:application/pdf;base64,JVBERi0x",
-            },
+            "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0x"},
         }
     ]
     [sent] = messages(model_request)

@@ -23,12 +23,7 @@ from chatd.providers.openai.connection import OPENROUTER_URL, VERCEL_URL, base_a
 from chatd.providers.openai.provider import OpenAIProvider
 from chatd.providers.registry import PROVIDER_CLASSES, build_provider
 from chatd.providers.secret import Secret
-from tests.support.providers.openai_chat import (
-    DONE,
-    FakeChat,
-    FakeCompatible,
-    chunk,
-)
+from tests.support.providers.openai_chat import DONE, FakeChat, FakeCompatible, chunk
 from tests.support.providers.openai_chat import NAMES as CHAT_NAMES
 from tests.support.providers.openai_chat import stream as chat_stream
 from tests.support.providers.openai_responses import KEY, NAMES, FakeResponses, event, stream
@@ -111,9 +106,7 @@ def _going_on(said: list[PromptMessage]) -> list[PromptMessage]:
     return [message("system", "Be kind."), message("user", "Hi"), *said, message("user", "And?")]
 
 
-async def test_repeated_ids_of_a_server_become_unique_call_ids(
-    compatible: FakeCompatible,
-) -> None:
+async def test_repeated_ids_of_a_server_become_unique_call_ids(compatible: FakeCompatible) -> None:
     compatible.script(chat_stream("tools"))
     compatible.script(chat_stream("tools"))
     sent = request(model="m", tools=TOOLS)
@@ -353,17 +346,13 @@ async def test_a_connection_cut_during_the_stream_is_retryable(
     assert classify_fault(failed.fault).retryable
 
 
-async def test_a_connection_cut_after_the_answer_is_ignored(
-    compatible: FakeCompatible,
-) -> None:
+async def test_a_connection_cut_after_the_answer_is_ignored(compatible: FakeCompatible) -> None:
     compatible.script(chunk(content="Hi") + chunk("stop"), Reset())
     events = await ask(compatible, request(model="m"), kind="openai-compat")
     assert answer_of(events).content == (TextPart(text="Hi"),)
 
 
-async def test_a_silent_server_times_out(
-    responses: FakeResponses,
-) -> None:
+async def test_a_silent_server_times_out(responses: FakeResponses) -> None:
     responses.script(stream("text")[:2000], Silence())
     short = HttpConfig(read_timeout_s=0.05)
     failed = await failure(responses, request(model=PLAIN), http=short)
@@ -434,9 +423,7 @@ async def test_leaving_the_stream_early_closes_the_connection(responses: FakeRes
     await provider.close()
 
 
-async def test_a_tool_result_is_part_of_the_next_request(
-    responses: FakeResponses,
-) -> None:
+async def test_a_tool_result_is_part_of_the_next_request(responses: FakeResponses) -> None:
     responses.script(stream("text"))
     sent = request(
         message("user", "Hi"),

@@ -77,11 +77,7 @@ def test_a_plain_request() -> None:
         "model": PLAIN,
         "input": [
             {"type": "message", "role": "system", "content": "Be kind."},
-            {
-                "type": "message",
-                "role": "user",
-                "content": [{"type": "input_text", "text": "Hi"}],
-            },
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
         ],
         "stream": True,
         "store": True,
