@@ -60,7 +60,6 @@ from tests.support.providers.server import Gate
 
 MODEL = "eu.anthropic.claude-sonnet-4-5-20250929-v1:0"
 WAIT_S = 30
-NAMES = sorted(path.stem for path in anthropic.STREAMS.glob("*.sse"))
 
 
 def new_decoder() -> AnyDecoder:
@@ -145,7 +144,7 @@ def test_a_session_token_is_signed() -> None:
 # Framing
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", anthropic.NAMES)
 def test_a_stream_decodes_as_at_anthropic(name: str) -> None:
     assert read_whole(new_decoder, stream(name)) == read_whole(
         AnthropicDecoder, anthropic.stream(name)
@@ -277,7 +276,7 @@ def test_a_message_that_is_too_long_fails_at_its_start() -> None:
 @given(st.integers(0, 2**32))
 def test_any_bytes_give_one_final_event(seed: int) -> None:
     random = Random(seed)
-    data = bytearray(stream(random.choice(NAMES)))
+    data = bytearray(stream(random.choice(anthropic.NAMES)))
     if random.random() < 0.5:
         data = bytearray(random.randbytes(random.randint(0, 300)))
     elif random.random() < 0.8:

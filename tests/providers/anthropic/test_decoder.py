@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from chatd.domain.answer.assembler import Answer
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.parts import (
     ReasoningPart,
@@ -21,8 +20,6 @@ from chatd.domain.ids import ToolCallId
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import (
     Finished,
-    ModelEvent,
-    ProviderFault,
     ReasoningDelta,
     ReasoningEnd,
     ReasoningStart,
@@ -41,37 +38,13 @@ from chatd.providers.anthropic.wire import AnthropicMetadata, pack_metadata, unp
 from chatd.providers.sse import SseParser
 from chatd.providers.tool_schema import ToolNames
 from tests.support.fuzz import fuzzed
-from tests.support.providers.anthropic import STREAMS, event, stream
-from tests.support.providers.reading import (
-    answer_of,
-    read_bytewise,
-    read_cut,
-    read_pieces,
-    read_whole,
-)
+from tests.support.providers.anthropic import NAMES, event, stream
+from tests.support.providers.reading import answer_of, read_pieces, read_whole
+from tests.support.providers.recorded import ANTHROPIC, only, tokens
 
-ALL = sorted(path.stem for path in STREAMS.glob("*.sse"))
 ENDINGS = (Finished, StreamFailed)
-
-
-def read(name: str) -> list[ModelEvent]:
-    return read_whole(AnthropicDecoder, stream(name))
-
-
-def answer(name: str) -> Answer:
-    return answer_of(read(name))
-
-
-def finished(name: str) -> Finished:
-    last = read(name)[-1]
-    assert isinstance(last, Finished)
-    return last
-
-
-def failed(data: bytes) -> ProviderFault:
-    last = read_whole(AnthropicDecoder, data)[-1]
-    assert isinstance(last, StreamFailed)
-    return last.fault
+read, answer, finished = ANTHROPIC.read, ANTHROPIC.answer, ANTHROPIC.finished
+decode, decode_end, failed = ANTHROPIC.decode, ANTHROPIC.decode_end, ANTHROPIC.failed
 
 
 START = event("message_start", message={"id": "msg_1", "usage": {"input_tokens": 9}})
@@ -91,28 +64,7 @@ def text_block(index: int, *pieces: str) -> bytes:
 # Cuts
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_stream_decodes_the_same_wherever_it_is_cut(name: str) -> None:
-    data, whole = stream(name), read(name)
-    assert read_bytewise(AnthropicDecoder, data) == whole
-    for at in range(len(data)):
-        assert read_cut(AnthropicDecoder, data, at) == whole
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_stream_decodes_the_same_with_other_line_ends(name: str) -> None:
-    data = stream(name)
-    assert read_whole(AnthropicDecoder, data.replace(b"\n", b"\r\n")) == read(name)
-    assert read_whole(AnthropicDecoder, data.replace(b"\n", b"\r")) == read(name)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_stream_has_one_final_event_and_nothing_after_it(name: str) -> None:
-    events = read(name)
-    assert [isinstance(event, ENDINGS) for event in events] == [False] * (len(events) - 1) + [True]
-
-
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_stream_without_its_final_event_is_incomplete(name: str) -> None:
     data = stream(name)
     end = data.rfind(b"event: message_stop")
@@ -126,8 +78,8 @@ def test_a_stream_without_its_final_event_is_incomplete(name: str) -> None:
 
 def test_the_last_event_needs_no_blank_line() -> None:
     data = START + text_block(0, "Hi") + STOP + END
-    assert read_whole(AnthropicDecoder, data.rstrip(b"\n")) == read_whole(AnthropicDecoder, data)
-    half = read_whole(AnthropicDecoder, data.rstrip(b"}\n"))[-1]
+    assert decode(data.rstrip(b"\n")) == decode(data)
+    half = decode(data.rstrip(b"}\n"))[-1]
     assert isinstance(half, StreamFailed)
     assert half.fault.incomplete
 
@@ -211,7 +163,7 @@ def test_a_search_has_its_call_result_and_sources() -> None:
     assert isinstance(result.result, Raw)
     found = msgspec.json.decode(result.result, type=list[dict[str, object]])
     assert [str(page["encrypted_content"])[:4] for page in found] == ["Eqgf", "EqQC"]
-    assert [part for part in content if isinstance(part, SourcePart)] == [
+    assert only(SourcePart, content) == [
         SourcePart(
             url="https://en.wikipedia.org/wiki/Ada_Lovelace", title="Ada Lovelace - Wikipedia"
         ),
@@ -220,7 +172,7 @@ def test_a_search_has_its_call_result_and_sources() -> None:
 
 
 def test_citations_are_stored_with_their_text() -> None:
-    texts = [part for part in answer("web_search").content if isinstance(part, TextPart)]
+    texts = only(TextPart, answer("web_search").content)
     quotes = [unpack_metadata(text.provider_metadata).citations for text in texts]
     assert [len(found or ()) for found in quotes] == [0, 0, 1, 0, 2]
 
@@ -247,7 +199,7 @@ def test_a_computer_action_is_a_tool_call() -> None:
 
 
 def test_tools_of_the_computer_toolset_become_actions_of_one_tool() -> None:
-    calls = [part for part in answer("computer_toolset").content if isinstance(part, ToolCallPart)]
+    calls = only(ToolCallPart, answer("computer_toolset").content)
     assert [(call.tool_name, call.args) for call in calls] == [
         ("computer", Raw(b'{"action":"left_click","coordinate":[512, 300]}')),
         ("computer", Raw(b'{"action":"screenshot"}')),
@@ -274,7 +226,7 @@ def test_a_toolset_call_may_arrive_whole() -> None:
     for sent, fields in (({"text": "a"}, b',"text":"a"'), ({}, b"")):
         block = {"type": "tool_use", "id": "t", "name": "key", "toolset_name": "computer"}
         begin = event("content_block_start", index=0, content_block={**block, "input": sent})
-        call = answer_of(read_whole(AnthropicDecoder, START + begin + STOP + END)).content[0]
+        call = answer_of(decode(START + begin + STOP + END)).content[0]
         assert isinstance(call, ToolCallPart)
         assert call.args == Raw(b'{"action":"key"' + fields + b"}")
 
@@ -306,13 +258,13 @@ def test_empty_deltas_and_deltas_of_another_type_are_ignored(block: dict[str, ob
         if kind != own or block["type"] == "redacted_thinking":
             pieces.append({"type": kind, field: "x"})
     odd = b"".join(event("content_block_delta", index=0, delta=piece) for piece in pieces)
-    plain = read_whole(AnthropicDecoder, START + begin + STOP + END)
-    assert read_whole(AnthropicDecoder, START + begin + odd + STOP + END) == plain
+    plain = decode(START + begin + STOP + END)
+    assert decode(START + begin + odd + STOP + END) == plain
 
 
 def test_thinking_without_a_signature_has_no_metadata() -> None:
     begin = event("content_block_start", index=0, content_block={"type": "thinking"})
-    events = read_whole(AnthropicDecoder, START + begin + STOP + END)
+    events = decode(START + begin + STOP + END)
     assert events[:2] == [ReasoningStart(id="0"), ReasoningEnd(id="0")]
 
 
@@ -327,7 +279,7 @@ def test_tool_names_are_translated_back() -> None:
 
 def test_a_block_at_a_used_index_closes_the_block_before() -> None:
     begin = event("content_block_start", index=0, content_block={"type": "text", "text": "a"})
-    events = read_whole(AnthropicDecoder, START + begin + begin + STOP + END)
+    events = decode(START + begin + begin + STOP + END)
     assert [type(e) for e in events][:-1] == [TextStart, TextDelta, TextEnd] * 2
 
 
@@ -339,7 +291,7 @@ def test_half_of_a_surrogate_pair_does_not_fail_the_answer() -> None:
         b"event: content_block_stop",
         piece % b"\\ud83d" + b"\n\n" + piece % b"a\xff" + b"\n\nevent: content_block_stop",
     )
-    events = read_whole(AnthropicDecoder, START + broken + STOP + END)
+    events = decode(START + broken + STOP + END)
     assert [e.delta for e in events if isinstance(e, TextDelta)] == ["\ufffd", "a\ufffd"]
     assert isinstance(events[-1], Finished)
 
@@ -351,42 +303,22 @@ def test_half_of_a_surrogate_pair_does_not_fail_the_answer() -> None:
 @pytest.mark.parametrize(
     ("name", "usage"),
     [
-        (
-            "text",
-            TokenUsage(
-                input_tokens=4,
-                output_tokens=17,
-                total_tokens=2151,
-                cache_creation_tokens=310,
-                cache_read_tokens=1820,
-            ),
-        ),
-        (
-            "thinking_and_tools",
-            TokenUsage(input_tokens=412, output_tokens=164, total_tokens=576, reasoning_tokens=58),
-        ),
-        (
-            "web_search",
-            TokenUsage(
-                input_tokens=10682, output_tokens=510, total_tokens=11192, context_tokens=2679
-            ),
-        ),
+        ("text", tokens(4, 17, 2151, cache_creation_tokens=310, cache_read_tokens=1820)),
+        ("thinking_and_tools", tokens(412, 164, 576, reasoning_tokens=58)),
+        ("web_search", tokens(10682, 510, 11192, context_tokens=2679)),
         (
             "web_search_error",
-            TokenUsage(
-                input_tokens=1900,
-                output_tokens=40,
-                total_tokens=2740,
+            tokens(
+                1900,
+                40,
+                2740,
                 cache_creation_tokens=100,
                 cache_read_tokens=700,
                 context_tokens=1900,
             ),
         ),
-        (
-            "gateway",
-            TokenUsage(input_tokens=55, output_tokens=12, total_tokens=72, cache_read_tokens=5),
-        ),
-        ("unknown_things", TokenUsage(input_tokens=30, output_tokens=5, total_tokens=35)),
+        ("gateway", tokens(55, 12, 72, cache_read_tokens=5)),
+        ("unknown_things", tokens(30, 5, 35)),
     ],
 )
 def test_token_counts_reported_in_several_events_are_counted_once(
@@ -406,8 +338,7 @@ def test_a_later_empty_count_does_not_erase_an_earlier_one() -> None:
         delta={"stop_reason": "end_turn"},
         usage={"input_tokens": 0, "cache_read_input_tokens": None, "output_tokens": 5},
     )
-    last = read_whole(AnthropicDecoder, start + zero + END)[-1]
-    assert isinstance(last, Finished)
+    last = decode_end(start + zero + END)
     assert last.usage == TokenUsage(
         input_tokens=9, cache_read_tokens=100, output_tokens=5, total_tokens=114
     )
@@ -416,8 +347,7 @@ def test_a_later_empty_count_does_not_erase_an_earlier_one() -> None:
 def decode_usage(start: object, later: object) -> TokenUsage:
     begin = event("message_start", message={"usage": start})
     stop = event("message_delta", delta={"stop_reason": "end_turn"}, usage=later)
-    last = read_whole(AnthropicDecoder, begin + stop + END)[-1]
-    assert isinstance(last, Finished)
+    last = decode_end(begin + stop + END)
     return last.usage
 
 
@@ -480,8 +410,7 @@ def test_stop_reasons_become_finish_reasons(name: str, reason: str) -> None:
 @pytest.mark.parametrize("said", ["content_filtered", "guardrail_intervened"])
 def test_a_filter_of_a_platform_is_a_content_filter(said: str) -> None:
     stop = event("message_delta", delta={"stop_reason": said})
-    last = read_whole(AnthropicDecoder, START + stop + END)[-1]
-    assert isinstance(last, Finished)
+    last = decode_end(START + stop + END)
     assert last.reason == "content-filter"
 
 
@@ -496,8 +425,7 @@ def test_a_refusal_without_explanation_is_explained_by_its_category() -> None:
         "message_delta",
         delta={"stop_reason": "refusal", "stop_details": {"type": "refusal", "category": "bio"}},
     )
-    last = read_whole(AnthropicDecoder, START + stop + END)[-1]
-    assert isinstance(last, Finished)
+    last = decode_end(START + stop + END)
     assert last.explanation == "bio"
 
 
@@ -521,8 +449,7 @@ def test_the_final_event_omits_absent_fields() -> None:
 
 def test_a_stop_reason_is_not_erased() -> None:
     silent = event("message_delta", delta={"stop_reason": None}, usage={"output_tokens": 6})
-    last = read_whole(AnthropicDecoder, START + STOP + silent + END)[-1]
-    assert isinstance(last, Finished)
+    last = decode_end(START + STOP + silent + END)
     assert (last.reason, last.usage.output_tokens) == ("stop", 6)
 
 
@@ -658,11 +585,11 @@ def test_any_events_give_one_final_event(seed: int) -> None:
 @given(st.integers(0, 2**32))
 def test_a_damaged_stream_gives_one_final_event(seed: int) -> None:
     random = Random(seed)
-    damaged = bytearray(stream(random.choice(ALL)))
+    damaged = bytearray(stream(random.choice(NAMES)))
     for _ in range(random.randint(1, 4)):
         at = random.randrange(len(damaged))
         damaged[at : at + random.randint(0, 20)] = random.randbytes(random.randint(0, 5))
-    events = read_whole(AnthropicDecoder, bytes(damaged))
+    events = decode(bytes(damaged))
     assert [isinstance(e, ENDINGS) for e in events] == [False] * (len(events) - 1) + [True]
     answer_of(events)
 
@@ -677,14 +604,14 @@ def test_only_a_citation_with_a_url_is_a_source() -> None:
             "citations": [{"type": "char_location", "cited_text": "b"}, {"url": "https://x.org"}],
         },
     )
-    events = read_whole(AnthropicDecoder, START + block + STOP + END)
-    assert [e for e in events if isinstance(e, SourceFound)] == [SourceFound(url="https://x.org")]
+    events = decode(START + block + STOP + END)
+    assert only(SourceFound, events) == [SourceFound(url="https://x.org")]
 
 
 def test_a_result_of_unknown_type_is_kept_whole() -> None:
     block = {"type": "oracle_tool_result", "tool_use_id": "srvtoolu_1", "content": {"said": 42}}
     begin = event("content_block_start", index=0, content_block=block)
-    result = read_whole(AnthropicDecoder, START + begin + STOP + END)[0]
+    result = decode(START + begin + STOP + END)[0]
     assert result == ToolResultDone(
         id=ToolCallId("srvtoolu_1"),
         name="oracle",

@@ -3,21 +3,17 @@
 import re
 from typing import TypeGuard
 
-import msgspec
 import pytest
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
-from chatd.domain.answer.assembler import Answer
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.parts import (
-    Part,
     ReasoningPart,
     SourcePart,
     TextPart,
     ToolCallPart,
     ToolResultPart,
 )
-from chatd.domain.ids import ToolCallId
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import (
     Finished,
@@ -31,80 +27,21 @@ from chatd.domain.model.protocol import (
     ToolCallDone,
 )
 from chatd.providers.gemini.answer import MAX_SOURCES
-from chatd.providers.gemini.decoder import GeminiDecoder
 from chatd.providers.gemini.wire import GeminiMetadata, SignedSpan, pack_metadata, unpack_metadata
-from chatd.providers.tool_schema import ToolNames
-from tests.support.providers.gemini import STREAMS, event, stream
-from tests.support.providers.reading import answer_of, read_bytewise, read_cut, read_whole
+from tests.support.providers.gemini import event, stream
+from tests.support.providers.reading import answer_of
+from tests.support.providers.recorded import GEMINI, GEMINI_MODEL, only, tokens, tool_call
 
-MODEL = "gemini-3-flash-preview"
-ALL = sorted(path.stem for path in STREAMS.glob("*.sse"))
-
-
-def new_decoder() -> GeminiDecoder:
-    return GeminiDecoder(model=MODEL, names=ToolNames(["show.time"]), call_prefix="call-abc")
-
-
-def read(name: str) -> list[ModelEvent]:
-    return read_whole(new_decoder, stream(name))
-
-
-def answer(name: str) -> Answer:
-    return answer_of(read(name))
-
-
-def finished(name: str) -> Finished:
-    last = read(name)[-1]
-    assert isinstance(last, Finished)
-    return last
+read, answer, decoded_parts, finished = GEMINI.read, GEMINI.answer, GEMINI.parts, GEMINI.finished
+decode, decode_end = GEMINI.decode, GEMINI.decode_end
 
 
 def failed(name: str) -> ProviderFault:
-    last = read(name)[-1]
-    assert isinstance(last, StreamFailed)
-    return last.fault
-
-
-def decoded_parts(name: str) -> list[Part]:
-    """The answer without provider metadata."""
-    return [
-        part
-        if isinstance(part, SourcePart)
-        else msgspec.structs.replace(part, provider_metadata=UNSET)
-        for part in answer(name).content
-        if isinstance(part, TextPart | ReasoningPart | ToolCallPart | ToolResultPart | SourcePart)
-    ]
-
-
-def call(call_id: str, name: str, args: str) -> ToolCallPart:
-    return ToolCallPart(tool_call_id=ToolCallId(call_id), tool_name=name, args=Raw(args.encode()))
+    return GEMINI.failed(stream(name))
 
 
 def signatures(name: str) -> list[str]:
     return re.findall(r'"thoughtSignature": "([^"]+)"', stream(name).decode())
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_stream_decodes_the_same_wherever_it_is_cut(name: str) -> None:
-    data = stream(name)
-    whole = read_whole(new_decoder, data)
-    assert read_bytewise(new_decoder, data) == whole
-    for at in range(len(data)):
-        assert read_cut(new_decoder, data, at) == whole
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_line_ends_do_not_matter(name: str) -> None:
-    data = stream(name)
-    whole = read_whole(new_decoder, data)
-    assert read_whole(new_decoder, data.replace(b"\r\n", b"\n")) == whole
-    assert read_whole(new_decoder, data.replace(b"\r\n", b"\r")) == whole
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_stream_has_exactly_one_final_event(name: str) -> None:
-    ends = [event for event in read(name) if isinstance(event, Finished | StreamFailed)]
-    assert ends == [read(name)[-1]]
 
 
 def test_text_arrives_in_deltas() -> None:
@@ -115,9 +52,7 @@ def test_text_arrives_in_deltas() -> None:
         " more than long ones. 日本語 👩‍🚀",
     ]
     assert finished("text") == Finished(
-        reason="stop",
-        usage=TokenUsage(input_tokens=8, output_tokens=24, total_tokens=32),
-        response_id="mNYRaefsJLKhkdUP4tGv8Ac",
+        reason="stop", usage=tokens(8, 24, 32), response_id="mNYRaefsJLKhkdUP4tGv8Ac"
     )
 
 
@@ -128,30 +63,28 @@ def test_thoughts_are_reasoning_and_count_as_output() -> None:
         ),
         TextPart(text="17 + 25 is **42**."),
     ]
-    assert finished("thinking").usage == TokenUsage(
-        input_tokens=186,
-        output_tokens=49,
-        total_tokens=1259,
-        reasoning_tokens=40,
-        cache_read_tokens=1024,
+    assert finished("thinking").usage == tokens(
+        186, 49, 1259, reasoning_tokens=40, cache_read_tokens=1024
     )
 
 
 def test_a_signature_after_the_text_keeps_its_position() -> None:
-    [end] = [e for e in read("thinking") if isinstance(e, TextEnd)]
+    [end] = only(TextEnd, read("thinking"))
     signature = signatures("thinking")[0]
     assert end.provider_metadata == pack_metadata(
-        GeminiMetadata(model=MODEL, spans=(SignedSpan(start=18, end=18, signature=signature),))
+        GeminiMetadata(
+            model=GEMINI_MODEL, spans=(SignedSpan(start=18, end=18, signature=signature),)
+        )
     )
 
 
 def test_a_signature_covers_only_its_own_part_of_the_text() -> None:
     events = read("signed_text")
-    [end] = [e for e in events if isinstance(e, TextEnd)]
-    [thought] = [e for e in events if isinstance(e, ReasoningEnd)]
+    [end] = only(TextEnd, events)
+    [thought] = only(ReasoningEnd, events)
     signature = signatures("signed_text")[0]
     assert end.provider_metadata == pack_metadata(
-        GeminiMetadata(model=MODEL, spans=(SignedSpan(start=0, end=7, signature=signature),))
+        GeminiMetadata(model=GEMINI_MODEL, spans=(SignedSpan(start=0, end=7, signature=signature),))
     )
     assert thought.provider_metadata is UNSET
     assert decoded_parts("signed_text")[1] == TextPart(text="Call it Ada, or Grace.")
@@ -160,15 +93,15 @@ def test_a_signature_covers_only_its_own_part_of_the_text() -> None:
 def test_parallel_calls_keep_their_ids_and_the_first_signature() -> None:
     assert decoded_parts("calls_parallel")[1:] == [
         TextPart(text="I'll read both files."),
-        call("8f2k1q0z", "read_file", '{"path": "/w/calc.py", "limit": 200}'),
-        call("9p3m7x4c", "read_file", '{"path": "/w/test_calc.py"}'),
-        call("1b5v8n2m", "execute", r'{"command": "pytest -q \"a b\"\nls"}'),
+        tool_call("8f2k1q0z", "read_file", '{"path": "/w/calc.py", "limit": 200}'),
+        tool_call("9p3m7x4c", "read_file", '{"path": "/w/test_calc.py"}'),
+        tool_call("1b5v8n2m", "execute", r'{"command": "pytest -q \"a b\"\nls"}'),
     ]
     [signature] = signatures("calls_parallel")
     assert [e.provider_metadata for e in read("calls_parallel") if isinstance(e, ToolCallDone)] == [
-        pack_metadata(GeminiMetadata(model=MODEL, signature=signature, call_id="8f2k1q0z")),
-        pack_metadata(GeminiMetadata(model=MODEL, call_id="9p3m7x4c")),
-        pack_metadata(GeminiMetadata(model=MODEL, call_id="1b5v8n2m")),
+        pack_metadata(GeminiMetadata(model=GEMINI_MODEL, signature=signature, call_id="8f2k1q0z")),
+        pack_metadata(GeminiMetadata(model=GEMINI_MODEL, call_id="9p3m7x4c")),
+        pack_metadata(GeminiMetadata(model=GEMINI_MODEL, call_id="1b5v8n2m")),
     ]
     assert finished("calls_parallel").reason == "tool-calls"
     assert finished("calls_parallel").explanation is None
@@ -176,9 +109,9 @@ def test_parallel_calls_keep_their_ids_and_the_first_signature() -> None:
 
 def test_calls_without_ids_get_ids_from_the_request() -> None:
     assert decoded_parts("calls_without_ids") == [
-        call("call-abc-0", "get_weather", '{"city": "Paris"}'),
-        call("call-abc-1", "get_weather", '{"city": "東京", "units": null}'),
-        call("call-abc-2", "now", "{}"),
+        tool_call("call-abc-0", "get_weather", '{"city": "Paris"}'),
+        tool_call("call-abc-1", "get_weather", '{"city": "東京", "units": null}'),
+        tool_call("call-abc-2", "now", "{}"),
     ]
     marks = [unpack_metadata(e.provider_metadata) for e in read("calls_without_ids") if is_call(e)]
     assert [mark.call_id for mark in marks if mark] == [None, None, None]
@@ -187,17 +120,17 @@ def test_calls_without_ids_get_ids_from_the_request() -> None:
 def test_repeated_ids_are_made_unique() -> None:
     part = {"functionCall": {"name": "now", "id": "same"}}
     data = event({"candidates": [{"content": {"parts": [part, part]}, "finishReason": "STOP"}]})
-    calls = [e for e in read_whole(new_decoder, data) if isinstance(e, ToolCallDone)]
+    calls = only(ToolCallDone, decode(data))
     assert [c.id for c in calls] == ["same", "same-1"]
     assert [unpack_metadata(c.provider_metadata) for c in calls] == [
-        GeminiMetadata(model=MODEL, call_id="same")
+        GeminiMetadata(model=GEMINI_MODEL, call_id="same")
     ] * 2
 
 
 def test_tool_names_of_calls_are_translated_back() -> None:
     part = {"functionCall": {"name": "show_time"}}
     data = event({"candidates": [{"content": {"parts": [part]}, "finishReason": "STOP"}]})
-    [done] = [e for e in read_whole(new_decoder, data) if isinstance(e, ToolCallDone)]
+    [done] = only(ToolCallDone, decode(data))
     assert done.name == "show.time"
 
 
@@ -217,9 +150,7 @@ def test_each_source_is_reported_once_after_the_text() -> None:
         SourcePart(url=f"{base}/AUZIYQE2", title="wikipedia.org"),
     ]
     end = finished("search")
-    assert end.usage == TokenUsage(
-        input_tokens=80, output_tokens=10, total_tokens=90, context_tokens=12
-    )
+    assert end.usage == tokens(80, 10, 90, context_tokens=12)
     assert end.provider_metadata is not UNSET
     assert b'"webSearchQueries": ["who won euro 2024"]' in bytes(end.provider_metadata)
 
@@ -278,16 +209,8 @@ def test_a_later_usage_keeps_counts_that_it_omits() -> None:
     )
     data = b"".join(event({"usageMetadata": counts}) for counts in usages)
     last = event({"candidates": [{"content": {"parts": [{"text": "a"}]}, "finishReason": "STOP"}]})
-    end = read_whole(new_decoder, data + last)[-1]
-    assert isinstance(end, Finished)
-    assert end.usage == TokenUsage(
-        input_tokens=6,
-        output_tokens=5,
-        total_tokens=15,
-        reasoning_tokens=3,
-        cache_read_tokens=4,
-        context_tokens=9,
-    )
+    end = decode_end(data + last)
+    assert end.usage == tokens(6, 5, 15, reasoning_tokens=3, cache_read_tokens=4, context_tokens=9)
 
 
 def test_a_blocked_prompt_has_usage() -> None:
@@ -315,7 +238,7 @@ def test_a_malformed_call_is_a_retryable_failure() -> None:
 def test_text_before_a_malformed_call_is_not_an_answer(word: str, ending: type[ModelEvent]) -> None:
     words = event({"candidates": [{"content": {"parts": [{"text": "Let me look."}]}}]})
     last = event({"candidates": [{"finishReason": word}]})
-    assert isinstance(read_whole(new_decoder, words + last)[-1], ending)
+    assert isinstance(decode(words + last)[-1], ending)
 
 
 def test_a_valid_call_beside_a_malformed_one_is_kept() -> None:
@@ -323,7 +246,7 @@ def test_a_valid_call_beside_a_malformed_one_is_kept() -> None:
         {"candidates": [{"content": {"parts": [{"functionCall": {"name": "show_time"}}]}}]}
     )
     last = event({"candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL"}]})
-    assert isinstance(read_whole(new_decoder, made + last)[-1], Finished)
+    assert isinstance(decode(made + last)[-1], Finished)
 
 
 def test_a_finish_reason_in_every_chunk_does_not_end_the_answer() -> None:
@@ -348,7 +271,7 @@ def test_an_error_during_the_stream_is_a_fault_with_its_facts() -> None:
 
 
 def test_events_after_an_error_are_ignored() -> None:
-    decoder = new_decoder()
+    decoder = GEMINI.new_decoder()
     decoder.feed(stream("overloaded"))
     assert decoder.done
     assert decoder.feed(stream("text")) == []
@@ -367,7 +290,7 @@ def test_events_after_an_error_are_ignored() -> None:
     ],
 )
 def test_an_unreadable_event_is_a_failure(data: bytes) -> None:
-    [last] = read_whole(new_decoder, data)
+    [last] = decode(data)
     assert isinstance(last, StreamFailed)
     assert last.fault.incomplete
 
@@ -376,12 +299,12 @@ def test_half_of_a_surrogate_pair_does_not_fail_the_answer() -> None:
     data = (
         rb'data: {"candidates":[{"content":{"parts":[{"text":"\ud83d!"}]},"finishReason":"STOP"}]}'
     )
-    events = read_whole(new_decoder, data + b"\n\n")
+    events = decode(data + b"\n\n")
     assert answer_of(events).content == (TextPart(text="\ufffd!"),)
 
 
 def test_an_endless_event_is_a_failure() -> None:
-    decoder = new_decoder()
+    decoder = GEMINI.new_decoder()
     piece = b"data: " + b"x" * (1024 * 1024)
     events = [event for _ in range(40) for event in decoder.feed(piece)]
     assert [type(e) for e in events[:1]] == [StreamFailed]
@@ -390,7 +313,7 @@ def test_an_endless_event_is_a_failure() -> None:
 def test_sources_are_bounded() -> None:
     chunks = [{"web": {"uri": f"https://example.org/{n}"}} for n in range(1000)]
     candidate = {"finishReason": "STOP", "groundingMetadata": {"groundingChunks": chunks}}
-    events = read_whole(new_decoder, event({"candidates": [candidate]}))
+    events = decode(event({"candidates": [candidate]}))
     assert sum(isinstance(e, SourceFound) for e in events) == MAX_SOURCES
 
 

@@ -1,104 +1,31 @@
 """Decoding Chat Completions streams of different servers."""
 
-from collections.abc import Collection
-
 import msgspec
 import pytest
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
-from chatd.domain.answer.assembler import Answer as Assembled
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.parts import Part, ReasoningPart, SourcePart, TextPart, ToolCallPart
-from chatd.domain.ids import ToolCallId
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import (
     Finished,
-    ModelEvent,
-    ProviderFault,
     SourceFound,
-    StreamFailed,
     TextDelta,
     TextEnd,
     TextStart,
     ToolCallDone,
 )
-from chatd.providers.openai.chat.answer import ChatAnswerBuilder, ThoughtSplitter
-from chatd.providers.openai.chat.decoder import ChatDecoder
+from chatd.providers.openai.chat.answer import ThoughtSplitter
 from chatd.providers.openai.chat.wire import unpack_metadata
-from chatd.providers.tool_schema import ToolNames
-from tests.support.providers.openai_chat import DONE, NAMES, chunk, stream
-from tests.support.providers.reading import answer_of, read_bytewise, read_cut, read_whole
+from tests.support.providers.openai_chat import DONE, chunk, stream
+from tests.support.providers.reading import answer_of, read_whole
+from tests.support.providers.recorded import CHAT, ORIGIN, chat_decoder, only, tokens, tool_call
 
-ORIGIN = "my server"
-
-
-def decoder(
-    *, thoughts: bool = False, taken: Collection[str] = (), salt: str = "abc"
-) -> ChatDecoder:
-    names = ToolNames(["read_file", "show.time"])
-    return ChatDecoder(
-        ChatAnswerBuilder(ORIGIN, names, used_call_ids=taken, salt=salt, has_thought_tags=thoughts)
-    )
-
-
-def new_for(name: str) -> ChatDecoder:
-    return decoder(thoughts=name.startswith("gemini"))
-
-
-def read(name: str) -> list[ModelEvent]:
-    return read_whole(lambda: new_for(name), stream(name))
-
-
-def answer(name: str) -> Assembled:
-    return answer_of(read(name))
-
-
-def finished(name: str) -> Finished:
-    last = read(name)[-1]
-    assert isinstance(last, Finished)
-    return last
-
-
-def failed(data: bytes) -> ProviderFault:
-    last = read_whole(decoder, data)[-1]
-    assert isinstance(last, StreamFailed)
-    return last.fault
-
-
-def decoded_parts(name: str) -> list[Part]:
-    return [
-        part
-        if isinstance(part, SourcePart)
-        else msgspec.structs.replace(part, provider_metadata=UNSET)
-        for part in answer(name).content
-        if isinstance(part, TextPart | ReasoningPart | ToolCallPart | SourcePart)
-    ]
-
-
-def call(call_id: str, name: str, args: str) -> ToolCallPart:
-    return ToolCallPart(tool_call_id=ToolCallId(call_id), tool_name=name, args=Raw(args.encode()))
+read, answer, decoded_parts, finished = CHAT.read, CHAT.answer, CHAT.parts, CHAT.finished
+decode, decode_end, failed = CHAT.decode, CHAT.decode_end, CHAT.failed
 
 
 # Cuts
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_stream_decodes_the_same_wherever_it_is_cut(name: str) -> None:
-    data, whole = stream(name), read(name)
-    assert read_bytewise(lambda: new_for(name), data) == whole
-    for at in range(len(data)):
-        assert read_cut(lambda: new_for(name), data, at) == whole
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_stream_has_one_final_event_and_nothing_after_it(name: str) -> None:
-    events = read(name)
-    assert [e for e in events if isinstance(e, Finished | StreamFailed)] == events[-1:]
-    ended = new_for(name)
-    ended.feed(stream(name))
-    ended.close()
-    assert ended.feed(stream("text")) == []
-    assert ended.close() == []
 
 
 @pytest.mark.parametrize("name", ["text", "tools", "deepseek", "openrouter", "gemini"])
@@ -118,7 +45,7 @@ def test_a_stream_without_a_finish_reason_is_incomplete(name: str) -> None:
 def test_a_finish_reason_completes_the_answer() -> None:
     assert finished("no_done").usage.total_tokens == 7
     # Also without the blank line after the last event.
-    assert isinstance(read_whole(decoder, stream("no_done").rstrip(b"\n"))[-1], Finished)
+    assert isinstance(decode(stream("no_done").rstrip(b"\n"))[-1], Finished)
 
 
 def test_done_without_a_finish_reason_is_incomplete() -> None:
@@ -146,8 +73,8 @@ def test_text_arrives_in_deltas() -> None:
             "tools",
             [
                 TextPart(text="Looking."),
-                call("call_aaa111", "read_file", '{"path":"a.txt"}'),
-                call("call_bbb222", "show.time", "{}"),
+                tool_call("call_aaa111", "read_file", '{"path":"a.txt"}'),
+                tool_call("call_bbb222", "show.time", "{}"),
             ],
         ),
         (
@@ -155,7 +82,7 @@ def test_text_arrives_in_deltas() -> None:
             [
                 ReasoningPart(text="The user asks for the time."),
                 TextPart(text="Let me see."),
-                call("call_ds_1", "show.time", '{"zone":"UTC"}'),
+                tool_call("call_ds_1", "show.time", '{"zone":"UTC"}'),
             ],
         ),
         (
@@ -165,7 +92,7 @@ def test_text_arrives_in_deltas() -> None:
                 SourcePart(url="https://example.org/towers", title="Towers"),
                 TextPart(text="Found it: the tower."),
                 ReasoningPart(text=""),
-                call("toolu_9", "read_file", '{"path":"t"}'),
+                tool_call("toolu_9", "read_file", '{"path":"t"}'),
             ],
         ),
         (
@@ -173,8 +100,8 @@ def test_text_arrives_in_deltas() -> None:
             [
                 ReasoningPart(text="**Calculating**\n\nStep one. More thinking."),
                 TextPart(text="The answer needs a look."),
-                call("jm4owj31", "read_file", '{"path":"a.txt"}'),
-                call("tool-call-1-abc", "show.time", "{}"),
+                tool_call("jm4owj31", "read_file", '{"path":"a.txt"}'),
+                tool_call("tool-call-1-abc", "show.time", "{}"),
             ],
         ),
         (
@@ -188,8 +115,8 @@ def test_text_arrives_in_deltas() -> None:
             "ollama",
             [
                 ReasoningPart(text="Two calls then."),
-                call("call_x1", "read_file", '{"path":"a"}'),
-                call("call_x2", "read_file", '{"path":"b"}'),
+                tool_call("call_x1", "read_file", '{"path":"a"}'),
+                tool_call("call_x2", "read_file", '{"path":"b"}'),
             ],
         ),
         ("vllm", [ReasoningPart(text="Greet."), TextPart(text="Hello!")]),
@@ -221,14 +148,13 @@ def test_finish_reasons_are_converted(name: str, reason: str) -> None:
 
 def test_each_source_is_reported_once() -> None:
     cited = chunk(annotations=[{"type": "url_citation", "url_citation": {"url": "https://a.b"}}])
-    events = read_whole(decoder, cited + cited + chunk("stop", content="Hi") + DONE)
-    assert [e for e in events if isinstance(e, SourceFound)] == [SourceFound(url="https://a.b")]
+    events = decode(cited + cited + chunk("stop", content="Hi") + DONE)
+    assert only(SourceFound, events) == [SourceFound(url="https://a.b")]
 
 
 def test_an_unknown_finish_reason_is_other() -> None:
     for word, reason in (("galaxy_brain", "other"), ("eos", "stop"), ("model_length", "length")):
-        end = read_whole(decoder, chunk(content="Hi") + chunk(word) + DONE)[-1]
-        assert isinstance(end, Finished)
+        end = decode_end(chunk(content="Hi") + chunk(word) + DONE)
         assert end.reason == reason
 
 
@@ -240,27 +166,12 @@ def test_a_refusal_is_a_content_filter() -> None:
 @pytest.mark.parametrize(
     ("name", "usage"),
     [
-        (
-            "text",
-            TokenUsage(input_tokens=56, output_tokens=14, total_tokens=134, cache_read_tokens=64),
-        ),
-        (
-            "deepseek",
-            TokenUsage(
-                input_tokens=72,
-                output_tokens=50,
-                total_tokens=250,
-                reasoning_tokens=30,
-                cache_read_tokens=128,
-            ),
-        ),
+        ("text", tokens(56, 14, 134, cache_read_tokens=64)),
+        ("deepseek", tokens(72, 50, 250, reasoning_tokens=30, cache_read_tokens=128)),
         # Google counts thoughts only in the total.
-        (
-            "gemini",
-            TokenUsage(input_tokens=16, output_tokens=611, total_tokens=627, reasoning_tokens=602),
-        ),
+        ("gemini", tokens(16, 611, 627, reasoning_tokens=602)),
         # The last usage counts.
-        ("vllm", TokenUsage(input_tokens=12, output_tokens=3, total_tokens=15)),
+        ("vllm", tokens(12, 3, 15)),
         ("no_ids", TokenUsage()),
     ],
 )
@@ -272,23 +183,20 @@ def test_tokens_are_counted(name: str, usage: TokenUsage) -> None:
 def test_the_last_reported_usage_counts() -> None:
     counted = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n'
     empty = b'data: {"choices":[],"usage":null}\n\n'
-    end = read_whole(decoder, chunk("stop", content="Hi") + counted + empty + DONE)[-1]
-    assert isinstance(end, Finished)
-    assert end.usage == TokenUsage(input_tokens=3, output_tokens=4, total_tokens=7)
+    end = decode_end(chunk("stop", content="Hi") + counted + empty + DONE)
+    assert end.usage == tokens(3, 4, 7)
 
 
 @pytest.mark.covers("providers-10")
 def test_usage_in_a_choice_counts() -> None:
     data = b'data: {"choices":[{"finish_reason":"stop","usage":{"prompt_tokens":5}}]}\n\n'
-    end = read_whole(decoder, chunk(content="Hi") + data + DONE)[-1]
-    assert isinstance(end, Finished)
+    end = decode_end(chunk(content="Hi") + data + DONE)
     assert end.usage.input_tokens == 5
 
 
 def test_deepseek_reports_cached_tokens_in_its_own_field() -> None:
     counted = b'data: {"usage":{"prompt_tokens":9,"prompt_cache_hit_tokens":4}}\n\n'
-    end = read_whole(decoder, chunk("stop", content="Hi") + counted + DONE)[-1]
-    assert isinstance(end, Finished)
+    end = decode_end(chunk("stop", content="Hi") + counted + DONE)
     assert (end.usage.input_tokens, end.usage.cache_read_tokens) == (5, 4)
 
 
@@ -298,10 +206,10 @@ def test_deepseek_reports_cached_tokens_in_its_own_field() -> None:
 @pytest.mark.covers("providers-10")
 def test_calls_without_ids_get_ids_unique_to_their_step() -> None:
     assert decoded_parts("no_ids") == [
-        call("tool-call-0-abc", "show.time", "{}"),
-        call("tool-call-1-abc", "read_file", '{"path":"b"}'),
+        tool_call("tool-call-0-abc", "show.time", "{}"),
+        tool_call("tool-call-1-abc", "read_file", '{"path":"b"}'),
     ]
-    plain = answer_of(read_whole(lambda: decoder(salt=""), stream("no_ids")))
+    plain = answer_of(read_whole(lambda: chat_decoder(salt=""), stream("no_ids")))
     assert [p.tool_call_id for p in plain.content if isinstance(p, ToolCallPart)] == [
         "tool-call-0",
         "tool-call-1",
@@ -315,7 +223,7 @@ def test_calls_of_one_index_without_ids_are_separated_by_names() -> None:
         for name, said in (("read_file", '{"a":'), ("read_file", "{}}"), ("show_time", "{}"))
     ]
     data = b"".join(chunk(tool_calls=[piece]) for piece in begun) + chunk("tool_calls") + DONE
-    calls = [event for event in read_whole(decoder, data) if isinstance(event, ToolCallDone)]
+    calls = only(ToolCallDone, decode(data))
     assert [(done.name, done.input) for done in calls] == [
         ("read_file", '{"a":{}}'),
         ("show.time", "{}"),
@@ -333,7 +241,8 @@ def test_a_call_without_arguments_has_an_empty_object() -> None:
 
 def test_an_id_of_history_is_not_reused() -> None:
     again = read_whole(
-        lambda: decoder(taken=["call_aaa111", "call_bbb222", "call_bbb222-abc"]), stream("tools")
+        lambda: chat_decoder(taken=["call_aaa111", "call_bbb222", "call_bbb222-abc"]),
+        stream("tools"),
     )
     assert [e.id for e in again if isinstance(e, ToolCallDone)] == [
         "call_aaa111-abc",
@@ -345,7 +254,7 @@ def test_an_id_of_history_is_not_reused() -> None:
 
 
 def test_reasoning_stores_its_field() -> None:
-    [thought] = [p for p in answer("deepseek").content if isinstance(p, ReasoningPart)]
+    [thought] = only(ReasoningPart, answer("deepseek").content)
     kept = unpack_metadata(thought.provider_metadata, ORIGIN)
     assert kept is not None
     assert kept.field == "reasoning_content"
@@ -353,7 +262,7 @@ def test_reasoning_stores_its_field() -> None:
 
 
 def test_pieces_of_reasoning_details_are_merged() -> None:
-    *_, carrier = [p for p in answer("openrouter").content if isinstance(p, ReasoningPart)]
+    *_, carrier = only(ReasoningPart, answer("openrouter").content)
     kept = unpack_metadata(carrier.provider_metadata, ORIGIN)
     assert kept is not None
     assert [msgspec.json.decode(detail) for detail in kept.details] == [
@@ -380,7 +289,7 @@ def test_a_later_piece_without_a_signature_keeps_it() -> None:
         {"type": "reasoning.text", "text": "b", "signature": None, "index": 0},
     ]
     data = b"".join(chunk(reasoning_details=[piece]) for piece in pieces) + chunk("stop") + DONE
-    *_, carrier = answer_of(read_whole(decoder, data)).content
+    *_, carrier = answer_of(decode(data)).content
     assert isinstance(carrier, ReasoningPart)
     kept = unpack_metadata(carrier.provider_metadata, ORIGIN)
     assert kept is not None
@@ -392,7 +301,7 @@ def test_a_later_piece_without_a_signature_keeps_it() -> None:
 def test_two_encrypted_details_stay_separate() -> None:
     sealed = [{"type": "reasoning.encrypted", "data": data, "index": 0} for data in ("x", "y")]
     data = chunk(reasoning_details=sealed) + chunk("stop", content="Hi") + DONE
-    [_, carrier] = answer_of(read_whole(decoder, data)).content
+    [_, carrier] = answer_of(decode(data)).content
     assert isinstance(carrier, ReasoningPart)
     kept = unpack_metadata(carrier.provider_metadata, ORIGIN)
     assert kept is not None
@@ -400,7 +309,7 @@ def test_two_encrypted_details_stay_separate() -> None:
 
 
 def test_a_signature_is_stored_with_its_call() -> None:
-    first, second = [p for p in answer("gemini").content if isinstance(p, ToolCallPart)]
+    first, second = only(ToolCallPart, answer("gemini").content)
     kept = unpack_metadata(first.provider_metadata, ORIGIN)
     assert kept is not None
     assert msgspec.json.decode(kept.extra or b"") == {
@@ -439,9 +348,7 @@ def test_text_that_resembles_a_tag_is_kept() -> None:
 @pytest.mark.covers("providers-13")
 def test_only_google_has_thoughts_in_its_text() -> None:
     data = chunk("stop", content="<thought>plain</thought>") + DONE
-    assert answer_of(read_whole(decoder, data)).content == (
-        TextPart(text="<thought>plain</thought>"),
-    )
+    assert answer_of(decode(data)).content == (TextPart(text="<thought>plain</thought>"),)
 
 
 # Failures
@@ -493,7 +400,7 @@ def test_a_long_error_is_cut_and_keeps_its_type() -> None:
 @pytest.mark.parametrize("nothing", [b"null", b"false", b'""'])
 def test_an_empty_error_is_ignored(nothing: bytes) -> None:
     said = b'data: {"error":%s,"choices":[{"delta":{"content":"Hi"},"error":%s}]}\n\n'
-    events = read_whole(decoder, said % (nothing, nothing) + chunk("stop") + DONE)
+    events = decode(said % (nothing, nothing) + chunk("stop") + DONE)
     assert answer_of(events).content == (TextPart(text="Hi"),)
 
 
@@ -512,4 +419,4 @@ def test_an_unreadable_event_is_a_retryable_failure() -> None:
 def test_other_choices_are_ignored() -> None:
     other = b'data: {"choices":[{"index":1,"delta":{"content":"no"},"finish_reason":"stop"}]}\n\n'
     data = chunk(content="yes") + other + chunk("stop") + DONE
-    assert answer_of(read_whole(decoder, data)).content == (TextPart(text="yes"),)
+    assert answer_of(decode(data)).content == (TextPart(text="yes"),)

@@ -2,12 +2,9 @@
 
 import msgspec
 import pytest
-from msgspec import UNSET, Raw
 
-from chatd.domain.answer.assembler import Answer
 from chatd.domain.chat.messages import TokenUsage
 from chatd.domain.chat.parts import (
-    Part,
     ReasoningPart,
     SourcePart,
     TextPart,
@@ -18,10 +15,7 @@ from chatd.domain.ids import ToolCallId
 from chatd.domain.model.classify import classify_fault
 from chatd.domain.model.protocol import (
     Finished,
-    ModelEvent,
-    ProviderFault,
     ReasoningEnd,
-    StreamFailed,
     TextDelta,
     TextEnd,
     TextStart,
@@ -32,58 +26,19 @@ from chatd.domain.model.protocol import (
 )
 from chatd.domain.text import Json
 from chatd.providers.faults import incomplete_fault
-from chatd.providers.openai.responses.decoder import ResponsesDecoder
 from chatd.providers.openai.responses.wire import ResponsesMetadata, unpack_metadata
-from chatd.providers.tool_schema import ToolNames
-from tests.support.providers.openai_responses import NAMES, event, stream
-from tests.support.providers.reading import answer_of, read_bytewise, read_cut, read_whole
+from tests.support.providers.openai_responses import event, stream
+from tests.support.providers.recorded import ORIGIN, RESPONSES, only, tokens, tool_call
 
-ORIGIN = "my openai"
-
-
-def new_decoder() -> ResponsesDecoder:
-    return ResponsesDecoder(ORIGIN, ToolNames(["read_file", "show.time"]))
-
-
-def read(name: str) -> list[ModelEvent]:
-    return read_whole(new_decoder, stream(name))
-
-
-def answer(name: str) -> Answer:
-    return answer_of(read(name))
-
-
-def finished(name: str) -> Finished:
-    last = read(name)[-1]
-    assert isinstance(last, Finished)
-    return last
-
-
-def failed(data: bytes) -> ProviderFault:
-    last = read_whole(new_decoder, data)[-1]
-    assert isinstance(last, StreamFailed)
-    return last.fault
+read, answer, decoded_parts = RESPONSES.read, RESPONSES.answer, RESPONSES.parts
+finished, failed = RESPONSES.finished, RESPONSES.failed
+decode, decode_end = RESPONSES.decode, RESPONSES.decode_end
 
 
 def read_metadata(metadata: Json) -> ResponsesMetadata:
     found = unpack_metadata(metadata, ORIGIN)
     assert found is not None
     return found
-
-
-def decoded_parts(name: str) -> list[Part]:
-    """The answer without provider metadata."""
-    return [
-        part
-        if isinstance(part, SourcePart)
-        else msgspec.structs.replace(part, provider_metadata=UNSET)
-        for part in answer(name).content
-        if isinstance(part, TextPart | ReasoningPart | ToolCallPart | ToolResultPart | SourcePart)
-    ]
-
-
-def call(call_id: str, name: str, args: str) -> ToolCallPart:
-    return ToolCallPart(tool_call_id=ToolCallId(call_id), tool_name=name, args=Raw(args.encode()))
 
 
 DONE = event("response.completed", response={"id": "resp_1", "status": "completed"})
@@ -94,31 +49,6 @@ def item_done(output: int, **item: object) -> bytes:
 
 
 # Cuts
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_stream_decodes_the_same_wherever_it_is_cut(name: str) -> None:
-    data, whole = stream(name), read(name)
-    assert read_bytewise(new_decoder, data) == whole
-    for at in range(len(data)):
-        assert read_cut(new_decoder, data, at) == whole
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_stream_decodes_the_same_with_other_line_ends(name: str) -> None:
-    data = stream(name)
-    assert read_whole(new_decoder, data.replace(b"\n", b"\r\n")) == read(name)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_stream_has_one_final_event_and_nothing_after_it(name: str) -> None:
-    events = read(name)
-    assert [e for e in events if isinstance(e, Finished | StreamFailed)] == events[-1:]
-    decoder = new_decoder()
-    decoder.feed(stream(name))
-    decoder.close()
-    assert decoder.feed(stream("text")) == []
-    assert decoder.close() == []
 
 
 @pytest.mark.covers("providers-8")
@@ -134,7 +64,7 @@ def test_a_stream_without_its_final_event_is_incomplete(name: str) -> None:
 
 def test_the_last_event_needs_no_blank_line() -> None:
     whole = read("text")
-    assert read_whole(new_decoder, stream("text").rstrip(b"\n")) == whole
+    assert decode(stream("text").rstrip(b"\n")) == whole
 
 
 # Content
@@ -183,8 +113,8 @@ def test_calls_arrive_in_deltas_and_whole_under_the_tools_names() -> None:
     assert decoded_parts("tools") == [
         ReasoningPart(text=""),
         TextPart(text="I will look at both files."),
-        call("call_aaa111", "read_file", '{"path":"a.txt"}'),
-        call("call_bbb222", "show.time", "{}"),
+        tool_call("call_aaa111", "read_file", '{"path":"a.txt"}'),
+        tool_call("call_bbb222", "show.time", "{}"),
     ]
     assert finished("tools").reason == "tool-calls"
 
@@ -221,26 +151,24 @@ def test_a_search_has_its_action_and_its_sources() -> None:
 
 
 def test_each_source_is_reported_once() -> None:
-    assert [p for p in decoded_parts("web_search") if isinstance(p, SourcePart)] == [
+    assert only(SourcePart, decoded_parts("web_search")) == [
         SourcePart(url="https://example.org/towers", title="Towers of the world")
     ]
 
 
 def test_a_search_stores_the_reasoning_before_it() -> None:
-    calls = [p for p in answer("web_search").content if isinstance(p, ToolCallPart)]
+    calls = only(ToolCallPart, answer("web_search").content)
     assert [read_metadata(p.provider_metadata).after for p in calls] == [
         "rs_search01",
         "rs_search02",
     ]
-    reasoning = [p for p in answer("web_search").content if isinstance(p, ReasoningPart)]
+    reasoning = only(ReasoningPart, answer("web_search").content)
     assert [read_metadata(p.provider_metadata).after for p in reasoning] == [None, None, None]
 
 
 def test_a_failed_search_is_an_error_result() -> None:
     data = item_done(0, type="web_search_call", id="ws_1", status="failed") + DONE
-    [sent, result] = [
-        e for e in read_whole(new_decoder, data) if isinstance(e, ToolCallDone | ToolResultDone)
-    ]
+    [sent, result] = [e for e in decode(data) if isinstance(e, ToolCallDone | ToolResultDone)]
     assert isinstance(result, ToolResultDone)
     assert result.is_error
     assert isinstance(sent, ToolCallDone)
@@ -271,7 +199,7 @@ def test_a_failed_search_is_an_error_result() -> None:
     ],
 )
 def test_a_computer_action_is_a_tool_call(name: str, call_id: str, args: object) -> None:
-    [used] = [p for p in answer(name).content if isinstance(p, ToolCallPart)]
+    [used] = only(ToolCallPart, answer(name).content)
     assert (used.tool_call_id, used.tool_name, used.provider_executed) == (
         call_id,
         "computer",
@@ -307,26 +235,18 @@ def test_finish_reasons_are_converted(name: str, reason: str) -> None:
 
 
 def test_arguments_that_were_cut_off_are_reported_incomplete() -> None:
-    [done] = [e for e in read("cut_call") if isinstance(e, ToolCallDone)]
+    [done] = only(ToolCallDone, read("cut_call"))
     assert done.input == '{"path":"a.txt","content":"it was a dark'
 
 
 @pytest.mark.parametrize(
     ("name", "usage"),
     [
-        (
-            "text",
-            TokenUsage(input_tokens=56, output_tokens=14, total_tokens=134, cache_read_tokens=64),
-        ),
+        ("text", tokens(56, 14, 134, cache_read_tokens=64)),
         (
             "reasoning",
-            TokenUsage(
-                input_tokens=24,
-                output_tokens=90,
-                total_tokens=390,
-                reasoning_tokens=64,
-                cache_creation_tokens=20,
-                cache_read_tokens=256,
+            tokens(
+                24, 90, 390, reasoning_tokens=64, cache_creation_tokens=20, cache_read_tokens=256
             ),
         ),
     ],
@@ -340,8 +260,7 @@ def test_cached_tokens_are_not_counted_as_input(name: str, usage: TokenUsage) ->
 def test_more_cached_than_input_tokens_give_zero_input() -> None:
     usage = {"input_tokens": 5, "input_tokens_details": {"cached_tokens": 9}}
     data = event("response.completed", response={"usage": usage})
-    end = read_whole(new_decoder, data)[-1]
-    assert isinstance(end, Finished)
+    end = decode_end(data)
     assert (end.usage.input_tokens, end.usage.cache_read_tokens) == (0, 9)
 
 
@@ -393,7 +312,7 @@ def test_an_unreadable_event_is_a_retryable_failure() -> None:
 
 
 def test_unknown_events_are_skipped_and_unknown_items_kept_unless_they_are_calls() -> None:
-    carriers = [p for p in answer("unknown").content if isinstance(p, ReasoningPart)]
+    carriers = only(ReasoningPart, answer("unknown").content)
     items = [
         msgspec.json.decode(read_metadata(p.provider_metadata).item or b"", type=dict[str, object])
         for p in carriers
@@ -419,7 +338,7 @@ def test_items_without_deltas_are_complete() -> None:
         SourcePart(url="https://example.net/w", title="W"),
         TextPart(text="All at once."),
         ReasoningPart(text="One.\n\nTwo."),
-        call("call_whole1", "show.time", '{"a": 1}'),
+        tool_call("call_whole1", "show.time", '{"a": 1}'),
     ]
 
 
@@ -432,7 +351,7 @@ def test_open_items_are_closed_at_the_end() -> None:
         + event("response.function_call_arguments.delta", output_index=2, delta='{"a"')
         + DONE
     )
-    events = read_whole(new_decoder, data)
+    events = decode(data)
     assert events[-4:-1] == [
         TextEnd(id="0.0"),
         ReasoningEnd(id="1"),
@@ -445,8 +364,8 @@ def test_open_items_are_closed_at_the_end() -> None:
 
 def test_an_item_closed_twice_counts_once() -> None:
     item = item_done(0, type="function_call", id="fc_1", call_id="call_1", name="read_file")
-    events = read_whole(new_decoder, item + item + DONE)
-    assert len([e for e in events if isinstance(e, ToolCallDone)]) == 1
+    events = decode(item + item + DONE)
+    assert len(only(ToolCallDone, events)) == 1
 
 
 def test_half_of_a_surrogate_pair_does_not_fail_the_answer() -> None:
@@ -454,19 +373,19 @@ def test_half_of_a_surrogate_pair_does_not_fail_the_answer() -> None:
         b"event: response.output_text.delta\n"
         b'data: {"type":"response.output_text.delta","output_index":0,"delta":"a\\ud83db"}\n\n'
     )
-    assert TextDelta(id="0.0", delta="a\ufffdb") in read_whole(new_decoder, half + DONE)
+    assert TextDelta(id="0.0", delta="a\ufffdb") in decode(half + DONE)
     broken = (
         b"event: response.output_item.done\n"
         b'data: {"item":{"type":"reasoning","id":"rs_1","encrypted_content":"x\\ud83d"}}\n\n'
     )
-    end = next(e for e in read_whole(new_decoder, broken + DONE) if isinstance(e, ReasoningEnd))
+    end = next(e for e in decode(broken + DONE) if isinstance(e, ReasoningEnd))
     assert b"x\\ufffd" in bytes(read_metadata(end.provider_metadata).item or b"")
 
 
 def test_invalid_utf8_is_not_stored() -> None:
     item = b'{"type":"reasoning","id":"rs_1","encrypted_content":"x\xff"}'
     data = b'event: response.output_item.done\ndata: {"item":' + item + b"}\n\n"
-    end = next(e for e in read_whole(new_decoder, data + DONE) if isinstance(e, ReasoningEnd))
+    end = next(e for e in decode(data + DONE) if isinstance(e, ReasoningEnd))
     assert msgspec.json.decode(read_metadata(end.provider_metadata).item or b"") == {
         "type": "reasoning",
         "id": "rs_1",

@@ -8,6 +8,7 @@ from tests.support.providers.anthropic_rules import RULES
 from tests.support.providers.server import FakeServer, Recorded, Reply, Step
 
 STREAMS = Path(__file__).parents[2] / "data" / "streams" / "anthropic"
+NAMES = sorted(path.stem for path in STREAMS.glob("*.sse"))
 VERSIONS = ("2023-06-01", "2026-10-21")
 KEY = "sk-ant-api03-not-a-real-key-0123456789"
 

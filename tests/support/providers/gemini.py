@@ -10,6 +10,7 @@ from tests.support.providers.server import FakeServer, Recorded, Reply
 
 KEY = "AIzaSyTestTestTestTestTestTestTestTest0"
 STREAMS = Path(__file__).parents[2] / "data" / "streams" / "gemini"
+NAMES = sorted(path.stem for path in STREAMS.glob("*.sse"))
 
 _PATH = re.compile(r"/v1beta/models/([^/:?]+):streamGenerateContent\?alt=sse")
 
