@@ -87,7 +87,7 @@ class Replica:
         )
         pool = self.database.pool
         self.publisher = HintPublisher(
-            PublishConfig(connect=config.connect, close_within_s=CLOSE_TIMEOUT_S), env.clock
+            PublishConfig(connect=config.connect, close_timeout_s=CLOSE_TIMEOUT_S), env.clock
         )
         self.transactor = Transactor(pool, self.on_applied)
         committer = Committer(self.transactor, env)
@@ -107,7 +107,7 @@ class Replica:
             ListenConfig(connect=config.connect),
             env.clock,
             on_hint=self._hinted,
-            on_dirty=self._missed,
+            on_connected=self._missed,
             lock_key=worker_lock_key(self.me),
         )
         self.lease = WorkerLease(env.clock)

@@ -412,6 +412,6 @@ async def test_a_killed_database_is_restarted(data_dir: Path) -> None:
         await clock.pass_over("database_watch")
         await clock.asleep_on("database_watch", within_s=40)
         dsn = f"postgresql://chatd@/chatd?host={socket_dir}&port={port}"
-        assert not (await migrator.check(dsn)).behind
+        assert not (await migrator.check(dsn)).is_behind
         stop.set()
     assert not pid_file(data_dir).exists()

@@ -142,7 +142,7 @@ async def test_a_tool_mark_with_an_unconfirmed_write_is_recognized_as_own(
     """Otherwise a tool that never ran would be reported with an unknown outcome."""
     tool = GatedTool(effect="once")
     async with lossy_replica(dsn, proxy, tool) as (rig, observer, connection):
-        connection.drop_reply_to(idempotency.START)
+        connection.drop_reply_to(idempotency.MARK_TOOL_STARTED)
         rig.call_tools(("c1", "echo", "{}"))
         rig.answer("done")
         chat_id = await rig.create("go")

@@ -85,7 +85,7 @@ async def test_a_title_that_a_user_set_is_not_replaced(dsn: str) -> None:
         api.gate = Gate()
         chat_id = await new_chat(rig)
         await api.gate.reached.wait()
-        await chats.set_title(rig.pool, chat_id, was=FALLBACK, now="Mine too")
+        await chats.set_title(rig.pool, chat_id, expected=FALLBACK, title="Mine too")
         api.gate.open()
         await wait_title_task(rig)
         assert (await rig.chat(chat_id)).title == "Mine too"

@@ -191,8 +191,8 @@ class ModelReplica:
             scope=scope,
             draining=draining,
             lease_s=lease.LEASE_TTL_S * LEASE_SCALE,
-            silent_s=1.5 * LEASE_SCALE,
-            overdue_s=5 * LEASE_SCALE,
+            lock_gone_after_s=1.5 * LEASE_SCALE,
+            lease_stale_after_s=5 * LEASE_SCALE,
         )
         result = await workers.send_heartbeat(store.pool, heartbeat)
         self.ticks = self.ticks.succeeded(now)

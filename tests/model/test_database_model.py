@@ -25,7 +25,7 @@ async def walk(dsn: str, pool: Pool, seed: int, steps: int) -> list[str]:
         error.add_note(f"CHATD_TEST_SEED={seed} replays it. The steps were:\n{log}")
         raise
     finally:
-        await locks.close(within_s=30)
+        await locks.close(timeout_s=30)
     return machine.simulation.log
 
 

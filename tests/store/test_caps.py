@@ -20,7 +20,7 @@ OTHER = UserId(UUID(int=71))
 
 
 async def take(conn: Conn, caps: RunningLimits, *, roots: int = 10, children: int = 0) -> set[int]:
-    taken = await workers.acquire_capped(conn, WORKER, caps, roots=roots, children=children)
+    taken = await workers.acquire_within_limits(conn, WORKER, caps, roots=roots, children=children)
     return {chat.id.int for chat in taken}
 
 

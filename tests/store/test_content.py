@@ -53,7 +53,7 @@ LAST_QUEUED = "SELECT content::text FROM chat_queued_messages ORDER BY id DESC L
 async def comes_back(pool: Pool, sent: UserInput) -> None:
     """By every way of reading the newest message."""
     *_, last = await messages.load_history(pool, CHAT)
-    page = await updates.page(pool, CHAT, updates.Range(limit=1))
+    page = await updates.load_page(pool, CHAT, updates.MessageRange(limit=1))
     assert page is not None
     [paged] = page.messages
     loaded = await chats.load_for_transition(pool, CHAT, None, message_id=last.id)
@@ -147,7 +147,7 @@ async def test_arguments_for_a_client_are_the_models_own_bytes(pool: Pool) -> No
 async def test_a_title_may_quote_anything(pool: Pool) -> None:
     chat = await open_chat(pool, CHAT.int, title="a\0b\ud800")
     assert chat.title == "a\ufffdb\ufffd"
-    renamed = await chats.set_title(pool, CHAT, was=chat.title, now="\0")
+    renamed = await chats.set_title(pool, CHAT, expected=chat.title, title="\0")
     assert renamed is not None
     assert renamed.title == "\ufffd"
 

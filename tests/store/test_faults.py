@@ -29,7 +29,7 @@ async def near(empty_dsn: str) -> AsyncGenerator[DatabaseSession]:
     session = await connect(ConnectConfig(dsn=empty_dsn))
     await session.execute(LEDGER)
     yield session
-    await session.close(within_s=30)
+    await session.close(timeout_s=30)
 
 
 @pytest.fixture
@@ -116,13 +116,13 @@ async def test_a_transaction_whose_commit_was_lost_may_have_been_applied(
 
 
 async def test_a_server_gone_silent_is_given_up(near: DatabaseSession, line: Proxy) -> None:
-    link = ConnectConfig(dsn=line.dsn, statement_timeout_s=0.05, answer_margin_s=0.05)
+    link = ConnectConfig(dsn=line.dsn, statement_timeout_s=0.05, reply_margin_s=0.05)
     session = await connect(link)
     line.stall()
     error = await fault(session.execute(ENTER))
     assert isinstance(error, Unavailable)
     assert (error.code, error.maybe_applied) == ("database_timeout", True)
-    assert not session.reusable
+    assert not session.is_reusable
     session.terminate()
 
 
@@ -160,7 +160,7 @@ async def test_a_slow_statement_is_ended_by_the_server_and_not_applied(
     error = await fault(near.execute(slow))
     assert isinstance(error, Unavailable)
     assert (error.code, error.maybe_applied) == ("database_timeout", False)
-    assert near.reusable
+    assert near.is_reusable
 
 
 async def test_a_lock_that_does_not_come_is_a_busy_database(
@@ -226,7 +226,7 @@ async def test_a_check_that_fails_is_our_bug_and_does_not_quote_the_row(
 async def test_an_argument_of_the_wrong_type_is_our_bug(near: DatabaseSession) -> None:
     error = await fault(near.fetchval("SELECT $1::int", "not a number"))
     assert isinstance(error, InvariantBroken)
-    assert near.reusable
+    assert near.is_reusable
 
 
 async def test_a_server_that_is_not_there_counts_as_down() -> None:

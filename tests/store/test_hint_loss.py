@@ -56,7 +56,7 @@ class Replicas:
             ListenConfig(connect=link, backoff=SOON),
             clock,
             on_hint=self.ear.hints.put_nowait,
-            on_dirty=self.ear.made_dirty,
+            on_connected=self.ear.made_dirty,
         )
         self._transactor = Transactor(pool, self._tell)
         self._version = 0
@@ -101,7 +101,7 @@ async def test_a_replica_whose_voice_was_cut_is_heard_again(replicas: Replicas, 
     await replicas.ear.hears_of(await replicas.write())
     assert await pool.fetchval(END, "chatd publish") == 1
     await replicas.ear.hears_of(await replicas.write())
-    assert replicas.publisher.lost == 0
+    assert replicas.publisher.dropped_hints == 0
 
 
 @pytest.mark.promise("P8")

@@ -88,7 +88,7 @@ async def test_a_long_episode_comes_in_bounded_portions(pool: Pool) -> None:
     await journal.append(pool, [flush(n, n) for n in range(1, 8)])
     seen: list[int] = []
     for _ in range(4):
-        portion = await journal.tail(pool, [(HERE, seen[-1] if seen else 0)], most=3)
+        portion = await journal.tail(pool, [(HERE, seen[-1] if seen else 0)], limit=3)
         assert len(portion) <= 3
         seen += [one.last_seq for one in portion]
     assert seen == [1, 2, 3, 4, 5, 6, 7]

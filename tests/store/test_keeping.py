@@ -67,7 +67,7 @@ async def test_idle_chats_are_archived_with_their_family_and_everybody_is_told(p
 
 async def test_a_chat_that_was_touched_meanwhile_is_not_archived(pool: Pool) -> None:
     chat = await planted(pool, 1, State.W, days=3)
-    ((found, since),) = await updates.list_idle_chats(pool, DAY, most=10)
+    ((found, since),) = await updates.list_idle_chats(pool, DAY, limit=10)
     await untouched(pool, chat, days=0)
     transactor, command = Transactor(pool, Told()), ArchiveIdleTree(idle_since=since)
     outcome = await transactor.run(operation(command, ChangeId(7), found))
@@ -81,7 +81,7 @@ async def test_a_family_of_which_somebody_is_at_work_is_left_alone(pool: Pool) -
     await planted(pool, 1, State.W, days=3)
     await open_child(pool, 2, root=1)
     await untouched(pool, chat_id(2), days=3)
-    assert await updates.list_idle_chats(pool, DAY, most=10) == []
+    assert await updates.list_idle_chats(pool, DAY, limit=10) == []
 
 
 async def test_archived_chats_are_removed_for_good_and_what_they_cost_is_not(pool: Pool) -> None:

@@ -38,7 +38,7 @@ class Ear:
             ListenConfig(connect=ConnectConfig(dsn=dsn), pong_timeout_s=0.5),
             clock,
             on_hint=self.hints.put_nowait,
-            on_dirty=lambda: self.dirty.put_nowait(None),
+            on_connected=lambda: self.dirty.put_nowait(None),
             lock_key=lock_key,
             draw=lambda: 1.0,
         )

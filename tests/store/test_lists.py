@@ -126,7 +126,7 @@ async def test_the_children_of_many_roots_come_in_one_read(pool: Pool) -> None:
     await open_child(pool, 10, root=1, parent=11)
     found = await chats.list_children(pool, [chat_id(1), chat_id(2)])
     assert [chat.id.int for chat in found] == [11, 10, 21]
-    assert [chat.id.int for chat in await chats.list_children(pool, [chat_id(1)], most=1)] == [11]
+    assert [chat.id.int for chat in await chats.list_children(pool, [chat_id(1)], limit=1)] == [11]
     assert await chats.list_children(pool, []) == []
 
 
@@ -149,10 +149,10 @@ async def update(pool: Pool, chat: ChatId, **fields: Any) -> Chat:
 
 async def test_a_title_is_set_only_if_it_still_is_the_one_that_was_seen(pool: Pool) -> None:
     chat = await open_chat(pool, 1, title="New chat")
-    by_hand = await chats.set_title(pool, chat.id, was="New chat", now="My own")
+    by_hand = await chats.set_title(pool, chat.id, expected="New chat", title="My own")
     assert by_hand is not None
     assert by_hand.title == "My own"
-    assert await chats.set_title(pool, chat.id, was="New chat", now="Generated") is None
+    assert await chats.set_title(pool, chat.id, expected="New chat", title="Generated") is None
     assert await chats.get(pool, chat.id) == by_hand
 
 
@@ -161,7 +161,7 @@ async def test_what_is_set_beside_the_moves_raises_no_version_and_touches_nothin
     pool: Pool,
 ) -> None:
     before = await plant_in(pool, Seed(state=State.W))
-    await chats.set_title(pool, CHAT, was=before.title, now="Renamed")
+    await chats.set_title(pool, CHAT, expected=before.title, title="Renamed")
     await update(pool, CHAT, labels={"team": "red"})
     await update(pool, CHAT, pin_order=3)
     await chats.set_read(pool, CHAT, MessageId(2))
@@ -178,7 +178,7 @@ async def test_what_is_set_beside_the_moves_raises_no_version_and_touches_nothin
 async def test_a_move_keeps_what_was_set_beside_it_meanwhile_and_tells_it(pool: Pool) -> None:
     """The change was made from a row that did not have it yet."""
     before = await plant_in(pool, Seed(state=State.W))
-    await chats.set_title(pool, CHAT, was=before.title, now="Renamed")
+    await chats.set_title(pool, CHAT, expected=before.title, title="Renamed")
     await update(pool, CHAT, labels={"team": "red"})
     await update(pool, CHAT, pin_order=3)
     await chats.set_read(pool, CHAT, MessageId(2))

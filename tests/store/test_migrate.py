@@ -57,7 +57,7 @@ def test_what_is_left_to_do(
     files: list[Migration], done: list[AppliedMigration], expected: MigrationPlan
 ) -> None:
     assert migrator.plan_migrations(files, done) == expected
-    assert expected.behind == bool(expected.pending)
+    assert expected.is_behind == bool(expected.pending)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_checkout_with_other_line_ends_is_the_same_migration(tmp_path: Path) -
 async def onlooker(empty_dsn: str) -> AsyncGenerator[DatabaseSession]:
     session = await connect(ConnectConfig(dsn=empty_dsn, application_name="onlooker"))
     yield session
-    await session.close(within_s=30)
+    await session.close(timeout_s=30)
 
 
 @asynccontextmanager
@@ -161,7 +161,7 @@ async def test_what_is_pending_is_applied_in_order_and_only_once(
 
 
 async def test_the_packaged_migrations_make_a_database_that_is_up_to_date(empty_dsn: str) -> None:
-    assert (await migrator.check(empty_dsn)).behind
+    assert (await migrator.check(empty_dsn)).is_behind
     assert await migrator.up(empty_dsn) == [
         m.file for m in migrator.load_migrations(migrator.packaged_migrations())
     ]
@@ -172,7 +172,7 @@ async def test_looking_at_an_untouched_database_leaves_it_untouched(
     empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
 ) -> None:
     folder(tmp_path, {"0001_a.sql": ONE})
-    assert (await migrator.check(empty_dsn, tmp_path)).behind
+    assert (await migrator.check(empty_dsn, tmp_path)).is_behind
     assert await migrator.status(empty_dsn, tmp_path) == [
         MigrationStatus(version=1, name="a", state="pending")
     ]
@@ -202,7 +202,7 @@ async def test_a_database_ahead_of_the_code_is_fine_to_run_on(
     older = folder(tmp_path / "older", {"0001_a.sql": ONE})
     await migrator.up(empty_dsn, newer)
     plan = await migrator.check(empty_dsn, older)
-    assert not plan.behind
+    assert not plan.is_behind
     assert [a.name for a in plan.ahead] == ["b"]
     assert await migrator.up(empty_dsn, older) == []
 
@@ -260,7 +260,7 @@ async def test_nobody_waits_for_another_migrator_beyond_the_bound(
     empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
 ) -> None:
     await onlooker.execute("SELECT pg_advisory_lock($1)", migrator.LOCK_KEY)
-    error = await refused(empty_dsn, tmp_path, MigrationTimeouts(turn_s=0.05))
+    error = await refused(empty_dsn, tmp_path, MigrationTimeouts(migration_lock_s=0.05))
     assert error.code == "migration_busy"
     assert f"(onlooker, process {onlooker.backend_pid})" in error.message
 

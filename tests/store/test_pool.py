@@ -195,15 +195,15 @@ async def test_the_tick_has_its_own_session_when_the_pool_is_exhausted(dsn: str)
     async with database.pool.transaction():
         with pytest.raises(Unavailable):
             await database.pool.execute("SELECT 1")
-        assert await database.tick.fetchval("SELECT 1") == 1
+        assert await database.heartbeat.fetchval("SELECT 1") == 1
     await database.close()
 
 
 async def test_the_tick_opens_its_session_again_when_it_is_lost(dsn: str) -> None:
     database = Database(PoolConfig(connect=ConnectConfig(dsn=dsn)))
-    lost = await database.tick.fetchval(OWN_PID)
+    lost = await database.heartbeat.fetchval(OWN_PID)
     await database.pool.fetchval("SELECT pg_terminate_backend($1, 5000)", lost)
-    found = await eventually(lambda: try_pid(database.tick))
+    found = await eventually(lambda: try_pid(database.heartbeat))
     assert found != lost
     await database.close()
 

@@ -48,7 +48,7 @@ async def audience(dsn: str) -> AsyncGenerator[Audience]:
     audience = Audience(session)
     await session.listen("chatd", audience.hear)
     yield audience
-    await session.close(within_s=30)
+    await session.close(timeout_s=30)
 
 
 def publisher_on(dsn: str, clock: FakeClock, **wishes: float) -> HintPublisher:
@@ -85,7 +85,7 @@ async def test_of_the_hints_for_a_chat_only_the_newest_is_sent(
         publisher.publish(hint(number, version))
     async with running(publisher):
         assert await audience.next(3) == [(1, 2, None), (2, 5, None), (3, 1, None)]
-    assert publisher.lost == 0
+    assert publisher.dropped_hints == 0
 
 
 async def test_hints_of_different_kinds_do_not_replace_each_other(
@@ -128,7 +128,7 @@ async def test_what_was_said_while_the_database_was_away_is_sent_when_it_is_back
         proxy.refuse(new=False)
         await clock.pass_over("publish_reconnect")
         assert await audience.next(2) == [(2, 2, None), (3, 1, None)]
-    assert publisher.lost == 0
+    assert publisher.dropped_hints == 0
 
 
 @pytest.mark.covers("T07")
@@ -164,7 +164,7 @@ async def test_a_database_that_stays_away_costs_the_oldest_hints_and_they_are_co
         await clock.asleep_on("publish_reconnect")
         for number in (4, 5):
             publisher.publish(hint(number))
-        assert publisher.lost == 2
+        assert publisher.dropped_hints == 2
         proxy.refuse(new=False)
         await clock.pass_over("publish_reconnect")
         assert [number for number, _, _ in await audience.next(3)] == [3, 4, 5]
@@ -178,7 +178,7 @@ async def test_a_hint_that_the_server_refuses_does_not_stop_those_behind_it(
         await clock.pass_over("publish_flush")
         publisher.publish(hint(2))
         assert await audience.next(1) == [(2, 1, None)]
-        assert publisher.lost == 1
+        assert publisher.dropped_hints == 1
 
 
 async def test_closing_sends_what_is_pending(
@@ -195,7 +195,7 @@ async def test_closing_sends_what_is_pending(
         await clock.pass_over("publish_flush")
         await closing
     assert await audience.next(2) == [(1, 1, None), (2, 1, None)]
-    assert publisher.lost == 0
+    assert publisher.dropped_hints == 0
 
 
 async def test_closing_does_not_wait_for_a_silent_database_beyond_the_bound(
@@ -214,7 +214,7 @@ async def test_closing_does_not_wait_for_a_silent_database_beyond_the_bound(
         publisher.publish(hint(3))
         await clock.pass_over("publish_reconnect")
         await run
-    assert publisher.lost == 2
+    assert publisher.dropped_hints == 2
 
 
 async def test_closing_a_publisher_that_never_ran_counts_its_hints_as_lost(
@@ -223,4 +223,4 @@ async def test_closing_a_publisher_that_never_ran_counts_its_hints_as_lost(
     publisher = publisher_on("postgresql://nowhere", clock)
     publisher.publish(hint(1))
     await publisher.close()
-    assert publisher.lost == 1
+    assert publisher.dropped_hints == 1

@@ -19,7 +19,7 @@ from chatd.domain.prompt.compaction import rows_for_prompt
 from chatd.store.chat import chats, messages, updates
 from chatd.store.chat.chats import ChatChanges
 from chatd.store.chat.transactor import Operation
-from chatd.store.chat.updates import Page
+from chatd.store.chat.updates import StoredMessagePage
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, WORKER, call, draft, prompt, result, text
 from tests.support.operations import deciding, deciding_transactor, operation
@@ -132,9 +132,9 @@ async def page(
     after: MessageId | None = None,
     limit: int = 50,
     most_bytes: int = 10_000,
-) -> Page:
-    which = updates.Range(before=before, after=after, limit=limit, most_bytes=most_bytes)
-    found = await updates.page(pool, CHAT, which)
+) -> StoredMessagePage:
+    which = updates.MessageRange(before=before, after=after, limit=limit, max_bytes=most_bytes)
+    found = await updates.load_page(pool, CHAT, which)
     assert found is not None
     return found
 
@@ -189,7 +189,7 @@ async def test_a_page_ends_once_it_is_large_whichever_way_it_goes(pool: Pool) ->
 async def since(
     pool: Pool, version: int, *, most: int = 1000, most_bytes: int = 10_000
 ) -> ChatChanges:
-    found = await chats.load_changes_since(pool, CHAT, version, most=most, most_bytes=most_bytes)
+    found = await chats.load_changes_since(pool, CHAT, version, limit=most, max_bytes=most_bytes)
     assert found is not None
     return found
 
@@ -203,7 +203,7 @@ async def test_a_new_viewer_gets_everything_but_what_is_deleted(pool: Pool) -> N
         chat=chat,
         messages=tuple(row for row in everything.messages if not row.deleted),
         queue=everything.queue,
-        cut=False,
+        truncated=False,
     )
 
 
@@ -212,10 +212,10 @@ async def test_a_viewer_of_a_large_chat_gets_the_newest_of_it(pool: Pool) -> Non
     was = chat.snapshot_version
     chat = await send(pool, chat, "two")
     whole = await since(pool, 0, most_bytes=1)
-    assert (spoken(whole.messages), whole.cut) == (["two"], True)
+    assert (spoken(whole.messages), whole.truncated) == (["two"], True)
     newer = await since(pool, was - 1, most_bytes=1)
-    assert (spoken(newer.messages), newer.cut) == (["two"], True)
-    assert (await since(pool, was, most_bytes=1)).cut is False
+    assert (spoken(newer.messages), newer.truncated) == (["two"], True)
+    assert (await since(pool, was, most_bytes=1)).truncated is False
 
 
 async def test_a_viewer_who_was_away_gets_rows_by_revision(pool: Pool) -> None:
@@ -227,7 +227,7 @@ async def test_a_viewer_who_was_away_gets_rows_by_revision(pool: Pool) -> None:
     assert found.queue is None
     assert found.chat == chat
     nothing = await since(pool, chat.snapshot_version)
-    assert nothing == ChatChanges(chat=chat, messages=(), queue=None, cut=False)
+    assert nothing == ChatChanges(chat=chat, messages=(), queue=None, truncated=False)
 
 
 async def test_a_deleted_message_comes_as_its_id_without_its_words(pool: Pool) -> None:
@@ -254,15 +254,15 @@ async def test_the_queue_comes_whole_if_it_changed_and_not_at_all_if_not(pool: P
 async def test_of_too_many_messages_the_newest_come_and_it_says_so(pool: Pool) -> None:
     await compacted(pool)
     some = await since(pool, 1, most=2)
-    assert ([row.id for row in some.messages], some.cut) == ([8, 9], True)
+    assert ([row.id for row in some.messages], some.truncated) == ([8, 9], True)
     all_of_them = await since(pool, 1, most=6)
-    assert ([row.id for row in all_of_them.messages], all_of_them.cut) == (
+    assert ([row.id for row in all_of_them.messages], all_of_them.truncated) == (
         [4, 5, 6, 7, 8, 9],
         False,
     )
     whole = await since(pool, 0, most=9)
-    assert (len(whole.messages), whole.cut) == (9, False)
-    assert (await since(pool, 0, most=8)).cut
+    assert (len(whole.messages), whole.truncated) == (9, False)
+    assert (await since(pool, 0, most=8)).truncated
 
 
 async def test_a_chat_that_is_not_there_has_nothing_to_tell(pool: Pool) -> None:

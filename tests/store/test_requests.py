@@ -252,9 +252,9 @@ async def test_old_keys_are_forgotten_in_batches_and_young_ones_kept(
         " WHERE request_id <> $1",
         key(5).id,
     )
-    assert await idempotency.delete_old_requests(pool, most=3) == 3
-    assert await idempotency.delete_old_requests(pool, most=3) == 1
-    assert await idempotency.delete_old_requests(pool, most=3) == 0
+    assert await idempotency.delete_old_requests(pool, limit=3) == 3
+    assert await idempotency.delete_old_requests(pool, limit=3) == 1
+    assert await idempotency.delete_old_requests(pool, limit=3) == 0
     assert await idempotency.get(pool, key(5)) is not None
 
 
@@ -264,5 +264,5 @@ async def test_two_who_forget_at_once_pass_each_other(pool: Pool, transactor: Tr
         await transactor.run(sending(f"{number}", number, key(number)))
     await pool.execute("UPDATE chat_requests SET created_at = 'epoch'")
     async with pool.transaction() as one, pool.transaction() as other:
-        assert await idempotency.delete_old_requests(one, most=3) == 3
-        assert await idempotency.delete_old_requests(other, most=3) == 1
+        assert await idempotency.delete_old_requests(one, limit=3) == 3
+        assert await idempotency.delete_old_requests(other, limit=3) == 1

@@ -65,7 +65,7 @@ async def test_every_statement_can_be_prepared(dsn: str) -> None:
     async with session_to(dsn) as session:
         for number, (name, statement) in enumerate(STATEMENTS.items()):
             try:
-                await session.script(f"PREPARE it_{number} AS {statement}", within_s=30)
+                await session.script(f"PREPARE it_{number} AS {statement}", timeout_s=30)
             except ChatdError as error:
                 refused[name] = error.message
     assert refused == {}
@@ -107,8 +107,8 @@ async def test_the_hot_statements_do_not_read_what_they_do_not_return(dsn: str) 
     async with session_to(dsn) as session:
         await session.execute("BEGIN")
         await big_house(session)
-        assert await rows_read(session, chats.SINCE, CHAT, 2998, 1001, MIB) <= 3
-        assert await rows_read(session, chats.WHOLE, CHAT, 51, MIB) <= 52
+        assert await rows_read(session, chats.LOAD_CHANGES, CHAT, 2998, 1001, MIB) <= 3
+        assert await rows_read(session, chats.LOAD_NEWEST, CHAT, 51, MIB) <= 52
         last = await session.fetchrow("SELECT updated_at, id FROM chats ORDER BY 1, 2 LIMIT 1")
         assert last is not None
         late_page = (OWNER, "false", last["updated_at"], last["id"], 50)

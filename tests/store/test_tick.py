@@ -85,7 +85,7 @@ async def test_no_time_of_a_workers_own_clock_reaches_the_database(dsn: str) -> 
     """So that no skew between hosts can make anybody look dead."""
     async with session_to(dsn) as session:
         for name in ("ACQUIRE", "RELEASE", "TICK", "STRIKE"):
-            await session.script(f"PREPARE {name} AS {vars(workers)[name]}", within_s=30)
+            await session.script(f"PREPARE {name} AS {vars(workers)[name]}", timeout_s=30)
         types = await session.fetchval(
             "SELECT array_agg(t::text) FROM pg_prepared_statements, unnest(parameter_types) t"
         )
@@ -167,7 +167,7 @@ async def test_a_lock_of_the_same_key_in_another_database_means_nothing(
 
 async def test_the_bounds_are_by_default_those_of_the_product(pool: Pool) -> None:
     """A second and a half without a lock, five seconds after a lease of thirty."""
-    assert (ME.silent_s, ME.overdue_s, ME.lease_s) == (1.5, 5, 30)
+    assert (ME.lock_gone_after_s, ME.lease_stale_after_s, ME.lease_s) == (1.5, 5, 30)
     await left_by(pool, OTHER_WORKER, 2)
     assert (await hear(pool, "locks")).dead == {OTHER_WORKER}
 

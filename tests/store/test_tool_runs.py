@@ -41,10 +41,10 @@ async def test_the_first_may_run_and_the_second_may_not(pool: Pool) -> None:
 async def test_a_try_whose_answer_was_lost_knows_its_own_mark(pool: Pool) -> None:
     fence = await running(pool)
     await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
-    assert await idempotency.mark_tool_started(pool, CHAT, CALL, fence, again=True)
+    assert await idempotency.mark_tool_started(pool, CHAT, CALL, fence, is_retry=True)
     await workers.release(pool, fence.worker_id)
     [taken] = await workers.acquire(pool, OTHER_WORKER, roots=1, children=0)
-    assert not await idempotency.mark_tool_started(pool, CHAT, CALL, Fence.of(taken), again=True)
+    assert not await idempotency.mark_tool_started(pool, CHAT, CALL, Fence.of(taken), is_retry=True)
 
 
 async def test_after_a_crash_the_next_worker_finds_the_mark(pool: Pool) -> None:

@@ -18,7 +18,7 @@ from chatd.store.chat import chats, workers
 from chatd.store.chat.apply import APPLY, APPLY_STEP, APPLY_WITHOUT_QUEUE, INSERT_CHAT
 from chatd.store.chat.chats import LOAD, LOCK
 from chatd.store.chat.transactor import AppliedChange, Decide, NoChange, Operation, Transactor
-from chatd.store.chat.workers import ACQUIRE, TICK, Heartbeat
+from chatd.store.chat.workers import ACQUIRE, HEARTBEAT, Heartbeat
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.database import TestServer
@@ -262,4 +262,4 @@ async def test_creating_acquiring_and_a_tick_are_one_statement_each(dsn: str) ->
         dsn, lambda it: workers.acquire(it, OTHER_WORKER, roots=1, children=1)
     ) == [ACQUIRE]
     beat = Heartbeat(worker_id=OTHER_WORKER, running={CHAT: 1})
-    assert await sent_by(dsn, lambda it: workers.send_heartbeat(it, beat)) == [TICK]
+    assert await sent_by(dsn, lambda it: workers.send_heartbeat(it, beat)) == [HEARTBEAT]

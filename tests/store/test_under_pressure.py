@@ -53,7 +53,7 @@ async def test_a_replica_whose_pool_is_exhausted_refuses_and_keeps_its_lease(
         async with database.pool.transaction(), database.pool.transaction():
             refusal = await refused(transactor)
             heard = await workers.send_heartbeat(
-                database.tick, Heartbeat(worker_id=WORKER, running={CHAT: 1})
+                database.heartbeat, Heartbeat(worker_id=WORKER, running={CHAT: 1})
             )
         assert (refusal.code, refusal.maybe_applied) == ("database_busy", False)
         assert heard.lost == ()

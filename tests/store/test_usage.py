@@ -93,7 +93,7 @@ async def test_days_and_tail_add_up_whenever_one_looks(pool: Pool, seed: int) ->
             )
             total[owner] += cost or 0
         if draw.random() < 0.5:
-            await usage.roll_up(pool, behind_s=draw.uniform(0, 4 * DAY_S))
+            await usage.roll_up(pool, min_age_s=draw.uniform(0, 4 * DAY_S))
             await check_days(pool)
         for owner, spent in total.items():
             assert await usage.spent_micros(pool, owner, ALWAYS) == spent
@@ -139,9 +139,9 @@ async def test_what_is_too_young_is_left_to_the_tail(pool: Pool) -> None:
 
 async def test_a_roll_up_never_goes_back(pool: Pool) -> None:
     await spend(pool, 1, ago_s=60)
-    await usage.roll_up(pool, behind_s=10)
+    await usage.roll_up(pool, min_age_s=10)
     until = await pool.fetchval("SELECT until FROM usage_rolled_up")
-    assert not await usage.roll_up(pool, behind_s=3600)
+    assert not await usage.roll_up(pool, min_age_s=3600)
     assert await pool.fetchval("SELECT until FROM usage_rolled_up") == until
     await check_days(pool)
 

@@ -151,7 +151,7 @@ async def test_whoever_has_lost_a_build_writes_nothing(pool: Pool) -> None:
     await build_leases.append_log(
         pool, mine, [BuildLogLine(stage="s", level="info", output="late")]
     )
-    await build_leases.release_builds(pool, mine)
+    await build_leases.release_build(pool, mine)
     assert await builds.get(pool, held.id) == taken
     assert await build_leases.list_log(pool, held.id) == []
     assert await pool.fetchval("SELECT count(*) FROM workspace_agents") == 0
@@ -186,7 +186,7 @@ async def test_lines_come_back_in_order_and_from_where_one_was(pool: Pool) -> No
     lines = [BuildLogLine(stage="seed", level="info", output=f"{n}\0") for n in range(50)]
     await build_leases.append_log(pool, hold(held), lines[:30])
     await build_leases.append_log(pool, hold(held), lines[30:])
-    page = await build_leases.list_log(pool, held.id, most=40)
+    page = await build_leases.list_log(pool, held.id, limit=40)
     rest = await build_leases.list_log(pool, held.id, after=page[-1].id)
     assert [line.output for line in (*page, *rest)] == [f"{n}\ufffd" for n in range(50)]
 
@@ -283,13 +283,13 @@ class Walk:
 
     async def leave(self) -> None:
         if self._holds:
-            await build_leases.release_builds(self._pool, self._holds.pop())
+            await build_leases.release_build(self._pool, self._holds.pop())
 
     async def wait(self) -> None:
         await age_builds(self._pool, self._random.choice((5, 31)))
 
     async def check(self) -> None:
-        rows = await builds.list_builds(self._pool, workspace_id(1), most=1000)
+        rows = await builds.list_builds(self._pool, workspace_id(1), limit=1000)
         assert [row.build_number for row in rows] == list(range(len(rows), 0, -1))
         assert all(not row.active for row in rows[1:])
 

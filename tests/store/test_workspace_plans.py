@@ -44,31 +44,31 @@ async def test_what_is_asked_all_the_time_reads_no_more_than_it_returns(dsn: str
         await big_yard(session)
         hosts, backends = f"{{{HOST}}}", "{fake}"
         take = (WORKER, hosts, backends, 30, 2, "{}", 15)
-        assert await rows_read(session, build_leases.TAKE, *take) <= 12
+        assert await rows_read(session, build_leases.ACQUIRE, *take) <= 12
         assert await rows_read(session, build_leases.REAP, 1800, "late", 100) <= 4
-        assert await rows_read(session, agents.ON_HOST, hosts, 1000) <= 4
+        assert await rows_read(session, agents.LIST_ON_HOST, hosts, 1000) <= 4
         page = (hosts, "fake", UUID(int=0), 100)
-        assert await rows_read(session, workspaces.ON_HOST, *page) <= 6
+        assert await rows_read(session, workspaces.LIST_ON_HOST, *page) <= 6
         assert await rows_read(session, workspaces.GET_SNAPSHOT, workspace_id(1)) <= 4
-        assert await rows_read(session, builds.FIND, 600, 50) <= 4
+        assert await rows_read(session, builds.LIST_OVERDUE, 600, 50) <= 4
         assert await rows_read(session, bindings.GET, CHAT) <= 4
         await session.execute("ROLLBACK")
 
 
 async def test_nothing_asked_of_one_workspace_or_host_scans_them_all(dsn: str) -> None:
     statements = {
-        "beat": build_leases.BEAT,
+        "beat": build_leases.RENEW,
         "finish": build_leases.FINISH.text,
         "insert": builds.INSERT.text,
-        "take": build_leases.TAKE,
-        "used": workspaces.USED,
-        "heard": agents.HEARD,
-        "missed": agents.MISSED,
-        "on host": agents.ON_HOST,
-        "remember": bindings.REMEMBER,
-        "overdue": builds.FIND,
-        "forget who asked for workspaces": idempotency.FORGET_WORKSPACES,
-        "forget who asked for builds": idempotency.FORGET_BUILDS,
+        "take": build_leases.ACQUIRE,
+        "used": workspaces.RECORD_ACTIVITY,
+        "heard": agents.RECORD_HEALTHY,
+        "missed": agents.RECORD_MISSED,
+        "on host": agents.LIST_ON_HOST,
+        "remember": bindings.SAVE_BOUND_AGENT,
+        "overdue": builds.LIST_OVERDUE,
+        "forget who asked for workspaces": idempotency.CLEAR_WORKSPACE_KEYS,
+        "forget who asked for builds": idempotency.CLEAR_BUILD_KEYS,
     }
     async with session_to(dsn) as session:
         await session.execute("BEGIN")

@@ -139,13 +139,13 @@ async def test_signals_count_own_and_others_use(pool: Pool) -> None:
 async def test_a_workspace_comes_with_its_first_build(pool: Pool) -> None:
     await plant_template(pool)
     created = await workspaces.create(pool, new_workspace(params={"a": "b"}))
-    assert (created.workspace.name, created.again) == ("work-1", False)
+    assert (created.workspace.name, created.replayed) == ("work-1", False)
     assert created.build.status == "pending"
     assert (created.build.build_number, created.build.transition) == (1, "start")
     seen = await workspaces.load_snapshot(pool, workspace_id(1))
     assert seen is not None
     assert (seen.workspace, seen.build, seen.agents) == (created.workspace, created.build, ())
-    [listed] = await workspaces.list_page(pool, OWNER, after=None, most=9)
+    [listed] = await workspaces.list_page(pool, OWNER, after=None, limit=9)
     assert listed.workspace == created.workspace
     assert await workspaces.load_snapshot(pool, workspace_id(9)) is None
 
@@ -155,8 +155,8 @@ async def test_the_same_request_made_again_finds_what_it_made(pool: Pool) -> Non
     first = await workspaces.create(pool, new_workspace(1, made_by=KEY))
     again = await workspaces.create(pool, new_workspace(2, name="other", made_by=KEY))
     same_name = await workspaces.create(pool, new_workspace(3, name="work-1", made_by=KEY))
-    assert again.again
-    assert same_name.again
+    assert again.replayed
+    assert same_name.replayed
     assert again.workspace == same_name.workspace == first.workspace
     assert again.build == first.build
     assert (await count(pool, "workspaces"), await count(pool, "builds")) == (1, 1)
@@ -168,7 +168,7 @@ async def test_a_crowd_with_one_key_makes_one_workspace(pool: Pool) -> None:
         *(workspaces.create(pool, new_workspace(n, name="same", made_by=KEY)) for n in range(8))
     )
     assert len({created.workspace.id for created in made}) == 1
-    assert [created.again for created in made].count(False) == 1
+    assert [created.replayed for created in made].count(False) == 1
     assert await count(pool, "builds") == 1
 
 
@@ -198,7 +198,7 @@ async def test_a_workspace_for_a_chat_is_bound_in_the_same_breath(pool: Pool) ->
     assert (bound.workspace_id, bound.build_id) == (created.workspace.id, created.build.id)
     assert bound.agent_id is None
     again = await plant_for(pool, CHAT, fence, 2, made_by=KEY)
-    assert (again.again, again.workspace.id) == (True, created.workspace.id)
+    assert (again.replayed, again.workspace.id) == (True, created.workspace.id)
     assert await bindings.get(pool, CHAT) == bound
 
 
@@ -223,19 +223,19 @@ async def test_a_chat_changes_its_workspace_only_from_the_one_that_was_seen(pool
     await plant_in(pool, Seed(state=State.W))
     one, two = (await plant(pool, 1)).id, workspace_id(2)
     await workspaces.create(pool, new_workspace(2))
-    assert await bindings.bind(pool, CHAT, seen=None, workspace_id=one, build_id=build_id(1))
-    assert not await bindings.bind(pool, CHAT, seen=None, workspace_id=two)
+    assert await bindings.bind(pool, CHAT, expected=None, workspace_id=one, build_id=build_id(1))
+    assert not await bindings.bind(pool, CHAT, expected=None, workspace_id=two)
     assert await bindings.save_bound_agent(
         pool, CHAT, one, build_id=build_id(1), agent_id=agent_id(1)
     )
     assert not await bindings.save_bound_agent(
         pool, CHAT, two, build_id=build_id(2), agent_id=agent_id(2)
     )
-    assert await bindings.bind(pool, CHAT, seen=one, workspace_id=two)
+    assert await bindings.bind(pool, CHAT, expected=one, workspace_id=two)
     bound = await bindings.get(pool, CHAT)
     assert bound is not None
     assert (bound.workspace_id, bound.build_id, bound.agent_id) == (two, None, None)
-    assert await bindings.bind(pool, CHAT, seen=two, workspace_id=None)
+    assert await bindings.bind(pool, CHAT, expected=two, workspace_id=None)
     bound = await bindings.get(pool, CHAT)
     assert bound is not None
     assert (bound.workspace_id, bound.build_id) == (None, None)
@@ -245,7 +245,7 @@ async def test_a_chat_changes_its_workspace_only_from_the_one_that_was_seen(pool
 async def test_another_owners_workspace_is_no_workspace_whatever_the_row_says(pool: Pool) -> None:
     await plant_in(pool, Seed(state=State.W))
     theirs = (await plant(pool, 1, owner_id=STRANGER)).id
-    assert await bindings.bind(pool, CHAT, seen=None, workspace_id=theirs)
+    assert await bindings.bind(pool, CHAT, expected=None, workspace_id=theirs)
     bound = await bindings.get(pool, CHAT)
     assert bound is not None
     assert (bound.workspace_id, bound.build_id, bound.agent_id) == (None, None, None)
@@ -334,7 +334,7 @@ async def test_an_impossible_build_cannot_be_written(pool: Pool, constraint: str
     await plant(pool)
     async with pool.transaction() as session:
         with pytest.raises(ChatdError, match=constraint):
-            await session.script(f"UPDATE workspace_builds SET {WRONG[constraint]}", within_s=30)
+            await session.script(f"UPDATE workspace_builds SET {WRONG[constraint]}", timeout_s=30)
         await session.execute("ROLLBACK")
         await session.execute("BEGIN")
 

@@ -158,7 +158,7 @@ async def test_a_crowd_that_comes_to_one_chat_costs_two_reads(house: House) -> N
         for client in clients:
             group.create_task(client.see(house.there.feeds, at(1)))
     # Two; more only where the machine is so busy that some lose patience with another's read.
-    assert house.sent_there.count(chats.WHOLE) <= 4
+    assert house.sent_there.count(chats.LOAD_NEWEST) <= 4
     expected = await fresh(house.pool, chat.id)
     assert all(client.state == expected for client in clients)
     assert house.there.feeds.watched == 0

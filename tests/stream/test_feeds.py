@@ -18,7 +18,7 @@ from tests.support.streaming import B, Client, at
 from tests.support.turns import finishes, lets_go, says, sends
 from tests.support.viewer import fresh
 
-SINCE, WHOLE, POLL = chats.SINCE, chats.WHOLE, chats.VERSIONS
+SINCE, WHOLE, POLL = chats.LOAD_CHANGES, chats.LOAD_NEWEST, chats.LIST_VERSIONS
 
 
 def reads(sent: list[str]) -> list[str]:

@@ -364,5 +364,5 @@ async def test_a_long_episode_is_read_back_whole(pool: Pool) -> None:
                $1, 1, 1, n, n, convert_to('{}', 'UTF8') FROM generate_series(1, 400) n""",
         running_chat().id,
     )
-    found = await journal.tail(pool, [(Episode.of(running_chat()), 0)], most=100_000)
+    found = await journal.tail(pool, [(Episode.of(running_chat()), 0)], limit=100_000)
     assert [row.first_seq for row in found] == list(range(1, 401))

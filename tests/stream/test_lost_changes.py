@@ -34,11 +34,13 @@ class StandBy:
 
     async def hear(self) -> None:
         for table in TABLES:
-            await self._session.script(f"CREATE TEMP TABLE s_{table} AS TABLE {table}", within_s=30)
+            await self._session.script(
+                f"CREATE TEMP TABLE s_{table} AS TABLE {table}", timeout_s=30
+            )
 
     async def take_over(self) -> None:
         back = "".join(f"INSERT INTO {table} TABLE s_{table};" for table in TABLES)
-        await self._session.script(f"BEGIN; DELETE FROM chats; {back} COMMIT;", within_s=30)
+        await self._session.script(f"BEGIN; DELETE FROM chats; {back} COMMIT;", timeout_s=30)
 
 
 @asynccontextmanager

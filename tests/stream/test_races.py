@@ -65,7 +65,7 @@ class Slow:
 
     @property
     def reads(self) -> int:
-        return self.sent.count(chats.SINCE) + self.sent.count(chats.WHOLE)
+        return self.sent.count(chats.LOAD_CHANGES) + self.sent.count(chats.LOAD_NEWEST)
 
 
 @pytest.fixture

@@ -73,7 +73,9 @@ async def test_a_new_title_is_told_though_no_version_changes(house: House) -> No
     with house.here.watches.watch(OWNER) as near, house.there.watches.watch(OWNER) as far:
         await told(near)
         await told(far)
-        retitled = await chats.set_title(house.pool, chat.id, was=chat.title, now="A better one")
+        retitled = await chats.set_title(
+            house.pool, chat.id, expected=chat.title, title="A better one"
+        )
         assert retitled is not None
         house.here.watches.on_metadata_changed(retitled, "title")
         house.network.publish(Hint.of(retitled, "title"))

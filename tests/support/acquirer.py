@@ -24,7 +24,7 @@ async def main(dsn: str, worker_id: WorkerId) -> None:
             sys.stdout.write(msgspec.json.encode(ids).decode() + "\n")
             sys.stdout.flush()
     finally:
-        await session.close(within_s=30)
+        await session.close(timeout_s=30)
 
 
 if __name__ == "__main__":

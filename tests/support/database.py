@@ -144,7 +144,7 @@ class TestServer:
                 row["datname"] for row in await session.fetch("SELECT datname FROM pg_database")
             }
         finally:
-            await session.close(within_s=30)
+            await session.close(timeout_s=30)
 
 
 class Clone:
@@ -162,12 +162,12 @@ class Clone:
 
     def drop(self) -> None:
         if self._session is not None:
-            self._server.run(self._session.close(within_s=30))
+            self._server.run(self._session.close(timeout_s=30))
         self._server.drop(self._name)
 
     async def _clean(self, patience_s: float) -> list[str]:
         session = self._session
-        if session is None or not session.reusable:
+        if session is None or not session.is_reusable:
             self._session = session = await connect(_link(self.dsn))
         left = await _others_left(session, patience_s)
         await session.execute(CLEAN)
@@ -221,9 +221,9 @@ async def _others_left(session: DatabaseSession, patience_s: float) -> list[str]
 async def _once(dsn: str, sql: str) -> None:
     session = await connect(_link(dsn))
     try:
-        await session.script(sql, within_s=30)
+        await session.script(sql, timeout_s=30)
     finally:
-        await session.close(within_s=30)
+        await session.close(timeout_s=30)
 
 
 def _link(dsn: str) -> ConnectConfig:

@@ -12,7 +12,7 @@ async def plan_of(
 ) -> list[dict[str, Any]]:
     """All nodes of the plan. Without arguments they are all NULL."""
     await session.execute("SET plan_cache_mode = force_generic_plan")
-    await session.script(f"PREPARE it AS {statement}", within_s=30)
+    await session.script(f"PREPARE it AS {statement}", timeout_s=30)
     expected = await session.fetchval(
         "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'it'"
     )

@@ -128,7 +128,7 @@ async def session_to(dsn: str) -> AsyncGenerator[DatabaseSession]:
     try:
         yield session
     finally:
-        await session.close(within_s=30)
+        await session.close(timeout_s=30)
 
 
 @asynccontextmanager

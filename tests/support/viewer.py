@@ -8,10 +8,14 @@ from tests.support.client_state import ClientState
 
 
 async def snapshot(conn: Conn, chat_id: ChatId, version: int, *, most: int = 1000) -> ChatSnapshot:
-    seen = await chats.load_changes_since(conn, chat_id, version, most=most)
+    seen = await chats.load_changes_since(conn, chat_id, version, limit=most)
     assert seen is not None
     return ChatSnapshot(
-        chat=seen.chat, since=version, messages=seen.messages, queue=seen.queue, has_older=seen.cut
+        chat=seen.chat,
+        since=version,
+        messages=seen.messages,
+        queue=seen.queue,
+        has_older=seen.truncated,
     )
 
 

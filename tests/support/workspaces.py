@@ -158,7 +158,7 @@ async def plant_for(
 
 def wanted(**columns: object) -> build_leases.AcquireBuilds:
     row = build_leases.AcquireBuilds(
-        worker_id=WORKER, hosts=(HOST,), backends=(BACKEND,), lease_s=30, most=10
+        worker_id=WORKER, hosts=(HOST,), backends=(BACKEND,), lease_s=30, limit=10
     )
     return msgspec.structs.replace(row, **columns)
 

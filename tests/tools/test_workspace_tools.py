@@ -50,7 +50,7 @@ async def test_a_repeated_call_creates_no_second_workspace(pool: Pool) -> None:
         first = await caller.create("the-call")
         again = await caller.create("the-call")
         assert again == first
-        assert len(await workspaces.list_page(pool, OWNER, after=None, most=9)) == 1
+        assert len(await workspaces.list_page(pool, OWNER, after=None, limit=9)) == 1
         assert sum(caller.backend.made.values()) == 1
 
 
@@ -236,7 +236,7 @@ async def test_invalid_parameters_are_reported_by_name(pool: Pool) -> None:
         result = await caller.create(parameters={"colour": "red"})
         assert "colour" in result["error"]
         assert result["validations"][0]["field"] == "colour"
-        assert await workspaces.list_page(pool, OWNER, after=None, most=9) == []
+        assert await workspaces.list_page(pool, OWNER, after=None, limit=9) == []
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ async def test_a_template_is_read_with_its_parameters(pool: Pool) -> None:
 async def test_a_workspace_gets_the_time_to_live_of_its_template(pool: Pool) -> None:
     async with open_workspace_tools(pool, default_ttl_s=900) as caller:
         await caller.create()
-        (made,) = await workspaces.list_page(pool, OWNER, after=None, most=9)
+        (made,) = await workspaces.list_page(pool, OWNER, after=None, limit=9)
         assert made.workspace is not None
         assert made.workspace.ttl_s == 900
 
@@ -319,7 +319,7 @@ async def test_another_owners_workspace_is_neither_started_nor_stopped_nor_named
 ) -> None:
     async with open_workspace_tools(pool) as caller:
         theirs = await workspaces.create(pool, new_workspace(7, owner_id=UserId(UUID(int=404))))
-        await bindings.bind(pool, CHAT, seen=None, workspace_id=theirs.workspace.id)
+        await bindings.bind(pool, CHAT, expected=None, workspace_id=theirs.workspace.id)
         for tool in ("start_workspace", "stop_workspace"):
             result = await caller.result_of(tool)
             assert "This chat has no workspace" in result["error"]

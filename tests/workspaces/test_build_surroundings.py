@@ -123,7 +123,7 @@ async def a_chat_in_a_workspace(pool: Pool) -> None:
     both = build_leases.BuildResult(status="succeeded", agents=(agent_spec(1), agent_spec(2)))
     await finish(pool, both)
     await plant_in(pool, Seed(state=State.W))
-    await bindings.bind(pool, CHAT, seen=None, workspace_id=workspace_id(1))
+    await bindings.bind(pool, CHAT, expected=None, workspace_id=workspace_id(1))
     await bindings.save_bound_agent(
         pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
     )
@@ -145,7 +145,7 @@ async def test_a_chat_goes_by_what_it_has_pinned_until_it_pins_anew(
     assert await contexts.store(agent_id(1), second, initial=False)
     kept = await contexts.pinned(CHAT, agent_id(1))
     assert kept == msgspec.structs.replace(pinned, dirty=True)
-    assert await bindings.pin_context(pool, CHAT, agent_id(1), anew=True)
+    assert await bindings.pin_context(pool, CHAT, agent_id(1), replace=True)
     renewed = await contexts.pinned(CHAT, agent_id(1))
     assert renewed is not None
     assert (renewed.context, renewed.dirty) == (second, False)

@@ -417,7 +417,7 @@ async def test_too_much_output_is_cut_and_said_to_be(pool: Pool, clock: FakeCloc
     backend.says = ["y" * 9000, *["\n".join(["x" * 300] * 1000)] * 6]
     async with building(pool, clock, backend):
         await ended(pool, build_id(1))
-    said = await build_leases.list_log(pool, build_id(1), most=10_000)
+    said = await build_leases.list_log(pool, build_id(1), limit=10_000)
     assert len(said) < 4000
     assert len(said[1].output) < 4010
     assert said[-1].output == "The log is full; later lines are dropped."

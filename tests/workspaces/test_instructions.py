@@ -138,7 +138,7 @@ async def test_what_is_pinned_stays_until_somebody_wants_it_anew(place: Place) -
     pinned = await bindings.get_pinned_context(place.pool, CHAT)
     assert pinned is not None
     assert pinned.dirty
-    assert await bindings.pin_context(place.pool, CHAT, agent_id(1), anew=True)
+    assert await bindings.pin_context(place.pool, CHAT, agent_id(1), replace=True)
     assert "Use spaces." in await place.told(epoch=3)
 
 

@@ -39,7 +39,7 @@ async def test_a_key_stands_for_what_it_made_for_a_day_and_then_for_something_ne
     await age(pool, REQUEST_RETENTION - timedelta(minutes=30))
     await keep_house(pool)
     again = await workspaces.create(pool, new_workspace(2, made_by="w"))
-    assert (again.workspace.id, again.again) == (workspace_id(1), True)
+    assert (again.workspace.id, again.replayed) == (workspace_id(1), True)
     repeated = await builds.insert(pool, new_build(12, after=2, made_by="b"))
     assert repeated is not None
     assert repeated.id == build_id(11)
@@ -47,7 +47,7 @@ async def test_a_key_stands_for_what_it_made_for_a_day_and_then_for_something_ne
     await age(pool, timedelta(minutes=30))
     await keep_house(pool)
     anew = await workspaces.create(pool, new_workspace(2, made_by="w"))
-    assert (anew.workspace.id, anew.again) == (workspace_id(2), False)
+    assert (anew.workspace.id, anew.replayed) == (workspace_id(2), False)
     another = await builds.insert(pool, new_build(12, after=2, transition="start", made_by="b"))
     assert another is not None
     assert another.id == build_id(12)
@@ -58,4 +58,4 @@ async def test_old_keys_are_forgotten_in_batches(pool: Pool) -> None:
     for number in range(1, 6):
         await workspaces.create(pool, new_workspace(number, made_by=f"{number}"))
     await age(pool, REQUEST_RETENTION)
-    assert [await idempotency.clear_old_request_keys(pool, most=3) for _ in range(3)] == [3, 2, 0]
+    assert [await idempotency.clear_old_request_keys(pool, limit=3) for _ in range(3)] == [3, 2, 0]

@@ -63,7 +63,7 @@ class BenchDatabase(Struct, frozen=True, kw_only=True):
         try:
             yield session
         finally:
-            await session.close(within_s=5)
+            await session.close(timeout_s=5)
 
 
 @asynccontextmanager
@@ -117,9 +117,9 @@ async def external_database(url: str) -> AsyncGenerator[BenchDatabase]:
 async def _administer(url: str, sql: str) -> None:
     session = await connect(ConnectConfig(dsn=url))
     try:
-        await session.script(sql, within_s=60)
+        await session.script(sql, timeout_s=60)
     finally:
-        await session.close(within_s=5)
+        await session.close(timeout_s=5)
 
 
 async def _postmaster(dsn: str) -> int:
@@ -128,7 +128,7 @@ async def _postmaster(dsn: str) -> int:
     try:
         backend = await asyncio.to_thread(proc_stats.read_entry, session.backend_pid)
     finally:
-        await session.close(within_s=5)
+        await session.close(timeout_s=5)
     return backend.parent if backend is not None and backend.name == _POSTGRES else 0
 
 

@@ -70,7 +70,7 @@ async def capture_statement(work: Callable[[Conn], Awaitable[object]]) -> Captur
 
 async def parameter_types(session: DatabaseSession, sql: str) -> list[str]:
     """The types that PostgreSQL infers."""
-    await session.script(f"PREPARE asked AS {sql}", within_s=10)
+    await session.script(f"PREPARE asked AS {sql}", timeout_s=10)
     types = await session.fetchval(
         "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = 'asked'"
     )

@@ -88,8 +88,8 @@ async def _explain(session: DatabaseSession, sent: CapturedStatement, mode: str)
     ]
     values = ", ".join("NULL" if text is None else _quoted(text) for text in texts)
     await session.execute("BEGIN")
-    await session.script(f"SET LOCAL plan_cache_mode = {mode}", within_s=5)
-    await session.script(f"PREPARE it AS {sent.text}", within_s=5)
+    await session.script(f"SET LOCAL plan_cache_mode = {mode}", timeout_s=5)
+    await session.script(f"PREPARE it AS {sent.text}", timeout_s=5)
     execute = "EXECUTE it" + (f" ({values})" if values else "")
     explain = cast("LiteralString", f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {execute}")
     await session.execute("SAVEPOINT clean")
@@ -217,7 +217,9 @@ async def _hot_statements(session: DatabaseSession, large: LargeDatabase) -> Seq
         HotStatement(
             name="page of 50, of 5,000",
             max_pages=80,
-            run=lambda conn: updates.page(conn, long_chat, updates.Range(before=MessageId(2500))),
+            run=lambda conn: updates.load_page(
+                conn, long_chat, updates.MessageRange(before=MessageId(2500))
+            ),
         ),
         HotStatement(
             name="spend of an owner",

@@ -114,19 +114,19 @@ MAX_TOOL_TRIPS: Final = 2.0
 
 SHARED_STATEMENTS: Final[Mapping[str, str]] = {
     journal.APPEND: "journal",
-    journal.EMPTY_OLDEST: "journal",
+    journal.TRUNCATE_OLDEST_SLOT: "journal",
     notifications.NOTIFY_MANY: "hints",
     notifications.PING: "hints",
-    workers.TICK: "tick",
-    workers.STRIKE: "tick",
-    chats.VERSIONS: "poll",
-    chats.RECENT: "poll",
+    workers.HEARTBEAT: "tick",
+    workers.DELETE_WORKERS: "tick",
+    chats.LIST_VERSIONS: "poll",
+    chats.LIST_RECENTLY_ACTIVE: "poll",
     usage.ROLL_UP: "books",
-    build_leases.TAKE: "builds",
-    agents.ON_HOST: "agents",
-    model_configs.MODELS: "models",
-    model_configs.PROVIDERS: "models",
-    workers.READ: "backlog",
+    build_leases.ACQUIRE: "builds",
+    agents.LIST_ON_HOST: "agents",
+    model_configs.LIST_MODELS: "models",
+    model_configs.LIST_PROVIDERS: "models",
+    workers.READ_BACKLOG: "backlog",
 }
 _TOOL_CALLS: Final = 10
 _IDLE_CHATS: Final = 50

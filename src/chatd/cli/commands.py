@@ -66,9 +66,9 @@ async def check_migrations(settings: Settings) -> bool:
         print(f"pending {migration.file}")
     if plan.ahead:
         print(f"ahead of this version by {len(plan.ahead)}")
-    if not plan.behind:
+    if not plan.is_behind:
         print("up to date")
-    return not plan.behind
+    return not plan.is_behind
 
 
 async def serve(settings: Settings, stop: StopSignal, job: app.ProcessRole) -> None:

@@ -121,7 +121,7 @@ class Acquirer:
         acquired = await (
             workers.acquire(self._conn, self._worker_id, roots=roots, children=children)
             if caps is None
-            else workers.acquire_capped(
+            else workers.acquire_within_limits(
                 self._conn, self._worker_id, caps, roots=roots, children=children
             )
         )

@@ -35,7 +35,7 @@ def maintenance_tasks(conn: Conn) -> tuple[PeriodicTask, ...]:
     async def forget_requests() -> None:
         for forget_old in (idempotency.delete_old_requests, idempotency.clear_old_request_keys):
             for _ in range(_MAX_ROW_BATCHES):
-                if await forget_old(conn, most=_MAX_KEYS_PER_BATCH) < _MAX_KEYS_PER_BATCH:
+                if await forget_old(conn, limit=_MAX_KEYS_PER_BATCH) < _MAX_KEYS_PER_BATCH:
                     break
 
     async def roll_up_usage() -> None:
@@ -57,7 +57,7 @@ def retention_tasks(
     async def archive_idle() -> None:
         for _ in range(_MAX_CHAT_BATCHES):
             idle_for = timedelta(days=config.archive_after)
-            found = await updates.list_idle_chats(pool, idle_for, most=limit)
+            found = await updates.list_idle_chats(pool, idle_for, limit=limit)
             for chat_id, since in found:
                 with suppress(RequestError):  # A user changed the chat in the meantime.
                     await committer.run(chat_id, ArchiveIdleTree(idle_since=since))
@@ -67,7 +67,7 @@ def retention_tasks(
     async def remove_archived() -> None:
         for _ in range(_MAX_CHAT_BATCHES):
             archived_for = timedelta(days=config.remove_after)
-            removed = await updates.delete_archived_chats(pool, archived_for, most=limit)
+            removed = await updates.delete_archived_chats(pool, archived_for, limit=limit)
             if removed:
                 env.emit("chats_removed", chats=removed)
             if removed < limit:

@@ -89,7 +89,7 @@ class TitleGenerator:
             self._in_progress.discard(chat.id)
 
     async def _set_title(self, chat: Chat, title: str) -> None:
-        updated = await chats.set_title(self._conn, chat.id, was=chat.title, now=title)
+        updated = await chats.set_title(self._conn, chat.id, expected=chat.title, title=title)
         if updated is not None:
             self._announce(updated, "title")
 

@@ -175,7 +175,7 @@ class ToolBatchRun:
         while True:
             try:
                 return await idempotency.mark_tool_started(
-                    self._deps.conn, self._chat.id, mark, self._fence, again=again
+                    self._deps.conn, self._chat.id, mark, self._fence, is_retry=again
                 )
             except Unavailable as error:
                 again = again or error.maybe_applied

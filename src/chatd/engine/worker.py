@@ -88,7 +88,7 @@ class Worker:
         self._reaper = ChatReaper(self._pool, deps.committer, worker_id, env)
         self._heartbeats = HeartbeatLoop(
             worker_id,
-            deps.database.tick,
+            deps.database.heartbeat,
             env,
             self._lease,
             interval_s=config.heartbeat_interval_s,

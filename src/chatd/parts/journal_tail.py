@@ -146,7 +146,7 @@ class JournalTail:
             return False
         self._send_hints(batch, now)
         rows = await journal.tail(
-            self._conn, [(f.episode, len(f.events)) for f in batch], most=ALL_PARTS_LIMIT
+            self._conn, [(f.episode, len(f.events)) for f in batch], limit=ALL_PARTS_LIMIT
         )
         self._deliver(rows)
         self._reschedule(batch)
@@ -184,7 +184,7 @@ _DECODER: Final = msgspec.json.Decoder(MessagePart)
 async def read_episode(conn: Conn, episode: Episode) -> tuple[LivePart, ...]:
     """The journaled parts in order, up to the first gap. The journal may have none any more."""
     events: list[bytes] = []
-    for row in await journal.tail(conn, [(episode, 0)], most=ALL_PARTS_LIMIT):
+    for row in await journal.tail(conn, [(episode, 0)], limit=ALL_PARTS_LIMIT):
         if row.first_seq > len(events) + 1:
             break
         if row.last_seq > len(events):

@@ -47,13 +47,13 @@ class ConnectConfig(msgspec.Struct, frozen=True, kw_only=True):
     statement_timeout_s: float = 15
     lock_timeout_s: float = 5
     idle_in_transaction_s: float = 15
-    answer_margin_s: float = 5
+    reply_margin_s: float = 5
     settings: Mapping[str, str] = {}
 
     @property
     def reply_timeout_s(self) -> float:
         """After this the server is not slow but gone: its own time-outs have long passed."""
-        return self.statement_timeout_s + self.answer_margin_s
+        return self.statement_timeout_s + self.reply_margin_s
 
     def named(self, part: str, **settings: str) -> "ConnectConfig":
         """For a session of its own, which the database's administrator can tell by its name."""
@@ -125,9 +125,9 @@ class DatabaseSession:
     async def execute(self, query: LiteralString, *args: object) -> str:
         return await self._send(query, self._driver.execute(query, *args))
 
-    async def script(self, sql: str, *, within_s: float) -> None:
+    async def script(self, sql: str, *, timeout_s: float) -> None:
         """Statements that come from a file rather than from our code."""
-        await self._send(sql, self._driver.execute(sql, timeout=within_s))
+        await self._send(sql, self._driver.execute(sql, timeout=timeout_s))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator["DatabaseSession"]:
@@ -167,11 +167,11 @@ class DatabaseSession:
         return self._driver.get_server_pid()
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         return self._driver.is_closed()
 
     @property
-    def reusable(self) -> bool:
+    def is_reusable(self) -> bool:
         """False if someone else would find a statement running or a transaction open."""
         return not (self._spoiled or self._driver.is_closed() or self._driver.is_in_transaction())
 
@@ -179,9 +179,9 @@ class DatabaseSession:
         """Close without a word to the server and without waiting for it."""
         self._driver.terminate()
 
-    async def close(self, *, within_s: float) -> None:
+    async def close(self, *, timeout_s: float) -> None:
         with suppress(*DRIVER_ERRORS):
-            await self._driver.close(timeout=within_s)
+            await self._driver.close(timeout=timeout_s)
 
     async def _send(self, query: str, call: Awaitable[T]) -> T:
         if self._on_statement is not None:
@@ -193,7 +193,9 @@ class DatabaseSession:
             self._spoiled = True
             raise
         except DRIVER_ERRORS as error:
-            fault = translate_driver_error(error, sent=not self._in_transaction, closed=self.closed)
+            fault = translate_driver_error(
+                error, sent=not self._in_transaction, closed=self.is_closed
+            )
             # What timed out may still run, a standby stays one, and a driver that is lost does
             # not find back: the next user wants another session.
             lost = isinstance(error, TimeoutError | asyncpg.InternalClientError)

@@ -28,20 +28,20 @@ _ENDS_TRANSACTION = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 
-RECORD: Final = """
+CREATE_RECORD: Final = """
     CREATE TABLE IF NOT EXISTS schema_migrations (
         version integer PRIMARY KEY,
         name text NOT NULL,
         checksum text NOT NULL,
         applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"""
 HAS_RECORD: Final = "SELECT to_regclass('schema_migrations') IS NOT NULL"
-APPLIED: Final = """
+LIST_APPLIED: Final = """
     SELECT version, name, checksum, applied_at FROM schema_migrations ORDER BY version"""
 RECORD_MIGRATION: Final = (
     "INSERT INTO schema_migrations (version, name, checksum) VALUES ($1, $2, $3)"
 )
 LOCK: Final = "SELECT pg_advisory_lock($1)"
-HOLDER: Final = """
+LOCK_HOLDER: Final = """
     SELECT format('%s, process %s', coalesce(nullif(application_name, ''), 'unnamed'), a.pid)
     FROM pg_locks l JOIN pg_stat_activity a USING (pid)
     WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
@@ -83,7 +83,7 @@ class MigrationPlan(msgspec.Struct, frozen=True, kw_only=True):
     ahead: tuple[AppliedMigration, ...] = ()
 
     @property
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         return bool(self.pending)
 
 
@@ -100,7 +100,7 @@ class MigrationTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait: for another migrator, for a statement, for a lock on a table in use
     (running replicas queue behind that wait, so it is short)."""
 
-    turn_s: float = 120
+    migration_lock_s: float = 120
     statement_s: float = 600
     lock_s: float = 10
 
@@ -159,16 +159,16 @@ def plan_migrations(
 async def up(
     dsn: str,
     directory: Traversable | None = None,
-    bounds: MigrationTimeouts = DEFAULT_MIGRATION_TIMEOUTS,
+    timeouts: MigrationTimeouts = DEFAULT_MIGRATION_TIMEOUTS,
 ) -> list[str]:
     """Apply what is pending, in order; return the names of the files applied."""
     migrations = load_migrations(directory or packaged_migrations())
-    async with _session(dsn, bounds) as session:
-        await _take_lock(session, bounds)
-        await session.execute(RECORD)
+    async with _session(dsn, timeouts) as session:
+        await _acquire_lock(session, timeouts)
+        await session.execute(CREATE_RECORD)
         todo = plan_migrations(migrations, await _applied(session)).pending
         for migration in todo:
-            await _apply(session, migration, bounds)
+            await _apply(session, migration, timeouts)
     return [m.file for m in todo]
 
 
@@ -185,12 +185,12 @@ async def status(dsn: str, directory: Traversable | None = None) -> list[Migrati
     async with _session(dsn, DEFAULT_MIGRATION_TIMEOUTS) as session:
         done = {a.version: a for a in await _applied(session)}
     return [
-        _standing(migrations.get(version), done.get(version))
+        _status_of(migrations.get(version), done.get(version))
         for version in sorted(migrations.keys() | done.keys())
     ]
 
 
-def _standing(migration: Migration | None, done: AppliedMigration | None) -> MigrationStatus:
+def _status_of(migration: Migration | None, done: AppliedMigration | None) -> MigrationStatus:
     match migration, done:
         case Migration(), None:
             return MigrationStatus(version=migration.version, name=migration.name, state="pending")
@@ -205,10 +205,12 @@ def _standing(migration: Migration | None, done: AppliedMigration | None) -> Mig
     )
 
 
-async def _apply(session: DatabaseSession, migration: Migration, bounds: MigrationTimeouts) -> None:
+async def _apply(
+    session: DatabaseSession, migration: Migration, timeouts: MigrationTimeouts
+) -> None:
     try:
         async with session.transaction():
-            await session.script(migration.sql, within_s=bounds.statement_s + 10)
+            await session.script(migration.sql, timeout_s=timeouts.statement_s + 10)
             await session.execute(
                 RECORD_MIGRATION, migration.version, migration.name, migration.checksum
             )
@@ -227,19 +229,21 @@ def _place(migration: Migration, error: ChatdError) -> str:
     return f"{migration.file}, line {line}"
 
 
-async def _take_lock(session: DatabaseSession, bounds: MigrationTimeouts) -> None:
-    await session.execute("SELECT set_config('lock_timeout', $1, false)", _ms(bounds.turn_s))
+async def _acquire_lock(session: DatabaseSession, timeouts: MigrationTimeouts) -> None:
+    await session.execute(
+        "SELECT set_config('lock_timeout', $1, false)", _ms(timeouts.migration_lock_s)
+    )
     try:
         await session.execute(LOCK, LOCK_KEY)
     except Unavailable as error:
         if error.code != "database_busy":
             raise
-        holder = await session.fetchval(HOLDER, LOCK_KEY) or "someone who has just finished"
+        holder = await session.fetchval(LOCK_HOLDER, LOCK_KEY) or "someone who has just finished"
         raise Unavailable(
-            f"Waited {bounds.turn_s:g} s for another migration to end ({holder}).",
+            f"Waited {timeouts.migration_lock_s:g} s for another migration to end ({holder}).",
             code="migration_busy",
         ) from error
-    await session.execute("SELECT set_config('lock_timeout', $1, false)", _ms(bounds.lock_s))
+    await session.execute("SELECT set_config('lock_timeout', $1, false)", _ms(timeouts.lock_s))
 
 
 async def _applied(session: DatabaseSession) -> list[AppliedMigration]:
@@ -249,17 +253,17 @@ async def _applied(session: DatabaseSession) -> list[AppliedMigration]:
         AppliedMigration(
             version=r["version"], name=r["name"], checksum=r["checksum"], applied_at=r["applied_at"]
         )
-        for r in await session.fetch(APPLIED)
+        for r in await session.fetch(LIST_APPLIED)
     ]
 
 
 @asynccontextmanager
-async def _session(dsn: str, bounds: MigrationTimeouts) -> AsyncGenerator[DatabaseSession]:
+async def _session(dsn: str, timeouts: MigrationTimeouts) -> AsyncGenerator[DatabaseSession]:
     link = ConnectConfig(
         dsn=dsn,
         application_name="chatd migrate",
-        statement_timeout_s=max(bounds.statement_s, bounds.turn_s + 10),
-        lock_timeout_s=bounds.lock_s,
+        statement_timeout_s=max(timeouts.statement_s, timeouts.migration_lock_s + 10),
+        lock_timeout_s=timeouts.lock_s,
     )
     session = await connect(link)
     try:

@@ -37,7 +37,7 @@ UPSERT_PROVIDERS: Final[LiteralString] = """
            'settings')"""
 
 # Two defaults would not be let in, not even for a moment.
-NO_DEFAULT: Final[LiteralString] = """
+CLEAR_OTHER_DEFAULTS: Final[LiteralString] = """
     UPDATE model_configs SET is_default = false, updated_at = now()
     WHERE is_default AND id <> ALL (
         SELECT x.id FROM json_to_recordset($1::json) AS x (id uuid, is_default boolean)
@@ -65,17 +65,17 @@ UPSERT_MODELS: Final[LiteralString] = """
            excluded.context_limit, excluded.compaction_threshold, excluded.prices::text,
            excluded.parameters::text, true, excluded.is_default, 'settings')"""
 
-RETIRE_MODELS: Final[LiteralString] = """
+DISABLE_MODELS: Final[LiteralString] = """
     UPDATE model_configs SET enabled = false, is_default = false, updated_at = now()
     WHERE enabled AND source = 'settings' AND id <> ALL ($1::uuid[])"""
-RETIRE_PROVIDERS: Final[LiteralString] = """
+DISABLE_PROVIDERS: Final[LiteralString] = """
     UPDATE providers SET enabled = false, updated_at = now()
     WHERE enabled AND source = 'settings' AND id <> ALL ($1::uuid[])"""
 
-MODELS: Final[LiteralString] = """
+LIST_MODELS: Final[LiteralString] = """
     SELECT m.*, p.name AS provider FROM model_configs m JOIN providers p ON p.id = m.provider_id
     ORDER BY m.enabled DESC, m.is_default DESC, m.position, m.name"""
-PROVIDERS: Final[LiteralString] = """
+LIST_PROVIDERS: Final[LiteralString] = """
     SELECT * FROM providers ORDER BY enabled DESC, name"""
 
 
@@ -143,10 +143,10 @@ async def declare(pool: Pool, declaration: ModelDeclaration) -> None:
     async with pool.transaction() as session:
         await session.execute(LOCK, LOCK_KEY)
         await session.execute(UPSERT_PROVIDERS, providers)
-        await session.execute(NO_DEFAULT, models)
+        await session.execute(CLEAR_OTHER_DEFAULTS, models)
         await session.execute(UPSERT_MODELS, models)
-        await session.execute(RETIRE_MODELS, [config.id for config in declaration.models])
-        await session.execute(RETIRE_PROVIDERS, list(ids.values()))
+        await session.execute(DISABLE_MODELS, [config.id for config in declaration.models])
+        await session.execute(DISABLE_PROVIDERS, list(ids.values()))
 
 
 def _row(at: int, config: ModelConfig, provider_ids: Mapping[str, UUID]) -> dict[str, object]:
@@ -168,11 +168,11 @@ def _row(at: int, config: ModelConfig, provider_ids: Mapping[str, UUID]) -> dict
 
 async def list_models(conn: Conn) -> Sequence[StoredModel]:
     """Also those that are switched off, which come last; the default comes first."""
-    return [_model(row) for row in await conn.fetch(MODELS)]
+    return [_model(row) for row in await conn.fetch(LIST_MODELS)]
 
 
 async def list_providers(conn: Conn) -> Sequence[StoredProvider]:
-    return [StoredProvider(**dict(row)) for row in await conn.fetch(PROVIDERS)]
+    return [StoredProvider(**dict(row)) for row in await conn.fetch(LIST_PROVIDERS)]
 
 
 def _model(row: Row) -> StoredModel:

@@ -40,7 +40,7 @@ PING: Final = "SELECT pg_notify($1, $2)"
 
 class ListenConfig(msgspec.Struct, frozen=True, kw_only=True):
     connect: ConnectConfig
-    ping_every_s: float = 15
+    ping_interval_s: float = 15
     pong_timeout_s: float = 5
     backoff: Backoff = Backoff()
 
@@ -57,19 +57,19 @@ class HintListener:
         clock: Clock,
         *,
         on_hint: Callable[[Hint], None],
-        on_dirty: Callable[[], None],
+        on_connected: Callable[[], None],
         lock_key: int | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._config = config
         self._clock = clock
         self._on_hint = on_hint
-        self._on_dirty = on_dirty
+        self._on_connected = on_connected
         self._lock_key = lock_key
         self._draw = draw
         self._pings = count(1)
-        self._answered = asyncio.Event()
-        self._awaited = ""
+        self._pong_received = asyncio.Event()
+        self._expected_pong = ""
         self.listening = asyncio.Event()
 
     async def run(self) -> None:
@@ -81,10 +81,10 @@ class HintListener:
             except ChatdError:
                 pass  # away, or with an objection of its own: either way nobody listens here
             else:
-                await self._stay(session)
+                await self._serve(session)
             # One that is lost as soon as it is open is no better than none.
             lasted = self._clock.monotonic() - began
-            failures = 1 if lasted > self._config.ping_every_s else failures + 1
+            failures = 1 if lasted > self._config.ping_interval_s else failures + 1
             delay = self._config.backoff.delay(failures, self._draw)
             await self._clock.sleep(delay, tag="listen_reconnect")
 
@@ -93,21 +93,21 @@ class HintListener:
         try:
             if self._lock_key is not None:
                 await session.fetchval(HOLD_WORKER_LOCK, self._lock_key)
-            await session.listen(CHANNEL, self._hear_on(session.backend_pid))
+            await session.listen(CHANNEL, self._receiver(session.backend_pid))
         except BaseException:
             session.terminate()
             raise
         return session
 
-    async def _stay(self, session: DatabaseSession) -> None:
+    async def _serve(self, session: DatabaseSession) -> None:
         """Until the session is lost, one way or the other."""
         lost = asyncio.Event()
         session.on_connection_lost(lost.set)
         try:
-            if session.closed:
+            if session.is_closed:
                 return
             self.listening.set()
-            self._on_dirty()
+            self._on_connected()
             async with asyncio.TaskGroup() as group:
                 pings = group.create_task(self._ping(session), name="listen_ping")
                 await lost.wait()
@@ -119,23 +119,23 @@ class HintListener:
     async def _ping(self, session: DatabaseSession) -> None:
         """A connection can be dead without saying so: drop it unless it hears its own voice."""
         while True:
-            await self._clock.sleep(self._config.ping_every_s, tag="listen_ping")
-            self._answered.clear()
-            self._awaited = f"ping {next(self._pings)}"
+            await self._clock.sleep(self._config.ping_interval_s, tag="listen_ping")
+            self._pong_received.clear()
+            self._expected_pong = f"ping {next(self._pings)}"
             try:
                 async with asyncio.timeout(self._config.pong_timeout_s):
-                    await session.fetchval(PING, CHANNEL, self._awaited)
-                    await self._answered.wait()
+                    await session.fetchval(PING, CHANNEL, self._expected_pong)
+                    await self._pong_received.wait()
             except (TimeoutError, ChatdError):
                 session.terminate()
                 return
 
-    def _hear_on(self, own_pid: int) -> Callable[[int, str], None]:
+    def _receiver(self, own_pid: int) -> Callable[[int, str], None]:
         def hear(pid: int, payload: str) -> None:
             if pid == own_pid:
                 # This session says nothing but pings.
-                if payload == self._awaited:
-                    self._answered.set()
+                if payload == self._expected_pong:
+                    self._pong_received.set()
             elif (hint := decode_hint(payload)) is not None:
                 self._on_hint(hint)
 
@@ -151,11 +151,11 @@ class PublishConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The first hint after a pause goes out at once; those behind it share a statement."""
 
     connect: ConnectConfig
-    every_s: float = 0.003
-    batch: int = 100
+    flush_interval_s: float = 0.003
+    max_batch: int = 100
     max_pending: int = 10_000
     send_timeout_s: float = 5
-    close_within_s: float = 2
+    close_timeout_s: float = 2
     backoff: Backoff = Backoff()
 
 
@@ -179,36 +179,36 @@ class HintPublisher:
         self._stopped.set()
         self._closing = False
         self._closed = False
-        self.lost = 0
+        self.dropped_hints = 0
 
     def publish(self, hint: Hint) -> None:
         """Of several hints of one kind for a chat only the newest is worth sending."""
         if self._closed:
-            self.lost += 1
+            self.dropped_hints += 1
             return
         key = (hint.chat_id, hint.kind)
         waiting = self._pending.get(key)
         if waiting is None or waiting.snapshot_version <= hint.snapshot_version:
             # In its old place: a chat that changes all the time must not wait all the time.
             self._pending[key] = hint
-        self._shed()
+        self._drop_oldest()
         self._wake.set()
 
     async def run(self) -> None:
         self._stopped.clear()
         failures = 0
         try:
-            while await self._something_to_say():
-                if await self._say(self._take()):
+            while await self._wait_for_pending():
+                if await self._send(self._take_batch()):
                     failures = 0
-                    if len(self._pending) < self._config.batch:
-                        await self._clock.sleep(self._config.every_s, tag="publish_flush")
+                    if len(self._pending) < self._config.max_batch:
+                        await self._clock.sleep(self._config.flush_interval_s, tag="publish_flush")
                 else:
                     failures += 1
                     delay = self._config.backoff.delay(failures, self._draw)
                     await self._clock.sleep(delay, tag="publish_reconnect")
         finally:
-            self._hang_up()
+            self._disconnect()
             self._stopped.set()
 
     async def close(self) -> None:
@@ -216,14 +216,14 @@ class HintPublisher:
         self._closing = True
         self._wake.set()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._config.close_within_s):
+            async with asyncio.timeout(self._config.close_timeout_s):
                 await self._stopped.wait()
         self._closed = True
-        self._hang_up()
-        self.lost += len(self._pending)
+        self._disconnect()
+        self.dropped_hints += len(self._pending)
         self._pending.clear()
 
-    async def _something_to_say(self) -> bool:
+    async def _wait_for_pending(self) -> bool:
         while not self._pending:
             if self._closing:
                 return False
@@ -231,7 +231,7 @@ class HintPublisher:
             await self._wake.wait()
         return True
 
-    async def _say(self, batch: _Batch) -> bool:
+    async def _send(self, batch: _Batch) -> bool:
         """False if the database could not be told; then the batch waits again."""
         try:
             session = await self._connected()
@@ -240,41 +240,41 @@ class HintPublisher:
                     NOTIFY_MANY, CHANNEL, [encode_hint(hint) for hint in batch.values()]
                 )
         except (Unavailable, TimeoutError):
-            self._hang_up()
-            self._put_back(batch)
+            self._disconnect()
+            self._requeue(batch)
             return False
         except ChatdError:
             # One that the server refuses must not stand in the way of all that follow.
-            self.lost += len(batch)
+            self.dropped_hints += len(batch)
         return True
 
     async def _connected(self) -> DatabaseSession:
-        if self._session is None or not self._session.reusable:
-            self._hang_up()
+        if self._session is None or not self._session.is_reusable:
+            self._disconnect()
             link = self._config.connect.named("publish", synchronous_commit="off")
             self._session = await connect(link)
         return self._session
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._session is not None:
             self._session.terminate()
             self._session = None
 
-    def _take(self) -> _Batch:
-        batch = dict(islice(self._pending.items(), self._config.batch))
+    def _take_batch(self) -> _Batch:
+        batch = dict(islice(self._pending.items(), self._config.max_batch))
         for key in batch:
             del self._pending[key]
         return batch
 
-    def _put_back(self, batch: _Batch) -> None:
+    def _requeue(self, batch: _Batch) -> None:
         if self._closed:
-            self.lost += len(batch)
+            self.dropped_hints += len(batch)
             return
         # In front, except where something newer has come in meanwhile.
         self._pending = batch | self._pending
-        self._shed()
+        self._drop_oldest()
 
-    def _shed(self) -> None:
+    def _drop_oldest(self) -> None:
         while len(self._pending) > self._config.max_pending:
             del self._pending[next(iter(self._pending))]
-            self.lost += 1
+            self.dropped_hints += 1

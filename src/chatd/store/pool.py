@@ -36,83 +36,83 @@ class Pool:
         self._config = config
         self._on_statement = on_statement
         self._idle: list[DatabaseSession] = []  # last in, first out: the warmest statement cache
-        self._lent: set[DatabaseSession] = set()
+        self._in_use: set[DatabaseSession] = set()
         self._opening = 0  # places promised to someone who is opening a session
-        self._waiting: deque[asyncio.Future[DatabaseSession | None]] = deque()
-        self._all_back = asyncio.Event()
+        self._waiters: deque[asyncio.Future[DatabaseSession | None]] = deque()
+        self._all_released = asyncio.Event()
         self._closed = False
 
     async def fetch(self, query: LiteralString, *args: object) -> list[Row]:
-        session = await self._take()
+        session = await self._acquire()
         try:
             return await session.fetch(query, *args)
         finally:
-            self._give_back(session)
+            self._release(session)
 
     async def fetchrow(self, query: LiteralString, *args: object) -> Row | None:
-        session = await self._take()
+        session = await self._acquire()
         try:
             return await session.fetchrow(query, *args)
         finally:
-            self._give_back(session)
+            self._release(session)
 
     async def fetchval(self, query: LiteralString, *args: object) -> Any:
-        session = await self._take()
+        session = await self._acquire()
         try:
             return await session.fetchval(query, *args)
         finally:
-            self._give_back(session)
+            self._release(session)
 
     async def execute(self, query: LiteralString, *args: object) -> str:
-        session = await self._take()
+        session = await self._acquire()
         try:
             return await session.execute(query, *args)
         finally:
-            self._give_back(session)
+            self._release(session)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[DatabaseSession]:
-        session = await self._take()
+        session = await self._acquire()
         try:
             async with session.transaction():
                 yield session
         finally:
-            self._give_back(session)
+            self._release(session)
 
     async def close(self) -> None:
         """Let statements in flight end, within a bound. Whoever still waits is refused."""
         self._closed = True
-        while self._waiting:
-            self._offer_place()
+        while self._waiters:
+            self._wake_next()
         within = self._config.close_timeout_s
         try:
             async with asyncio.timeout(within):
-                while self._lent or self._opening:
-                    self._all_back.clear()
-                    await self._all_back.wait()
-                await asyncio.gather(*(s.close(within_s=within) for s in self._idle))
+                while self._in_use or self._opening:
+                    self._all_released.clear()
+                    await self._all_released.wait()
+                await asyncio.gather(*(s.close(timeout_s=within) for s in self._idle))
         except TimeoutError:
             pass  # they are ended now, like it or not
         finally:
-            for session in (*self._idle, *self._lent):
+            for session in (*self._idle, *self._in_use):
                 session.terminate()
             self._idle.clear()
 
     @property
     def size(self) -> int:
-        return len(self._idle) + len(self._lent) + self._opening
+        return len(self._idle) + len(self._in_use) + self._opening
 
     @property
     def waiting(self) -> int:
-        return sum(not turn.done() for turn in self._waiting)
+        return sum(not turn.done() for turn in self._waiters)
 
-    async def _take(self) -> DatabaseSession:
+    async def _acquire(self) -> DatabaseSession:
         if self._closed:
             raise _closed()
         while self._idle:
             session = self._idle.pop()
-            if session.reusable:
-                self._lent.add(session)
+            if session.is_reusable:
+                self._in_use.add(session)
                 return session
             session.terminate()
         if self.size < self._config.max_size:
@@ -128,66 +128,66 @@ class Pool:
             session = await connect(self._config.connect, self._on_statement)
         except BaseException:
             self._opening -= 1
-            self._offer_place()
+            self._wake_next()
             raise
         self._opening -= 1
-        self._lent.add(session)
+        self._in_use.add(session)
         return session
 
     async def _wait(self) -> DatabaseSession | None:
         """A session, already counted as lent, or None: a place, already counted as opening."""
         turn: asyncio.Future[DatabaseSession | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        self._waiters.append(turn)
         try:
             async with asyncio.timeout(self._config.acquire_timeout_s):
                 return await turn
         except BaseException as error:
-            self._give_up(turn)
+            self._abandon_wait(turn)
             if isinstance(error, TimeoutError):
                 text = f"All {self._config.max_size} database connections are busy."
                 raise Unavailable(text, code="database_busy") from None
             raise
 
-    def _give_up(self, turn: asyncio.Future[DatabaseSession | None]) -> None:
+    def _abandon_wait(self, turn: asyncio.Future[DatabaseSession | None]) -> None:
         if turn.cancelled():
             with suppress(ValueError):
-                self._waiting.remove(turn)
+                self._waiters.remove(turn)
         # Our turn came in the same moment: what we were handed is someone else's.
         elif (session := turn.result()) is not None:
-            self._give_back(session)
+            self._release(session)
         else:
             self._opening -= 1
-            self._offer_place()
+            self._wake_next()
 
-    def _give_back(self, session: DatabaseSession) -> None:
-        self._lent.discard(session)
-        if not session.reusable:
+    def _release(self, session: DatabaseSession) -> None:
+        self._in_use.discard(session)
+        if not session.is_reusable:
             session.terminate()
-            self._offer_place()
-        elif (turn := self._next_turn()) is not None:
-            self._lent.add(session)
+            self._wake_next()
+        elif (turn := self._next_waiter()) is not None:
+            self._in_use.add(session)
             turn.set_result(session)
         else:
             self._idle.append(session)
-            self._note_all_back()
+            self._check_all_released()
 
-    def _offer_place(self) -> None:
-        if (turn := self._next_turn()) is not None:
+    def _wake_next(self) -> None:
+        if (turn := self._next_waiter()) is not None:
             self._opening += 1
             turn.set_result(None)
         else:
-            self._note_all_back()
+            self._check_all_released()
 
-    def _next_turn(self) -> asyncio.Future[DatabaseSession | None] | None:
-        while self._waiting:
-            turn = self._waiting.popleft()
+    def _next_waiter(self) -> asyncio.Future[DatabaseSession | None] | None:
+        while self._waiters:
+            turn = self._waiters.popleft()
             if not turn.done():
                 return turn
         return None
 
-    def _note_all_back(self) -> None:
-        if not self._lent and not self._opening:
-            self._all_back.set()
+    def _check_all_released(self) -> None:
+        if not self._in_use and not self._opening:
+            self._all_released.set()
 
 
 def _closed() -> Unavailable:
@@ -201,7 +201,7 @@ class Database:
     def __init__(self, config: PoolConfig, *, on_statement: StatementHook | None = None) -> None:
         apart = msgspec.structs.replace(config, connect=config.connect.named("tick"), max_size=1)
         self.pool = Pool(config, on_statement=on_statement)
-        self.tick = Pool(apart, on_statement=on_statement)
+        self.heartbeat = Pool(apart, on_statement=on_statement)
 
     async def close(self) -> None:
-        await asyncio.gather(self.pool.close(), self.tick.close())
+        await asyncio.gather(self.pool.close(), self.heartbeat.close())

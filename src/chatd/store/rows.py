@@ -33,31 +33,33 @@ T = TypeVar("T")
 
 def strip_unstorable(text: str) -> str:
     """What a text column can hold: no NUL, no half of a character."""
-    return _whole(text.replace("\0", "\ufffd"))
+    return _replace_lone_surrogates(text.replace("\0", "\ufffd"))
 
 
-def _whole(text: str) -> str:
+def _replace_lone_surrogates(text: str) -> str:
     # By way of UTF-16, where two halves of one character find each other.
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def replace_surrogates_deep(value: T) -> T:
     """The same value, with U+FFFD for every half of a character, however deep inside."""
-    return cast("T", _mended(value))
+    return cast("T", _replace_surrogates(value))
 
 
-def _mended(value: object) -> object:
+def _replace_surrogates(value: object) -> object:
     match value:
         case str():
-            return _whole(value)
+            return _replace_lone_surrogates(value)
         case Struct():
-            fields = {name: _mended(getattr(value, name)) for name in value.__struct_fields__}
+            fields = {
+                name: _replace_surrogates(getattr(value, name)) for name in value.__struct_fields__
+            }
             return msgspec.structs.replace(value, **fields)
         case Mapping():
             pairs = cast("Mapping[object, object]", value).items()
-            return {_mended(key): _mended(item) for key, item in pairs}
+            return {_replace_surrogates(key): _replace_surrogates(item) for key, item in pairs}
         case tuple():
-            return tuple(_mended(item) for item in cast("tuple[object, ...]", value))
+            return tuple(_replace_surrogates(item) for item in cast("tuple[object, ...]", value))
         case _:
             return value
 
@@ -160,11 +162,11 @@ MAX_READ_BYTES: Final = 16 * 1024 * 1024
 
 
 def take_within_bytes(
-    rows: LiteralString, *, order: LiteralString, most_bytes: LiteralString
+    rows: LiteralString, *, order: LiteralString, max_bytes: LiteralString
 ) -> LiteralString:
     """Of these messages the first, until so many bytes are reached; and how many there are."""
     return f"""(
-        SELECT json_agg(s ORDER BY {order}) FILTER (WHERE ahead < {most_bytes}) AS messages,
+        SELECT json_agg(s ORDER BY {order}) FILTER (WHERE ahead < {max_bytes}) AS messages,
             count(*) AS found
         FROM (SELECT *, sum(octet_length(content::text)) OVER (ORDER BY {order})
                   - octet_length(content::text) AS ahead

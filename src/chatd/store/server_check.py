@@ -13,7 +13,7 @@ from chatd.store.conn import ConnectConfig, connect
 VERSION: Final[LiteralString] = "SELECT current_setting('server_version_num')::int"
 MIN_POSTGRES_MAJOR: Final = 15
 
-_CHECK: Final[Mapping[str, str]] = {
+_ADVICE: Final[Mapping[str, str]] = {
     "database_down": "Does PostgreSQL run there, and may this host reach its port?",
     "database_timeout": "Is a firewall in between, or the server overloaded?",
     "database_refused": "Are the user, the password and the name of the database right? The"
@@ -31,10 +31,10 @@ async def check_server(config: ConnectConfig) -> None:
     except ValueError:
         # The driver's words may quote a password: what could not be read is not said.
         raise ChatdError(
-            f"The address of the database cannot be read. {_CHECK['unreadable']}"
+            f"The address of the database cannot be read. {_ADVICE['unreadable']}"
         ) from None
     except Unavailable as error:
-        raise upgrade_advice(error) from error
+        raise add_advice(error) from error
     except InvariantBroken as error:
         # It does not know a setting of PostgreSQL 14, which every session of ours asks for.
         if error.message.startswith("42704"):
@@ -57,7 +57,7 @@ def version_error(found: str) -> Unavailable:
     return Unavailable(text, code="database_too_old")
 
 
-def upgrade_advice(error: Unavailable) -> Unavailable:
+def add_advice(error: Unavailable) -> Unavailable:
     said = error.message if error.message.endswith((".", "?", "!")) else f"{error.message}."
-    advice = _CHECK.get(error.code)
+    advice = _ADVICE.get(error.code)
     return Unavailable(said if advice is None else f"{said} {advice}", code=error.code)

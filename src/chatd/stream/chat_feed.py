@@ -217,7 +217,7 @@ class ChatFeed:
             since=version,
             messages=found.messages,
             queue=found.queue,
-            has_older=found.cut,
+            has_older=found.truncated,
         )
 
     def _advance(self, position: ViewerPosition, snapshot: ChatSnapshot) -> None:

@@ -207,7 +207,7 @@ class ChatListFeeds:
             try:
                 # Look further back than the last poll, which may have been slow or have failed.
                 rows = await chats.list_recently_active(
-                    self._conn, list(self._users), within_s=3 * self._config.poll_s
+                    self._conn, list(self._users), max_age_s=3 * self._config.poll_s
                 )
             except READ_ERRORS as error:
                 self._env.emit("chat_list_poll_failed", error=error)

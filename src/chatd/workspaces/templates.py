@@ -245,7 +245,7 @@ class TemplateCatalog:
             signals = None
         listing = list_templates(found, signals, query=query, page=page, now=self._clock.now())
         shown = [ranked.template for ranked in listing.templates]
-        readmes = await templates.readmes(self._conn, [t.active_version_id for t in shown])
+        readmes = await templates.list_readmes(self._conn, [t.active_version_id for t in shown])
         items = tuple(
             TemplateListItem(
                 id=str(ranked.template.id),

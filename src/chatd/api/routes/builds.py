@@ -83,7 +83,7 @@ class BuildRoutes:
     async def _page(self, request: ApiRequest, query: BuildsQuery) -> Sequence[Build]:
         conn, workspace_id = self._deps.pool, request.workspace_id
         require_own_workspace(request.caller, await workspaces.load_snapshot(conn, workspace_id))
-        return await builds.list_builds(conn, workspace_id, most=query.limit, before=query.before)
+        return await builds.list_builds(conn, workspace_id, limit=query.limit, before=query.before)
 
     async def get_build(self, request: ApiRequest) -> ApiReply:
         return reply(
@@ -137,5 +137,5 @@ async def require_own_build(deps: ApiDeps, caller: ApiCaller, build_id: BuildId)
 
 async def load_log(deps: ApiDeps, build_id: BuildId, after: int, most: int) -> Sequence[BuildLog]:
     return await deps.retry(
-        lambda: build_leases.list_log(deps.pool, build_id, after=after, most=most)
+        lambda: build_leases.list_log(deps.pool, build_id, after=after, limit=most)
     )

@@ -54,7 +54,7 @@ class ChatWorkspaceRoutes:
         deps, query = self._deps, request.query(LatestChatsQuery)
         which = _ids(query.workspace_ids)
         found = await deps.retry(
-            lambda: updates.latest_in(deps.pool, request.caller.user_id, which)
+            lambda: updates.latest_chat_per_workspace(deps.pool, request.caller.user_id, which)
         )
         return reply(found)
 
@@ -87,7 +87,7 @@ class ChatWorkspaceRoutes:
             raise Conflict(
                 "The chat's workspace was changed meanwhile. Retry.", code="workspace_changed"
             )
-        if not await bindings.pin_context(conn, chat.id, agent.id, anew=True):
+        if not await bindings.pin_context(conn, chat.id, agent.id, replace=True):
             text = "The workspace agent has not reported its instructions yet. Retry in a moment."
             raise Conflict(text, code="no_context")
 

@@ -96,7 +96,9 @@ class ChatRoutes:
         workspace_id = validation.clean_workspace_id(body.workspace_id)
         if workspace_id is not None:
             pool, owner = self._deps.pool, request.caller.user_id
-            await self._deps.retry(lambda: updates.usable_workspace(pool, workspace_id, owner))
+            await self._deps.retry(
+                lambda: updates.require_usable_workspace(pool, workspace_id, owner)
+            )
         validation.check_mcp_servers(body.mcp_server_ids)
         content = validation.check_content(body.content)
         model = await find_model_or_default(self._deps.models, body)
@@ -147,7 +149,9 @@ class ChatRoutes:
 
     async def compact_chat(self, request: ApiRequest) -> ApiReply:
         deps = self._deps
-        compactable = await deps.retry(lambda: updates.compactable(deps.pool, request.chat_id))
+        compactable = await deps.retry(
+            lambda: updates.has_answer_since_boundary(deps.pool, request.chat_id)
+        )
         command = RequestCompaction(compactable=compactable)
         outcome = await run_operation(deps, request.caller, request.chat_id, command)
         return reply(public_chat(outcome.chat), 202)

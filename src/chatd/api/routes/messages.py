@@ -37,7 +37,7 @@ from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ChatId, MessageId
 from chatd.store.chat import updates
 from chatd.store.chat.transactor import AppliedChange
-from chatd.store.chat.updates import Page, Range
+from chatd.store.chat.updates import MessageRange, StoredMessagePage
 
 _SEND: Final = BodySpec(SendMessageBody, LARGE_BODY_BYTES)
 _EDIT: Final = BodySpec(EditMessageBody, LARGE_BODY_BYTES)
@@ -91,7 +91,7 @@ class MessageRoutes:
         query = request.query(MessagePageQuery)
         which = _range(query)
         found = await self._deps.retry(
-            lambda: updates.page(self._deps.pool, request.chat_id, which)
+            lambda: updates.load_page(self._deps.pool, request.chat_id, which)
         )
         if found is None:
             raise NotFound("There is no such chat.")
@@ -136,18 +136,18 @@ async def build_user_input(
     )
 
 
-def _range(query: MessagePageQuery) -> Range:
+def _range(query: MessagePageQuery) -> MessageRange:
     before, after = query.before_id, query.after_id
     if before is not None and after is not None and before <= after:
         raise InvalidInput("before_id", "must be above after_id")
-    return Range(
+    return MessageRange(
         before=None if before is None else MessageId(before),
         after=None if after is None else MessageId(after),
         limit=query.limit,
     )
 
 
-def _public(chat_id: ChatId, page: Page) -> MessagePage:
+def _public(chat_id: ChatId, page: StoredMessagePage) -> MessagePage:
     seen = (public_message(chat_id, row) for row in page.messages)
     return MessagePage(
         messages=tuple(message for message in seen if message is not None),

@@ -84,7 +84,7 @@ class WorkspaceRoutes:
             last = await workspaces.get(conn, WorkspaceId(query.after_id))
             if last is None or last.owner_id != owner:
                 raise InvalidInput("after_id", "there is no such workspace")
-        return await workspaces.list_page(conn, owner, after=last, most=query.limit)
+        return await workspaces.list_page(conn, owner, after=last, limit=query.limit)
 
     async def create_workspace(self, request: ApiRequest) -> ApiReply:
         deps, body = self._deps, await request.body(_CREATE)
@@ -101,13 +101,13 @@ class WorkspaceRoutes:
         new = self._new(request, control, body.name, template)
         new = replace(new, version_id=version.id, params=values)
         created = await deps.retry(lambda: _insert(deps, new, named=body.name is not None))
-        if created.again:
+        if created.replayed:
             _check_same(created, new, named=body.name is not None)
         control.wake()
         found = await deps.retry(lambda: workspaces.load_snapshot(deps.pool, created.workspace.id))
         headers = {"location": f"/api/v1/workspaces/{created.workspace.id}"}
         # Without a key, `again` means an earlier attempt of this request.
-        if created.again and created.workspace.id != new.id:
+        if created.replayed and created.workspace.id != new.id:
             headers |= REPLAYED
         return reply(workspace_reply(require_own_workspace(request.caller, found)), 201, headers)
 

@@ -38,7 +38,7 @@ GET_MANY: Final[LiteralString] = "SELECT * FROM chats WHERE id = ANY ($1::uuid[]
 
 LOCK: Final[LiteralString] = "SELECT id FROM chats WHERE id = $1 FOR NO KEY UPDATE"
 
-LOCK_FAMILY: Final[LiteralString] = """
+LOCK_TREE: Final[LiteralString] = """
     SELECT * FROM chats WHERE root_chat_id = $1
     ORDER BY (id <> root_chat_id), id FOR NO KEY UPDATE"""
 
@@ -55,33 +55,33 @@ LOAD: Final[LiteralString] = f"""
             WHERE chat_id = c.id AND id = $3) m) END AS target
     FROM chats c WHERE c.id = $1 AND ($4::uuid IS NULL OR c.owner_id = $4)"""
 
-_SHOWN: Final[LiteralString] = """
+_CHANGED_COLUMNS: Final[LiteralString] = """
     id, revision, role, visibility, CASE WHEN deleted THEN '[]' ELSE content END AS content,
     content_version, compressed, deleted, model_config_id, reasoning_effort, created_by, usage,
     cost_micros, runtime_ms, provider_response_id, created_at"""
 
-_CHANGED: Final[LiteralString] = f"""
+_CHANGED_MESSAGES: Final[LiteralString] = f"""
     SELECT * FROM (
-        SELECT {_SHOWN} FROM chat_messages WHERE chat_id = c.id AND revision > $2 OFFSET 0) changed
+        SELECT {_CHANGED_COLUMNS} FROM chat_messages WHERE chat_id = c.id AND revision > $2 OFFSET 0) changed
     ORDER BY id DESC LIMIT $3"""
-_THERE: Final[LiteralString] = f"""
+_NEWEST_MESSAGES: Final[LiteralString] = f"""
     SELECT {MESSAGE_COLUMNS} FROM chat_messages WHERE chat_id = c.id AND NOT deleted
     ORDER BY id DESC LIMIT $2"""
 
 # What changed after version $2: at most $3 messages, the newest; a deleted one is only an id.
 # OFFSET 0 above keeps the order out of the inner query. With it the planner, not knowing $2, would
 # walk the whole chat backwards to find the one row that is new.
-SINCE: Final[LiteralString] = f"""
+LOAD_CHANGES: Final[LiteralString] = f"""
     SELECT c.*, m.messages, m.found,
         CASE WHEN c.queue_version > $2 AND c.queue_len > 0 THEN {_QUEUE} END AS queue
-    FROM chats c, LATERAL {take_within_bytes(_CHANGED, order="id DESC", most_bytes="$4")} m
+    FROM chats c, LATERAL {take_within_bytes(_CHANGED_MESSAGES, order="id DESC", max_bytes="$4")} m
     WHERE c.id = $1"""
 
 # The same for one who has seen nothing: the newest $2 messages that are there.
-WHOLE: Final[LiteralString] = f"""
+LOAD_NEWEST: Final[LiteralString] = f"""
     SELECT c.*, m.messages, m.found,
         CASE WHEN c.queue_len > 0 THEN {_QUEUE} END AS queue
-    FROM chats c, LATERAL {take_within_bytes(_THERE, order="id DESC", most_bytes="$3")} m
+    FROM chats c, LATERAL {take_within_bytes(_NEWEST_MESSAGES, order="id DESC", max_bytes="$3")} m
     WHERE c.id = $1"""
 
 SET_TITLE: Final[LiteralString] = (
@@ -98,16 +98,16 @@ class ChatChanges(Struct, frozen=True, kw_only=True):
     chat: Chat
     messages: tuple[Message, ...]
     queue: tuple[QueuedMessage, ...] | None
-    cut: bool
+    truncated: bool
 
 
 async def get(conn: Conn, chat_id: ChatId) -> Chat | None:
-    return _chat(await conn.fetchrow(GET, chat_id))
+    return _chat_or_none(await conn.fetchrow(GET, chat_id))
 
 
 async def get_readable(conn: Conn, chat_id: ChatId, reader: UserId | None) -> Chat | None:
     """None also for a chat of another owner than `reader`; a reader of None may read any chat."""
-    return _chat(await conn.fetchrow(GET_READABLE, chat_id, reader))
+    return _chat_or_none(await conn.fetchrow(GET_READABLE, chat_id, reader))
 
 
 async def get_many(conn: Conn, chat_ids: list[ChatId]) -> list[Chat]:
@@ -140,25 +140,25 @@ async def load_changes_since(
     chat_id: ChatId,
     version: int,
     *,
-    most: int = 1000,
-    most_bytes: int = MAX_READ_BYTES,
+    limit: int = 1000,
+    max_bytes: int = MAX_READ_BYTES,
 ) -> ChatChanges | None:
     """Of version 0 everything is news, but for what is deleted."""
     if version == 0:
-        row = await conn.fetchrow(WHOLE, chat_id, most + 1, most_bytes)
+        row = await conn.fetchrow(LOAD_NEWEST, chat_id, limit + 1, max_bytes)
     else:
-        row = await conn.fetchrow(SINCE, chat_id, version, most + 1, most_bytes)
+        row = await conn.fetchrow(LOAD_CHANGES, chat_id, version, limit + 1, max_bytes)
     if row is None:
         return None
     chat = chat_from_row(row)
-    messages = messages_from_json(row["messages"])[:most]
+    messages = messages_from_json(row["messages"])[:limit]
     return ChatChanges(
         chat=chat,
         messages=messages[::-1],
         queue=queue_from_json(row["queue"])
         if chat.queue_version > version or version == 0
         else None,
-        cut=len(messages) < row["found"],
+        truncated=len(messages) < row["found"],
     )
 
 
@@ -173,12 +173,12 @@ async def lock_tree(conn: Conn, root: ChatId) -> list[Chat]:
     Two statements: a child whose creation we waited for at the root is too new for the first.
     """
     await lock(conn, root)
-    return [chat_from_row(row) for row in await conn.fetch(LOCK_FAMILY, root)]
+    return [chat_from_row(row) for row in await conn.fetch(LOCK_TREE, root)]
 
 
-async def set_title(conn: Conn, chat_id: ChatId, *, was: str, now: str) -> Chat | None:
+async def set_title(conn: Conn, chat_id: ChatId, *, expected: str, title: str) -> Chat | None:
     """Compare and set: a generated title never overwrites one that a person gave meanwhile."""
-    return _chat(await conn.fetchrow(SET_TITLE, chat_id, was, strip_unstorable(now)))
+    return _chat_or_none(await conn.fetchrow(SET_TITLE, chat_id, expected, strip_unstorable(title)))
 
 
 async def set_read(conn: Conn, chat_id: ChatId, message_id: MessageId) -> None:
@@ -186,7 +186,7 @@ async def set_read(conn: Conn, chat_id: ChatId, message_id: MessageId) -> None:
     await conn.execute(SET_READ, chat_id, message_id)
 
 
-def _chat(row: Row | None) -> Chat | None:
+def _chat_or_none(row: Row | None) -> Chat | None:
     return None if row is None else chat_from_row(row)
 
 
@@ -218,12 +218,12 @@ LIST_CHILDREN: Final[LiteralString] = """
     ORDER BY root_chat_id, created_at, id LIMIT $2"""
 
 
-async def list_roots(conn: Conn, which: ChatListFilter) -> list[Chat]:
+async def list_roots(conn: Conn, list_filter: ChatListFilter) -> list[Chat]:
     """Newest first. The order is total, so a page never repeats or skips a chat at rest."""
-    at, chat_id = which.after or (None, None)
-    args = (which.owner_id, which.archived, at, chat_id, which.limit)
-    if which.labels:
-        rows = await conn.fetch(LIST_LABELLED, *args, json_text(which.labels))
+    at, chat_id = list_filter.after or (None, None)
+    args = (list_filter.owner_id, list_filter.archived, at, chat_id, list_filter.limit)
+    if list_filter.labels:
+        rows = await conn.fetch(LIST_LABELLED, *args, json_text(list_filter.labels))
     else:
         rows = await conn.fetch(LIST, *args)
     return [chat_from_row(row) for row in rows]
@@ -233,17 +233,17 @@ async def list_pinned(conn: Conn, owner_id: UserId) -> list[Chat]:
     return [chat_from_row(row) for row in await conn.fetch(LIST_PINNED, owner_id)]
 
 
-async def list_children(conn: Conn, roots: list[ChatId], *, most: int = 1000) -> list[Chat]:
-    return [chat_from_row(row) for row in await conn.fetch(LIST_CHILDREN, roots, most)]
+async def list_children(conn: Conn, roots: list[ChatId], *, limit: int = 1000) -> list[Chat]:
+    return [chat_from_row(row) for row in await conn.fetch(LIST_CHILDREN, roots, limit)]
 
 
-VERSIONS: Final[LiteralString] = """
+LIST_VERSIONS: Final[LiteralString] = """
     SELECT id, snapshot_version, recent_changes[1] AS change_id
     FROM chats WHERE id = ANY ($1::uuid[])"""
 
 # One look at the index for each owner, and for each half of it: a plain condition on all of them
 # may become a scan.
-RECENT: Final[LiteralString] = """
+LIST_RECENTLY_ACTIVE: Final[LiteralString] = """
     SELECT c.* FROM unnest($1::uuid[]) AS o (owner_id),
         unnest('{true, false}'::boolean[]) AS half (archived),
     LATERAL (
@@ -265,12 +265,15 @@ async def list_versions(conn: Conn, chat_ids: list[ChatId]) -> dict[ChatId, Chat
     """Those that are gone are left out."""
     return {
         row["id"]: ChatVersion(version=row["snapshot_version"], change_id=row["change_id"])
-        for row in await conn.fetch(VERSIONS, chat_ids)
+        for row in await conn.fetch(LIST_VERSIONS, chat_ids)
     }
 
 
 async def list_recently_active(
-    conn: Conn, owners: list[UserId], *, within_s: float, most: int = 100
+    conn: Conn, owners: list[UserId], *, max_age_s: float, limit_per_owner: int = 100
 ) -> list[Chat]:
     """Root chats of these owners that moved up in their lists lately, at most so many of each."""
-    return [chat_from_row(row) for row in await conn.fetch(RECENT, owners, within_s, most)]
+    return [
+        chat_from_row(row)
+        for row in await conn.fetch(LIST_RECENTLY_ACTIVE, owners, max_age_s, limit_per_owner)
+    ]

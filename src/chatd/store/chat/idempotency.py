@@ -24,7 +24,7 @@ GET: Final[LiteralString] = """
     SELECT chat_id, op, fingerprint, version, message_id, queue_id
     FROM chat_requests WHERE scope = $1 AND request_id = $2"""
 
-FORGET: Final[LiteralString] = """
+DELETE_OLD_REQUESTS: Final[LiteralString] = """
     WITH old AS MATERIALIZED (
         SELECT scope, request_id FROM chat_requests
         WHERE created_at < now() - $1::interval ORDER BY created_at LIMIT $2
@@ -51,21 +51,21 @@ async def get(conn: Conn, request: IdempotencyKey) -> RecordedRequest | None:
     return None if row is None else RecordedRequest(**dict(row))
 
 
-async def delete_old_requests(conn: Conn, *, most: int = 1000) -> int:
+async def delete_old_requests(conn: Conn, *, limit: int = 1000) -> int:
     """A batch; call again while it returns `most`."""
-    status = await conn.execute(FORGET, REQUEST_RETENTION, most)
+    status = await conn.execute(DELETE_OLD_REQUESTS, REQUEST_RETENTION, limit)
     return int(status.rpartition(" ")[2])
 
 
 # By the index of those that have a key, which are those of the last day.
-FORGET_WORKSPACES: Final[LiteralString] = """
+CLEAR_WORKSPACE_KEYS: Final[LiteralString] = """
     UPDATE workspaces w SET made_by = NULL
     WHERE w.id = ANY (ARRAY(
         SELECT x.id FROM workspaces x
         WHERE x.made_by IS NOT NULL AND x.created_at < now() - $1::interval
         LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED))"""
 
-FORGET_BUILDS: Final[LiteralString] = """
+CLEAR_BUILD_KEYS: Final[LiteralString] = """
     UPDATE workspace_builds b SET made_by = NULL
     WHERE b.id = ANY (ARRAY(
         SELECT x.id FROM workspace_builds x
@@ -73,17 +73,17 @@ FORGET_BUILDS: Final[LiteralString] = """
         LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED))"""
 
 
-async def clear_old_request_keys(conn: Conn, *, most: int = 1000) -> int:
+async def clear_old_request_keys(conn: Conn, *, limit: int = 1000) -> int:
     """A batch of each; call again while it returns `most`."""
     done = 0
-    for statement in (FORGET_WORKSPACES, FORGET_BUILDS):
-        status = await conn.execute(statement, REQUEST_RETENTION, most)
+    for statement in (CLEAR_WORKSPACE_KEYS, CLEAR_BUILD_KEYS):
+        status = await conn.execute(statement, REQUEST_RETENTION, limit)
         done = max(done, int(status.rpartition(" ")[2]))
     return done
 
 
 # The mark is fenced like any write of a worker: the row is locked while it is checked.
-START: Final[LiteralString] = """
+MARK_TOOL_STARTED: Final[LiteralString] = """
     WITH mine AS MATERIALIZED (
         SELECT id, root_chat_id FROM chats
         WHERE id = $1 AND worker_id = $3 AND epoch = $4 AND status = 'running'
@@ -99,12 +99,18 @@ START: Final[LiteralString] = """
 
 
 async def mark_tool_started(
-    conn: Conn, chat_id: ChatId, call_id: ToolCallId, fence: Fence, *, again: bool = False
+    conn: Conn, chat_id: ChatId, call_id: ToolCallId, fence: Fence, *, is_retry: bool = False
 ) -> bool:
     """True if the tool may run; False if it was started before and its outcome is unknown.
     `again`: the answer to an earlier try was lost, so a mark of this epoch is our own."""
     row = await conn.fetchrow(
-        START, chat_id, call_id, fence.worker_id, fence.epoch, fence.history_version, again
+        MARK_TOOL_STARTED,
+        chat_id,
+        call_id,
+        fence.worker_id,
+        fence.epoch,
+        fence.history_version,
+        is_retry,
     )
     if row is None or not row["held"]:
         raise StaleFence(f"Chat {chat_id} has moved on.")

@@ -18,18 +18,20 @@ JOURNAL_SLOT_S: Final = 300
 """Four slots are read, one is being written next, one is emptied: an episode of up to fifteen
 minutes, the longest a step may take, is whole."""
 
-_NOW: Final[LiteralString] = "((extract(epoch FROM now())::bigint / 300) % 6)"
-_RECENT: Final[LiteralString] = f"{_NOW}::smallint, (({_NOW} + 5) % 6)::smallint"
+_CURRENT_SLOT: Final[LiteralString] = "((extract(epoch FROM now())::bigint / 300) % 6)"
+_RECENT_SLOTS: Final[LiteralString] = (
+    f"{_CURRENT_SLOT}::smallint, (({_CURRENT_SLOT} + 5) % 6)::smallint"
+)
 # An episode read from its start may lie further back; one being followed does not. Naming a
 # slot twice costs nothing, and written this way the planner skips those not named.
-_LIVE: Final[LiteralString] = f"""ARRAY[{_RECENT},
-    ((CASE WHEN w.seen = 0 THEN {_NOW} + 4 ELSE {_NOW} END) % 6)::smallint,
-    ((CASE WHEN w.seen = 0 THEN {_NOW} + 3 ELSE {_NOW} END) % 6)::smallint]"""
+_READ_SLOTS: Final[LiteralString] = f"""ARRAY[{_RECENT_SLOTS},
+    ((CASE WHEN w.seen = 0 THEN {_CURRENT_SLOT} + 4 ELSE {_CURRENT_SLOT} END) % 6)::smallint,
+    ((CASE WHEN w.seen = 0 THEN {_CURRENT_SLOT} + 3 ELSE {_CURRENT_SLOT} END) % 6)::smallint]"""
 
 APPEND: Final[LiteralString] = f"""
     INSERT INTO chat_journal (slot, chat_id, history_version, attempt, first_seq, last_seq,
         closed, parts)
-    SELECT {_NOW}, e.* FROM unnest($1::uuid[], $2::bigint[], $3::integer[], $4::integer[],
+    SELECT {_CURRENT_SLOT}, e.* FROM unnest($1::uuid[], $2::bigint[], $3::integer[], $4::integer[],
         $5::integer[], $6::boolean[], $7::bytea[]) AS e"""
 
 # One index look-up per episode: a plain join over all of them becomes a scan.
@@ -39,7 +41,7 @@ TAIL: Final[LiteralString] = f"""
         AS w (chat_id, history_version, attempt, seen),
     LATERAL (
         SELECT * FROM chat_journal r
-        WHERE r.slot = ANY ({_LIVE}) AND r.chat_id = w.chat_id
+        WHERE r.slot = ANY ({_READ_SLOTS}) AND r.chat_id = w.chat_id
           AND r.history_version = w.history_version AND r.attempt = w.attempt
           AND r.first_seq > w.seen
         ORDER BY r.first_seq LIMIT $5) j"""
@@ -47,9 +49,9 @@ TAIL: Final[LiteralString] = f"""
 # The slot two ahead of now: the next one is only a moment away from being written to. Which one
 # that is and emptying it are one statement, or a process that stood still in between would
 # empty a slot that is in use by then. An empty one is not even locked.
-EMPTY_OLDEST: Final[LiteralString] = f"""
+TRUNCATE_OLDEST_SLOT: Final[LiteralString] = f"""
     DO $do$ DECLARE
-        oldest text := 'chat_journal_' || (({_NOW} + 2) % 6);
+        oldest text := 'chat_journal_' || (({_CURRENT_SLOT} + 2) % 6);
     BEGIN
         IF pg_relation_size(oldest::regclass) > 0 THEN
             EXECUTE 'TRUNCATE ' || oldest;
@@ -67,41 +69,41 @@ class JournalEntry(Struct, frozen=True, kw_only=True):
     closed: bool = False
 
 
-async def append(conn: Conn, flushes: Sequence[JournalEntry]) -> None:
+async def append(conn: Conn, entries: Sequence[JournalEntry]) -> None:
     """All of a replica's episodes in one statement."""
     await conn.execute(
         APPEND,
-        [flush.episode.chat_id for flush in flushes],
-        [flush.episode.history_version for flush in flushes],
-        [flush.episode.attempt for flush in flushes],
-        [flush.first_seq for flush in flushes],
-        [flush.last_seq for flush in flushes],
-        [flush.closed for flush in flushes],
-        [flush.parts for flush in flushes],
+        [flush.episode.chat_id for flush in entries],
+        [flush.episode.history_version for flush in entries],
+        [flush.episode.attempt for flush in entries],
+        [flush.first_seq for flush in entries],
+        [flush.last_seq for flush in entries],
+        [flush.closed for flush in entries],
+        [flush.parts for flush in entries],
     )
 
 
 async def tail(
-    conn: Conn, seen: Sequence[tuple[Episode, int]], *, most: int = 100
+    conn: Conn, positions: Sequence[tuple[Episode, int]], *, limit: int = 100
 ) -> list[JournalEntry]:
     """What was flushed after the last sequence number seen, for all watched episodes at once."""
     rows = await conn.fetch(
         TAIL,
-        [episode.chat_id for episode, _ in seen],
-        [episode.history_version for episode, _ in seen],
-        [episode.attempt for episode, _ in seen],
-        [last for _, last in seen],
-        most,
+        [episode.chat_id for episode, _ in positions],
+        [episode.history_version for episode, _ in positions],
+        [episode.attempt for episode, _ in positions],
+        [last for _, last in positions],
+        limit,
     )
-    return [_flush(row) for row in rows]
+    return [_entry(row) for row in rows]
 
 
 async def truncate_oldest_slot(conn: Conn) -> None:
     """Call at least once per slot time. Emptying an empty slot costs next to nothing."""
-    await conn.execute(EMPTY_OLDEST)
+    await conn.execute(TRUNCATE_OLDEST_SLOT)
 
 
-def _flush(row: Row) -> JournalEntry:
+def _entry(row: Row) -> JournalEntry:
     return JournalEntry(
         episode=Episode(row["chat_id"], row["history_version"], row["attempt"]),
         first_seq=row["first_seq"],

@@ -48,21 +48,21 @@ def _bind(
     values = _row(change)
     values["change_id"] = change_id
     if change.before is None:
-        values.update(_birth(change), **_written(change, contents))
+        values.update(_new_chat(change), **_added_rows(change, contents))
         return INSERT_CHAT, values
     values["expected"] = change.before.snapshot_version
-    if _reaches_back(change):
-        values.update(_queue(change), **_written(change, contents))
+    if _changes_queue_or_history(change):
+        values.update(_queue(change), **_added_rows(change, contents))
         return APPLY, values
     if len(contents) == 1 and len(change.usage) <= 1 and change.request is None:
-        values.update(_message(change, contents[0]))
-        values.update(_call(change.usage[0]) if change.usage else _NO_CALL)
+        values.update(_single_message(change, contents[0]))
+        values.update(_single_usage(change.usage[0]) if change.usage else _NO_USAGE)
         return APPLY_STEP, values
-    values.update(_written(change, contents))
+    values.update(_added_rows(change, contents))
     return APPLY_WITHOUT_QUEUE, values
 
 
-def _reaches_back(change: Change) -> bool:
+def _changes_queue_or_history(change: Change) -> bool:
     """To the queue, or to messages that are there already. No other change moves the queue's
     columns in the row."""
     return bool(
@@ -102,7 +102,7 @@ def _row(change: Change) -> _Values:
     }
 
 
-def _birth(change: Change) -> _Values:
+def _new_chat(change: Change) -> _Values:
     row = change.after
     return {
         "owner_id": row.owner_id,
@@ -116,7 +116,7 @@ def _birth(change: Change) -> _Values:
     }
 
 
-def _written(change: Change, contents: list[str]) -> _Values:
+def _added_rows(change: Change, contents: list[str]) -> _Values:
     """What is written beside the row, however much of it there is."""
     drafts: list[Draft] = [added.draft for added in change.messages]
     return {
@@ -133,12 +133,12 @@ def _written(change: Change, contents: list[str]) -> _Values:
         "costs": [draft.cost_micros for draft in drafts],
         "runtimes": [draft.runtime_ms for draft in drafts],
         "response_ids": [draft.provider_response_id for draft in drafts],
-        "paid": json_text([_paid(entry) for entry in change.usage]) if change.usage else None,
+        "paid": json_text([_usage_row(entry) for entry in change.usage]) if change.usage else None,
         **_request(change),
     }
 
 
-def _message(change: Change, content: str) -> _Values:
+def _single_message(change: Change, content: str) -> _Values:
     (added,) = change.messages
     draft = added.draft
     return {
@@ -158,7 +158,7 @@ def _message(change: Change, content: str) -> _Values:
     }
 
 
-def _call(entry: UsageEntry) -> _Values:
+def _single_usage(entry: UsageEntry) -> _Values:
     usage = entry.usage
     return {
         "paid_message_id": entry.message_id,
@@ -178,14 +178,14 @@ def _call(entry: UsageEntry) -> _Values:
     }
 
 
-_NO_CALL: Final[Mapping[str, object]] = dict.fromkeys(
+_NO_USAGE: Final[Mapping[str, object]] = dict.fromkeys(
     name
     for name in APPLY_STEP.names
     if name.startswith("paid_") or name.endswith("_tokens") or name == "price"
 )
 
 
-def _paid(entry: UsageEntry) -> _Values:
+def _usage_row(entry: UsageEntry) -> _Values:
     return {
         "message_id": entry.message_id,
         "kind": entry.kind,

@@ -135,13 +135,13 @@ async def find_replay(
 
 
 class Transactor:
-    def __init__(self, pool: Pool, tell: OnApplied, decide: Decide = decide) -> None:
+    def __init__(self, pool: Pool, on_applied: OnApplied, decide: Decide = decide) -> None:
         self._pool = pool
-        self._tell = tell
+        self._on_applied = on_applied
         self._decide = decide
 
     def start(self, operation: Operation) -> "OperationRun":
-        return OperationRun(operation, self._pool, self._tell, self._decide)
+        return OperationRun(operation, self._pool, self._on_applied, self._decide)
 
     async def run(self, operation: Operation) -> OperationOutcome:
         """One attempt of the operation: see `OperationRun.attempt`."""
@@ -153,10 +153,12 @@ class OperationRun:
     refused: it remembers each change that it sent, by version, so that the change comes back in
     the outcome although its reply was lost."""
 
-    def __init__(self, operation: Operation, pool: Pool, tell: OnApplied, decide: Decide) -> None:
+    def __init__(
+        self, operation: Operation, pool: Pool, on_applied: OnApplied, decide: Decide
+    ) -> None:
         self._operation = operation
         self._pool = pool
-        self._tell = tell
+        self._on_applied = on_applied
         self._decide = decide
         self._sent: dict[int, tuple[Change, LoadedChat]] = {}
 
@@ -172,7 +174,7 @@ class OperationRun:
                 case command:
                     outcome = await self._run_unlocked(command) or await self._run_locked(command)
         except DuplicateRow as duplicate:
-            return await self._replayed(duplicate)
+            return await self._replay_duplicate(duplicate)
         except RequestError:
             # The first attempt of this very request may be why the chat refuses it now.
             replay = await self._find_replay()
@@ -181,17 +183,17 @@ class OperationRun:
             return replay
         if isinstance(outcome, AppliedChange):
             # Also if an earlier attempt was applied: its callback was lost with its reply.
-            self._tell(outcome)
+            self._on_applied(outcome)
         return outcome
 
     # One chat
 
     async def _run_unlocked(self, command: ChatCommand) -> OperationOutcome | None:
         """Almost always the first attempt succeeds. None after too many conflicts."""
-        known = self._known(command)
+        known = self._usable_known_row(command)
         for _ in range(_ATTEMPTS_WITHOUT_LOCK):
             if known is not None:
-                outcome = await self._run_unread(command, known)
+                outcome = await self._run_known(command, known)
                 known = None
             else:
                 outcome = await self._run_loaded(self._pool, command)
@@ -199,7 +201,7 @@ class OperationRun:
                 return outcome
         return None
 
-    def _known(self, command: ChatCommand) -> Chat | None:
+    def _usable_known_row(self, command: ChatCommand) -> Chat | None:
         """The caller's row, if it is all that the command's transition reads and the actor may
         see it."""
         if isinstance(command, QueueCommand | EditMessage):
@@ -209,7 +211,7 @@ class OperationRun:
             return None
         return known
 
-    async def _run_unread(self, command: ChatCommand, known: Chat) -> AppliedChange | None:
+    async def _run_known(self, command: ChatCommand, known: Chat) -> AppliedChange | None:
         """The caller's row may be an old one. The write finds that out by itself; but neither a
         refusal nor the outcome that nothing has to be done may rest on it."""
         try:
@@ -244,7 +246,7 @@ class OperationRun:
     ) -> OperationOutcome | None:
         operation = self._operation
         if operation.change_id in loaded.chat.recent_changes:
-            return await self._landed(conn, loaded.chat)
+            return await self._load_applied(conn, loaded.chat)
         change = self._decide(loaded, command, operation.slots)
         if change is None:
             return NoChange(chat=loaded.chat)
@@ -261,16 +263,16 @@ class OperationRun:
         change = create(command, worker).with_idempotency_key(operation.request)
         applied = await apply(self._pool, change, operation.change_id)
         if applied is None:
-            return await self._existing(change)
-        self._tell(applied)
+            return await self._resolve_existing(change)
+        self._on_applied(applied)
         return applied
 
-    async def _existing(self, change: Change) -> AppliedChange:
+    async def _resolve_existing(self, change: Change) -> AppliedChange:
         """Why a new chat was not written: it exists, or its parent does not."""
         chat = await chats.get(self._pool, change.after.id)
         if chat is not None and self._operation.change_id in chat.recent_changes:
-            landed = await self._landed(self._pool, chat)
-            self._tell(landed)
+            landed = await self._load_applied(self._pool, chat)
+            self._on_applied(landed)
             return landed
         if (replay := await self._find_replay()) is not None:
             return replay
@@ -288,7 +290,7 @@ class OperationRun:
         async with self._pool.transaction() as session:
             members = await self._lock(session, command)
             applied = [
-                await self._landed(session, member)
+                await self._load_applied(session, member)
                 for member in members
                 if operation.change_id in member.recent_changes
             ]
@@ -301,7 +303,7 @@ class OperationRun:
         if not applied:
             return NoChange(chat=chat)
         for each in applied:
-            self._tell(each)
+            self._on_applied(each)
         return replace(applied[0], chat=chat, others=tuple(applied[1:]))
 
     async def _lock(self, session: DatabaseSession, command: TreeCommand) -> list[Chat]:
@@ -332,12 +334,12 @@ class OperationRun:
 
     # What was written already
 
-    async def _landed(self, conn: Conn, chat: Chat) -> AppliedChange:
+    async def _load_applied(self, conn: Conn, chat: Chat) -> AppliedChange:
         """An earlier attempt was applied and only its reply was lost."""
         # Not the row's version: other operations may have written since.
         version = chat.snapshot_version - chat.recent_changes.index(self._operation.change_id)
         # All of it: it was in memory when it was written.
-        seen = await chats.load_changes_since(conn, chat.id, version - 1, most_bytes=_UNBOUNDED)
+        seen = await chats.load_changes_since(conn, chat.id, version - 1, max_bytes=_UNBOUNDED)
         messages = [m for m in seen.messages if m.revision == version] if seen else []
         change, loaded = self._sent.get(version, (None, None))
         return AppliedChange(
@@ -349,7 +351,7 @@ class OperationRun:
             loaded=loaded,
         )
 
-    async def _replayed(self, duplicate: DuplicateRow) -> AppliedChange:
+    async def _replay_duplicate(self, duplicate: DuplicateRow) -> AppliedChange:
         if self._operation.request is None or duplicate.constraint != "chat_requests_pkey":
             raise InvariantBroken(f"A change collided with another: {duplicate.constraint}.")
         replay = await self._find_replay()

@@ -58,7 +58,7 @@ SUM_SPENT: Final[LiteralString] = """
                      WHERE e.owner_id = $1 AND e.at >= greatest($2,
                            (SELECT until FROM usage_rolled_up))), 0)"""
 
-OF_FAMILY: Final[LiteralString] = """
+SUM_TREE_COST: Final[LiteralString] = """
     SELECT count(*) AS calls, count(*) FILTER (WHERE cost_micros IS NULL) AS unpriced_calls,
         coalesce(sum(cost_micros), 0)::bigint AS cost_micros
     FROM usage_events WHERE root_chat_id = $1"""
@@ -71,8 +71,8 @@ INSERT_USAGE: Final[LiteralString] = """
     SELECT greatest(now(), (SELECT until FROM usage_rolled_up)), $1, $2, $3, $4, $5, $6, $7, $8,
         $9, $10, $11, $12, $13, $14, $15, $16"""
 
-_BEHIND_S: Final = 300.0
-_SPAN_S: Final = 86_400.0
+_ROLL_UP_MIN_AGE_S: Final = 300.0
+_MAX_ROLL_UP_SPAN_S: Final = 86_400.0
 
 
 class TreeCost(Struct, frozen=True, kw_only=True):
@@ -81,9 +81,9 @@ class TreeCost(Struct, frozen=True, kw_only=True):
     cost_micros: int
 
 
-async def roll_up(conn: Conn, *, behind_s: float = _BEHIND_S) -> bool:
+async def roll_up(conn: Conn, *, min_age_s: float = _ROLL_UP_MIN_AGE_S) -> bool:
     """At most a day of events; True if there is more to do."""
-    return bool(await conn.fetchval(ROLL_UP, behind_s, _SPAN_S))
+    return bool(await conn.fetchval(ROLL_UP, min_age_s, _MAX_ROLL_UP_SPAN_S))
 
 
 async def insert_usage(conn: Conn, chat: Chat, entry: UsageEntry) -> None:
@@ -115,6 +115,6 @@ async def spent_micros(conn: Conn, owner_id: UserId, since: datetime) -> int:
 
 
 async def tree_cost(conn: Conn, root: ChatId) -> TreeCost:
-    row = await conn.fetchrow(OF_FAMILY, root)
+    row = await conn.fetchrow(SUM_TREE_COST, root)
     assert row is not None  # an aggregate has one row
     return TreeCost(**dict(row))

@@ -49,7 +49,7 @@ ACQUIRE: Final[LiteralString] = """
 # The same, but no more than so many of each owner, and so many in all. Who looks at the same
 # moment elsewhere does not see what is being taken here: a cap may be passed by one for each
 # replica, never by more.
-ACQUIRE_CAPPED: Final[LiteralString] = """
+ACQUIRE_WITHIN_LIMITS: Final[LiteralString] = """
     WITH busy AS MATERIALIZED (
         SELECT owner_id, parent_chat_id IS NULL AS is_root, count(*) AS running
         FROM chats WHERE worker_id IS NOT NULL GROUP BY 1, 2),
@@ -98,7 +98,7 @@ RELEASE: Final[LiteralString] = """
 # whose lease ran out. A renewal far ahead is as old as one far behind: the clock has gone back,
 # and whoever lives renews by the new time. "Is there one" asks for the first by the index's
 # order: for EXISTS alone the planner may think that a scan will soon meet one.
-TICK: Final[LiteralString] = """
+HEARTBEAT: Final[LiteralString] = """
     WITH renewed AS (
         INSERT INTO chat_workers AS w (worker_id, lock_key, lease_until, draining)
         VALUES ($1, $2, now() + $3::float8 * interval '1 s', $4)
@@ -143,7 +143,7 @@ TICK: Final[LiteralString] = """
         now() AS at"""
 
 # Everybody strikes the same dead at the same time.
-STRIKE: Final[LiteralString] = """
+DELETE_WORKERS: Final[LiteralString] = """
     DELETE FROM chat_workers WHERE worker_id IN (
         SELECT w.worker_id FROM chat_workers w
         WHERE w.worker_id = ANY ($1::uuid[])
@@ -151,7 +151,7 @@ STRIKE: Final[LiteralString] = """
         FOR UPDATE SKIP LOCKED)"""
 
 
-_NO_CAP: Final = 2**31 - 1
+_NO_LIMIT: Final = 2**31 - 1
 
 
 class RunningLimits(Struct, frozen=True, kw_only=True):
@@ -171,11 +171,11 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
     scope: ReapScope = "none"
     draining: bool = False
     lease_s: float = 30
-    silent_s: float = 1.5
+    lock_gone_after_s: float = 1.5
     """Without its lock, a worker this long without a renewal is dead."""
-    overdue_s: float = 5
+    lease_stale_after_s: float = 5
     """With or without it, a worker this long past its lease is."""
-    most: int = 500
+    limit: int = 500
 
 
 class HeartbeatResult(Struct, frozen=True, kw_only=True):
@@ -204,19 +204,19 @@ async def acquire(conn: Conn, worker_id: WorkerId, *, roots: int, children: int)
     return [chat_from_row(row) for row in rows]
 
 
-async def acquire_capped(
-    conn: Conn, worker_id: WorkerId, caps: RunningLimits, *, roots: int, children: int
+async def acquire_within_limits(
+    conn: Conn, worker_id: WorkerId, limits: RunningLimits, *, roots: int, children: int
 ) -> list[Chat]:
     """At most one of each kind: of several the second might be one too many."""
     rows = await conn.fetch(
-        ACQUIRE_CAPPED,
+        ACQUIRE_WITHIN_LIMITS,
         worker_id,
         roots,
         children,
-        caps.roots_per_owner or _NO_CAP,
-        caps.roots or _NO_CAP,
-        caps.children_per_owner or _NO_CAP,
-        caps.children or _NO_CAP,
+        limits.roots_per_owner or _NO_LIMIT,
+        limits.roots or _NO_LIMIT,
+        limits.children_per_owner or _NO_LIMIT,
+        limits.children or _NO_LIMIT,
     )
     return [chat_from_row(row) for row in rows]
 
@@ -226,19 +226,19 @@ async def release(conn: Conn, worker_id: WorkerId, only: list[ChatId] | None = N
     return [chat_from_row(row) for row in await conn.fetch(RELEASE, worker_id, only)]
 
 
-async def send_heartbeat(conn: Conn, beat: Heartbeat) -> HeartbeatResult:
+async def send_heartbeat(conn: Conn, heartbeat: Heartbeat) -> HeartbeatResult:
     row = await conn.fetchrow(
-        TICK,
-        beat.worker_id,
-        worker_lock_key(beat.worker_id),
-        beat.lease_s,
-        beat.draining,
-        beat.scope,
-        beat.silent_s,
-        beat.overdue_s,
-        list(beat.running.keys()),
-        list(beat.running.values()),
-        beat.most,
+        HEARTBEAT,
+        heartbeat.worker_id,
+        worker_lock_key(heartbeat.worker_id),
+        heartbeat.lease_s,
+        heartbeat.draining,
+        heartbeat.scope,
+        heartbeat.lock_gone_after_s,
+        heartbeat.lease_stale_after_s,
+        list(heartbeat.running.keys()),
+        list(heartbeat.running.values()),
+        heartbeat.limit,
     )
     assert row is not None  # a SELECT without FROM has one row
     return HeartbeatResult(
@@ -254,12 +254,12 @@ async def send_heartbeat(conn: Conn, beat: Heartbeat) -> HeartbeatResult:
 
 async def delete_workers(conn: Conn, worker_ids: frozenset[WorkerId]) -> None:
     """Forget dead workers, those whose chats have all been handed on."""
-    await conn.execute(STRIKE, list(worker_ids))
+    await conn.execute(DELETE_WORKERS, list(worker_ids))
 
 
 # One arm for each index: of all chats, only those that are under way are read. A clock that went
 # back must not make a wait of less than nothing.
-READ: Final[LiteralString] = """
+READ_BACKLOG: Final[LiteralString] = """
     WITH under_way AS (
         SELECT status, runnable_at FROM chats WHERE worker_id IS NOT NULL
         UNION ALL
@@ -287,6 +287,6 @@ class Backlog(Struct, frozen=True, kw_only=True):
 
 
 async def read_backlog(conn: Conn) -> Backlog:
-    row = await conn.fetchrow(READ)
+    row = await conn.fetchrow(READ_BACKLOG)
     assert row is not None
     return Backlog(**dict(row))

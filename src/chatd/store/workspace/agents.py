@@ -14,13 +14,13 @@ _AGENT: Final = msgspec.json.Decoder(AgentRow)
 
 GET: Final[LiteralString] = "SELECT row_to_json(a) FROM workspace_agents a WHERE a.id = $1"
 
-SEEN: Final[LiteralString] = (
+GET_WITH_TIME: Final[LiteralString] = (
     "SELECT row_to_json(a) AS agent, now() AS now FROM workspace_agents a WHERE a.id = $1"
 )
 
 # From the host to its workspaces to their agents: joined, all agents there ever were would be
 # walked through in the order of their ids.
-ON_HOST: Final[LiteralString] = """
+LIST_ON_HOST: Final[LiteralString] = """
     SELECT row_to_json(a) AS agent FROM workspace_agents a
     WHERE a.workspace_id = ANY (ARRAY(
         SELECT id FROM workspaces WHERE host_id = ANY ($1::text[]) AND NOT deleted))
@@ -29,7 +29,7 @@ ON_HOST: Final[LiteralString] = """
 
 # Locked in the order of ids, as all who touch many. One that is off stays off. That the ids are few
 # is said to the planner by arrays: it takes a list in JSON for long enough to scan for.
-HEARD: Final[LiteralString] = """
+RECORD_HEALTHY: Final[LiteralString] = """
     WITH pulses AS MATERIALIZED (
         SELECT * FROM json_to_recordset($1)
             AS p (id uuid, boot_id text, lifecycle text, directory text)),
@@ -46,7 +46,7 @@ HEARD: Final[LiteralString] = """
     FROM said WHERE a.id = ANY (ARRAY(SELECT id FROM said)) AND a.id = said.id"""
 
 # Somebody else may have heard of it in the meantime: then it was this replica that was deaf.
-MISSED: Final[LiteralString] = """
+RECORD_MISSED: Final[LiteralString] = """
     UPDATE workspace_agents a SET disconnected_at = now()
     WHERE a.id = ANY (ARRAY(
         SELECT x.id FROM workspace_agents x WHERE x.id = ANY ($1::uuid[])
@@ -54,7 +54,7 @@ MISSED: Final[LiteralString] = """
           AND x.disconnected_at IS NULL AND x.lifecycle <> 'off'
         ORDER BY x.id FOR NO KEY UPDATE)) RETURNING a.id"""
 
-GONE: Final[LiteralString] = """
+MARK_GONE: Final[LiteralString] = """
     UPDATE workspace_agents a SET disconnected_at = now(), lifecycle = 'off'
     WHERE a.id = ANY (ARRAY(
         SELECT x.id FROM workspace_agents x
@@ -69,16 +69,18 @@ async def get(conn: Conn, agent_id: AgentId) -> AgentRow | None:
 
 async def get_with_time(conn: Conn, agent_id: AgentId) -> tuple[AgentRow, datetime] | None:
     """The agent, and the database's time at which it stood like this."""
-    row = await conn.fetchrow(SEEN, agent_id)
+    row = await conn.fetchrow(GET_WITH_TIME, agent_id)
     return None if row is None else (_AGENT.decode(row["agent"]), row["now"])
 
 
-async def list_on_host(conn: Conn, hosts: Sequence[str], *, most: int = 1000) -> list[AgentRow]:
+async def list_on_host(conn: Conn, hosts: Sequence[str], *, limit: int = 1000) -> list[AgentRow]:
     """Those that should be alive there."""
-    return [_AGENT.decode(row["agent"]) for row in await conn.fetch(ON_HOST, list(hosts), most)]
+    return [
+        _AGENT.decode(row["agent"]) for row in await conn.fetch(LIST_ON_HOST, list(hosts), limit)
+    ]
 
 
-async def record_healthy(conn: Conn, pulses: Mapping[AgentId, AgentHealth]) -> None:
+async def record_healthy(conn: Conn, health: Mapping[AgentId, AgentHealth]) -> None:
     said = [
         {
             "id": agent_id,
@@ -86,17 +88,19 @@ async def record_healthy(conn: Conn, pulses: Mapping[AgentId, AgentHealth]) -> N
             "lifecycle": pulse.lifecycle,
             "directory": strip_unstorable(pulse.directory),
         }
-        for agent_id, pulse in pulses.items()
+        for agent_id, pulse in health.items()
     ]
-    await conn.execute(HEARD, json_text(said))
+    await conn.execute(RECORD_HEALTHY, json_text(said))
 
 
-async def record_missed(conn: Conn, which: Iterable[AgentId], *, silent_s: float) -> list[AgentId]:
+async def record_missed(
+    conn: Conn, agent_ids: Iterable[AgentId], *, missed_after_s: float
+) -> list[AgentId]:
     """They did not answer. One that never has is still on its way. Those that count as gone from
     now on."""
-    return [row["id"] for row in await conn.fetch(MISSED, list(which), silent_s)]
+    return [row["id"] for row in await conn.fetch(RECORD_MISSED, list(agent_ids), missed_after_s)]
 
 
-async def mark_gone(conn: Conn, which: Iterable[AgentId]) -> None:
+async def mark_gone(conn: Conn, agent_ids: Iterable[AgentId]) -> None:
     """Nothing is left of them."""
-    await conn.execute(GONE, list(which))
+    await conn.execute(MARK_GONE, list(agent_ids))

@@ -44,7 +44,7 @@ BIND: Final[LiteralString] = """
             agent_id = NULL, bound_at = now())
     SELECT EXISTS (SELECT FROM chat)"""
 
-REMEMBER: Final[LiteralString] = """
+SAVE_BOUND_AGENT: Final[LiteralString] = """
     INSERT INTO chat_bindings (chat_id, workspace_id, build_id, agent_id)
     SELECT c.id, w.id, $3, $4
     FROM chats c JOIN workspaces w ON w.id = c.workspace_id AND w.owner_id = c.owner_id
@@ -65,13 +65,13 @@ async def bind(
     conn: Conn,
     chat_id: ChatId,
     *,
-    seen: WorkspaceId | None,
+    expected: WorkspaceId | None,
     workspace_id: WorkspaceId | None,
     build_id: BuildId | None = None,
 ) -> bool:
     """Give the chat another workspace, or none. False if it no longer has the one that was
     seen."""
-    return bool(await conn.fetchval(BIND, chat_id, seen, workspace_id, build_id))
+    return bool(await conn.fetchval(BIND, chat_id, expected, workspace_id, build_id))
 
 
 async def save_bound_agent(
@@ -83,14 +83,14 @@ async def save_bound_agent(
     agent_id: AgentId | None,
 ) -> bool:
     """Whom to talk to next time. False if the chat has another workspace by now."""
-    return bool(await conn.fetchval(REMEMBER, chat_id, workspace_id, build_id, agent_id))
+    return bool(await conn.fetchval(SAVE_BOUND_AGENT, chat_id, workspace_id, build_id, agent_id))
 
 
 _RESOURCES: Final = msgspec.json.Decoder(tuple[ContextResource, ...])
 
 # Rows are overwritten in place and what is over is cut off: one statement cannot delete a key
 # and insert it again.
-PUT: Final = named_statement("""
+SAVE_CONTEXT: Final = named_statement("""
     WITH put AS (
         INSERT INTO agent_context_snapshots AS s (agent_id, version, hash, directory, os)
         VALUES (:agent_id, :version, :hash, :directory, :os)
@@ -115,7 +115,7 @@ PUT: Final = named_statement("""
     SELECT EXISTS (SELECT FROM put)""")
 
 # A copy: what the agent says later is not what the chat has read.
-PIN: Final[LiteralString] = """
+PIN_CONTEXT: Final[LiteralString] = """
     WITH pinned AS (
         UPDATE chat_bindings b SET
             context_agent = s.agent_id, context_version = s.version, context_hash = s.hash,
@@ -142,7 +142,7 @@ PIN: Final[LiteralString] = """
 
 _LISTED: Final[LiteralString] = """
     (SELECT coalesce(json_agg(r ORDER BY r.position), '[]')"""
-READ: Final[LiteralString] = f"""
+GET_PINNED_CONTEXT: Final[LiteralString] = f"""
     SELECT b.context_agent, b.context_version AS version, b.context_hash AS hash, b.directory,
         b.os, b.pinned_at, coalesce(s.hash <> b.context_hash, false) AS dirty, {_LISTED}
          FROM chat_context_resources r WHERE r.chat_id = b.chat_id) AS resources
@@ -172,7 +172,7 @@ async def save_context(
         "resources": json_text(_columns(context.resources)),
     }
     try:
-        return bool(await conn.fetchval(PUT.text, *PUT.args(values)))
+        return bool(await conn.fetchval(SAVE_CONTEXT.text, *SAVE_CONTEXT.args(values)))
     except MissingReference:
         return False
 
@@ -189,15 +189,15 @@ def _columns(resources: Sequence[ContextResource]) -> list[dict[str, object]]:
 
 
 async def pin_context(
-    conn: Conn, chat_id: ChatId, agent_id: AgentId, *, anew: bool = False
+    conn: Conn, chat_id: ChatId, agent_id: AgentId, *, replace: bool = False
 ) -> bool:
     """Let the chat go by what this agent has said last. Unless `anew`, a chat that goes by an
     earlier word of the same agent keeps it. False if nothing was pinned."""
-    return bool(await conn.fetchval(PIN, chat_id, agent_id, anew))
+    return bool(await conn.fetchval(PIN_CONTEXT, chat_id, agent_id, replace))
 
 
 async def get_pinned_context(conn: Conn, chat_id: ChatId) -> PinnedContext | None:
-    row = await conn.fetchrow(READ, chat_id)
+    row = await conn.fetchrow(GET_PINNED_CONTEXT, chat_id)
     if row is None:
         return None
     return PinnedContext(

@@ -34,7 +34,7 @@ _SPEC: Final = msgspec.json.Decoder(TemplateSpec)
 # Those that wait, and those whose holder has not been heard of for the length of a lease. For one
 # that has been struck off the workers a shorter silence is proof enough. No length, no taking. And
 # one that is held by who asks, who does not know: the answer that said so was lost.
-TAKE: Final[LiteralString] = """
+ACQUIRE: Final[LiteralString] = """
     WITH free AS MATERIALIZED (
         SELECT b.id FROM workspace_builds b
         JOIN workspaces w ON w.id = b.workspace_id
@@ -60,7 +60,7 @@ TAKE: Final[LiteralString] = """
     JOIN template_versions v ON v.id = b.template_version_id
     ORDER BY b.created_at, b.id"""
 
-BEAT: Final[LiteralString] = """
+RENEW: Final[LiteralString] = """
     WITH mine AS MATERIALIZED (
         SELECT b.id FROM workspace_builds b
         JOIN unnest($2::uuid[], $3::integer[]) AS k (id, attempt)
@@ -160,7 +160,7 @@ class AcquireBuilds(Struct, frozen=True, kw_only=True):
     worker_id: WorkerId
     hosts: Sequence[str]
     backends: Sequence[str]
-    most: int
+    limit: int
     lease_s: float | None = None
     """After such a silence a build may be taken from its holder; None if never."""
     worker_gone_after_s: float | None = None
@@ -176,16 +176,16 @@ class BuildResult(Struct, frozen=True, kw_only=True):
     agents: tuple[AgentSpec, ...] = ()
 
 
-async def acquire_builds(conn: Conn, wanted: AcquireBuilds) -> list[AcquiredBuild]:
+async def acquire_builds(conn: Conn, request: AcquireBuilds) -> list[AcquiredBuild]:
     rows = await conn.fetch(
-        TAKE,
-        wanted.worker_id,
-        list(wanted.hosts),
-        list(wanted.backends),
-        wanted.lease_s,
-        wanted.most,
-        list(wanted.running),
-        wanted.worker_gone_after_s,
+        ACQUIRE,
+        request.worker_id,
+        list(request.hosts),
+        list(request.backends),
+        request.lease_s,
+        request.limit,
+        list(request.running),
+        request.worker_gone_after_s,
     )
     return [
         AcquiredBuild(
@@ -207,40 +207,40 @@ def _spec(text: str) -> TemplateSpec | None:
 
 
 async def renew_builds(
-    conn: Conn, worker_id: WorkerId, holds: Sequence[BuildLease]
+    conn: Conn, worker_id: WorkerId, leases: Sequence[BuildLease]
 ) -> dict[BuildId, BuildStatus]:
     """Those that are still this worker's, and how they stand. The others are lost."""
-    ids, attempts = [hold.id for hold in holds], [hold.attempt for hold in holds]
-    rows = await conn.fetch(BEAT, worker_id, ids, attempts)
+    ids, attempts = [hold.id for hold in leases], [hold.attempt for hold in leases]
+    rows = await conn.fetch(RENEW, worker_id, ids, attempts)
     return {row["id"]: row["status"] for row in rows}
 
 
-async def finish_build(conn: Conn, hold: BuildLease, ended: BuildResult) -> Build | None:
+async def finish_build(conn: Conn, lease: BuildLease, result: BuildResult) -> Build | None:
     """None if the build is no longer ours, or has ended by an earlier try of this."""
     values: dict[str, object] = {
-        "id": hold.id,
-        "worker_id": hold.worker_id,
-        "attempt": hold.attempt,
-        "status": ended.status,
-        "error": strip_unstorable(ended.error),
-        "error_code": ended.error_code,
-        "agents": json_text(ended.agents),
+        "id": lease.id,
+        "worker_id": lease.worker_id,
+        "attempt": lease.attempt,
+        "status": result.status,
+        "error": strip_unstorable(result.error),
+        "error_code": result.error_code,
+        "agents": json_text(result.agents),
     }
     found = await conn.fetchval(FINISH.text, *FINISH.args(values))
     return None if found is None else _BUILD.decode(found)
 
 
-async def release_builds(conn: Conn, hold: BuildLease) -> None:
-    await conn.execute(RELEASE, hold.id, hold.worker_id, hold.attempt)
+async def release_build(conn: Conn, lease: BuildLease) -> None:
+    await conn.execute(RELEASE, lease.id, lease.worker_id, lease.attempt)
 
 
-async def reap_builds(conn: Conn, *, after_s: float, error: str, most: int = 100) -> list[Build]:
+async def reap_builds(conn: Conn, *, after_s: float, error: str, limit: int = 100) -> list[Build]:
     """End those that nobody has taken up, or gone on with, for so long."""
-    rows = await conn.fetch(REAP, after_s, error, most)
+    rows = await conn.fetch(REAP, after_s, error, limit)
     return [_BUILD.decode(row["build"]) for row in rows]
 
 
-APPEND: Final[LiteralString] = """
+APPEND_LOG: Final[LiteralString] = """
     WITH mine AS MATERIALIZED (
         SELECT id FROM workspace_builds
         WHERE id = $1 AND worker_id = $2 AND attempt = $3)
@@ -250,7 +250,7 @@ APPEND: Final[LiteralString] = """
         WITH ORDINALITY AS l (stage, level, output, place)
     ORDER BY l.place"""
 
-LOGS: Final[LiteralString] = """
+LIST_LOG: Final[LiteralString] = """
     SELECT id, build_id, at, stage, level, output FROM workspace_build_logs
     WHERE build_id = $1 AND id > $2 ORDER BY id LIMIT $3"""
 
@@ -261,12 +261,12 @@ class BuildLogLine(Struct, frozen=True, kw_only=True):
     output: str
 
 
-async def append_log(conn: Conn, hold: BuildLease, lines: Sequence[BuildLogLine]) -> None:
+async def append_log(conn: Conn, lease: BuildLease, lines: Sequence[BuildLogLine]) -> None:
     await conn.execute(
-        APPEND,
-        hold.id,
-        hold.worker_id,
-        hold.attempt,
+        APPEND_LOG,
+        lease.id,
+        lease.worker_id,
+        lease.attempt,
         [strip_unstorable(line.stage) for line in lines],
         [line.level for line in lines],
         [strip_unstorable(line.output) for line in lines],
@@ -274,6 +274,6 @@ async def append_log(conn: Conn, hold: BuildLease, lines: Sequence[BuildLogLine]
 
 
 async def list_log(
-    conn: Conn, build_id: BuildId, *, after: int = 0, most: int = 1000
+    conn: Conn, build_id: BuildId, *, after: int = 0, limit: int = 1000
 ) -> list[BuildLog]:
-    return [BuildLog(**dict(row)) for row in await conn.fetch(LOGS, build_id, after, most)]
+    return [BuildLog(**dict(row)) for row in await conn.fetch(LIST_LOG, build_id, after, limit)]

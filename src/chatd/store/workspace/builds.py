@@ -36,12 +36,12 @@ INSERT: Final = named_statement("""
         FROM next RETURNING *)
     SELECT row_to_json(built) FROM built""")
 
-MADE_BY: Final[LiteralString] = """
+FIND_BY_REQUEST_KEY: Final[LiteralString] = """
     SELECT row_to_json(b) FROM workspace_builds b WHERE b.made_by = $1"""
 
 GET: Final[LiteralString] = "SELECT row_to_json(b) FROM workspace_builds b WHERE b.id = $1"
 
-OF_WORKSPACE: Final[LiteralString] = """
+LIST_BUILDS: Final[LiteralString] = """
     SELECT row_to_json(b) AS build FROM workspace_builds b
     WHERE b.workspace_id = $1 AND b.build_number < $3
     ORDER BY b.build_number DESC LIMIT $2"""
@@ -76,7 +76,7 @@ async def insert(conn: Conn, new: NewBuild) -> Build | None:
     values["params"] = json_text(new.params)
     found = await conn.fetchval(INSERT.text, *INSERT.args(values))
     if found is None and new.made_by is not None:
-        found = await conn.fetchval(MADE_BY, new.made_by)
+        found = await conn.fetchval(FIND_BY_REQUEST_KEY, new.made_by)
     return None if found is None else _BUILD.decode(found)
 
 
@@ -87,15 +87,15 @@ async def get(conn: Conn, build_id: BuildId) -> Build | None:
 
 async def find_by_request_key(conn: Conn, key: str) -> Build | None:
     """The build that this request has made."""
-    found = await conn.fetchval(MADE_BY, key)
+    found = await conn.fetchval(FIND_BY_REQUEST_KEY, key)
     return None if found is None else _BUILD.decode(found)
 
 
 async def list_builds(
-    conn: Conn, workspace_id: WorkspaceId, *, most: int = 20, before: int | None = None
+    conn: Conn, workspace_id: WorkspaceId, *, limit: int = 20, before: int | None = None
 ) -> list[Build]:
     """The newest first, of those whose number is below `before`."""
-    rows = await conn.fetch(OF_WORKSPACE, workspace_id, most, before or _PAST_THE_END)
+    rows = await conn.fetch(LIST_BUILDS, workspace_id, limit, before or _PAST_THE_END)
     return [_BUILD.decode(row["build"]) for row in rows]
 
 
@@ -109,7 +109,7 @@ async def cancel(conn: Conn, build_id: BuildId) -> Build | None:
 # Deadlines are on builds that have succeeded and were followed by none that has. A stop that
 # failed leaves the deadline where it is, and is asked for again after a while: the longer it has
 # been of no use, the longer a while. Nobody will ever stop what was on a host that is lost.
-FIND: Final[LiteralString] = """
+LIST_OVERDUE: Final[LiteralString] = """
     SELECT w.id AS workspace_id, w.owner_id, w.latest_build, b.id AS build_id,
         b.template_version_id AS version_id
     FROM workspace_builds b JOIN workspaces w ON w.id = b.workspace_id
@@ -129,19 +129,24 @@ class OverdueWorkspace(Struct, frozen=True, kw_only=True):
     version_id: VersionId
 
 
-async def list_overdue(conn: Conn, *, retry_s: float, most: int) -> list[OverdueWorkspace]:
-    return [OverdueWorkspace(**dict(row)) for row in await conn.fetch(FIND, retry_s, most)]
+async def list_overdue(conn: Conn, *, retry_delay_s: float, limit: int) -> list[OverdueWorkspace]:
+    return [
+        OverdueWorkspace(**dict(row))
+        for row in await conn.fetch(LIST_OVERDUE, retry_delay_s, limit)
+    ]
 
 
-async def insert_stop_build(conn: Conn, late: OverdueWorkspace, build_id: BuildId) -> Build | None:
+async def insert_stop_build(
+    conn: Conn, overdue: OverdueWorkspace, build_id: BuildId
+) -> Build | None:
     """None if somebody else has asked for a build meanwhile."""
     new = NewBuild(
         id=build_id,
-        workspace_id=late.workspace_id,
-        after=late.latest_build,
+        workspace_id=overdue.workspace_id,
+        after=overdue.latest_build,
         transition="stop",
-        version_id=late.version_id,
-        initiator_id=late.owner_id,
+        version_id=overdue.version_id,
+        initiator_id=overdue.owner_id,
         reason="autostop",
     )
     return await insert(conn, new)

@@ -24,7 +24,7 @@ _VERSION: Final = msgspec.json.Decoder(TemplateVersion)
 
 # The ids are made of the name and the content, so that all replicas put the same rows. What an
 # administrator has deleted stays deleted.
-PUT: Final = named_statement("""
+UPSERT: Final = named_statement("""
     WITH put AS (
         INSERT INTO templates AS t (id, name, display_name, description, icon, backend, origin,
             active_version_id, agents_allowed, default_ttl_s, activity_bump_s,
@@ -55,7 +55,7 @@ PUT: Final = named_statement("""
     SELECT row_to_json(put) AS template FROM put""")
 
 # Those of a file that are no longer in it: what was made from them stays as it is.
-RETIRE: Final[LiteralString] = """
+DEPRECATE_MISSING: Final[LiteralString] = """
     UPDATE templates SET deprecated = true, updated_at = now()
     WHERE origin = $1 AND NOT deprecated AND NOT id = ANY ($2::uuid[])"""
 
@@ -70,7 +70,7 @@ VERSION: Final[LiteralString] = """
                      FROM template_parameters p WHERE p.version_id = v.id) AS parameters
         FROM template_versions v WHERE v.id = $1) v"""
 
-SIGNALS: Final[LiteralString] = """
+LIST_USAGE: Final[LiteralString] = """
     SELECT template_id, count(*) FILTER (WHERE owner_id = $1 AND NOT deleted) AS active,
         count(*) FILTER (WHERE owner_id = $1 AND deleted) AS deleted,
         max(last_used_at) FILTER (WHERE owner_id = $1) AS last_used_at,
@@ -96,22 +96,22 @@ class TemplateUpsert(Struct, frozen=True, kw_only=True):
     version: TemplateVersion
 
 
-async def upsert_template(conn: Conn, what: TemplateUpsert) -> Template | None:
+async def upsert_template(conn: Conn, upsert: TemplateUpsert) -> Template | None:
     """None if it is there and deleted. Raises NameTaken."""
-    args = PUT.args(_values(what))
+    args = UPSERT.args(_values(upsert))
     try:
-        found = await conn.fetchval(PUT.text, *args)
+        found = await conn.fetchval(UPSERT.text, *args)
     except DuplicateRow:
         # Somebody may have been putting the same one: then it is there now.
         try:
-            found = await conn.fetchval(PUT.text, *args)
+            found = await conn.fetchval(UPSERT.text, *args)
         except DuplicateRow as error:
             raise TemplateNameTaken(error.constraint) from error
     return None if found is None else _TEMPLATE.decode(found)
 
 
-def _values(what: TemplateUpsert) -> dict[str, object]:
-    template, version = what.template, what.version
+def _values(upsert: TemplateUpsert) -> dict[str, object]:
+    template, version = upsert.template, upsert.version
     return {
         "id": template.id,
         "name": template.name,
@@ -139,8 +139,8 @@ def _columns(position: int, parameter: Parameter) -> dict[str, object]:
     return {"position": position, **columns}
 
 
-async def deprecate_missing(conn: Conn, origin: str, keep: Sequence[TemplateId]) -> None:
-    await conn.execute(RETIRE, origin, list(keep))
+async def deprecate_missing(conn: Conn, origin: str, present: Sequence[TemplateId]) -> None:
+    await conn.execute(DEPRECATE_MISSING, origin, list(present))
 
 
 async def get(conn: Conn, template_id: TemplateId) -> Template | None:
@@ -159,7 +159,7 @@ async def get_version(conn: Conn, version_id: VersionId) -> TemplateVersion | No
 
 
 async def list_usage(conn: Conn, owner_id: UserId) -> dict[TemplateId, TemplateUsage]:
-    rows = await conn.fetch(SIGNALS, owner_id)
+    rows = await conn.fetch(LIST_USAGE, owner_id)
     return {
         TemplateId(row["template_id"]): TemplateUsage(
             active=row["active"],
@@ -171,6 +171,6 @@ async def list_usage(conn: Conn, owner_id: UserId) -> dict[TemplateId, TemplateU
     }
 
 
-async def readmes(conn: Conn, versions: Sequence[VersionId]) -> dict[VersionId, str]:
+async def list_readmes(conn: Conn, versions: Sequence[VersionId]) -> dict[VersionId, str]:
     rows = await conn.fetch(READMES, list(versions))
     return {VersionId(row["id"]): row["readme"] for row in rows}

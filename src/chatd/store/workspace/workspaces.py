@@ -32,12 +32,12 @@ _WORKSPACE: Final = msgspec.json.Decoder(Workspace)
 _BUILD: Final = msgspec.json.Decoder(Build)
 _AGENTS: Final = msgspec.json.Decoder(tuple[AgentRow, ...])
 
-_MADE: Final[LiteralString] = """
+_INSERT_WORKSPACE: Final[LiteralString] = """
     INSERT INTO workspaces (id, owner_id, template_id, name, host_id, ttl_s, latest_build,
         made_by)
     SELECT :id::uuid, :owner_id::uuid, :template_id::uuid, :name::text, :host_id::text,
         :ttl_s::integer, 1, :made_by::text"""
-_BUILT: Final[LiteralString] = """
+_INSERT_BUILD: Final[LiteralString] = """
     ON CONFLICT (made_by) WHERE made_by IS NOT NULL DO NOTHING RETURNING *),
     built AS (
         INSERT INTO workspace_builds (id, workspace_id, build_number, transition,
@@ -45,11 +45,13 @@ _BUILT: Final[LiteralString] = """
         SELECT :build_id::uuid, made.id, 1, 'start', :version_id::uuid, :params::json,
             :owner_id::uuid, :reason::text
         FROM made RETURNING *)"""
-_FOUND: Final[LiteralString] = """
+_CREATED: Final[LiteralString] = """
         (SELECT row_to_json(made) FROM made) AS workspace,
         (SELECT row_to_json(built) FROM built) AS build"""
 
-CREATE: Final = named_statement("WITH made AS (", _MADE, _BUILT, " SELECT true AS held,", _FOUND)
+CREATE: Final = named_statement(
+    "WITH made AS (", _INSERT_WORKSPACE, _INSERT_BUILD, " SELECT true AS held,", _CREATED
+)
 
 # Fenced like any write of a worker, and bound to its chat in the same breath: there is no
 # moment in which it exists and nobody knows whose it is.
@@ -60,9 +62,9 @@ CREATE_FOR_CHAT: Final = named_statement(
         WHERE id = :chat_id AND worker_id = :worker_id AND epoch = :epoch
           AND status = 'running' FOR NO KEY UPDATE),
     made AS (""",
-    _MADE,
+    _INSERT_WORKSPACE,
     " FROM mine",
-    _BUILT,
+    _INSERT_BUILD,
     """,
     bound AS (
         INSERT INTO chat_bindings (chat_id, workspace_id, build_id)
@@ -74,35 +76,35 @@ CREATE_FOR_CHAT: Final = named_statement(
         UPDATE chats SET workspace_id = :id
         WHERE id = :chat_id AND EXISTS (SELECT FROM made))
     SELECT EXISTS (SELECT FROM mine) AS held,""",
-    _FOUND,
+    _CREATED,
 )
 
-MADE_BY: Final[LiteralString] = """
+FIND_BY_REQUEST_KEY: Final[LiteralString] = """
     SELECT true AS held, row_to_json(w) AS workspace, row_to_json(b) AS build
     FROM workspaces w JOIN workspace_builds b ON b.workspace_id = w.id AND b.build_number = 1
     WHERE w.made_by = $1"""
 
 GET: Final[LiteralString] = "SELECT row_to_json(w) FROM workspaces w WHERE w.id = $1"
 
-_STANDING: Final[LiteralString] = """
+_SNAPSHOT: Final[LiteralString] = """
     SELECT now() AS now, row_to_json(w) AS workspace, row_to_json(b) AS build,
         (SELECT json_agg(a ORDER BY a.id) FROM workspace_agents a WHERE a.build_id = b.id)
             AS agents
     FROM workspaces w
     LEFT JOIN workspace_builds b ON b.workspace_id = w.id AND b.build_number = w.latest_build"""
-GET_SNAPSHOT: Final[LiteralString] = f"{_STANDING} WHERE w.id = $1"
-ON_HOST: Final[LiteralString] = f"""{_STANDING}
+GET_SNAPSHOT: Final[LiteralString] = f"{_SNAPSHOT} WHERE w.id = $1"
+LIST_ON_HOST: Final[LiteralString] = f"""{_SNAPSHOT}
     JOIN templates t ON t.id = w.template_id
     WHERE NOT w.deleted AND w.host_id = ANY ($1::text[]) AND t.backend = $2 AND w.id > $3
     ORDER BY w.id LIMIT $4"""
-PAGE: Final[LiteralString] = f"""{_STANDING}
+LIST_PAGE: Final[LiteralString] = f"""{_SNAPSHOT}
     WHERE w.owner_id = $1 AND NOT w.deleted
       AND ($2::timestamptz IS NULL OR (w.created_at, w.id) < ($2, $3::uuid))
     ORDER BY w.created_at DESC, w.id DESC LIMIT $4"""
 
 # Of those a backend has found, the ones that are no longer anybody's. One being deleted this
 # moment is not among them: its build does that. Nor is one whose row nobody has ever seen.
-GONE: Final[LiteralString] = """
+LIST_DELETED: Final[LiteralString] = """
     SELECT w.id FROM workspaces w
     WHERE w.id = ANY ($1::uuid[]) AND w.deleted AND w.host_id = ANY ($2::text[])
       AND NOT EXISTS (SELECT FROM workspace_builds b
@@ -110,7 +112,7 @@ GONE: Final[LiteralString] = """
 
 # Rows are locked in the order of their ids, as others do who touch many. The bump is that of
 # `workspace_rules.bumped_deadline`.
-USED: Final[LiteralString] = """
+RECORD_ACTIVITY: Final[LiteralString] = """
     WITH used AS MATERIALIZED (
         SELECT w.id, t.activity_bump_s * interval '1 s' AS bump
         FROM workspaces w JOIN templates t ON t.id = w.template_id
@@ -158,7 +160,7 @@ class CreatedWorkspace(Struct, frozen=True, kw_only=True):
 
     workspace: Workspace
     build: Build
-    again: bool = False
+    replayed: bool = False
 
 
 async def create(
@@ -175,33 +177,33 @@ async def create(
     try:
         row = await conn.fetchrow(statement.text, *statement.args(values))
     except DuplicateRow as error:
-        row = await conn.fetchrow(MADE_BY, new.made_by)
+        row = await conn.fetchrow(FIND_BY_REQUEST_KEY, new.made_by)
         if row is None:
             if error.constraint == "workspaces_name":
                 raise WorkspaceNameTaken(error.constraint) from error
             raise
-        return _created(row, again=True)
+        return _created(row, replayed=True)
     if row is None or not row["held"]:
         raise StaleFence(f"Chat {chat_id} has moved on.")
     if row["workspace"] is not None:
-        return _created(row, again=False)
-    if (row := await conn.fetchrow(MADE_BY, new.made_by)) is None:
+        return _created(row, replayed=False)
+    if (row := await conn.fetchrow(FIND_BY_REQUEST_KEY, new.made_by)) is None:
         # What it has just met is a day old, and was forgotten this very moment.
         return await create(conn, new, chat_id=chat_id, fence=fence)
-    return _created(row, again=True)
+    return _created(row, replayed=True)
 
 
 async def find_by_request_key(conn: Conn, key: str) -> CreatedWorkspace | None:
     """What this request has made when it was made before, and its first build."""
-    row = await conn.fetchrow(MADE_BY, key)
-    return None if row is None else _created(row, again=True)
+    row = await conn.fetchrow(FIND_BY_REQUEST_KEY, key)
+    return None if row is None else _created(row, replayed=True)
 
 
-def _created(row: Row, *, again: bool) -> CreatedWorkspace:
+def _created(row: Row, *, replayed: bool) -> CreatedWorkspace:
     return CreatedWorkspace(
         workspace=_WORKSPACE.decode(row["workspace"]),
         build=_BUILD.decode(row["build"]),
-        again=again,
+        replayed=replayed,
     )
 
 
@@ -213,27 +215,27 @@ async def get(conn: Conn, workspace_id: WorkspaceId) -> Workspace | None:
 async def load_snapshot(conn: Conn, workspace_id: WorkspaceId) -> WorkspaceSnapshot | None:
     """The workspace, its latest build and that build's agents, all of one moment."""
     row = await conn.fetchrow(GET_SNAPSHOT, workspace_id)
-    return None if row is None else _standing(row)
+    return None if row is None else _snapshot(row)
 
 
 async def list_on_host(
-    conn: Conn, hosts: Sequence[str], backend: str, *, after: WorkspaceId | None, most: int
+    conn: Conn, hosts: Sequence[str], backend: str, *, after: WorkspaceId | None, limit: int
 ) -> list[WorkspaceSnapshot]:
     """Those not deleted that only these hosts can build, by id; a page of them."""
     start = after or UUID(int=0)
-    rows = await conn.fetch(ON_HOST, list(hosts), backend, start, most)
-    return [_standing(row) for row in rows]
+    rows = await conn.fetch(LIST_ON_HOST, list(hosts), backend, start, limit)
+    return [_snapshot(row) for row in rows]
 
 
 async def list_page(
-    conn: Conn, owner_id: UserId, *, after: Workspace | None, most: int
+    conn: Conn, owner_id: UserId, *, after: Workspace | None, limit: int
 ) -> list[WorkspaceSnapshot]:
     """Those of an owner that are not deleted, the newest first; a page of them."""
     at, last = (None, None) if after is None else (after.created_at, after.id)
-    return [_standing(row) for row in await conn.fetch(PAGE, owner_id, at, last, most)]
+    return [_snapshot(row) for row in await conn.fetch(LIST_PAGE, owner_id, at, last, limit)]
 
 
-def _standing(row: Row) -> WorkspaceSnapshot:
+def _snapshot(row: Row) -> WorkspaceSnapshot:
     build, agents = row["build"], row["agents"]
     return WorkspaceSnapshot(
         workspace=_WORKSPACE.decode(row["workspace"]),
@@ -244,11 +246,11 @@ def _standing(row: Row) -> WorkspaceSnapshot:
 
 
 async def list_deleted(
-    conn: Conn, found: Iterable[WorkspaceId], hosts: Sequence[str]
+    conn: Conn, workspace_ids: Iterable[WorkspaceId], hosts: Sequence[str]
 ) -> list[WorkspaceId]:
-    return [row["id"] for row in await conn.fetch(GONE, list(found), list(hosts))]
+    return [row["id"] for row in await conn.fetch(LIST_DELETED, list(workspace_ids), list(hosts))]
 
 
-async def record_activity(conn: Conn, which: Iterable[WorkspaceId]) -> None:
+async def record_activity(conn: Conn, workspace_ids: Iterable[WorkspaceId]) -> None:
     """They have just been used: remember it, and let them run longer."""
-    await conn.execute(USED, sorted(which))
+    await conn.execute(RECORD_ACTIVITY, sorted(workspace_ids))

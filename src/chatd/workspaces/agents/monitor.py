@@ -60,7 +60,7 @@ class AgentMonitor:
             await agents.record_healthy(self._conn, found)
         if silent := [agent.id for agent in checked if agent.id not in found]:
             for agent_id in await agents.record_missed(
-                self._conn, silent, silent_s=AGENT_DISCONNECTED_AFTER_S
+                self._conn, silent, missed_after_s=AGENT_DISCONNECTED_AFTER_S
             ):
                 self._env.emit("agent_disconnected", agent_id=agent_id)
         for agent in checked:

@@ -48,7 +48,7 @@ class Reconciler:
         after: WorkspaceId | None = None
         while True:
             page = await workspaces.list_on_host(
-                self._conn, self._hosts, self._backend.kind, after=after, most=RECONCILE_PAGE_SIZE
+                self._conn, self._hosts, self._backend.kind, after=after, limit=RECONCILE_PAGE_SIZE
             )
             for seen in page:
                 if (build := _should_run(seen)) is not None and await self._is_down(seen):
@@ -142,7 +142,7 @@ class Autostop:
         await self._flush_activity()
         asked = 0
         for late in await builds.list_overdue(
-            self._conn, retry_s=STOP_RETRY_DELAY_S, most=MAX_STOPS_PER_RUN
+            self._conn, retry_delay_s=STOP_RETRY_DELAY_S, limit=MAX_STOPS_PER_RUN
         ):
             build_id = BuildId(self._env.new_id())
             if await builds.insert_stop_build(self._conn, late, build_id) is not None:

@@ -111,7 +111,7 @@ class BuildWorker:
             worker_id=self._worker_id,
             hosts=self._config.hosts,
             backends=tuple(self._backends),
-            most=max(self._config.slots - len(self._running), 0),
+            limit=max(self._config.slots - len(self._running), 0),
             lease_s=self._config.lease_s if scope == "leases" else None,
             worker_gone_after_s=self._config.worker_gone_after_s if scope != "none" else None,
             running=(*self._running, *(stuck.lease.id for stuck in self._stuck_builds())),
@@ -266,4 +266,4 @@ class BuildWorker:
             if not building.is_running:
                 with suppress(ChatdError, TimeoutError):
                     async with asyncio.timeout(STORE_REPLY_TIMEOUT_S):
-                        await build_leases.release_builds(self._conn, building.lease)
+                        await build_leases.release_build(self._conn, building.lease)
