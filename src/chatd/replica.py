@@ -32,7 +32,8 @@ from chatd.parts.episodes import EpisodeRegistry
 from chatd.parts.journal_tail import JournalTail
 from chatd.parts.journal_writer import JournalWriter
 from chatd.settings.schema import Settings
-from chatd.store.chat.transactor import AppliedChange, Transactor
+from chatd.store.chat.operation import AppliedChange
+from chatd.store.chat.transactor import Transactor
 from chatd.store.chat.workers import RunningLimits, worker_lock_key
 from chatd.store.conn import ConnectConfig, StatementHook
 from chatd.store.notifications import HintListener, HintPublisher, ListenConfig, PublishConfig

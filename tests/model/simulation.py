@@ -14,7 +14,7 @@ from chatd.domain.chat.change import CLIENT_TOOL_DEADLINE_S, INTERRUPT_DEADLINE_
 from chatd.domain.chat.commands import CreateChat
 from chatd.domain.chat.row import RECENT_CHANGES_KEPT, Chat, Hint
 from chatd.domain.ids import ChangeId, ChatId, UserId
-from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.workers import worker_lock_key
 from chatd.store.conn import DatabaseSession
 from chatd.store.notifications import HOLD_WORKER_LOCK

@@ -10,7 +10,8 @@ from chatd.aio.backoff import Backoff
 from chatd.clock import SystemClock
 from chatd.domain.chat.row import Hint
 from chatd.domain.ids import ChangeId
-from chatd.store.chat.transactor import AppliedChange, Transactor
+from chatd.store.chat.operation import AppliedChange
+from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig
 from chatd.store.notifications import HintListener, HintPublisher, ListenConfig, PublishConfig
 from chatd.store.pool import Pool

@@ -11,7 +11,8 @@ from chatd.domain.ids import ChangeId, ChatId
 from chatd.engine.attempt import Committer
 from chatd.engine.maintenance import RetentionConfig, retention_tasks
 from chatd.store.chat import chats, updates
-from chatd.store.chat.transactor import NoChange, Transactor
+from chatd.store.chat.operation import NoChange
+from chatd.store.chat.transactor import Transactor
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.operations import operation

@@ -255,7 +255,7 @@ from chatd.store.notifications import HintListener, ListenConfig
 config = ListenConfig(connect=ConnectConfig(dsn=sys.argv[1]))
 dirty = lambda: print("listening", flush=True)
 lock = int(sys.argv[2])
-listener = HintListener(config, SystemClock(), on_hint=print, on_dirty=dirty, lock_key=lock)
+listener = HintListener(config, SystemClock(), on_hint=print, on_connected=dirty, lock_key=lock)
 asyncio.run(listener.run())
 """
 

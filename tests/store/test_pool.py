@@ -19,13 +19,13 @@ TAKE = "SELECT pg_advisory_xact_lock(42)"
 
 @asynccontextmanager
 async def pool_of(
-    size: int, dsn: str, *, acquire_within_s: float = 5, close_within_s: float = 5
+    size: int, dsn: str, *, acquire_timeout_s: float = 5, close_timeout_s: float = 5
 ) -> AsyncGenerator[Pool]:
     config = PoolConfig(
         connect=ConnectConfig(dsn=dsn),
         max_size=size,
-        acquire_timeout_s=acquire_within_s,
-        close_timeout_s=close_within_s,
+        acquire_timeout_s=acquire_timeout_s,
+        close_timeout_s=close_timeout_s,
     )
     pool = Pool(config)
     try:
@@ -61,7 +61,7 @@ async def test_statements_side_by_side_have_a_session_each(pool: Pool) -> None:
 
 
 async def test_nobody_waits_for_a_busy_pool_beyond_the_bound(dsn: str) -> None:
-    async with pool_of(1, dsn, acquire_within_s=0.05) as pool, pool.transaction():
+    async with pool_of(1, dsn, acquire_timeout_s=0.05) as pool, pool.transaction():
         with pytest.raises(Unavailable) as refused:
             await pool.execute("SELECT 1")
     assert refused.value.code == "database_busy"
@@ -255,7 +255,7 @@ async def refusal_of(pool: Pool) -> Unavailable | None:
 async def test_closing_does_not_wait_for_a_stuck_statement_beyond_the_bound(dsn: str) -> None:
     async with pool_of(2, dsn) as others, others.transaction() as holder:
         await holder.execute(TAKE)
-        async with pool_of(1, dsn, close_within_s=0.05) as pool, asyncio.TaskGroup() as group:
+        async with pool_of(1, dsn, close_timeout_s=0.05) as pool, asyncio.TaskGroup() as group:
             stuck = group.create_task(catch(pool))
             await eventually(lambda: blocked_pid(others))
             await pool.close()
@@ -271,7 +271,7 @@ async def catch(pool: Pool) -> Unavailable:
 
 async def test_closing_refuses_those_who_wait(dsn: str) -> None:
     async with (
-        pool_of(1, dsn, close_within_s=0.05) as pool,
+        pool_of(1, dsn, close_timeout_s=0.05) as pool,
         asyncio.TaskGroup() as group,
         pool.transaction(),
     ):

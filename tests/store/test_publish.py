@@ -102,7 +102,7 @@ async def test_hints_of_different_kinds_do_not_replace_each_other(
 async def test_full_batches_do_not_wait_for_the_clock(
     dsn: str, audience: Audience, clock: FakeClock
 ) -> None:
-    publisher = publisher_on(dsn, clock, batch=2)
+    publisher = publisher_on(dsn, clock, max_batch=2)
     for number in range(1, 6):
         publisher.publish(hint(number))
     async with running(publisher):
@@ -201,7 +201,7 @@ async def test_closing_sends_what_is_pending(
 async def test_closing_does_not_wait_for_a_silent_database_beyond_the_bound(
     dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
 ) -> None:
-    publisher = publisher_on(proxy.dsn, clock, send_timeout_s=60, close_within_s=0.05)
+    publisher = publisher_on(proxy.dsn, clock, send_timeout_s=60, close_timeout_s=0.05)
     async with asyncio.TaskGroup() as group:
         run = group.create_task(publisher.run())
         publisher.publish(hint(1))

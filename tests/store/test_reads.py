@@ -16,10 +16,10 @@ from chatd.domain.chat.user_transitions import edit_message, send_message
 from chatd.domain.chat.worker_transitions import commit_step, finish_turn
 from chatd.domain.ids import ChangeId, MessageId
 from chatd.domain.prompt.compaction import rows_for_prompt
-from chatd.store.chat import chats, messages, updates
+from chatd.store.chat import chats, messages
 from chatd.store.chat.chats import ChatChanges
-from chatd.store.chat.transactor import Operation
-from chatd.store.chat.updates import StoredMessagePage
+from chatd.store.chat.messages import StoredMessagePage
+from chatd.store.chat.operation import Operation
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, WORKER, call, draft, prompt, result, text
 from tests.support.operations import deciding, deciding_transactor, operation
@@ -131,10 +131,10 @@ async def page(
     before: MessageId | None = None,
     after: MessageId | None = None,
     limit: int = 50,
-    most_bytes: int = 10_000,
+    max_bytes: int = 10_000,
 ) -> StoredMessagePage:
-    which = updates.MessageRange(before=before, after=after, limit=limit, max_bytes=most_bytes)
-    found = await updates.load_page(pool, CHAT, which)
+    which = messages.MessageRange(before=before, after=after, limit=limit, max_bytes=max_bytes)
+    found = await messages.load_page(pool, CHAT, which)
     assert found is not None
     return found
 
@@ -175,21 +175,21 @@ async def test_a_page_ends_once_it_is_large_whichever_way_it_goes(pool: Pool) ->
             pool,
             before=None if before is None else MessageId(before),
             after=None if after is None else MessageId(after),
-            most_bytes=1,
+            max_bytes=1,
         )
         assert (ids(found.messages), found.has_more) == ([first], True)
     size = len(await pool.fetchval("SELECT content::text FROM chat_messages WHERE id = 9"))
-    assert ids((await page(pool, most_bytes=size)).messages) == [9]
-    assert ids((await page(pool, most_bytes=size + 1)).messages) == [9, 8]
+    assert ids((await page(pool, max_bytes=size)).messages) == [9]
+    assert ids((await page(pool, max_bytes=size + 1)).messages) == [9, 8]
 
 
 # Since a version
 
 
 async def since(
-    pool: Pool, version: int, *, most: int = 1000, most_bytes: int = 10_000
+    pool: Pool, version: int, *, most: int = 1000, max_bytes: int = 10_000
 ) -> ChatChanges:
-    found = await chats.load_changes_since(pool, CHAT, version, limit=most, max_bytes=most_bytes)
+    found = await chats.load_changes_since(pool, CHAT, version, limit=most, max_bytes=max_bytes)
     assert found is not None
     return found
 
@@ -211,11 +211,11 @@ async def test_a_viewer_of_a_large_chat_gets_the_newest_of_it(pool: Pool) -> Non
     chat = await plant_in(pool, Seed(state=State.W))
     was = chat.snapshot_version
     chat = await send(pool, chat, "two")
-    whole = await since(pool, 0, most_bytes=1)
+    whole = await since(pool, 0, max_bytes=1)
     assert (spoken(whole.messages), whole.truncated) == (["two"], True)
-    newer = await since(pool, was - 1, most_bytes=1)
+    newer = await since(pool, was - 1, max_bytes=1)
     assert (spoken(newer.messages), newer.truncated) == (["two"], True)
-    assert (await since(pool, was, most_bytes=1)).truncated is False
+    assert (await since(pool, was, max_bytes=1)).truncated is False
 
 
 async def test_a_viewer_who_was_away_gets_rows_by_revision(pool: Pool) -> None:

@@ -15,7 +15,8 @@ from chatd.domain.errors import NotFound, QueueFull, RequestReused, TransitionNo
 from chatd.domain.ids import ChangeId, MessageId, QueueId, RequestId, UserId
 from chatd.store.chat import chats, idempotency
 from chatd.store.chat.idempotency import RecordedRequest
-from chatd.store.chat.transactor import AppliedChange, Operation, Transactor
+from chatd.store.chat.operation import AppliedChange, Operation
+from chatd.store.chat.transactor import Transactor
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, OWNER, prompt
 from tests.support.ledger import said

@@ -20,7 +20,7 @@ from chatd.domain.chat.worker_transitions import acquire, release
 from chatd.domain.errors import ChatdError
 from chatd.domain.ids import ChangeId, ChatId, MessageId
 from chatd.store.chat import workers
-from chatd.store.chat.transactor import AppliedChange, NoChange, Operation
+from chatd.store.chat.operation import AppliedChange, NoChange, Operation
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 from tests.model.reference_store import ChatRows, ReferenceStore, apply_change

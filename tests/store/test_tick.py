@@ -84,7 +84,7 @@ async def test_the_first_tick_registers_and_each_renews_by_the_databases_clock(p
 async def test_no_time_of_a_workers_own_clock_reaches_the_database(dsn: str) -> None:
     """So that no skew between hosts can make anybody look dead."""
     async with session_to(dsn) as session:
-        for name in ("ACQUIRE", "RELEASE", "TICK", "STRIKE"):
+        for name in ("ACQUIRE", "RELEASE", "HEARTBEAT", "DELETE_WORKERS"):
             await session.script(f"PREPARE {name} AS {vars(workers)[name]}", timeout_s=30)
         types = await session.fetchval(
             "SELECT array_agg(t::text) FROM pg_prepared_statements, unnest(parameter_types) t"
@@ -114,7 +114,7 @@ async def test_a_worker_alone_hears_nothing(pool: Pool) -> None:
 # Who is dead
 
 
-BOUNDS = {"silent_s": 100.0, "overdue_s": 100.0}
+BOUNDS = {"lock_gone_after_s": 100.0, "lease_stale_after_s": 100.0}
 """Wider than those of the product, so that a slow machine does not come near them."""
 
 
@@ -181,7 +181,7 @@ async def test_an_owner_nobody_knows_is_as_dead_as_one_whose_lease_ran_out(pool:
 
 async def test_orphans_come_in_bounded_numbers(pool: Pool) -> None:
     orphans = await left_by(pool, OTHER_WORKER, 2000, 1, 2, 3)
-    heard = await hear(pool, "leases", most=2)
+    heard = await hear(pool, "leases", limit=2)
     assert len(heard.orphaned) == 2
     assert set(heard.orphaned) < {chat.id for chat in orphans}
 
@@ -238,7 +238,7 @@ async def test_what_is_past_its_deadline_is_reported_the_latest_first(pool: Pool
     await age(pool, [chat_id(4)], seconds=40)
     await age(pool, [chat_id(2)], seconds=100)
     assert (await hear(pool)).expired == (chat_id(2), chat_id(4), chat_id(1))
-    assert (await hear(pool, most=1)).expired == (chat_id(2),)
+    assert (await hear(pool, limit=1)).expired == (chat_id(2),)
 
 
 async def test_a_worker_learns_which_chats_it_lost_and_which_it_does_not_know_of(

@@ -17,7 +17,8 @@ from chatd.domain.ids import ChangeId, WorkerId
 from chatd.store.chat import chats, workers
 from chatd.store.chat.apply import APPLY, APPLY_STEP, APPLY_WITHOUT_QUEUE, INSERT_CHAT
 from chatd.store.chat.chats import LOAD, LOCK
-from chatd.store.chat.transactor import AppliedChange, Decide, NoChange, Operation, Transactor
+from chatd.store.chat.operation import AppliedChange, NoChange, Operation
+from chatd.store.chat.transactor import Decide, Transactor
 from chatd.store.chat.workers import ACQUIRE, HEARTBEAT, Heartbeat
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig

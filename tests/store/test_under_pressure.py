@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from chatd.domain.errors import Unavailable
 from chatd.domain.ids import ChangeId
 from chatd.store.chat import chats, workers
-from chatd.store.chat.transactor import AppliedChange, Transactor
+from chatd.store.chat.operation import AppliedChange
+from chatd.store.chat.transactor import Transactor
 from chatd.store.chat.workers import Heartbeat
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Database, Pool, PoolConfig

@@ -73,12 +73,12 @@ async def test_each_build_is_taken_by_one_worker(pool: Pool) -> None:
         await workspaces.create(pool, new_workspace(number))
     crowd = [WorkerId(UUID(int=0xF0 + n)) for n in range(6)]
     batches = await asyncio.gather(
-        *(build_leases.acquire_builds(pool, wanted(worker_id=worker, most=3)) for worker in crowd)
+        *(build_leases.acquire_builds(pool, wanted(worker_id=worker, limit=3)) for worker in crowd)
     )
     taken = [t.build.id for batch in batches for t in batch]
     assert len(taken) == len(set(taken))
     while more := await build_leases.acquire_builds(
-        pool, wanted(worker_id=crowd[0], most=5, running=taken)
+        pool, wanted(worker_id=crowd[0], limit=5, running=taken)
     ):
         taken += [t.build.id for t in more]
     assert len(set(taken)) == 12
@@ -212,7 +212,7 @@ async def test_what_nobody_takes_up_is_ended_with_a_reason(pool: Pool) -> None:
     await plant_template(pool)
     for number in (1, 2, 3):
         await workspaces.create(pool, new_workspace(number))
-    taken = await build_leases.acquire_builds(pool, wanted(most=2))
+    taken = await build_leases.acquire_builds(pool, wanted(limit=2))
     await builds.cancel(pool, taken[1].build.id)
     assert await build_leases.reap_builds(pool, after_s=100, error="nobody came") == []
     await age_builds(pool, 101)

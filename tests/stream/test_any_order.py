@@ -14,7 +14,7 @@ from chatd.domain.chat.row import Chat, Episode, Hint
 from chatd.domain.ids import ChatId
 from chatd.parts.episodes import PartRecorder
 from chatd.store.chat import chats
-from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.operation import AppliedChange
 from chatd.stream.frames import encode_sse
 from tests.stream.conftest import House
 from tests.support.client_state import ClientState

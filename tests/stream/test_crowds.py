@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from chatd.domain.errors import Unavailable
-from chatd.store.chat import chats, updates
+from chatd.store.chat import chats
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.stream.fanout import SharedRead, SharedReadTimeout, VersionedSharedRead
@@ -182,7 +182,7 @@ async def test_a_crowd_leaves_room_for_those_who_write(
             for chat in many:
                 group.create_task(Client(chat.id).see(feeds, at(1)))
             await eventually(lambda: somebody_waits(house.pool))
-            await updates.alive(small)
+            await small.ping()
             assert small.waiting == 0
 
 

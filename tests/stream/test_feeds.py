@@ -8,7 +8,7 @@ import pytest
 from chatd.domain.chat.events import MessageEvent, StatusEvent, VersionReached
 from chatd.domain.errors import NotFound
 from chatd.store.chat import chats
-from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.operation import AppliedChange
 from chatd.store.chat.workers import acquire
 from tests.stream.conftest import House
 from tests.support.clock import FakeClock

@@ -13,7 +13,7 @@ import pytest
 from chatd.domain.chat.events import MessageEvent, StatusEvent
 from chatd.domain.chat.row import Chat, Hint
 from chatd.store.chat import chats
-from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.operation import AppliedChange
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually

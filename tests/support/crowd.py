@@ -17,7 +17,7 @@ from chatd.domain.chat.user_transitions import create
 from chatd.domain.errors import Conflict, RequestError, StaleFence, Unavailable
 from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId, WorkerId
 from chatd.store.chat import chats, workers
-from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.operation import AppliedChange
 from chatd.store.pool import Pool
 from tests.support.errands import OTHER_USER_MOVES, SENDS, Errand, Plan
 from tests.support.factories import prompt

@@ -19,7 +19,8 @@ from chatd.domain.chat.states import Actor, Transition
 from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.chat.user_transitions import edit_message
 from chatd.domain.ids import ChangeId, ChatId, MessageId, WorkerId
-from chatd.store.chat.transactor import AppliedChange, OperationOutcome, Transactor
+from chatd.store.chat.operation import AppliedChange, OperationOutcome
+from chatd.store.chat.transactor import Transactor
 from tests.model.drafts import Drafts
 from tests.model.random_transitions import TransitionInput, make_transition
 from tests.model.reference_store import ChatRows

@@ -19,7 +19,8 @@ from chatd.domain.chat.commands import (
 from chatd.domain.chat.row import Chat
 from chatd.domain.chat.transitions import LoadedChat, ReservedSlots, decide
 from chatd.domain.ids import ChangeId, ChatId, MessageId, QueueId, UserId, WorkerId
-from chatd.store.chat.transactor import AppliedChange, OnApplied, Operation, Transactor
+from chatd.store.chat.operation import AppliedChange, OnApplied, Operation
+from chatd.store.chat.transactor import Transactor
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, OWNER, WORKER, prompt
 

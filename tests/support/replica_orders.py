@@ -36,7 +36,7 @@ from chatd.domain.ids import (
     UserId,
 )
 from chatd.replica import Replica
-from chatd.store.chat.transactor import Operation
+from chatd.store.chat.operation import Operation
 from chatd.stream.feed_registry import FeedRegistry
 from chatd.stream.frames import encode_sse
 from tests.support.chaos.remains import remains_of

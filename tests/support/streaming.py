@@ -23,7 +23,7 @@ from chatd.domain.ports import Clock, Env
 from chatd.parts.episodes import EpisodeRegistry, EpisodesConfig, PartRecorder
 from chatd.parts.journal_tail import JournalTail, JournalTailConfig
 from chatd.parts.journal_writer import JournalWriter, JournalWriterConfig
-from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from chatd.stream.chat_list import ChatListFeeds

@@ -9,6 +9,7 @@ import msgspec
 
 from chatd.domain.chat.row import Fence
 from chatd.domain.ids import ChatId, WorkerId, WorkspaceId
+from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext
 from chatd.domain.workspace.entities import (
     AgentId,
     AgentRow,
@@ -59,6 +60,22 @@ def build_id(number: int) -> BuildId:
 
 def agent_id(number: int) -> AgentId:
     return AgentId(UUID(int=0xC000 + number))
+
+
+async def stored_context(conn: Conn, agent: AgentId) -> WorkspaceContext:
+    """The latest context that the agent has reported, pinned to no chat."""
+    row = await conn.fetchrow(
+        """
+        SELECT version, hash, directory, os, (
+            SELECT coalesce(json_agg(r ORDER BY r.position), '[]')
+            FROM agent_context_resources r WHERE r.agent_id = s.agent_id) AS resources
+        FROM agent_context_snapshots s WHERE s.agent_id = $1""",
+        agent,
+    )
+    assert row is not None
+    resources = msgspec.json.decode(row["resources"], type=tuple[ContextResource, ...])
+    columns = {name: row[name] for name in ("version", "hash", "directory", "os")}
+    return WorkspaceContext(**columns, resources=resources)
 
 
 def workspace(**columns: object) -> Workspace:

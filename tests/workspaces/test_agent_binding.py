@@ -309,7 +309,7 @@ async def test_a_workspace_that_is_deleted_during_a_call_is_reported_as_deleted(
         await finish(pool)
         await clock.pass_over("rebind_check")
     # The row of the bound agent still exists. That is no reason to go on waiting for it.
-    assert await agents.get(pool, agent_id(1)) is not None
+    assert await agents.get_with_time(pool, agent_id(1)) is not None
 
 
 async def test_a_workspace_on_another_host_is_reported_to_the_user(

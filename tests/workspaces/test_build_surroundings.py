@@ -30,6 +30,7 @@ from tests.support.workspaces import (
     finish,
     plant,
     plant_template,
+    stored_context,
     workspace_id,
 )
 
@@ -157,9 +158,9 @@ async def test_an_older_word_does_not_replace_a_newer_one(pool: Pool, clock: Fak
     assert await contexts.store(agent_id(1), context(5, "five"), initial=False)
     assert not await contexts.store(agent_id(1), context(5, "again"), initial=False)
     assert not await contexts.store(agent_id(1), context(4, "four"), initial=False)
-    assert await bindings.get_latest_context(pool, agent_id(1)) == context(5, "five")
+    assert await stored_context(pool, agent_id(1)) == context(5, "five")
     assert await contexts.store(agent_id(1), context(1, "reborn"), initial=True)
-    assert await bindings.get_latest_context(pool, agent_id(1)) == context(1, "reborn")
+    assert await stored_context(pool, agent_id(1)) == context(1, "reborn")
     assert not await contexts.store(agent_id(77), context(1, "x"), initial=True)
 
 
@@ -170,7 +171,7 @@ async def test_too_big_a_word_leaves_the_last_good_one(pool: Pool, clock: FakeCl
     await contexts.store(agent_id(1), context(1, "good"), initial=True)
     assert not await contexts.store(agent_id(1), context(2, "x" * 300_000), initial=False)
     assert emitted.counts["context_refused"] == 1
-    assert await bindings.get_latest_context(pool, agent_id(1)) == context(1, "good")
+    assert await stored_context(pool, agent_id(1)) == context(1, "good")
 
 
 @pytest.mark.covers("instructions-1")

@@ -42,6 +42,7 @@ from tests.support.workspaces import (
     new_build,
     plant_for,
     plant_template,
+    stored_context,
     workspace_id,
 )
 
@@ -207,12 +208,12 @@ async def test_changes_are_found_by_looking_and_offered_once(place: Place, pool:
     await watch.check_contexts()
     place.words = good = says("Use spaces.", version=2)
     await watch.check_contexts()
-    assert await bindings.get_latest_context(pool, agent_id(1)) == good
+    assert await stored_context(pool, agent_id(1)) == good
     place.words = says("x" * 300_000, version=3)
     await watch.check_contexts()
     await watch.check_contexts()
     assert place.emitted.counts["context_refused"] == 1
-    assert await bindings.get_latest_context(pool, agent_id(1)) == good
+    assert await stored_context(pool, agent_id(1)) == good
 
 
 async def test_an_agent_that_has_started_anew_counts_from_the_beginning(
@@ -225,7 +226,7 @@ async def test_an_agent_that_has_started_anew_counts_from_the_beginning(
     place.words = says("New.", version=1)
     await agents.record_healthy(pool, {agent_id(1): AgentHealth(boot_id="second")})
     await watch.check_contexts()
-    assert await bindings.get_latest_context(pool, agent_id(1)) == place.words
+    assert await stored_context(pool, agent_id(1)) == place.words
 
 
 @pytest.mark.covers("instructions-1")

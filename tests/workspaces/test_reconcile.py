@@ -160,9 +160,10 @@ class Pinger:
 
 
 async def the_agent(pool: Pool) -> tuple[AgentRow, str]:
-    agent = await agents.get(pool, agent_id(1))
-    assert agent is not None
-    return agent, agent_status(agent, await pool.fetchval("SELECT now()"))
+    found = await agents.get_with_time(pool, agent_id(1))
+    assert found is not None
+    agent, now = found
+    return agent, agent_status(agent, now)
 
 
 async def test_an_agent_that_answers_is_connected_and_one_that_stops_is_not(

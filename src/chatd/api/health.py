@@ -16,8 +16,7 @@ from prometheus_client import (
 from chatd.api.route import ApiReply, Page, reply
 from chatd.api.schemas.chats import HealthReply
 from chatd.domain.errors import ChatdError
-from chatd.store.chat import updates
-from chatd.store.conn import Conn
+from chatd.store.pool import Pool
 
 HEALTH_TIMEOUT_S: Final = 2.0
 LATENCY_BUCKETS_S: Final = (
@@ -29,7 +28,7 @@ class HealthRoutes:
     """Public pages: they show nothing that belongs to a user."""
 
     def __init__(
-        self, pool: Conn, registry: CollectorRegistry, draining: Callable[[], bool]
+        self, pool: Pool, registry: CollectorRegistry, draining: Callable[[], bool]
     ) -> None:
         self._pool = pool
         self._registry = registry
@@ -48,7 +47,7 @@ class HealthRoutes:
             return reply(HealthReply(status="draining"), 503)
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
-                await updates.alive(self._pool)
+                await self._pool.ping()
         except (ChatdError, TimeoutError):
             return reply(HealthReply(status="unavailable"), 503)
         return reply(HealthReply(status="ok"))

@@ -34,7 +34,7 @@ from chatd.domain.errors import UsageLimit
 from chatd.domain.ids import ChatId, MessageId, QueueId
 from chatd.store.chat import chats
 from chatd.store.chat.idempotency import RecordedRequest
-from chatd.store.chat.transactor import AppliedChange, Operation, OperationOutcome, find_replay
+from chatd.store.chat.operation import AppliedChange, Operation, OperationOutcome, find_replay
 
 REPLAYED: Final = {"idempotency-replayed": "true"}
 

@@ -27,7 +27,8 @@ from chatd.bench.workload import (
 )
 from chatd.clock import SystemClock
 from chatd.domain.chat.row import Chat, Hint
-from chatd.store.chat.transactor import AppliedChange, Transactor
+from chatd.store.chat.operation import AppliedChange
+from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig
 from chatd.store.notifications import HintPublisher, PublishConfig
 from chatd.store.pool import Pool

@@ -19,7 +19,8 @@ from chatd.domain.chat.row import Chat, Fence
 from chatd.domain.chat.transitions import ReservedSlots
 from chatd.domain.chat.worker_transitions import commit_step
 from chatd.domain.ids import ChangeId, ChatId, ModelConfigId, ToolCallId, UserId, WorkerId
-from chatd.store.chat.transactor import AppliedChange, Operation, Transactor
+from chatd.store.chat.operation import AppliedChange, Operation
+from chatd.store.chat.transactor import Transactor
 
 WORKER: Final = WorkerId(UUID(int=7))
 OWNER: Final = UserId(UUID(int=8))

@@ -20,7 +20,8 @@ from chatd.domain.errors import InvariantBroken, StaleFence, Unavailable
 from chatd.domain.ids import ChatId, WorkerId
 from chatd.domain.ports import Clock, Env
 from chatd.store.chat import messages
-from chatd.store.chat.transactor import AppliedChange, Operation, OperationOutcome, Transactor
+from chatd.store.chat.operation import AppliedChange, Operation, OperationOutcome
+from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import Conn
 
 S = TypeVar("S", bound=Step)

@@ -40,7 +40,7 @@ from chatd.engine.spend_guard import SpendGuard
 from chatd.engine.summary_call import SummaryCall
 from chatd.engine.turn_context import TurnContext
 from chatd.parts.episodes import EpisodeRegistry
-from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.operation import AppliedChange
 
 ANSWER_TIMEOUT_ERROR: Final = ChatError(
     kind="timeout", message="The answer took longer than an answer may take.", retryable=True

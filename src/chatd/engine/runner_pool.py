@@ -17,7 +17,7 @@ from chatd.engine.attempt import Committer
 from chatd.engine.runner import Runner
 from chatd.engine.slots import Slots
 from chatd.engine.turn_loop import TurnLoop
-from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.operation import AppliedChange
 
 
 class RunnerPool:

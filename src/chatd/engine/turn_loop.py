@@ -42,7 +42,7 @@ from chatd.engine.turn_context import TurnContext, load_turn_context
 from chatd.parts.episodes import EpisodeRegistry
 from chatd.parts.journal_tail import decode_live_parts, read_episode
 from chatd.store.chat import chats, usage
-from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.operation import AppliedChange
 
 ROW_READ_RETRY_DELAY_S: Final = 0.5
 TURN_CONTEXT_TIMEOUT_S: Final = 60.0

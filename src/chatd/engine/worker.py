@@ -25,7 +25,7 @@ from chatd.engine.runner_pool import RunnerPool
 from chatd.engine.slots import Slots, SlotsConfig
 from chatd.engine.turn_loop import TurnLoop
 from chatd.store.chat import workers
-from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.operation import AppliedChange
 from chatd.store.pool import Database
 
 HEARTBEAT_INTERVAL_S: Final = 1.0

@@ -79,6 +79,9 @@ class Pool:
         finally:
             self._release(session)
 
+    async def ping(self) -> None:
+        await self.fetchval("SELECT 1")
+
     async def close(self) -> None:
         """Let statements in flight end, within a bound. Whoever still waits is refused."""
         self._closed = True

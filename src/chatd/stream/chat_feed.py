@@ -19,7 +19,7 @@ from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.errors import InvariantBroken, NotFound
 from chatd.domain.ids import ChatId
 from chatd.store.chat import chats
-from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn
 from chatd.stream.fanout import Broadcast, VersionedSharedRead
 from chatd.stream.live_parts import LivePartSource, is_live

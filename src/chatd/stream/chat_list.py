@@ -31,7 +31,7 @@ from chatd.domain.ids import ChatId, UserId
 from chatd.domain.ports import Clock, Env
 from chatd.parts.journal_writer import TAILED_HINT_KIND
 from chatd.store.chat import chats
-from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn
 from chatd.stream.fanout import Broadcast, Subscription
 from chatd.stream.frames import Frame

@@ -21,7 +21,7 @@ from chatd.domain.ids import ChatId
 from chatd.domain.ports import Env
 from chatd.store.chat import chats
 from chatd.store.chat.chats import ChatVersion
-from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn
 from chatd.stream.chat_feed import ChatFeed
 from chatd.stream.live_parts import LivePartSource

@@ -16,7 +16,7 @@ from chatd.domain.errors import Conflict, InvalidInput
 from chatd.domain.ids import ChatId, WorkspaceId
 from chatd.domain.workspace.entities import AgentRow
 from chatd.domain.workspace.rules import AmbiguousAgent, NoAgent, choose_agent
-from chatd.store.chat import chats, updates
+from chatd.store.chat import chats
 from chatd.store.workspace import bindings, workspaces
 
 MAX_WORKSPACE_IDS: Final = 25
@@ -54,7 +54,7 @@ class ChatWorkspaceRoutes:
         deps, query = self._deps, request.query(LatestChatsQuery)
         which = _ids(query.workspace_ids)
         found = await deps.retry(
-            lambda: updates.latest_chat_per_workspace(deps.pool, request.caller.user_id, which)
+            lambda: bindings.latest_chat_per_workspace(deps.pool, request.caller.user_id, which)
         )
         return reply(found)
 

@@ -25,10 +25,11 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.errors import InvalidInput
 from chatd.domain.ids import ChatId
 from chatd.domain.prompt.titles import fallback_title, title_input
-from chatd.store.chat import chats, updates
+from chatd.store.chat import chats, messages
 from chatd.store.chat.chats import ChatListFilter
-from chatd.store.chat.transactor import AppliedChange
+from chatd.store.chat.operation import AppliedChange
 from chatd.store.conn import Conn
+from chatd.store.workspace import bindings
 
 _CREATE: Final = BodySpec(CreateChatBody)
 _PATCH: Final = BodySpec(UpdateChatBody)
@@ -97,7 +98,7 @@ class ChatRoutes:
         if workspace_id is not None:
             pool, owner = self._deps.pool, request.caller.user_id
             await self._deps.retry(
-                lambda: updates.require_usable_workspace(pool, workspace_id, owner)
+                lambda: bindings.require_usable_workspace(pool, workspace_id, owner)
             )
         validation.check_mcp_servers(body.mcp_server_ids)
         content = validation.check_content(body.content)
@@ -150,7 +151,7 @@ class ChatRoutes:
     async def compact_chat(self, request: ApiRequest) -> ApiReply:
         deps = self._deps
         compactable = await deps.retry(
-            lambda: updates.has_answer_since_boundary(deps.pool, request.chat_id)
+            lambda: messages.has_answer_since_boundary(deps.pool, request.chat_id)
         )
         command = RequestCompaction(compactable=compactable)
         outcome = await run_operation(deps, request.caller, request.chat_id, command)

@@ -35,9 +35,9 @@ from chatd.domain.chat.events import public_message, public_queued
 from chatd.domain.chat.messages import UserInput
 from chatd.domain.errors import InvalidInput, NotFound
 from chatd.domain.ids import ChatId, MessageId
-from chatd.store.chat import updates
-from chatd.store.chat.transactor import AppliedChange
-from chatd.store.chat.updates import MessageRange, StoredMessagePage
+from chatd.store.chat import messages
+from chatd.store.chat.messages import MessageRange, StoredMessagePage
+from chatd.store.chat.operation import AppliedChange
 
 _SEND: Final = BodySpec(SendMessageBody, LARGE_BODY_BYTES)
 _EDIT: Final = BodySpec(EditMessageBody, LARGE_BODY_BYTES)
@@ -91,7 +91,7 @@ class MessageRoutes:
         query = request.query(MessagePageQuery)
         which = _range(query)
         found = await self._deps.retry(
-            lambda: updates.load_page(self._deps.pool, request.chat_id, which)
+            lambda: messages.load_page(self._deps.pool, request.chat_id, which)
         )
         if found is None:
             raise NotFound("There is no such chat.")

@@ -25,7 +25,7 @@ from chatd.domain.chat.transitions import LoadedChat
 from chatd.domain.errors import NotFound, QueuedMessageGone
 from chatd.domain.ids import MessageId, QueueId
 from chatd.store.chat import chats
-from chatd.store.chat.transactor import AppliedChange, OperationOutcome
+from chatd.store.chat.operation import AppliedChange, OperationOutcome
 
 _EDIT: Final = BodySpec(EditMessageBody, LARGE_BODY_BYTES)
 _MOVE: Final = BodySpec(MoveQueuedBody)

@@ -55,14 +55,14 @@ LOAD: Final[LiteralString] = f"""
             WHERE chat_id = c.id AND id = $3) m) END AS target
     FROM chats c WHERE c.id = $1 AND ($4::uuid IS NULL OR c.owner_id = $4)"""
 
-_CHANGED_COLUMNS: Final[LiteralString] = """
+_SHOWN: Final[LiteralString] = """
     id, revision, role, visibility, CASE WHEN deleted THEN '[]' ELSE content END AS content,
     content_version, compressed, deleted, model_config_id, reasoning_effort, created_by, usage,
     cost_micros, runtime_ms, provider_response_id, created_at"""
 
 _CHANGED_MESSAGES: Final[LiteralString] = f"""
     SELECT * FROM (
-        SELECT {_CHANGED_COLUMNS} FROM chat_messages WHERE chat_id = c.id AND revision > $2 OFFSET 0) changed
+        SELECT {_SHOWN} FROM chat_messages WHERE chat_id = c.id AND revision > $2 OFFSET 0) changed
     ORDER BY id DESC LIMIT $3"""
 _NEWEST_MESSAGES: Final[LiteralString] = f"""
     SELECT {MESSAGE_COLUMNS} FROM chat_messages WHERE chat_id = c.id AND NOT deleted

@@ -12,8 +12,6 @@ from chatd.store.rows import json_text, strip_unstorable
 
 _AGENT: Final = msgspec.json.Decoder(AgentRow)
 
-GET: Final[LiteralString] = "SELECT row_to_json(a) FROM workspace_agents a WHERE a.id = $1"
-
 GET_WITH_TIME: Final[LiteralString] = (
     "SELECT row_to_json(a) AS agent, now() AS now FROM workspace_agents a WHERE a.id = $1"
 )
@@ -60,11 +58,6 @@ MARK_GONE: Final[LiteralString] = """
         SELECT x.id FROM workspace_agents x
         WHERE x.id = ANY ($1::uuid[]) AND x.lifecycle <> 'off'
         ORDER BY x.id FOR NO KEY UPDATE))"""
-
-
-async def get(conn: Conn, agent_id: AgentId) -> AgentRow | None:
-    found = await conn.fetchval(GET, agent_id)
-    return None if found is None else _AGENT.decode(found)
 
 
 async def get_with_time(conn: Conn, agent_id: AgentId) -> tuple[AgentRow, datetime] | None:

@@ -12,7 +12,8 @@ from typing import Final, LiteralString
 
 import msgspec
 
-from chatd.domain.ids import ChatId, WorkspaceId
+from chatd.domain.errors import InvalidInput
+from chatd.domain.ids import ChatId, UserId, WorkspaceId
 from chatd.domain.workspace.agent_api import (
     ContextResource,
     PinnedContext,
@@ -23,6 +24,7 @@ from chatd.domain.workspace.entities import AgentId, BuildId
 from chatd.store.conn import Conn, Row, named_statement
 from chatd.store.errors import MissingReference
 from chatd.store.rows import json_text, strip_unstorable
+from chatd.store.workspace import workspaces
 
 GET: Final[LiteralString] = """
     SELECT c.id AS chat_id, w.id AS workspace_id, b.build_id, b.agent_id
@@ -54,6 +56,11 @@ SAVE_BOUND_AGENT: Final[LiteralString] = """
         agent_id = excluded.agent_id, bound_at = now()
     RETURNING true"""
 
+LATEST_CHAT_PER_WORKSPACE: Final[LiteralString] = """
+    SELECT DISTINCT ON (workspace_id) workspace_id, id FROM chats
+    WHERE owner_id = $1 AND NOT archived AND workspace_id = ANY ($2::uuid[])
+    ORDER BY workspace_id, updated_at DESC, id DESC"""
+
 
 async def get(conn: Conn, chat_id: ChatId) -> WorkspaceBinding | None:
     """None if there is no such chat."""
@@ -84,6 +91,23 @@ async def save_bound_agent(
 ) -> bool:
     """Whom to talk to next time. False if the chat has another workspace by now."""
     return bool(await conn.fetchval(SAVE_BOUND_AGENT, chat_id, workspace_id, build_id, agent_id))
+
+
+async def require_usable_workspace(conn: Conn, workspace_id: WorkspaceId, owner: UserId) -> None:
+    """Raises InvalidInput, in the same words for one of somebody else and one that never was."""
+    found = await workspaces.get(conn, workspace_id)
+    if found is None or found.owner_id != owner:
+        raise InvalidInput("workspace_id", "there is no such workspace")
+    if found.deleted:
+        raise InvalidInput("workspace_id", "the workspace is deleted")
+
+
+async def latest_chat_per_workspace(
+    conn: Conn, owner: UserId, which: Sequence[WorkspaceId]
+) -> dict[WorkspaceId, ChatId]:
+    """By workspace, the chat of this owner that moved last there; archived ones do not count."""
+    rows = await conn.fetch(LATEST_CHAT_PER_WORKSPACE, owner, list(which))
+    return {row["workspace_id"]: row["id"] for row in rows}
 
 
 _RESOURCES: Final = msgspec.json.Decoder(tuple[ContextResource, ...])
@@ -150,11 +174,6 @@ GET_PINNED_CONTEXT: Final[LiteralString] = f"""
     LEFT JOIN agent_context_snapshots s ON s.agent_id = coalesce(b.agent_id, b.context_agent)
     WHERE b.chat_id = $1 AND b.pinned_at IS NOT NULL"""
 
-LATEST: Final[LiteralString] = f"""
-    SELECT s.version, s.hash, s.directory, s.os, {_LISTED}
-         FROM agent_context_resources r WHERE r.agent_id = s.agent_id) AS resources
-    FROM agent_context_snapshots s WHERE s.agent_id = $1"""
-
 
 async def save_context(
     conn: Conn, agent_id: AgentId, context: WorkspaceContext, *, initial: bool
@@ -206,11 +225,6 @@ async def get_pinned_context(conn: Conn, chat_id: ChatId) -> PinnedContext | Non
         pinned_at=row["pinned_at"],
         dirty=row["dirty"],
     )
-
-
-async def get_latest_context(conn: Conn, agent_id: AgentId) -> WorkspaceContext | None:
-    row = await conn.fetchrow(LATEST, agent_id)
-    return None if row is None else _context(row)
 
 
 def _context(row: Row) -> WorkspaceContext:

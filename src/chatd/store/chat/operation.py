@@ -1,0 +1,124 @@
+"""Operations as values: what is asked, what was written, and the statement that applies a change.
+
+Owns the lookup of earlier results: by idempotency key, and by change id after a lost reply.
+"""
+
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from chatd.domain.chat.change import Change, IdempotencyKey
+from chatd.domain.chat.commands import Command
+from chatd.domain.chat.messages import Message
+from chatd.domain.chat.row import Chat
+from chatd.domain.chat.transitions import NO_SLOTS, LoadedChat, ReservedSlots
+from chatd.domain.errors import RequestReused
+from chatd.domain.ids import ChangeId, ChatId, MessageId, UserId
+from chatd.store.chat import chats, idempotency
+from chatd.store.chat.params import bind_change
+from chatd.store.conn import Conn
+from chatd.store.rows import chat_after_write, messages_written
+
+_UNLIMITED_BYTES: Final = 2**62
+
+
+class Operation(Struct, frozen=True, kw_only=True):
+    """One command on one chat. A user as `actor` sees only chats that they own; None is a worker,
+    which may write to any chat. `known` is a row that the caller has already; it saves the read."""
+
+    chat_id: ChatId
+    command: Command
+    actor: UserId | None
+    change_id: ChangeId
+    slots: ReservedSlots = NO_SLOTS
+    request: IdempotencyKey | None = None
+    known: Chat | None = None
+
+
+class AppliedChange(Struct, frozen=True, kw_only=True):
+    """What was written. `replayed`: an earlier attempt, or an earlier request with the same key,
+    wrote it; `chat` is then the current row, which may be some versions newer than that write.
+
+    `change` was applied and was decided from `loaded`. Both are None if the attempt that wrote
+    them was not one of this run. `others` are the other chats of the tree that changed with it.
+    """
+
+    chat: Chat
+    messages: tuple[Message, ...] = ()
+    deleted_ids: tuple[MessageId, ...] = ()
+    request: idempotency.RecordedRequest | None = None
+    replayed: bool = False
+    change: Change | None = None
+    loaded: LoadedChat | None = None
+    others: tuple["AppliedChange", ...] = ()
+
+
+class NoChange(Struct, frozen=True, kw_only=True):
+    """The command is allowed and no transition was needed."""
+
+    chat: Chat
+
+
+OperationOutcome = AppliedChange | NoChange
+
+
+class OnApplied(Protocol):
+    """Callback after each applied change, in this replica. Must not raise or block. Not called
+    when the commit's reply was lost for good; the next poll finds that row."""
+
+    def __call__(self, applied: AppliedChange) -> None: ...
+
+
+async def apply(
+    conn: Conn, change: Change, change_id: ChangeId, loaded: LoadedChat | None = None
+) -> AppliedChange | None:
+    """Write the change by one statement. None on a conflict: the row has another version, or the
+    new chat exists already."""
+    bound = bind_change(change, change_id)
+    row = await conn.fetchrow(bound.text, *bound.args)
+    if row is None:
+        return None
+    return AppliedChange(
+        chat=chat_after_write(bound.change, change_id, row),
+        messages=messages_written(bound.change, row),
+        deleted_ids=tuple(row["forgotten"] or ()),
+        change=change,
+        loaded=loaded,
+    )
+
+
+def applied_version(chat: Chat, change_id: ChangeId) -> int:
+    """The version that this change wrote. Later operations may have written newer ones."""
+    return chat.snapshot_version - chat.recent_changes.index(change_id)
+
+
+async def load_applied(conn: Conn, chat: Chat, change_id: ChangeId) -> AppliedChange:
+    """Read what an earlier attempt wrote when only its reply was lost."""
+    version = applied_version(chat, change_id)
+    # No byte limit: all of it was in memory when it was written.
+    since = await chats.load_changes_since(conn, chat.id, version - 1, max_bytes=_UNLIMITED_BYTES)
+    messages = [m for m in since.messages if m.revision == version] if since else []
+    return AppliedChange(
+        chat=since.chat if since else chat,
+        messages=tuple(m for m in messages if not m.deleted),
+        deleted_ids=tuple(m.id for m in messages if m.deleted),
+        replayed=True,
+    )
+
+
+async def find_replay(
+    conn: Conn, request: IdempotencyKey | None, reader: UserId | None
+) -> AppliedChange | None:
+    """The result of an earlier request with the same key; None also if `reader` does not own its
+    chat. Raises RequestReused if that request was a different one."""
+    if request is None:
+        return None
+    recorded = await idempotency.get(conn, request)
+    if recorded is None:
+        return None
+    if (recorded.op, recorded.fingerprint) != (request.op, request.fingerprint):
+        raise RequestReused("This idempotency key was used for another request.")
+    chat = await chats.get_readable(conn, recorded.chat_id, reader)
+    if chat is None:
+        return None
+    return AppliedChange(chat=chat, request=recorded, replayed=True)
