@@ -115,7 +115,7 @@ def test_steering_messages_join_after_the_results() -> None:
         ((), "no result for tool calls c1, c2"),
         ((answer("c1"),), "no result for tool calls c2"),
         ((answer("c1"), answer("c1"), answer("c2")), "'c1' answered twice"),
-        ((answer("c1"), answer("c2"), answer("c3")), "no open tool call 'c3'"),
+        ((answer("c1"), answer("c2"), answer("c3")), "no pending tool call 'c3'"),
         ((answer("c1"), answer("c2", "nonsense")), "'c2' is not JSON"),
         ((answer("c1"), answer("c2", "")), "'c2' is not JSON"),
         ((answer("c1"), answer("c2", "1],[2")), "'c2' is not JSON"),

@@ -108,7 +108,7 @@ def test_usage_is_part_of_the_change_of_its_step() -> None:
 
 def test_a_step_without_messages_is_a_bug() -> None:
     chat = seed_state(State.R0).chat
-    with pytest.raises(InvariantBroken, match="for ever"):
+    with pytest.raises(InvariantBroken, match="must add a message"):
         commit_step(chat, step(chat))
 
 
@@ -121,10 +121,10 @@ def test_a_step_does_not_move_the_chat_up_in_the_list() -> None:
 @pytest.mark.parametrize(
     ("messages", "complaint"),
     [
-        ((ANSWER,), "cannot follow an open call"),
-        ((draft("user", text()),), "cannot follow an open call"),
-        ((draft("tool", result("c9")),), "No open call 'c9'"),
-        ((draft("tool", result("c1"), result("c1")),), "No open call 'c1'"),
+        ((ANSWER,), "cannot follow a pending call"),
+        ((draft("user", text()),), "cannot follow a pending call"),
+        ((draft("tool", result("c9")),), "No pending call 'c9'"),
+        ((draft("tool", result("c1"), result("c1")),), "No pending call 'c1'"),
         (
             (
                 draft("tool", result("c1"), result("c2")),
@@ -201,7 +201,7 @@ def test_the_queue_drains_in_order() -> None:
 @pytest.mark.covers("O21")
 def test_a_turn_cannot_end_while_calls_are_pending() -> None:
     chat = seed_state(State.R0, calls="local").chat
-    with pytest.raises(InvariantBroken, match="tool calls are open"):
+    with pytest.raises(InvariantBroken, match="tool calls are pending"):
         finish_turn(chat, step(chat))
 
 

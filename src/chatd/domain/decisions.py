@@ -26,7 +26,7 @@ CONTEXT_FULL_ERROR: Final = ChatError(
 )
 PENDING_CALLS_MISMATCH_ERROR: Final = ChatError(
     kind="internal",
-    message="The chat's open tool calls do not match its messages. Send a message to go on.",
+    message="The chat's pending tool calls do not match its messages. Send a message to continue.",
 )
 
 

@@ -89,14 +89,14 @@ class Change(Struct, frozen=True, kw_only=True):
     # History. Each method builds its columns first and copies the row once: the copy is the cost
     # of a call, and a step's commit makes several.
 
-    def _history_changed(self) -> Self:
+    def _bump_history(self) -> Self:
         return self._set(**self._new_history())
 
     def _new_history(self) -> dict[str, object]:
         """New history resets the counts of attempts and worker deaths."""
         version = self.after.snapshot_version
         fresh: dict[str, object] = {"history_version": version, "attempt": 0, "orphan_count": 0}
-        return fresh | self._no_retry()
+        return fresh | self._retry_cleared()
 
     def append(self, draft: Draft) -> Self:
         row = self.after
@@ -119,23 +119,26 @@ class Change(Struct, frozen=True, kw_only=True):
             changed = changed.append(error_result(call, reason))
         return changed.set_pending_calls(())
 
-    def begin_turn(self, prompt: UserInput) -> Self:
+    def start_turn(self, prompt: UserInput) -> Self:
+        return self._new_turn().append(prompt.draft())
+
+    def _new_turn(self) -> Self:
+        """The next message to join history starts a turn."""
         changed = self.answer_pending_calls()
         first_id = changed.after.next_message_id
-        changed = changed.append(prompt.draft())
         return changed._set(turn_message_id=first_id, compaction_requested=False).mark_touched()
 
     def delete_messages_from(self, first: MessageId) -> Self:
         """Soft-delete, so that usage and audit stay. Also clears the pending calls."""
         changed = msgspec.structs.replace(self, delete_from=first)
-        return changed._set(pending_calls=())._history_changed()
+        return changed._set(pending_calls=())._bump_history()
 
     def set_pending_calls(self, calls: tuple[PendingCall, ...]) -> Self:
         return self if calls == self.after.pending_calls else self._set(pending_calls=calls)
 
     # Queue
 
-    def _queue_changed(self, *, length: int, steering: int) -> Self:
+    def _set_queue(self, *, length: int, steering: int) -> Self:
         return self._set(
             queue_len=length, steer_len=steering, queue_version=self.after.snapshot_version
         )
@@ -144,13 +147,13 @@ class Change(Struct, frozen=True, kw_only=True):
         added = EnqueuedMessage(id=self.after.next_queue_id, steer=steer, prompt=prompt)
         changed = msgspec.structs.replace(self, enqueue=(*self.enqueue, added))
         changed = changed._set(next_queue_id=QueueId(added.id + 1))
-        return changed._queue_changed(
+        return changed._set_queue(
             length=self.after.queue_len + 1, steering=self.after.steer_len + steer
         ).mark_touched()
 
     def dequeue_message(self, item: QueueId, *, steer: bool) -> Self:
         changed = msgspec.structs.replace(self, dequeue=(*self.dequeue, item))
-        return changed._queue_changed(
+        return changed._set_queue(
             length=self.after.queue_len - 1, steering=self.after.steer_len - steer
         )
 
@@ -158,17 +161,17 @@ class Change(Struct, frozen=True, kw_only=True):
         if self.after.queue_len == 0:
             return self
         changed = msgspec.structs.replace(self, clear_queue=True)
-        return changed._queue_changed(length=0, steering=0)
+        return changed._set_queue(length=0, steering=0)
 
     def edit_queued(self, item: QueueId, prompt: UserInput) -> Self:
         changed = msgspec.structs.replace(
             self, rewrite=(EditedQueuedMessage(id=item, prompt=prompt),)
         )
-        return changed._queue_changed(length=self.after.queue_len, steering=self.after.steer_len)
+        return changed._set_queue(length=self.after.queue_len, steering=self.after.steer_len)
 
     def move_queued(self, places: tuple[MovedQueuedMessage, ...], *, steering: int) -> Self:
         changed = msgspec.structs.replace(self, place=places)
-        return changed._queue_changed(length=self.after.queue_len, steering=steering)
+        return changed._set_queue(length=self.after.queue_len, steering=steering)
 
     def join_steering(self) -> Self:
         """Append the steering messages, because a model call follows."""
@@ -188,24 +191,18 @@ class Change(Struct, frozen=True, kw_only=True):
 
     def promote_head(self) -> Self:
         """Start the next turn with the head of the queue and all steering messages."""
-        changed = self.answer_pending_calls()
-        first_id = changed.after.next_message_id
-        changed = changed._promote(max(1, changed.after.steer_len), steering=0)
-        return changed._set(turn_message_id=first_id, compaction_requested=False).mark_touched()
+        return self._new_turn()._promote(max(1, self.after.steer_len), steering=0)
 
     def promote_named(self, items: tuple[QueueId, ...], *, steering: int) -> Self:
         """Start the next turn with these queued messages."""
-        changed = self.answer_pending_calls()
-        first_id = changed.after.next_message_id
-        changed = msgspec.structs.replace(changed, promote_ids=items)
-        changed = changed._promote(len(items), steering=steering)
-        return changed._set(turn_message_id=first_id, compaction_requested=False).mark_touched()
+        changed = msgspec.structs.replace(self._new_turn(), promote_ids=items)
+        return changed._promote(len(items), steering=steering)
 
     def _promote(self, count: int, *, steering: int) -> Self:
         changed = msgspec.structs.replace(self, promote=count)
         changed = changed._set(next_message_id=MessageId(self.after.next_message_id + count))
-        changed = changed._queue_changed(length=self.after.queue_len - count, steering=steering)
-        return changed._history_changed()
+        changed = changed._set_queue(length=self.after.queue_len - count, steering=steering)
+        return changed._bump_history()
 
     # Status and ownership
 
@@ -242,7 +239,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
     def _stop(self, status: str, error: ChatError | None) -> Self:
         changed = self._set(
-            status=status, last_error=error, compaction_requested=False, **self._no_retry()
+            status=status, last_error=error, compaction_requested=False, **self._retry_cleared()
         )
         return changed.set_owner(None).mark_touched()
 
@@ -257,7 +254,7 @@ class Change(Struct, frozen=True, kw_only=True):
             worker_id=worker,
             epoch=self.after.epoch + 1,
             attempt=self.after.attempt + (self.after.status == "running"),
-            **self._no_retry(),
+            **self._retry_cleared(),
         )
 
     def record_worker_death(self) -> Self:
@@ -272,7 +269,7 @@ class Change(Struct, frozen=True, kw_only=True):
             attempt=self.after.attempt + 1,
         )
 
-    def _no_retry(self) -> dict[str, object]:
+    def _retry_cleared(self) -> dict[str, object]:
         if self.after.retry_state is None:
             return {}
         return {"retry_state": None, "retry_version": self.after.snapshot_version}
@@ -282,7 +279,7 @@ class Change(Struct, frozen=True, kw_only=True):
         turn get an error result: they would otherwise run before the summary."""
         changed = self.answer_pending_calls()
         changed = changed._set(compaction_requested=True, turn_message_id=None)
-        return changed._history_changed().mark_touched()
+        return changed._bump_history().mark_touched()
 
     def clear_compaction_request(self) -> Self:
         return self._set(compaction_requested=False)

@@ -68,7 +68,7 @@ def create(command: CreateChat, worker: WorkerId | None) -> Change:
     for draft in command.before:
         change = change.append(draft)
     if command.prompt is not None:
-        change = change.begin_turn(command.prompt)
+        change = change.start_turn(command.prompt)
     return change.run(worker)
 
 
@@ -79,7 +79,7 @@ def send_message(chat: Chat, command: SendMessage, worker: WorkerId | None) -> C
     state = require_allowed(chat, SEND_TRANSITIONS[command.when_busy])
     change = Change.of(chat)
     if state in (State.W, State.E0):
-        return change.begin_turn(command.prompt).run(worker)
+        return change.start_turn(command.prompt).run(worker)
     if state is State.E1:
         return _send_after_error(change, command, worker)
     match command.when_busy:
@@ -103,7 +103,7 @@ def _send_after_error(change: Change, command: SendMessage, worker: WorkerId | N
     """The oldest queued message is sent first; a steering message waits for older ones only."""
     steer = command.when_busy == "steer"
     if steer and change.after.steer_len == 0:
-        return change.begin_turn(command.prompt).run(worker)
+        return change.start_turn(command.prompt).run(worker)
     # No check for a full queue: the head leaves it in the same change.
     return change.promote_head().enqueue_message(command.prompt, steer=steer).run(worker)
 
@@ -114,7 +114,7 @@ def _send_interrupt(change: Change, prompt: UserInput, worker: WorkerId | None) 
     if change.after.state in (State.I0, State.I1):
         return _enqueue(change, prompt)
     if change.after.queue_len == 0:
-        return change.begin_turn(prompt).run(worker)
+        return change.start_turn(prompt).run(worker)
     return change.promote_head().enqueue_message(prompt).run(worker)
 
 
@@ -123,7 +123,7 @@ def _send_rollback(change: Change, prompt: UserInput, worker: WorkerId | None) -
     first_id = change.after.turn_message_id
     if first_id is not None:
         change = change.delete_messages_from(first_id)
-    return change.begin_turn(prompt).run(worker)
+    return change.start_turn(prompt).run(worker)
 
 
 def _send_steer(change: Change, prompt: UserInput, worker: WorkerId | None) -> Change:
@@ -152,7 +152,7 @@ def edit_message(
         reasoning_effort=command.prompt.reasoning_effort or target.reasoning_effort,
     )
     change = Change.of(chat).delete_messages_from(target.id).clear_queue_messages()
-    return change.begin_turn(prompt).run(worker)
+    return change.start_turn(prompt).run(worker)
 
 
 def interrupt(chat: Chat, worker: WorkerId | None) -> Change | None:
@@ -188,7 +188,7 @@ def _match_results(
     pending_ids = {call.id for call in calls}
     for result in results:
         if result.tool_call_id not in pending_ids:
-            raise InvalidInput("results", f"no open tool call {result.tool_call_id!r}")
+            raise InvalidInput("results", f"no pending tool call {result.tool_call_id!r}")
         if result.tool_call_id in answers:
             raise InvalidInput("results", f"tool call {result.tool_call_id!r} answered twice")
         answers[result.tool_call_id] = result

@@ -39,7 +39,7 @@ def commit_step(chat: Chat, step: Step) -> Change:
     because a model call follows."""
     change = _append_step(chat, step, Transition.COMMIT_STEP)
     if not step.messages:
-        raise InvariantBroken("A step that adds nothing would be taken again for ever.")
+        raise InvariantBroken("A step must add a message; without one the runner repeats it.")
     if step.compacted:
         change = change.clear_compaction_request()
     if not change.after.pending_calls:
@@ -51,7 +51,7 @@ def finish_turn(chat: Chat, step: Step) -> Change:
     """R0 -> W. R1 -> R|P with the head of the queue promoted."""
     change = _append_step(chat, step, Transition.FINISH_TURN)
     if change.after.pending_calls:
-        raise InvariantBroken("A turn cannot finish while tool calls are open.")
+        raise InvariantBroken("A turn cannot finish while tool calls are pending.")
     if change.after.queue_len == 0:
         return change.wait()
     return change.promote_head().continue_running(keep_owner=step.keep_owner)
@@ -62,7 +62,7 @@ def require_action(chat: Chat, step: Step) -> Change:
     change = _append_step(chat, step, Transition.REQUIRE_ACTION)
     calls = change.after.pending_calls
     if not calls or not all(call.client for call in calls):
-        raise InvariantBroken("Only open calls of client tools are waited for.")
+        raise InvariantBroken("A chat waits only for pending calls of client tools.")
     return change.wait_for_action()
 
 
@@ -157,11 +157,11 @@ def _update_pending(
 ) -> None:
     """Update the pending calls by one draft; refuse a history that no provider accepts."""
     if draft.role in ("assistant", "user") and pending:
-        raise InvariantBroken(f"A message of role {draft.role} cannot follow an open call.")
+        raise InvariantBroken(f"A message of role {draft.role} cannot follow a pending call.")
     if draft.role == "tool":
         for result in local_results(draft.content):
             if pending.pop(result.tool_call_id, None) is None:
-                raise InvariantBroken(f"No open call {result.tool_call_id!r} to answer.")
+                raise InvariantBroken(f"No pending call {result.tool_call_id!r} to answer.")
     for call in local_calls(draft.content):
         if call.tool_call_id in pending:
             raise InvariantBroken(f"Two calls with the id {call.tool_call_id!r}.")
