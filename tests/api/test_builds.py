@@ -132,12 +132,9 @@ async def test_a_build_log_is_paged(api: WorkspaceApi) -> None:
         api.pool, held, build_leases.BuildResult(status="failed", error="no")
     )
     last = (await api.ask("GET", f"/builds/{build}/logs?after={rest.json['next_after']}")).json
-    assert last == {
-        "logs": [],
-        "next_after": rest.json["next_after"],
-        "has_more": False,
-        "ended": True,
-    }
+    assert (last["logs"], last["has_more"], last["ended"]) == ([], False, True)
+    assert last["next_after"] == rest.json["next_after"]
+    assert len(last) == 4
 
 
 async def test_a_build_log_streams_to_its_end_and_resumes_at_any_line(api: WorkspaceApi) -> None:

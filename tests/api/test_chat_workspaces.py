@@ -147,12 +147,8 @@ async def test_a_chat_keeps_its_pinned_context_until_it_pins_again(api: Workspac
     found = msgspec.convert(pinned.json["context"], Json)
     assert (found["dirty"], found["error"]) == (False, "/x/B.md: big")
     resources = msgspec.convert(found["resources"], list[Json])
-    assert resources[0] == {
-        "kind": "instruction_file",
-        "source": "/x/AGENTS.md",
-        "status": "ok",
-        "size": 1,
-    }
+    expected = {"kind": "instruction_file", "source": "/x/AGENTS.md", "status": "ok", "size": 1}
+    assert resources[0] == expected
     await bindings.save_context(api.pool, agent_id, context(2, RULES), initial=False)
     behind = msgspec.convert((await api.ask("GET", path)).json["context"], Json)
     assert (behind["dirty"], len(msgspec.convert(behind["resources"], list[Json]))) == (True, 2)

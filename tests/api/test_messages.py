@@ -189,10 +189,8 @@ async def test_an_edit_replaces_a_message_and_deletes_all_after_it(
     assert edited.status == 200
     assert words(edited.json["message"]) == "first, but better"
     rows = await messages.load_history(server.replica.pool, CHAT)
-    assert [(row.id, row.role) for row in rows] == [
-        (1, "system"),
-        (edited.json["message_id"], "user"),
-    ]
+    expected = [(1, "system"), (edited.json["message_id"], "user")]
+    assert [(row.id, row.role) for row in rows] == expected
     gone = edited.json["deleted_message_ids"]
     assert gone == list(range(2, int(str(edited.json["message_id"]))))
     assert (await server.chat(CHAT)).queue_len == 0

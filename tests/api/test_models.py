@@ -52,20 +52,15 @@ async def test_declared_models_are_read_back_unchanged(pool: Pool) -> None:
     assert small is not None
     choice = await here.choose(small.config.id)
     assert choice.config == small.config
-    assert (small.config.temperature, bytes(small.config.options or b"")) == (
-        0.5,
-        b'{"user":"ada"}',
-    )
+    expected = (0.5, b'{"user":"ada"}')
+    assert (small.config.temperature, bytes(small.config.options or b"")) == expected
     assert (small.is_default, small.source) == (False, "settings")
     default = await here.default()
     assert default is not None
     assert default.config.name == "big"
     (local, demo) = sorted(await here.providers(), key=lambda one: one.name, reverse=True)
-    assert (local.kind, local.base_url, local.has_api_key) == (
-        "openai-compat",
-        "http://127.0.0.1:1/v1",
-        True,
-    )
+    expected = ("openai-compat", "http://127.0.0.1:1/v1", True)
+    assert (local.kind, local.base_url, local.has_api_key) == expected
     assert (demo.kind, demo.has_api_key) == ("demo", False)
     await here.close()
 
@@ -81,10 +76,8 @@ async def test_a_removed_model_is_disabled_and_keeps_its_name_and_price(pool: Po
     assert (small.enabled, small.is_default) == (False, False)
     assert small.config.prices is not None
     assert small.config.prices.input == "0.5"
-    assert {one.name: one.enabled for one in await after.providers()} == {
-        "demo": True,
-        "local": False,
-    }
+    expected = {"demo": True, "local": False}
+    assert {one.name: one.enabled for one in await after.providers()} == expected
     with pytest.raises(ModelError, match="not configured any more"):
         await after.choose(small.config.id)
     again = catalogue(SMALL)
@@ -195,10 +188,8 @@ async def test_models_are_listed_with_their_public_fields(server: ApiServer) -> 
 @pytest.mark.promise("P13")
 async def test_providers_are_listed_without_their_keys(server: ApiServer) -> None:
     listed = (await server.ask("GET", "/providers")).items
-    assert [(one["name"], one["provider"], one["has_api_key"]) for one in listed] == [
-        ("acme", "anthropic", True),
-        ("other", "anthropic", False),
-    ]
+    expected = [("acme", "anthropic", True), ("other", "anthropic", False)]
+    assert [(one["name"], one["provider"], one["has_api_key"]) for one in listed] == expected
     assert not [name for one in listed for name in one if name in {"api_key", "key", "secret"}]
     acme, other = (await server.ask("GET", "/chats/models")).at("providers")
     assert acme["available"] is True

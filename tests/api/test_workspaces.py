@@ -28,11 +28,8 @@ async def test_a_workspace_is_created_with_its_first_build(api: WorkspaceApi) ->
     assert made.status == 201, made.content
     assert made.headers["location"] == f"/api/v1/workspaces/{made.json['id']}"
     build = first_build(made.json)
-    assert (build["transition"], build["status"], build["reason"]) == (
-        "start",
-        "pending",
-        "initiator",
-    )
+    expected = ("start", "pending", "initiator")
+    assert (build["transition"], build["status"], build["reason"]) == expected
     assert (made.json["name"], made.json["agents"]) == ("My-Work", [])
     assert api.control.woken == 1
 

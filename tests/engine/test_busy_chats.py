@@ -40,20 +40,14 @@ async def test_a_rollback_discards_the_running_turn_and_keeps_the_queue(dsn: str
         await rig.send(chat_id, "later")
         await rig.send(chat_id, "right", when_busy="rollback")
         await rig.wait_runner_left(chat_id, epoch=2)
-        assert await rig.transcript(chat_id) == [
-            "user: right",
-            "assistant: right way",
-            "user: later",
-            "assistant: and then",
-        ]
+        expected = ["user: right", "assistant: right way", "user: later", "assistant: and then"]
+        assert await rig.transcript(chat_id) == expected
 
 
 async def test_a_message_sent_with_reject_is_refused_by_a_busy_chat(dsn: str) -> None:
     gate = Gate()
     async with engine_rig(dsn) as rig:
-        rig.answer("one", gate)
-        chat_id = await rig.create("first")
-        await gate.reached.wait()
+        chat_id = await rig.ask("first", "one", gate)
         with pytest.raises(ChatBusy):
             await rig.send(chat_id, "now or never", when_busy="reject")
         gate.open()
@@ -82,9 +76,7 @@ async def test_an_edit_discards_the_running_answer(dsn: str) -> None:
 async def test_an_interrupt_before_the_first_part_stores_no_empty_answer(dsn: str) -> None:
     gate = Gate()
     async with engine_rig(dsn) as rig:
-        rig.answer(gate, "never")
-        chat_id = await rig.create("hi")
-        await gate.reached.wait()
+        chat_id = await rig.ask("hi", gate, "never")
         await rig.interrupt(chat_id)
         chat = await rig.wait_runner_left(chat_id)
         assert chat.state == "W"

@@ -31,11 +31,8 @@ async def test_a_full_context_is_compacted_before_the_next_model_call(dsn: str) 
         request = rig.api.requests[2].body
         assert b"what happened so far" in request
         assert b"said {}" not in request
-        assert await rig.recorded_usage() == [
-            ("turn", True, 80),
-            ("compaction", True, 90),
-            ("turn", True, 20),
-        ]
+        expected = [("turn", True, 80), ("compaction", True, 90), ("turn", True, 20)]
+        assert await rig.recorded_usage() == expected
 
 
 async def test_a_context_below_the_threshold_is_not_compacted(dsn: str) -> None:
@@ -50,8 +47,7 @@ async def test_a_context_below_the_threshold_is_not_compacted(dsn: str) -> None:
 
 async def test_a_requested_compaction_ends_the_turn(dsn: str) -> None:
     async with engine_rig(dsn) as rig:
-        rig.answer("hello")
-        chat_id = await rig.create("hi")
+        chat_id = await rig.ask("hi", "hello")
         await rig.wait_runner_left(chat_id, epoch=1)
         rig.answer("they greeted each other")
         chat = await rig.compact(chat_id)
@@ -69,8 +65,7 @@ async def test_a_requested_compaction_ends_the_turn(dsn: str) -> None:
 async def test_a_prompt_rejected_as_too_long_is_compacted_and_the_turn_continues(dsn: str) -> None:
     """The provider rejects the first summary prompt too; the second is half as long."""
     async with engine_rig(dsn) as rig:
-        rig.answer("hello " * 500)
-        chat_id = await rig.create("hi " * 500)
+        chat_id = await rig.ask("hi " * 500, "hello " * 500)
         await rig.wait_runner_left(chat_id, epoch=1)
         rig.api.reply(400, OVERFLOW)
         rig.api.reply(400, OVERFLOW)
@@ -94,8 +89,7 @@ async def test_a_first_message_that_is_too_long_fails_the_turn(dsn: str) -> None
 
 async def test_a_failed_compaction_stores_only_the_error(dsn: str) -> None:
     async with engine_rig(dsn) as rig:
-        rig.answer("hello")
-        chat_id = await rig.create("hi")
+        chat_id = await rig.ask("hi", "hello")
         await rig.wait_runner_left(chat_id, epoch=1)
         rig.answer()
         await rig.compact(chat_id)
@@ -109,8 +103,7 @@ async def test_a_failed_compaction_stores_only_the_error(dsn: str) -> None:
 async def test_an_interrupted_compaction_stores_only_its_usage(dsn: str) -> None:
     gate = Gate()
     async with engine_rig(dsn) as rig:
-        rig.answer("hello")
-        chat_id = await rig.create("hi")
+        chat_id = await rig.ask("hi", "hello")
         await rig.wait_runner_left(chat_id, epoch=1)
         rig.answer("they gr", gate)
         await rig.compact(chat_id)

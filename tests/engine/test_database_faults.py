@@ -78,8 +78,7 @@ async def lossy_replica(
 async def test_an_answer_with_an_unconfirmed_commit_is_stored_once(dsn: str, proxy: Proxy) -> None:
     async with lossy_replica(dsn, proxy) as (rig, observer, connection):
         connection.drop_reply_to(APPLY_STEP.text)
-        rig.answer("once")
-        chat_id = await rig.create("go")
+        chat_id = await rig.ask("go", "once")
         await observer.wait_state(chat_id, "W")
         connection.cut()
         await rig.wait_runner_left(chat_id)
@@ -163,9 +162,7 @@ async def test_a_restart_of_the_database_loses_no_answer(own_server: OwnServer) 
     gate = Gate()
     await migrator.up(own_server.dsn)
     async with engine_rig(own_server.dsn) as rig:
-        rig.answer("all ", gate, "of it")
-        chat_id = await rig.create("go")
-        await gate.reached.wait()
+        chat_id = await rig.ask("go", "all ", gate, "of it")
         await own_server.stop()
         gate.open()
         await rig.events.wait("commit_delayed", chat_id=chat_id)
@@ -183,9 +180,7 @@ async def test_a_restart_of_the_database_loses_no_answer(own_server: OwnServer) 
 async def test_a_commit_waits_until_the_disk_has_free_space(dsn: str) -> None:
     gate = Gate()
     async with engine_rig(dsn) as rig:
-        rig.answer("kept", gate)
-        chat_id = await rig.create("go")
-        await gate.reached.wait()
+        chat_id = await rig.ask("go", "kept", gate)
         await rig.pool.execute(
             """CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
                $$ BEGIN RAISE EXCEPTION 'no space left' USING ERRCODE = '53100'; END $$"""
@@ -231,8 +226,7 @@ async def test_an_interrupt_with_a_lost_hint_is_found_before_its_deadline(
         engine_rig_with(dsn, api, worker=NO_SLOTS) as observer,
         engine_rig_with(proxy.dsn, api, clock=clock) as rig,
     ):
-        rig.answer("so far", gate)
-        chat_id = await rig.create("go")
+        chat_id = await rig.ask("go", "so far", gate)
         await rig.wait_shown(chat_id, "so far")
         proxy.deafen()
         await observer.interrupt(chat_id)
@@ -261,9 +255,7 @@ async def test_a_chat_with_a_lost_hint_is_acquired_after_a_heartbeat(
 async def test_old_repeated_or_wrong_hints_do_not_restart_a_step(dsn: str) -> None:
     gate = Gate()
     async with engine_rig(dsn) as rig:
-        rig.answer("undisturbed", gate)
-        chat_id = await rig.create("go")
-        await gate.reached.wait()
+        chat_id = await rig.ask("go", "undisturbed", gate)
         chat = await rig.chat(chat_id)
         for _ in range(3):
             for version in (0, 1, 2, 1000):

@@ -25,9 +25,7 @@ async def test_a_drain_finishes_the_running_answer_with_one_model_call(dsn: str)
     gate = Gate()
     async with FakeCompatible.running() as api:
         async with engine_rig_with(dsn, api) as rig:
-            rig.answer("all ", gate, "of it")
-            chat_id = await rig.create("go")
-            await gate.reached.wait()
+            chat_id = await rig.ask("go", "all ", gate, "of it")
             draining = rig.start_drain()
             await rig.events.wait("drain_started")
             gate.open()
@@ -42,9 +40,7 @@ async def test_a_draining_worker_releases_the_next_turn_to_another(dsn: str) -> 
     gate = Gate()
     async with FakeCompatible.running() as api:
         async with engine_rig_with(dsn, api) as rig:
-            rig.answer("one", gate)
-            chat_id = await rig.create("first")
-            await gate.reached.wait()
+            chat_id = await rig.ask("first", "one", gate)
             await rig.send(chat_id, "second")
             draining = rig.start_drain()
             await rig.events.wait("drain_started")
@@ -111,9 +107,7 @@ async def test_a_chat_created_for_a_draining_worker_is_released(dsn: str) -> Non
 async def test_a_draining_worker_acquires_nothing(dsn: str) -> None:
     gate = Gate()
     async with engine_rig(dsn) as rig:
-        rig.answer("busy", gate)
-        chat_id = await rig.create("go")
-        await gate.reached.wait()
+        chat_id = await rig.ask("go", "busy", gate)
         draining = rig.start_drain()
         await rig.events.wait("drain_started")
         other = await rig.create("and me?")
@@ -172,9 +166,7 @@ async def test_a_drain_ends_without_a_database(dsn: str, proxy: Proxy) -> None:
     gate = Gate()
     async with FakeCompatible.running() as api, engine_rig_with(dsn, api) as other:
         async with engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as rig:
-            rig.answer("never ", gate, "written")
-            chat_id = await rig.create("go")
-            await gate.reached.wait()
+            chat_id = await rig.ask("go", "never ", gate, "written")
             proxy.stall()
             gate.open()
             async with asyncio.timeout(20):

@@ -35,8 +35,7 @@ async def test_an_interrupt_works_from_a_replica_that_does_not_run_the_chat(dsn:
         engine_rig_with(dsn, api) as here,
         engine_rig_with(dsn, api) as there,
     ):
-        here.answer("so far", gate)
-        chat_id = await here.create("go")
+        chat_id = await here.ask("go", "so far", gate)
         await here.wait_shown(chat_id, "so far")
         await there.interrupt(chat_id)
         chat = await here.wait_runner_left(chat_id)
@@ -193,8 +192,7 @@ async def test_the_usage_of_a_discarded_answer_is_recorded(dsn: str) -> None:
     """Otherwise a user could avoid the cost of answers by editing in time."""
     gate = Gate()
     async with engine_rig(dsn) as rig:
-        rig.answer("dropped", gate)
-        chat_id = await rig.create("old")
+        chat_id = await rig.ask("old", "dropped", gate)
         await rig.wait_shown(chat_id, "dropped")
         rig.answer("dropped too", gate)
         await rig.edit(chat_id, "new")
@@ -240,8 +238,7 @@ async def interrupt_silently(rig: EngineRig, chat_id: object) -> None:
 async def test_repeated_interrupts_interrupt_once(dsn: str) -> None:
     gate = Gate()
     async with engine_rig(dsn) as rig:
-        rig.answer("so far", gate)
-        chat_id = await rig.create("go")
+        chat_id = await rig.ask("go", "so far", gate)
         await rig.wait_shown(chat_id, "so far")
         interrupted = await asyncio.gather(*(rig.interrupt(chat_id) for _ in range(5)))
         assert {chat.status for chat in interrupted} <= {"interrupting", "waiting"}
@@ -255,8 +252,7 @@ async def test_repeated_interrupts_interrupt_once(dsn: str) -> None:
 async def test_an_interrupt_keeps_the_order_of_the_queue(dsn: str) -> None:
     gate = Gate()
     async with engine_rig(dsn) as rig:
-        rig.answer("so far", gate)
-        chat_id = await rig.create("zero")
+        chat_id = await rig.ask("zero", "so far", gate)
         await rig.wait_shown(chat_id, "so far")
         for text in ("one", "two", "three"):
             rig.answer(f"to {text}")
@@ -288,11 +284,8 @@ async def test_promoting_a_queued_message_interrupts_the_turn(dsn: str) -> None:
         await rig.send(chat_id, "two")
         await rig.promote(chat_id, 2)
         assert (await rig.wait_runner_left(chat_id)).state == "W"
-        assert [line for line in await rig.transcript(chat_id) if "user" in line] == [
-            "user: zero",
-            "user: two",
-            "user: one",
-        ]
+        expected = ["user: zero", "user: two", "user: one"]
+        assert [line for line in await rig.transcript(chat_id) if "user" in line] == expected
 
 
 @pytest.mark.covers("F25")
@@ -302,8 +295,7 @@ async def test_an_interrupt_at_the_end_of_an_answer_leaves_a_waiting_chat(dsn: s
     async with engine_rig(dsn) as rig:
         for _ in range(20):
             gate = Gate()
-            rig.answer("all there is", gate)
-            chat_id = await rig.create("go")
+            chat_id = await rig.ask("go", "all there is", gate)
             await rig.wait_shown(chat_id, "all there is")
             gate.open()
             await rig.interrupt(chat_id)
@@ -324,12 +316,8 @@ async def test_a_message_sent_at_the_end_of_an_answer_is_answered(dsn: str) -> N
             gate.open()
             await rig.send(chat_id, "second")
             await rig.wait_state(chat_id, "W")
-            assert await rig.transcript(chat_id) == [
-                "user: first",
-                "assistant: one",
-                "user: second",
-                "assistant: two",
-            ]
+            expected = ["user: first", "assistant: one", "user: second", "assistant: two"]
+            assert await rig.transcript(chat_id) == expected
 
 
 @pytest.mark.covers("F21", "F29")

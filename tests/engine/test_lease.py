@@ -58,9 +58,7 @@ async def test_an_expired_lease_cancels_all_runners_and_a_renewed_one_continues(
 ) -> None:
     gate = Gate()
     async with FakeCompatible.running() as api, engine_rig_with(proxy.dsn, api, clock=clock) as rig:
-        rig.answer("half", gate)
-        chat_id = await rig.create("go")
-        await gate.reached.wait()
+        chat_id = await rig.ask("go", "half", gate)
         await disconnect(rig, proxy, clock, LEASE_TTL_S)
         await rig.events.wait("lease_lost")
         await rig.events.wait("runner_left", chat_id=chat_id)

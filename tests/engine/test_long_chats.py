@@ -83,8 +83,7 @@ async def lengthen(pool: Pool, chat: Chat, by: int) -> None:
 async def test_a_chat_of_twenty_thousand_messages_works_and_delays_no_other_chat(dsn: str) -> None:
     """A viewer gets its newest messages."""
     async with engine_rig(dsn) as rig:
-        rig.answer("hello")
-        chat_id = await rig.create("hi")
+        chat_id = await rig.ask("hi", "hello")
         chat = await rig.wait_runner_left(chat_id)
         await lengthen(rig.pool, chat, MESSAGE_COUNT)
         rig.answer("still here")

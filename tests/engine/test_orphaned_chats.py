@@ -216,9 +216,7 @@ async def test_a_chat_acquired_under_a_new_epoch_has_one_runner(dsn: str) -> Non
 async def test_a_deleted_chat_ends_its_runner(dsn: str) -> None:
     gate = Gate()
     async with engine_rig(dsn) as rig:
-        rig.answer("to whom?", gate)
-        chat_id = await rig.create("hi")
-        await gate.reached.wait()
+        chat_id = await rig.ask("hi", "to whom?", gate)
         await rig.pool.execute("DELETE FROM chats WHERE id = $1", chat_id)
         await rig.events.wait("runner_left", chat_id=chat_id)
         await rig.api.requests[0].disconnected.wait()

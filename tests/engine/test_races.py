@@ -42,9 +42,7 @@ async def test_of_two_concurrent_edits_of_a_message_one_wins(dsn: str) -> None:
     async with engine_rig(dsn) as rig:
         for _ in range(5):
             gate = Gate()
-            rig.answer("to the old", gate)
-            chat_id = await rig.create("old")
-            await gate.reached.wait()
+            chat_id = await rig.ask("old", "to the old", gate)
             rig.answer("to the new")
             edits = (edit(rig, chat_id, 1, text) for text in ("one", "two"))
             done = await asyncio.gather(*(outcome(each) for each in edits))
@@ -87,8 +85,7 @@ async def test_a_queued_message_is_promoted_or_deleted_but_not_both(dsn: str) ->
     async with engine_rig(dsn) as rig:
         for _ in range(5):
             gate = Gate()
-            rig.answer("so far", gate)
-            chat_id = await rig.create("go")
+            chat_id = await rig.ask("go", "so far", gate)
             await rig.wait_shown(chat_id, "so far")
             await rig.send(chat_id, "now")
             commands = (rig.promote(chat_id, 1), delete_queued_message(rig, chat_id, 1))
@@ -112,9 +109,7 @@ async def test_a_queued_message_is_promoted_or_deleted_but_not_both(dsn: str) ->
 async def test_of_two_messages_for_the_last_place_in_the_queue_one_is_refused(dsn: str) -> None:
     gate = Gate()
     async with engine_rig(dsn) as rig:
-        rig.answer("busy", gate)
-        chat_id = await rig.create("go")
-        await gate.reached.wait()
+        chat_id = await rig.ask("go", "busy", gate)
         for number in range(MAX_QUEUED_MESSAGES - 1):
             await rig.send(chat_id, f"{number}")
         sends = (rig.send(chat_id, text) for text in ("one", "two"))
@@ -186,9 +181,7 @@ async def test_a_jump_of_the_databases_clock_takes_no_chat_from_a_live_worker(ds
         engine_rig_with(dsn, api) as other,
         engine_rig_with(dsn, api) as rig,
     ):
-        rig.answer("all ", gate, "of it")
-        chat_id = await rig.create("go")
-        await gate.reached.wait()
+        chat_id = await rig.ask("go", "all ", gate, "of it")
         await other.pool.execute(
             """UPDATE chat_workers SET lease_until = lease_until - interval '1 h',
                    renewed_at = renewed_at - interval '1 h'"""
@@ -221,9 +214,7 @@ async def test_a_drain_at_the_end_of_an_answer_stores_it_once(dsn: str) -> None:
         for _ in range(4):
             gate = Gate()
             async with engine_rig_with(dsn, api) as drained:
-                drained.answer("all of it", gate)
-                chat_id = await drained.create("go")
-                await gate.reached.wait()
+                chat_id = await drained.ask("go", "all of it", gate)
                 gate.open()
             await other.wait_state(chat_id, "W")
             assert await other.transcript(chat_id) == ["user: go", "assistant: all of it"]

@@ -70,9 +70,7 @@ async def test_the_chat_of_a_disconnected_replica_is_run_by_another(dsn: str, pr
         engine_rig_with(dsn, api, worker=SHORT_DRAIN) as survivor,
     ):
         async with engine_rig_with(proxy.dsn, api) as victim:
-            victim.answer("half an ans", gate)
-            chat_id = await victim.create("go")
-            await gate.reached.wait()
+            chat_id = await victim.ask("go", "half an ans", gate)
             survivor.answer("a whole answer")
             disconnect(proxy)
             chat = await survivor.wait_runner_left(chat_id)
@@ -92,9 +90,7 @@ async def test_an_interrupt_keeps_the_live_parts_of_a_dead_replica(dsn: str, pro
         engine_rig_with(dsn, api, worker=SHORT_DRAIN) as survivor,
         engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim,
     ):
-        victim.answer("half an ans", gate)
-        chat_id = await victim.create("go")
-        await gate.reached.wait()
+        chat_id = await victim.ask("go", "half an ans", gate)
         pool, episode = survivor.replica.database.pool, Episode.of(await survivor.chat(chat_id))
         await eventually(lambda: is_journaled(pool, episode))
         disconnect(proxy)
@@ -116,9 +112,7 @@ async def test_an_interrupt_keeps_the_live_parts_over_several_dead_workers(
     ):
         async with engine_rig_with(proxy.dsn, api, worker=SHORT_DRAIN) as victim:
             gate = Gate()
-            victim.answer("half an ans", gate)
-            chat_id = await victim.create("go")
-            await gate.reached.wait()
+            chat_id = await victim.ask("go", "half an ans", gate)
             pool, episode = observer.pool, Episode.of(await observer.chat(chat_id))
             await eventually(lambda: is_journaled(pool, episode))
             disconnect(proxy)
@@ -175,9 +169,7 @@ async def test_an_interrupt_of_an_orphaned_pending_chat_keeps_its_live_parts(
 async def start_answer(rig: EngineRig, others: EngineRig) -> ChatId:
     """A chat with an unfinished answer that is in the journal as far as it goes."""
     gate = Gate()
-    rig.answer("half an ans", gate)
-    chat_id = await rig.create("go")
-    await gate.reached.wait()
+    chat_id = await rig.ask("go", "half an ans", gate)
     episode = Episode.of(await others.chat(chat_id))
     await eventually(lambda: is_journaled(others.pool, episode))
     return chat_id

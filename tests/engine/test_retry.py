@@ -176,9 +176,7 @@ async def test_an_idle_stream_is_retried(dsn: str, clock: FakeClock) -> None:
 async def test_a_slow_stream_is_not_idle(dsn: str, clock: FakeClock) -> None:
     gate = Gate()
     async with engine_rig(dsn, clock=clock) as rig:
-        rig.answer("still ", gate, "here")
-        chat_id = await rig.create("hi")
-        await gate.reached.wait()
+        chat_id = await rig.ask("hi", "still ", gate, "here")
         await pass_time(clock, STREAM_IDLE_TIMEOUT_S - 60)
         gate.open()
         assert (await rig.wait_runner_left(chat_id)).state == "W"
@@ -211,8 +209,7 @@ async def test_a_cancellation_by_the_transport_is_retried_as_a_reset(
 ) -> None:
     async with engine_rig(dsn, clock=clock) as rig:
         rig.model.provider = SelfCancellingProvider(rig.model.provider)
-        rig.answer("here I am")
-        chat_id = await rig.create("hi")
+        chat_id = await rig.ask("hi", "here I am")
         await pass_time(clock, await wait_backoff(rig, clock))
         assert (await rig.wait_runner_left(chat_id)).state == "W"
         assert await rig.transcript(chat_id) == ["user: hi", "assistant: here I am"]

@@ -60,8 +60,7 @@ async def test_a_spend_limit_fails_the_turn_between_two_model_calls(dsn: str) ->
 @pytest.mark.promise("P11")
 async def test_a_summary_call_is_checked_against_the_spend_limit(dsn: str) -> None:
     async with engine_rig(dsn, budget=CallBudget(1)) as rig:
-        rig.answer("hello")
-        chat_id = await rig.create("hi")
+        chat_id = await rig.ask("hi", "hello")
         await rig.wait_runner_left(chat_id, epoch=1)
         await rig.compact(chat_id)
         assert (await rig.wait_runner_left(chat_id, epoch=3)).last_error == LIMIT_ERROR
@@ -72,8 +71,7 @@ async def test_a_summary_call_is_checked_against_the_spend_limit(dsn: str) -> No
 async def test_every_retry_of_a_summary_call_is_checked_against_the_spend_limit(dsn: str) -> None:
     """The provider rejects the prompt as too long, and the first summary prompt too."""
     async with engine_rig(dsn, budget=CallBudget(3)) as rig:
-        rig.answer("hello " * 500)
-        chat_id = await rig.create("hi " * 500)
+        chat_id = await rig.ask("hi " * 500, "hello " * 500)
         await rig.wait_runner_left(chat_id, epoch=1)
         rig.api.reply(400, OVERFLOW)
         rig.api.reply(400, OVERFLOW)
@@ -85,8 +83,7 @@ async def test_every_retry_of_a_summary_call_is_checked_against_the_spend_limit(
 @pytest.mark.covers("F44")
 async def test_a_failed_spend_check_allows_the_call(dsn: str) -> None:
     async with engine_rig(dsn, budget=FailingBudget(hangs=False)) as rig:
-        rig.answer("hello")
-        chat_id = await rig.create("hi")
+        chat_id = await rig.ask("hi", "hello")
         assert (await rig.wait_runner_left(chat_id)).state == "W"
         await rig.events.wait("spend_check_failed", chat_id=chat_id)
 

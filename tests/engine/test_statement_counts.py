@@ -45,8 +45,7 @@ async def wait_runner_left(rig: EngineRig, chat_id: object, epoch: int) -> None:
 async def test_a_new_chat_with_an_answer_takes_two_statements(dsn: str) -> None:
     sent = Statements()
     async with engine_rig(dsn, on_statement=sent) as rig:
-        rig.answer("hello")
-        chat_id = await rig.create("hi")
+        chat_id = await rig.ask("hi", "hello")
         await wait_runner_left(rig, chat_id, 1)
         assert sent.take_counts() == {"create": 1, "step": 1}
 
@@ -66,8 +65,7 @@ async def test_a_tool_batch_takes_two_statements(dsn: str) -> None:
 async def test_the_number_of_statements_of_a_turn_does_not_grow_with_the_chat(dsn: str) -> None:
     sent = Statements()
     async with engine_rig(dsn, on_statement=sent) as rig:
-        rig.answer("hello")
-        chat_id = await rig.create("hi")
+        chat_id = await rig.ask("hi", "hello")
         await wait_runner_left(rig, chat_id, 1)
         for turn in range(5):
             rig.answer("again")

@@ -124,11 +124,8 @@ async def test_serial_tools_run_one_by_one_after_the_others(dsn: str) -> None:
         gate.open()
         await rig.wait_runner_left(chat_id)
         assert serial.runs == ["c1", "c3"]
-        assert [line[:16] for line in (await rig.transcript(chat_id))[2:5]] == [
-            "tool: result(c1)",
-            "tool: result(c2)",
-            "tool: result(c3)",
-        ]
+        expected = ["tool: result(c1)", "tool: result(c2)", "tool: result(c3)"]
+        assert [line[:16] for line in (await rig.transcript(chat_id))[2:5]] == expected
 
 
 async def test_an_exclusive_tool_does_not_run_beside_another(dsn: str) -> None:

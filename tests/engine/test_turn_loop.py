@@ -164,10 +164,8 @@ async def test_a_drain_during_a_tool_leaves_the_call_pending(dsn: str) -> None:
             chat = await drained.chat(chat_id)
             assert chat.state == "P0"
             assert [call.id for call in chat.pending_calls] == ["tc"]
-            assert await drained.transcript(chat_id) == [
-                "user: run the tool",
-                "assistant: echo(tc)",
-            ]
+            expected = ["user: run the tool", "assistant: echo(tc)"]
+            assert await drained.transcript(chat_id) == expected
         tool = GatedTool()
         async with engine_rig_with(dsn, api, tools=[tool]) as other:
             other.answer("done")
@@ -233,10 +231,8 @@ async def test_an_answer_past_its_timeout_fails_the_turn_and_keeps_the_partial_a
         chat = await rig.wait_runner_left(chat_id)
         assert chat.last_error is not None
         assert (chat.last_error.kind, chat.last_error.retryable) == ("timeout", True)
-        assert await rig.transcript(chat_id) == [
-            "user: tell me everything",
-            "assistant: and so on ",
-        ]
+        expected = ["user: tell me everything", "assistant: and so on "]
+        assert await rig.transcript(chat_id) == expected
         assert await rig.recorded_usage() == [("turn", False, 0)]
 
 
@@ -244,9 +240,7 @@ async def test_an_answer_past_its_timeout_fails_the_turn_and_keeps_the_partial_a
 async def test_the_usage_of_an_interrupted_call_is_recorded(dsn: str) -> None:
     gate = Gate()
     async with engine_rig(dsn) as rig:
-        rig.answer("half", gate)
-        chat_id = await rig.create("hi")
-        await gate.reached.wait()
+        chat_id = await rig.ask("hi", "half", gate)
         await rig.interrupt(chat_id)
         await rig.wait_runner_left(chat_id)
         assert await rig.recorded_usage() == [("turn", False, 0)]
@@ -265,8 +259,7 @@ async def test_text_that_the_database_cannot_store_is_replaced(dsn: str) -> None
     """JSON can contain a NUL and half of a surrogate pair."""
     async with engine_rig(dsn, tools=[GatedTool()]) as rig:
         spelled = chunk(content="NUL?").replace(b"NUL?", b"a\\u0000b \\ud83d!")
-        rig.answer(spelled)
-        chat_id = await rig.create("hi")
+        chat_id = await rig.ask("hi", spelled)
         assert (await rig.wait_runner_left(chat_id)).state == "W"
         assert (await rig.transcript(chat_id))[-1] in (
             "assistant: a\x00b \ufffd!",

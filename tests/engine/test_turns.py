@@ -17,8 +17,7 @@ from tests.support.tools import GatedTool
 
 async def test_a_message_is_answered_and_the_chat_waits(dsn: str) -> None:
     async with engine_rig(dsn) as rig:
-        rig.answer("Hello", " there.")
-        chat_id = await rig.create("hi")
+        chat_id = await rig.ask("hi", "Hello", " there.")
         chat = await rig.wait_runner_left(chat_id)
         assert chat.state == "W"
         assert await rig.transcript(chat_id) == ["user: hi", "assistant: Hello there."]
@@ -50,12 +49,8 @@ async def test_a_queued_message_is_answered_after_the_running_turn(dsn: str) -> 
         assert (await rig.send(chat_id, "second")).state == "R1"
         gate.open()
         await rig.wait_runner_left(chat_id)
-        assert await rig.transcript(chat_id) == [
-            "user: first",
-            "assistant: one",
-            "user: second",
-            "assistant: two",
-        ]
+        expected = ["user: first", "assistant: one", "user: second", "assistant: two"]
+        assert await rig.transcript(chat_id) == expected
 
 
 async def test_an_interrupted_answer_is_stored_before_the_queued_message(dsn: str) -> None:

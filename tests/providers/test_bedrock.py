@@ -223,10 +223,8 @@ def test_an_exception_without_a_message_is_described_by_its_name() -> None:
     headers = {":message-type": "exception", ":exception-type": "throttlingException"}
     (failed,) = read_whole(new_decoder, frame(headers, b""))
     assert isinstance(failed, StreamFailed)
-    assert (failed.fault.type, classify_fault(failed.fault).kind) == (
-        "throttlingException",
-        "rate_limit",
-    )
+    expected = ("throttlingException", "rate_limit")
+    assert (failed.fault.type, classify_fault(failed.fault).kind) == expected
 
 
 @pytest.mark.covers("providers-6")

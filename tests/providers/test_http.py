@@ -424,10 +424,8 @@ async def test_a_web_page_instead_of_a_stream_is_reported(fake: FakeServer, stat
 async def test_json_instead_of_a_stream_is_reported(fake: FakeServer) -> None:
     fake.reply(200, {"error": {"message": "model not found", "type": "not_found_error"}})
     fault = await failure(fake.url)
-    assert (fault.type, classify_fault(fault).error.detail) == (
-        "not_found_error",
-        "model not found",
-    )
+    expected = ("not_found_error", "model not found")
+    assert (fault.type, classify_fault(fault).error.detail) == expected
 
 
 @pytest.mark.parametrize(

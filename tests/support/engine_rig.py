@@ -49,7 +49,7 @@ from tests.support.eventually import eventually
 from tests.support.operations import create_chat, operation
 from tests.support.providers.anthropic import KEY as ANTHROPIC_KEY
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
-from tests.support.providers.server import Cut, FakeServer, Step
+from tests.support.providers.server import Cut, FakeServer, Gate, Step
 from tests.support.tools import Tools
 
 WAIT_TIMEOUT_S = 30.0
@@ -92,8 +92,8 @@ class OneModel:
             prices=Prices(input="1", output="2"),
         )
 
-    async def choose(self, wanted: ModelConfigId | None) -> ModelChoice:
-        del wanted
+    async def choose(self, model_config_id: ModelConfigId | None) -> ModelChoice:
+        del model_config_id
         return ModelChoice(config=self.config, provider=self.provider, kind=self.kind)
 
 
@@ -141,6 +141,17 @@ class EngineRig:
         with self.replica.worker.reserve_slot(root=command.parent_chat_id is None) as free:
             await create_chat(self.replica.transactor, command, change_id(), free=free)
         return command.id
+
+    async def ask(self, text: str, *answer: str | Step) -> ChatId:
+        """Script the answer and create the chat. If the answer has a gate, wait until the model
+        has reached it."""
+        self.answer(*answer)
+        chat_id = await self.create(text)
+        for gate in answer:
+            if isinstance(gate, Gate):
+                await gate.reached.wait()
+                break
+        return chat_id
 
     def command(self, text: str) -> CreateChat:
         return CreateChat(

@@ -130,10 +130,8 @@ def test_redacted_thinking_and_thinking_without_text_are_kept() -> None:
     assert unpack_metadata(redacted.provider_metadata).redacted_thinking == (
         "EmwKAhgBEgy3va3pzix/LafPsn4aDFIT2Xlxh0L5L8rLVyIwxtE3rAFBa8cr3qpPkNRj2YfWXGmKDxH4mPnZ5sQ7vB"
     )
-    assert (silent.text, unpack_metadata(silent.provider_metadata).signature) == (
-        "",
-        "ErUBCkYIBRgCIkDVzQ==",
-    )
+    expected = ("", "ErUBCkYIBRgCIkDVzQ==")
+    assert (silent.text, unpack_metadata(silent.provider_metadata).signature) == expected
     assert text == TextPart(text="I can help with that.")
 
 
@@ -192,10 +190,8 @@ def test_a_failed_search_is_an_error_result() -> None:
 def test_a_computer_action_is_a_tool_call() -> None:
     call = answer("computer").content[-1]
     assert isinstance(call, ToolCallPart)
-    assert (call.tool_name, call.args) == (
-        "computer",
-        Raw(b'{"action": "left_click", "coordinate": [512, 300]}'),
-    )
+    expected = ("computer", Raw(b'{"action": "left_click", "coordinate": [512, 300]}'))
+    assert (call.tool_name, call.args) == expected
 
 
 def test_tools_of_the_computer_toolset_become_actions_of_one_tool() -> None:

@@ -98,10 +98,8 @@ def test_leading_system_messages_are_separate_and_later_ones_are_left_out() -> N
         message("user", "Hi"),
         message("system", "late"),
     )
-    assert [unmarked(block) for block in objects(wire["system"])] == [
-        {"type": "text", "text": "A"},
-        {"type": "text", "text": "B"},
-    ]
+    expected = [{"type": "text", "text": "A"}, {"type": "text", "text": "B"}]
+    assert [unmarked(block) for block in objects(wire["system"])] == expected
     assert contents(wire) == [[{"type": "text", "text": "Hi"}]]
 
 
@@ -160,10 +158,8 @@ def test_invalid_ids_and_names_are_changed_consistently() -> None:
         tools=tuple(tools),
     )
     assert objects(wire["tools"])[0]["name"] == "a_b"
-    assert [(b.get("id") or b["tool_use_id"]) for m in contents(wire)[1:] for b in m] == [
-        "call_1_x",
-        "call_1_x",
-    ]
+    expected = ["call_1_x", "call_1_x"]
+    assert [(b.get("id") or b["tool_use_id"]) for m in contents(wire)[1:] for b in m] == expected
     assert contents(wire)[1][0]["name"] == "a_b"
 
 
@@ -403,10 +399,8 @@ def test_a_screenshot_is_sent_in_the_result() -> None:
 def test_an_error_result_has_text_and_no_media() -> None:
     wire = encoded(requests(BUDGETED)["failed tools"])
     said = [objects(block["content"]) for block in contents(wire)[-1]]
-    assert [[part["text"] for part in parts] for parts in said] == [
-        ["The tool failed without a message."],
-        ["no"],
-    ]
+    expected = [["The tool failed without a message."], ["no"]]
+    assert [[part["text"] for part in parts] for parts in said] == expected
 
 
 # Tools
@@ -494,10 +488,8 @@ def test_the_newest_models_get_the_computer_toolset() -> None:
     assert made.betas == ()
     assert objects(wire["tools"]) == [{"type": "computer_toolset_20260801"}]
     (click, now), (screen, time) = contents(wire)[1:]
-    assert (click["name"], click["input"], click["toolset_name"]) == (
-        *("left_click", {"text": "a"}),
-        "computer",
-    )
+    expected = ("left_click", {"text": "a"}, "computer")
+    assert (click["name"], click["input"], click["toolset_name"]) == expected
     assert (now["name"], now["input"]) == ("now", {"action": "zoom"})
     assert "toolset_name" not in now
     assert screen["toolset_name"] == "computer"
@@ -650,13 +642,8 @@ def test_the_last_system_block_and_the_last_two_messages_are_marked_for_the_cach
         message("tool", result("c")),
     )
     assert [is_marked(block) for block in objects(wire["system"])] == [False, True]
-    assert [[is_marked(block) for block in blocks(m)] for m in messages(wire)] == [
-        [False],
-        [False],
-        [False, False],
-        [False, True],
-        [True],
-    ]
+    expected = [[False], [False], [False, False], [False, True], [True]]
+    assert [[is_marked(block) for block in blocks(m)] for m in messages(wire)] == expected
 
 
 def test_a_model_without_a_cache_gets_no_cache_marks() -> None:

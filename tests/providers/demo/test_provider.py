@@ -312,12 +312,8 @@ async def test_a_sample_fits_its_schema(demo: DemoProvider) -> None:
         "required": ["mood", "count", "tags", "deep"],
     }
     sent = request_for("hello", output_schema=Raw(msgspec.json.encode(schema)))
-    assert msgspec.json.decode(await answer_text(demo, sent)) == {
-        "mood": "good",
-        "count": 3,
-        "tags": ["hello"],
-        "deep": {"ok": False},
-    }
+    expected = {"mood": "good", "count": 3, "tags": ["hello"], "deep": {"ok": False}}
+    assert msgspec.json.decode(await answer_text(demo, sent)) == expected
 
 
 async def test_a_summary_lists_the_requests_of_the_user(demo: DemoProvider) -> None:

@@ -118,11 +118,8 @@ async def test_a_rejection_quotes_the_api(fake: FakeGemini, gemini: GeminiProvid
     sent = request(message("user", "Hi"), message("assistant", call("a")), model=MODEL)
     failed = await failure(gemini, sent)
     classified = classify_fault(failed.fault)
-    assert (classified.kind, classified.retryable, classified.error.status_code) == (
-        "generic",
-        False,
-        400,
-    )
+    expected = ("generic", False, 400)
+    assert (classified.kind, classified.retryable, classified.error.status_code) == expected
     assert "number of function response parts" in (classified.error.detail or "")
     assert classified.error.provider == "google"
 

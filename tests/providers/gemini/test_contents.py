@@ -147,10 +147,8 @@ def test_signatures_are_sent_back_unchanged_at_their_parts(name: str) -> None:
 def test_a_signed_text_is_sent_back_in_its_original_parts() -> None:
     [_, model] = contents(*history("signed_text", NEW), model=NEW)
     signature = stream("signed_text").split(b'"thoughtSignature": "')[1].split(b'"')[0].decode()
-    assert model["parts"] == [
-        {"text": "Call it", "thoughtSignature": signature},
-        {"text": " Ada, or Grace."},
-    ]
+    expected = [{"text": "Call it", "thoughtSignature": signature}, {"text": " Ada, or Grace."}]
+    assert model["parts"] == expected
 
 
 def test_only_ids_of_the_api_are_sent_back() -> None:

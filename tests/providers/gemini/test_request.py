@@ -162,10 +162,8 @@ def test_configured_thinking_wins_over_an_effort() -> None:
         OLD, "low", GeminiThinkingOptions(thinking_budget=-1, include_thoughts=False)
     ) == {"thinkingBudget": -1, "includeThoughts": False}
     level = GeminiThinkingOptions(thinking_level="medium")
-    assert thinking("gemini-3-pro-preview", "low", level) == {
-        "thinkingLevel": "HIGH",
-        "includeThoughts": True,
-    }
+    expected = {"thinkingLevel": "HIGH", "includeThoughts": True}
+    assert thinking("gemini-3-pro-preview", "low", level) == expected
 
 
 def test_cached_content_replaces_instructions_and_tools() -> None:

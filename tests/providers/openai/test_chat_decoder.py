@@ -210,10 +210,8 @@ def test_calls_without_ids_get_ids_unique_to_their_step() -> None:
         tool_call("tool-call-1-abc", "read_file", '{"path":"b"}'),
     ]
     plain = answer_of(read_whole(lambda: chat_decoder(salt=""), stream("no_ids")))
-    assert [p.tool_call_id for p in plain.content if isinstance(p, ToolCallPart)] == [
-        "tool-call-0",
-        "tool-call-1",
-    ]
+    expected = ["tool-call-0", "tool-call-1"]
+    assert [p.tool_call_id for p in plain.content if isinstance(p, ToolCallPart)] == expected
 
 
 @pytest.mark.covers("providers-10")
@@ -224,19 +222,15 @@ def test_calls_of_one_index_without_ids_are_separated_by_names() -> None:
     ]
     data = b"".join(chunk(tool_calls=[piece]) for piece in begun) + chunk("tool_calls") + DONE
     calls = only(ToolCallDone, decode(data))
-    assert [(done.name, done.input) for done in calls] == [
-        ("read_file", '{"a":{}}'),
-        ("show.time", "{}"),
-    ]
+    expected = [("read_file", '{"a":{}}'), ("show.time", "{}")]
+    assert [(done.name, done.input) for done in calls] == expected
     assert len({done.id for done in calls}) == 2
 
 
 @pytest.mark.covers("providers-10")
 def test_a_call_without_arguments_has_an_empty_object() -> None:
-    assert [e.input for e in read("no_ids") if isinstance(e, ToolCallDone)] == [
-        "{}",
-        '{"path":"b"}',
-    ]
+    expected = ["{}", '{"path":"b"}']
+    assert [e.input for e in read("no_ids") if isinstance(e, ToolCallDone)] == expected
 
 
 def test_an_id_of_history_is_not_reused() -> None:
@@ -244,10 +238,8 @@ def test_an_id_of_history_is_not_reused() -> None:
         lambda: chat_decoder(taken=["call_aaa111", "call_bbb222", "call_bbb222-abc"]),
         stream("tools"),
     )
-    assert [e.id for e in again if isinstance(e, ToolCallDone)] == [
-        "call_aaa111-abc",
-        "call_bbb222-abc-2",
-    ]
+    expected = ["call_aaa111-abc", "call_bbb222-abc-2"]
+    assert [e.id for e in again if isinstance(e, ToolCallDone)] == expected
 
 
 # Metadata

@@ -489,10 +489,8 @@ def test_reasoning_details_are_sent_back_to_their_gateway() -> None:
     sent = messages(
         message("user", "Hi"), *recorded_answer("openrouter"), dialect=OPENROUTER_DIALECT
     )
-    assert [one["type"] for one in sent[1]["reasoning_details"]] == [
-        "reasoning.text",
-        "reasoning.encrypted",
-    ]
+    expected = ["reasoning.text", "reasoning.encrypted"]
+    assert [one["type"] for one in sent[1]["reasoning_details"]] == expected
     sent = messages(message("user", "Hi"), *recorded_answer("openrouter", origin="another"))
     assert not {"reasoning", "reasoning_details"} & set(sent[1])
 

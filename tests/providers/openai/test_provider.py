@@ -155,18 +155,12 @@ async def test_a_call_without_a_result_is_rejected_and_not_retried(
 ) -> None:
     sent = request(message("user", "Hi"), message("assistant", call("a")), model=PLAIN)
     classified = classify_fault((await failure(responses, sent)).fault)
-    assert (classified.kind, classified.retryable, classified.error.status_code) == (
-        "generic",
-        False,
-        400,
-    )
+    expected = ("generic", False, 400)
+    assert (classified.kind, classified.retryable, classified.error.status_code) == expected
     sent = msgspec.structs.replace(sent, options=USE_CHAT)
     classified = classify_fault((await failure(chat, sent)).fault)
-    assert (classified.kind, classified.retryable, classified.error.status_code) == (
-        "generic",
-        False,
-        400,
-    )
+    expected = ("generic", False, 400)
+    assert (classified.kind, classified.retryable, classified.error.status_code) == expected
     assert "did not have response messages" in (classified.error.detail or "")
 
 

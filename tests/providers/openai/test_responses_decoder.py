@@ -135,11 +135,8 @@ def test_a_search_has_its_action_and_its_sources() -> None:
     sent, result = found[0], found[1]
     assert isinstance(sent, ToolCallPart)
     assert isinstance(result, ToolResultPart)
-    assert msgspec.json.decode(sent.args or b"") == {
-        "type": "search",
-        "query": "tallest tower 2026",
-        "queries": ["tallest tower 2026"],
-    }
+    expected = {"type": "search", "query": "tallest tower 2026", "queries": ["tallest tower 2026"]}
+    assert msgspec.json.decode(sent.args or b"") == expected
     assert msgspec.json.decode(result.result or b"") == {
         "status": "completed",
         "sources": [
@@ -158,10 +155,8 @@ def test_each_source_is_reported_once() -> None:
 
 def test_a_search_stores_the_reasoning_before_it() -> None:
     calls = only(ToolCallPart, answer("web_search").content)
-    assert [read_metadata(p.provider_metadata).after for p in calls] == [
-        "rs_search01",
-        "rs_search02",
-    ]
+    expected = ["rs_search01", "rs_search02"]
+    assert [read_metadata(p.provider_metadata).after for p in calls] == expected
     reasoning = only(ReasoningPart, answer("web_search").content)
     assert [read_metadata(p.provider_metadata).after for p in reasoning] == [None, None, None]
 
@@ -200,11 +195,8 @@ def test_a_failed_search_is_an_error_result() -> None:
 )
 def test_a_computer_action_is_a_tool_call(name: str, call_id: str, args: object) -> None:
     [used] = only(ToolCallPart, answer(name).content)
-    assert (used.tool_call_id, used.tool_name, used.provider_executed) == (
-        call_id,
-        "computer",
-        False,
-    )
+    expected = (call_id, "computer", False)
+    assert (used.tool_call_id, used.tool_name, used.provider_executed) == expected
     assert msgspec.json.decode(used.args or b"") == args
     assert finished(name).reason == "tool-calls"
 
@@ -317,20 +309,15 @@ def test_unknown_events_are_skipped_and_unknown_items_kept_unless_they_are_calls
         msgspec.json.decode(read_metadata(p.provider_metadata).item or b"", type=dict[str, object])
         for p in carriers
     ]
-    assert [item["type"] for item in items] == [
-        "mcp_list_tools",
-        "reasoning",
-        "thing_of_the_future",
-    ]
+    expected = ["mcp_list_tools", "reasoning", "thing_of_the_future"]
+    assert [item["type"] for item in items] == expected
     assert items[2]["payload"] == {"a": [1, 2.5, None, "é"]}
     assert decoded_parts("unknown")[-1] == TextPart(text="Still here.")
 
 
 def test_events_without_names_are_identified_by_their_type() -> None:
-    assert decoded_parts("nameless") == [
-        ReasoningPart(text="We need to greet."),
-        TextPart(text="Hello!"),
-    ]
+    expected = [ReasoningPart(text="We need to greet."), TextPart(text="Hello!")]
+    assert decoded_parts("nameless") == expected
 
 
 def test_items_without_deltas_are_complete() -> None:
@@ -386,8 +373,5 @@ def test_invalid_utf8_is_not_stored() -> None:
     item = b'{"type":"reasoning","id":"rs_1","encrypted_content":"x\xff"}'
     data = b'event: response.output_item.done\ndata: {"item":' + item + b"}\n\n"
     end = next(e for e in decode(data + DONE) if isinstance(e, ReasoningEnd))
-    assert msgspec.json.decode(read_metadata(end.provider_metadata).item or b"") == {
-        "type": "reasoning",
-        "id": "rs_1",
-        "encrypted_content": "x\ufffd",
-    }
+    expected = {"type": "reasoning", "id": "rs_1", "encrypted_content": "x\ufffd"}
+    assert msgspec.json.decode(read_metadata(end.provider_metadata).item or b"") == expected

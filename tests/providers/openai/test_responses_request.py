@@ -185,12 +185,8 @@ def test_strict_is_set_only_if_the_schema_allows_it(
     )
     sent = body(found, strict_json_schema=model_request)
     assert sent["tools"][0]["strict"] is strict
-    assert sent["text"]["format"] == {
-        "type": "json_schema",
-        "name": "answer",
-        "schema": schema,
-        "strict": strict,
-    }
+    expected = {"type": "json_schema", "name": "answer", "schema": schema, "strict": strict}
+    assert sent["text"]["format"] == expected
 
 
 def test_a_structured_answer_can_be_a_plain_json_object() -> None:
