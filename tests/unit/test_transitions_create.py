@@ -59,10 +59,10 @@ def test_a_chat_needs_a_message() -> None:
 
 
 def test_a_chat_cannot_start_with_a_pending_call() -> None:
-    asked = draft("assistant", call("c1"))
+    calling = draft("assistant", call("c1"))
     with pytest.raises(InvalidInput, match="unanswered tool call"):
-        create(new(before=(asked,)), WORKER)
-    answered = create(new(before=(asked, draft("tool", result("c1")))), WORKER)
+        create(new(before=(calling,)), WORKER)
+    answered = create(new(before=(calling, draft("tool", result("c1")))), WORKER)
     assert answered.after.pending_calls == ()
 
 

@@ -73,8 +73,8 @@ def test_a_release_changes_only_the_owner(state: str, target: str) -> None:
         seeded, release(seeded.chat, ReleaseChat(worker_id=WORKER, epoch=seeded.chat.epoch))
     ).chat
     assert (chat.state, chat.worker_id, chat.epoch) == (target, None, seeded.chat.epoch + 1)
-    kept = ("attempt", "history_version", "queue_version", "orphan_count", "turn_message_id")
-    assert [getattr(chat, k) for k in kept] == [getattr(seeded.chat, k) for k in kept]
+    unchanged = ("attempt", "history_version", "queue_version", "orphan_count", "turn_message_id")
+    assert [getattr(chat, k) for k in unchanged] == [getattr(seeded.chat, k) for k in unchanged]
 
 
 @pytest.mark.covers("O23")

@@ -1,4 +1,4 @@
-"""What a worker may do given the times of its heartbeats: start work, go on, reap other workers.
+"""What a worker may do given the times of its heartbeats: start work, continue, reap other workers.
 
 All times come from one monotonic clock. The database decides which workers are dead.
 """

@@ -147,12 +147,12 @@ def _shown_state(chat: Chat) -> ShownState:
     )
 
 
-def _has_status_changed(seen: ViewerPosition, chat: Chat) -> bool:
+def _has_status_changed(position: ViewerPosition, chat: Chat) -> bool:
     """Compares the details too: between two reads a chat can leave a status and return to it with
     another error or other calls."""
-    if seen.shown is None:
-        return seen.version < chat.snapshot_version
-    was, now = seen.shown, _shown_state(chat)
+    if position.shown is None:
+        return position.version < chat.snapshot_version
+    was, now = position.shown, _shown_state(chat)
     return (was.status, was.error, was.pending_calls) != (now.status, now.error, now.pending_calls)
 
 

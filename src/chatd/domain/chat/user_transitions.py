@@ -238,7 +238,7 @@ def unarchive(chat: Chat) -> Change:
             ChatError(
                 kind="archived",
                 message="The chat was archived while messages were waiting."
-                " Send a message or promote one to go on.",
+                " Send a message or promote one to continue.",
             )
         )
     return change.unarchive()
