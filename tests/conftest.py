@@ -15,7 +15,7 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.clock import FakeClock
 from tests.support.database import Clone, OwnServer, TestServer, own_server_in, scratch_space
-from tests.support.driver import types_asked_once
+from tests.support.driver_types import cache_type_lookups
 from tests.support.proxy import Proxy, proxy_to
 
 # Files with tests of many seconds. They come before all others: whatever comes last is waited for
@@ -74,7 +74,7 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(scope="session")
 def test_server() -> Generator[TestServer]:
     server = TestServer()
-    with types_asked_once():
+    with cache_type_lookups():
         yield server
     server.close()
 

@@ -16,10 +16,10 @@ from msgspec import Struct
 from chatd.clock import SystemClock
 from chatd.domain.chat.states import State
 from tests.api.workspace_api import HERE, WorkspaceApi, first_build, workspace_api
-from tests.support.builders import FakeBackend, building
-from tests.support.front import FAST, ME
+from tests.support.api_server import FAST, ME
+from tests.support.build_rig import FakeBackend, building
 from tests.support.seeds import Seed
-from tests.support.store import chat_id, plant_in
+from tests.support.store import chat_id, insert_seed
 from tests.support.workspaces import TEMPLATE
 
 CHECKS = (
@@ -41,7 +41,7 @@ async def busy_workspace_api(dsn: str) -> AsyncGenerator[WorkspaceApi]:
     """Chats in several states, and a build worker that runs requested builds."""
     async with workspace_api(dsn) as api:
         for number, state in enumerate(STATES, 1):
-            await plant_in(api.pool, Seed(state=state, chat_id=chat_id(number)))
+            await insert_seed(api.pool, Seed(state=state, chat_id=chat_id(number)))
         async with building(api.pool, SystemClock(), FakeBackend(), hosts=(HERE,)):
             yield api
 

@@ -11,8 +11,8 @@ from chatd.domain.workspace.agent_api import ContextResource, WorkspaceContext
 from chatd.domain.workspace.entities import AgentId, BuildId
 from chatd.store.workspace import bindings
 from tests.api.workspace_api import WorkspaceApi, end_build, first_build, id_of
-from tests.support.front import STRANGER, Json, message_body
-from tests.support.listening import event_source
+from tests.support.api_server import OTHER_USER, Json, message_body
+from tests.support.sse_viewer import event_source
 
 NIL = str(UUID(int=0))
 
@@ -77,7 +77,7 @@ async def test_a_new_workspace_clears_the_binding_of_the_old_one(api: WorkspaceA
 
 
 async def test_only_an_existing_workspace_of_the_caller_is_accepted(api: WorkspaceApi) -> None:
-    theirs = await api.ask("POST", "/workspaces", {"template": "scratch"}, token=STRANGER)
+    theirs = await api.ask("POST", "/workspaces", {"template": "scratch"}, token=OTHER_USER)
     gone = await api.make()
     # The order in which two pending builds are acquired does not matter.
     await end_all(api)
@@ -95,7 +95,7 @@ async def test_only_an_existing_workspace_of_the_caller_is_accepted(api: Workspa
     assert (await api.server.chat(chat_id)).workspace_id is None
     mine = await api.make()
     other = await api.ask(
-        "PATCH", f"/chats/{chat_id}", {"workspace_id": mine["id"]}, token=STRANGER
+        "PATCH", f"/chats/{chat_id}", {"workspace_id": mine["id"]}, token=OTHER_USER
     )
     assert other.code == (404, "not_found")
 
@@ -161,7 +161,7 @@ async def test_a_chat_keeps_its_pinned_context_until_it_pins_again(api: Workspac
 async def test_pinning_needs_the_owner_and_a_running_agent(api: WorkspaceApi) -> None:
     chat_id = await api.server.create()
     path = f"/chats/{chat_id}"
-    assert (await api.ask("PUT", f"{path}/context", token=STRANGER)).status == 404
+    assert (await api.ask("PUT", f"{path}/context", token=OTHER_USER)).status == 404
     assert (await api.ask("PUT", f"{path}/context")).code == (409, "no_workspace")
     made = await api.make()
     await api.ask("PATCH", path, {"workspace_id": made["id"]})
@@ -184,7 +184,7 @@ async def test_the_latest_chat_of_each_workspace_is_found(api: WorkspaceApi) -> 
     ids = f"{first['id']},{second['id']}, {UUID(int=1)}"
     found = await api.ask("GET", f"/chats/by-workspace?workspace_ids={ids}")
     assert (found.status, found.json) == (200, {str(first["id"]): str(new)})
-    theirs = await api.ask("GET", f"/chats/by-workspace?workspace_ids={ids}", token=STRANGER)
+    theirs = await api.ask("GET", f"/chats/by-workspace?workspace_ids={ids}", token=OTHER_USER)
     assert theirs.json == {}
     assert (await api.ask("GET", "/chats/by-workspace")).json == {}
     for wrong in ("x", ",".join([NIL] * 26)):

@@ -5,8 +5,7 @@ import pytest
 
 from chatd.domain.chat.states import State
 from chatd.store.chat import messages
-from tests.support.factories import CHAT, OWNER, WORKER
-from tests.support.front import (
+from tests.support.api_server import (
     CLEVER,
     FAST,
     ApiOptions,
@@ -16,8 +15,9 @@ from tests.support.front import (
     message_body,
     serve_api,
 )
+from tests.support.factories import CHAT, OWNER, WORKER
 from tests.support.seeds import Seed
-from tests.support.store import age, chat_id, open_chat, open_child, plant_in
+from tests.support.store import age, chat_id, insert_seed, open_chat, open_child
 
 # Create
 
@@ -202,7 +202,7 @@ async def test_an_update_with_one_invalid_field_changes_nothing(server: ApiServe
 async def test_an_update_without_effect_succeeds_and_changes_nothing(
     server: ApiServer, *, archived: bool
 ) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.XW0 if archived else State.W))
+    await insert_seed(server.replica.pool, Seed(state=State.XW0 if archived else State.W))
     before = await server.chat(CHAT)
     asked = await server.ask("PATCH", f"/chats/{CHAT}", {"archived": archived})
     assert asked.status == 204
@@ -223,7 +223,7 @@ async def test_a_subagent_cannot_be_unarchived_in_an_archived_tree(server: ApiSe
 
 
 async def test_an_interrupt_returns_the_chat(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.R0))
+    await insert_seed(server.replica.pool, Seed(state=State.R0))
     stopped = await server.ask("POST", f"/chats/{CHAT}/interrupt")
     assert (stopped.status, stopped.json["status"]) == (200, "interrupting")
     again = await server.ask("POST", f"/chats/{CHAT}/interrupt")
@@ -233,7 +233,7 @@ async def test_an_interrupt_returns_the_chat(server: ApiServer) -> None:
 async def test_an_idle_chat_accepts_an_interrupt_and_an_archived_one_refuses_it(
     server: ApiServer,
 ) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.W))
+    await insert_seed(server.replica.pool, Seed(state=State.W))
     assert (await server.ask("POST", f"/chats/{CHAT}/interrupt")).json["status"] == "waiting"
     await server.ask("PATCH", f"/chats/{CHAT}", {"archived": True})
     refused = await server.ask("POST", f"/chats/{CHAT}/interrupt")
@@ -241,7 +241,7 @@ async def test_an_idle_chat_accepts_an_interrupt_and_an_archived_one_refuses_it(
 
 
 async def test_an_idle_chat_can_be_compacted_but_not_a_busy_or_new_one(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.W))
+    await insert_seed(server.replica.pool, Seed(state=State.W))
     asked = await server.ask("POST", f"/chats/{CHAT}/compact")
     assert (asked.status, asked.json["status"]) == (202, "pending")
     assert (await server.chat(CHAT)).compaction_requested

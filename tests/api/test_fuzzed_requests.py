@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 
 from chatd.domain.chat.states import State
-from tests.support.any_request import CASES, SEED, AnyRequest, operations
-from tests.support.front import CLEVER, FAST, ApiServer
+from tests.support.api_server import CLEVER, FAST, ApiServer
+from tests.support.request_generator import CASES, SEED, RequestGenerator, operations
 from tests.support.seeds import Seed
-from tests.support.store import chat_id, plant_in
+from tests.support.store import chat_id, insert_seed
 
 STATES = (State.W, State.P0, State.R1, State.I0, State.A0, State.E1, State.XW0)
 
@@ -18,10 +18,10 @@ STATES = (State.W, State.P0, State.R1, State.I0, State.A0, State.E1, State.XW0)
 async def test_no_request_makes_the_server_fail(server: ApiServer) -> None:
     """FUZZ_CASES=2000 FUZZ_SEED=7 runs more and other cases."""
     for number, state in enumerate(STATES, 1):
-        await plant_in(server.replica.pool, Seed(state=state, chat_id=chat_id(number)))
+        await insert_seed(server.replica.pool, Seed(state=state, chat_id=chat_id(number)))
     known = [chat_id(number) for number in range(len(STATES) + 2)]
     document = (await server.open_page("/api/v1/openapi.json")).json
-    requests = AnyRequest(document, [*known, FAST.id, CLEVER.id], SEED)
+    requests = RequestGenerator(document, [*known, FAST.id, CLEVER.id], SEED)
     seen: Counter[int] = Counter()
     for operation in operations(document):
         for _ in range(CASES):

@@ -9,8 +9,8 @@ import pytest
 from chatd.domain.workspace.entities import Endpoint
 from tests.agent.git.git_fixture import run_git as git
 from tests.api.workspace_api import WorkspaceApi, end_build
-from tests.support.front import STRANGER, ApiServer, Json
-from tests.support.listening import event_source
+from tests.support.api_server import OTHER_USER, ApiServer, Json
+from tests.support.sse_viewer import event_source
 from tests.workspaces.agent_process import AGENT, Workbench, running_agent
 
 
@@ -49,7 +49,7 @@ async def test_a_chat_without_a_running_agent_is_refused_before_the_stream(
 ) -> None:
     chat_id = await api.server.create()
     path = f"/chats/{chat_id}/git"
-    assert (await api.ask("GET", path, token=STRANGER)).code == (404, "not_found")
+    assert (await api.ask("GET", path, token=OTHER_USER)).code == (404, "not_found")
     assert (await api.ask("GET", path)).code == (400, "no_workspace")
     assert (await api.ask("POST", path)).code == (405, "method_not_allowed")
     made = await api.make()

@@ -6,15 +6,15 @@ import pytest
 
 from chatd.domain.chat.states import State
 from chatd.store.chat import messages
+from tests.support.api_server import OTHER_USER, ApiReply, ApiServer, message_body
 from tests.support.factories import CHAT
-from tests.support.front import STRANGER, Answer, ApiServer, message_body
 from tests.support.seeds import Seed
-from tests.support.store import plant_in
+from tests.support.store import insert_seed
 
 SEND = f"/chats/{CHAT}/messages"
 
 
-async def keyed(server: ApiServer, path: str, words: str, key: str, **fields: object) -> Answer:
+async def keyed(server: ApiServer, path: str, words: str, key: str, **fields: object) -> ApiReply:
     body = message_body(words, **fields)
     return await server.ask("POST", path, body, headers={"Idempotency-Key": key})
 
@@ -57,7 +57,7 @@ async def test_concurrent_requests_with_one_key_create_one_chat(server: ApiServe
 @pytest.mark.covers("F23", "T26")
 @pytest.mark.promise("P1")
 async def test_sending_twice_with_one_key_stores_one_message(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.W))
+    await insert_seed(server.replica.pool, Seed(state=State.W))
     first = await keyed(server, SEND, "hello", "k")
     again = await keyed(server, SEND, "hello", "k")
     assert again.json == first.json
@@ -70,7 +70,7 @@ async def test_sending_twice_with_one_key_stores_one_message(server: ApiServer) 
 
 
 async def test_a_repeated_send_is_recognized_after_its_message_moved_on(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.P0, begun=False))
+    await insert_seed(server.replica.pool, Seed(state=State.P0, begun=False))
     await keyed(server, SEND, "later", "k")
     await server.ask("POST", f"/chats/{CHAT}/queue/1/promote")
     again = await keyed(server, SEND, "later", "k")
@@ -81,7 +81,7 @@ async def test_a_repeated_send_is_recognized_after_its_message_moved_on(server: 
 
 
 async def test_a_refused_request_can_be_repeated_with_its_key(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.R0))
+    await insert_seed(server.replica.pool, Seed(state=State.R0))
     refused = await keyed(server, SEND, "now", "k", busy_behavior="reject")
     assert refused.code == (409, "chat_busy")
     assert (await keyed(server, SEND, "now", "k")).status == 200
@@ -89,15 +89,15 @@ async def test_a_refused_request_can_be_repeated_with_its_key(server: ApiServer)
 
 @pytest.mark.promise("P12")
 async def test_a_guessed_key_reveals_nothing_to_another_user(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.W))
+    await insert_seed(server.replica.pool, Seed(state=State.W))
     await keyed(server, SEND, "hello", "k")
     asked = await server.ask(
-        "POST", SEND, message_body("hello"), token=STRANGER, headers={"Idempotency-Key": "k"}
+        "POST", SEND, message_body("hello"), token=OTHER_USER, headers={"Idempotency-Key": "k"}
     )
     assert asked.code == (404, "not_found")
     mine = await keyed(server, "/chats", "hello", "k")
     theirs = await server.ask(
-        "POST", "/chats", message_body("hello"), token=STRANGER, headers={"Idempotency-Key": "k"}
+        "POST", "/chats", message_body("hello"), token=OTHER_USER, headers={"Idempotency-Key": "k"}
     )
     assert theirs.status == 201
     assert theirs.json["id"] != mine.json["id"]

@@ -10,18 +10,18 @@ from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire, finish_turn
 from chatd.domain.ids import MessageId
 from chatd.store.chat import messages
-from tests.support.factories import CHAT, WORKER, draft, text
-from tests.support.front import (
+from tests.support.api_server import (
     CLEVER,
-    STRANGER,
+    OTHER_USER,
     ApiOptions,
     ApiServer,
     Json,
     message_body,
     serve_api,
 )
+from tests.support.factories import CHAT, WORKER, draft, text
 from tests.support.seeds import Seed, step
-from tests.support.store import plant_in
+from tests.support.store import insert_seed
 
 SEND = f"/chats/{CHAT}/messages"
 
@@ -39,7 +39,7 @@ def words(message: object) -> object:
 
 
 async def test_a_message_to_an_idle_chat_joins_history_at_once(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.W))
+    await insert_seed(server.replica.pool, Seed(state=State.W))
     sent = await server.ask("POST", SEND, message_body("what next?", model="clever"))
     assert (sent.status, sent.json["queued"]) == (200, False)
     message = sent.json["message"]
@@ -52,7 +52,7 @@ async def test_a_message_to_an_idle_chat_joins_history_at_once(server: ApiServer
 
 
 async def test_a_message_to_a_busy_chat_is_queued(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.R0))
+    await insert_seed(server.replica.pool, Seed(state=State.R0))
     sent = await server.ask("POST", SEND, message_body("and then?"))
     assert (sent.status, sent.json["queued"]) == (200, True)
     assert "message" not in sent.json
@@ -74,7 +74,7 @@ async def test_a_message_to_a_busy_chat_is_queued(server: ApiServer) -> None:
 async def test_busy_behavior_decides_what_happens_in_a_busy_chat(
     server: ApiServer, *, busy: WhenBusy, queued: bool, steer: bool, state: State
 ) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.R0))
+    await insert_seed(server.replica.pool, Seed(state=State.R0))
     sent = await server.ask("POST", SEND, message_body("now", busy_behavior=busy))
     assert (sent.status, sent.json["queued"]) == (200, queued)
     if queued:
@@ -87,7 +87,7 @@ async def test_busy_behavior_decides_what_happens_in_a_busy_chat(
 
 @pytest.mark.covers("O27")
 async def test_busy_behavior_reject_is_refused(server: ApiServer) -> None:
-    before = await plant_in(server.replica.pool, Seed(state=State.R0))
+    before = await insert_seed(server.replica.pool, Seed(state=State.R0))
     refused = await server.ask("POST", SEND, message_body("now", busy_behavior="reject"))
     assert refused.code == (409, "chat_busy")
     assert await server.chat(CHAT) == before
@@ -95,14 +95,14 @@ async def test_busy_behavior_reject_is_refused(server: ApiServer) -> None:
 
 @pytest.mark.covers("O27")
 async def test_a_full_queue_refuses_messages(server: ApiServer) -> None:
-    before = await plant_in(server.replica.pool, Seed(state=State.R1, plain=MAX_QUEUED_MESSAGES))
+    before = await insert_seed(server.replica.pool, Seed(state=State.R1, plain=MAX_QUEUED_MESSAGES))
     refused = await server.ask("POST", SEND, message_body("one more"))
     assert refused.code == (429, "queue_full")
     assert await server.chat(CHAT) == before
 
 
 async def test_after_a_failure_the_oldest_queued_message_goes_first(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.E1))
+    await insert_seed(server.replica.pool, Seed(state=State.E1))
     sent = await server.ask("POST", SEND, message_body("go on"))
     assert sent.json["queued"] is True
     assert [words(message) for message in sent.at("messages")] == ["plain 0"]
@@ -110,7 +110,7 @@ async def test_after_a_failure_the_oldest_queued_message_goes_first(server: ApiS
 
 
 async def test_an_archived_chat_refuses_messages(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.XW0))
+    await insert_seed(server.replica.pool, Seed(state=State.XW0))
     refused = await server.ask("POST", SEND, message_body("hello?"))
     assert refused.code == (409, "chat_archived")
 
@@ -119,14 +119,14 @@ async def test_a_known_row_saves_a_read_and_a_stale_one_does_no_harm(dsn: str) -
     at_hand: list[Chat] = []
     door = ApiOptions(known=lambda _chat_id: at_hand[0] if at_hand else None)
     async with serve_api(dsn, door) as server:
-        old = await plant_in(server.replica.pool, Seed(state=State.W))
+        old = await insert_seed(server.replica.pool, Seed(state=State.W))
         at_hand.append(old)
         server.sent.clear()
         first = await server.ask("POST", SEND, message_body("one"))
         assert (first.json["queued"], len(server.sent)) == (False, 1)
         second = await server.ask("POST", SEND, message_body("two"))
         assert (second.json["queued"], second.json["queue_id"]) == (True, 1)
-        theirs = await server.ask("POST", SEND, message_body("three"), token=STRANGER)
+        theirs = await server.ask("POST", SEND, message_body("three"), token=OTHER_USER)
         assert theirs.code == (404, "not_found")
         assert (await server.chat(CHAT)).queue_len == 1
 
@@ -140,7 +140,7 @@ def _answered(chat: Chat) -> Change:
 
 async def _talk(server: ApiServer, turns: int) -> list[int]:
     """The ids of all messages that users see, oldest first."""
-    await plant_in(server.replica.pool, Seed(state=State.W))
+    await insert_seed(server.replica.pool, Seed(state=State.W))
     for number in range(turns):
         await server.ask("POST", SEND, message_body(f"question {number}"))
         await server.act(CHAT, lambda chat: acquire(chat, WORKER))
@@ -171,7 +171,7 @@ async def test_a_polling_client_continues_after_its_last_message(server: ApiServ
 
 
 async def test_messages_for_the_model_only_are_not_listed(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.W))
+    await insert_seed(server.replica.pool, Seed(state=State.W))
     page = await server.ask("GET", SEND)
     assert b"Be kind." not in page.content
     assert {message["role"] for message in page.at("messages")} == {"user", "assistant"}
@@ -184,7 +184,7 @@ async def test_messages_for_the_model_only_are_not_listed(server: ApiServer) -> 
 async def test_an_edit_replaces_a_message_and_deletes_all_after_it(
     server: ApiServer, state: State
 ) -> None:
-    await plant_in(server.replica.pool, Seed(state=state))
+    await insert_seed(server.replica.pool, Seed(state=state))
     edited = await server.ask("PATCH", f"{SEND}/2", message_body("first, but better"))
     assert edited.status == 200
     assert words(edited.json["message"]) == "first, but better"
@@ -197,7 +197,7 @@ async def test_an_edit_replaces_a_message_and_deletes_all_after_it(
 
 
 async def test_only_user_messages_of_the_caller_can_be_edited(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.W))
+    await insert_seed(server.replica.pool, Seed(state=State.W))
     answer = await server.ask("PATCH", f"{SEND}/3", message_body("I said that"))
     assert (answer.status, answer.field) == (400, "message_id")
     assert (await server.ask("PATCH", f"{SEND}/1", message_body("x"))).code == (404, "not_found")
@@ -219,7 +219,7 @@ def result(call: str, output: object, **fields: object) -> Json:
 
 
 async def test_results_for_all_pending_calls_continue_the_chat(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.A0))
+    await insert_seed(server.replica.pool, Seed(state=State.A0))
     body = {"results": [result("c2", None, is_error=True), result("c1", {"ok": [1, "x"]})]}
     assert (await server.ask("POST", RESULTS, body)).status == 204
     page = await server.ask("GET", f"{SEND}?limit=2")
@@ -233,7 +233,7 @@ async def test_results_for_all_pending_calls_continue_the_chat(server: ApiServer
 async def test_results_that_do_not_match_the_pending_calls_change_nothing(
     server: ApiServer,
 ) -> None:
-    before = await plant_in(server.replica.pool, Seed(state=State.A0))
+    before = await insert_seed(server.replica.pool, Seed(state=State.A0))
     wrong = [
         [result("c1", 1)],
         [result("c1", 1), result("c1", 2)],
@@ -248,6 +248,6 @@ async def test_results_that_do_not_match_the_pending_calls_change_nothing(
 
 @pytest.mark.covers("O27")
 async def test_a_chat_without_pending_calls_refuses_results(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.R0))
+    await insert_seed(server.replica.pool, Seed(state=State.R0))
     refused = await server.ask("POST", RESULTS, {"results": [result("c1", 1)]})
     assert refused.code == (409, "invalid_state")

@@ -13,9 +13,9 @@ from chatd.model_directory import ModelDirectory, build_registry
 from chatd.settings.schema import ModelEntry, PriceEntry, ProviderEntry, Settings
 from chatd.store import model_configs
 from chatd.store.pool import Pool
+from tests.support.api_server import CLEVER, FAST, RETIRED, ApiServer, message_body
 from tests.support.clock import FakeClock
-from tests.support.front import CLEVER, FAST, RETIRED, ApiServer, message_body
-from tests.support.streaming import env_with
+from tests.support.stream_replica import env_with
 
 LOCAL = ProviderEntry(
     name="local", kind="openai-compat", base_url="http://127.0.0.1:1/v1", api_key="sk-hidden"
@@ -124,8 +124,8 @@ async def test_a_model_declared_by_another_replica_is_known(pool: Pool) -> None:
     await catalogue(BIG).declare(pool)
     async with asyncio.TaskGroup() as group:
         reading = group.create_task(old.run())
-        await clock.pass_over("models_read")
-        await clock.asleep_on("models_read")
+        await clock.advance_past("models_read")
+        await clock.wait_for_sleeper("models_read")
         reading.cancel()
     assert await names(old) == ["big", "demo"]
     await old.close()

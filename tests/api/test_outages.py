@@ -8,14 +8,14 @@ import pytest
 from chatd.domain.chat.states import State
 from chatd.store.chat import chats, messages
 from chatd.store.pool import Pool
+from tests.support.api_server import ApiOptions, ApiServer, message_body, serve_api
+from tests.support.change_log import prompt_texts
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT
-from tests.support.front import ApiOptions, ApiServer, message_body, serve_api
-from tests.support.ledger import said
 from tests.support.proxy import Proxy
 from tests.support.seeds import Seed
-from tests.support.store import plant_in, somebody_waits
+from tests.support.store import insert_seed, somebody_waits
 from tests.support.stored import stored
 
 SEND = f"/chats/{CHAT}/messages"
@@ -25,22 +25,22 @@ SEND = f"/chats/{CHAT}/messages"
 async def server(proxy: Proxy, clock: FakeClock) -> AsyncGenerator[ApiServer]:
     """The database is behind a proxy that can fail; the clock is fake."""
     async with serve_api(proxy.dsn, ApiOptions(clock=clock)) as server:
-        await clock.asleep_on("journal_empty")
+        await clock.wait_for_sleeper("journal_empty")
         yield server
 
 
 async def test_a_request_waits_until_the_database_recovers(
     server: ApiServer, pool: Pool, proxy: Proxy, clock: FakeClock
 ) -> None:
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     proxy.refuse(new=True)
     proxy.cut()
     async with asyncio.TaskGroup() as group:
         sending = group.create_task(server.ask("POST", SEND, message_body("still there?")))
-        await clock.pass_over("request_retry")
-        await clock.asleep_on("request_retry")
+        await clock.advance_past("request_retry")
+        await clock.wait_for_sleeper("request_retry")
         proxy.refuse(new=False)
-        await clock.pass_over("request_retry")
+        await clock.advance_past("request_retry")
     assert sending.result().status == 200
     rows = await messages.load_history(pool, CHAT)
     assert sum("still there?" in str(row.content) for row in rows) == 1
@@ -64,7 +64,7 @@ async def test_a_request_fails_when_the_database_stays_away(
     proxy.cut()
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(server.ask(method, path, body))
-        waited = sum([await clock.pass_over("request_retry") for _ in range(5)])
+        waited = sum([await clock.advance_past("request_retry") for _ in range(5)])
     assert 1 < waited < 2
     answer = asking.result()
     assert answer.code == (503, "database_down")
@@ -87,10 +87,10 @@ async def test_a_chat_is_created_once_although_the_reply_was_lost(
         creating = group.create_task(server.ask("POST", "/chats", message_body("hello")))
         await eventually(landed)
         proxy.cut()
-        await clock.pass_over("request_retry")
+        await clock.advance_past("request_retry")
     answer = creating.result()
     assert answer.status == 201
-    found = {str(chat_id): said(rows) for chat_id, rows in (await stored(pool)).items()}
+    found = {str(chat_id): prompt_texts(rows) for chat_id, rows in (await stored(pool)).items()}
     del found[str(first)]
     assert found == {answer.json["id"]: ["hello"]}
 
@@ -100,7 +100,7 @@ async def test_a_message_is_stored_and_published_once_although_the_reply_was_los
     server: ApiServer, pool: Pool, proxy: Proxy, clock: FakeClock
 ) -> None:
     """A lock holds the row until the write was sent; then its reply is lost."""
-    await plant_in(pool, Seed(state=State.R0))
+    await insert_seed(pool, Seed(state=State.R0))
 
     async def waits() -> bool:
         return await somebody_waits(pool)
@@ -116,7 +116,7 @@ async def test_a_message_is_stored_and_published_once_although_the_reply_was_los
             proxy.hold_replies()
         await eventually(landed)
         proxy.cut()
-        await clock.pass_over("request_retry")
+        await clock.advance_past("request_retry")
     answer = sending.result()
     assert (answer.status, answer.json["queued"]) == (200, True)
     queue = await server.ask("GET", f"/chats/{CHAT}/queue")

@@ -3,10 +3,10 @@
 import pytest
 
 from chatd.domain.chat.states import State
+from tests.support.api_server import CLEVER, ApiReply, ApiServer, message_body
 from tests.support.factories import CHAT
-from tests.support.front import CLEVER, Answer, ApiServer, message_body
 from tests.support.seeds import Seed
-from tests.support.store import plant_in
+from tests.support.store import insert_seed
 
 QUEUE = f"/chats/{CHAT}/queue"
 
@@ -15,17 +15,17 @@ async def order(server: ApiServer) -> list[object]:
     return _ids(await server.ask("GET", QUEUE))
 
 
-def _ids(answer: Answer) -> list[object]:
+def _ids(answer: ApiReply) -> list[object]:
     return [item["id"] for item in answer.at("queued_messages")]
 
 
 async def test_the_queue_is_listed_in_sending_order(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.R1, plain=2, steer=1))
+    await insert_seed(server.replica.pool, Seed(state=State.R1, plain=2, steer=1))
     assert await order(server) == [3, 1, 2]
 
 
 async def test_editing_a_queued_message_keeps_its_other_fields(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.R1, plain=2))
+    await insert_seed(server.replica.pool, Seed(state=State.R1, plain=2))
     (before, other) = (await server.ask("GET", QUEUE)).at("queued_messages")
     edited = await server.ask("PATCH", f"{QUEUE}/1", message_body("better", model="clever"))
     better = [{"type": "text", "text": "better"}]
@@ -34,7 +34,7 @@ async def test_editing_a_queued_message_keeps_its_other_fields(server: ApiServer
 
 
 async def test_a_queued_message_can_be_moved_before_another_or_last(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.R1, plain=3))
+    await insert_seed(server.replica.pool, Seed(state=State.R1, plain=3))
     moved = await server.ask("POST", f"{QUEUE}/3/move", {"before": 1})
     assert (moved.status, _ids(moved)) == (200, [3, 1, 2])
     assert _ids(await server.ask("POST", f"{QUEUE}/3/move", {"before": None})) == [1, 2, 3]
@@ -42,7 +42,7 @@ async def test_a_queued_message_can_be_moved_before_another_or_last(server: ApiS
 
 
 async def test_promoting_in_an_idle_chat_sends_the_message_now(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.P1, plain=2, begun=False))
+    await insert_seed(server.replica.pool, Seed(state=State.P1, plain=2, begun=False))
     promoted = await server.ask("POST", f"{QUEUE}/2/promote")
     assert (promoted.status, promoted.json["queued"]) == (200, False)
     page = await server.ask("GET", f"/chats/{CHAT}/messages")
@@ -51,7 +51,7 @@ async def test_promoting_in_an_idle_chat_sends_the_message_now(server: ApiServer
 
 
 async def test_promoting_in_a_running_chat_waits_for_the_partial_answer(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.R1, plain=2))
+    await insert_seed(server.replica.pool, Seed(state=State.R1, plain=2))
     promoted = await server.ask("POST", f"{QUEUE}/2/promote")
     assert (promoted.status, promoted.json["queued"]) == (202, True)
     assert (await server.ask("GET", QUEUE)).at("queued_messages")[0] == promoted.json[
@@ -61,7 +61,7 @@ async def test_promoting_in_a_running_chat_waits_for_the_partial_answer(server: 
 
 
 async def test_deleting_a_queued_message_twice_is_no_error(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.R1, plain=2))
+    await insert_seed(server.replica.pool, Seed(state=State.R1, plain=2))
     for _ in range(2):
         assert (await server.ask("DELETE", f"{QUEUE}/1")).status == 204
     assert await order(server) == [2]
@@ -69,7 +69,7 @@ async def test_deleting_a_queued_message_twice_is_no_error(server: ApiServer) ->
 
 @pytest.mark.covers("O27")
 async def test_a_message_that_left_the_queue_cannot_be_edited_or_moved(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.P1, plain=3))
+    await insert_seed(server.replica.pool, Seed(state=State.P1, plain=3))
     await server.ask("DELETE", f"{QUEUE}/1")
     gone = (409, "queued_message_gone")
     assert (await server.ask("PATCH", f"{QUEUE}/1", message_body("too late"))).code == gone
@@ -81,14 +81,14 @@ async def test_a_message_that_left_the_queue_cannot_be_edited_or_moved(server: A
 
 
 async def test_an_invalid_move_is_refused(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.R1, plain=1, steer=1))
+    await insert_seed(server.replica.pool, Seed(state=State.R1, plain=1, steer=1))
     for body in ({"before": 1}, {"before": 2}, {"before": 0}, {"before": "1"}, {}):
         refused = await server.ask("POST", f"{QUEUE}/1/move", body)
         assert (refused.status, refused.field) == (400, "before"), body
 
 
 async def test_the_queue_of_an_archived_chat_cannot_be_changed(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.XW1))
+    await insert_seed(server.replica.pool, Seed(state=State.XW1))
     archived = (409, "chat_archived")
     assert (await server.ask("PATCH", f"{QUEUE}/1", message_body("x"))).code == archived
     assert (await server.ask("POST", f"{QUEUE}/1/move", {"before": None})).code == archived

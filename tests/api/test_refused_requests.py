@@ -6,10 +6,10 @@ import pytest
 
 from chatd.api.route import LARGE_BODY_BYTES, SMALL_BODY_BYTES
 from chatd.domain.chat.states import State
+from tests.support.api_server import CLEVER, ME, OTHER_USER, ApiServer, Json, message_body
 from tests.support.factories import CHAT
-from tests.support.front import CLEVER, ME, STRANGER, ApiServer, Json, message_body
 from tests.support.seeds import Seed
-from tests.support.store import dump, plant_in
+from tests.support.store import dump, insert_seed
 
 MISSING_CHAT = UUID(int=404)
 
@@ -49,11 +49,11 @@ async def test_another_users_chat_looks_like_a_missing_one_on_every_route(
 ) -> None:
     """The replies are byte for byte those for a missing chat."""
     pool = server.replica.pool
-    await plant_in(pool, Seed(state=state))
+    await insert_seed(pool, Seed(state=state))
     before = await dump(pool)
     for method, path, body in ROUTES:
-        theirs = await server.ask(method, path.format(chat=CHAT), body, token=STRANGER)
-        missing = await server.ask(method, path.format(chat=MISSING_CHAT), body, token=STRANGER)
+        theirs = await server.ask(method, path.format(chat=CHAT), body, token=OTHER_USER)
+        missing = await server.ask(method, path.format(chat=MISSING_CHAT), body, token=OTHER_USER)
         assert theirs.code == (404, "not_found"), (method, path)
         assert theirs.content == missing.content, (method, path)
     assert await dump(pool) == before
@@ -61,14 +61,14 @@ async def test_another_users_chat_looks_like_a_missing_one_on_every_route(
 
 @pytest.mark.promise("P12")
 async def test_lists_contain_only_the_callers_chats(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.W))
-    assert (await server.ask("GET", "/chats", token=STRANGER)).items == []
-    asked = await server.ask("GET", f"/chats?after_id={CHAT}", token=STRANGER)
+    await insert_seed(server.replica.pool, Seed(state=State.W))
+    assert (await server.ask("GET", "/chats", token=OTHER_USER)).items == []
+    asked = await server.ask("GET", f"/chats?after_id={CHAT}", token=OTHER_USER)
     assert (asked.status, asked.field) == (400, "after_id")
 
 
 async def test_every_route_refuses_an_invalid_token(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.R1))
+    await insert_seed(server.replica.pool, Seed(state=State.R1))
     before = await dump(server.replica.pool)
     for method, path, body in ROUTES + OTHER_ROUTES:
         for headers in ({}, {"Authorization": f"Basic {ME}"}, {"Authorization": "Bearer "}):
@@ -207,7 +207,7 @@ WRONG_PATCHES: dict[str, list[Json]] = {
 async def test_an_update_with_an_invalid_or_unknown_field_changes_nothing(
     server: ApiServer,
 ) -> None:
-    before = await plant_in(server.replica.pool, Seed(state=State.W))
+    before = await insert_seed(server.replica.pool, Seed(state=State.W))
     for field, bodies in WRONG_PATCHES.items():
         for body in bodies:
             refused = await server.ask("PATCH", f"/chats/{CHAT}", {"title": "ok"} | body)
@@ -238,7 +238,7 @@ HOSTILE = [
 
 @pytest.mark.promise("P15")
 async def test_a_body_that_is_not_the_expected_json_is_refused(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.A0))
+    await insert_seed(server.replica.pool, Seed(state=State.A0))
     before = await dump(server.replica.pool)
     for method, path, body in ROUTES + OTHER_ROUTES:
         if body is None:
@@ -251,7 +251,7 @@ async def test_a_body_that_is_not_the_expected_json_is_refused(server: ApiServer
 
 
 async def test_json_nested_too_deeply_to_be_read_back_is_refused(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.A0))
+    await insert_seed(server.replica.pool, Seed(state=State.A0))
     deep = b"[" * 900 + b"]" * 900
     results = b'{"results": [{"tool_call_id": "c1", "output": ' + deep + b"}]}"
     refused = await server.ask("POST", f"/chats/{CHAT}/tool-results", results)
@@ -262,7 +262,7 @@ async def test_json_nested_too_deeply_to_be_read_back_is_refused(server: ApiServ
 
 
 async def test_a_body_over_the_size_limit_is_refused(server: ApiServer) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.W))
+    await insert_seed(server.replica.pool, Seed(state=State.W))
     most = {
         "/chats": SMALL_BODY_BYTES,
         f"/chats/{CHAT}/tool-results": SMALL_BODY_BYTES,
@@ -305,7 +305,7 @@ WRONG_QUERIES = {
 async def test_an_invalid_query_is_refused_and_an_unknown_parameter_ignored(
     server: ApiServer,
 ) -> None:
-    await plant_in(server.replica.pool, Seed(state=State.W))
+    await insert_seed(server.replica.pool, Seed(state=State.W))
     for path, field in WRONG_QUERIES.items():
         refused = await server.ask("GET", path)
         assert (refused.status, refused.field) == (400, field), path

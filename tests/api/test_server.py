@@ -10,9 +10,9 @@ from chatd.api.deps import StreamLimits
 from chatd.api.server import BoundAddress, ListenError, ServerTimeouts, bind, serve
 from chatd.store.chat import chats
 from chatd.store.pool import Pool
+from tests.support.api_server import ME, ApiOptions, ApiServer, serve_api
 from tests.support.eventually import eventually
-from tests.support.front import ME, ApiOptions, ApiServer, serve_api
-from tests.support.listening import Watcher, event_source, reached
+from tests.support.sse_viewer import SseViewer, event_source, reached
 from tests.support.store import open_chat, somebody_waits
 
 
@@ -73,7 +73,7 @@ async def test_a_stop_ends_streams_and_finishes_requests_in_progress(
     chat = await open_chat(server.replica.pool, 1)
     stop = asyncio.Event()
     bound: asyncio.Future[BoundAddress] = asyncio.get_running_loop().create_future()
-    watcher = Watcher(chat.id)
+    watcher = SseViewer(chat.id)
     async with asyncio.TaskGroup() as group:
         listening = await bind("127.0.0.1", 0)
         group.create_task(serve(server.api, listening, bound.set_result, stop))
@@ -85,7 +85,7 @@ async def test_a_stop_ends_streams_and_finishes_requests_in_progress(
                 asking = group.create_task(second.ask("POST", f"/chats/{chat.id}/interrupt"))
                 await eventually(lambda: somebody_waits(pool))
                 stop.set()
-                await watcher.to_the_end(source)
+                await watcher.read_all(source)
             assert (await asking).status == 200
         await second.http.close()
     assert watcher.end == "going_away"

@@ -12,10 +12,10 @@ from chatd.domain.chat.states import State
 from chatd.domain.ids import ChatId
 from chatd.engine.spend_guard import OwnerBudget, SpendGuard, SpendLimit
 from chatd.store.chat import usage
+from tests.support.api_server import OTHER_USER, ApiReply, ApiServer, listening, message_body
 from tests.support.factories import CHAT
-from tests.support.front import STRANGER, Answer, ApiServer, listening, message_body
 from tests.support.seeds import Seed
-from tests.support.store import plant_in
+from tests.support.store import insert_seed
 
 PAID = UsageEntry(kind="turn", provider="acme", model="fast-1", usage=TokenUsage(), cost_micros=5)
 TOO_MUCH = (409, "usage_limit_exceeded")
@@ -35,7 +35,7 @@ async def limited(server: ApiServer) -> AsyncGenerator[ApiServer]:
         await limited.http.close()
 
 
-async def send(server: ApiServer, chat_id: ChatId, *, token: str | None = None) -> Answer:
+async def send(server: ApiServer, chat_id: ChatId, *, token: str | None = None) -> ApiReply:
     path, body = f"/chats/{chat_id}/messages", message_body("go on")
     if token is None:
         return await server.ask("POST", path, body, headers=KEY)
@@ -46,7 +46,7 @@ async def send(server: ApiServer, chat_id: ChatId, *, token: str | None = None) 
 async def test_a_reached_spend_limit_refuses_requests_and_nothing_is_written(
     limited: ApiServer,
 ) -> None:
-    await plant_in(limited.replica.pool, Seed(state=State.W))
+    await insert_seed(limited.replica.pool, Seed(state=State.W))
     made = await limited.ask("POST", "/chats", message_body("hello"), headers=KEY)
     first = await send(limited, CHAT)
     assert (made.status, first.status) == (201, 200)
@@ -66,7 +66,7 @@ async def test_a_reached_spend_limit_refuses_requests_and_nothing_is_written(
 async def test_a_granted_request_is_replayed_and_other_users_learn_nothing(
     limited: ApiServer,
 ) -> None:
-    await plant_in(limited.replica.pool, Seed(state=State.W))
+    await insert_seed(limited.replica.pool, Seed(state=State.W))
     made = await limited.ask("POST", "/chats", message_body("hello"), headers=KEY)
     first = await send(limited, CHAT)
     await usage.insert_usage(limited.replica.pool, await limited.chat(CHAT), PAID)
@@ -74,6 +74,6 @@ async def test_a_granted_request_is_replayed_and_other_users_learn_nothing(
     assert (again.status, again.json["id"]) == (201, made.json["id"])
     repeated = await send(limited, CHAT)
     assert (repeated.status, repeated.json["message_id"]) == (200, first.json["message_id"])
-    assert (await send(limited, CHAT, token=STRANGER)).code == (404, "not_found")
-    mine = await limited.ask("POST", "/chats", message_body("my own"), token=STRANGER)
+    assert (await send(limited, CHAT, token=OTHER_USER)).code == (404, "not_found")
+    mine = await limited.ask("POST", "/chats", message_body("my own"), token=OTHER_USER)
     assert mine.status == 201, "every user has a limit"

@@ -12,22 +12,22 @@ from chatd.domain.chat.row import Chat, Episode
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire, finish_turn
 from chatd.domain.ids import ChatId
-from tests.support.clock import FakeClock
-from tests.support.eventually import eventually
-from tests.support.factories import CHAT, WORKER, draft, text
-from tests.support.front import (
+from tests.support.api_server import (
     ME,
-    STRANGER,
+    OTHER_USER,
     ApiOptions,
     ApiServer,
     authorized,
     message_body,
     serve_api,
 )
-from tests.support.listening import Watcher, event_source, narrow_socket, reached, write_large
+from tests.support.clock import FakeClock
+from tests.support.eventually import eventually
+from tests.support.factories import CHAT, WORKER, draft, text
 from tests.support.seeds import Seed, step
-from tests.support.store import plant_in
-from tests.support.viewer import fresh
+from tests.support.sse_viewer import SseViewer, event_source, narrow_socket, reached, write_large
+from tests.support.store import insert_seed
+from tests.support.viewer_state import read_state
 
 
 def answered(words: str) -> Callable[[Chat], Change]:
@@ -42,20 +42,20 @@ async def answer(server: ApiServer, chat_id: ChatId, words: str) -> Chat:
 
 async def test_a_viewer_gets_the_current_chat_and_its_changes(server: ApiServer) -> None:
     chat_id = await server.create("tell me")
-    watcher = Watcher(chat_id)
+    watcher = SseViewer(chat_id)
     async with event_source(server, watcher.path) as source:
         await watcher.watch(source, reached(1))
         done = await answer(server, chat_id, "Once upon a time.")
         await watcher.watch(source, reached(done.snapshot_version))
     assert watcher.last_id == done.snapshot_version
-    assert watcher.state.settled() == await fresh(server.replica.pool, chat_id)
+    assert watcher.state.settled() == await read_state(server.replica.pool, chat_id)
     assert watcher.state.status == "waiting"
 
 
 async def test_live_parts_reach_the_viewer_before_they_are_committed(server: ApiServer) -> None:
     chat_id = await server.create("tell me")
     chat = await server.act(chat_id, lambda chat: acquire(chat, WORKER))
-    watcher = Watcher(chat_id)
+    watcher = SseViewer(chat_id)
     async with event_source(server, watcher.path) as source:
         await watcher.watch(source, reached(chat.snapshot_version))
         recorder = server.replica.record(chat)
@@ -72,18 +72,18 @@ async def test_live_parts_reach_the_viewer_before_they_are_committed(server: Api
 async def test_a_disconnected_viewer_resumes_from_its_last_version(server: ApiServer) -> None:
     """Repeatedly, with an edit in between: its state always equals that of a new viewer."""
     chat_id = await server.create("one")
-    watcher = Watcher(chat_id)
+    watcher = SseViewer(chat_id)
     for number in range(3):
-        await watcher.see(server, reached(1))
+        await watcher.connect_until(server, reached(1))
         await answer(server, chat_id, f"answer {number}")
         await server.ask("POST", f"/chats/{chat_id}/messages", message_body(f"more {number}"))
         chat = await server.chat(chat_id)
-        await watcher.see(server, reached(chat.snapshot_version))
-        assert watcher.state.settled() == await fresh(server.replica.pool, chat_id)
+        await watcher.connect_until(server, reached(chat.snapshot_version))
+        assert watcher.state.settled() == await read_state(server.replica.pool, chat_id)
     await server.ask("PATCH", f"/chats/{chat_id}/messages/1", message_body("all anew"))
     chat = await server.chat(chat_id)
-    await watcher.see(server, reached(chat.snapshot_version))
-    assert watcher.state.settled() == await fresh(server.replica.pool, chat_id)
+    await watcher.connect_until(server, reached(chat.snapshot_version))
+    assert watcher.state.settled() == await read_state(server.replica.pool, chat_id)
     assert len(watcher.state.messages) == 1
 
 
@@ -134,10 +134,10 @@ async def test_the_chat_list_streams_every_changed_chat(server: ApiServer) -> No
 
 @pytest.mark.promise("P12")
 async def test_the_chat_list_excludes_other_users_chats(server: ApiServer) -> None:
-    async with event_source(server, "/events", token=STRANGER) as source:
+    async with event_source(server, "/events", token=OTHER_USER) as source:
         assert await source.json() == {"type": "ready"}
         await server.create("mine")
-        theirs = await server.ask("POST", "/chats", message_body("theirs"), token=STRANGER)
+        theirs = await server.ask("POST", "/chats", message_body("theirs"), token=OTHER_USER)
         event = await source.json()
         assert event["chat"] == theirs.json
 
@@ -147,12 +147,12 @@ async def test_the_chat_list_excludes_other_users_chats(server: ApiServer) -> No
 
 async def test_an_idle_stream_sends_ping_comments(dsn: str, clock: FakeClock) -> None:
     async with serve_api(dsn, ApiOptions(clock=clock)) as server:
-        await plant_in(server.replica.pool, Seed(state=State.W))
+        await insert_seed(server.replica.pool, Seed(state=State.W))
         async with event_source(server, f"/chats/{CHAT}/events") as source:
             while (block := await source.block()) is not None and block.id is None:
                 pass
             for _ in range(3):
-                await clock.pass_over("stream_watch")
+                await clock.advance_past("stream_watch")
             ping = await source.block()
             assert ping is not None
             assert ping.comment == "ping"
@@ -162,7 +162,7 @@ async def test_an_idle_stream_sends_ping_comments(dsn: str, clock: FakeClock) ->
 async def test_a_client_that_does_not_read_is_disconnected(dsn: str, clock: FakeClock) -> None:
     """More is sent than all buffers on the way hold."""
     async with serve_api(dsn, ApiOptions(clock=clock)) as server:
-        await plant_in(server.replica.pool, Seed(state=State.W))
+        await insert_seed(server.replica.pool, Seed(state=State.W))
         for _ in range(8):
             await write_large(server, CHAT)
         lines = (
@@ -191,11 +191,11 @@ async def test_a_client_that_does_not_read_is_disconnected(dsn: str, clock: Fake
 
 async def test_a_stopping_server_ends_streams_with_a_code(server: ApiServer) -> None:
     chat_id = await server.create("hello")
-    watcher = Watcher(chat_id)
+    watcher = SseViewer(chat_id)
     async with event_source(server, watcher.path) as source:
         await watcher.watch(source, reached(1))
         await server.api.close()
-        await watcher.to_the_end(source)
+        await watcher.read_all(source)
     assert watcher.end == "going_away"
     refused = await server.ask("GET", watcher.path)
     assert refused.code == (503, "going_away")
@@ -206,7 +206,7 @@ async def test_the_number_of_streams_per_user_is_limited(dsn: str) -> None:
         async with event_source(server, "/events"), event_source(server, "/events") as second:
             assert await second.json() == {"type": "ready"}
             assert (await server.ask("GET", "/events")).code == (429, "too_many_streams")
-            async with event_source(server, "/events", token=STRANGER):
+            async with event_source(server, "/events", token=OTHER_USER):
                 pass
 
         async def opens() -> bool:
@@ -219,8 +219,8 @@ async def test_the_number_of_streams_per_user_is_limited(dsn: str) -> None:
 
 async def test_a_disconnected_stream_leaves_no_viewer(server: ApiServer) -> None:
     chat_id = await server.create("hello")
-    watcher = Watcher(chat_id)
-    await watcher.see(server, reached(1))
+    watcher = SseViewer(chat_id)
+    await watcher.connect_until(server, reached(1))
 
     async def gone() -> bool:
         return server.replica.feeds.watched == 0

@@ -14,11 +14,9 @@ from chatd.api.route import Message, Scope
 from chatd.domain.chat.states import State
 from chatd.domain.chat.worker_transitions import acquire
 from chatd.domain.ids import ChatId
-from tests.support.client_state import ClientState
-from tests.support.factories import CHAT, WORKER
-from tests.support.front import (
+from tests.support.api_server import (
     ME,
-    STRANGER,
+    OTHER_USER,
     ApiOptions,
     ApiServer,
     Json,
@@ -26,10 +24,12 @@ from tests.support.front import (
     message_body,
     serve_api,
 )
-from tests.support.listening import EVENT, WITHIN_S, narrow_socket, write_large
+from tests.support.client_state import ClientState
+from tests.support.factories import CHAT, WORKER
 from tests.support.seeds import Seed
-from tests.support.store import plant_in
-from tests.support.viewer import fresh
+from tests.support.sse_viewer import EVENT, READ_TIMEOUT_S, narrow_socket, write_large
+from tests.support.store import insert_seed
+from tests.support.viewer_state import read_state
 
 SOCKET: Final = "/api/v1/ws"
 
@@ -53,7 +53,7 @@ class Page:
 
     async def next(self) -> Json:
         while not self._unread:
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(READ_TIMEOUT_S):
                 message = await self.socket.receive()
             assert message.type is aiohttp.WSMsgType.TEXT, message
             self._unread = msgspec.json.decode(message.data, type=list[Json])
@@ -66,7 +66,7 @@ class Page:
 
     async def closing(self) -> tuple[object, object]:
         """Read to the end. Returns the close code and the reason."""
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(READ_TIMEOUT_S):
             while (message := await self.socket.receive()).type is aiohttp.WSMsgType.TEXT:
                 pass
         return message.data, message.extra
@@ -100,7 +100,7 @@ async def test_one_socket_follows_several_chats(server: ApiServer) -> None:
                 states[name] = states[name].apply([EVENT.decode(msgspec.json.encode(event))])
     for chat_id in ids:
         seen = states[str(chat_id)]
-        assert seen.settled() == await fresh(server.replica.pool, chat_id)
+        assert seen.settled() == await read_state(server.replica.pool, chat_id)
         assert seen.status == "running"
 
 
@@ -171,7 +171,7 @@ async def test_the_chat_list_is_a_topic(server: ApiServer) -> None:
 @pytest.mark.promise("P12")
 async def test_another_users_chat_is_refused_as_a_topic(server: ApiServer) -> None:
     chat_id = await server.create("mine")
-    async with page(server, STRANGER) as theirs:
+    async with page(server, OTHER_USER) as theirs:
         for one in (topic(chat_id), "chat:00000000-0000-0000-0000-000000000404"):
             await theirs.tell(type="subscribe", topic=one)
             refused = await theirs.next()
@@ -235,7 +235,7 @@ async def test_frames_are_not_compressed(server: ApiServer) -> None:
 
 async def test_a_client_that_lags_is_disconnected_with_a_code(server: ApiServer) -> None:
     """While it does not read, more events are published than are kept for it."""
-    await plant_in(server.replica.pool, Seed(state=State.W))
+    await insert_seed(server.replica.pool, Seed(state=State.W))
     for _ in range(8):
         await write_large(server, CHAT)
     connector = aiohttp.TCPConnector(socket_factory=narrow_socket)

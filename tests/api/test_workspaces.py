@@ -8,8 +8,8 @@ import pytest
 from chatd.domain.workspace.entities import AgentHealth, AgentId, FieldProblem, Parameter, VersionId
 from chatd.store.workspace import agents, templates
 from tests.api.workspace_api import WorkspaceApi, end_build, first_build, id_of
-from tests.support.front import STRANGER, ApiServer, Json
-from tests.support.workspaces import TEMPLATE, plant_template, template, version
+from tests.support.api_server import OTHER_USER, ApiServer, Json
+from tests.support.workspaces import TEMPLATE, insert_template, template, version
 
 SIZE = Parameter(name="size", type="number", default="3", min=1, max=9)
 FIXED = Parameter(name="region", default="eu", mutable=False)
@@ -58,8 +58,8 @@ async def test_workspaces_are_listed_newest_first_by_page(api: WorkspaceApi) -> 
     assert [one["id"] for one in first] == [made[2], made[1]]
     rest = (await api.ask("GET", f"/workspaces?limit=2&after_id={made[1]}")).items
     assert [one["id"] for one in rest] == [made[0]]
-    assert (await api.ask("GET", "/workspaces", token=STRANGER)).items == []
-    other = await api.ask("GET", f"/workspaces?after_id={made[1]}", token=STRANGER)
+    assert (await api.ask("GET", "/workspaces", token=OTHER_USER)).items == []
+    other = await api.ask("GET", f"/workspaces?after_id={made[1]}", token=OTHER_USER)
     assert (other.code, other.field) == ((400, "invalid_input"), "after_id")
 
 
@@ -77,7 +77,7 @@ async def test_another_users_workspace_and_builds_look_missing(api: WorkspaceApi
         ("GET", f"/builds/{build}/logs", None),
         ("GET", f"/builds/{build}/logs?follow=true", None),
     ):
-        theirs = await api.ask(method, path, body, token=STRANGER)
+        theirs = await api.ask(method, path, body, token=OTHER_USER)
         assert theirs.code == (404, "not_found"), path
         assert (await api.ask(method, path, body, token=None)).status == 401
         nobodys = path.replace(str(workspace), str(UUID(int=3))).replace(
@@ -103,7 +103,7 @@ async def test_a_repeated_key_creates_one_workspace(api: WorkspaceApi) -> None:
     assert len((await api.ask("GET", "/workspaces")).items) == 1
     other = await api.ask("POST", "/workspaces", body | {"name": "else"}, headers=key)
     assert other.code == (409, "idempotency_key_reused")
-    theirs = await api.ask("POST", "/workspaces", body, headers=key, token=STRANGER)
+    theirs = await api.ask("POST", "/workspaces", body, headers=key, token=OTHER_USER)
     assert theirs.json["id"] != first.json["id"]
 
 
@@ -158,7 +158,7 @@ async def test_a_workspace_name_is_unique_per_user(api: WorkspaceApi) -> None:
     taken = await api.ask("POST", "/workspaces", {"template": "scratch", "name": "MINE"})
     assert taken.code == (409, "name_taken")
     theirs = await api.ask(
-        "POST", "/workspaces", {"template": "scratch", "name": "mine"}, token=STRANGER
+        "POST", "/workspaces", {"template": "scratch", "name": "mine"}, token=OTHER_USER
     )
     assert theirs.status == 201
 
@@ -186,7 +186,7 @@ async def test_deleting_twice_creates_one_build(api: WorkspaceApi) -> None:
 
 
 async def test_disabled_workspaces_can_be_read_but_not_created(server: ApiServer) -> None:
-    await plant_template(server.replica.pool)
+    await insert_template(server.replica.pool)
     assert len((await server.ask("GET", "/templates")).items) == 1
     assert (await server.ask("GET", "/workspaces")).items == []
     refused = await server.ask("POST", "/workspaces", {"template": "scratch"})

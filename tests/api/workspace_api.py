@@ -16,9 +16,9 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool
 from chatd.store.workspace import build_leases
 from chatd.workspace_services import LocalWorkspaceControl, WorkspaceServicesConfig
-from tests.support.front import Answer, ApiOptions, ApiServer, Json, serve_api
-from tests.support.streaming import env_with
-from tests.support.workspaces import agent_spec, hold, plant_template, wanted
+from tests.support.api_server import ApiOptions, ApiReply, ApiServer, Json, serve_api
+from tests.support.stream_replica import env_with
+from tests.support.workspaces import agent_spec, hold, insert_template, wanted
 from tests.workspaces.agent_process import SECRET
 
 HERE = "here"
@@ -70,7 +70,7 @@ class WorkspaceApi:
         assert made.status == 201, made.content
         return made.json
 
-    async def build(self, workspace: Json, transition: str, **fields: object) -> Answer:
+    async def build(self, workspace: Json, transition: str, **fields: object) -> ApiReply:
         path = f"/workspaces/{workspace['id']}/builds"
         return await self.ask("POST", path, {"transition": transition, **fields})
 
@@ -102,5 +102,5 @@ async def workspace_api(dsn: str) -> AsyncGenerator[WorkspaceApi]:
         return controls[0]
 
     async with serve_api(dsn, ApiOptions(workspaces=make)) as server:
-        await plant_template(server.replica.pool)
+        await insert_template(server.replica.pool)
         yield WorkspaceApi(server, controls[0])

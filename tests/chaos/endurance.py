@@ -19,17 +19,17 @@ from msgspec import Struct
 from chatd.domain.ids import ChatId
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from tests.support.chaos.audience import Onlooker
-from tests.support.chaos.remains import open_files, rss_mb
-from tests.support.chaos.servers import House, Servers, Visitor
-from tests.support.chaos.steady import SteadyModel
+from tests.support.chaos.replica_resources import open_files, rss_mb
+from tests.support.chaos.roaming_viewers import RoamingViewer
+from tests.support.chaos.servers import HttpClient, Installation, ServerGroup
+from tests.support.chaos.steady_model import SteadyModel
 from tests.support.client_state import ClientState
-from tests.support.crash import mortal_server
 from tests.support.eventually import eventually
-from tests.support.planned import Workshop
-from tests.support.replica_process import Setup
-from tests.support.replicas import Gone, ReplicaProcess, replica_process, replicas
-from tests.support.witness import Witness
+from tests.support.killable_server import killable_server
+from tests.support.planned_model import ToolServer
+from tests.support.replica_process import ReplicaSetup
+from tests.support.replicas import ReplicaGone, ReplicaProcess, replica_fork_server, replica_process
+from tests.support.transcript_judge import TranscriptJudge
 
 CONCURRENT_CHATS = 8
 TURNS_PER_CHAT = 10
@@ -85,38 +85,42 @@ async def by_pipe(dsn: str, turns: int) -> MemoryReport:
     async with AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="chatd-soak-"))
         path = Path(directory) / "workshop"
-        await stack.enter_async_context(Workshop.running(path))
+        await stack.enter_async_context(ToolServer.running(path))
         model = await stack.enter_async_context(SteadyModel.running())
         model.answer_s = 0.0
-        setup = Setup(dsn=dsn, model_url=model.url, shop=str(path), name="soak", tick_s=1.0)
-        born_in = await stack.enter_async_context(replicas())
+        setup = ReplicaSetup(
+            dsn=dsn, model_url=model.url, tool_socket=str(path), name="soak", heartbeat_s=1.0
+        )
+        born_in = await stack.enter_async_context(replica_fork_server())
         replica = await stack.enter_async_context(replica_process(born_in, setup))
-        witness = Witness()
+        witness = TranscriptJudge()
 
         async def chat(number: int, turns: int) -> None:
             await _chat_by_pipe(replica, ChatId(UUID(int=number)), turns, witness)
 
         await chat(10**9, 1)
-        before = await replica.remains()
+        before = await replica.resources()
         told = await _endure(turns, chat, replica.pid)
 
         async def as_before() -> bool:
-            return (await replica.remains()).is_no_more_than(before)
+            return (await replica.resources()).is_no_more_than(before)
 
         try:
             await eventually(as_before, within_s=RELEASE_TIMEOUT_S)
         except TimeoutError:
-            raise AssertionError(f"{before} became {await replica.remains()}") from None
+            raise AssertionError(f"{before} became {await replica.resources()}") from None
         await _check(dsn, witness)
         assert max(model.asked.values()) == 1, "a step was requested twice"
         return told
 
 
 async def _chat_by_pipe(
-    replica: ReplicaProcess, chat_id: ChatId, turns: int, witness: Witness
+    replica: ReplicaProcess, chat_id: ChatId, turns: int, witness: TranscriptJudge
 ) -> None:
-    onlooker = Onlooker(chat_id)
-    sent = [witness.sends(chat_id, f"m{chat_id.int}x{turn} {turn % 2}") for turn in range(turns)]
+    onlooker = RoamingViewer(chat_id)
+    sent = [
+        witness.record_send(chat_id, f"m{chat_id.int}x{turn} {turn % 2}") for turn in range(turns)
+    ]
     await replica.create(chat_id, sent[0].text)
     for turn, message in enumerate(sent, 1):
         if turn > 1:
@@ -124,8 +128,8 @@ async def _chat_by_pipe(
         message.acked = True
         async with asyncio.timeout(TURN_TIMEOUT_S):
             while not _answered(onlooker.state, turn):
-                with suppress(Gone):  # the database is busy
-                    await onlooker.look(replica, lambda state, n=turn: _answered(state, n))
+                with suppress(ReplicaGone):  # the database is busy
+                    await onlooker.read(replica, lambda state, n=turn: _answered(state, n))
 
 
 def _answered(state: ClientState, turn: int) -> bool:
@@ -141,14 +145,14 @@ async def by_http(dsn: str, turns: int) -> MemoryReport:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="chatd-soak-"))
         model = await stack.enter_async_context(SteadyModel.running())
         model.answer_s = 0.0
-        house = House(dsn=dsn, model_url=model.url, data_dir=Path(directory))
-        servers = Servers(house, stack)
+        house = Installation(dsn=dsn, model_url=model.url, data_dir=Path(directory))
+        servers = ServerGroup(house, stack)
         await servers.add()
-        pid, witness = servers.now[0].pid, Witness()
+        pid, witness = servers.now[0].pid, TranscriptJudge()
 
         async def chat(number: int, turns: int) -> None:
             async with ClientSession(connector=TCPConnector(limit=0)) as http:
-                await _chat_by_http(Visitor(servers, http), number, turns, witness)
+                await _chat_by_http(HttpClient(servers, http), number, turns, witness)
 
         await asyncio.gather(*(chat(10**6 - n, TURNS_PER_CHAT) for n in range(CONCURRENT_CHATS)))
         files = open_files(pid)
@@ -159,35 +163,37 @@ async def by_http(dsn: str, turns: int) -> MemoryReport:
 
         await eventually(as_before, within_s=RELEASE_TIMEOUT_S)
         await _check(dsn, witness)
-        await servers.now[0].leave()
+        await servers.now[0].terminate()
         return told
 
 
-async def _chat_by_http(visitor: Visitor, number: int, turns: int, witness: Witness) -> None:
+async def _chat_by_http(
+    visitor: HttpClient, number: int, turns: int, witness: TranscriptJudge
+) -> None:
     async with asyncio.TaskGroup() as group:
         watching: asyncio.Task[None] | None = None
         for turn in range(1, turns + 1):
             text = f"m{number}x{turn} 0"
-            await visitor.say(text, key=f"00000000-0000-4000-8000-{number:06d}{turn:06d}")
+            await visitor.send(text, key=f"00000000-0000-4000-8000-{number:06d}{turn:06d}")
             assert visitor.chat_id is not None
-            witness.sends(visitor.chat_id, text).acked = True
+            witness.record_send(visitor.chat_id, text).acked = True
             watching = watching or group.create_task(visitor.watch())
             await visitor.until(lambda state, turn=turn: _answered(state, turn), TURN_TIMEOUT_S)
         if watching is not None:
             watching.cancel()
 
 
-async def _check(dsn: str, witness: Witness) -> None:
+async def _check(dsn: str, witness: TranscriptJudge) -> None:
     pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)))
     try:
-        await witness.settled(pool, within_s=TURN_TIMEOUT_S)
+        await witness.wait_settled(pool, within_s=TURN_TIMEOUT_S)
         await witness.check(pool)
     finally:
         await pool.close()
 
 
 async def _main(turns: int) -> None:
-    async with mortal_server() as server:
+    async with killable_server() as server:
         for way in (by_pipe, by_http):
             told = await way(server.dsn, turns)
             sys.stdout.write(f"{way.__name__}: {told}; nothing left behind\n")

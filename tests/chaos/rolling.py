@@ -18,12 +18,12 @@ from msgspec import Struct
 
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from tests.support.chaos.servers import House, Servers, Visitor
-from tests.support.chaos.steady import SteadyModel
+from tests.support.chaos.servers import HttpClient, Installation, ServerGroup
+from tests.support.chaos.steady_model import SteadyModel
 from tests.support.client_state import ClientState
-from tests.support.crash import mortal_server
-from tests.support.viewer import fresh
-from tests.support.witness import Witness
+from tests.support.killable_server import killable_server
+from tests.support.transcript_judge import TranscriptJudge
+from tests.support.viewer_state import read_state
 
 SETTLE_TIMEOUT_S = 60.0
 TURN_TIMEOUT_S = 120.0
@@ -57,7 +57,7 @@ class ChattingClient:
     """Has one chat, and sends the next message after each answer."""
 
     def __init__(
-        self, number: int, visitor: Visitor, witness: Witness, done: asyncio.Event
+        self, number: int, visitor: HttpClient, witness: TranscriptJudge, done: asyncio.Event
     ) -> None:
         self._number = number
         self._visitor = visitor
@@ -78,9 +78,9 @@ class ChattingClient:
 
     async def _say(self, turn: int) -> None:
         text = f"m{self._number}x{turn} 0"
-        await self._visitor.say(text, key=f"00000000-0000-4000-8000-{self._number:06d}{turn:06d}")
+        await self._visitor.send(text, key=f"00000000-0000-4000-8000-{self._number:06d}{turn:06d}")
         assert self._visitor.chat_id is not None
-        self._witness.sends(self._visitor.chat_id, text).acked = True
+        self._witness.record_send(self._visitor.chat_id, text).acked = True
 
 
 def _answered(turn: int) -> Callable[[ClientState], bool]:
@@ -89,16 +89,16 @@ def _answered(turn: int) -> Callable[[ClientState], bool]:
 
 async def roll(dsn: str, plan: RestartPlan) -> RestartReport:
     """Raises AssertionError if a client noticed a restart."""
-    witness = Witness()
+    witness = TranscriptJudge()
     async with AsyncExitStack() as stack:
         data_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="chatd-roll-"))
         model = await stack.enter_async_context(SteadyModel.running())
         model.answer_s = plan.answer_s
         http = await stack.enter_async_context(ClientSession(connector=TCPConnector(limit=0)))
-        house = House(dsn=dsn, model_url=model.url, data_dir=Path(data_dir))
-        servers = Servers(house, stack)
+        house = Installation(dsn=dsn, model_url=model.url, data_dir=Path(data_dir))
+        servers = ServerGroup(house, stack)
         await asyncio.gather(*(servers.add() for _ in range(plan.replicas)))
-        visitors = [Visitor(servers, http) for _ in range(plan.chats)]
+        visitors = [HttpClient(servers, http) for _ in range(plan.chats)]
         slowest_s = await _restart_under(visitors, servers, model, witness, plan)
         await _look(dsn, witness, visitors)
         _paid_once(model)
@@ -112,10 +112,10 @@ async def roll(dsn: str, plan: RestartPlan) -> RestartReport:
 
 
 async def _restart_under(
-    visitors: Sequence[Visitor],
-    servers: Servers,
+    visitors: Sequence[HttpClient],
+    servers: ServerGroup,
     model: SteadyModel,
-    witness: Witness,
+    witness: TranscriptJudge,
     plan: RestartPlan,
 ) -> float:
     done = asyncio.Event()
@@ -123,7 +123,7 @@ async def _restart_under(
         for number, visitor in enumerate(visitors, 1):
             group.create_task(ChattingClient(number, visitor, witness, done).chat_until_done())
         await model.busy(plan.chats)
-        slowest_s = await servers.roll(plan.restarts, plan.pause_s)
+        slowest_s = await servers.restart_in_turn(plan.restarts, plan.pause_s)
         done.set()
     return slowest_s
 
@@ -134,21 +134,21 @@ def _paid_once(model: SteadyModel) -> None:
     assert model.refused == [], "the model refused a request"
 
 
-async def _look(dsn: str, witness: Witness, visitors: Sequence[Visitor]) -> None:
+async def _look(dsn: str, witness: TranscriptJudge, visitors: Sequence[HttpClient]) -> None:
     pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)))
     try:
-        await witness.settled(pool, within_s=SETTLE_TIMEOUT_S)
+        await witness.wait_settled(pool, within_s=SETTLE_TIMEOUT_S)
         await witness.check(pool)
         for visitor in visitors:
             assert visitor.chat_id is not None
-            meant = await fresh(pool, visitor.chat_id)
+            meant = await read_state(pool, visitor.chat_id)
             assert visitor.state.settled() == meant, f"a viewer of {visitor.chat_id} is stale"
     finally:
         await pool.close()
 
 
 async def _main(plan: RestartPlan) -> RestartReport:
-    async with mortal_server() as server:
+    async with killable_server() as server:
         return await roll(server.dsn, plan)
 
 

@@ -17,43 +17,48 @@ from pathlib import Path
 
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from tests.support.chaos.audience import Audience
-from tests.support.chaos.fate import Chances, Fate, Replicas
-from tests.support.chaos.moods import MoodyModel, MoodyWorkshop
-from tests.support.chaos.people import People
-from tests.support.crash import MortalServer, mortal_server
-from tests.support.replica_process import Setup
-from tests.support.replicas import replicas as born
-from tests.support.witness import Witness
+from tests.support.chaos.fault_injector import FaultInjector, RunningReplicas, SoakConfig
+from tests.support.chaos.random_users import RandomUsers
+from tests.support.chaos.roaming_viewers import RoamingViewers
+from tests.support.chaos.unreliable_model import SlowToolServer, UnreliableModel
+from tests.support.killable_server import KillableServer, killable_server
+from tests.support.replica_process import ReplicaSetup
+from tests.support.replicas import replica_fork_server as born
+from tests.support.transcript_judge import TranscriptJudge
 
 SETTLE_TIMEOUT_S = 180.0
 
 
-async def soak(dsn: str, chances: Chances, server: MortalServer | None = None) -> str:
+async def soak(dsn: str, chances: SoakConfig, server: KillableServer | None = None) -> str:
     """Returns a summary. Raises AssertionError if a promise was broken."""
     dice = random.Random(chances.seed)
-    witness = Witness()
+    witness = TranscriptJudge()
     with tempfile.TemporaryDirectory(prefix="chatd-soak-", dir="/tmp") as directory:
         path = Path(directory) / "workshop"
         async with (
-            MoodyModel.running() as model,
-            MoodyWorkshop.running(path) as shop,
+            UnreliableModel.running() as model,
+            SlowToolServer.running(path) as shop,
             born() as born_in,
         ):
             model.dice, shop.dice = random.Random(dice.random()), random.Random(dice.random())
-            setup = Setup(
-                dsn=dsn, model_url=model.url, shop=str(path), tick_s=1.0, drain_s=3.0, roots=50
+            setup = ReplicaSetup(
+                dsn=dsn,
+                model_url=model.url,
+                tool_socket=str(path),
+                heartbeat_s=1.0,
+                drain_s=3.0,
+                roots=50,
             )
-            replicas = Replicas(born_in, setup, random.Random(dice.random()))
-            audience = Audience(replicas, random.Random(dice.random()))
-            people = People(replicas, witness, audience, random.Random(dice.random()))
-            fate = Fate(replicas, chances, random.Random(dice.random()), server)
+            replicas = RunningReplicas(born_in, setup, random.Random(dice.random()))
+            audience = RoamingViewers(replicas, random.Random(dice.random()))
+            people = RandomUsers(replicas, witness, audience, random.Random(dice.random()))
+            fate = FaultInjector(replicas, chances, random.Random(dice.random()), server)
             try:
                 for _ in range(chances.replicas):
                     await replicas.add()
                 await _for_a_while(chances, people, fate)
                 if server is not None:
-                    await server.revive()
+                    await server.restart()
                 await _look(dsn, replicas, witness, audience)
             finally:
                 await replicas.close()
@@ -62,33 +67,35 @@ async def soak(dsn: str, chances: Chances, server: MortalServer | None = None) -
             assert twice == {}, "tools that must not run twice did"
             counts = f"{len(witness.sent)} messages, {sum(model.asked.values())} model calls"
             seen = f"{audience.connections} connections of viewers"
-            told = f"people {dict(people.deeds)}, refused {dict(people.refusals)}"
-            return f"{counts}, {seen}; {dict(replicas.fates)}; {told}"
+            told = f"people {dict(people.actions)}, refused {dict(people.refusals)}"
+            return f"{counts}, {seen}; {dict(replicas.faults)}; {told}"
 
 
-async def _for_a_while(chances: Chances, people: People, fate: Fate) -> None:
+async def _for_a_while(chances: SoakConfig, people: RandomUsers, fate: FaultInjector) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(chances.seconds), asyncio.TaskGroup() as group:
             group.create_task(fate.run())
-            for _ in range(chances.people):
-                group.create_task(people.one())
+            for _ in range(chances.users):
+                group.create_task(people.run_user())
 
 
-async def _look(dsn: str, replicas: Replicas, witness: Witness, audience: Audience) -> None:
+async def _look(
+    dsn: str, replicas: RunningReplicas, witness: TranscriptJudge, audience: RoamingViewers
+) -> None:
     """One replica is enough to settle all chats; frozen replicas stay frozen."""
-    await replicas.bury()
+    await replicas.reap()
     last = await replicas.add()
     pool = Pool(PoolConfig(connect=ConnectConfig(dsn=dsn)))
     try:
-        await witness.settled(pool, within_s=SETTLE_TIMEOUT_S)
+        await witness.wait_settled(pool, within_s=SETTLE_TIMEOUT_S)
         await witness.check(pool, crashed=True)
         await audience.check(pool, last)
     finally:
         await pool.close()
 
 
-async def _main(chances: Chances) -> str:
-    async with mortal_server() as server:
+async def _main(chances: SoakConfig) -> str:
+    async with killable_server() as server:
         return await soak(server.dsn, chances, server)
 
 
@@ -99,8 +106,8 @@ def main(args: Sequence[str]) -> int:
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--people", type=int, default=20)
     asked = parser.parse_args(args)
-    chances = Chances(
-        seed=asked.seed, seconds=asked.seconds, replicas=asked.replicas, people=asked.people
+    chances = SoakConfig(
+        seed=asked.seed, seconds=asked.seconds, replicas=asked.replicas, users=asked.people
     )
     _say(f"seed {chances.seed}, {chances.seconds:g} seconds")
     try:

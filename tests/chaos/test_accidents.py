@@ -11,19 +11,19 @@ import pytest
 
 from chatd.engine.tool_runner import UNKNOWN_OUTCOME_OUTPUT
 from chatd.store.chat import chats
-from tests.support.accidents import Stage, a_stage
 from tests.support.proxy import proxy_to
 from tests.support.replica_process import DieAt
+from tests.support.takeover_rig import TakeoverRig, takeover_rig
 
 SETTLE_TIMEOUT_S = 60.0
 ACCIDENT_TIMEOUT_S = 150.0
 
-Accident = Callable[[Stage], Awaitable[None]]
+Accident = Callable[[TakeoverRig], Awaitable[None]]
 
 
 async def run_accidents(dsn: str, *accidents: Accident) -> None:
     """Run all concurrently. An error names its accident."""
-    async with a_stage(dsn) as stage, asyncio.TaskGroup() as group:
+    async with takeover_rig(dsn) as stage, asyncio.TaskGroup() as group:
 
         async def one(accident: Accident) -> None:
             try:
@@ -35,33 +35,33 @@ async def run_accidents(dsn: str, *accidents: Accident) -> None:
 
         running = [group.create_task(one(accident)) for accident in accidents]
         await asyncio.gather(*running)
-        await stage.witness.settled(stage.survivor.pool, within_s=SETTLE_TIMEOUT_S)
-        await stage.witness.check(stage.survivor.pool)
+        await stage.judge.wait_settled(stage.survivor.pool, within_s=SETTLE_TIMEOUT_S)
+        await stage.judge.check(stage.survivor.pool)
         await check_all_chats_continue(stage)
         assert stage.model.refused == []
 
 
 @pytest.mark.covers("T18")
-async def check_all_chats_continue(stage: Stage) -> None:
+async def check_all_chats_continue(stage: TakeoverRig) -> None:
     """The model accepts every history and answers the next message."""
-    for number, chat_id in enumerate(sorted({sent.chat for sent in stage.witness.sent})):
+    for number, chat_id in enumerate(sorted({sent.chat for sent in stage.judge.sent})):
         if await chats.get(stage.survivor.pool, chat_id) is not None:
-            stage.witness.stopped.discard(chat_id)
-            stage.witness.hurries(chat_id)  # an interrupted message stays unanswered
-            sent = stage.witness.sends(chat_id, f"next{number} 0")
+            stage.judge.stopped.discard(chat_id)
+            stage.judge.record_hurry(chat_id)  # an interrupted message stays unanswered
+            sent = stage.judge.record_send(chat_id, f"next{number} 0")
             await stage.survivor.send(chat_id, sent.text)
             sent.acked = True
-    await stage.witness.settled(stage.survivor.pool, within_s=SETTLE_TIMEOUT_S)
-    await stage.witness.check(stage.survivor.pool)
+    await stage.judge.wait_settled(stage.survivor.pool, within_s=SETTLE_TIMEOUT_S)
+    await stage.judge.check(stage.survivor.pool)
 
 
 # kill -9
 
 
 @pytest.mark.covers("F1")
-async def killed_during_an_answer(stage: Stage) -> None:
-    gate = stage.model.holds.hold("m1/0")
-    victim = await stage.victim()
+async def killed_during_an_answer(stage: TakeoverRig) -> None:
+    gate = stage.model.gates.hold("m1/0")
+    victim = await stage.start_victim()
     chat_id = await stage.create(victim, "m1 0")
     await gate.reached.wait()
     victim.kill()
@@ -71,10 +71,10 @@ async def killed_during_an_answer(stage: Stage) -> None:
 
 
 @pytest.mark.covers("F2")
-async def killed_during_a_tool(stage: Stage) -> None:
+async def killed_during_a_tool(stage: TakeoverRig) -> None:
     """The tool runs again; the model call is not repeated."""
-    gate = stage.shop.holds.hold("m2-0")
-    victim = await stage.victim()
+    gate = stage.tool_server.gates.hold("m2-0")
+    victim = await stage.start_victim()
     chat_id = await stage.create(victim, "m2 1")
     await gate.reached.wait()
     victim.kill()
@@ -86,66 +86,66 @@ async def killed_during_a_tool(stage: Stage) -> None:
         "assistant: answer to m2",
     ]
     assert stage.model.asked == stage.model.asked | {"m2/0": 1, "m2/1": 1}
-    assert stage.shop.runs["m2-0"] == 2
+    assert stage.tool_server.runs["m2-0"] == 2
 
 
 @pytest.mark.covers("F2")
-async def killed_during_a_tool_that_must_not_run_twice(stage: Stage) -> None:
-    gate = stage.shop.holds.hold("once3-0")
-    victim = await stage.victim()
+async def killed_during_a_tool_that_must_not_run_twice(stage: TakeoverRig) -> None:
+    gate = stage.tool_server.gates.hold("once3-0")
+    victim = await stage.start_victim()
     chat_id = await stage.create(victim, "once3 1")
     await gate.reached.wait()
     victim.kill()
     await stage.survivor.wait_state(chat_id, "W")
     lines = await stage.transcript(chat_id)
     assert UNKNOWN_OUTCOME_OUTPUT.text in lines[2]
-    assert stage.shop.runs["once3-0"] == 1
+    assert stage.tool_server.runs["once3-0"] == 1
 
 
 @pytest.mark.covers("F3")
-async def killed_before_its_answer_was_published(stage: Stage) -> None:
+async def killed_before_its_answer_was_published(stage: TakeoverRig) -> None:
     """The commit was written, but no hint was sent."""
     die_at = DieAt(event="step_committed", fields={"snapshot_version": 2})
-    victim = await stage.victim(die_at=die_at)
+    victim = await stage.start_victim(die_at=die_at)
     chat_id = await stage.create(victim, "m4 0")
-    assert await victim.ended() == -9
+    assert await victim.wait_exited() == -9
     await stage.survivor.wait_state(chat_id, "W")
     assert await stage.transcript(chat_id) == ["user: m4 0", "assistant: answer to m4"]
     assert stage.model.asked["m4/0"] == 1
 
 
 @pytest.mark.covers("F3")
-async def killed_before_its_call_was_published(stage: Stage) -> None:
+async def killed_before_its_call_was_published(stage: TakeoverRig) -> None:
     die_at = DieAt(event="step_committed", fields={"snapshot_version": 2})
-    victim = await stage.victim(die_at=die_at)
+    victim = await stage.start_victim(die_at=die_at)
     chat_id = await stage.create(victim, "m5 1")
-    assert await victim.ended() == -9
+    assert await victim.wait_exited() == -9
     await stage.survivor.wait_state(chat_id, "W")
     assert (await stage.transcript(chat_id))[-1] == "assistant: answer to m5"
     assert stage.model.asked["m5/0"] == 1
-    assert stage.shop.runs["m5-0"] == 1
+    assert stage.tool_server.runs["m5-0"] == 1
 
 
 @pytest.mark.covers("T09")
-async def killed_right_after_accepting_a_message(stage: Stage) -> None:
+async def killed_right_after_accepting_a_message(stage: TakeoverRig) -> None:
     die_at = DieAt(event="step_committed", fields={"snapshot_version": 1})
-    victim = await stage.victim(die_at=die_at)
+    victim = await stage.start_victim(die_at=die_at)
     chat_id = await stage.create(victim, "m6 0")
-    assert await victim.ended() == -9
+    assert await victim.wait_exited() == -9
     await stage.survivor.wait_state(chat_id, "W")
     assert await stage.transcript(chat_id) == ["user: m6 0", "assistant: answer to m6"]
 
 
 @pytest.mark.covers("F5")
-async def killed_during_an_interrupt(stage: Stage) -> None:
-    gate = stage.model.holds.hold("m7/0")
+async def killed_during_an_interrupt(stage: TakeoverRig) -> None:
+    gate = stage.model.gates.hold("m7/0")
     die_at = DieAt(event="task_started", fields={"task": "interrupt"})
-    victim = await stage.victim(die_at=die_at)
+    victim = await stage.start_victim(die_at=die_at)
     chat_id = await stage.create(victim, "m7 0")
     await gate.reached.wait()
-    stage.witness.stops(chat_id)
+    stage.judge.record_interrupt(chat_id)
     await stage.survivor.interrupt(chat_id)
-    assert await victim.ended() == -9
+    assert await victim.wait_exited() == -9
     chat = await stage.survivor.wait_state(chat_id, "W")
     assert chat.worker_id is None
     lines = await stage.transcript(chat_id)
@@ -153,55 +153,55 @@ async def killed_during_an_interrupt(stage: Stage) -> None:
     assert lines[1:] in ([], ["assistant: answer "])
 
 
-async def killed_before_the_model_call(stage: Stage) -> None:
-    victim = await stage.victim(die_at=DieAt(event="action"))
+async def killed_before_the_model_call(stage: TakeoverRig) -> None:
+    victim = await stage.start_victim(die_at=DieAt(event="action"))
     chat_id = await stage.create(victim, "m8 0")
-    assert await victim.ended() == -9
+    assert await victim.wait_exited() == -9
     await stage.survivor.wait_state(chat_id, "W")
     assert await stage.transcript(chat_id) == ["user: m8 0", "assistant: answer to m8"]
     assert stage.model.asked["m8/0"] == 1
 
 
-async def killed_when_a_tool_had_its_effect(stage: Stage) -> None:
-    victim = await stage.victim(die_at=DieAt(event="tool_finished"))
+async def killed_when_a_tool_had_its_effect(stage: TakeoverRig) -> None:
+    victim = await stage.start_victim(die_at=DieAt(event="tool_finished"))
     chat_id = await stage.create(victim, "m9 1")
-    assert await victim.ended() == -9
+    assert await victim.wait_exited() == -9
     await stage.survivor.wait_state(chat_id, "W")
     assert (await stage.transcript(chat_id))[-1] == "assistant: answer to m9"
-    assert stage.shop.runs["m9-0"] == 2
+    assert stage.tool_server.runs["m9-0"] == 2
     assert stage.model.asked["m9/0"] == 1
 
 
 @pytest.mark.covers("T05")
-async def killed_when_a_tool_had_its_only_effect(stage: Stage) -> None:
-    victim = await stage.victim(die_at=DieAt(event="tool_finished"))
+async def killed_when_a_tool_had_its_only_effect(stage: TakeoverRig) -> None:
+    victim = await stage.start_victim(die_at=DieAt(event="tool_finished"))
     chat_id = await stage.create(victim, "once10 1")
-    assert await victim.ended() == -9
+    assert await victim.wait_exited() == -9
     await stage.survivor.wait_state(chat_id, "W")
     assert UNKNOWN_OUTCOME_OUTPUT.text in (await stage.transcript(chat_id))[2]
-    assert stage.shop.runs["once10-0"] == 1
+    assert stage.tool_server.runs["once10-0"] == 1
 
 
 @pytest.mark.covers("F3")
-async def killed_before_its_results_were_published(stage: Stage) -> None:
+async def killed_before_its_results_were_published(stage: TakeoverRig) -> None:
     die_at = DieAt(event="step_committed", fields={"snapshot_version": 3})
-    victim = await stage.victim(die_at=die_at)
+    victim = await stage.start_victim(die_at=die_at)
     chat_id = await stage.create(victim, "m11 1")
-    assert await victim.ended() == -9
+    assert await victim.wait_exited() == -9
     await stage.survivor.wait_state(chat_id, "W")
     assert (await stage.transcript(chat_id))[-1] == "assistant: answer to m11"
-    assert stage.shop.runs["m11-0"] == 1
+    assert stage.tool_server.runs["m11-0"] == 1
     assert stage.model.asked == stage.model.asked | {"m11/0": 1, "m11/1": 1}
 
 
 @pytest.mark.covers("F7")
-async def killed_during_its_drain(stage: Stage) -> None:
-    gate = stage.model.holds.hold("m12/0")
-    victim = await stage.victim(die_at=DieAt(event="drain_started"))
+async def killed_during_its_drain(stage: TakeoverRig) -> None:
+    gate = stage.model.gates.hold("m12/0")
+    victim = await stage.start_victim(die_at=DieAt(event="drain_started"))
     chat_id = await stage.create(victim, "m12 0")
     await gate.reached.wait()
-    victim.leave()
-    assert await victim.ended() == -9
+    victim.terminate()
+    assert await victim.wait_exited() == -9
     await stage.survivor.wait_state(chat_id, "W")
     assert await stage.transcript(chat_id) == ["user: m12 0", "assistant: answer to m12"]
 
@@ -231,55 +231,55 @@ async def test_a_killed_replica_is_replaced_at_every_point(dsn: str) -> None:
 
 
 @pytest.mark.covers("F7")
-async def stopped_during_an_answer(stage: Stage) -> None:
-    gate = stage.model.holds.hold("t1/0")
-    victim = await stage.victim()
+async def stopped_during_an_answer(stage: TakeoverRig) -> None:
+    gate = stage.model.gates.hold("t1/0")
+    victim = await stage.start_victim()
     chat_id = await stage.create(victim, "t1 0")
     await gate.reached.wait()
-    victim.leave()
+    victim.terminate()
     await victim.events.wait("drain_started")
     gate.open()
-    assert await victim.ended() == 0
+    assert await victim.wait_exited() == 0
     assert (await stage.survivor.chat(chat_id)).state == "W"
     assert await stage.transcript(chat_id) == ["user: t1 0", "assistant: answer to t1"]
     assert stage.model.asked["t1/0"] == 1
 
 
 @pytest.mark.covers("F7")
-async def stopped_during_a_tool(stage: Stage) -> None:
+async def stopped_during_a_tool(stage: TakeoverRig) -> None:
     """Its result is committed, and another worker continues."""
-    gate = stage.shop.holds.hold("t2-0")
-    victim = await stage.victim()
+    gate = stage.tool_server.gates.hold("t2-0")
+    victim = await stage.start_victim()
     chat_id = await stage.create(victim, "t2 1")
     await gate.reached.wait()
-    victim.leave()
+    victim.terminate()
     await victim.events.wait("drain_started")
     gate.open()
-    assert await victim.ended() == 0
+    assert await victim.wait_exited() == 0
     await stage.survivor.wait_state(chat_id, "W")
-    assert stage.shop.runs["t2-0"] == 1
+    assert stage.tool_server.runs["t2-0"] == 1
     assert stage.model.asked == stage.model.asked | {"t2/0": 1, "t2/1": 1}
 
 
 @pytest.mark.covers("F7")
-async def stopped_with_a_tool_that_does_not_end(stage: Stage) -> None:
-    gate = stage.shop.holds.hold("t3-0")
-    victim = await stage.victim(drain_s=0.2)
+async def stopped_with_a_tool_that_does_not_end(stage: TakeoverRig) -> None:
+    gate = stage.tool_server.gates.hold("t3-0")
+    victim = await stage.start_victim(drain_s=0.2)
     chat_id = await stage.create(victim, "t3 1")
     await gate.reached.wait()
-    victim.leave()
-    assert await victim.ended() == 0
+    victim.terminate()
+    assert await victim.wait_exited() == 0
     await stage.survivor.wait_state(chat_id, "W")
     assert (await stage.transcript(chat_id))[-1] == "assistant: answer to t3"
-    assert stage.shop.runs["t3-0"] == 2
+    assert stage.tool_server.runs["t3-0"] == 2
     assert stage.model.asked["t3/0"] == 1
 
 
 @pytest.mark.covers("F7")
-async def stopped_with_nothing_to_do(stage: Stage) -> None:
-    victim = await stage.victim()
-    victim.leave()
-    assert await victim.ended() == 0
+async def stopped_with_nothing_to_do(stage: TakeoverRig) -> None:
+    victim = await stage.start_victim()
+    victim.terminate()
+    assert await victim.wait_exited() == 0
     left = await victim.events.wait("drain_finished")
     assert left["released"] == "0"
 
@@ -288,16 +288,16 @@ async def stopped_with_nothing_to_do(stage: Stage) -> None:
 
 
 @pytest.mark.covers("F22", "T13", "T19")
-async def frozen_during_an_answer(stage: Stage) -> None:
+async def frozen_during_an_answer(stage: TakeoverRig) -> None:
     """After it resumes, its writes are refused."""
-    gate = stage.model.holds.hold("s1/0")
-    victim = await stage.victim()
+    gate = stage.model.gates.hold("s1/0")
+    victim = await stage.start_victim()
     chat_id = await stage.create(victim, "s1 0")
     await gate.reached.wait()
     victim.freeze()
-    await stage.cut_line(victim)
+    await stage.end_sessions(victim)
     chat = await stage.survivor.wait_state(chat_id, "W")
-    victim.thaw()
+    victim.resume()
     gate.open()
     await victim.events.wait("runner_left", chat_id=str(chat_id))
     assert (await stage.survivor.chat(chat_id)).snapshot_version == chat.snapshot_version
@@ -308,11 +308,11 @@ async def frozen_during_an_answer(stage: Stage) -> None:
 
 
 @pytest.mark.covers("F12", "F20")
-async def cut_off_during_an_answer(stage: Stage) -> None:
+async def cut_off_during_an_answer(stage: TakeoverRig) -> None:
     """It receives the rest of the answer and cannot write it."""
-    gate = stage.model.holds.hold("c1/0")
+    gate = stage.model.gates.hold("c1/0")
     async with proxy_to(stage.dsn) as line:
-        victim = await stage.victim(dsn=line.dsn)
+        victim = await stage.start_victim(dsn=line.dsn)
         chat_id = await stage.create(victim, "c1 0")
         await gate.reached.wait()
         line.refuse(new=True)
@@ -323,7 +323,7 @@ async def cut_off_during_an_answer(stage: Stage) -> None:
         await victim.events.wait("runner_left", chat_id=str(chat_id))
         assert (await stage.survivor.chat(chat_id)).snapshot_version == chat.snapshot_version
         victim.kill()
-        await victim.ended()
+        await victim.wait_exited()
     assert await stage.transcript(chat_id) == ["user: c1 0", "assistant: answer to c1"]
 
 

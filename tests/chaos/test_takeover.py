@@ -5,26 +5,26 @@ from contextlib import AsyncExitStack
 import pytest
 
 from chatd.domain.chat.events import MessageEvent, PreviewReset
-from tests.support.accidents import a_stage
-from tests.support.crash import mortal_server
-from tests.support.streaming import Client, shows
-from tests.support.viewer import fresh
+from tests.support.killable_server import killable_server
+from tests.support.stream_replica import StreamClient, shows
+from tests.support.takeover_rig import takeover_rig
+from tests.support.viewer_state import read_state
 
 SETTLE_TIMEOUT_S = 60.0
 
 
-def episodes(viewer: Client) -> list[tuple[int, int]]:
+def episodes(viewer: StreamClient) -> list[tuple[int, int]]:
     """In the order of their resets; a repeated one is a resumed connection."""
     resets = [event for event in viewer.events if isinstance(event, PreviewReset)]
     return [(event.history_version, event.attempt) for event in resets]
 
 
-def answers(viewer: Client) -> list[str]:
+def answers(viewer: StreamClient) -> list[str]:
     messages = [event.message for event in viewer.events if isinstance(event, MessageEvent)]
     return [str(message.id) for message in messages if message.role == "assistant"]
 
 
-def at_rest(viewer: Client) -> bool:
+def at_rest(viewer: StreamClient) -> bool:
     return viewer.state.status == "waiting" and len(viewer.state.messages) == 2
 
 
@@ -33,16 +33,16 @@ def at_rest(viewer: Client) -> bool:
 @pytest.mark.promise("P6", "P8")
 async def test_a_viewer_sees_the_next_attempt_after_a_kill(dsn: str) -> None:
     """The partial answer stays visible, also after a reload, until the next worker starts."""
-    async with a_stage(dsn) as stage:
+    async with takeover_rig(dsn) as stage:
         feeds = stage.survivor.replica.feeds
-        first = stage.model.holds.hold("m1/0")
-        victim = await stage.victim()
+        first = stage.model.gates.hold("m1/0")
+        victim = await stage.start_victim()
         chat_id = await stage.create(victim, "m1 0")
         await first.reached.wait()
-        stays, reloads = Client(chat_id), Client(chat_id)
+        stays, reloads = StreamClient(chat_id), StreamClient(chat_id)
         async with stays.connected(feeds) as view:
             await stays.watch(view, shows("answer "))
-            again = stage.model.holds.hold("m1/0")
+            again = stage.model.gates.hold("m1/0")
             victim.kill()
             await reloads.see(feeds, shows("answer "))
             await again.reached.wait()
@@ -55,7 +55,7 @@ async def test_a_viewer_sees_the_next_attempt_after_a_kill(dsn: str) -> None:
         assert sorted(set(episodes(stays))) == episodes(stays)
         for viewer in (stays, reloads):
             assert answers(viewer) == ["2"]
-            assert viewer.state.settled() == await fresh(stage.survivor.pool, chat_id)
+            assert viewer.state.settled() == await read_state(stage.survivor.pool, chat_id)
         assert await stage.transcript(chat_id) == ["user: m1 0", "assistant: answer to m1"]
 
 
@@ -63,20 +63,20 @@ async def test_a_viewer_sees_the_next_attempt_after_a_kill(dsn: str) -> None:
 @pytest.mark.promise("P5", "P10")
 async def test_a_viewer_notices_nothing_of_a_drain(dsn: str) -> None:
     """The draining worker finishes the running answer."""
-    async with a_stage(dsn) as stage:
+    async with takeover_rig(dsn) as stage:
         feeds = stage.survivor.replica.feeds
-        gate = stage.model.holds.hold("m1/0")
-        victim = await stage.victim()
+        gate = stage.model.gates.hold("m1/0")
+        victim = await stage.start_victim()
         chat_id = await stage.create(victim, "m1 0")
         await gate.reached.wait()
-        viewer = Client(chat_id)
+        viewer = StreamClient(chat_id)
         async with viewer.connected(feeds) as view:
             await viewer.watch(view, shows("answer "))
-            victim.leave()
+            victim.terminate()
             await victim.events.wait("drain_started")
             gate.open()
             await viewer.watch(view, at_rest)
-        assert await victim.ended() == 0
+        assert await victim.wait_exited() == 0
         assert answers(viewer) == ["2"]
         assert [attempt for history, attempt in episodes(viewer) if history == 1] == [1]
         assert stage.model.asked["m1/0"] == 1
@@ -90,23 +90,23 @@ async def test_a_database_killed_during_a_takeover_leaves_no_chat_stuck() -> Non
     """While one replica is replaced, one drains, and one answers. Slow: needs its own database
     server."""
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(mortal_server())
-        stage = await stack.enter_async_context(a_stage(server.dsn))
-        gates = [stage.model.holds.hold(f"{name}/0") for name in ("m1", "m2", "m3")]
-        killed, leaves = await stage.victim(), await stage.victim()
+        server = await stack.enter_async_context(killable_server())
+        stage = await stack.enter_async_context(takeover_rig(server.dsn))
+        gates = [stage.model.gates.hold(f"{name}/0") for name in ("m1", "m2", "m3")]
+        killed, leaves = await stage.start_victim(), await stage.start_victim()
         await stage.create(killed, "m1 0")
         await stage.create(leaves, "m2 0")
-        stage.witness.sends(await stage.survivor.create("m3 0"), "m3 0").acked = True
+        stage.judge.record_send(await stage.survivor.create("m3 0"), "m3 0").acked = True
         for gate in gates:
             await gate.reached.wait()
         killed.kill()
-        leaves.leave()
+        leaves.terminate()
         await leaves.events.wait("drain_started")
         await server.kill()
         for gate in gates[1:]:
             gate.open()
         await stage.survivor.events.wait("heartbeat_failed")
-        await server.revive()
-        await stage.witness.settled(stage.survivor.pool, within_s=SETTLE_TIMEOUT_S)
-        await stage.witness.check(stage.survivor.pool)
-        assert await leaves.ended() == 0
+        await server.restart()
+        await stage.judge.wait_settled(stage.survivor.pool, within_s=SETTLE_TIMEOUT_S)
+        await stage.judge.check(stage.survivor.pool)
+        assert await leaves.wait_exited() == 0

@@ -406,11 +406,11 @@ async def test_a_killed_database_is_restarted(data_dir: Path) -> None:
             )
         )
         await ready.wait()
-        await clock.asleep_on("database_watch")
+        await clock.wait_for_sleeper("database_watch")
         pid, _, _, port, socket_dir, *_ = pid_file(data_dir).read_text().splitlines()
         os.kill(int(pid), signal.SIGKILL)
-        await clock.pass_over("database_watch")
-        await clock.asleep_on("database_watch", within_s=40)
+        await clock.advance_past("database_watch")
+        await clock.wait_for_sleeper("database_watch", within_s=40)
         dsn = f"postgresql://chatd@/chatd?host={socket_dir}&port={port}"
         assert not (await migrator.check(dsn)).is_behind
         stop.set()

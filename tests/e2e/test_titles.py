@@ -23,7 +23,7 @@ from tests.e2e.test_serve import (
 )
 from tests.support.eventually import eventually
 from tests.support.providers.anthropic import KEY, FakeAnthropic, event
-from tests.support.providers.server import Gate, Recorded, Reply, Step
+from tests.support.providers.server import Gate, RecordedRequest, Reply, Step
 from tests.support.store import session_to
 
 # Real processes, on a machine that may be busy. Each test has a shorter bound of its own.
@@ -44,7 +44,7 @@ class TitlingApi(FakeAnthropic):
         self.has_small_model = True
         self.title_models: list[object] = []
 
-    def answer(self, request: Recorded) -> Reply:
+    def answer(self, request: RecordedRequest) -> Reply:
         if b"Name the chat" not in request.body:
             return Reply(steps=text_steps("An answer."))
         model = request.json["model"]

@@ -50,10 +50,10 @@ async def test_a_periodic_task_runs_at_start_and_again_after_its_interval(clock:
         await work.gate.reached.wait()
         clock.advance(600)
         work.gate.open()
-        assert await clock.asleep_on("periodic_example") == 60
+        assert await clock.wait_for_sleeper("periodic_example") == 60
         assert work.done == 1
-        await clock.pass_over("periodic_example")
-        await clock.asleep_on("periodic_example")
+        await clock.advance_past("periodic_example")
+        await clock.wait_for_sleeper("periodic_example")
         assert work.done == 2
 
 
@@ -71,8 +71,8 @@ async def test_a_failed_periodic_task_runs_again_and_does_not_affect_others(
         assert failed["error_kind"] == "unavailable"
         bad.fails = False
         good.gate.open()
-        await clock.asleep_on("periodic_bad")
-        await clock.pass_over("periodic_good")
+        await clock.wait_for_sleeper("periodic_bad")
+        await clock.advance_past("periodic_good")
         await events.wait("periodic_task_done", task="bad")
         await events.wait("periodic_task_done", task="good")
 

@@ -284,9 +284,9 @@ async def test_a_replica_with_a_wrong_clock_expires_no_deadline(dsn: str, clock:
         chat_id = await rig.create("go", client_tools=CLIENT_TOOLS)
         assert (await rig.wait_runner_left(chat_id)).state == "A0"
         for _ in range(3):
-            await clock.asleep_on("heartbeat")
+            await clock.wait_for_sleeper("heartbeat")
             clock.advance(15)
-        await clock.asleep_on("heartbeat")
+        await clock.wait_for_sleeper("heartbeat")
         assert (await rig.chat(chat_id)).state == "A0"
 
 

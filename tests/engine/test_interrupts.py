@@ -21,9 +21,9 @@ from tests.support.factories import WORKER
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
 from tests.support.store import age, session_to
-from tests.support.streaming import Client, shows
+from tests.support.stream_replica import StreamClient, shows
 from tests.support.tools import GatedTool, StubbornTool
-from tests.support.viewer import fresh
+from tests.support.viewer_state import read_state
 
 
 @pytest.mark.covers("T33")
@@ -55,14 +55,14 @@ async def test_an_interrupt_keeps_exactly_what_a_viewer_elsewhere_saw(dsn: str) 
     ):
         here.answer("so ", "far ", "and ", "no ", "further", gate, "!")
         chat_id = await here.create("go")
-        viewer = Client(chat_id)
+        viewer = StreamClient(chat_id)
         async with viewer.connected(there.replica.feeds) as view:
             await viewer.watch(view, shows("so far and no further"))
             seen = viewer.preview
             await there.interrupt(chat_id)
             await viewer.watch(view, lambda client: client.state.status == "waiting")
         assert await there.transcript(chat_id) == ["user: go", f"assistant: {seen}"]
-        assert viewer.state.settled() == await fresh(there.pool, chat_id)
+        assert viewer.state.settled() == await read_state(there.pool, chat_id)
 
 
 @pytest.mark.covers("F27")
@@ -109,7 +109,7 @@ async def test_an_interrupt_that_no_worker_finishes_expires_and_keeps_the_live_p
         await eventually(lambda: is_journaled(rig, episode))
         await interrupt_silently(rig, chat_id)
         await age(rig.pool, [chat_id], seconds=11)
-        await clock.pass_over("heartbeat")
+        await clock.advance_past("heartbeat")
         chat = await rig.wait_state(chat_id, "W")
         assert chat.worker_id is None
         kept = ["user: go", "assistant: so far"]
@@ -137,7 +137,7 @@ async def test_an_interrupt_expires_even_if_its_partial_answer_cannot_be_stored(
                NOT VALID"""
         )
         try:
-            await clock.pass_over("heartbeat")
+            await clock.advance_past("heartbeat")
             await rig.wait_state(chat_id, "W")
         finally:
             await rig.pool.execute("ALTER TABLE chat_messages DROP CONSTRAINT unwritable")

@@ -10,7 +10,7 @@ from chatd.domain.ids import ChatId
 from chatd.domain.ports import ToolContext
 from chatd.store.pool import Pool
 from tests.support.engine_rig import EngineRig, engine_rig
-from tests.support.streaming import Client
+from tests.support.stream_replica import StreamClient
 from tests.support.tools import GatedTool
 
 STEPS = 20
@@ -92,7 +92,7 @@ async def test_a_chat_of_twenty_thousand_messages_works_and_delays_no_other_chat
         other = await rig.create("me too")
         await rig.wait_state(other, "W")
         chat = await rig.wait_state(chat_id, "W")
-        viewer = Client(chat_id)
+        viewer = StreamClient(chat_id)
         await viewer.see(
             rig.replica.feeds, lambda seen: seen.state.version >= chat.snapshot_version
         )

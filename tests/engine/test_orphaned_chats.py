@@ -29,7 +29,7 @@ from tests.support.engine_rig import (
 from tests.support.factories import AT, WORKER
 from tests.support.providers.openai_chat import FakeCompatible
 from tests.support.providers.server import Gate
-from tests.support.store import Told, open_chat, session_to, write
+from tests.support.store import AppliedRecorder, open_chat, session_to, write
 from tests.support.stored import stored
 
 
@@ -103,7 +103,7 @@ async def test_a_locked_row_does_not_delay_other_orphaned_chats(dsn: str, clock:
     connect = ConnectConfig(dsn=dsn, lock_timeout_s=0.05)
     pool, events = Pool(PoolConfig(connect=connect)), Events()
     env = Env(clock=clock, emit=events, new_id=lambda: WORKER, new_change_id=change_id)
-    committer = Committer(Transactor(pool, Told()), env)
+    committer = Committer(Transactor(pool, AppliedRecorder()), env)
     reaper = ChatReaper(pool, committer, WorkerId(UUID(int=0)), env)
     held, other = [await open_chat(pool, number, free=WORKER) for number in (1, 2)]
     result = HeartbeatResult(

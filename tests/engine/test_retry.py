@@ -27,7 +27,7 @@ BUSY = {"error": {"message": "busy"}}
 
 async def wait_backoff(rig: EngineRig, clock: FakeClock) -> float:
     """The delay before the next attempt."""
-    return await clock.asleep_on("retry_backoff")
+    return await clock.wait_for_sleeper("retry_backoff")
 
 
 @pytest.mark.covers("retry-7")

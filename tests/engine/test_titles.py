@@ -9,7 +9,7 @@ from chatd.domain.prompt.titles import fallback_title
 from chatd.store.chat import chats
 from tests.support.engine_rig import EngineRig, engine_rig_with
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
-from tests.support.providers.server import Gate, Recorded, Reply
+from tests.support.providers.server import Gate, RecordedRequest, Reply
 
 QUESTION = "please fix the flaky test in main.py for me"
 FALLBACK = fallback_title(QUESTION)
@@ -20,12 +20,12 @@ class TitleApi(FakeCompatible):
 
     def __init__(self) -> None:
         super().__init__()
-        self.titles: list[Recorded] = []
+        self.titles: list[RecordedRequest] = []
         self.gate: Gate | None = None
         self.first_reply: Reply | None = None
         self.default_reply = Reply(steps=(_title("Fix flaky test"), chunk(finish="stop"), DONE))
 
-    def answer(self, request: Recorded) -> Reply:
+    def answer(self, request: RecordedRequest) -> Reply:
         if b"Name the chat" not in request.body:
             return super().answer(request)
         self.titles.append(request)

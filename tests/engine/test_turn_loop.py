@@ -214,7 +214,7 @@ async def test_the_usage_of_every_call_is_recorded_by_the_next_commit(
         rig.cut_answer("half")
         rig.answer("whole", input_tokens=7)
         chat_id = await rig.create("hi")
-        await clock.asleep_on("retry_backoff")
+        await clock.wait_for_sleeper("retry_backoff")
         assert await rig.recorded_usage() == [("turn", False, 0)]
         clock.advance(1)
         await rig.wait_runner_left(chat_id)

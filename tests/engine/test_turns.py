@@ -7,11 +7,11 @@ import pytest
 
 from chatd.domain.chat.row import MAX_QUEUED_MESSAGES, Chat
 from chatd.domain.errors import QueueFull
-from tests.support.chaos.remains import remains_of
+from tests.support.chaos.replica_resources import measure_resources
 from tests.support.engine_rig import WAIT_TIMEOUT_S, EngineRig, engine_rig
 from tests.support.eventually import eventually
 from tests.support.providers.server import Gate
-from tests.support.streaming import Client
+from tests.support.stream_replica import StreamClient
 from tests.support.tools import GatedTool
 
 
@@ -129,7 +129,7 @@ async def test_two_hundred_turns_leave_no_tasks_or_buffers(dsn: str) -> None:
     async with engine_rig(dsn, tools=[GatedTool()]) as rig:
         rig.answer("ready")
         await run_turns(rig, 1)
-        before = remains_of(rig.replica)
+        before = measure_resources(rig.replica)
         for _ in range(10):
             rig.call_tools(("c1", "echo", "{}"))
             rig.answer("done")
@@ -139,15 +139,15 @@ async def test_two_hundred_turns_leave_no_tasks_or_buffers(dsn: str) -> None:
         await asyncio.gather(*(run_turns(rig, 20) for _ in range(10)))
 
         async def is_as_before() -> bool:
-            return remains_of(rig.replica).is_no_more_than(before, forgets=False)
+            return measure_resources(rig.replica).is_no_more_than(before, no_episodes=False)
 
         await eventually(is_as_before, within_s=WAIT_TIMEOUT_S)
-        assert remains_of(rig.replica).episode_bytes < before.episode_bytes * 60
+        assert measure_resources(rig.replica).episode_bytes < before.episode_bytes * 60
 
 
 async def run_turns(rig: EngineRig, count: int) -> None:
     chat_id = await rig.create("go")
-    viewer = Client(chat_id)
+    viewer = StreamClient(chat_id)
     async with viewer.connected(rig.replica.feeds) as view:
         for number in range(1, count + 1):
             if number > 1:
@@ -155,5 +155,5 @@ async def run_turns(rig: EngineRig, count: int) -> None:
             await viewer.watch(view, lambda seen, n=number: is_answered(seen, n))
 
 
-def is_answered(viewer: Client, turn: int) -> bool:
+def is_answered(viewer: StreamClient, turn: int) -> bool:
     return viewer.state.status == "waiting" and len(viewer.state.messages) == 2 * turn

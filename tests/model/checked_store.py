@@ -23,9 +23,9 @@ from chatd.store.chat.operation import AppliedChange, NoChange, OnApplied
 from chatd.store.pool import Pool
 from tests.model.invariants import ChangeChecker, check_spend, check_trees
 from tests.model.reference_store import ReferenceStore, apply_change, apply_changes
-from tests.support.errands import Errand, Plan
-from tests.support.ledger import Ledger
+from tests.support.change_log import ChangeLog
 from tests.support.operations import archiving, create_chat, deciding_transactor, tree
+from tests.support.random_operations import OperationPlan, RetriedOperation
 from tests.support.stored import EVERYTHING, Stored, paid_micros, stored, stored_of, timeless
 
 CHANGED_CHATS: Final[LiteralString] = f"""
@@ -50,7 +50,7 @@ class CheckedStore:
         self.pool = pool
         self.transactor = deciding_transactor(pool, tell)
         self.reference = ReferenceStore()
-        self.ledger = Ledger()
+        self.ledger = ChangeLog()
         self._checkers: dict[ChatId, ChangeChecker] = {}
 
     @property
@@ -59,7 +59,7 @@ class CheckedStore:
 
     # Writes
 
-    async def do(self, errand: Errand) -> AppliedChange | None:
+    async def do(self, errand: RetriedOperation) -> AppliedChange | None:
         """None if it was refused or changed nothing, as predicted."""
         expected = self._expected(errand.plan)
         try:
@@ -74,7 +74,7 @@ class CheckedStore:
             await self.verify()
             return None
         assert not outcome.replayed, "counted as a repeat"
-        change = errand.made(outcome)
+        change = errand.applied_change(outcome)
         assert change is not None
         assert isinstance(expected, Change), f"written, expected {expected}"
         assert timeless(change.after, (), ()) == timeless(expected.after, (), ()), (
@@ -83,7 +83,7 @@ class CheckedStore:
         await self.verify(change)
         return outcome
 
-    def _expected(self, plan: Plan) -> Change | Refusal | None:
+    def _expected(self, plan: OperationPlan) -> Change | Refusal | None:
         rows = self.reference.chats[plan.chat_id]
         target = None
         if plan.target is not None and 0 < plan.target <= len(rows.messages):
@@ -99,7 +99,7 @@ class CheckedStore:
             assert change.after.state in TRANSITIONS[plan.move][state], f"{plan.move} from {state}"
         return change
 
-    async def repeat(self, errand: Errand) -> None:
+    async def repeat(self, errand: RetriedOperation) -> None:
         """What was written already is found, or there is nothing to do for it any more. Either
         way nothing more is written."""
         outcome = await errand.run(self.transactor)

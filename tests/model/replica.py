@@ -40,7 +40,7 @@ from chatd.store.chat import chats, messages, workers
 from chatd.store.chat.workers import Heartbeat, HeartbeatResult
 from tests.model.checked_store import CheckedStore
 from tests.model.drafts import CLIENT_TOOLS
-from tests.support.errands import Errand
+from tests.support.random_operations import RetriedOperation
 
 SLOTS: Final = 3
 HEARTBEAT_INTERVAL_S: Final = 3.0
@@ -60,7 +60,7 @@ _GENERATED: Final = (
 class WrittenOperation(Struct, frozen=True, kw_only=True):
     """An operation that was applied; its reply may have been lost."""
 
-    errand: Errand
+    errand: RetriedOperation
     version: int
 
 

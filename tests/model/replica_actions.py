@@ -12,7 +12,7 @@ from chatd.store.chat.workers import HeartbeatResult
 from tests.model.invariants import at_rest
 from tests.model.replica import HEARTBEAT_INTERVAL_S, ModelReplica, ModelRunner
 from tests.model.simulation import Simulation
-from tests.support.errands import Plan
+from tests.support.random_operations import OperationPlan
 
 _STALE_TRANSITIONS: Final = (
     Transition.COMMIT_STEP,
@@ -68,7 +68,7 @@ class ReplicaActions:
         simulation, row = self._simulation, runner.row
         simulation.serving = replica
         number, fence = simulation.number(), runner.fence
-        plan = Plan(move=move, chat_id=row.id, number=number, fence=fence, known=row)
+        plan = OperationPlan(move=move, chat_id=row.id, number=number, fence=fence, known=row)
         written = await simulation.do(plan)
         if written is not None and simulation.reply_lost:
             runner.unconfirmed = written
@@ -135,7 +135,7 @@ class ReplicaActions:
 
     async def _act(self, late: LateAction) -> None:
         number = self._simulation.number()
-        plan = Plan(move=late.move, chat_id=late.chat_id, number=number, dead=late.dead)
+        plan = OperationPlan(move=late.move, chat_id=late.chat_id, number=number, dead=late.dead)
         await self._simulation.do(plan)
 
     # Death
@@ -167,7 +167,7 @@ class ReplicaActions:
         move = Transition.FINISH_INTERRUPT if stopping else self._rng.choice(_STALE_TRANSITIONS)
         number = self._simulation.number()
         await self._simulation.do(
-            Plan(move=move, chat_id=row.id, number=number, fence=fence, known=row)
+            OperationPlan(move=move, chat_id=row.id, number=number, fence=fence, known=row)
         )
 
     def _almost_owns(self, runner: ModelRunner) -> bool:

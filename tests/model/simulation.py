@@ -23,8 +23,8 @@ from tests.model.checked_store import CheckedStore
 from tests.model.invariants import check_alive
 from tests.model.replica import LEASE_SCALE, ModelReplica, ModelRunner, WrittenOperation
 from tests.support.client_state import ClientState
-from tests.support.errands import Errand, Plan
 from tests.support.factories import prompt
+from tests.support.random_operations import OperationPlan, RetriedOperation
 
 RELEASE_WORKER_LOCK: Final[LiteralString] = "SELECT pg_advisory_unlock_shared($1)"
 AGE_WORKERS: Final[LiteralString] = """
@@ -88,8 +88,8 @@ class Simulation:
 
     # Writing
 
-    async def do(self, plan: Plan) -> WrittenOperation | None:
-        errand = Errand(plan, self.store.ledger)
+    async def do(self, plan: OperationPlan) -> WrittenOperation | None:
+        errand = RetriedOperation(plan, self.store.ledger)
         applied = await self.store.do(errand)
         chat = self.store.chats[plan.chat_id]
         outcome = f"-> {chat.snapshot_version} {chat.state}" if applied else "-> nothing"

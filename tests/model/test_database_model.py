@@ -7,7 +7,7 @@ import pytest
 from chatd.store.conn import ConnectConfig, connect
 from chatd.store.pool import Pool
 from tests.model.database_machine import DatabaseMachine
-from tests.support import effort
+from tests.support import run_length
 
 EMPTY = """
     WITH workers AS (DELETE FROM chat_workers), usage AS (DELETE FROM usage_events)
@@ -30,12 +30,12 @@ async def walk(dsn: str, pool: Pool, seed: int, steps: int) -> list[str]:
 
 
 @pytest.mark.promise("P1", "P2", "P3", "P8", "P9", "P11")
-@pytest.mark.parametrize("seed", effort.seeds(20))
+@pytest.mark.parametrize("seed", run_length.seeds(20))
 async def test_rows_match_the_reference_and_every_chat_settles(
     dsn: str, pool: Pool, seed: int
 ) -> None:
     """Slow: rare events happen late."""
-    await walk(dsn, pool, seed, effort.steps(260))
+    await walk(dsn, pool, seed, run_length.steps(260))
 
 
 async def test_a_seed_replays(dsn: str, pool: Pool) -> None:

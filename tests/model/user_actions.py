@@ -10,8 +10,13 @@ from chatd.domain.chat.row import Chat
 from chatd.domain.chat.states import TRANSITIONS, Transition
 from chatd.domain.ids import ChangeId, MessageId, RequestId
 from tests.model.simulation import Simulation
-from tests.support.errands import OTHER_USER_MOVES, SENDS, Errand, Plan
-from tests.support.viewer import fresh, resume
+from tests.support.random_operations import (
+    OTHER_USER_TRANSITIONS,
+    SENDS,
+    OperationPlan,
+    RetriedOperation,
+)
+from tests.support.viewer_state import read_state, resume_state
 
 _MAX_CHATS: Final = 7
 
@@ -26,7 +31,7 @@ class UserActions:
         move = self._choose_transition(chat)
         target = MessageId(self._rng.randint(0, chat.next_message_id))
         simulation.choose_replica()
-        plan = Plan(
+        plan = OperationPlan(
             move=move,
             chat_id=chat.id,
             number=simulation.number(),
@@ -40,7 +45,7 @@ class UserActions:
         await simulation.do(plan)
 
     def _choose_transition(self, chat: Chat) -> Transition:
-        moves = SENDS if self._rng.random() < 0.5 else OTHER_USER_MOVES
+        moves = SENDS if self._rng.random() < 0.5 else OTHER_USER_TRANSITIONS
         sensible = [move for move in moves if chat.state in TRANSITIONS[move]]
         return self._rng.choice(sensible if sensible and self._rng.random() < 0.8 else moves)
 
@@ -54,7 +59,7 @@ class UserActions:
         plan = written.errand.plan
         if plan.request is not None:
             plan = replace(plan, number=simulation.number(), known=None)
-            await simulation.store.repeat(Errand(plan, simulation.store.ledger))
+            await simulation.store.repeat(RetriedOperation(plan, simulation.store.ledger))
             simulation.note(f"by key #{plan.number}")
 
     async def archive_or_unarchive(self) -> None:
@@ -83,15 +88,15 @@ class UserActions:
         views = self._simulation.views[chat.id]
         before = self._rng.choice(views)
         most = self._rng.choice((1000, 1000, 3))
-        now = await resume(pool, chat.id, before, most=most)
-        assert now == await fresh(pool, chat.id), f"resumed from {before.version}"
+        now = await resume_state(pool, chat.id, before, most=most)
+        assert now == await read_state(pool, chat.id), f"resumed from {before.version}"
         views.append(now)
 
 
-def _key(plan: Plan, chat: Chat) -> IdempotencyKey:
+def _key(plan: OperationPlan, chat: Chat) -> IdempotencyKey:
     return IdempotencyKey(
         scope=chat.owner_id,
         id=RequestId(UUID(int=plan.number)),
         op=plan.move,
-        fingerprint=plan.saying,
+        fingerprint=plan.text,
     )

@@ -48,7 +48,8 @@ from tests.support.providers.bedrock import (
     stream,
 )
 from tests.support.providers.prompts import request
-from tests.support.providers.reading import (
+from tests.support.providers.server import Gate
+from tests.support.providers.stream_reader import (
     answer_of,
     collect,
     collect_failure,
@@ -56,7 +57,6 @@ from tests.support.providers.reading import (
     read_cut,
     read_whole,
 )
-from tests.support.providers.server import Gate
 
 MODEL = "eu.anthropic.claude-sonnet-4-5-20250929-v1:0"
 WAIT_S = 30

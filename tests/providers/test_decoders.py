@@ -3,8 +3,8 @@
 import pytest
 
 from chatd.domain.model.protocol import Finished, StreamFailed
-from tests.support.providers.reading import read_bytewise, read_cut
 from tests.support.providers.recorded import APIS
+from tests.support.providers.stream_reader import read_bytewise, read_cut
 
 RECORDED = [(api, name) for api, streams in APIS.items() for name in streams.names]
 recorded = pytest.mark.parametrize(("api", "name"), RECORDED)

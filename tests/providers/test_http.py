@@ -29,7 +29,7 @@ from tests.support.providers.server import (
     Gate,
     Hangup,
     NoReply,
-    Recorded,
+    RecordedRequest,
     Reply,
     Reset,
     Silence,
@@ -209,7 +209,7 @@ async def test_a_cut_after_the_final_event_is_ignored(
 class Fickle(FakeServer):
     """Closes a kept connection when it is reused."""
 
-    def answer(self, request: Recorded) -> Reply:
+    def answer(self, request: RecordedRequest) -> Reply:
         seen = [other for other in self.requests if other.connection == request.connection]
         return super().answer(request) if len(seen) == 1 else Reply(steps=(NoReply(),))
 

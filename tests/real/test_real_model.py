@@ -28,7 +28,7 @@ from chatd.providers.config import ProviderConfig
 from chatd.providers.registry import build_provider
 from chatd.providers.secret import Secret
 from tests.support.providers.prompts import call, message, replayed, request, result
-from tests.support.providers.reading import answer_of
+from tests.support.providers.stream_reader import answer_of
 
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(180)]
 

@@ -20,12 +20,12 @@ from chatd.store.chat.operation import apply
 from chatd.store.pool import Pool
 from tests.model.driver import Driver
 from tests.model.reference_store import ChatRows
-from tests.support.cells import Case, cases
 from tests.support.factories import CHAT, OWNER, draft, prompt, text
-from tests.support.perform import perform
-from tests.support.seeds import Seed, plant, step
-from tests.support.store import SEEDING, chat_id, dump, plant_in, write
+from tests.support.seeds import Seed, seed_chat, step
+from tests.support.store import SEEDING, chat_id, dump, insert_seed, write
 from tests.support.stored import stored, timeless
+from tests.support.transition_calls import perform_transition
+from tests.support.transition_cases import TransitionCase, list_cases
 
 
 class Recorder(Driver):
@@ -89,8 +89,8 @@ async def test_a_change_made_from_an_older_row_writes_nothing(pool: Pool) -> Non
     changes: list[Change] = []
     for number, (wanted, moves) in enumerate(listed_moves().items(), 1):
         seed = msgspec.structs.replace(wanted, chat_id=chat_id(number))
-        await plant_in(pool, seed)
-        made = (perform(case, plant(seed)) for case in moves)
+        await insert_seed(pool, seed)
+        made = (perform_transition(case, seed_chat(seed)) for case in moves)
         changes.extend(change for change in made if change is not None)
     await pool.execute("UPDATE chats SET snapshot_version = snapshot_version + 1")
     before = await dump(pool)
@@ -100,9 +100,11 @@ async def test_a_change_made_from_an_older_row_writes_nothing(pool: Pool) -> Non
     assert await dump(pool) == before
 
 
-def listed_moves() -> dict[Seed, list[Case]]:
-    found: dict[Seed, list[Case]] = {}
-    for case in (next(cases(state, move)) for move in Transition for state in TRANSITIONS[move]):
+def listed_moves() -> dict[Seed, list[TransitionCase]]:
+    found: dict[Seed, list[TransitionCase]] = {}
+    for case in (
+        next(list_cases(state, move)) for move in Transition for state in TRANSITIONS[move]
+    ):
         found.setdefault(case.seed, []).append(case)
     return found
 
@@ -112,7 +114,7 @@ async def test_the_chat_takes_the_model_of_the_last_promoted_message_that_names_
 ) -> None:
     """Four steering messages are promoted together; the last of them has no wishes."""
     first, second = ModelConfigId(UUID(int=50)), ModelConfigId(UUID(int=51))
-    chat = await plant_in(pool, Seed(state=State.R0))
+    chat = await insert_seed(pool, Seed(state=State.R0))
     for wishes in (
         {"model_config_id": first, "reasoning_effort": "high"},
         {"model_config_id": second},
@@ -138,7 +140,7 @@ async def test_a_promoted_message_keeps_its_author_and_its_time_is_that_of_promo
     pool: Pool,
 ) -> None:
     guest = UserId(UUID(int=60))
-    chat = await plant_in(pool, Seed(state=State.R0))
+    chat = await insert_seed(pool, Seed(state=State.R0))
     command = SendMessage(prompt=prompt("mine", created_by=guest))
     chat = (await write(pool, send_message(chat, command, None))).chat
     done = await write(pool, finish_turn(chat, step(chat, draft("assistant", text("Two.")))))
@@ -149,7 +151,7 @@ async def test_a_promoted_message_keeps_its_author_and_its_time_is_that_of_promo
 
 
 async def test_an_edit_marks_what_it_forgets_with_its_own_version(pool: Pool) -> None:
-    chat = await plant_in(pool, Seed(state=State.R1, calls="local", plain=2))
+    chat = await insert_seed(pool, Seed(state=State.R1, calls="local", plain=2))
     target = (await messages.load_history(pool, CHAT))[1]
     change = edit_message(
         chat, target, EditMessage(message_id=MessageId(1), prompt=prompt("instead")), None
@@ -194,7 +196,7 @@ async def test_every_model_call_of_a_step_is_paid_in_the_same_write(
     pool: Pool, entries: tuple[UsageEntry, ...], queued: int
 ) -> None:
     """Whichever statement the change goes by: with a steering message it reaches the queue."""
-    chat = await plant_in(pool, Seed(state=State.R1 if queued else State.R0, steer=queued))
+    chat = await insert_seed(pool, Seed(state=State.R1 if queued else State.R0, steer=queued))
     taken = step(chat, draft("assistant", text("Two.")), usage=entries)
     done = await write(pool, commit_step(chat, taken))
     assert await paid_entries(pool) == list(entries)
@@ -220,7 +222,7 @@ async def test_every_column_of_a_message_is_stored_by_every_statement(pool: Pool
     )
     for number, (drafts, steer) in enumerate((((full,), 0), ((full, full), 0), ((full,), 1)), 1):
         state = State.R1 if steer else State.R0
-        chat = await plant_in(pool, Seed(state=state, steer=steer, chat_id=chat_id(number)))
+        chat = await insert_seed(pool, Seed(state=state, steer=steer, chat_id=chat_id(number)))
         done = await write(pool, commit_step(chat, step(chat, *drafts)))
         found = (await stored(pool))[chat.id].messages
         assert found[-len(done.messages) :] == done.messages
@@ -232,7 +234,7 @@ async def test_every_column_of_a_message_is_stored_by_every_statement(pool: Pool
 async def test_more_than_one_message_at_once_is_not_silently_left_out_of_the_queue(
     pool: Pool,
 ) -> None:
-    chat = await plant_in(pool, Seed(state=State.R0))
+    chat = await insert_seed(pool, Seed(state=State.R0))
     change = Change.of(chat).enqueue_message(prompt("one")).enqueue_message(prompt("two"))
     with pytest.raises(InvariantBroken):
         await apply(pool, change, ChangeId(SEEDING))

@@ -13,8 +13,8 @@ from chatd.telemetry import Gauges
 from tests.support.clock import FakeClock
 from tests.support.factories import WORKER
 from tests.support.seeds import Seed
-from tests.support.store import chat_id, open_chat, open_child, plant_in
-from tests.support.streaming import Emitted, env_with
+from tests.support.store import chat_id, insert_seed, open_chat, open_child
+from tests.support.stream_replica import Emitted, env_with
 
 NOTHING = Backlog(pending=0, running=0, interrupting=0, oldest_pending_s=0)
 
@@ -25,8 +25,8 @@ async def test_chats_under_way_are_counted_and_the_longest_wait_is_known(pool: P
     await pool.execute("UPDATE chats SET runnable_at = now() - interval '1 min'")
     await open_child(pool, 2, root=1)
     await open_chat(pool, 3, free=WORKER)
-    await plant_in(pool, Seed(state=State.I0, chat_id=chat_id(4)))
-    await plant_in(pool, Seed(state=State.W, chat_id=chat_id(5)))
+    await insert_seed(pool, Seed(state=State.I0, chat_id=chat_id(4)))
+    await insert_seed(pool, Seed(state=State.W, chat_id=chat_id(5)))
     found = await workers.read_backlog(pool)
     assert (found.pending, found.running, found.interrupting) == (2, 1, 1)
     assert found.oldest_pending_s >= 60
@@ -47,11 +47,11 @@ async def test_what_cannot_be_read_is_not_shown_as_a_number(pool: Pool) -> None:
 
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         watching = group.create_task(Gauges(registry).run(pool, env_with(clock, told)))
-        await clock.asleep_on("backlog")
+        await clock.wait_for_sleeper("backlog")
         assert shown() == (0, 0)
         await pool.close()
-        await clock.pass_over("backlog")
-        await clock.asleep_on("backlog")
+        await clock.advance_past("backlog")
+        await clock.wait_for_sleeper("backlog")
         assert [math.isnan(value or 0) for value in shown()] == [True, True]
         watching.cancel()
     assert told.counts == {"backlog_read_failed": 1}

@@ -13,7 +13,7 @@ from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 from tests.support.factories import OTHER_WORKER, WORKER
 from tests.support.seeds import Seed
-from tests.support.store import chat_id, open_chat, open_child, plant_in
+from tests.support.store import chat_id, insert_seed, open_chat, open_child
 from tests.support.stored import stored, timeless
 
 OTHER = UserId(UUID(int=71))
@@ -71,7 +71,7 @@ async def test_a_chat_that_is_being_stopped_is_taken_although_its_owner_has_enou
     pool: Pool,
 ) -> None:
     await open_chat(pool, 1, free=OTHER_WORKER)
-    await plant_in(pool, Seed(state=State.I0, owned=False, chat_id=chat_id(2)))
+    await insert_seed(pool, Seed(state=State.I0, owned=False, chat_id=chat_id(2)))
     assert await all_taken(pool, RunningLimits(roots_per_owner=1)) == {2}
 
 
@@ -79,7 +79,7 @@ async def test_a_chat_is_taken_the_same_way_with_a_cap_and_without(pool: Pool) -
     """Above all a stop is no new attempt, or what the last one has shown would not be found."""
     states = (State.P0, State.P1, State.I0, State.I1)
     for number, state in enumerate(states):
-        await plant_in(pool, Seed(state=state, owned=False, retry=True, chat_id=chat_id(number)))
+        await insert_seed(pool, Seed(state=state, owned=False, retry=True, chat_id=chat_id(number)))
     before = await stored(pool)
     assert len(await all_taken(pool, RunningLimits())) == len(states)
     for taken_id, now in (await stored(pool)).items():

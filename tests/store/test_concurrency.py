@@ -12,13 +12,13 @@ from chatd.store.chat import chats, workers
 from chatd.store.chat.chats import LOCK
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
-from tests.support import effort
-from tests.support.crowd import Crowd
+from tests.support import run_length
+from tests.support.concurrent_run import ConcurrentRun, Role
 from tests.support.eventually import eventually
 from tests.support.processes import running
-from tests.support.storm import Role, Storm
+from tests.support.random_actors import RandomActors
 
-ACQUIRER = "tests.support.acquirer"
+ACQUIRER = "tests.support.acquirer_process"
 THOUSAND_RUNNABLE = """
     INSERT INTO chats (id, owner_id, root_chat_id, title, status, snapshot_version,
         history_version, runnable_at)
@@ -33,15 +33,17 @@ async def test_twenty_four_writers_on_twenty_chats_leave_what_they_were_told(dsn
     config = PoolConfig(connect=ConnectConfig(dsn=dsn), max_size=16)
     pool = Pool(config, on_statement=lambda query: statements.update((query,)))
     try:
-        crowd = Crowd(pool, Random(effort.seed(1)))
-        await crowd.settle_in(alone=8, families=4, children=2)
+        crowd = RandomActors(pool, Random(run_length.seed(1)))
+        await crowd.create_chats(single=8, trees=4, children=2)
         roles: dict[Role, int] = {
-            crowd.person: 13,
-            crowd.worker: 8,
-            crowd.parent: 2,
-            crowd.gravedigger: 1,
+            crowd.act_as_user: 13,
+            crowd.act_as_worker: 8,
+            crowd.change_tree: 2,
+            crowd.reap_or_expire: 1,
         }
-        await Storm(crowd).rage(roles, most=50_000, within_s=effort.storm_s(20))
+        await ConcurrentRun(crowd).run(
+            roles, max_actions=50_000, timeout_s=run_length.concurrent_run_s(20)
+        )
         await crowd.check()
     finally:
         await pool.close()
@@ -51,7 +53,7 @@ async def test_twenty_four_writers_on_twenty_chats_leave_what_they_were_told(dsn
 async def test_releasing_all_chats_while_a_family_is_archived_is_no_deadlock(pool: Pool) -> None:
     """Both lock several rows and wait for each, so they must go in the same order, whatever the
     order in which the rows were written."""
-    crowd = Crowd(pool, Random(1))
+    crowd = RandomActors(pool, Random(1))
     root = await crowd.create(None)
     assert root is not None
     await crowd.create(root)

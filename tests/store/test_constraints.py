@@ -9,7 +9,7 @@ from chatd.domain.errors import InvariantBroken
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed
-from tests.support.store import chat_id, dump, open_child, plant_in
+from tests.support.store import chat_id, dump, insert_seed, open_child
 
 # The constraint, the state of a sound chat, and what would make it an impossible one. Each change
 # breaks one rule only.
@@ -99,7 +99,7 @@ async def test_every_constraint_has_its_row_here(pool: Pool) -> None:
 async def test_an_impossible_chat_is_refused(pool: Pool) -> None:
     """All in one: the sound chats to start from take longer than the refusals."""
     chats = {
-        state: await plant_in(pool, Seed(state=state, chat_id=chat_id(number)))
+        state: await insert_seed(pool, Seed(state=state, chat_id=chat_id(number)))
         for number, state in enumerate({state for _, state, _ in IMPOSSIBLE}, 1)
     }
     before = await dump(pool)
@@ -110,7 +110,7 @@ async def test_an_impossible_chat_is_refused(pool: Pool) -> None:
 
 
 async def test_an_impossible_row_of_another_table_is_refused(pool: Pool) -> None:
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     before = await dump(pool)
     for name, statement in OTHER_ROWS:
         with pytest.raises(InvariantBroken, match=f'"{name}"'):
@@ -119,7 +119,7 @@ async def test_an_impossible_row_of_another_table_is_refused(pool: Pool) -> None
 
 
 async def test_a_child_is_neither_pinned_nor_a_root(pool: Pool) -> None:
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     child = await open_child(pool, 7, root=CHAT.int)
     with pytest.raises(InvariantBroken, match="only_live_roots_are_pinned"):
         await pool.execute("UPDATE chats SET pin_order = 1 WHERE id = $1", child.id)

@@ -18,7 +18,7 @@ from chatd.store.chat import chats, messages
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT, OWNER, WORKER, call, draft, text
 from tests.support.seeds import CLIENT_TOOL, Seed, failing, step
-from tests.support.store import open_chat, plant_in, write
+from tests.support.store import insert_seed, open_chat, write
 
 
 def args(raw: bytes) -> ToolCallPart:
@@ -75,7 +75,7 @@ async def test_content_survives_appending_queueing_and_promotion(pool: Pool, par
         prompt=UserInput(content=(text("so"), part, text("it is")), created_by=OWNER)
     )
     written = encode_parts(sent.prompt.content)
-    chat = await plant_in(pool, Seed(state=State.W))
+    chat = await insert_seed(pool, Seed(state=State.W))
 
     appended = await write(pool, send_message(chat, sent, WORKER))
     assert await pool.fetchval(LAST_MESSAGE) == written
@@ -100,7 +100,7 @@ async def test_half_a_character_is_replaced_and_told_as_it_was_stored(pool: Pool
     sent = SendMessage(
         prompt=UserInput(content=(TextPart(text="a\ud800b\ud83d\ude00"),), created_by=OWNER)
     )
-    chat = await plant_in(pool, Seed(state=State.W))
+    chat = await insert_seed(pool, Seed(state=State.W))
     appended = await write(pool, send_message(chat, sent, WORKER))
     assert appended.messages[-1].content == (text("a\ufffdb😀"),)
     assert (await messages.load_history(pool, CHAT))[-1] == appended.messages[-1]
@@ -114,7 +114,7 @@ async def test_half_a_character_is_replaced_and_told_as_it_was_stored(pool: Pool
 
 async def test_an_error_that_quotes_half_a_character_can_still_be_stored(pool: Pool) -> None:
     """Else the turn could neither go on nor fail."""
-    chat = await plant_in(pool, Seed(state=State.R0))
+    chat = await insert_seed(pool, Seed(state=State.R0))
     failure = failing(step(chat), ChatError(message="cannot read \udcff\0", detail="\ud800"))
     failed = await write(pool, fail_turn(chat, failure))
     assert failed.chat.last_error == ChatError(message="cannot read \ufffd\0", detail="\ufffd")
@@ -124,7 +124,7 @@ async def test_an_error_that_quotes_half_a_character_can_still_be_stored(pool: P
 async def test_a_call_named_by_half_a_character_is_the_same_call_in_row_and_history(
     pool: Pool,
 ) -> None:
-    chat = await plant_in(pool, Seed(state=State.R0))
+    chat = await insert_seed(pool, Seed(state=State.R0))
     asked = draft("assistant", call("c\ud800", "to\udc00"))
     done = await write(pool, commit_step(chat, step(chat, asked)))
     assert await chats.get(pool, CHAT) == done.chat
@@ -136,7 +136,7 @@ async def test_a_call_named_by_half_a_character_is_the_same_call_in_row_and_hist
 
 async def test_arguments_for_a_client_are_the_models_own_bytes(pool: Pool) -> None:
     written = '{ "b" : 1, "a":"\\u0000", "b": 2 }'
-    chat = await plant_in(pool, Seed(state=State.R0))
+    chat = await insert_seed(pool, Seed(state=State.R0))
     asked = draft("assistant", call("c1", CLIENT_TOOL, written))
     done = await write(pool, require_action(chat, step(chat, asked)))
     [stored_call] = (await chats.load_changes_since(pool, CHAT, 0) or done).chat.pending_calls

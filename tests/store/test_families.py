@@ -25,7 +25,7 @@ from tests.support.factories import WORKER, call, draft, text
 from tests.support.operations import archiving, by_earlier_run, create_chat, tree
 from tests.support.seeds import CLIENT_TOOL, FAILED, failing, step
 from tests.support.store import (
-    Told,
+    AppliedRecorder,
     chat_id,
     dump,
     open_chat,
@@ -40,12 +40,12 @@ ROOT, CHILD = chat_id(1), chat_id(2)
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def told() -> AppliedRecorder:
+    return AppliedRecorder()
 
 
 @pytest.fixture
-def transactor(pool: Pool, told: Told) -> Transactor:
+def transactor(pool: Pool, told: AppliedRecorder) -> Transactor:
     return Transactor(pool, told)
 
 
@@ -69,7 +69,7 @@ def alone(written: list[AppliedChange]) -> list[AppliedChange]:
 
 @pytest.mark.parametrize("free", [WORKER, None])
 async def test_a_new_chat_is_there_whole_and_told_once(
-    pool: Pool, transactor: Transactor, told: Told, free: WorkerId | None
+    pool: Pool, transactor: Transactor, told: AppliedRecorder, free: WorkerId | None
 ) -> None:
     before = (draft("system", text("Be kind."), visibility="model"),)
     created = await create(transactor, opening_command(1, before=before), free=free)
@@ -81,7 +81,7 @@ async def test_a_new_chat_is_there_whole_and_told_once(
 
 
 async def test_a_chat_created_again_under_its_id_is_there_once(
-    pool: Pool, transactor: Transactor, told: Told
+    pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     first = await create(transactor, opening_command(1))
     before = await dump(pool)
@@ -93,7 +93,7 @@ async def test_a_chat_created_again_under_its_id_is_there_once(
 
 
 async def test_a_creation_tried_again_finds_that_it_has_landed(
-    pool: Pool, transactor: Transactor, told: Told
+    pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     first = await create(transactor, opening_command(1), free=WORKER)
     again = await create(transactor, opening_command(1), free=WORKER)
@@ -102,7 +102,7 @@ async def test_a_creation_tried_again_finds_that_it_has_landed(
 
 
 async def test_an_id_that_is_somebody_elses_is_refused(
-    pool: Pool, transactor: Transactor, told: Told
+    pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     await open_chat(pool, 1)
     before = await dump(pool)
@@ -127,7 +127,7 @@ async def test_a_child_joins_a_root_and_a_grandchild_the_child(
 
 
 async def refuses_child(pool: Pool, command: CreateChat) -> None:
-    told = Told()
+    told = AppliedRecorder()
     before = await dump(pool)
     with pytest.raises(Conflict) as refused:
         await create(Transactor(pool, told), command)
@@ -181,7 +181,7 @@ async def mixed_family(pool: Pool) -> None:
 
 @pytest.mark.covers("F34", "F38")
 async def test_a_family_in_mixed_states_is_archived_and_brought_back_together(
-    pool: Pool, transactor: Transactor, told: Told
+    pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     await mixed_family(pool)
     shelved = tree(await transactor.run(archiving(ROOT, ChangeId(1))))
@@ -204,7 +204,7 @@ async def test_a_family_in_mixed_states_is_archived_and_brought_back_together(
 
 
 async def test_if_one_member_cannot_none_is_archived_and_nobody_hears_of_it(
-    pool: Pool, transactor: Transactor, told: Told, monkeypatch: pytest.MonkeyPatch
+    pool: Pool, transactor: Transactor, told: AppliedRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await mixed_family(pool)
     before = await dump(pool)
@@ -227,7 +227,7 @@ async def test_if_one_member_cannot_none_is_archived_and_nobody_hears_of_it(
 
 
 async def test_a_family_archived_again_by_the_same_change_is_left_alone(
-    pool: Pool, transactor: Transactor, told: Told
+    pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     await mixed_family(pool)
     first = await transactor.run(archiving(ROOT, ChangeId(1)))

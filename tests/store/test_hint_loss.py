@@ -16,9 +16,9 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.notifications import HintListener, HintPublisher, ListenConfig, PublishConfig
 from chatd.store.pool import Pool
 from tests.support.client_state import ClientState
-from tests.support.crowd import Crowd
 from tests.support.operations import create_chat, new_chat, sending
-from tests.support.viewer import fresh, resume
+from tests.support.random_actors import RandomActors
+from tests.support.viewer_state import read_state, resume_state
 
 END = """
     SELECT count(*) FROM (SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
@@ -112,15 +112,15 @@ async def test_a_viewer_who_hears_hints_badly_sees_what_everybody_sees(
 ) -> None:
     """Hints are lost, doubled and come in any order; a last look makes up for all of it."""
     rng = Random(seed)
-    crowd = Crowd(pool, rng)
-    await crowd.settle_in(alone=1)
+    crowd = RandomActors(pool, rng)
+    await crowd.create_chats(single=1)
     (chat_id,) = crowd.seen
     viewer, hints = ClientState(), list[int]()
     for _ in range(120):
-        await crowd.someone()
+        await crowd.act_as_any()
         hints += [crowd.seen[chat_id].snapshot_version] * rng.randint(0, 2)
         rng.shuffle(hints)
         if hints and hints.pop() > viewer.version:
-            viewer = await resume(pool, chat_id, viewer)
-            assert viewer == await fresh(pool, chat_id)
-    assert await resume(pool, chat_id, viewer) == await fresh(pool, chat_id)
+            viewer = await resume_state(pool, chat_id, viewer)
+            assert viewer == await read_state(pool, chat_id)
+    assert await resume_state(pool, chat_id, viewer) == await read_state(pool, chat_id)

@@ -17,7 +17,7 @@ from chatd.store.chat.journal import JOURNAL_SLOTS, JournalEntry
 from chatd.store.conn import Conn, DatabaseSession
 from chatd.store.pool import Pool
 from tests.support.factories import CHAT
-from tests.support.plans import plan_of
+from tests.support.query_plans import plan_of
 from tests.support.store import chat_id, session_to
 
 HERE = Episode(CHAT, 3, 1)

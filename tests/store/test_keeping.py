@@ -17,15 +17,15 @@ from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
 from tests.support.operations import operation
 from tests.support.seeds import Seed
-from tests.support.store import Told, chat_id, open_child, plant_in
-from tests.support.streaming import env_with
+from tests.support.store import AppliedRecorder, chat_id, insert_seed, open_child
+from tests.support.stream_replica import env_with
 
 DAY = timedelta(days=1)
 
 
 async def planted(pool: Pool, number: int, state: State, *, days: float) -> ChatId:
     """A chat in this state that nobody has touched for some days."""
-    chat = await plant_in(pool, Seed(state=state, chat_id=chat_id(number)))
+    chat = await insert_seed(pool, Seed(state=state, chat_id=chat_id(number)))
     await untouched(pool, chat.id, days=days)
     return chat.id
 
@@ -42,7 +42,7 @@ async def archived(pool: Pool) -> set[int]:
     return {row["id"].int for row in await pool.fetch("SELECT id FROM chats WHERE archived")}
 
 
-async def work(pool: Pool, config: RetentionConfig, told: Told) -> None:
+async def work(pool: Pool, config: RetentionConfig, told: AppliedRecorder) -> None:
     env = env_with(FakeClock())
     for task in retention_tasks(config, pool, env, Committer(Transactor(pool, told), env)):
         await task.work()
@@ -60,7 +60,7 @@ async def test_idle_chats_are_archived_with_their_family_and_everybody_is_told(p
     await planted(pool, 5, State.R0, days=3)
     pinned = await planted(pool, 6, State.W, days=3)
     await pool.execute("UPDATE chats SET pin_order = 1 WHERE id = $1", pinned)
-    told = Told()
+    told = AppliedRecorder()
     await work(pool, RetentionConfig(archive_after=1), told)
     assert await archived(pool) == {1, 2, 3}
     assert {chat.id.int for chat in told.chats} == {1, 2, 3}
@@ -70,7 +70,7 @@ async def test_a_chat_that_was_touched_meanwhile_is_not_archived(pool: Pool) -> 
     chat = await planted(pool, 1, State.W, days=3)
     ((found, since),) = await updates.list_idle_chats(pool, DAY, limit=10)
     await untouched(pool, chat, days=0)
-    transactor, command = Transactor(pool, Told()), ArchiveIdleTree(idle_since=since)
+    transactor, command = Transactor(pool, AppliedRecorder()), ArchiveIdleTree(idle_since=since)
     outcome = await transactor.run(operation(command, ChangeId(7), found))
     assert isinstance(outcome, NoChange)
     assert await archived(pool) == set()
@@ -90,7 +90,7 @@ async def test_archived_chats_are_removed_for_good_and_what_they_cost_is_not(poo
     await planted(pool, 2, State.XW0, days=0.5)
     await planted(pool, 3, State.W, days=3)
     spent = await pool.fetchval("SELECT count(*) FROM usage_events")
-    await work(pool, RetentionConfig(remove_after=1), Told())
+    await work(pool, RetentionConfig(remove_after=1), AppliedRecorder())
     assert await chats.get(pool, old) is None
     left = {row["id"].int for row in await pool.fetch("SELECT id FROM chats")}
     assert left == {2, 3}
@@ -101,5 +101,5 @@ async def test_archived_chats_are_removed_for_good_and_what_they_cost_is_not(poo
 
 async def test_retention_without_days_has_no_tasks(pool: Pool) -> None:
     env = env_with(FakeClock())
-    committer = Committer(Transactor(pool, Told()), env)
+    committer = Committer(Transactor(pool, AppliedRecorder()), env)
     assert retention_tasks(RetentionConfig(), pool, env, committer) == ()

@@ -104,10 +104,10 @@ async def test_a_session_ended_by_the_server_is_opened_again_and_all_is_dirty(
         await it.told_dirty()
         await end_all_ears(pool)
         # At once: it was told of the loss and did not wait for a ping.
-        await clock.asleep_on("listen_reconnect")
+        await clock.wait_for_sleeper("listen_reconnect")
         assert not it.listener.listening.is_set()
         await say(pool, 1)
-        await clock.pass_over("listen_reconnect")
+        await clock.advance_past("listen_reconnect")
         await it.told_dirty()
         await say(pool, 2)
         assert await it.hears() == 2  # 1 was lost, and that is why all is dirty
@@ -117,7 +117,7 @@ async def test_a_cut_line_is_noticed_at_once(proxy: Proxy, pool: Pool, clock: Fa
     async with ear(proxy.dsn, clock) as it:
         await it.told_dirty()
         proxy.cut()
-        await clock.pass_over("listen_reconnect")
+        await clock.advance_past("listen_reconnect")
         await it.told_dirty()
         await say(pool, 1)
         assert await it.hears() == 1
@@ -129,8 +129,8 @@ async def test_a_session_that_hears_itself_is_kept(
     async with ear(proxy.dsn, clock) as it:
         await it.told_dirty()
         for _ in range(3):
-            assert await clock.pass_over("listen_ping") == 15
-        await clock.asleep_on("listen_ping")
+            assert await clock.advance_past("listen_ping") == 15
+        await clock.wait_for_sleeper("listen_ping")
         await say(pool, 1)
         assert await it.hears() == 1
         assert proxy.accepted == 1
@@ -141,10 +141,10 @@ async def test_a_session_that_has_gone_deaf_is_dropped_after_a_ping(
 ) -> None:
     async with ear(proxy.dsn, clock) as it:
         await it.told_dirty()
-        await clock.asleep_on("listen_ping")
+        await clock.wait_for_sleeper("listen_ping")
         proxy.strand()
         clock.advance(15)
-        await clock.pass_over("listen_reconnect")
+        await clock.advance_past("listen_reconnect")
         await it.told_dirty()
         await say(pool, 1)
         assert await it.hears() == 1
@@ -156,10 +156,10 @@ async def test_a_session_that_answers_but_hears_nothing_is_dropped_after_a_ping(
 ) -> None:
     async with ear(proxy.dsn, clock) as it:
         await it.told_dirty()
-        await clock.asleep_on("listen_ping")
+        await clock.wait_for_sleeper("listen_ping")
         proxy.deafen()
         clock.advance(15)
-        await clock.pass_over("listen_reconnect")
+        await clock.advance_past("listen_reconnect")
         await it.told_dirty()
 
 
@@ -176,8 +176,8 @@ async def test_a_server_that_refuses_a_ping_costs_a_session_and_not_the_process(
         joined = "&" if "?" in dsn else "?"
         async with ear(f"{dsn}{joined}search_path=refusing,pg_catalog,public", clock) as it:
             await it.told_dirty()
-            await clock.pass_over("listen_ping")
-            await clock.pass_over("listen_reconnect")
+            await clock.advance_past("listen_ping")
+            await clock.advance_past("listen_reconnect")
             await it.told_dirty()
             await say(pool, 1)
             assert await it.hears() == 1
@@ -190,12 +190,12 @@ async def test_a_database_that_stays_away_is_asked_less_and_less_but_every_secon
 ) -> None:
     proxy.refuse(new=True)
     async with ear(proxy.dsn, clock) as it:
-        delays = [await clock.pass_over("listen_reconnect") for _ in range(7)]
+        delays = [await clock.advance_past("listen_reconnect") for _ in range(7)]
         assert delays == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
-        await clock.asleep_on("listen_reconnect")
+        await clock.wait_for_sleeper("listen_reconnect")
         assert it.dirty.empty()
         proxy.refuse(new=False)
-        await clock.pass_over("listen_reconnect")
+        await clock.advance_past("listen_reconnect")
         await it.told_dirty()
 
 
@@ -205,10 +205,10 @@ async def test_listening_goes_on_after_the_database_was_restarted(
     async with ear(own_server.dsn, clock) as it:
         await it.told_dirty()
         await own_server.stop()
-        await clock.pass_over("listen_reconnect")
-        await clock.asleep_on("listen_reconnect")
+        await clock.advance_past("listen_reconnect")
+        await clock.wait_for_sleeper("listen_reconnect")
         await own_server.start()
-        await clock.pass_over("listen_reconnect")
+        await clock.advance_past("listen_reconnect")
         await it.told_dirty()
 
 
@@ -224,7 +224,7 @@ async def test_the_lock_is_held_while_listening_and_let_go_with_the_session(
         assert await holders(pool) == 1
         await end_all_ears(pool)
         assert await holders(pool) == 0
-        await clock.pass_over("listen_reconnect")
+        await clock.advance_past("listen_reconnect")
         await it.told_dirty()
         assert await holders(pool) == 1
     await eventually(lambda: is_free(pool))
@@ -239,10 +239,10 @@ async def test_the_lock_has_no_gap_while_the_server_still_keeps_a_lost_session(
 ) -> None:
     async with ear(proxy.dsn, clock, lock_key=KEY) as it:
         await it.told_dirty()
-        await clock.asleep_on("listen_ping")
+        await clock.wait_for_sleeper("listen_ping")
         proxy.strand()
         clock.advance(15)
-        await clock.pass_over("listen_reconnect")
+        await clock.advance_past("listen_reconnect")
         await it.told_dirty()
         assert await holders(pool) == 2
 

@@ -19,7 +19,15 @@ from chatd.store.pool import Pool
 from tests.support.factories import CHAT, OWNER, prompt
 from tests.support.operations import operation
 from tests.support.seeds import Seed
-from tests.support.store import Told, age, chat_id, open_chat, open_child, plant_in, write
+from tests.support.store import (
+    AppliedRecorder,
+    age,
+    chat_id,
+    insert_seed,
+    open_chat,
+    open_child,
+    write,
+)
 
 MINE = ChatListFilter(owner_id=OWNER)
 STRANGER = UserId(UUID(int=99))
@@ -144,7 +152,9 @@ async def test_pinned_chats_come_in_the_order_of_their_pins(pool: Pool) -> None:
 
 async def update(pool: Pool, chat: ChatId, **fields: Any) -> Chat:
     command = UpdateChat(**fields)
-    return (await Transactor(pool, Told()).run(operation(command, ChangeId(1), chat))).chat
+    return (
+        await Transactor(pool, AppliedRecorder()).run(operation(command, ChangeId(1), chat))
+    ).chat
 
 
 async def test_a_title_is_set_only_if_it_still_is_the_one_that_was_seen(pool: Pool) -> None:
@@ -160,7 +170,7 @@ async def test_a_title_is_set_only_if_it_still_is_the_one_that_was_seen(pool: Po
 async def test_what_is_set_beside_the_moves_raises_no_version_and_touches_nothing_else(
     pool: Pool,
 ) -> None:
-    before = await plant_in(pool, Seed(state=State.W))
+    before = await insert_seed(pool, Seed(state=State.W))
     await chats.set_title(pool, CHAT, expected=before.title, title="Renamed")
     await update(pool, CHAT, labels={"team": "red"})
     await update(pool, CHAT, pin_order=3)
@@ -177,7 +187,7 @@ async def test_what_is_set_beside_the_moves_raises_no_version_and_touches_nothin
 
 async def test_a_move_keeps_what_was_set_beside_it_meanwhile_and_tells_it(pool: Pool) -> None:
     """The change was made from a row that did not have it yet."""
-    before = await plant_in(pool, Seed(state=State.W))
+    before = await insert_seed(pool, Seed(state=State.W))
     await chats.set_title(pool, CHAT, expected=before.title, title="Renamed")
     await update(pool, CHAT, labels={"team": "red"})
     await update(pool, CHAT, pin_order=3)
@@ -190,7 +200,7 @@ async def test_a_move_keeps_what_was_set_beside_it_meanwhile_and_tells_it(pool: 
 
 
 async def test_archiving_takes_a_pin_away_even_one_set_meanwhile(pool: Pool) -> None:
-    before = await plant_in(pool, Seed(state=State.W))
+    before = await insert_seed(pool, Seed(state=State.W))
     await update(pool, CHAT, pin_order=3)
     shelved = await write(pool, archive(before))
     assert shelved.chat.pin_order == 0
@@ -218,7 +228,7 @@ async def test_only_live_roots_can_be_pinned_and_anything_unpinned(pool: Pool) -
 async def test_the_read_mark_never_goes_back_nor_ahead_of_the_last_message(
     pool: Pool, marks: tuple[int, ...], read: int | None
 ) -> None:
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     for mark in marks:
         await chats.set_read(pool, CHAT, MessageId(mark))
     chat = await chats.get(pool, CHAT)

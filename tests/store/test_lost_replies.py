@@ -20,16 +20,16 @@ from chatd.store.chat.operation import AppliedChange, Operation, OperationOutcom
 from chatd.store.chat.transactor import Transactor
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
+from tests.support.change_log import prompt_texts
 from tests.support.eventually import eventually
 from tests.support.factories import OWNER, draft, prompt, text
-from tests.support.ledger import said
 from tests.support.operations import (
     archiving,
     create_chat,
+    ignore_applied,
     new_chat,
     operation,
     sending,
-    tell_nobody,
     tree,
 )
 from tests.support.proxy import Proxy
@@ -161,7 +161,7 @@ async def test_a_message_whose_reply_was_lost_is_queued_once(line: Line, pool: P
 
     replayed(await line.transactor.run(send))
 
-    assert said((await stored(pool))[chat.id]) == ["hello 1", "first", "second"]
+    assert prompt_texts((await stored(pool))[chat.id]) == ["hello 1", "first", "second"]
     assert await is_at(pool, 3)
 
 
@@ -169,7 +169,7 @@ async def test_a_run_that_lost_its_reply_still_knows_its_change(line: Line, pool
     chat = await started(line)
     run = line.transactor.start(replace(sending("second", ChangeId(7)), known=chat))
     await lose_reply(line, pool, run.attempt(), of=APPLY.text, version=3)
-    await Transactor(pool, tell_nobody).run(sending("third", ChangeId(8)))
+    await Transactor(pool, ignore_applied).run(sending("third", ChangeId(8)))
 
     again = replayed(await run.attempt())
 
@@ -197,7 +197,7 @@ async def test_a_message_that_never_arrived_is_written_by_the_next_try(
 
     assert isinstance(outcome, AppliedChange)
     assert not outcome.replayed
-    assert said((await stored(pool))[chat.id]) == ["hello 1", "first", "second"]
+    assert prompt_texts((await stored(pool))[chat.id]) == ["hello 1", "first", "second"]
 
 
 async def test_a_key_finds_the_message_however_much_has_happened_since(
@@ -208,7 +208,7 @@ async def test_a_key_finds_the_message_however_much_has_happened_since(
     chat = await started(line)
     send = replace(sending("second", ChangeId(7)), known=chat, request=KEY)
     await lose_reply(line, pool, line.transactor.run(send), of=APPLY.text, version=3)
-    elsewhere = Transactor(pool, tell_nobody)
+    elsewhere = Transactor(pool, ignore_applied)
     for number in range(200, 212):
         await elsewhere.run(sending(f"more {number}", ChangeId(number)))
 
@@ -216,7 +216,7 @@ async def test_a_key_finds_the_message_however_much_has_happened_since(
 
     assert again.request is not None
     assert again.request.version == 3
-    assert said((await stored(pool))[chat.id]).count("second") == 1
+    assert prompt_texts((await stored(pool))[chat.id]).count("second") == 1
 
 
 async def test_a_chat_whose_reply_was_lost_is_there_once(line: Line, pool: Pool) -> None:
@@ -235,7 +235,7 @@ async def test_a_chat_whose_reply_was_lost_is_there_once(line: Line, pool: Pool)
 
     assert again.replayed
     assert again.chat.snapshot_version == 1
-    assert said((await stored(pool))[command.id]) == ["hello 2"]
+    assert prompt_texts((await stored(pool))[command.id]) == ["hello 2"]
 
 
 async def test_a_family_whose_archiving_was_not_answered_is_archived_once(
@@ -263,7 +263,7 @@ async def test_a_change_that_had_to_queue_up_and_lost_its_reply_is_there_once(
 ) -> None:
     """Twice too late, then under the lock, and then the commit is not answered."""
     chat = await started(line)
-    rival = Transactor(pool, tell_nobody)
+    rival = Transactor(pool, ignore_applied)
     send = sending("second", ChangeId(7))
     line.fails_at(APPLY.text, line.proxy.stall)
     async with asyncio.TaskGroup() as group:
@@ -283,5 +283,5 @@ async def test_a_change_that_had_to_queue_up_and_lost_its_reply_is_there_once(
 
     replayed(await line.transactor.run(send))
 
-    words = said((await stored(pool))[chat.id])
+    words = prompt_texts((await stored(pool))[chat.id])
     assert words == ["hello 1", "first", "faster", "fastest", "second"]

@@ -16,28 +16,28 @@ from chatd.domain.errors import Unavailable
 from chatd.store.conn import ConnectConfig
 from chatd.store.errors import translate_driver_error
 from chatd.store.pool import Pool, PoolConfig
-from tests.support.crash import mortal_server
-from tests.support.crowd import Crowd
+from tests.support.concurrent_run import ConcurrentRun, Role
 from tests.support.eventually import eventually
+from tests.support.killable_server import killable_server
 from tests.support.proxy import Proxy
-from tests.support.storm import Role, Storm
+from tests.support.random_actors import RandomActors
 
 
 class Work(Struct, frozen=True):
-    crowd: Crowd
-    storm: Storm
+    crowd: RandomActors
+    storm: ConcurrentRun
 
     async def until(self, blow: Callable[[], Awaitable[None]]) -> None:
         """Eight tasks are at work when it happens."""
-        roles: dict[Role, int] = {self.crowd.person: 6, self.crowd.labourer: 2}
+        roles: dict[Role, int] = {self.crowd.act_as_user: 6, self.crowd.run_step: 2}
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.storm.rage(roles, most=10_000, within_s=30))
-            await self.storm.has_done(150)
+            group.create_task(self.storm.run(roles, max_actions=10_000, timeout_s=30))
+            await self.storm.wait_done(150)
             await blow()
-            self.storm.calm_down()
+            self.storm.stop()
 
     async def is_all_there(self) -> None:
-        await self.storm.finish_errands()
+        await self.storm.finish_unknown()
         await eventually(self._checked)
 
     async def _checked(self) -> bool:
@@ -54,9 +54,9 @@ async def work_on(dsn: str) -> AsyncGenerator[Work]:
     link = ConnectConfig(dsn=dsn, application_name="crowd")
     pool = Pool(PoolConfig(connect=link, max_size=8))
     try:
-        crowd = Crowd(pool, Random(1))
-        await crowd.settle_in(alone=4)
-        yield Work(crowd, Storm(crowd, outage=True))
+        crowd = RandomActors(pool, Random(1))
+        await crowd.create_chats(single=4)
+        yield Work(crowd, ConcurrentRun(crowd, outage=True))
     finally:
         await pool.close()
 
@@ -64,10 +64,10 @@ async def work_on(dsn: str) -> AsyncGenerator[Work]:
 @pytest.mark.promise("P1")
 async def test_a_killed_database_keeps_what_it_acknowledged_and_retries_land_once() -> None:
     """Takes seconds: a server is made, killed, and recovers, several times."""
-    async with mortal_server() as server, work_on(server.dsn) as work:
+    async with killable_server() as server, work_on(server.dsn) as work:
         for _ in range(3):
             await work.until(server.kill)
-            await server.revive()
+            await server.restart()
             await work.is_all_there()
         assert work.storm.retried > 0
 
@@ -75,7 +75,7 @@ async def test_a_killed_database_keeps_what_it_acknowledged_and_retries_land_onc
 @pytest.mark.promise("P1")
 async def test_a_backend_that_crashes_takes_all_sessions_along_but_no_change() -> None:
     """The postmaster ends all other sessions too, and recovers by itself."""
-    async with mortal_server() as server, work_on(server.dsn) as work:
+    async with killable_server() as server, work_on(server.dsn) as work:
 
         async def crash_one() -> None:
             pid: int = await work.crowd.pool.fetchval(
@@ -98,14 +98,14 @@ async def test_a_cut_line_loses_replies_but_no_change_and_doubles_none(
 
         async def lose_replies() -> None:
             proxy.hold_replies()
-            work.storm.calm_down()  # whoever opens a new session now would hear
+            work.storm.stop()  # whoever opens a new session now would hear
             await eventually(lambda: is_nobody_at_work(pool), within_s=20)
             proxy.cut()
 
         for _ in range(5):
             await work.until(lose_replies)
             await work.is_all_there()
-        happened = work.crowd.happened
+        happened = work.crowd.outcomes
     assert any("replayed" in what for what in happened), "every change was acknowledged"
 
 

@@ -70,10 +70,10 @@ async def test_the_first_hint_goes_out_at_once_and_those_behind_it_together(
     async with running(publisher_on(dsn, clock)) as publisher:
         publisher.publish(hint(1))
         assert await audience.next(1) == [(1, 1, None)]
-        assert await clock.asleep_on("publish_flush") == pytest.approx(0.003)
+        assert await clock.wait_for_sleeper("publish_flush") == pytest.approx(0.003)
         publisher.publish(hint(2))
         publisher.publish(hint(3))
-        await clock.pass_over("publish_flush")
+        await clock.advance_past("publish_flush")
         assert await audience.next(2) == [(2, 1, None), (3, 1, None)]
 
 
@@ -107,7 +107,7 @@ async def test_full_batches_do_not_wait_for_the_clock(
         publisher.publish(hint(number))
     async with running(publisher):
         assert [number for number, _, _ in await audience.next(4)] == [1, 2, 3, 4]
-        await clock.pass_over("publish_flush")
+        await clock.advance_past("publish_flush")
         assert await audience.next(1) == [(5, 1, None)]
 
 
@@ -117,16 +117,16 @@ async def test_what_was_said_while_the_database_was_away_is_sent_when_it_is_back
     async with running(publisher_on(proxy.dsn, clock)) as publisher:
         publisher.publish(hint(1))
         await audience.next(1)
-        await clock.asleep_on("publish_flush")
+        await clock.wait_for_sleeper("publish_flush")
         proxy.cut()
         proxy.refuse(new=True)
         publisher.publish(hint(2, 1))
-        await clock.pass_over("publish_flush")
-        await clock.asleep_on("publish_reconnect")
+        await clock.advance_past("publish_flush")
+        await clock.wait_for_sleeper("publish_reconnect")
         publisher.publish(hint(3))
         publisher.publish(hint(2, 2))
         proxy.refuse(new=False)
-        await clock.pass_over("publish_reconnect")
+        await clock.advance_past("publish_reconnect")
         assert await audience.next(2) == [(2, 2, None), (3, 1, None)]
     assert publisher.dropped_hints == 0
 
@@ -138,14 +138,14 @@ async def test_a_line_gone_silent_is_given_up_and_the_hint_sent_on_another(
     async with running(publisher_on(proxy.dsn, clock, send_timeout_s=0.5)) as publisher:
         publisher.publish(hint(1))
         await audience.next(1)
-        await clock.asleep_on("publish_flush")
+        await clock.wait_for_sleeper("publish_flush")
         proxy.strand()
         publisher.publish(hint(2))
         publisher.publish(hint(3, 1))
-        await clock.pass_over("publish_flush")
+        await clock.advance_past("publish_flush")
         await eventually(lambda: withheld(proxy))
         publisher.publish(hint(3, 2))
-        await clock.pass_over("publish_reconnect")
+        await clock.advance_past("publish_reconnect")
         assert await audience.next(2) == [(2, 1, None), (3, 2, None)]
 
 
@@ -161,12 +161,12 @@ async def test_a_database_that_stays_away_costs_the_oldest_hints_and_they_are_co
     for number in (1, 2, 3):
         publisher.publish(hint(number))
     async with running(publisher):
-        await clock.asleep_on("publish_reconnect")
+        await clock.wait_for_sleeper("publish_reconnect")
         for number in (4, 5):
             publisher.publish(hint(number))
         assert publisher.dropped_hints == 2
         proxy.refuse(new=False)
-        await clock.pass_over("publish_reconnect")
+        await clock.advance_past("publish_reconnect")
         assert [number for number, _, _ in await audience.next(3)] == [3, 4, 5]
 
 
@@ -175,7 +175,7 @@ async def test_a_hint_that_the_server_refuses_does_not_stop_those_behind_it(
 ) -> None:
     async with running(publisher_on(dsn, clock)) as publisher:
         publisher.publish(hint(1, kind="x" * 8000))
-        await clock.pass_over("publish_flush")
+        await clock.advance_past("publish_flush")
         publisher.publish(hint(2))
         assert await audience.next(1) == [(2, 1, None)]
         assert publisher.dropped_hints == 1
@@ -188,11 +188,11 @@ async def test_closing_sends_what_is_pending(
     async with asyncio.TaskGroup() as group:
         group.create_task(publisher.run())
         publisher.publish(hint(1))
-        await clock.asleep_on("publish_flush")
+        await clock.wait_for_sleeper("publish_flush")
         publisher.publish(hint(2))
         closing = group.create_task(publisher.close())
-        await clock.pass_over("publish_flush")
-        await clock.pass_over("publish_flush")
+        await clock.advance_past("publish_flush")
+        await clock.advance_past("publish_flush")
         await closing
     assert await audience.next(2) == [(1, 1, None), (2, 1, None)]
     assert publisher.dropped_hints == 0
@@ -206,13 +206,13 @@ async def test_closing_does_not_wait_for_a_silent_database_beyond_the_bound(
         run = group.create_task(publisher.run())
         publisher.publish(hint(1))
         await audience.next(1)
-        await clock.asleep_on("publish_flush")
+        await clock.wait_for_sleeper("publish_flush")
         proxy.stall()
         publisher.publish(hint(2))
-        await clock.pass_over("publish_flush")
+        await clock.advance_past("publish_flush")
         await publisher.close()
         publisher.publish(hint(3))
-        await clock.pass_over("publish_reconnect")
+        await clock.advance_past("publish_reconnect")
         await run
     assert publisher.dropped_hints == 2
 

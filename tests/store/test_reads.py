@@ -24,7 +24,7 @@ from chatd.store.pool import Pool
 from tests.support.factories import CHAT, WORKER, call, draft, prompt, result, text
 from tests.support.operations import deciding, deciding_transactor, operation
 from tests.support.seeds import Seed, step
-from tests.support.store import Told, chat_id, open_chat, plant_in, write
+from tests.support.store import AppliedRecorder, chat_id, insert_seed, open_chat, write
 from tests.support.stored import stored
 
 
@@ -74,7 +74,7 @@ async def compacted(pool: Pool) -> Chat:
 async def test_without_a_summary_the_history_is_everything_that_is_not_deleted(
     pool: Pool,
 ) -> None:
-    chat = await plant_in(pool, Seed(state=State.W))
+    chat = await insert_seed(pool, Seed(state=State.W))
     chat = await send(pool, chat, "two")
     chat = await edit(pool, chat, 4, "three")
     history = await messages.load_history(pool, CHAT)
@@ -116,7 +116,7 @@ async def test_a_deleted_summary_gives_back_what_it_stood_for(pool: Pool) -> Non
 
 
 async def test_the_history_of_a_chat_is_its_own(pool: Pool) -> None:
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     await open_chat(pool, 7, prompt=prompt("elsewhere"))
     assert spoken(await messages.load_history(pool, chat_id(7))) == ["elsewhere"]
     assert await messages.load_history(pool, chat_id(8)) == []
@@ -195,7 +195,7 @@ async def since(
 
 
 async def test_a_new_viewer_gets_everything_but_what_is_deleted(pool: Pool) -> None:
-    chat = await plant_in(pool, Seed(state=State.R1, plain=2, steer=1))
+    chat = await insert_seed(pool, Seed(state=State.R1, plain=2, steer=1))
     chat = await edit(pool, chat, 4, "instead")
     chat = await send(pool, chat, "later")
     everything = (await stored(pool))[CHAT]
@@ -208,7 +208,7 @@ async def test_a_new_viewer_gets_everything_but_what_is_deleted(pool: Pool) -> N
 
 
 async def test_a_viewer_of_a_large_chat_gets_the_newest_of_it(pool: Pool) -> None:
-    chat = await plant_in(pool, Seed(state=State.W))
+    chat = await insert_seed(pool, Seed(state=State.W))
     was = chat.snapshot_version
     chat = await send(pool, chat, "two")
     whole = await since(pool, 0, max_bytes=1)
@@ -219,7 +219,7 @@ async def test_a_viewer_of_a_large_chat_gets_the_newest_of_it(pool: Pool) -> Non
 
 
 async def test_a_viewer_who_was_away_gets_rows_by_revision(pool: Pool) -> None:
-    chat = await plant_in(pool, Seed(state=State.W))
+    chat = await insert_seed(pool, Seed(state=State.W))
     was = chat.snapshot_version
     chat = await send(pool, chat, "two")
     found = await since(pool, was)
@@ -231,7 +231,7 @@ async def test_a_viewer_who_was_away_gets_rows_by_revision(pool: Pool) -> None:
 
 
 async def test_a_deleted_message_comes_as_its_id_without_its_words(pool: Pool) -> None:
-    chat = await plant_in(pool, Seed(state=State.W))
+    chat = await insert_seed(pool, Seed(state=State.W))
     chat = await send(pool, chat, "secret")
     was = chat.snapshot_version
     await edit(pool, chat, 4, "public")
@@ -243,7 +243,7 @@ async def test_a_deleted_message_comes_as_its_id_without_its_words(pool: Pool) -
 
 
 async def test_the_queue_comes_whole_if_it_changed_and_not_at_all_if_not(pool: Pool) -> None:
-    chat = await plant_in(pool, Seed(state=State.R1, plain=2))
+    chat = await insert_seed(pool, Seed(state=State.R1, plain=2))
     before_queue, queued = 3, (await stored(pool))[CHAT].queue
     assert (await since(pool, before_queue)).queue == queued
     assert (await since(pool, chat.snapshot_version)).queue is None
@@ -275,8 +275,8 @@ async def test_a_chat_that_is_not_there_has_nothing_to_tell(pool: Pool) -> None:
 @pytest.mark.promise("P8")
 async def test_a_read_is_of_one_version_whoever_writes_meanwhile(pool: Pool) -> None:
     """Messages, queue and row of every read fit together, as if nobody had been writing."""
-    await plant_in(pool, Seed(state=State.R0))
-    transactor = deciding_transactor(pool, Told())
+    await insert_seed(pool, Seed(state=State.R0))
+    transactor = deciding_transactor(pool, AppliedRecorder())
     seen: set[int] = set()
 
     async def talk() -> None:

@@ -18,17 +18,17 @@ from chatd.store.chat.idempotency import RecordedRequest
 from chatd.store.chat.operation import AppliedChange, Operation
 from chatd.store.chat.transactor import Transactor
 from chatd.store.pool import Pool
+from tests.support.change_log import prompt_texts
 from tests.support.factories import CHAT, OWNER, prompt
-from tests.support.ledger import said
 from tests.support.operations import create_chat, operation
 from tests.support.seeds import Seed
 from tests.support.store import (
-    Told,
+    AppliedRecorder,
     chat_id,
     dump,
+    insert_seed,
     open_chat,
     opening_command,
-    plant_in,
     write,
 )
 from tests.support.stored import stored
@@ -54,21 +54,21 @@ async def create(
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def told() -> AppliedRecorder:
+    return AppliedRecorder()
 
 
 @pytest.fixture
-def transactor(pool: Pool, told: Told) -> Transactor:
+def transactor(pool: Pool, told: AppliedRecorder) -> Transactor:
     return Transactor(pool, told)
 
 
 async def words(pool: Pool) -> list[str]:
-    return said((await stored(pool))[CHAT])
+    return prompt_texts((await stored(pool))[CHAT])
 
 
 async def test_what_a_request_did_is_recorded_with_it(pool: Pool, transactor: Transactor) -> None:
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     sent = await transactor.run(sending("at once", 1, key(1)))
     queued = await transactor.run(sending("later", 2, key(2)))
     assert isinstance(sent, AppliedChange)
@@ -93,9 +93,9 @@ async def test_what_a_request_did_is_recorded_with_it(pool: Pool, transactor: Tr
 
 @pytest.mark.promise("P1")
 async def test_the_same_request_again_gets_the_recorded_answer_and_writes_nothing(
-    pool: Pool, transactor: Transactor, told: Told
+    pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     await transactor.run(sending("hello", 1, key()))
     before = await dump(pool)
     again = await transactor.run(sending("hello", 2, key()))
@@ -109,9 +109,9 @@ async def test_the_same_request_again_gets_the_recorded_answer_and_writes_nothin
 @pytest.mark.covers("F23")
 @pytest.mark.promise("P1")
 async def test_ten_of_the_same_request_at_once_send_one_message(
-    pool: Pool, transactor: Transactor, told: Told
+    pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     same = [sending("hello", number, key()) for number in range(1, 11)]
     outcomes = await asyncio.gather(*(transactor.run(operation) for operation in same))
     assert await words(pool) == ["first", "hello"]
@@ -123,9 +123,9 @@ async def test_ten_of_the_same_request_at_once_send_one_message(
 
 
 async def test_ten_different_requests_at_once_all_find_their_place(
-    pool: Pool, transactor: Transactor, told: Told
+    pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     many = [sending(f"{number}", number, key(number)) for number in range(1, 11)]
     await asyncio.gather(*(transactor.run(operation) for operation in many))
     assert sorted(await words(pool)) == sorted(["first", *map(str, range(1, 11))])
@@ -134,9 +134,9 @@ async def test_ten_different_requests_at_once_all_find_their_place(
 
 @pytest.mark.promise("P15")
 async def test_a_key_that_comes_back_with_another_body_is_refused(
-    pool: Pool, transactor: Transactor, told: Told
+    pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     await transactor.run(sending("hello", 1, key()))
     before = await dump(pool)
     with pytest.raises(RequestReused):
@@ -150,7 +150,7 @@ async def test_a_key_that_comes_back_with_another_body_is_refused(
 async def test_the_same_key_in_another_scope_is_another_request(
     pool: Pool, transactor: Transactor
 ) -> None:
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     await transactor.run(sending("hello", 1, key()))
     await transactor.run(sending("hello too", 2, key(scope=chat_id(50))))
     assert await words(pool) == ["first", "hello", "hello too"]
@@ -161,7 +161,7 @@ async def test_a_repeat_is_answered_though_the_chat_would_refuse_it_now(
     pool: Pool, transactor: Transactor
 ) -> None:
     """The queue is full, not least because of the first try."""
-    await plant_in(pool, Seed(state=State.R1, plain=MAX_QUEUED_MESSAGES - 1))
+    await insert_seed(pool, Seed(state=State.R1, plain=MAX_QUEUED_MESSAGES - 1))
     await transactor.run(sending("the last", 1, key()))
     with pytest.raises(QueueFull):
         await transactor.run(sending("one more", 2, key(2)))
@@ -182,7 +182,7 @@ async def test_a_repeat_is_answered_though_the_chat_would_refuse_it_now(
 async def test_a_key_finds_nothing_for_a_user_who_does_not_own_the_chat(
     pool: Pool, transactor: Transactor
 ) -> None:
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     mine = sending("hello", 1, key())
     await transactor.run(mine)
     stranger = UserId(chat_id(99))
@@ -195,14 +195,14 @@ async def test_a_refused_request_may_be_tried_again_under_its_key(
 ) -> None:
     with pytest.raises(NotFound):
         await transactor.run(sending("hello", 1, key()))
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     outcome = await transactor.run(sending("hello", 2, key()))
     assert isinstance(outcome, AppliedChange)
     assert not outcome.replayed
 
 
 async def test_a_chat_created_twice_under_one_key_is_there_once(
-    pool: Pool, transactor: Transactor, told: Told
+    pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     """Each try makes its own id."""
     mine = key(scope=OWNER)
@@ -217,7 +217,7 @@ async def test_a_chat_created_twice_under_one_key_is_there_once(
 
 
 async def test_ten_creations_at_once_under_one_key_make_one_chat(
-    pool: Pool, transactor: Transactor, told: Told
+    pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     mine = key(scope=OWNER)
     made = await asyncio.gather(
@@ -245,7 +245,7 @@ async def test_a_repeated_creation_is_answered_though_the_family_is_archived_now
 async def test_old_keys_are_forgotten_in_batches_and_young_ones_kept(
     pool: Pool, transactor: Transactor
 ) -> None:
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     for number in range(1, 6):
         await transactor.run(sending(f"{number}", number, key(number)))
     await pool.execute(
@@ -260,7 +260,7 @@ async def test_old_keys_are_forgotten_in_batches_and_young_ones_kept(
 
 
 async def test_two_who_forget_at_once_pass_each_other(pool: Pool, transactor: Transactor) -> None:
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     for number in range(1, 5):
         await transactor.run(sending(f"{number}", number, key(number)))
     await pool.execute("UPDATE chat_requests SET created_at = 'epoch'")

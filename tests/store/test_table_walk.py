@@ -24,13 +24,13 @@ from chatd.store.chat.operation import AppliedChange, NoChange, Operation
 from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 from tests.model.reference_store import ChatRows, ReferenceStore, apply_change
-from tests.support.cells import Case, cases, refusal
 from tests.support.factories import OTHER_WORKER, WORKER
 from tests.support.operations import deciding, deciding_transactor, operation
-from tests.support.perform import perform
-from tests.support.seeds import Seed, Seeded, plant
-from tests.support.store import Told, copy, dump, plant_in
+from tests.support.seeds import Seed, Seeded, seed_chat
+from tests.support.store import AppliedRecorder, copy, dump, insert_seed
 from tests.support.stored import Stored, stored, timeless
+from tests.support.transition_calls import perform_transition
+from tests.support.transition_cases import TransitionCase, expected_refusal, list_cases
 
 ON_THE_QUEUE = frozenset(
     {
@@ -45,12 +45,12 @@ ON_THE_QUEUE = frozenset(
 class Attempt:
     """One case on its way through the transactor. Remembers the change that was decided on."""
 
-    def __init__(self, number: int, case: Case) -> None:
+    def __init__(self, number: int, case: TransitionCase) -> None:
         self.case = case
         self.chat_id = ChatId(UUID(int=number))
         self.change: Change | None = None
         self._change_id = ChangeId(number)
-        self._seeded = plant(case.seed)
+        self._seeded = seed_chat(case.seed)
 
     def __str__(self) -> str:
         return f"{self.case.move} on {self.case.seed}, with a free slot: {self.case.free}"
@@ -73,31 +73,31 @@ class Attempt:
             queue=loaded.queue,
             changes=self._seeded.changes,
         )
-        self.change = perform(self.case, read)
+        self.change = perform_transition(self.case, read)
         return self.change
 
 
-async def attempts(conn: Conn, wanted: list[Case]) -> list[Attempt]:
+async def attempts(conn: Conn, wanted: list[TransitionCase]) -> list[Attempt]:
     """Each case with a chat of its own, in the state that it asks for."""
     made = [Attempt(number, case) for number, case in enumerate(wanted, 1)]
     seeds = list(dict.fromkeys(case.seed for case in wanted))
     for number, seed in enumerate(seeds, 1_000_000):
-        template = await plant_in(conn, replace(seed, chat_id=ChatId(UUID(int=number))))
+        template = await insert_seed(conn, replace(seed, chat_id=ChatId(UUID(int=number))))
         await copy(conn, template.id, [it.chat_id for it in made if it.case.seed == seed])
     return made
 
 
-def distinct(state: State, move: Transition) -> Iterator[Case]:
+def distinct(state: State, move: Transition) -> Iterator[TransitionCase]:
     """Circumstances that make no difference to a move need no database to show it."""
     seen: list[tuple[Seed, Change | None]] = []
-    for case in cases(state, move):
-        outcome = (case.seed, perform(case, plant(case.seed)))
+    for case in list_cases(state, move):
+        outcome = (case.seed, perform_transition(case, seed_chat(case.seed)))
         if outcome not in seen:
             seen.append(outcome)
             yield case
 
 
-def listed(state: State) -> list[Case]:
+def listed(state: State) -> list[TransitionCase]:
     return [
         case
         for move in Transition
@@ -106,22 +106,22 @@ def listed(state: State) -> list[Case]:
     ]
 
 
-def without_effect(state: State) -> list[Case]:
+def without_effect(state: State) -> list[TransitionCase]:
     return [
-        next(cases(state, move))
+        next(list_cases(state, move))
         for move in Transition
         if TRANSITIONS[move].get(state) == frozenset()
     ]
 
 
-def unlisted(state: State) -> list[Case]:
-    return [next(cases(state, move)) for move in Transition if state not in TRANSITIONS[move]]
+def unlisted(state: State) -> list[TransitionCase]:
+    return [next(list_cases(state, move)) for move in Transition if state not in TRANSITIONS[move]]
 
 
 @pytest.mark.promise("P1")
 @pytest.mark.parametrize("state", State)
 async def test_a_listed_move_is_stored_as_meant_and_told_once(pool: Pool, state: State) -> None:
-    told = Told()
+    told = AppliedRecorder()
     transactor = deciding_transactor(pool, told)
     tried = await attempts(pool, listed(state))
     before = await stored(pool)
@@ -177,7 +177,7 @@ def check_times(change: Change, was: Chat, now: Chat) -> None:
 
 @pytest.mark.parametrize("state", [state for state in State if without_effect(state)])
 async def test_a_move_with_nothing_to_do_touches_no_row(pool: Pool, state: State) -> None:
-    told = Told()
+    told = AppliedRecorder()
     transactor = deciding_transactor(pool, told)
     tried = await attempts(pool, without_effect(state))
     before, chats = await dump(pool), await stored(pool)
@@ -191,7 +191,7 @@ async def test_a_move_with_nothing_to_do_touches_no_row(pool: Pool, state: State
 @pytest.mark.promise("P15")
 @pytest.mark.parametrize("state", State)
 async def test_an_unlisted_move_is_refused_and_touches_no_row(pool: Pool, state: State) -> None:
-    told = Told()
+    told = AppliedRecorder()
     transactor = deciding_transactor(pool, told)
     tried = await attempts(pool, unlisted(state))
     before = await dump(pool)
@@ -199,7 +199,7 @@ async def test_an_unlisted_move_is_refused_and_touches_no_row(pool: Pool, state:
         with pytest.raises(ChatdError) as refused:
             await transactor.run(attempt.operation())
         got = type(refused.value), refused.value.code
-        assert got == refusal(state, attempt.case.move), str(attempt)
+        assert got == expected_refusal(state, attempt.case.move), str(attempt)
     assert await dump(pool) == before
     assert told.applied == []
 
@@ -215,7 +215,7 @@ HANDED_OVER = [
 
 async def planted(pool: Pool) -> dict[ChatId, Stored]:
     for number, seed in enumerate(HANDED_OVER, 1):
-        await plant_in(pool, replace(seed, chat_id=ChatId(UUID(int=number))))
+        await insert_seed(pool, replace(seed, chat_id=ChatId(UUID(int=number))))
     return await stored(pool)
 
 

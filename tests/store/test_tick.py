@@ -18,7 +18,7 @@ from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 from tests.support.factories import AT, OTHER_WORKER, WORKER
 from tests.support.seeds import Seed
-from tests.support.store import age, chat_id, open_chat, open_child, plant_in, session_to
+from tests.support.store import age, chat_id, insert_seed, open_chat, open_child, session_to
 
 ME = Heartbeat(worker_id=WORKER, running={})
 OTHER = Heartbeat(worker_id=OTHER_WORKER, running={}, lease_s=1000)
@@ -230,7 +230,7 @@ async def test_two_who_strike_the_same_dead_do_not_wait_for_each_other(pool: Poo
 async def test_what_is_past_its_deadline_is_reported_the_latest_first(pool: Pool) -> None:
     for number, state in ((1, State.A0), (2, State.I0), (3, State.A1), (4, State.I1)):
         seed = Seed(state=state, chat_id=chat_id(number), owned=number == 2, worker=OTHER_WORKER)
-        await plant_in(pool, seed)
+        await insert_seed(pool, seed)
     assert (await hear(pool)).expired == ()
     await age(pool, [chat_id(1), chat_id(3)], seconds=200)
     assert (await hear(pool)).expired == ()
@@ -248,7 +248,7 @@ async def test_a_worker_learns_which_chats_it_lost_and_which_it_does_not_know_of
         await open_chat(pool, 1, free=WORKER),
         await open_chat(pool, 2, free=WORKER),
         await open_chat(pool, 3, free=OTHER_WORKER),
-        await plant_in(pool, Seed(state=State.W, chat_id=chat_id(4))),
+        await insert_seed(pool, Seed(state=State.W, chat_id=chat_id(4))),
     )
     all_is_well = {mine.id: mine.epoch, other.id: other.epoch}
     assert await hear(pool, running=all_is_well) == QUIET

@@ -16,13 +16,13 @@ from chatd.store.pool import Pool
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT, OTHER_WORKER, prompt
 from tests.support.seeds import Seed
-from tests.support.store import chat_id, plant_in, somebody_waits, write
+from tests.support.store import chat_id, insert_seed, somebody_waits, write
 
 CALL, OTHER_CALL = ToolCallId("c1"), ToolCallId("c2")
 
 
 async def running(pool: Pool) -> Fence:
-    return Fence.of(await plant_in(pool, Seed(state=State.R0, calls="local")))
+    return Fence.of(await insert_seed(pool, Seed(state=State.R0, calls="local")))
 
 
 async def marks(pool: Pool) -> list[tuple[str, int]]:
@@ -74,7 +74,7 @@ async def test_a_worker_that_lost_its_chat_starts_nothing(pool: Pool) -> None:
 
 
 async def test_no_tool_starts_once_the_chat_is_being_stopped(pool: Pool) -> None:
-    chat = await plant_in(pool, Seed(state=State.R0, calls="local"))
+    chat = await insert_seed(pool, Seed(state=State.R0, calls="local"))
     stopped = await write(pool, interrupt(chat, None))
     for fence in (Fence.of(chat), Fence.of(stopped.chat)):
         with pytest.raises(StaleFence):
@@ -84,7 +84,7 @@ async def test_no_tool_starts_once_the_chat_is_being_stopped(pool: Pool) -> None
 
 @pytest.mark.promise("P3")
 async def test_a_start_waits_for_whoever_is_taking_the_chat_away(pool: Pool) -> None:
-    chat = await plant_in(pool, Seed(state=State.R0, calls="local"))
+    chat = await insert_seed(pool, Seed(state=State.R0, calls="local"))
     rollback = SendMessage(prompt=prompt("instead"), when_busy="rollback")
 
     async def start() -> None:

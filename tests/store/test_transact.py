@@ -22,12 +22,19 @@ from chatd.store.chat.transactor import Decide, Transactor
 from chatd.store.chat.workers import ACQUIRE, HEARTBEAT, Heartbeat
 from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Pool, PoolConfig
+from tests.support.change_log import prompt_texts
 from tests.support.database import TestServer
 from tests.support.factories import CHAT, OTHER_WORKER, WORKER, draft, prompt, text
-from tests.support.ledger import said
 from tests.support.operations import archiving, by_earlier_run, create_chat, operation
 from tests.support.seeds import Seed
-from tests.support.store import Told, counting_pool, dump, opening_command, plant_in, write
+from tests.support.store import (
+    AppliedRecorder,
+    counting_pool,
+    dump,
+    insert_seed,
+    opening_command,
+    write,
+)
 from tests.support.stored import stored
 
 Meddle = Callable[[], None]
@@ -71,7 +78,7 @@ class Rival:
     async def _run(self, operation: Operation) -> None:
         pool = Pool(self._config)
         try:
-            await Transactor(pool, Told()).run(operation)
+            await Transactor(pool, AppliedRecorder()).run(operation)
         finally:
             await pool.close()
 
@@ -82,24 +89,24 @@ def rival(test_server: TestServer, dsn: str) -> Rival:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def told() -> AppliedRecorder:
+    return AppliedRecorder()
 
 
 @pytest.fixture
-def transactor(pool: Pool, told: Told) -> Transactor:
+def transactor(pool: Pool, told: AppliedRecorder) -> Transactor:
     return Transactor(pool, told)
 
 
 async def words(pool: Pool) -> list[str]:
-    return said((await stored(pool))[CHAT])
+    return prompt_texts((await stored(pool))[CHAT])
 
 
 async def test_who_was_too_late_decides_again_on_what_is_there_now(
-    pool: Pool, told: Told, rival: Rival
+    pool: Pool, told: AppliedRecorder, rival: Rival
 ) -> None:
     """Decided on an idle chat; meanwhile another message has set it running."""
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     late = Transactor(pool, told, meddled(rival.runs(sending("early", 2)), lambda: None))
     outcome = await late.run(sending("late", 1))
     assert isinstance(outcome, AppliedChange)
@@ -120,12 +127,12 @@ def shown(sent: list[str]) -> list[str]:
 async def test_twice_too_late_waits_for_the_row_and_then_cannot_lose(
     dsn: str, pool: Pool, rival: Rival
 ) -> None:
-    await plant_in(pool, Seed(state=State.W))
-    told = Told()
+    await insert_seed(pool, Seed(state=State.W))
+    told = AppliedRecorder()
     async with counting_pool(dsn) as (counted, sent), asyncio.TaskGroup() as group:
 
         def one_more() -> None:
-            group.create_task(Transactor(pool, Told()).run(sending("after", 4)))
+            group.create_task(Transactor(pool, AppliedRecorder()).run(sending("after", 4)))
 
         early = [rival.runs(sending("one", 2)), rival.runs(sending("two", 3))]
         await Transactor(counted, told, meddled(*early, one_more)).run(sending("mine", 1))
@@ -136,9 +143,9 @@ async def test_twice_too_late_waits_for_the_row_and_then_cannot_lose(
 
 
 async def test_a_chat_that_moves_on_between_the_tries_may_refuse(
-    pool: Pool, told: Told, rival: Rival
+    pool: Pool, told: AppliedRecorder, rival: Rival
 ) -> None:
-    chat = await plant_in(pool, Seed(state=State.W))
+    chat = await insert_seed(pool, Seed(state=State.W))
     late = Transactor(pool, told, meddled(rival.runs(archiving(CHAT, ChangeId(2)))))
     with pytest.raises(TransitionNotAllowed) as refused:
         await late.run(sending("late", 1, known=chat))
@@ -158,7 +165,7 @@ async def test_an_unknown_chat_is_not_found(transactor: Transactor) -> None:
 async def test_a_refusal_never_rests_on_a_row_that_the_caller_had_kept(
     pool: Pool, transactor: Transactor
 ) -> None:
-    chat = await plant_in(pool, Seed(state=State.W))
+    chat = await insert_seed(pool, Seed(state=State.W))
     outdated = replace(chat, archived=True)
     outcome = await transactor.run(sending("again", 1, known=outdated))
     assert isinstance(outcome, AppliedChange)
@@ -168,7 +175,7 @@ async def test_a_refusal_never_rests_on_a_row_that_the_caller_had_kept(
 async def test_that_there_is_nothing_to_do_never_rests_on_a_row_that_the_caller_had_kept(
     pool: Pool, transactor: Transactor
 ) -> None:
-    idle = await plant_in(pool, Seed(state=State.W))
+    idle = await insert_seed(pool, Seed(state=State.W))
     command = SendMessage(prompt=prompt("work"))
     await write(pool, send_message(idle, command, WORKER))
     stop = operation(InterruptChat(), ChangeId(1), known=idle)
@@ -181,9 +188,9 @@ async def test_that_there_is_nothing_to_do_never_rests_on_a_row_that_the_caller_
 @pytest.mark.covers("F20")
 @pytest.mark.promise("P3")
 async def test_a_worker_whose_chat_was_taken_writes_nothing_and_tells_nobody(
-    pool: Pool, transactor: Transactor, told: Told
+    pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
-    mine = await plant_in(pool, Seed(state=State.R0))
+    mine = await insert_seed(pool, Seed(state=State.R0))
     taken = committing(mine, "Too late.")
     await workers.release(pool, WORKER)
     await workers.acquire(pool, WORKER, roots=1, children=0)
@@ -197,10 +204,10 @@ async def test_a_worker_whose_chat_was_taken_writes_nothing_and_tells_nobody(
 
 @pytest.mark.promise("P1", "P10")
 async def test_an_operation_tried_again_finds_that_it_has_landed(
-    pool: Pool, transactor: Transactor, told: Told
+    pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     """The reply to the first try was lost, and the chat has gone on since."""
-    mine = await plant_in(pool, Seed(state=State.R0))
+    mine = await insert_seed(pool, Seed(state=State.R0))
     taken = committing(mine, "Once.")
     commit = operation(taken, ChangeId(7), known=mine)
     first = await transactor.run(commit)
@@ -218,9 +225,9 @@ async def test_an_operation_tried_again_finds_that_it_has_landed(
 
 
 async def test_an_edit_tried_again_says_what_it_forgot(
-    pool: Pool, transactor: Transactor, told: Told
+    pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
-    await plant_in(pool, Seed(state=State.R1))
+    await insert_seed(pool, Seed(state=State.R1))
     command = SendMessage(prompt=prompt("instead"), when_busy="rollback")
     rollback = operation(command, ChangeId(7))
     first = await transactor.run(rollback)
@@ -241,23 +248,27 @@ async def sent_by(dsn: str, work: Callable[[Pool], Awaitable[object]]) -> list[s
 async def test_a_send_is_one_statement_if_the_row_is_known_and_two_if_not(
     dsn: str, pool: Pool
 ) -> None:
-    chat = await plant_in(pool, Seed(state=State.W))
+    chat = await insert_seed(pool, Seed(state=State.W))
     known = sending("known", 1, free=WORKER, known=chat)
-    assert await sent_by(dsn, lambda it: Transactor(it, Told()).run(known)) == [WRITE]
+    assert await sent_by(dsn, lambda it: Transactor(it, AppliedRecorder()).run(known)) == [WRITE]
     unknown = sending("not known", 2)
-    assert await sent_by(dsn, lambda it: Transactor(it, Told()).run(unknown)) == [LOAD, WRITE]
+    assert await sent_by(dsn, lambda it: Transactor(it, AppliedRecorder()).run(unknown)) == [
+        LOAD,
+        WRITE,
+    ]
 
 
 async def test_a_step_is_committed_in_one_statement(dsn: str, pool: Pool) -> None:
-    chat = await plant_in(pool, Seed(state=State.R0))
+    chat = await insert_seed(pool, Seed(state=State.R0))
     commit = operation(committing(chat, "Yes."), ChangeId(1), known=chat)
-    assert await sent_by(dsn, lambda it: Transactor(it, Told()).run(commit)) == [WRITE]
+    assert await sent_by(dsn, lambda it: Transactor(it, AppliedRecorder()).run(commit)) == [WRITE]
 
 
 async def test_creating_acquiring_and_a_tick_are_one_statement_each(dsn: str) -> None:
     command = opening_command(CHAT.int)
     assert await sent_by(
-        dsn, lambda it: create_chat(Transactor(it, Told()), command, ChangeId(1), free=None)
+        dsn,
+        lambda it: create_chat(Transactor(it, AppliedRecorder()), command, ChangeId(1), free=None),
     ) == [INSERT_CHAT.text]
     assert await sent_by(
         dsn, lambda it: workers.acquire(it, OTHER_WORKER, roots=1, children=1)

@@ -18,7 +18,7 @@ from chatd.store.conn import ConnectConfig
 from chatd.store.pool import Database, Pool, PoolConfig
 from tests.support.eventually import eventually
 from tests.support.factories import CHAT, WORKER
-from tests.support.operations import create_chat, new_chat, sending, tell_nobody
+from tests.support.operations import create_chat, ignore_applied, new_chat, sending
 from tests.support.stored import stored
 
 
@@ -35,7 +35,7 @@ async def replica(
 
 
 async def begin(pool: Pool) -> None:
-    await create_chat(Transactor(pool, tell_nobody), new_chat(1), ChangeId(1))
+    await create_chat(Transactor(pool, ignore_applied), new_chat(1), ChangeId(1))
 
 
 async def refused(transactor: Transactor) -> Unavailable:
@@ -50,7 +50,7 @@ async def test_a_replica_whose_pool_is_exhausted_refuses_and_keeps_its_lease(
 ) -> None:
     await begin(pool)
     async with replica(dsn) as database:
-        transactor = Transactor(database.pool, tell_nobody)
+        transactor = Transactor(database.pool, ignore_applied)
         async with database.pool.transaction(), database.pool.transaction():
             refusal = await refused(transactor)
             heard = await workers.send_heartbeat(
@@ -83,7 +83,7 @@ async def test_a_change_held_up_for_too_long_is_given_up_and_was_not_written(
 ) -> None:
     await begin(pool)
     async with replica(dsn, limits=limits) as database:
-        transactor = Transactor(database.pool, tell_nobody)
+        transactor = Transactor(database.pool, ignore_applied)
         async with pool.transaction() as holder:
             await chats.lock(holder, CHAT)
             refusal = await refused(transactor)
@@ -103,7 +103,7 @@ async def test_a_caller_who_goes_away_while_held_up_leaves_nothing_behind(
         async with pool.transaction() as holder:
             await chats.lock(holder, CHAT)
             async with asyncio.TaskGroup() as group:
-                transactor = Transactor(database.pool, tell_nobody)
+                transactor = Transactor(database.pool, ignore_applied)
                 caller = group.create_task(transactor.run(sending("second", ChangeId(7))))
                 await eventually(lambda: are_held_up(pool, 1))
                 caller.cancel()

@@ -20,9 +20,9 @@ from tests.support.factories import CHAT, OWNER, WORKER, draft, text
 from tests.support.seeds import Seed, step
 from tests.support.store import (
     chat_id,
+    insert_seed,
     open_chat,
     open_child,
-    plant_in,
     session_to,
     somebody_waits,
     write,
@@ -174,7 +174,7 @@ async def test_a_roll_up_that_is_undone_has_counted_nothing(dsn: str, pool: Pool
 async def test_a_commit_by_a_clock_that_went_back_is_counted_all_the_same(pool: Pool) -> None:
     """Its time is not before what has been rolled up already, or nobody would look there."""
     await pool.execute("UPDATE usage_rolled_up SET until = now() + interval '1 hour'")
-    chat = await plant_in(pool, Seed(state=State.R0))
+    chat = await insert_seed(pool, Seed(state=State.R0))
     paid = UsageEntry(kind="turn", provider="p", model="m", usage=TokenUsage(), cost_micros=7)
     taken = step(chat, draft("assistant", text("Yes.")), usage=(paid,))
     await write(pool, commit_step(chat, taken))

@@ -15,7 +15,7 @@ from chatd.store.conn import Conn
 from chatd.store.pool import Pool
 from tests.support.factories import OTHER_WORKER, WORKER, prompt
 from tests.support.seeds import Seed
-from tests.support.store import age, chat_id, dump, open_chat, open_child, plant_in, write
+from tests.support.store import age, chat_id, dump, insert_seed, open_chat, open_child, write
 from tests.support.stored import stored
 
 
@@ -27,7 +27,7 @@ async def take(conn: Conn, *, roots: int = 0, children: int = 0) -> set[int]:
 
 async def stopping(conn: Conn, number: int) -> None:
     """A chat that somebody has stopped and nobody owns."""
-    await plant_in(conn, Seed(state=State.I0, owned=False, chat_id=chat_id(number)))
+    await insert_seed(conn, Seed(state=State.I0, owned=False, chat_id=chat_id(number)))
 
 
 async def runs_under(conn: Conn, number: int, worker: WorkerId) -> Chat:

@@ -19,10 +19,10 @@ from tests.support.workspaces import (
     build_id,
     finish,
     hold,
+    insert_template,
+    insert_workspace,
     new_build,
     new_workspace,
-    plant,
-    plant_template,
     wanted,
     workspace_id,
 )
@@ -37,7 +37,7 @@ async def take(pool: Pool, worker: WorkerId = WORKER, **columns: object) -> Buil
 
 
 async def test_of_many_that_ask_for_a_build_one_gets_it(pool: Pool) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     await finish(pool)
     asked = await asyncio.gather(
         *(builds.insert(pool, new_build(number)) for number in range(10, 18))
@@ -48,7 +48,7 @@ async def test_of_many_that_ask_for_a_build_one_gets_it(pool: Pool) -> None:
 
 
 async def test_the_same_request_made_again_finds_its_build(pool: Pool) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     await finish(pool)
     first = await builds.insert(pool, new_build(2, made_by="k"))
     assert await builds.insert(pool, new_build(3, made_by="k")) == first
@@ -60,7 +60,7 @@ async def test_the_same_request_made_again_finds_its_build(pool: Pool) -> None:
 
 
 async def test_a_deleted_workspace_is_built_no_more(pool: Pool) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     await finish(pool)
     await builds.insert(pool, new_build(2, transition="delete"))
     await finish(pool)
@@ -68,7 +68,7 @@ async def test_a_deleted_workspace_is_built_no_more(pool: Pool) -> None:
 
 
 async def test_each_build_is_taken_by_one_worker(pool: Pool) -> None:
-    await plant_template(pool)
+    await insert_template(pool)
     for number in range(1, 13):
         await workspaces.create(pool, new_workspace(number))
     crowd = [WorkerId(UUID(int=0xF0 + n)) for n in range(6)]
@@ -105,7 +105,7 @@ async def test_a_build_is_taken_over_only_from_the_silent(
     registered: object,
     taken: object,
 ) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     await take(pool)
     if registered:
         await pool.execute(
@@ -121,7 +121,7 @@ async def test_a_build_is_taken_over_only_from_the_silent(
 
 
 async def test_a_worker_takes_again_what_it_does_not_know_it_holds(pool: Pool) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     held = await take(pool)
     assert held is not None
     assert await take(pool, running=[held.id]) is None
@@ -134,7 +134,7 @@ async def test_a_worker_takes_again_what_it_does_not_know_it_holds(pool: Pool) -
 
 @pytest.mark.promise("P3")
 async def test_whoever_has_lost_a_build_writes_nothing(pool: Pool) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     held = await take(pool)
     assert held is not None
     await age_builds(pool, 31)
@@ -158,7 +158,7 @@ async def test_whoever_has_lost_a_build_writes_nothing(pool: Pool) -> None:
 
 
 async def test_an_end_written_twice_is_written_once(pool: Pool) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     held = await take(pool)
     assert held is not None
     ended = BuildResult(status="succeeded", agents=(agent_spec(1), agent_spec(2, parent_id=None)))
@@ -169,7 +169,7 @@ async def test_an_end_written_twice_is_written_once(pool: Pool) -> None:
 
 
 async def test_a_failed_build_leaves_agents_and_deadline_of_the_one_before(pool: Pool) -> None:
-    await plant(pool, ttl_s=60)
+    await insert_workspace(pool, ttl_s=60)
     await finish(pool)
     await builds.insert(pool, new_build(2))
     await finish(pool, BuildResult(status="failed", error="no"))
@@ -180,7 +180,7 @@ async def test_a_failed_build_leaves_agents_and_deadline_of_the_one_before(pool:
 
 
 async def test_lines_come_back_in_order_and_from_where_one_was(pool: Pool) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     held = await take(pool)
     assert held is not None
     lines = [BuildLogLine(stage="seed", level="info", output=f"{n}\0") for n in range(50)]
@@ -192,7 +192,7 @@ async def test_lines_come_back_in_order_and_from_where_one_was(pool: Pool) -> No
 
 
 async def test_what_builds_of_long_ago_have_said_is_forgotten(pool: Pool) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     said = [BuildLogLine(stage="s", level="info", output="hello")]
     for number in range(1, 23):
         held = await take(pool)
@@ -209,7 +209,7 @@ async def test_what_builds_of_long_ago_have_said_is_forgotten(pool: Pool) -> Non
 
 
 async def test_what_nobody_takes_up_is_ended_with_a_reason(pool: Pool) -> None:
-    await plant_template(pool)
+    await insert_template(pool)
     for number in (1, 2, 3):
         await workspaces.create(pool, new_workspace(number))
     taken = await build_leases.acquire_builds(pool, wanted(limit=2))
@@ -306,7 +306,7 @@ class Walk:
 @pytest.mark.promise("P2")
 @pytest.mark.parametrize("seed", range(6))
 async def test_no_build_is_left_running_whatever_happens_to_it(pool: Pool, seed: int) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     walk = Walk(pool, seed)
     for _ in range(60):
         await walk.step()

@@ -12,14 +12,14 @@ from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, build_leases
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed
-from tests.support.store import plant_in
+from tests.support.store import insert_seed
 from tests.support.workspaces import (
     agent_id,
     build_id,
     finish,
-    plant,
-    plant_for,
-    plant_template,
+    insert_template,
+    insert_workspace,
+    insert_workspace_for,
     wanted,
     workspace_id,
 )
@@ -138,16 +138,16 @@ async def test_every_constraint_about_workspaces_has_its_row_here(pool: Pool) ->
 
 
 async def test_an_impossible_workspace_build_or_agent_is_refused(pool: Pool) -> None:
-    await plant_template(pool)
-    fence = Fence.of(await plant_in(pool, Seed(state=State.R0, calls="local")))
-    await plant_for(pool, CHAT, fence)
+    await insert_template(pool)
+    fence = Fence.of(await insert_seed(pool, Seed(state=State.R0, calls="local")))
+    await insert_workspace_for(pool, CHAT, fence)
     await finish(pool)
     await bindings.save_bound_agent(
         pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)
     )
-    await plant(pool, 2)
+    await insert_workspace(pool, 2)
     await build_leases.acquire_builds(pool, wanted())
-    await plant(pool, 3)
+    await insert_workspace(pool, 3)
     for name, statement in IMPOSSIBLE:
         with pytest.raises(InvariantBroken, match=f'"{name}"'):
             await pool.execute(statement)

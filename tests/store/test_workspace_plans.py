@@ -6,9 +6,9 @@ from chatd.store.chat import idempotency
 from chatd.store.conn import DatabaseSession
 from chatd.store.workspace import agents, bindings, build_leases, builds, workspaces
 from tests.support.factories import CHAT, WORKER
-from tests.support.plans import plan_of, rows_read
+from tests.support.query_plans import plan_of, rows_read
 from tests.support.store import session_to
-from tests.support.workspaces import HOST, plant, workspace_id
+from tests.support.workspaces import HOST, insert_workspace, workspace_id
 
 SPACES = """
     INSERT INTO workspaces (id, owner_id, template_id, name, host_id, latest_build, deleted)
@@ -32,7 +32,7 @@ TABLES = {"workspaces", "workspace_builds", "workspace_agents", "chat_bindings"}
 
 async def big_yard(session: DatabaseSession) -> None:
     """Thousands of workspaces on many hosts, and one on ours whose first build waits."""
-    await plant(session)
+    await insert_workspace(session)
     for statement in (SPACES, BUILDS, AGENTS):
         await session.execute(statement, workspace_id(1))
     await session.execute("ANALYZE workspaces, workspace_builds, workspace_agents")

@@ -25,7 +25,7 @@ from chatd.store.pool import Pool
 from chatd.store.workspace import bindings, builds, templates, workspaces
 from tests.support.factories import CHAT, OTHER_WORKER, OWNER
 from tests.support.seeds import Seed
-from tests.support.store import plant_in
+from tests.support.store import insert_seed
 from tests.support.workspaces import (
     TEMPLATE,
     VERSION,
@@ -33,11 +33,11 @@ from tests.support.workspaces import (
     agents_of,
     build_id,
     finish,
+    insert_template,
+    insert_workspace,
+    insert_workspace_for,
     new_build,
     new_workspace,
-    plant,
-    plant_for,
-    plant_template,
     template,
     version,
     workspace_id,
@@ -92,7 +92,7 @@ async def test_all_replicas_put_the_same_template_at_once(pool: Pool) -> None:
 
 
 async def test_a_name_that_somebody_else_has_taken_is_refused(pool: Pool) -> None:
-    await plant_template(pool)
+    await insert_template(pool)
     other = template(id=TemplateId(UUID(int=0x99)), name="SCRATCH")
     with pytest.raises(templates.TemplateNameTaken):
         await templates.upsert_template(
@@ -102,7 +102,7 @@ async def test_a_name_that_somebody_else_has_taken_is_refused(pool: Pool) -> Non
 
 
 async def test_a_template_that_was_deleted_stays_deleted(pool: Pool) -> None:
-    await plant_template(pool)
+    await insert_template(pool)
     await pool.execute("UPDATE templates SET deleted = true")
     assert (
         await templates.upsert_template(
@@ -114,16 +114,16 @@ async def test_a_template_that_was_deleted_stays_deleted(pool: Pool) -> None:
 
 
 async def test_templates_no_longer_in_the_file_are_retired_and_come_back(pool: Pool) -> None:
-    await plant_template(pool, origin="settings")
+    await insert_template(pool, origin="settings")
     await templates.deprecate_missing(pool, "builtin", ())
     assert not (await templates.list_all(pool))[0].deprecated
     await templates.deprecate_missing(pool, "settings", ())
     assert (await templates.list_all(pool))[0].deprecated
-    assert not (await plant_template(pool, origin="settings")).deprecated
+    assert not (await insert_template(pool, origin="settings")).deprecated
 
 
 async def test_signals_count_own_and_others_use(pool: Pool) -> None:
-    await plant(pool, 1)
+    await insert_workspace(pool, 1)
     await workspaces.create(pool, new_workspace(2, owner_id=UUID(int=77)))
     await workspaces.create(pool, new_workspace(3))
     await pool.execute("UPDATE workspaces SET deleted = true WHERE id = $1", workspace_id(3))
@@ -137,7 +137,7 @@ async def test_signals_count_own_and_others_use(pool: Pool) -> None:
 
 
 async def test_a_workspace_comes_with_its_first_build(pool: Pool) -> None:
-    await plant_template(pool)
+    await insert_template(pool)
     created = await workspaces.create(pool, new_workspace(params={"a": "b"}))
     assert (created.workspace.name, created.replayed) == ("work-1", False)
     assert created.build.status == "pending"
@@ -151,7 +151,7 @@ async def test_a_workspace_comes_with_its_first_build(pool: Pool) -> None:
 
 
 async def test_the_same_request_made_again_finds_what_it_made(pool: Pool) -> None:
-    await plant_template(pool)
+    await insert_template(pool)
     first = await workspaces.create(pool, new_workspace(1, made_by=KEY))
     again = await workspaces.create(pool, new_workspace(2, name="other", made_by=KEY))
     same_name = await workspaces.create(pool, new_workspace(3, name="work-1", made_by=KEY))
@@ -163,7 +163,7 @@ async def test_the_same_request_made_again_finds_what_it_made(pool: Pool) -> Non
 
 
 async def test_a_crowd_with_one_key_makes_one_workspace(pool: Pool) -> None:
-    await plant_template(pool)
+    await insert_template(pool)
     made = await asyncio.gather(
         *(workspaces.create(pool, new_workspace(n, name="same", made_by=KEY)) for n in range(8))
     )
@@ -173,7 +173,7 @@ async def test_a_crowd_with_one_key_makes_one_workspace(pool: Pool) -> None:
 
 
 async def test_two_names_that_differ_only_in_case_clash(pool: Pool) -> None:
-    await plant(pool, 1, name="Work")
+    await insert_workspace(pool, 1, name="Work")
     with pytest.raises(workspaces.WorkspaceNameTaken):
         await workspaces.create(pool, new_workspace(2, name="wORK", made_by=KEY))
     await workspaces.create(pool, new_workspace(3, name="work", owner_id=UUID(int=77)))
@@ -181,7 +181,7 @@ async def test_two_names_that_differ_only_in_case_clash(pool: Pool) -> None:
 
 
 async def test_the_name_of_a_deleted_workspace_is_free(pool: Pool) -> None:
-    await plant(pool, 1, name="work")
+    await insert_workspace(pool, 1, name="work")
     await finish(pool)
     await builds.insert(pool, new_build(2, transition="delete"))
     await finish(pool)
@@ -190,26 +190,26 @@ async def test_the_name_of_a_deleted_workspace_is_free(pool: Pool) -> None:
 
 @pytest.mark.promise("P7")
 async def test_a_workspace_for_a_chat_is_bound_in_the_same_breath(pool: Pool) -> None:
-    await plant_template(pool)
-    fence = Fence.of(await plant_in(pool, Seed(state=State.R0, calls="local")))
-    created = await plant_for(pool, CHAT, fence, made_by=KEY)
+    await insert_template(pool)
+    fence = Fence.of(await insert_seed(pool, Seed(state=State.R0, calls="local")))
+    created = await insert_workspace_for(pool, CHAT, fence, made_by=KEY)
     bound = await bindings.get(pool, CHAT)
     assert bound is not None
     assert (bound.workspace_id, bound.build_id) == (created.workspace.id, created.build.id)
     assert bound.agent_id is None
-    again = await plant_for(pool, CHAT, fence, 2, made_by=KEY)
+    again = await insert_workspace_for(pool, CHAT, fence, 2, made_by=KEY)
     assert (again.replayed, again.workspace.id) == (True, created.workspace.id)
     assert await bindings.get(pool, CHAT) == bound
 
 
 @pytest.mark.promise("P3")
 async def test_a_worker_that_lost_its_chat_makes_no_workspace(pool: Pool) -> None:
-    await plant_template(pool)
-    fence = Fence.of(await plant_in(pool, Seed(state=State.R0, calls="local")))
+    await insert_template(pool)
+    fence = Fence.of(await insert_seed(pool, Seed(state=State.R0, calls="local")))
     await workers.release(pool, fence.worker_id)
     await workers.acquire(pool, OTHER_WORKER, roots=1, children=0)
     with pytest.raises(StaleFence):
-        await plant_for(pool, CHAT, fence, made_by=KEY)
+        await insert_workspace_for(pool, CHAT, fence, made_by=KEY)
     assert await count(pool, "workspaces") == 0
     bound = await bindings.get(pool, CHAT)
     assert bound is not None
@@ -220,8 +220,8 @@ async def test_a_worker_that_lost_its_chat_makes_no_workspace(pool: Pool) -> Non
 
 
 async def test_a_chat_changes_its_workspace_only_from_the_one_that_was_seen(pool: Pool) -> None:
-    await plant_in(pool, Seed(state=State.W))
-    one, two = (await plant(pool, 1)).id, workspace_id(2)
+    await insert_seed(pool, Seed(state=State.W))
+    one, two = (await insert_workspace(pool, 1)).id, workspace_id(2)
     await workspaces.create(pool, new_workspace(2))
     assert await bindings.bind(pool, CHAT, expected=None, workspace_id=one, build_id=build_id(1))
     assert not await bindings.bind(pool, CHAT, expected=None, workspace_id=two)
@@ -243,8 +243,8 @@ async def test_a_chat_changes_its_workspace_only_from_the_one_that_was_seen(pool
 
 @pytest.mark.promise("P12")
 async def test_another_owners_workspace_is_no_workspace_whatever_the_row_says(pool: Pool) -> None:
-    await plant_in(pool, Seed(state=State.W))
-    theirs = (await plant(pool, 1, owner_id=STRANGER)).id
+    await insert_seed(pool, Seed(state=State.W))
+    theirs = (await insert_workspace(pool, 1, owner_id=STRANGER)).id
     assert await bindings.bind(pool, CHAT, expected=None, workspace_id=theirs)
     bound = await bindings.get(pool, CHAT)
     assert bound is not None
@@ -276,7 +276,7 @@ async def test_another_owners_workspace_is_no_workspace_whatever_the_row_says(po
 async def test_use_moves_the_deadline_as_the_rule_says(
     pool: Pool, bump_s: int, left_s: int, most_s: int | None
 ) -> None:
-    await plant_template(pool, activity_bump_s=bump_s)
+    await insert_template(pool, activity_bump_s=bump_s)
     await workspaces.create(pool, new_workspace(ttl_s=100))
     await finish(pool)
     await pool.execute(
@@ -305,7 +305,7 @@ async def test_use_moves_the_deadline_as_the_rule_says(
 
 @pytest.mark.covers("binding-7")
 async def test_a_stopped_workspace_has_no_deadline_to_move(pool: Pool) -> None:
-    await plant(pool, ttl_s=100)
+    await insert_workspace(pool, ttl_s=100)
     await finish(pool)
     await builds.insert(pool, new_build(2))
     await finish(pool)
@@ -331,7 +331,7 @@ WRONG = {
 
 @pytest.mark.parametrize("constraint", WRONG)
 async def test_an_impossible_build_cannot_be_written(pool: Pool, constraint: str) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     async with pool.transaction() as session:
         with pytest.raises(ChatdError, match=constraint):
             await session.script(f"UPDATE workspace_builds SET {WRONG[constraint]}", timeout_s=30)
@@ -340,7 +340,7 @@ async def test_an_impossible_build_cannot_be_written(pool: Pool, constraint: str
 
 
 async def test_a_workspace_has_one_active_build_whatever_the_bug(pool: Pool) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     with pytest.raises(ChatdError, match="one_active_build"):
         await pool.execute(
             """INSERT INTO workspace_builds (id, workspace_id, build_number, transition,
@@ -351,7 +351,7 @@ async def test_a_workspace_has_one_active_build_whatever_the_bug(pool: Pool) -> 
 
 
 async def test_the_agents_of_a_workspace_are_those_of_its_latest_build(pool: Pool) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     await finish(pool)
     assert [a.id for a in await agents_of(pool, workspace_id(1))] == [agent_id(1)]
     await builds.insert(pool, new_build(2))

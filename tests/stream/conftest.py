@@ -10,13 +10,13 @@ from chatd.clock import SystemClock
 from chatd.domain.ports import Clock
 from chatd.store.pool import Pool
 from tests.support.clock import FakeClock
-from tests.support.streaming import A, B, Network, StreamReplica, replica_on
+from tests.support.stream_replica import A, B, HintNetwork, StreamReplica, replica_on
 
 
 class House(Struct, frozen=True, kw_only=True):
     """`pool` is nobody's: what is written by it no replica learns of by itself."""
 
-    network: Network
+    network: HintNetwork
     here: StreamReplica
     there: StreamReplica
     sent_here: list[str]
@@ -25,7 +25,7 @@ class House(Struct, frozen=True, kw_only=True):
 
 
 async def _house(dsn: str, clock: Clock, pool: Pool) -> AsyncGenerator[House]:
-    network = Network()
+    network = HintNetwork()
     async with AsyncExitStack() as stack:
         here, sent_here = await stack.enter_async_context(replica_on(dsn, clock, network, A))
         there, sent_there = await stack.enter_async_context(replica_on(dsn, clock, network, B))

@@ -18,13 +18,13 @@ from chatd.store.chat.operation import AppliedChange
 from chatd.stream.frames import encode_sse
 from tests.stream.conftest import House
 from tests.support.client_state import ClientState
-from tests.support.crowd import Crowd
-from tests.support.effort import seeds, steps
 from tests.support.factories import text
+from tests.support.random_actors import RandomActors
+from tests.support.run_length import seeds, steps
 from tests.support.store import write
-from tests.support.streaming import A, B, Client, StreamReplica, read_sse
-from tests.support.turns import sends
-from tests.support.viewer import fresh
+from tests.support.stream_replica import A, B, StreamClient, StreamReplica, read_sse
+from tests.support.turn_decisions import sends
+from tests.support.viewer_state import read_state
 
 pytestmark = pytest.mark.promise("P8")
 
@@ -32,7 +32,7 @@ VIEWERS = 5
 STEPS = 100
 
 
-class Life(Crowd):
+class Life(RandomActors):
     """People and workers, on either replica; what one of them does, its own replica is told at
     once, the other by a hint if at all."""
 
@@ -45,23 +45,23 @@ class Life(Crowd):
         self.recorders: dict[Episode, tuple[PartRecorder, list[str]]] = {}
 
     def _hear(self, row: Chat) -> None:
-        super()._hear(row)
+        super()._remember(row)
         if self.rng.random() < 0.6:
             self.late.append(Hint.of(row))
 
     def _tell(self, applied: AppliedChange) -> None:
-        super()._tell(applied)
+        super()._on_applied(applied)
         if self.rng.random() < 0.8:
             self.serving.feeds.on_applied(applied)
 
     async def step(self) -> None:
         self.serving = self.rng.choice((self.house.here, self.house.there))
-        await self.someone()
+        await self.act_as_any()
         self.rng.shuffle(self.late)
         while self.late and self.rng.random() < 0.7:
             hint = self.late.pop()
             for replica in (self.house.here, self.house.there):
-                replica.heard(hint)
+                replica.on_hint(hint)
         self.speak()
 
     def speak(self) -> None:
@@ -92,11 +92,11 @@ class Life(Crowd):
             assert row is not None
             row = (await write(self.pool, sends("last", "rollback", A)(row), 0)).chat
             self.house.here.record(row).add("assistant", [text("last "), text("words")])
-            ends[chat_id] = (await fresh(self.pool, chat_id), "last words")
+            ends[chat_id] = (await read_state(self.pool, chat_id), "last words")
         return ends
 
 
-class Fickle(Client):
+class Fickle(StreamClient):
     """Comes and goes, to whichever replica, and may be cut off after any event."""
 
     async def live(self, house: House, rng: Random) -> None:
@@ -117,15 +117,15 @@ async def test_every_viewer_ends_up_with_what_is_there(live_house: House, seed: 
     rng, house = Random(seed), live_house
     house.network.hold()
     life = Life(house, rng)
-    await life.settle_in(alone=2)
+    await life.create_chats(single=2)
     chat_ids = list(life.seen)
     ends: dict[ChatId, tuple[ClientState, str]] = {}
 
-    def at_the_end(client: Client) -> bool:
+    def at_the_end(client: StreamClient) -> bool:
         return ends.get(client.chat_id) == (client.state.settled(), client.preview)
 
     fickle = [Fickle(rng.choice(chat_ids)) for _ in range(VIEWERS)]
-    steady = [Client(chat_id) for chat_id in chat_ids for _ in range(2)]
+    steady = [StreamClient(chat_id) for chat_id in chat_ids for _ in range(2)]
     async with asyncio.TaskGroup() as group:
         restless = [group.create_task(client.live(house, rng)) for client in fickle]
         for client, replica in zip(steady, (house.here, house.there) * 2, strict=True):
@@ -137,7 +137,7 @@ async def test_every_viewer_ends_up_with_what_is_there(live_house: House, seed: 
             task.cancel()
         ends |= await life.last_words()
         for replica in (house.here, house.there):
-            replica.deaf_for_a_while()
+            replica.without_hints()
         for client in fickle:
             replica = rng.choice((house.here, house.there))
             group.create_task(client.see(replica.feeds, at_the_end))

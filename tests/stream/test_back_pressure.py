@@ -10,9 +10,9 @@ from chatd.stream.fanout import Broadcast, Lagged, Subscription
 from tests.stream.conftest import House
 from tests.support.clock import FakeClock
 from tests.support.factories import draft, text
-from tests.support.streaming import Client, at
-from tests.support.turns import commits, says
-from tests.support.viewer import fresh
+from tests.support.stream_replica import StreamClient, at
+from tests.support.turn_decisions import commits, says
+from tests.support.viewer_state import read_state
 
 HALF = "x" * 600_000
 
@@ -22,7 +22,7 @@ async def test_one_that_is_a_mebibyte_behind_is_cut_off_and_the_others_are_not(
     house: House,
 ) -> None:
     chat = await house.here.create()
-    slow, quick = Client(chat.id), Client(chat.id)
+    slow, quick = StreamClient(chat.id), StreamClient(chat.id)
     async with (
         slow.connected(house.here.feeds) as stuck,
         quick.connected(house.here.feeds) as viewer,
@@ -35,18 +35,18 @@ async def test_one_that_is_a_mebibyte_behind_is_cut_off_and_the_others_are_not(
             await slow.watch(stuck, at(5))
         assert cut.value.code == "lagged"
     await slow.see(house.here.feeds, at(5))
-    assert slow.state == quick.state == await fresh(house.pool, chat.id)
+    assert slow.state == quick.state == await read_state(house.pool, chat.id)
 
 
 async def test_one_big_group_cuts_nobody_off(house: House) -> None:
     chat = await house.here.create()
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     async with client.connected(house.here.feeds) as viewer:
         await client.watch(viewer, at(1))
         big = [draft("assistant", text(HALF)) for _ in range(4)]
         chat = await house.here.do(chat, commits(*big))
         await client.watch(viewer, at(2))
-    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state == await read_state(house.pool, chat.id)
 
 
 @pytest.mark.covers("F17")
@@ -54,7 +54,7 @@ async def test_one_that_takes_nothing_for_ten_seconds_is_cut_off(
     house: House, clock: FakeClock
 ) -> None:
     chat = await house.here.create()
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     async with client.connected(house.here.feeds) as viewer:
         await client.watch(viewer, at(1))
         chat = await house.here.do(chat, says("two"))
@@ -72,7 +72,7 @@ async def test_one_that_keeps_up_is_never_cut_off_however_long_it_goes_on(
 ) -> None:
     """Also if there is always something new by the time it has sent the last."""
     chat = await house.here.create()
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     async with client.connected(house.here.feeds) as viewer:
         await client.watch(viewer, at(1))
         chat = await house.here.do(chat, says("ahead"))
@@ -91,7 +91,7 @@ async def test_a_group_is_sent_whole_even_by_one_that_is_too_late_for_the_next(
     chat = await house.here.create()
     big = [draft("assistant", text("x" * 100_000)) for _ in range(10)]
     chat = await house.here.do(chat, commits(*big))
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     async with client.connected(house.here.feeds) as viewer:
         client.take(await viewer.next())
         assert client.state.version == 0
@@ -103,7 +103,7 @@ async def test_a_group_is_sent_whole_even_by_one_that_is_too_late_for_the_next(
     assert isinstance(client.events[-1], VersionReached)
     assert client.last_id == 2
     await client.see(house.here.feeds, at(4))
-    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state == await read_state(house.pool, chat.id)
 
 
 class Thing:

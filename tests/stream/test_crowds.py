@@ -15,8 +15,8 @@ from tests.stream.conftest import House
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.store import somebody_waits
-from tests.support.streaming import Client, at, env_with
-from tests.support.viewer import fresh
+from tests.support.stream_replica import StreamClient, at, env_with
+from tests.support.viewer_state import read_state
 
 
 class Reads:
@@ -153,13 +153,13 @@ async def test_those_who_give_up_on_a_read_share_another() -> None:
 async def test_a_crowd_that_comes_to_one_chat_costs_two_reads(house: House) -> None:
     chat = await house.here.create()
     house.sent_there.clear()
-    clients = [Client(chat.id) for _ in range(40)]
+    clients = [StreamClient(chat.id) for _ in range(40)]
     async with asyncio.TaskGroup() as group:
         for client in clients:
             group.create_task(client.see(house.there.feeds, at(1)))
     # Two; more only where the machine is so busy that some lose patience with another's read.
     assert house.sent_there.count(chats.LOAD_NEWEST) <= 4
-    expected = await fresh(house.pool, chat.id)
+    expected = await read_state(house.pool, chat.id)
     assert all(client.state == expected for client in clients)
     assert house.there.feeds.watched == 0
 
@@ -180,7 +180,7 @@ async def test_a_crowd_leaves_room_for_those_who_write(
         async with house.pool.transaction() as holder:
             await holder.execute("LOCK TABLE chat_messages IN ACCESS EXCLUSIVE MODE")
             for chat in many:
-                group.create_task(Client(chat.id).see(feeds, at(1)))
+                group.create_task(StreamClient(chat.id).see(feeds, at(1)))
             await eventually(lambda: somebody_waits(house.pool))
             await small.ping()
             assert small.waiting == 0
@@ -193,5 +193,5 @@ async def test_whoever_waits_in_line_for_too_long_is_told_so(
     config = FeedRegistryConfig(max_concurrent_joins=0, join_timeout_s=0.01)
     feeds = FeedRegistry(house.pool, env_with(clock), house.there.live, config)
     with pytest.raises(Unavailable) as refused:
-        await Client(chat.id).see(feeds, at(1))
+        await StreamClient(chat.id).see(feeds, at(1))
     assert (refused.value.code, feeds.watched) == ("database_busy", 0)

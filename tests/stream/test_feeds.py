@@ -14,9 +14,9 @@ from tests.stream.conftest import House
 from tests.support.clock import FakeClock
 from tests.support.factories import text
 from tests.support.store import chat_id, write
-from tests.support.streaming import B, Client, at
-from tests.support.turns import finishes, lets_go, says, sends
-from tests.support.viewer import fresh
+from tests.support.stream_replica import B, StreamClient, at
+from tests.support.turn_decisions import finishes, releases, says, sends
+from tests.support.viewer_state import read_state
 
 SINCE, WHOLE, POLL = chats.LOAD_CHANGES, chats.LOAD_NEWEST, chats.LIST_VERSIONS
 
@@ -29,17 +29,17 @@ def reads(sent: list[str]) -> list[str]:
 
 async def test_a_new_viewer_gets_everything_beginning_with_the_status(house: House) -> None:
     chat = await house.here.create()
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     await client.see(house.here.feeds, at(1))
     assert isinstance(client.events[0], StatusEvent)
     assert isinstance(client.events[-1], VersionReached)
-    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state == await read_state(house.pool, chat.id)
 
 
 @pytest.mark.promise("P8")
 async def test_a_commit_here_reaches_viewers_here_without_a_query(house: House) -> None:
     chat = await house.here.create()
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     async with client.connected(house.here.feeds) as viewer:
         await client.watch(viewer, at(1))
         house.sent_here.clear()
@@ -48,13 +48,13 @@ async def test_a_commit_here_reaches_viewers_here_without_a_query(house: House) 
         chat = await house.here.do(chat, finishes("done"))
         await client.watch(viewer, at(7))
         assert reads(house.sent_here) == []
-    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state == await read_state(house.pool, chat.id)
 
 
 @pytest.mark.promise("P8")
 async def test_a_commit_elsewhere_is_read_once_for_all_viewers(house: House) -> None:
     chat = await house.here.create()
-    one, two = Client(chat.id), Client(chat.id)
+    one, two = StreamClient(chat.id), StreamClient(chat.id)
     async with (
         one.connected(house.there.feeds) as first,
         two.connected(house.there.feeds) as second,
@@ -64,14 +64,14 @@ async def test_a_commit_elsewhere_is_read_once_for_all_viewers(house: House) -> 
         await one.watch(first, at(2))
         await two.watch(second, at(2))
         assert reads(house.sent_there) == ["since"]
-    assert one.state == two.state == await fresh(house.pool, chat.id)
+    assert one.state == two.state == await read_state(house.pool, chat.id)
 
 
 async def test_a_queue_that_is_not_empty_must_be_read_and_an_empty_one_need_not(
     house: House,
 ) -> None:
     chat = await house.here.create()
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     async with client.connected(house.here.feeds) as viewer:
         house.sent_here.clear()
         chat = await house.here.do(chat, sends("later"))
@@ -81,26 +81,26 @@ async def test_a_queue_that_is_not_empty_must_be_read_and_an_empty_one_need_not(
         chat = await house.here.do(chat, finishes("now the other"))
         await client.watch(viewer, at(3))
         assert reads(house.sent_here) == []
-    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state == await read_state(house.pool, chat.id)
 
 
 async def test_a_row_that_a_batch_has_taken_can_be_told_too(house: House) -> None:
     chat = await house.here.create()
-    chat = await house.here.do(chat, lets_go())
-    client = Client(chat.id)
+    chat = await house.here.do(chat, releases())
+    client = StreamClient(chat.id)
     async with client.connected(house.there.feeds) as viewer:
         house.sent_there.clear()
         (taken,) = await acquire(house.pool, B, roots=1, children=0)
         house.there.feeds.on_applied(AppliedChange(chat=taken))
         await client.watch(viewer, at(3))
         assert reads(house.sent_there) == []
-    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state == await read_state(house.pool, chat.id)
 
 
 async def test_commits_that_are_told_out_of_order_are_all_there(house: House) -> None:
     chat = await house.here.create()
     house.network.hold()
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     async with client.connected(house.there.feeds) as viewer:
         second = await write(house.pool, says("second")(chat), 2)
         third = await write(house.pool, says("third")(second.chat), 3)
@@ -108,26 +108,26 @@ async def test_commits_that_are_told_out_of_order_are_all_there(house: House) ->
         house.there.feeds.on_applied(second)
         house.there.feeds.on_applied(second)
         await client.watch(viewer, at(3))
-    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state == await read_state(house.pool, chat.id)
 
 
 async def test_a_write_that_cannot_be_told_as_it_is_does_not_harm_the_writer(house: House) -> None:
     """It is read back instead: what is stored has been mended."""
     chat = await house.here.create()
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     async with client.connected(house.here.feeds) as viewer:
         second = await write(house.pool, says("fine")(chat), 2)
         (row,) = second.messages
         broken = msgspec.structs.replace(row, content=(text("\ud83d"),))
         house.here.feeds.on_applied(msgspec.structs.replace(second, messages=(broken,)))
         await client.watch(viewer, at(2))
-    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state == await read_state(house.pool, chat.id)
 
 
 @pytest.mark.promise("P8")
 async def test_one_that_was_away_is_told_what_has_changed_and_no_more(house: House) -> None:
     chat = await house.here.create()
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     await client.see(house.here.feeds, at(1))
     chat = await house.here.do(chat, says("meanwhile"))
     chat = await house.here.do(chat, finishes("and done"))
@@ -135,15 +135,15 @@ async def test_one_that_was_away_is_told_what_has_changed_and_no_more(house: Hou
     await client.see(house.there.feeds, at(3))
     told = [event.message.id for event in client.events if isinstance(event, MessageEvent)]
     assert told == [2, 3]
-    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state == await read_state(house.pool, chat.id)
 
 
 @pytest.mark.promise("P8")
 async def test_viewers_that_come_from_different_versions_end_up_alike(house: House) -> None:
     chat = await house.here.create()
-    clients = [Client(chat.id)]
+    clients = [StreamClient(chat.id)]
     for number in range(4):
-        late = Client(chat.id)
+        late = StreamClient(chat.id)
         await late.see(house.there.feeds, at(chat.snapshot_version))
         clients.append(late)
         chat = await house.here.do(chat, says(f"step {number}"))
@@ -152,7 +152,7 @@ async def test_viewers_that_come_from_different_versions_end_up_alike(house: Hou
             group.create_task(client.see(house.there.feeds, at(6)))
         chat = await house.here.do(chat, finishes("done"))
     states = [client.state for client in clients]
-    assert states == [await fresh(house.pool, chat.id)] * 5
+    assert states == [await read_state(house.pool, chat.id)] * 5
 
 
 async def test_a_chat_that_is_not_there_is_refused_before_anything_is_sent(house: House) -> None:
@@ -167,7 +167,7 @@ async def test_a_chat_that_goes_away_ends_its_streams(house: House, clock: FakeC
     async with house.here.feeds.open_viewer(chat.id, None) as viewer:
         await viewer.next()
         await house.pool.execute("DELETE FROM chats")
-        await clock.pass_over("feeds_poll")
+        await clock.advance_past("feeds_poll")
         with pytest.raises(NotFound):
             async with asyncio.timeout(30):
                 await viewer.next()
@@ -185,7 +185,7 @@ async def test_a_feed_goes_with_its_last_viewer(house: House) -> None:
     house.sent_there.clear()
     await house.here.do(chat, says("to nobody"))
     other = await house.there.create(2)
-    await Client(other.id).see(house.there.feeds, at(1))
+    await StreamClient(other.id).see(house.there.feeds, at(1))
     assert reads(house.sent_there) == ["whole"]
 
 
@@ -195,15 +195,15 @@ async def test_an_idle_chat_costs_a_row_in_the_poll_and_nothing_else(
     watched_here = [await house.here.create(number) for number in range(1, 4)]
     for chat in watched_here:
         await house.here.do(chat, finishes("done"))
-    clients = [Client(chat.id) for chat in watched_here]
+    clients = [StreamClient(chat.id) for chat in watched_here]
     async with (
         clients[0].connected(house.there.feeds),
         clients[1].connected(house.there.feeds),
         clients[2].connected(house.there.feeds) as viewer,
     ):
         house.sent_there.clear()
-        await clock.pass_over("feeds_poll")
-        await clock.pass_over("feeds_poll")
+        await clock.advance_past("feeds_poll")
+        await clock.advance_past("feeds_poll")
         # Comes after: whoever polls has had its turn.
         await house.here.do(watched_here[2], sends("more"))
         await clients[2].watch(viewer, at(3))
@@ -215,13 +215,13 @@ async def test_an_idle_chat_costs_a_row_in_the_poll_and_nothing_else(
 async def test_what_no_hint_told_is_found_by_the_poll(house: House, clock: FakeClock) -> None:
     chat = await house.here.create()
     house.network.hold()
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     async with client.connected(house.there.feeds) as viewer:
         await client.watch(viewer, at(1))
         chat = await house.here.do(chat, finishes("unheard"))
-        await clock.pass_over("feeds_poll")
+        await clock.advance_past("feeds_poll")
         await client.watch(viewer, at(2))
-    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state == await read_state(house.pool, chat.id)
 
 
 async def test_after_deafness_all_are_looked_at_in_one_statement(
@@ -229,12 +229,12 @@ async def test_after_deafness_all_are_looked_at_in_one_statement(
 ) -> None:
     chat = await house.here.create()
     house.network.hold()
-    clients = [Client(chat.id), Client((await house.here.create(2)).id)]
+    clients = [StreamClient(chat.id), StreamClient((await house.here.create(2)).id)]
     async with (
         clients[0].connected(house.there.feeds) as viewer,
         clients[1].connected(house.there.feeds),
     ):
-        await clock.asleep_on("feeds_poll")
+        await clock.wait_for_sleeper("feeds_poll")
         house.sent_there.clear()
         await house.here.do(chat, finishes("unheard"))
         house.there.feeds.mark_all_dirty()
@@ -244,13 +244,13 @@ async def test_after_deafness_all_are_looked_at_in_one_statement(
 
 async def test_late_and_repeated_hints_cause_no_reads(house: House) -> None:
     chat = await house.here.create()
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     async with client.connected(house.there.feeds) as viewer:
         chat = await house.here.do(chat, says("one"))
         await client.watch(viewer, at(2))
         house.sent_there.clear()
         for hint in (*house.network.said, *house.network.said):
-            house.there.heard(hint)
+            house.there.on_hint(hint)
         chat = await house.here.do(chat, says("two"))
         await client.watch(viewer, at(3))
         assert reads(house.sent_there) == ["since"]

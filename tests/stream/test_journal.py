@@ -24,7 +24,7 @@ from tests.support.eventually import eventually
 from tests.support.factories import WORKER, chat, text
 from tests.support.proxy import Proxy
 from tests.support.store import counting_pool
-from tests.support.streaming import Emitted, env_with
+from tests.support.stream_replica import Emitted, env_with
 
 
 def running_chat(number: int = 1, attempt: int = 1) -> Chat:
@@ -76,8 +76,8 @@ async def test_all_episodes_of_a_replica_go_in_one_statement(dsn: str, clock: Fa
             for recorder in recorders:
                 recorder.add("assistant", [text("and")])
                 recorder.add("assistant", [text(" more")])
-            await clock.pass_over("coalesce")
-            await clock.pass_over("journal_flush")
+            await clock.advance_past("coalesce")
+            await clock.advance_past("journal_flush")
             assert await rows(pool, 6) == [(n, k, k) for n in (1, 2, 3) for k in (1, 2)]
         assert sent.count(journal.APPEND) == 2
 
@@ -90,7 +90,7 @@ async def test_it_is_written_promptly_only_while_somebody_tails(
 
     async def pause_after(seq: int) -> float:
         writer.enqueue(episode, seq, [b"{}"], closed=False)
-        return await clock.pass_over("journal_flush")
+        return await clock.advance_past("journal_flush")
 
     async with running(writer):
         assert await pause_after(1) == pytest.approx(0.1)
@@ -99,7 +99,7 @@ async def test_it_is_written_promptly_only_while_somebody_tails(
         assert await pause_after(2) == pytest.approx(0.1), "neither was about us being tailed"
         writer.on_hint(Hint.of(running_chat(), TAILED_HINT_KIND))
         writer.enqueue(episode, 3, [b"{}"], closed=False)
-        assert await clock.pass_over("journal_flush") == pytest.approx(0.025)
+        assert await clock.advance_past("journal_flush") == pytest.approx(0.025)
         clock.advance(25)
         assert await pause_after(4) == pytest.approx(0.1)
 
@@ -110,11 +110,11 @@ async def test_the_first_part_of_a_step_does_not_wait_for_the_others(
     writer = JournalWriter(pool, env_with(clock), WORKER)
     async with running(writer):
         writer.enqueue(Episode.of(running_chat(1)), 1, [b"{}"], closed=False)
-        await clock.asleep_on("journal_flush")
+        await clock.wait_for_sleeper("journal_flush")
         writer.on_hint(Hint.of(running_chat(), TAILED_HINT_KIND))
         writer.enqueue(Episode.of(running_chat(1)), 2, [b"{}"], closed=False)
         assert await rows(pool, 2) == [(1, 1, 1), (1, 2, 2)], "somebody has begun to tail"
-        await clock.asleep_on("journal_flush")
+        await clock.wait_for_sleeper("journal_flush")
         writer.enqueue(Episode.of(running_chat(1)), 3, [b"{}"], closed=False)
         writer.enqueue(Episode.of(running_chat(2)), 1, [b"{}"], closed=False)
         assert await rows(pool, 4) == [(1, 1, 1), (1, 2, 2), (1, 3, 3), (2, 1, 1)]
@@ -132,13 +132,13 @@ async def test_what_the_database_does_not_take_is_written_later_without_a_hole(
         await rows(pool, 1)
         proxy.refuse(new=True)
         proxy.cut()
-        await clock.pass_over("journal_flush")
+        await clock.advance_past("journal_flush")
         writer.enqueue(episode, 2, [b"{}", b"{}"], closed=False)
-        await clock.asleep_on("journal_retry")
+        await clock.wait_for_sleeper("journal_retry")
         writer.enqueue(episode, 4, [b"{}"], closed=True)
         proxy.refuse(new=False)
-        await clock.pass_over("journal_retry")
-        await clock.pass_over("journal_flush")
+        await clock.advance_past("journal_retry")
+        await clock.advance_past("journal_flush")
         assert await rows(pool, 3) == [(1, 1, 1), (1, 2, 3), (1, 4, 4)]
     assert (emitted.counts["journal_lagging"], writer.dropped) == (1, 0)
     await link.close()
@@ -154,11 +154,11 @@ async def test_when_too_much_is_pending_new_parts_are_dropped_and_no_hole_is_wri
     writer.enqueue(episode, 1, [b"0123456789"], closed=False)
     writer.enqueue(episode, 2, [b"dropped"], closed=False)
     async with running(writer):
-        await clock.asleep_on("journal_flush")
+        await clock.wait_for_sleeper("journal_flush")
         writer.enqueue(episode, 3, [b"after the hole"], closed=False)
         writer.enqueue(other, 1, [b"fine"], closed=True)
         writer.enqueue(episode, 4, [], closed=True)
-        await clock.pass_over("journal_flush")
+        await clock.advance_past("journal_flush")
         assert await rows(pool, 2) == [(1, 1, 1), (2, 1, 1)]
     assert writer.dropped == 2
 
@@ -183,7 +183,7 @@ async def test_the_oldest_journal_is_emptied_from_time_to_time(
         UUID(int=1),
     )
     async with running(JournalWriter(pool, env_with(clock))):
-        assert await clock.asleep_on("journal_empty") == pytest.approx(100)
+        assert await clock.wait_for_sleeper("journal_empty") == pytest.approx(100)
         assert await pool.fetchval("SELECT count(*) FROM chat_journal") == 5
 
 
@@ -208,8 +208,8 @@ async def test_a_quiet_chat_is_asked_after_less_often_until_it_is_heard_of(
         async def asked_in(seconds: float) -> int:
             before, end = sent.count(journal.TAIL), clock.monotonic() + seconds
             while clock.monotonic() < end:
-                await clock.pass_over("tail")
-            await clock.asleep_on("tail")
+                await clock.advance_past("tail")
+            await clock.wait_for_sleeper("tail")
             return sent.count(journal.TAIL) - before
 
         tail.follow(running_chat(), ignore)
@@ -226,10 +226,10 @@ async def test_nothing_is_asked_while_nothing_is_followed(dsn: str, clock: FakeC
         tail, _ = tail_on(pool, clock)
         async with running(tail):
             tail.follow(running_chat(), ignore)
-            await clock.asleep_on("tail")
+            await clock.wait_for_sleeper("tail")
             tail.drop(running_chat().id)
             sent.clear()
-            await clock.pass_over("tail")
+            await clock.advance_past("tail")
             await journal.append(pool, [flush(1, 1, b'{"n":1}')])
             assert not clock.sleeping("tail")
         assert sent == [journal.APPEND]
@@ -264,12 +264,12 @@ async def test_whoever_runs_the_chat_is_told_that_it_is_tailed_now_and_then(
     tail.follow(running_chat(1), ignore)
     tail.follow(msgspec.structs.replace(running_chat(2), worker_id=None), ignore)
     async with running(tail):
-        await clock.pass_over("tail")
-        await clock.asleep_on("tail")
+        await clock.advance_past("tail")
+        await clock.wait_for_sleeper("tail")
         assert said == [Hint.of(running_chat(1), TAILED_HINT_KIND)]
         clock.advance(10)
-        await clock.pass_over("tail")
-        await clock.asleep_on("tail")
+        await clock.advance_past("tail")
+        await clock.wait_for_sleeper("tail")
         assert said == [Hint.of(running_chat(1), TAILED_HINT_KIND)] * 2
 
 
@@ -284,8 +284,8 @@ async def test_an_answer_about_an_episode_that_is_over_is_not_taken_for_the_next
         proxy.hold_replies()
         tail.follow(running_chat(attempt=2), ignore)
         proxy.resume()
-        await clock.pass_over("tail")
-        await clock.asleep_on("tail")
+        await clock.advance_past("tail")
+        await clock.wait_for_sleeper("tail")
         followed = tail.find(running_chat().id)
         assert followed is not None
         assert (followed.episode.attempt, followed.events) == (2, [])
@@ -301,10 +301,10 @@ async def test_a_database_that_is_away_makes_previews_late_and_no_more(
     proxy.refuse(new=True)
     tail.follow(running_chat(), woken.set)
     async with running(tail):
-        await clock.asleep_on("tail_retry")
+        await clock.wait_for_sleeper("tail_retry")
         await journal.append(pool, [flush(1, 2, b"{}\n{}")])
         proxy.refuse(new=False)
-        await clock.pass_over("tail_retry")
+        await clock.advance_past("tail_retry")
         async with asyncio.timeout(30):
             await woken.wait()
         followed = tail.find(running_chat().id)
@@ -326,8 +326,8 @@ async def test_what_a_dead_worker_had_shown_can_be_read_back(pool: Pool, clock: 
         recorder.add("assistant", [text("Once")])
         await rows(pool, 1)
         recorder.add("assistant", [text(" upon")])
-        await clock.pass_over("coalesce")
-        await clock.pass_over("journal_flush")
+        await clock.advance_past("coalesce")
+        await clock.advance_past("journal_flush")
         await rows(pool, 2)
     await pool.execute("INSERT INTO chat_journal SELECT * FROM chat_journal")
     assert await read_episode(pool, episode) == (

@@ -11,21 +11,21 @@ from chatd.store.chat import chats, journal
 from tests.stream.conftest import House
 from tests.support.clock import FakeClock
 from tests.support.factories import text
-from tests.support.streaming import A, B, Client, at, shows
-from tests.support.turns import (
+from tests.support.stream_replica import A, B, StreamClient, at, shows
+from tests.support.turn_decisions import (
+    acquires,
     fails,
     finishes,
-    is_taken_by,
-    lets_go,
+    interrupts,
+    releases,
+    retries,
     says,
     sends,
-    stops,
-    tries_again,
 )
-from tests.support.viewer import fresh
+from tests.support.viewer_state import read_state
 
 
-def parts_in(client: Client) -> list[tuple[int, int, int]]:
+def parts_in(client: StreamClient) -> list[tuple[int, int, int]]:
     return [
         (part.history_version, part.attempt, part.seq)
         for event in client.events
@@ -39,7 +39,7 @@ def parts_in(client: Client) -> list[tuple[int, int, int]]:
 async def test_viewers_here_and_elsewhere_see_the_same_parts(live_house: House) -> None:
     house = live_house
     chat = await house.here.create()
-    near, far = Client(chat.id), Client(chat.id)
+    near, far = StreamClient(chat.id), StreamClient(chat.id)
     async with (
         near.connected(house.here.feeds) as one,
         far.connected(house.there.feeds) as two,
@@ -54,7 +54,7 @@ async def test_viewers_here_and_elsewhere_see_the_same_parts(live_house: House) 
         chat = await house.here.do(chat, finishes("Once upon a time"))
         await near.watch(one, at(2))
         await far.watch(two, at(2))
-    assert near.state == far.state == await fresh(house.pool, chat.id)
+    assert near.state == far.state == await read_state(house.pool, chat.id)
 
 
 @pytest.mark.covers("T32")
@@ -68,7 +68,7 @@ async def test_one_that_comes_late_sees_the_text_so_far(live_house: House) -> No
         recorder.add("assistant", [text(word)])
     recorder.close()
     for feeds in (house.here.feeds, house.there.feeds):
-        client = Client(chat.id)
+        client = StreamClient(chat.id)
         await client.see(feeds, shows("".join(words)))
 
 
@@ -78,7 +78,7 @@ async def test_a_reload_here_needs_no_more_than_one_read(house: House) -> None:
     recorder = house.here.record(chat)
     recorder.add("assistant", [text("so far")])
     house.sent_here.clear()
-    await Client(chat.id).see(house.here.feeds, shows("so far"))
+    await StreamClient(chat.id).see(house.here.feeds, shows("so far"))
     assert [sent for sent in house.sent_here if sent != journal.APPEND] == [
         sent for sent in house.sent_here if "WHERE c.id = $1" in sent
     ]
@@ -90,7 +90,7 @@ async def test_another_attempt_starts_the_preview_over(live_house: House) -> Non
     """Old readers see a reset; nothing is doubled and nothing is taken for old."""
     house = live_house
     chat = await house.here.create()
-    near, far = Client(chat.id), Client(chat.id)
+    near, far = StreamClient(chat.id), StreamClient(chat.id)
     async with (
         near.connected(house.here.feeds) as one,
         far.connected(house.there.feeds) as two,
@@ -99,7 +99,7 @@ async def test_another_attempt_starts_the_preview_over(live_house: House) -> Non
         first.add("assistant", [text("half an ans")])
         await near.watch(one, shows("half an ans"))
         await far.watch(two, shows("half an ans"))
-        chat = await house.here.do(chat, tries_again())
+        chat = await house.here.do(chat, retries())
         second = house.here.record(chat)
         first.add("assistant", [text("wer, too late")])
         second.add("assistant", [text("a whole answer")])
@@ -115,7 +115,7 @@ async def test_another_attempt_starts_the_preview_over(live_house: House) -> Non
 async def test_a_chat_that_moves_to_another_replica_is_followed_there(live_house: House) -> None:
     house = live_house
     chat = await house.here.create()
-    near, far = Client(chat.id), Client(chat.id)
+    near, far = StreamClient(chat.id), StreamClient(chat.id)
     async with (
         near.connected(house.here.feeds) as one,
         far.connected(house.there.feeds) as two,
@@ -123,8 +123,8 @@ async def test_a_chat_that_moves_to_another_replica_is_followed_there(live_house
         house.here.record(chat).add("assistant", [text("begun here")])
         await near.watch(one, shows("begun here"))
         await far.watch(two, shows("begun here"))
-        chat = await house.here.do(chat, lets_go())
-        chat = await house.there.do(chat, is_taken_by(B))
+        chat = await house.here.do(chat, releases())
+        chat = await house.there.do(chat, acquires(B))
         house.there.record(chat).add("assistant", [text("done there")])
         await near.watch(one, shows("done there"))
         await far.watch(two, shows("done there"))
@@ -134,7 +134,7 @@ async def test_parts_that_were_not_sent_when_their_message_came_are_not_sent_any
     house: House,
 ) -> None:
     chat = await house.here.create()
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     async with client.connected(house.here.feeds) as viewer:
         await client.watch(viewer, at(1))
         recorder = house.here.record(chat)
@@ -149,7 +149,7 @@ async def test_parts_that_were_not_sent_when_their_message_came_are_not_sent_any
 async def test_what_a_failed_step_still_says_is_not_shown(house: House) -> None:
     """Its episode has no successor yet, but nothing is under way any more."""
     chat = await house.here.create()
-    client, late = Client(chat.id), Client(chat.id)
+    client, late = StreamClient(chat.id), StreamClient(chat.id)
     async with client.connected(house.here.feeds) as viewer:
         recorder = house.here.record(chat)
         recorder.add("assistant", [text("half an answ")])
@@ -173,24 +173,24 @@ async def test_parts_wait_for_the_group_that_announces_them(house: House) -> Non
     chat = await house.here.create()
     chat = await house.here.do(chat, sends("one"))
     chat = await house.here.do(chat, sends("two"))
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     async with client.connected(house.here.feeds) as viewer:
         await client.watch(viewer, at(3))
         chat = await house.here.do(chat, finishes("done"))
         house.here.record(chat).add("assistant", [text("next")])
         await client.watch(viewer, shows("next"))
-    assert client.state.settled() == await fresh(house.pool, chat.id)
+    assert client.state.settled() == await read_state(house.pool, chat.id)
 
 
 async def test_a_stop_leaves_the_preview_until_what_was_said_is_saved(live_house: House) -> None:
     house = live_house
     chat = await house.here.create()
-    far = Client(chat.id)
+    far = StreamClient(chat.id)
     async with far.connected(house.there.feeds) as viewer:
         recorder = house.here.record(chat)
         recorder.add("assistant", [text("Once")])
         await far.watch(viewer, shows("Once"))
-        await house.there.do(chat, stops())
+        await house.there.do(chat, interrupts())
         recorder.add("assistant", [text(" upon")])
         recorder.close()
         await far.watch(viewer, shows("Once upon"))
@@ -205,7 +205,7 @@ async def test_a_preview_that_is_too_long_ends_with_a_mark_everywhere(live_house
     for _ in range(12):
         recorder.add("assistant", [text("x" * 100_000)])
     recorder.close()
-    near, far = Client(chat.id), Client(chat.id)
+    near, far = StreamClient(chat.id), StreamClient(chat.id)
     seen_mark = shows("x" * 1_000_000 + PREVIEW_TRUNCATED_PART.text)
     await near.see(house.here.feeds, seen_mark)
     await far.see(house.there.feeds, seen_mark)
@@ -217,7 +217,7 @@ async def test_after_a_hole_the_preview_stops_and_the_message_comes_all_the_same
     house = live_house
     chat = await house.here.create()
     recorder = house.here.record(chat)
-    far = Client(chat.id)
+    far = StreamClient(chat.id)
     async with far.connected(house.there.feeds) as viewer:
         recorder.add("assistant", [text("seen")])
         await far.watch(viewer, shows("seen"))
@@ -230,7 +230,7 @@ async def test_after_a_hole_the_preview_stops_and_the_message_comes_all_the_same
         chat = await house.here.do(chat, finishes("seen unseen"))
         await far.watch(viewer, at(2))
     assert parts_in(far) == [(1, 1, 1)]
-    assert far.state == await fresh(house.pool, chat.id)
+    assert far.state == await read_state(house.pool, chat.id)
 
 
 async def test_what_was_written_twice_is_shown_once(live_house: House) -> None:
@@ -238,14 +238,14 @@ async def test_what_was_written_twice_is_shown_once(live_house: House) -> None:
     house = live_house
     chat = await house.here.create()
     recorder = house.here.record(chat)
-    far = Client(chat.id)
+    far = StreamClient(chat.id)
     async with far.connected(house.there.feeds) as viewer:
         recorder.add("assistant", [text("one")])
         await far.watch(viewer, shows("one"))
         await house.pool.execute("INSERT INTO chat_journal SELECT * FROM chat_journal")
         recorder.add("assistant", [text(" two")])
         await far.watch(viewer, shows("one two"))
-    late = Client(chat.id)
+    late = StreamClient(chat.id)
     await late.see(house.there.feeds, shows("one two"))
 
 
@@ -258,7 +258,7 @@ async def test_a_reader_elsewhere_that_comes_and_goes_a_hundred_times_misses_not
     sees the text so far, and more of it than the time before."""
     house = live_house
     chat = await house.here.create()
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     said = ""
     recorder = house.here.record(chat)
     for number in range(100):
@@ -272,14 +272,14 @@ async def test_a_reader_elsewhere_that_comes_and_goes_a_hundred_times_misses_not
             recorder, said = house.here.record(chat), ""
     assert client.connections == 100
     await client.see(house.there.feeds, at(chat.snapshot_version))
-    assert client.state.settled() == await fresh(house.pool, chat.id)
+    assert client.state.settled() == await read_state(house.pool, chat.id)
 
 
 async def test_a_chat_that_runs_here_is_not_looked_for_in_the_journal(house: House) -> None:
     chat = await house.here.create()
-    async with Client(chat.id).connected(house.here.feeds):
+    async with StreamClient(chat.id).connected(house.here.feeds):
         assert house.here.tail.find(chat.id) is None
-        async with Client(chat.id).connected(house.there.feeds):
+        async with StreamClient(chat.id).connected(house.there.feeds):
             assert house.there.tail.find(chat.id) is not None
     assert journal.TAIL not in house.sent_here
 
@@ -288,15 +288,15 @@ async def test_a_chat_at_rest_is_not_looked_for_in_the_journal(
     house: House, clock: FakeClock
 ) -> None:
     chat = await house.here.create()
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     async with client.connected(house.there.feeds) as viewer:
-        await clock.asleep_on("tail")
+        await clock.wait_for_sleeper("tail")
         chat = await house.here.do(chat, finishes("done"))
         await client.watch(viewer, at(2))
         assert house.there.tail.find(chat.id) is None
         house.sent_there.clear()
-        await clock.pass_over("tail")
-        await clock.pass_over("feeds_poll")
+        await clock.advance_past("tail")
+        await clock.advance_past("feeds_poll")
         await house.here.do(chat, sends("again"))  # comes after
         await client.watch(viewer, at(3))
         assert house.sent_there[0] != journal.TAIL

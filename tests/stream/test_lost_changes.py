@@ -17,9 +17,9 @@ from chatd.stream.frames import Frame
 from tests.stream.conftest import House
 from tests.support.clock import FakeClock
 from tests.support.store import session_to
-from tests.support.streaming import Client, at
-from tests.support.turns import finishes, says
-from tests.support.viewer import fresh
+from tests.support.stream_replica import StreamClient, at
+from tests.support.turn_decisions import finishes, says
+from tests.support.viewer_state import read_state
 
 pytestmark = pytest.mark.promise("P8")
 
@@ -51,7 +51,7 @@ async def stand_by(dsn: str) -> AsyncGenerator[StandBy]:
         yield standing
 
 
-def resets(client: Client) -> int:
+def resets(client: StreamClient) -> int:
     return sum(isinstance(event, HistoryReset) for event in client.events)
 
 
@@ -67,17 +67,17 @@ async def test_a_version_that_goes_back_resets_those_who_are_connected(
 ) -> None:
     chat = await house.here.create()
     async with stand_by(dsn) as standing:
-        client = Client(chat.id)
+        client = StreamClient(chat.id)
         async with client.connected(house.there.feeds) as viewer:
             chat = await house.here.do(chat, says("never was"))
             await client.watch(viewer, at(2))
             await standing.take_over()
-            house.there.deaf_for_a_while()
+            house.there.without_hints()
             await client.watch(viewer, lambda it: resets(it) == 1 and it.state.version == 1)
-            assert client.state == await fresh(house.pool, chat.id)
+            assert client.state == await read_state(house.pool, chat.id)
             chat = await house.here.do(await current(house, chat), finishes("is now"))
             await client.watch(viewer, at(2))
-    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state == await read_state(house.pool, chat.id)
 
 
 @pytest.mark.parametrize("further", [1, 2, 5])
@@ -87,7 +87,7 @@ async def test_another_past_under_the_same_numbers_is_noticed(
     """By the ids of the changes that the row remembers."""
     chat = await house.here.create()
     async with stand_by(dsn) as standing:
-        client = Client(chat.id)
+        client = StreamClient(chat.id)
         async with client.connected(house.there.feeds) as viewer:
             await house.here.do(chat, says("never was"))
             await client.watch(viewer, at(2))
@@ -95,9 +95,9 @@ async def test_another_past_under_the_same_numbers_is_noticed(
             await standing.take_over()
             for number in range(further):
                 await house.here.do(chat, says(f"is now {number}"))
-            house.there.deaf_for_a_while()
+            house.there.without_hints()
             await client.watch(viewer, lambda it: resets(it) == 1 and it.state.version > 0)
-    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state == await read_state(house.pool, chat.id)
     assert client.state.version == 1 + further
 
 
@@ -106,7 +106,7 @@ async def test_a_commit_of_our_own_on_another_past_is_not_taken_for_the_next(
 ) -> None:
     chat = await house.here.create()
     async with stand_by(dsn) as standing:
-        client = Client(chat.id)
+        client = StreamClient(chat.id)
         async with client.connected(house.here.feeds) as viewer:
             await house.here.do(chat, says("never was"))
             await client.watch(viewer, at(2))
@@ -115,26 +115,26 @@ async def test_a_commit_of_our_own_on_another_past_is_not_taken_for_the_next(
             chat = await house.there.do(chat, says("is now"))
             chat = await house.here.do(chat, finishes("done"))
             await client.watch(viewer, lambda it: it.state.version == 3)
-    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state == await read_state(house.pool, chat.id)
 
 
 @pytest.mark.covers("F11")
 async def test_one_that_comes_back_with_a_version_ahead_starts_over(house: House) -> None:
     chat = await house.here.create()
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     await client.see(house.here.feeds, at(1))
     client.last_id = 99
     await client.see(house.here.feeds, lambda it: resets(it) == 1 and it.state.version == 1)
-    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state == await read_state(house.pool, chat.id)
 
 
 async def test_nobody_else_is_reset_by_one_that_starts_over(house: House, clock: FakeClock) -> None:
     chat = await house.here.create()
-    calm, lost = Client(chat.id), Client(chat.id)
+    calm, lost = StreamClient(chat.id), StreamClient(chat.id)
     lost.last_id = 99
     async with calm.connected(house.here.feeds) as viewer:
         await lost.see(house.here.feeds, at(1))
-        await clock.pass_over("feeds_poll")
+        await clock.advance_past("feeds_poll")
         await house.here.do(chat, says("on it goes"))
         await calm.watch(viewer, at(2))
     assert resets(calm) == 0
@@ -147,7 +147,7 @@ async def test_one_that_is_cut_off_in_the_middle_of_starting_over_starts_over_ag
     chat = await house.here.create()
     chat = await house.here.do(chat, says("a"))
     chat = await house.here.do(chat, says("b"))
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     client.last_id = 99
     async with client.connected(house.here.feeds) as viewer:
         frame = await viewer.next()
@@ -155,7 +155,7 @@ async def test_one_that_is_cut_off_in_the_middle_of_starting_over_starts_over_ag
         client.take(frame)
     assert client.last_id == 0
     await client.see(house.here.feeds, at(3))
-    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state == await read_state(house.pool, chat.id)
 
 
 async def test_one_that_has_missed_too_much_is_told_everything_newest_first(
@@ -164,7 +164,7 @@ async def test_one_that_has_missed_too_much_is_told_everything_newest_first(
     """More than a thousand messages changed: what it has is dropped, and it pages for the
     older ones."""
     chat = await house.here.create()
-    client = Client(chat.id)
+    client = StreamClient(chat.id)
     await client.see(house.here.feeds, at(1))
     await house.pool.execute(
         """INSERT INTO chat_messages (chat_id, id, root_chat_id, revision, role, visibility,
@@ -180,5 +180,5 @@ async def test_one_that_has_missed_too_much_is_told_everything_newest_first(
         await client.watch(viewer, lambda it: it.state.version == 2)
     told = [event.message.id for event in client.events if isinstance(event, MessageEvent)]
     assert (resets(client), told[-1000:]) == (1, list(range(501, 1501)))
-    assert client.state == await fresh(house.pool, chat.id)
+    assert client.state == await read_state(house.pool, chat.id)
     assert client.state.has_older

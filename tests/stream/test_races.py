@@ -20,9 +20,24 @@ from tests.support.eventually import eventually
 from tests.support.factories import CHAT
 from tests.support.proxy import Proxy
 from tests.support.store import open_chat, write
-from tests.support.streaming import A, B, Client, Network, StreamReplica, at, replica_on
-from tests.support.turns import Decision, ends_stopped, finishes, says, sends, stops
-from tests.support.viewer import fresh
+from tests.support.stream_replica import (
+    A,
+    B,
+    HintNetwork,
+    StreamClient,
+    StreamReplica,
+    at,
+    replica_on,
+)
+from tests.support.turn_decisions import (
+    Decision,
+    finishes,
+    finishes_interrupt,
+    interrupts,
+    says,
+    sends,
+)
+from tests.support.viewer_state import read_state
 
 pytestmark = pytest.mark.promise("P8")
 
@@ -70,30 +85,30 @@ class Slow:
 
 @pytest.fixture
 async def slow(dsn: str, proxy: Proxy, clock: FakeClock, pool: Pool) -> AsyncGenerator[Slow]:
-    async with replica_on(proxy.dsn, clock, Network(), B, pool) as (replica, sent):
+    async with replica_on(proxy.dsn, clock, HintNetwork(), B, pool) as (replica, sent):
         rig = Slow(replica, sent, proxy, pool)
         await rig.begin()
         yield rig
         proxy.resume()
 
 
-def messages_in(client: Client) -> list[int]:
+def messages_in(client: StreamClient) -> list[int]:
     return [event.message.id for event in client.events if isinstance(event, MessageEvent)]
 
 
 async def test_what_comes_while_the_first_viewer_joins_is_looked_for(slow: Slow) -> None:
-    client = Client(CHAT)
+    client = StreamClient(CHAT)
     slow.hold()
     async with asyncio.TaskGroup() as group:
         group.create_task(client.see(slow.replica.feeds, at(2)))
         await slow.answer_is_held_back()
         slow.replica.feeds.on_applied(await slow.change(finishes("meanwhile")))
         slow.proxy.resume()
-    assert client.state == await fresh(slow.pool, CHAT)
+    assert client.state == await read_state(slow.pool, CHAT)
 
 
 async def test_what_comes_while_another_viewer_joins_follows_its_snapshot(slow: Slow) -> None:
-    first, second = Client(CHAT), Client(CHAT)
+    first, second = StreamClient(CHAT), StreamClient(CHAT)
     async with first.connected(slow.replica.feeds) as viewer:
         slow.hold()
         async with asyncio.TaskGroup() as group:
@@ -105,11 +120,11 @@ async def test_what_comes_while_another_viewer_joins_follows_its_snapshot(slow: 
         await first.watch(viewer, at(3))
     assert slow.reads == 2, "one for each who joined"
     assert messages_in(second) == [1, 2, 3]
-    assert first.state == second.state == await fresh(slow.pool, CHAT)
+    assert first.state == second.state == await read_state(slow.pool, CHAT)
 
 
 async def test_a_read_that_our_own_commits_have_overtaken_tells_nothing(slow: Slow) -> None:
-    client = Client(CHAT)
+    client = StreamClient(CHAT)
     async with client.connected(slow.replica.feeds) as viewer:
         await client.watch(viewer, at(1))
         slow.hold()
@@ -123,11 +138,11 @@ async def test_a_read_that_our_own_commits_have_overtaken_tells_nothing(slow: Sl
         slow.replica.feeds.on_hint(Hint.of((await slow.change(finishes("four"))).chat))
         await client.watch(viewer, at(4))
     assert messages_in(client) == [1, 2, 3, 4]
-    assert client.state == await fresh(slow.pool, CHAT)
+    assert client.state == await read_state(slow.pool, CHAT)
 
 
 async def test_a_read_that_began_before_our_own_commit_may_still_bring_more(slow: Slow) -> None:
-    client = Client(CHAT)
+    client = StreamClient(CHAT)
     async with client.connected(slow.replica.feeds) as viewer:
         await client.watch(viewer, at(1))
         two = await slow.change(says("two"))
@@ -139,12 +154,12 @@ async def test_a_read_that_began_before_our_own_commit_may_still_bring_more(slow
         slow.proxy.resume()
         await client.watch(viewer, at(3))
     assert messages_in(client) == [1, 2]
-    assert client.state == await fresh(slow.pool, CHAT)
+    assert client.state == await read_state(slow.pool, CHAT)
 
 
 @pytest.mark.covers("F16")
 async def test_a_flood_of_hints_is_one_read_in_flight_and_one_behind_it(slow: Slow) -> None:
-    client = Client(CHAT)
+    client = StreamClient(CHAT)
     async with client.connected(slow.replica.feeds) as viewer:
         await client.watch(viewer, at(1))
         slow.sent.clear()
@@ -158,11 +173,11 @@ async def test_a_flood_of_hints_is_one_read_in_flight_and_one_behind_it(slow: Sl
         slow.proxy.resume()
         await client.watch(viewer, at(32))
         assert slow.reads == 2
-    assert client.state == await fresh(slow.pool, CHAT)
+    assert client.state == await read_state(slow.pool, CHAT)
 
 
 async def test_a_hint_that_the_read_under_way_has_answered_causes_no_other(slow: Slow) -> None:
-    client = Client(CHAT)
+    client = StreamClient(CHAT)
     async with client.connected(slow.replica.feeds) as viewer:
         await client.watch(viewer, at(1))
         slow.sent.clear()
@@ -183,15 +198,15 @@ async def test_one_that_came_in_between_two_versions_of_a_group_is_not_misled(
 ) -> None:
     """For the others the chat runs as before, so their group says nothing of it; but the one in
     between has seen it stop."""
-    first, second = Client(CHAT), Client(CHAT)
+    first, second = StreamClient(CHAT), StreamClient(CHAT)
     async with first.connected(slow.replica.feeds) as viewer:
         await first.watch(viewer, at(1))
-        stopped = await slow.change(stops())
+        stopped = await slow.change(interrupts())
         slow.hold()
         async with asyncio.TaskGroup() as group:
             group.create_task(second.see(slow.replica.feeds, at(4)))
             await slow.answer_is_held_back()
-            await slow.change(ends_stopped("so far"))
+            await slow.change(finishes_interrupt("so far"))
             last = await slow.change(sends("go on", free=A))
             slow.replica.feeds.on_hint(Hint.of(last.chat))
             await first.watch(viewer, at(4))
@@ -200,11 +215,11 @@ async def test_one_that_came_in_between_two_versions_of_a_group_is_not_misled(
         shown = [e.status.status for e in second.events if isinstance(e, StatusEvent)]
         assert shown == ["interrupting", "running"]
     assert [e.status.status for e in first.events if isinstance(e, StatusEvent)] == ["running"]
-    assert first.state == second.state == await fresh(slow.pool, CHAT)
+    assert first.state == second.state == await read_state(slow.pool, CHAT)
 
 
 async def test_a_viewer_ahead_of_its_feed_is_told_nothing_twice(slow: Slow) -> None:
-    first, second = Client(CHAT), Client(CHAT)
+    first, second = StreamClient(CHAT), StreamClient(CHAT)
     async with (
         first.connected(slow.replica.feeds) as one,
         second.connected(slow.replica.feeds) as two,
@@ -212,7 +227,7 @@ async def test_a_viewer_ahead_of_its_feed_is_told_nothing_twice(slow: Slow) -> N
         await first.watch(one, at(1))
         await second.watch(two, at(1))
         await slow.change(says("unheard"))
-        third = Client(CHAT)
+        third = StreamClient(CHAT)
         async with third.connected(slow.replica.feeds) as ahead:
             await third.watch(ahead, at(2))
             await first.watch(one, at(2))
@@ -220,14 +235,14 @@ async def test_a_viewer_ahead_of_its_feed_is_told_nothing_twice(slow: Slow) -> N
             await third.watch(ahead, at(3))
         await second.watch(two, at(3))
     assert messages_in(third) == [1, 2, 3]
-    assert second.state == third.state == await fresh(slow.pool, CHAT)
+    assert second.state == third.state == await read_state(slow.pool, CHAT)
 
 
 async def test_of_two_first_viewers_the_one_whose_answer_was_held_back_catches_up(
     slow: Slow,
 ) -> None:
     """It is not the feed's past that the other one has seen: no group leads there."""
-    first, second = Client(CHAT), Client(CHAT)
+    first, second = StreamClient(CHAT), StreamClient(CHAT)
     second.last_id = 1
     slow.hold()
     async with asyncio.TaskGroup() as group:
@@ -238,11 +253,11 @@ async def test_of_two_first_viewers_the_one_whose_answer_was_held_back_catches_u
             await second.watch(viewer, at(2))
             slow.proxy.resume()
             await seeing
-    assert first.state == await fresh(slow.pool, CHAT)
+    assert first.state == await read_state(slow.pool, CHAT)
 
 
 async def test_a_read_under_way_when_the_last_viewer_leaves_follows_nothing(slow: Slow) -> None:
-    client, replica = Client(CHAT), slow.replica
+    client, replica = StreamClient(CHAT), slow.replica
     async with client.connected(replica.feeds) as viewer:
         await client.watch(viewer, at(1))
         slow.hold()
@@ -259,15 +274,15 @@ async def test_a_read_under_way_when_the_last_viewer_leaves_follows_nothing(slow
 
 
 async def test_a_database_that_is_away_is_waited_for(slow: Slow, clock: FakeClock) -> None:
-    client = Client(CHAT)
+    client = StreamClient(CHAT)
     async with client.connected(slow.replica.feeds) as viewer:
         await client.watch(viewer, at(1))
         slow.proxy.refuse(new=True)
         slow.proxy.cut()
         slow.replica.feeds.on_hint(Hint.of((await slow.change(finishes("meanwhile"))).chat))
-        await clock.asleep_on("feed_retry")
+        await clock.wait_for_sleeper("feed_retry")
         slow.proxy.refuse(new=False)
-        await clock.pass_over("feed_retry")
+        await clock.advance_past("feed_retry")
         await client.watch(viewer, at(2))
     assert slow.replica.emitted.counts["feed_failed"] >= 1
-    assert client.state == await fresh(slow.pool, CHAT)
+    assert client.state == await read_state(slow.pool, CHAT)

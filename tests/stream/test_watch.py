@@ -18,7 +18,7 @@ from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
 from tests.support.factories import OWNER
 from tests.support.store import write
-from tests.support.turns import finishes, says, sends
+from tests.support.turn_decisions import finishes, says, sends
 
 SOMEBODY_ELSE = UserId(UUID(int=77))
 
@@ -62,7 +62,7 @@ async def test_writes_elsewhere_are_read_many_at_once(house: House, clock: FakeC
         assert await change(watcher) == ("created", public_chat(first))
         second, third = await house.here.create(2), await house.here.create(3)
         first = await house.here.do(first, says("one"))
-        await clock.pass_over("chat_list_read")
+        await clock.advance_past("chat_list_read")
         seen = {chat.id: chat for _, chat in [await change(watcher) for _ in range(3)]}
         assert seen == {chat.id: public_chat(chat) for chat in (first, second, third)}
         assert house.sent_there.count(chats.GET_MANY) == 2
@@ -104,8 +104,8 @@ async def test_the_same_is_not_told_twice(house: House, clock: FakeClock) -> Non
         first = await house.here.create(1)
         first = await house.here.do(first, says("more"))
         house.network.deliver(house.network.said[0])
-        await clock.pass_over("chat_list_poll")
-        await clock.asleep_on("chat_list_poll")
+        await clock.advance_past("chat_list_poll")
+        await clock.wait_for_sleeper("chat_list_poll")
         second = await house.here.create(2)
         seen = [await change(watcher) for _ in range(3)]
         assert [(chat.id, chat.version) for _, chat in seen] == [
@@ -130,26 +130,26 @@ async def test_what_no_hint_told_is_found_by_the_poll(house: House, clock: FakeC
     with house.there.watches.watch(OWNER) as watcher:
         await told(watcher)
         chat = (await write(house.pool, sends("unheard")(chat), 9)).chat
-        await clock.pass_over("chat_list_poll")
+        await clock.advance_past("chat_list_poll")
         assert await change(watcher) == ("changed", public_chat(chat))
 
 
 async def test_after_deafness_the_client_is_asked_to_list_again(house: House) -> None:
     with house.here.watches.watch(OWNER) as watcher:
         await told(watcher)
-        house.here.deaf_for_a_while()
+        house.here.without_hints()
         assert await told(watcher) == ChatListReady()
 
 
 async def test_nothing_is_asked_while_nobody_watches(house: House, clock: FakeClock) -> None:
     with house.there.watches.watch(OWNER) as watcher:
         await told(watcher)
-        await clock.asleep_on("chat_list_poll")
+        await clock.wait_for_sleeper("chat_list_poll")
     await house.here.create()
-    await clock.pass_over("chat_list_poll")
+    await clock.advance_past("chat_list_poll")
     with house.there.watches.watch(OWNER) as watcher:
         await told(watcher)
-        await clock.asleep_on("chat_list_poll")
+        await clock.wait_for_sleeper("chat_list_poll")
     assert chats.GET_MANY not in house.sent_there
 
 
@@ -173,7 +173,7 @@ async def test_a_row_that_cannot_be_read_stops_nobody(house: House, clock: FakeC
         await told(watcher)
         await house.pool.execute("UPDATE chats SET retry_state = '[]' WHERE id = $1", bad.id)
         house.there.watches.on_hint(Hint.of(msgspec.structs.replace(bad, snapshot_version=2)))
-        await clock.pass_over("chat_list_poll")
+        await clock.advance_past("chat_list_poll")
 
         async def complained() -> bool:
             return house.there.emitted.counts["chat_list_unreadable"] > 0

@@ -50,7 +50,7 @@ class FakeClock:
             s.due - self._now for s in self._sleepers if s.tag == tag and not s.woken.done()
         )
 
-    async def asleep_on(self, tag: str, *, within_s: float = 30) -> float:
+    async def wait_for_sleeper(self, tag: str, *, within_s: float = 30) -> float:
         """Wait until something sleeps under this tag; say how long it means to."""
         async with asyncio.timeout(within_s), self._parked:
             await self._parked.wait_for(lambda: bool(self.sleeping(tag)))
@@ -63,8 +63,8 @@ class FakeClock:
             if sleeper.due <= self._now and not sleeper.woken.done():
                 sleeper.woken.set_result(None)
 
-    async def pass_over(self, tag: str) -> float:
+    async def advance_past(self, tag: str) -> float:
         """Wait for a sleeper under this tag and let exactly its time pass."""
-        seconds = await self.asleep_on(tag)
+        seconds = await self.wait_for_sleeper(tag)
         self.advance(seconds)
         return seconds

@@ -377,7 +377,7 @@ async def advancing(clock: FakeClock) -> AsyncGenerator[None]:
 async def pass_time(clock: FakeClock, seconds: float) -> None:
     """Advance the clock in steps that let the worker renew its lease in between."""
     while seconds > 0:
-        await clock.asleep_on("heartbeat")
+        await clock.wait_for_sleeper("heartbeat")
         step = min(seconds, 10.0)
         clock.advance(step)
         seconds -= step

@@ -49,10 +49,10 @@ HOST = "this-host"
 TEST_TIMEOUT_S = 40.0
 AS_ROOT = os.geteuid() == 0
 NO_BUBBLEWRAP = shutil.which("bwrap") is None
-NOBODY = UUID(int=0)
+NO_OWNER = UUID(int=0)
 
 
-class Running(Struct, frozen=True, kw_only=True):
+class RunningWorkspace(Struct, frozen=True, kw_only=True):
     workspace: Workspace
     agent: AgentSpec
 
@@ -61,7 +61,7 @@ class Running(Struct, frozen=True, kw_only=True):
         return str(self.workspace.id)
 
 
-class Rig:
+class LocalRig:
     """One server on a data directory."""
 
     def __init__(self, config: LocalConfig) -> None:
@@ -98,12 +98,12 @@ class Rig:
 
     async def start(
         self, spec: TemplateSpec | None = None, *, again: WorkspaceId | None = None, build: int = 1
-    ) -> Running:
+    ) -> RunningWorkspace:
         context = self.context(spec or TemplateSpec(), workspace=again, build=build)
         (agent,) = await self.backend.start(context)
-        return Running(workspace=context.workspace, agent=agent)
+        return RunningWorkspace(workspace=context.workspace, agent=agent)
 
-    async def stop(self, running: Running, *, build: int) -> None:
+    async def stop(self, running: RunningWorkspace, *, build: int) -> None:
         await self.backend.stop(
             self.context(
                 TemplateSpec(), workspace=running.workspace.id, build=build, transition="stop"
@@ -115,15 +115,15 @@ class Rig:
             self.context(TemplateSpec(), workspace=workspace, build=build, transition="delete")
         )
 
-    async def client(self, running: Running) -> HttpAgentClient:
+    async def client(self, running: RunningWorkspace) -> HttpAgentClient:
         return HttpAgentClient(await self.connect(running), SystemClock())
 
-    async def connect(self, running: Running) -> ConnectedAgent:
+    async def connect(self, running: RunningWorkspace) -> ConnectedAgent:
         return await self._connector.connect(
             running.agent.id, running.agent.endpoints, timeout_s=TEST_TIMEOUT_S
         )
 
-    async def wait_new_agent(self, running: Running, boot_id: str) -> None:
+    async def wait_new_agent(self, running: RunningWorkspace, boot_id: str) -> None:
         """Wait for an agent with another boot id."""
 
         async def has_new_agent() -> bool:
@@ -134,7 +134,7 @@ class Rig:
 
         await eventually(has_new_agent, within_s=TEST_TIMEOUT_S)
 
-    async def run(self, running: Running, command: str) -> ProcessOutput:
+    async def run(self, running: RunningWorkspace, command: str) -> ProcessOutput:
         """Run a command to its end."""
         async with asyncio.timeout(TEST_TIMEOUT_S):
             client = await self.client(running)
@@ -143,10 +143,10 @@ class Rig:
                 pass
             return output
 
-    async def output_of(self, running: Running, command: str) -> str:
+    async def output_of(self, running: RunningWorkspace, command: str) -> str:
         return (await self.run(running, command)).output.strip()
 
-    def home(self, running: Running) -> Path:
+    def home(self, running: RunningWorkspace) -> Path:
         return self.data_dir / "ws" / running.name / "home"
 
     def supervisor_pid(self) -> int:
@@ -213,7 +213,7 @@ def data_directory(kits: Path | None = None) -> Generator[Path]:
 
 def close_supervisor_of(data_dir: Path) -> None:
     """For module fixtures, which have no event loop."""
-    asyncio.run(Rig(LocalConfig(data_dir=data_dir, host_id=HOST)).close())
+    asyncio.run(LocalRig(LocalConfig(data_dir=data_dir, host_id=HOST)).close())
 
 
 def shared_kits(factory: pytest.TempPathFactory) -> Path:
@@ -223,8 +223,8 @@ def shared_kits(factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def open_rig(config: LocalConfig) -> AsyncGenerator[Rig]:
-    rig = Rig(config)
+async def open_rig(config: LocalConfig) -> AsyncGenerator[LocalRig]:
+    rig = LocalRig(config)
     try:
         yield rig
     finally:
@@ -235,8 +235,8 @@ def _workspace(workspace: WorkspaceId) -> Workspace:
     now = datetime.now(UTC)
     return Workspace(
         id=workspace,
-        owner_id=UserId(NOBODY),
-        template_id=TemplateId(NOBODY),
+        owner_id=UserId(NO_OWNER),
+        template_id=TemplateId(NO_OWNER),
         name="test",
         number=1,
         host_id=HOST,
@@ -251,8 +251,8 @@ def _build(workspace: WorkspaceId, number: int, transition: BuildTransition) -> 
         workspace_id=workspace,
         build_number=number,
         transition=transition,
-        template_version_id=VersionId(NOBODY),
+        template_version_id=VersionId(NO_OWNER),
         status="running",
-        initiator_id=UserId(NOBODY),
+        initiator_id=UserId(NO_OWNER),
         created_at=datetime.now(UTC),
     )

@@ -13,12 +13,12 @@ from uuid import UUID
 from chatd.domain.ids import WorkspaceId
 from chatd.domain.workspace.entities import DemoSeed, TemplateSpec
 from chatd.workspaces.local.backend import LocalConfig
-from tests.support.local_rig import HOST, Rig, Running
+from tests.support.local_rig import HOST, LocalRig, RunningWorkspace
 
 
 async def main() -> None:
-    rig = Rig(LocalConfig(data_dir=Path(sys.argv[1]), host_id=HOST))
-    running: Running | None = None
+    rig = LocalRig(LocalConfig(data_dir=Path(sys.argv[1]), host_id=HOST))
+    running: RunningWorkspace | None = None
     while line := await asyncio.to_thread(sys.stdin.readline):
         word, _, rest = line.strip().partition(" ")
         answer: object = None

@@ -134,5 +134,5 @@ def deciding_transactor(pool: Pool, tell: OnApplied) -> Transactor:
     return Transactor(pool, tell, decide_in_test)
 
 
-def tell_nobody(applied: AppliedChange) -> None:
+def ignore_applied(applied: AppliedChange) -> None:
     """For tests in which no part reads of the change."""

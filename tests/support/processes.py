@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ANSWER_S = 120.0
+REPLY_TIMEOUT_S = 120.0
 """Only for one that never answers: on a busy host a process is slow to start."""
 
 
-class Child:
+class LineProcess:
     def __init__(self, process: Process) -> None:
         self._process = process
 
@@ -20,7 +20,7 @@ class Child:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{line}\n".encode())
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(REPLY_TIMEOUT_S):
             answer = await self._process.stdout.readline()
         assert answer, f"the process ended instead of answering {line!r}"
         return answer.decode()
@@ -31,18 +31,18 @@ class Child:
 
 
 @asynccontextmanager
-async def running(module: str, *args: str) -> AsyncGenerator[Child]:
+async def running(module: str, *args: str) -> AsyncGenerator[LineProcess]:
     """Ends with its input, or is killed when that does not help."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, *args, cwd=ROOT, stdin=PIPE, stdout=PIPE
     )
     try:
-        yield Child(process)
+        yield LineProcess(process)
     finally:
         assert process.stdin is not None
         process.stdin.close()
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(REPLY_TIMEOUT_S):
                 await process.wait()
         finally:
             if process.returncode is None:

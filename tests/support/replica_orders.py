@@ -39,12 +39,12 @@ from chatd.replica import Replica
 from chatd.store.chat.operation import Operation
 from chatd.stream.feed_registry import FeedRegistry
 from chatd.stream.frames import encode_sse
-from tests.support.chaos.remains import remains_of
+from tests.support.chaos.replica_resources import measure_resources
 
 OWNER = UserId(UUID(int=4711))
 
 
-Deed = Literal[
+OrderKind = Literal[
     "create",
     "send",
     "interrupt",
@@ -64,7 +64,7 @@ class Order(Struct, frozen=True, kw_only=True):
     version that the viewer has."""
 
     id: int
-    do: Deed
+    do: OrderKind
     chat: UUID
     text: str = ""
     key: UUID | None = None
@@ -73,7 +73,7 @@ class Order(Struct, frozen=True, kw_only=True):
     after: int | None = None
 
 
-class Done(Struct, frozen=True, kw_only=True):
+class OrderReply(Struct, frozen=True, kw_only=True):
     """`state` of the chat, or whatever else was asked for."""
 
     reply: int
@@ -81,7 +81,7 @@ class Done(Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class StreamFrame(Struct, frozen=True, kw_only=True):
     """A frame of the stream that was opened by this order, or why it ended."""
 
     frame: int
@@ -89,7 +89,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     ended: str | None = None
 
 
-def say(line: object) -> None:
+def write_line(line: object) -> None:
     """All of it, also if a signal comes in between."""
     left = memoryview(msgspec.json.encode(line) + b"\n")
     while left:
@@ -100,20 +100,20 @@ def change_id() -> ChangeId:
     return ChangeId(random.getrandbits(62) + 1)
 
 
-class FrontDoor:
+class OrderExecutor:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
 
-    async def carry_out(self, order: Order) -> Done:
+    async def execute(self, order: Order) -> OrderReply:
         try:
             state = await self._do(order)
         except ChatdError as error:
-            return Done(reply=order.id, error=error.code)
-        return Done(reply=order.id, state=state)
+            return OrderReply(reply=order.id, error=error.code)
+        return OrderReply(reply=order.id, state=state)
 
     async def _do(self, order: Order) -> str:
         if order.do == "remains":
-            return msgspec.json.encode(remains_of(self._replica)).decode()
+            return msgspec.json.encode(measure_resources(self._replica)).decode()
         with self._replica.worker.reserve_slot(root=True) as free:
             if order.do == "create":
                 command = CreateChat(
@@ -156,19 +156,19 @@ def command_of(order: Order) -> UserCommand:
             raise AssertionError(order.do)
 
 
-class Gallery:
+class OrderedViewers:
     """Whoever watches at this replica."""
 
     def __init__(self, feeds: FeedRegistry) -> None:
         self._feeds = feeds
         self._watching: dict[int, asyncio.Task[None]] = {}
 
-    def admit(self, order: Order) -> None:
+    def start(self, order: Order) -> None:
         task = asyncio.get_running_loop().create_task(self._watch(order))
         self._watching[order.id] = task
         task.add_done_callback(lambda _task: self._watching.pop(order.id, None))
 
-    def dismiss(self, order: Order) -> None:
+    def stop(self, order: Order) -> None:
         if (task := self._watching.get(order.target)) is not None:
             task.cancel()
 
@@ -180,9 +180,9 @@ class Gallery:
         try:
             async with self._feeds.open_viewer(ChatId(order.chat), order.after) as viewer:
                 async for frame in viewer.frames():
-                    say(Seen(frame=order.id, sse=encode_sse(frame).decode()))
+                    write_line(StreamFrame(frame=order.id, sse=encode_sse(frame).decode()))
         except ChatdError as error:
-            say(Seen(frame=order.id, ended=error.code))
+            write_line(StreamFrame(frame=order.id, ended=error.code))
 
 
 def prompt(order: Order) -> UserInput:

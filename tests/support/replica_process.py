@@ -25,9 +25,9 @@ from chatd.providers.config import ProviderConfig
 from chatd.providers.registry import build_provider
 from chatd.replica import Replica, ReplicaConfig
 from chatd.store.conn import ConnectConfig
-from tests.support.nursery import serve
-from tests.support.planned import remote_tools
-from tests.support.replica_orders import FrontDoor, Gallery, Order, change_id, say
+from tests.support.fork_server import serve
+from tests.support.planned_model import remote_tools
+from tests.support.replica_orders import Order, OrderedViewers, OrderExecutor, change_id, write_line
 from tests.support.tools import Tools
 
 
@@ -39,18 +39,18 @@ class DieAt(Struct, frozen=True, kw_only=True):
     fields: dict[str, str | int] = {}
 
 
-class Setup(Struct, frozen=True, kw_only=True):
+class ReplicaSetup(Struct, frozen=True, kw_only=True):
     dsn: str
     model_url: str
-    shop: str
+    tool_socket: str
     name: str = "chatd"
-    tick_s: float = 0.2
+    heartbeat_s: float = 0.2
     drain_s: float = 5.0
     roots: int = 100
     die_at: DieAt | None = None
 
 
-class OneModel:
+class RemoteModel:
     """Satisfies `ports.Models`."""
 
     def __init__(self, provider: Provider) -> None:
@@ -62,12 +62,12 @@ class OneModel:
             kind="openai-compat",
         )
 
-    async def choose(self, wanted: ModelConfigId | None) -> ModelChoice:
-        del wanted
+    async def choose(self, model_config_id: ModelConfigId | None) -> ModelChoice:
+        del model_config_id
         return self._choice
 
 
-class Mouth:
+class EventWriter:
     """Satisfies `ports.Emit`."""
 
     def __init__(self, die_at: DieAt | None) -> None:
@@ -78,7 +78,7 @@ class Mouth:
         said = {name: str(value) for name, value in fields.items()}
         if self._is_due(event, said):
             os.kill(os.getpid(), signal.SIGKILL)
-        say({"event": event, **said})
+        write_line({"event": event, **said})
 
     def _is_due(self, event: str, said: dict[str, str]) -> bool:
         due = self._die_at
@@ -90,15 +90,15 @@ class Mouth:
         return self._count == due.nth
 
 
-async def obey(replica: Replica) -> None:
-    door, gallery = FrontDoor(replica), Gallery(replica.feeds)
+async def serve_orders(replica: Replica) -> None:
+    door, gallery = OrderExecutor(replica), OrderedViewers(replica.feeds)
     decoder = msgspec.json.Decoder(Order)
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
 
     async def one(order: Order) -> None:
-        say(await door.carry_out(order))
+        write_line(await door.execute(order))
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -106,9 +106,9 @@ async def obey(replica: Replica) -> None:
                 order = decoder.decode(line)
                 match order.do:
                     case "watch":
-                        gallery.admit(order)
+                        gallery.start(order)
                     case "unwatch":
-                        gallery.dismiss(order)
+                        gallery.stop(order)
                     case _:
                         group.create_task(one(order))
     finally:
@@ -116,12 +116,12 @@ async def obey(replica: Replica) -> None:
     os.kill(os.getpid(), signal.SIGKILL)  # whoever started us is gone
 
 
-async def main(setup: Setup) -> None:
+async def main(setup: ReplicaSetup) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     env = Env(
         clock=SystemClock(),
-        emit=Mouth(setup.die_at),
+        emit=EventWriter(setup.die_at),
         new_id=uuid4,
         new_change_id=change_id,
     )
@@ -131,28 +131,28 @@ async def main(setup: Setup) -> None:
     config = ReplicaConfig(
         connect=ConnectConfig(dsn=setup.dsn, application_name=setup.name),
         worker=WorkerConfig(
-            heartbeat_interval_s=setup.tick_s,
+            heartbeat_interval_s=setup.heartbeat_s,
             drain_timeout_s=setup.drain_s,
             slots=SlotsConfig(roots=setup.roots),
         ),
         pool_size=4,
     )
-    tools = Tools(remote_tools(Path(setup.shop)))
-    replica = Replica(config, env, models=OneModel(provider), tools=tools)
+    tools = Tools(remote_tools(Path(setup.tool_socket)))
+    replica = Replica(config, env, models=RemoteModel(provider), tools=tools)
     async with replica.running():
         await replica.worker.registered.wait()
-        say({"event": "ready", "worker_id": str(replica.me)})
-        obeying = asyncio.get_running_loop().create_task(obey(replica))
+        write_line({"event": "ready", "worker_id": str(replica.me)})
+        obeying = asyncio.get_running_loop().create_task(serve_orders(replica))
         await stop.wait()
         obeying.cancel()
-    say({"event": "left"})
+    write_line({"event": "left"})
     # A tool that does not listen would keep the loop from ending.
     os._exit(0)
 
 
-def live(asked: bytes) -> None:
-    asyncio.run(main(msgspec.json.decode(asked, type=Setup)))
+def run_replica(asked: bytes) -> None:
+    asyncio.run(main(msgspec.json.decode(asked, type=ReplicaSetup)))
 
 
 if __name__ == "__main__":
-    serve(live)
+    serve(run_replica)

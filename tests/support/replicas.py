@@ -11,92 +11,92 @@ import msgspec
 
 from chatd.domain.chat.commands import WhenBusy
 from chatd.domain.ids import ChatId
-from tests.support.chaos.remains import Remains
+from tests.support.chaos.replica_resources import ReplicaResources
 from tests.support.engine_rig import Events
-from tests.support.nursery import Forked, Nursery, nursery
-from tests.support.replica_orders import Deed, Done, Order, Seen
-from tests.support.replica_process import Setup
+from tests.support.fork_server import ForkedProcess, ForkServer, fork_server
+from tests.support.replica_orders import Order, OrderKind, OrderReply, StreamFrame
+from tests.support.replica_process import ReplicaSetup
 
-ANSWER_S = 60.0
-NOBODYS = ChatId(UUID(int=0))
+REPLY_TIMEOUT_S = 60.0
+NO_CHAT = ChatId(UUID(int=0))
 MODULE = "tests.support.replica_process"
 
 
-class Gone(Exception):
+class ReplicaGone(Exception):
     """The process ended before it answered. The outcome of the order is unknown."""
 
 
 class ReplicaProcess:
-    def __init__(self, process: Forked, setup: Setup) -> None:
+    def __init__(self, process: ForkedProcess, setup: ReplicaSetup) -> None:
         self.setup = setup
         self.events = Events()
         self.ready = asyncio.Event()
         self._process = process
         self._orders = 0
-        self._waiting: dict[int, asyncio.Future[Done]] = {}
-        self._watching: dict[int, asyncio.Queue[Seen]] = {}
+        self._waiting: dict[int, asyncio.Future[OrderReply]] = {}
+        self._watching: dict[int, asyncio.Queue[StreamFrame]] = {}
 
     # What it is told
 
-    async def create(self, chat: ChatId, text: str, key: UUID | None = None) -> Done:
+    async def create(self, chat: ChatId, text: str, key: UUID | None = None) -> OrderReply:
         return await self.order("create", chat, text=text, key=key)
 
     async def send(
         self, chat: ChatId, text: str, key: UUID | None = None, *, when_busy: WhenBusy = "queue"
-    ) -> Done:
+    ) -> OrderReply:
         return await self.order("send", chat, text=text, key=key, when_busy=when_busy)
 
-    async def interrupt(self, chat: ChatId) -> Done:
+    async def interrupt(self, chat: ChatId) -> OrderReply:
         return await self.order("interrupt", chat)
 
-    async def remains(self) -> Remains:
-        done = await self.order("remains", NOBODYS)
-        return msgspec.json.decode(done.state or "", type=Remains)
+    async def resources(self) -> ReplicaResources:
+        done = await self.order("remains", NO_CHAT)
+        return msgspec.json.decode(done.state or "", type=ReplicaResources)
 
-    async def order(self, do: Deed, chat: ChatId, **fields: object) -> Done:
-        order = self._made(do, chat, **fields)
+    async def order(self, do: OrderKind, chat: ChatId, **fields: object) -> OrderReply:
+        order = self._new_order(do, chat, **fields)
         answer = asyncio.get_running_loop().create_future()
         self._waiting[order.id] = answer
-        self._tell(order)
-        async with asyncio.timeout(ANSWER_S):
+        self._write(order)
+        async with asyncio.timeout(REPLY_TIMEOUT_S):
             return await answer
 
     async def watch(self, chat: ChatId, after: int | None) -> AsyncGenerator[str]:
         """Frames of the chat's stream, as they come over the wire. Raises Gone at its end."""
-        order = self._made("watch", chat, after=after)
-        frames: asyncio.Queue[Seen] = asyncio.Queue()
+        order = self._new_order("watch", chat, after=after)
+        frames: asyncio.Queue[StreamFrame] = asyncio.Queue()
         self._watching[order.id] = frames
         try:
-            self._tell(order)
+            self._write(order)
             while (seen := await frames.get()).sse is not None:
                 yield seen.sse
-            raise Gone(seen.ended)
+            raise ReplicaGone(seen.ended)
         finally:
             self._watching.pop(order.id, None)
-            with suppress(Gone):
-                self._tell(self._made("unwatch", chat, target=order.id))
+            with suppress(ReplicaGone):
+                self._write(self._new_order("unwatch", chat, target=order.id))
 
-    def _made(self, do: Deed, chat: ChatId, **fields: object) -> Order:
+    def _new_order(self, do: OrderKind, chat: ChatId, **fields: object) -> Order:
         self._orders += 1
         return msgspec.structs.replace(Order(id=self._orders, do=do, chat=chat), **fields)
 
-    def _tell(self, order: Order) -> None:
+    def _write(self, order: Order) -> None:
         if not self.alive:
-            raise Gone
+            raise ReplicaGone
         self._process.write(msgspec.json.encode(order) + b"\n")
 
     # What it says
 
-    async def listen(self) -> None:
+    async def read_output(self) -> None:
         while line := await self._process.stdout.readline():
             said = msgspec.json.decode(line, type=dict[str, str | int | None])
             if "reply" in said:
-                done = msgspec.convert(said, Done)
+                done = msgspec.convert(said, OrderReply)
                 if (answer := self._waiting.pop(done.reply, None)) and not answer.done():
                     answer.set_result(done)
                 continue
             if "frame" in said:
-                seen = msgspec.convert(said, Seen)
+                seen = msgspec.convert(said, StreamFrame)
                 if (frames := self._watching.get(seen.frame)) is not None:
                     frames.put_nowait(seen)
                 continue
@@ -107,9 +107,9 @@ class ReplicaProcess:
         await self._process.wait()
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(Gone())
+                answer.set_exception(ReplicaGone())
         for number, frames in self._watching.items():
-            frames.put_nowait(Seen(frame=number, ended="gone"))
+            frames.put_nowait(StreamFrame(frame=number, ended="gone"))
         self.ready.set()
 
     # What becomes of it
@@ -128,38 +128,40 @@ class ReplicaProcess:
     def freeze(self) -> None:
         self._signal(signal.SIGSTOP)
 
-    def thaw(self) -> None:
+    def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def leave(self) -> None:
+    def terminate(self) -> None:
         self._signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> None:
         if self.alive:
             self._process.send_signal(number)
 
-    async def ended(self) -> int:
-        async with asyncio.timeout(ANSWER_S):
+    async def wait_exited(self) -> int:
+        async with asyncio.timeout(REPLY_TIMEOUT_S):
             return await self._process.wait()
 
 
-def replicas() -> AbstractAsyncContextManager[Nursery]:
+def replica_fork_server() -> AbstractAsyncContextManager[ForkServer]:
     """Where replicas come from."""
-    return nursery(MODULE)
+    return fork_server(MODULE)
 
 
 @asynccontextmanager
-async def replica_process(born_in: Nursery, setup: Setup) -> AsyncGenerator[ReplicaProcess]:
+async def replica_process(
+    fork_server: ForkServer, setup: ReplicaSetup
+) -> AsyncGenerator[ReplicaProcess]:
     """Running and registered, unless it was to die before. Killed in the end."""
-    process = await born_in.fork(msgspec.json.encode(setup))
+    process = await fork_server.fork(msgspec.json.encode(setup))
     handle = ReplicaProcess(process, setup)
     # Not in a group: it is left by another task than it was entered by.
-    listening = asyncio.get_running_loop().create_task(handle.listen(), name=setup.name)
+    listening = asyncio.get_running_loop().create_task(handle.read_output(), name=setup.name)
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(REPLY_TIMEOUT_S):
             await handle.ready.wait()
         yield handle
     finally:
-        handle.thaw()
+        handle.resume()
         handle.kill()
         await listening

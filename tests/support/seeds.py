@@ -91,7 +91,7 @@ class Seeded(Struct, frozen=True, kw_only=True):
     changes: tuple[Change, ...]
 
 
-class _Road:
+class _SeedBuilder:
     """Where the chat is, and how it came there."""
 
     def __init__(self, start: Change) -> None:
@@ -106,13 +106,13 @@ class _Road:
 
 
 def seed_state(state: State, **wanted: object) -> Seeded:
-    return plant(msgspec.structs.replace(Seed(state=state), **wanted))
+    return seed_chat(msgspec.structs.replace(Seed(state=state), **wanted))
 
 
 @cache  # values only, all of them frozen, and the same seeds are asked for thousands of times
-def plant(seed: Seed) -> Seeded:
+def seed_chat(seed: Seed) -> Seeded:
     """An answered question, then the state that is asked for."""
-    road = _Road(_begin(seed))
+    road = _SeedBuilder(_begin(seed))
     road.go(finish_turn(road.chat, step(road.chat, draft("assistant", text("One.")))))
     free = seed.worker if seed.begun else None
     if seed.compaction:
@@ -148,7 +148,7 @@ def _begin(seed: Seed) -> Change:
     return create(command, seed.worker)
 
 
-def _work(road: _Road, seed: Seed) -> None:
+def _work(road: _SeedBuilder, seed: Seed) -> None:
     if seed.open_calls != "none":
         name = CLIENT_TOOL if seed.open_calls == "client" else "execute"
         if not seed.begun:
@@ -168,54 +168,54 @@ def _work(road: _Road, seed: Seed) -> None:
         road.go(record_retry(road.chat, RecordRetry(fence=Fence.of(road.chat), state=state)))
 
 
-def _stay(road: _Road, seed: Seed) -> None:
+def _stay(road: _SeedBuilder, seed: Seed) -> None:
     """The turn as it stands is what was asked for."""
 
 
-def _let_go(road: _Road, seed: Seed) -> None:
+def _release(road: _SeedBuilder, seed: Seed) -> None:
     if seed.begun:
         road.go(release(road.chat, ReleaseChat(worker_id=seed.worker, epoch=road.chat.epoch)))
 
 
-def _stop(road: _Road, seed: Seed) -> None:
+def _stop(road: _SeedBuilder, seed: Seed) -> None:
     road.go(interrupt(road.chat, None))
     if not seed.owned:
-        _let_go(road, seed)
+        _release(road, seed)
 
 
-def _ask_person(road: _Road, seed: Seed) -> None:
+def _ask_person(road: _SeedBuilder, seed: Seed) -> None:
     road.go(require_action(road.chat, step(road.chat)))
 
 
-def _fail(road: _Road, seed: Seed) -> None:
+def _fail(road: _SeedBuilder, seed: Seed) -> None:
     road.go(fail_turn(road.chat, failing(step(road.chat), FAILED)))
 
 
-def _shelve(road: _Road, seed: Seed) -> None:
+def _archive(road: _SeedBuilder, seed: Seed) -> None:
     road.go(archive(road.chat))
 
 
-def _fail_and_shelve(road: _Road, seed: Seed) -> None:
+def _fail_and_archive(road: _SeedBuilder, seed: Seed) -> None:
     _fail(road, seed)
-    _shelve(road, seed)
+    _archive(road, seed)
 
 
-_LAST: dict[State, Callable[[_Road, Seed], None]] = {
+_LAST: dict[State, Callable[[_SeedBuilder, Seed], None]] = {
     State.W: _stay,
     State.E0: _fail,
     State.E1: _fail,
-    State.P0: _let_go,
-    State.P1: _let_go,
+    State.P0: _release,
+    State.P1: _release,
     State.R0: _stay,
     State.R1: _stay,
     State.I0: _stop,
     State.I1: _stop,
     State.A0: _ask_person,
     State.A1: _ask_person,
-    State.XW0: _shelve,
-    State.XW1: _shelve,
-    State.XE0: _fail_and_shelve,
-    State.XE1: _fail_and_shelve,
+    State.XW0: _archive,
+    State.XW1: _archive,
+    State.XE0: _fail_and_archive,
+    State.XE1: _fail_and_archive,
 }
 
 

@@ -20,7 +20,7 @@ from chatd.store.chat.operation import AppliedChange, apply
 from chatd.store.conn import Conn, ConnectConfig, DatabaseSession, connect
 from chatd.store.pool import Pool, PoolConfig
 from tests.support.factories import OWNER, prompt
-from tests.support.seeds import Seed, plant
+from tests.support.seeds import Seed, seed_chat
 
 TABLES: Final = (
     "chats",
@@ -48,7 +48,7 @@ _COPY: Final[LiteralString] = """
             FROM chat_queued_messages q, copies n WHERE q.chat_id = $1"""
 
 
-class Told:
+class AppliedRecorder:
     """Whoever is told of writes, and remembers."""
 
     def __init__(self) -> None:
@@ -95,9 +95,9 @@ async def write(conn: Conn, change: Change | None, change_id: int = SEEDING) -> 
     return applied
 
 
-async def plant_in(conn: Conn, seed: Seed) -> Chat:
+async def insert_seed(conn: Conn, seed: Seed) -> Chat:
     """Bring a chat into a state by the very changes that led there in the pure world."""
-    for change in plant(seed).changes:
+    for change in seed_chat(seed).changes:
         await write(conn, change)
     chat = await chats.get(conn, seed.chat_id)
     assert chat is not None

@@ -153,20 +153,20 @@ def new_build(number: int, **columns: object) -> builds.NewBuild:
     return msgspec.structs.replace(row, **columns)
 
 
-async def plant_template(conn: Conn, **columns: object) -> Template:
+async def insert_template(conn: Conn, **columns: object) -> Template:
     put = templates.TemplateUpsert(template=template(**columns), version=version())
     planted = await templates.upsert_template(conn, put)
     assert planted is not None
     return planted
 
 
-async def plant(conn: Conn, number: int = 1, **columns: object) -> Workspace:
+async def insert_workspace(conn: Conn, number: int = 1, **columns: object) -> Workspace:
     """A workspace whose first build waits."""
-    await plant_template(conn)
+    await insert_template(conn)
     return (await workspaces.create(conn, new_workspace(number, **columns))).workspace
 
 
-async def plant_for(
+async def insert_workspace_for(
     conn: Conn, chat_id: ChatId, fence: Fence, number: int = 1, **columns: object
 ) -> workspaces.CreatedWorkspace:
     new = new_workspace(number, **columns)

@@ -25,12 +25,12 @@ from chatd.workspaces.builds.waits import BuildWaits, Ping, WaitTimeouts
 from chatd.workspaces.builds.worker import BuildWorker
 from chatd.workspaces.provisioner import WorkspaceProvisioner
 from chatd.workspaces.templates import TemplateCatalog
-from tests.support.builders import FakeBackend, building
+from tests.support.build_rig import FakeBackend, building
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed
-from tests.support.store import plant_in
-from tests.support.streaming import env_with
-from tests.support.workspaces import BACKEND, HOST, TEMPLATE, agents_of, plant_template
+from tests.support.store import insert_seed
+from tests.support.stream_replica import env_with
+from tests.support.workspaces import BACKEND, HOST, TEMPLATE, agents_of, insert_template
 
 BRIEF = WaitTimeouts(build_s=0.3, agent_s=0.3, scripts_s=0.3)
 PATIENT = WaitTimeouts(build_s=30, agent_s=30, scripts_s=30)
@@ -121,8 +121,8 @@ class WorkspaceToolCaller:
 async def open_workspace_tools(
     pool: Pool, *, waits: WaitTimeouts = PATIENT, **template: object
 ) -> AsyncGenerator[WorkspaceToolCaller]:
-    await plant_template(pool, **template)
-    fence = Fence.of(await plant_in(pool, Seed(state=State.R0, calls="local")))
+    await insert_template(pool, **template)
+    fence = Fence.of(await insert_seed(pool, Seed(state=State.R0, calls="local")))
     backend = FakeBackend()
     async with building(pool, SystemClock(), backend) as builder:
         yield WorkspaceToolCaller(pool, backend, builder, fence, waits)

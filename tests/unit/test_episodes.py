@@ -100,7 +100,7 @@ async def test_the_first_part_is_shown_at_once_and_those_behind_it_together(
         recorder.add("assistant", [text(" upon")])
         recorder.add("assistant", [text(" a time")])
         assert stage.woken.empty()
-        assert await clock.pass_over("coalesce") == pytest.approx(0.025)
+        assert await clock.advance_past("coalesce") == pytest.approx(0.025)
         assert await stage.wakes() == 2
     assert stage.shown() == [text("Once"), text(" upon a time")]
 
@@ -121,15 +121,15 @@ async def test_nothing_ticks_while_there_is_nothing_to_do(clock: FakeClock) -> N
     async with stage.running():
         recorder.add("assistant", [text("a")])
         recorder.add("assistant", [text("b")])
-        await clock.pass_over("coalesce")
+        await clock.advance_past("coalesce")
         assert [await stage.wakes(), await stage.wakes()] == [1, 2]
         recorder.close()
-        await clock.asleep_on("forget_parts")
+        await clock.wait_for_sleeper("forget_parts")
         assert not clock.sleeping("coalesce")
         stage.episodes.unwatch(CHAT)
-        await clock.pass_over("forget_parts")
+        await clock.advance_past("forget_parts")
         stage.episodes.open(OTHER).close()  # comes after: whoever forgets has had its turn
-        assert await clock.asleep_on("forget_parts") == 30
+        assert await clock.wait_for_sleeper("forget_parts") == 30
         assert stage.episodes.find(CHAT) is None
 
 
@@ -252,15 +252,15 @@ async def test_an_episode_that_is_opened_again_goes_on_where_it_was(clock: FakeC
         first.add("assistant", [text("a")])
         assert await stage.wakes() == 1
         first.close()
-        await clock.asleep_on("forget_parts")
+        await clock.wait_for_sleeper("forget_parts")
         again = stage.episodes.open(FIRST)
         again.add("assistant", [text("b")])
-        await clock.pass_over("coalesce")
+        await clock.advance_past("coalesce")
         assert await stage.wakes() == 2
         stage.episodes.unwatch(CHAT)
-        await clock.pass_over("forget_parts")
+        await clock.advance_past("forget_parts")
         stage.episodes.open(OTHER).close()  # comes after: whoever forgets has had its turn
-        await clock.asleep_on("forget_parts")
+        await clock.wait_for_sleeper("forget_parts")
         assert [p.seq for p in payloads(stage.tape())] == [1, 2], "and is not forgotten meanwhile"
         again.close()
     assert [note for note in stage.journal.notes if note[0] == FIRST] == [
@@ -297,14 +297,14 @@ async def test_a_closed_episode_is_kept_for_a_while_and_as_long_as_it_is_watched
     async with stage.running():
         recorder.add("assistant", [text("a")])
         recorder.close()
-        await clock.asleep_on("forget_parts")
+        await clock.wait_for_sleeper("forget_parts")
         stage.episodes.open(OTHER).close()
         clock.advance(29)
         assert stage.shown() == [text("a")]
-        await clock.asleep_on("forget_parts")
+        await clock.wait_for_sleeper("forget_parts")
         clock.advance(1)
         stage.episodes.open(msgspec.structs.replace(OTHER, attempt=2)).close()
-        await clock.asleep_on("forget_parts")
+        await clock.wait_for_sleeper("forget_parts")
         assert stage.shown() == [text("a")], "somebody watches"
         assert stage.episodes.total == stage.tape().size
         stage.episodes.unwatch(CHAT)

@@ -21,7 +21,7 @@ from chatd.domain.prompt.provider_content import (
     strip_provider_content,
 )
 from tests.support.factories import call, message, result, text
-from tests.support.wellformed import problems
+from tests.support.prompt_rules import find_problems
 
 EAST, WEST = ModelConfigId(UUID(int=1)), ModelConfigId(UUID(int=2))
 ORIGINS = {EAST: "anthropic-east", WEST: "anthropic-west"}
@@ -38,7 +38,7 @@ def told(model: ModelConfigId | None, *parts: Part) -> list[str]:
         message(3, "user", text("ok")),
     )
     prompt = build_prompt(rows, PromptTarget(provider="anthropic-east", origins=ORIGINS))
-    assert problems(prompt) == []
+    assert find_problems(prompt) == []
     return [type(part).__name__ for m in prompt[1:-1] for part in m.parts]
 
 

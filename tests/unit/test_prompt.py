@@ -35,7 +35,7 @@ from chatd.domain.prompt.instructions import Instructions
 from chatd.domain.prompt.parts import MEDIA_UNAVAILABLE_TEXT, ResolvedFile
 from chatd.domain.prompt.repair import CONTINUE_TEXT, MISSING_START_TEXT
 from tests.support.factories import call, message, result, text
-from tests.support.wellformed import problems
+from tests.support.prompt_rules import find_problems
 
 READER = PromptTarget(provider="here")
 SIGNED = Raw(b'{"anthropic":{"signature":"s"}}')
@@ -43,7 +43,7 @@ SIGNED = Raw(b'{"anthropic":{"signature":"s"}}')
 
 def built(*rows: Message, reader: PromptTarget = READER) -> list[PromptMessage]:
     prompt = build_prompt(rows, reader)
-    assert problems(prompt) == []
+    assert find_problems(prompt) == []
     return list(prompt)
 
 

@@ -14,8 +14,8 @@ from chatd.domain.model.protocol import (
 from chatd.domain.prompt.builder import PromptTarget, build_prompt
 from tests.support.factories import call
 from tests.support.histories import FILES, ORIGINS, any_history, smallest
-from tests.support.walk import Walk
-from tests.support.wellformed import problems
+from tests.support.prompt_rules import find_problems
+from tests.support.random_chat_run import RandomChatRun
 
 HISTORIES = 400
 READERS = [
@@ -30,7 +30,7 @@ READERS = [
 @pytest.mark.parametrize("reader", READERS)
 def test_a_prompt_of_any_history_is_well_formed(reader: PromptTarget) -> None:
     def wrong(history: list[Message]) -> bool:
-        return problems(build_prompt(history, reader), strict_tools=reader.strict_tools) != []
+        return find_problems(build_prompt(history, reader), strict_tools=reader.strict_tools) != []
 
     for seed in range(HISTORIES):
         history = any_history(seed)
@@ -44,12 +44,12 @@ def test_a_prompt_of_any_history_is_well_formed(reader: PromptTarget) -> None:
 @pytest.mark.covers("prompt-20")
 @pytest.mark.parametrize("seed", range(10))
 def test_the_prompt_of_a_chat_in_the_middle_of_any_life_is_well_formed(seed: int) -> None:
-    walk = Walk(seed)
+    walk = RandomChatRun(seed)
     longest = 0
     for _ in range(60):
         walk.step()
         prompt = build_prompt(walk.rows.messages, READERS[1])
-        assert problems(prompt, strict_tools=True) == []
+        assert find_problems(prompt, strict_tools=True) == []
         longest = max(longest, len(prompt))
     assert longest > 3
 
@@ -69,7 +69,7 @@ ANSWERS = PromptMessage(
 
 
 def test_the_checker_has_nothing_to_say_against_a_good_conversation() -> None:
-    assert problems([USER, ASKS, ANSWERS]) == []
+    assert find_problems([USER, ASKS, ANSWERS]) == []
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_the_checker_has_nothing_to_say_against_a_good_conversation() -> None:
     ],
 )
 def test_the_checker_finds_what_it_is_there_to_find(broken: list[PromptMessage]) -> None:
-    assert problems(broken) != []
+    assert find_problems(broken) != []

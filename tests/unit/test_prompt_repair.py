@@ -16,7 +16,7 @@ from chatd.domain.model.protocol import (
 from chatd.domain.prompt.builder import PromptTarget, build_prompt
 from chatd.domain.prompt.repair import MAX_CALL_ID_CHARS, MISSING_START_TEXT
 from tests.support.factories import call, message, result, text
-from tests.support.wellformed import problems
+from tests.support.prompt_rules import find_problems
 
 ASK = message(1, "user", text("hi"))
 SIGNED = Raw(b'{"anthropic":{"signature":"s"}}')
@@ -24,7 +24,7 @@ SIGNED = Raw(b'{"anthropic":{"signature":"s"}}')
 
 def talk(*rows: Message) -> list[str]:
     prompt = build_prompt(rows, PromptTarget(provider="here"))
-    assert problems(prompt) == []
+    assert find_problems(prompt) == []
     return [f"{m.role}: {' '.join(_seen(part) for part in m.parts)}" for m in prompt]
 
 

@@ -12,7 +12,7 @@ import pytest
 from chatd.domain.chat.diff import ChatSnapshot, ViewerPosition, diff, needs_full_read
 from chatd.domain.chat.events import DurableEvent
 from tests.support.client_state import ClientState
-from tests.support.walk import Walk
+from tests.support.random_chat_run import RandomChatRun
 
 WIRE = msgspec.json.Decoder(tuple[DurableEvent, ...])
 
@@ -41,20 +41,20 @@ class Viewer:
         return WIRE.decode(msgspec.json.encode(diff(self.position, snapshot)))
 
 
-def read_for(viewer: Viewer, walk: Walk) -> ChatSnapshot:
+def read_for(viewer: Viewer, walk: RandomChatRun) -> ChatSnapshot:
     version = viewer.position.version if viewer.position is not None else 0
     snapshot = walk.snapshot(since=version)
     return walk.snapshot() if needs_full_read(version, snapshot) else snapshot
 
 
-def is_current(viewer: Viewer, walk: Walk) -> bool:
+def is_current(viewer: Viewer, walk: RandomChatRun) -> bool:
     return viewer.state == ClientState.of(walk.snapshot())
 
 
 @pytest.mark.promise("P8")
 @pytest.mark.parametrize("seed", range(10))
 def test_a_viewer_that_resumes_at_any_version_ends_in_the_state_of_a_fresh_read(seed: int) -> None:
-    walk, draw = Walk(seed), Random(-seed - 1)
+    walk, draw = RandomChatRun(seed), Random(-seed - 1)
     viewers = [Viewer() for _ in range(4)]
     for _ in range(120):
         walk.step()
@@ -75,7 +75,7 @@ def test_a_viewer_that_resumes_at_any_version_ends_in_the_state_of_a_fresh_read(
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_viewer_that_gets_every_change_as_written_needs_no_read(seed: int) -> None:
-    walk, viewer = Walk(seed), Viewer()
+    walk, viewer = RandomChatRun(seed), Viewer()
     viewer.serve(walk.snapshot())
     for _ in range(120):
         walk.step()
@@ -85,16 +85,16 @@ def test_a_viewer_that_gets_every_change_as_written_needs_no_read(seed: int) -> 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_viewers_of_a_database_that_lost_changes_get_a_full_reset(seed: int) -> None:
-    walk, draw = Walk(seed), Random(-seed - 1)
+    walk, draw = RandomChatRun(seed), Random(-seed - 1)
     for _ in range(draw.randrange(60)):
         walk.step()
-    saved = walk.saved()
+    saved = walk.copy_rows()
     before, ahead = Viewer(), Viewer()
     before.serve(walk.snapshot())
     for _ in range(draw.randrange(1, 20)):
         walk.step()
     ahead.serve(walk.snapshot())
-    walk.lose_all_since(saved)
+    walk.restore(saved)
     for viewer in (before, ahead):
         viewer.resume()
         viewer.serve(read_for(viewer, walk))
@@ -103,7 +103,7 @@ def test_viewers_of_a_database_that_lost_changes_get_a_full_reset(seed: int) -> 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_one_read_serves_viewers_at_different_versions(seed: int) -> None:
-    walk = Walk(seed)
+    walk = RandomChatRun(seed)
     viewers: list[Viewer] = []
     for _ in range(30):
         viewers.append(Viewer())

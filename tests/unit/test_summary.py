@@ -46,7 +46,7 @@ from chatd.domain.prompt.compaction import (
 )
 from chatd.domain.text import parse_json
 from tests.support.factories import call, message, result, text
-from tests.support.wellformed import problems
+from tests.support.prompt_rules import find_problems
 
 PLAN = SummaryPlan(
     call_id=summary_call_id(UUID(int=5)),
@@ -292,7 +292,7 @@ def test_a_prompt_that_is_too_long_is_made_half_as_long_and_stays_in_order(halvi
     whole = long_talk()
     talk = [message for message in whole if message.role != "system"]
     short = shrink_prompt(whole, halvings)
-    assert problems(short) == []
+    assert find_problems(short) == []
     left = [message for message in short if message.role != "system"]
     newest = prompt_bytes(talk[-2:])
     assert prompt_bytes(left) <= max(prompt_bytes(talk) >> halvings, newest) + 100

@@ -9,8 +9,8 @@ from chatd.domain.chat.user_transitions import send_message
 from chatd.domain.errors import ChatBusy, QueueFull
 from chatd.domain.ids import WorkerId
 from tests.support.factories import OTHER_WORKER, WORKER, prompt
+from tests.support.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.seeds import seed_state
-from tests.support.story import tell, waiting, write
 
 CALLS = {"P1": "local", "A1": "client"}
 BUSY_STATES = ["P0", "P1", "R0", "R1", "I0", "I1", "A0", "A1"]
@@ -25,8 +25,8 @@ def send(words: str = "new", when_busy: WhenBusy = "queue") -> SendMessage:
 @pytest.mark.parametrize("state", BUSY_STATES)
 def test_a_message_to_a_busy_chat_is_queued_and_changes_nothing_else(state: str) -> None:
     seeded = seed_state(State(state))
-    rows = write(seeded, send_message(seeded.chat, send(), OTHER_WORKER))
-    assert waiting(rows.queue)[-1] == "new"
+    rows = apply_changes(seeded, send_message(seeded.chat, send(), OTHER_WORKER))
+    assert queue_lines(rows.queue)[-1] == "new"
     assert rows.messages == list(seeded.history)
     unchanged = ("status", "worker_id", "epoch", "attempt", "history_version", "pending_calls")
     assert [getattr(rows.chat, k) for k in unchanged] == [
@@ -49,7 +49,7 @@ def test_reject_raises_chat_busy(state: str) -> None:
 def test_a_full_queue_refuses_messages(state: str, when_busy: WhenBusy) -> None:
     seeded = seed_state(State(state), plain=MAX_QUEUED_MESSAGES - 1)
     last = send_message(seeded.chat, send("last"), None)
-    full = write(seeded, last).chat
+    full = apply_changes(seeded, last).chat
     with pytest.raises(QueueFull) as refused:
         send_message(full, send(when_busy=when_busy), None)
     assert (refused.value.code, refused.value.limit) == ("queue_full", MAX_QUEUED_MESSAGES)
@@ -72,9 +72,11 @@ def test_a_full_queue_of_a_waiting_chat_refuses_messages() -> None:
 def test_an_interrupting_message_waits_for_the_partial_answer(state: str, saver: WorkerId) -> None:
     """If the owner is gone, the worker that acquires the chat saves its live parts."""
     seeded = seed_state(State(state))
-    rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), OTHER_WORKER))
+    rows = apply_changes(
+        seeded, send_message(seeded.chat, send(when_busy="interrupt"), OTHER_WORKER)
+    )
     assert rows.chat.state is State.I1
-    assert waiting(rows.queue)[-1] == "new"
+    assert queue_lines(rows.queue)[-1] == "new"
     assert rows.messages == list(seeded.history)
     assert (rows.chat.worker_id, rows.chat.attempt) == (saver, seeded.chat.attempt)
 
@@ -82,15 +84,19 @@ def test_an_interrupting_message_waits_for_the_partial_answer(state: str, saver:
 @pytest.mark.parametrize("state", ["I0", "I1"])
 def test_an_interrupting_message_is_queued_during_an_interrupt(state: str) -> None:
     seeded = seed_state(State(state))
-    rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), OTHER_WORKER))
-    assert (rows.chat.state, waiting(rows.queue)[-1]) == (State.I1, "new")
+    rows = apply_changes(
+        seeded, send_message(seeded.chat, send(when_busy="interrupt"), OTHER_WORKER)
+    )
+    assert (rows.chat.state, queue_lines(rows.queue)[-1]) == (State.I1, "new")
 
 
 @pytest.mark.parametrize("state", ["P0", "A0"])
 def test_an_interrupting_message_is_sent_at_once_if_no_step_runs(state: str) -> None:
     seeded = seed_state(State(state), begun=state != "P0")
-    rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), OTHER_WORKER))
-    assert tell(rows.messages)[-1] == "user: new"
+    rows = apply_changes(
+        seeded, send_message(seeded.chat, send(when_busy="interrupt"), OTHER_WORKER)
+    )
+    assert history_lines(rows.messages)[-1] == "user: new"
     assert rows.chat.state is State.R0
     assert rows.chat.pending_calls == ()
 
@@ -98,17 +104,17 @@ def test_an_interrupting_message_is_sent_at_once_if_no_step_runs(state: str) -> 
 @pytest.mark.parametrize("state", ["P1", "A1"])
 def test_an_interrupting_message_waits_behind_the_queue(state: str) -> None:
     seeded = seed_state(State(state), plain=1, steer=1, begun=state != "P1", calls=CALLS[state])
-    rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), None))
-    assert tell(rows.messages)[-1] == "user: steer 0"
-    assert waiting(rows.queue) == ["plain 0", "new"]
+    rows = apply_changes(seeded, send_message(seeded.chat, send(when_busy="interrupt"), None))
+    assert history_lines(rows.messages)[-1] == "user: steer 0"
+    assert queue_lines(rows.queue) == ["plain 0", "new"]
     assert rows.chat.state is State.P1
 
 
 @pytest.mark.covers("O18")
 def test_an_interrupting_message_answers_pending_client_calls() -> None:
     seeded = seed_state(State.A0)
-    rows = write(seeded, send_message(seeded.chat, send(when_busy="interrupt"), None))
-    assert tell(rows.messages)[-3:] == ["tool: c1 failed", "tool: c2 failed", "user: new"]
+    rows = apply_changes(seeded, send_message(seeded.chat, send(when_busy="interrupt"), None))
+    assert history_lines(rows.messages)[-3:] == ["tool: c1 failed", "tool: c2 failed", "user: new"]
 
 
 # Rollback
@@ -118,8 +124,8 @@ def test_an_interrupting_message_answers_pending_client_calls() -> None:
 def test_rollback_deletes_the_running_turn_and_keeps_the_queue(state: str) -> None:
     seeded = seed_state(State(state))
     change = send_message(seeded.chat, send(when_busy="rollback"), OTHER_WORKER)
-    rows = write(seeded, change)
-    assert tell(rows.messages) == ["user: first", "assistant: One.", "user: new"]
+    rows = apply_changes(seeded, change)
+    assert history_lines(rows.messages) == ["user: first", "assistant: One.", "user: new"]
     assert change.delete_from == seeded.chat.turn_message_id
     assert rows.queue == list(seeded.queue)
     assert rows.chat.queue_version == seeded.chat.queue_version
@@ -138,15 +144,15 @@ def test_rollback_fences_the_worker_of_the_deleted_turn() -> None:
 def test_rollback_deletes_steering_messages_of_the_turn() -> None:
     seeded = seed_state(State.P0)
     steer = send_message(seeded.chat, send("left", "steer"), None)
-    steered = write(seeded, steer).chat
-    rows = write(seeded, steer, send_message(steered, send("again", "rollback"), None))
-    assert tell(rows.messages) == ["user: first", "assistant: One.", "user: again"]
+    steered = apply_changes(seeded, steer).chat
+    rows = apply_changes(seeded, steer, send_message(steered, send("again", "rollback"), None))
+    assert history_lines(rows.messages) == ["user: first", "assistant: One.", "user: again"]
 
 
 def test_rollback_of_a_compaction_keeps_history() -> None:
     seeded = seed_state(State.R0, compaction=True)
-    rows = write(seeded, send_message(seeded.chat, send(when_busy="rollback"), None))
-    assert tell(rows.messages) == ["user: first", "assistant: One.", "user: new"]
+    rows = apply_changes(seeded, send_message(seeded.chat, send(when_busy="rollback"), None))
+    assert history_lines(rows.messages) == ["user: first", "assistant: One.", "user: new"]
     assert not rows.chat.compaction_requested
 
 
@@ -156,23 +162,23 @@ def test_rollback_of_a_compaction_keeps_history() -> None:
 @pytest.mark.parametrize("state", ["R0", "R1", "I0", "I1", "A0", "A1"])
 def test_a_steering_message_is_queued_ahead_of_plain_ones(state: str) -> None:
     seeded = seed_state(State(state))
-    rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), OTHER_WORKER))
-    assert waiting(rows.queue)[0] == "! new"
+    rows = apply_changes(seeded, send_message(seeded.chat, send(when_busy="steer"), OTHER_WORKER))
+    assert queue_lines(rows.queue)[0] == "! new"
     assert rows.chat.steer_len == 1
     assert rows.messages == list(seeded.history)
 
 
 def test_steering_messages_keep_their_order() -> None:
     seeded = seed_state(State.R1, plain=1, steer=2)
-    rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), None))
-    assert waiting(rows.queue) == ["! steer 0", "! steer 1", "! new", "plain 0"]
+    rows = apply_changes(seeded, send_message(seeded.chat, send(when_busy="steer"), None))
+    assert queue_lines(rows.queue) == ["! steer 0", "! steer 1", "! new", "plain 0"]
 
 
 @pytest.mark.parametrize("state", ["P0", "P1"])
 def test_a_steering_message_joins_at_once_if_no_model_call_runs(state: str) -> None:
     seeded = seed_state(State(state))
-    rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), WORKER))
-    assert tell(rows.messages)[-2:] == ["user: second", "user: new"]
+    rows = apply_changes(seeded, send_message(seeded.chat, send(when_busy="steer"), WORKER))
+    assert history_lines(rows.messages)[-2:] == ["user: second", "user: new"]
     assert rows.chat.worker_id == WORKER
     assert rows.chat.turn_message_id == seeded.chat.turn_message_id
     assert rows.queue == list(seeded.queue)
@@ -180,22 +186,22 @@ def test_a_steering_message_joins_at_once_if_no_model_call_runs(state: str) -> N
 
 def test_a_steering_message_waits_for_pending_calls() -> None:
     seeded = seed_state(State.P0, calls="local")
-    rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), WORKER))
-    assert waiting(rows.queue) == ["! new"]
+    rows = apply_changes(seeded, send_message(seeded.chat, send(when_busy="steer"), WORKER))
+    assert queue_lines(rows.queue) == ["! new"]
     assert rows.chat.state is State.P1
 
 
 def test_a_steering_message_waits_behind_an_older_one() -> None:
     seeded = seed_state(State.P1, steer=1)
-    rows = write(seeded, send_message(seeded.chat, send(when_busy="steer"), WORKER))
-    assert waiting(rows.queue) == ["! steer 0", "! new"]
+    rows = apply_changes(seeded, send_message(seeded.chat, send(when_busy="steer"), WORKER))
+    assert queue_lines(rows.queue) == ["! steer 0", "! new"]
 
 
 def test_a_steering_message_starts_the_turn_of_a_compaction() -> None:
     seeded = seed_state(State.P0, compaction=True)
     steer = send_message(seeded.chat, send("left", "steer"), None)
-    rows = write(seeded, steer)
+    rows = apply_changes(seeded, steer)
     assert rows.chat.turn_message_id == rows.messages[-1].id
     assert rows.chat.compaction_requested
-    again = write(seeded, steer, send_message(rows.chat, send("again", "rollback"), None))
-    assert tell(again.messages) == ["user: first", "assistant: One.", "user: again"]
+    again = apply_changes(seeded, steer, send_message(rows.chat, send("again", "rollback"), None))
+    assert history_lines(again.messages) == ["user: first", "assistant: One.", "user: again"]

@@ -17,8 +17,8 @@ from chatd.domain.chat.worker_transitions import (
 from chatd.domain.errors import InvalidInput, InvariantBroken, TransitionNotAllowed
 from chatd.domain.ids import ToolCallId
 from tests.support.factories import OTHER_WORKER, call, draft, result, text
+from tests.support.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.seeds import CLIENT_TOOL, Seeded, seed_state, step
-from tests.support.story import tell, waiting, write
 
 
 def submit(*answers: ClientResult) -> SubmitToolResults:
@@ -30,7 +30,11 @@ def answer(call_id: str, output: str = '{"ok": true}', *, is_error: bool = False
 
 
 def last_result(seeded: Seeded, command: SubmitToolResults) -> ToolResultPart:
-    part = write(seeded, submit_tool_results(seeded.chat, command, None)).messages[-1].content[0]
+    part = (
+        apply_changes(seeded, submit_tool_results(seeded.chat, command, None))
+        .messages[-1]
+        .content[0]
+    )
     assert isinstance(part, ToolResultPart)
     return part
 
@@ -41,7 +45,7 @@ def last_result(seeded: Seeded, command: SubmitToolResults) -> ToolResultPart:
 def test_a_chat_that_waits_for_a_client_has_no_owner_and_a_deadline() -> None:
     seeded = seed_state(State.R0)
     asks = draft("assistant", call("ask", CLIENT_TOOL, args='{"q": 1}'))
-    rows = write(seeded, require_action(seeded.chat, step(seeded.chat, asks)))
+    rows = apply_changes(seeded, require_action(seeded.chat, step(seeded.chat, asks)))
     assert (rows.chat.state, rows.chat.worker_id) == (State.A0, None)
     assert rows.chat.epoch == seeded.chat.epoch + 1
     assert rows.chat.action_deadline is not None
@@ -63,10 +67,12 @@ def test_local_calls_must_be_answered_before_waiting_for_the_client() -> None:
     both = commit_step(
         seeded.chat, step(seeded.chat, draft("assistant", call("c1"), call("c2", CLIENT_TOOL)))
     )
-    chat = write(seeded, both).chat
+    chat = apply_changes(seeded, both).chat
     with pytest.raises(InvariantBroken, match="client tools"):
         require_action(chat, step(chat))
-    rows = write(seeded, both, require_action(chat, step(chat, draft("tool", result("c1")))))
+    rows = apply_changes(
+        seeded, both, require_action(chat, step(chat, draft("tool", result("c1"))))
+    )
     assert rows.chat.state is State.A0
     assert [pending_call.id for pending_call in rows.chat.pending_calls] == ["c2"]
 
@@ -83,8 +89,8 @@ def test_waiting_for_the_client_needs_a_pending_call() -> None:
 def test_results_are_stored_in_the_order_of_the_calls() -> None:
     seeded = seed_state(State.A0)
     command = submit(answer("c2", is_error=True), answer("c1"))
-    rows = write(seeded, submit_tool_results(seeded.chat, command, OTHER_WORKER))
-    assert tell(rows.messages)[-2:] == ["tool: c1 done", "tool: c2 failed"]
+    rows = apply_changes(seeded, submit_tool_results(seeded.chat, command, OTHER_WORKER))
+    assert history_lines(rows.messages)[-2:] == ["tool: c1 done", "tool: c2 failed"]
     assert (rows.chat.state, rows.chat.worker_id) == (State.R0, OTHER_WORKER)
     assert rows.chat.pending_calls == ()
     assert rows.chat.turn_message_id == seeded.chat.turn_message_id
@@ -101,9 +107,9 @@ def test_a_result_is_stored_byte_for_byte() -> None:
 def test_steering_messages_join_after_the_results() -> None:
     seeded = seed_state(State.A1, plain=1, steer=1)
     command = submit(answer("c1"), answer("c2"))
-    rows = write(seeded, submit_tool_results(seeded.chat, command, None))
-    assert tell(rows.messages)[-3:] == ["tool: c1 done", "tool: c2 done", "user: steer 0"]
-    assert waiting(rows.queue) == ["plain 0"]
+    rows = apply_changes(seeded, submit_tool_results(seeded.chat, command, None))
+    assert history_lines(rows.messages)[-3:] == ["tool: c1 done", "tool: c2 done", "user: steer 0"]
+    assert queue_lines(rows.queue) == ["plain 0"]
     assert rows.chat.state is State.P1
 
 
@@ -155,9 +161,9 @@ def test_repeated_or_late_results_are_refused(state: str) -> None:
 @pytest.mark.parametrize(("state", "target"), [("A0", "P0"), ("A1", "P1")])
 def test_expired_client_calls_get_an_error_result(state: str, target: str) -> None:
     seeded = seed_state(State(state))
-    rows = write(seeded, expire_action(seeded.chat))
+    rows = apply_changes(seeded, expire_action(seeded.chat))
     assert rows.chat.state == target
-    assert tell(rows.messages)[-2:] == ["tool: c1 failed", "tool: c2 failed"]
+    assert history_lines(rows.messages)[-2:] == ["tool: c1 failed", "tool: c2 failed"]
     part = rows.messages[-1].content[0]
     assert isinstance(part, ToolResultPart)
     assert EXPIRED_CALL_TEXT in bytes(part.result or b"").decode()
@@ -165,6 +171,6 @@ def test_expired_client_calls_get_an_error_result(state: str, target: str) -> No
 
 def test_steering_messages_join_when_the_deadline_has_passed() -> None:
     seeded = seed_state(State.A1, steer=1)
-    rows = write(seeded, expire_action(seeded.chat))
-    assert tell(rows.messages)[-1] == "user: steer 0"
+    rows = apply_changes(seeded, expire_action(seeded.chat))
+    assert history_lines(rows.messages)[-1] == "user: steer 0"
     assert rows.chat.state is State.P0

@@ -20,8 +20,8 @@ from chatd.domain.chat.worker_transitions import (
 from chatd.domain.errors import InvalidInput, NotFound, NothingToCompact, TransitionNotAllowed
 from chatd.domain.ids import MessageId, ModelConfigId, WorkerId
 from tests.support.factories import OTHER_WORKER, WORKER, draft, message, prompt, result, text
+from tests.support.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.seeds import FAILED, Seeded, failing, seed_state, step
-from tests.support.story import tell, waiting, write
 
 FAST, SLOW = ModelConfigId(UUID(int=50)), ModelConfigId(UUID(int=51))
 
@@ -43,8 +43,10 @@ def first_prompt(seeded: Seeded) -> Message:
 @pytest.mark.parametrize("state", UNARCHIVED)
 def test_an_edit_replaces_the_message_and_deletes_all_after_it(state: State) -> None:
     seeded = seed_state(state)
-    rows = write(seeded, edit_message(seeded.chat, first_prompt(seeded), edit(), OTHER_WORKER))
-    assert tell(rows.messages) == ["user: edited"]
+    rows = apply_changes(
+        seeded, edit_message(seeded.chat, first_prompt(seeded), edit(), OTHER_WORKER)
+    )
+    assert history_lines(rows.messages) == ["user: edited"]
     assert rows.messages[-1].id == len(seeded.history) + 1
     assert (rows.chat.state, rows.chat.worker_id) == (State.R0, OTHER_WORKER)
     assert rows.chat.pending_calls == ()
@@ -55,7 +57,7 @@ def test_an_edit_replaces_the_message_and_deletes_all_after_it(state: State) -> 
 @pytest.mark.covers("V1")
 def test_an_edit_soft_deletes_with_the_revision_of_the_edit() -> None:
     seeded = seed_state(State.W)
-    rows = write(seeded, edit_message(seeded.chat, first_prompt(seeded), edit(), None))
+    rows = apply_changes(seeded, edit_message(seeded.chat, first_prompt(seeded), edit(), None))
     deleted = [m for m in rows.messages if m.deleted]
     assert [m.revision for m in deleted] == [rows.chat.snapshot_version] * len(deleted)
     assert len(rows.messages) == len(seeded.history) + 1
@@ -140,7 +142,7 @@ def test_an_interrupt_without_an_owner_waits_for_the_partial_answer(
 ) -> None:
     """The worker that acquires the chat saves the live parts of the old attempt."""
     seeded = seed_state(State(state), calls=calls)
-    rows = write(seeded, interrupt(seeded.chat, worker))
+    rows = apply_changes(seeded, interrupt(seeded.chat, worker))
     assert rows.chat.status == "interrupting"
     assert (rows.chat.worker_id, rows.chat.attempt) == (worker, seeded.chat.attempt)
     assert rows.messages == list(seeded.history)
@@ -150,7 +152,7 @@ def test_an_interrupt_without_an_owner_waits_for_the_partial_answer(
 @pytest.mark.parametrize("state", ["R0", "R1"])
 def test_an_interrupt_gives_the_owner_a_deadline_to_save_the_partial_answer(state: str) -> None:
     seeded = seed_state(State(state), calls="local")
-    rows = write(seeded, interrupt(seeded.chat, OTHER_WORKER))
+    rows = apply_changes(seeded, interrupt(seeded.chat, OTHER_WORKER))
     assert rows.chat.status == "interrupting"
     assert (rows.chat.worker_id, rows.chat.epoch) == (WORKER, seeded.chat.epoch)
     assert rows.chat.pending_calls == seeded.chat.pending_calls
@@ -160,15 +162,15 @@ def test_an_interrupt_gives_the_owner_a_deadline_to_save_the_partial_answer(stat
 @pytest.mark.parametrize(("state", "calls"), [("P0", "local"), ("A0", "client"), ("E0", "local")])
 def test_an_interrupt_without_a_running_step_answers_pending_calls(state: str, calls: str) -> None:
     seeded = seed_state(State(state), calls=calls, begun=state != "P0")
-    rows = write(seeded, interrupt(seeded.chat, OTHER_WORKER))
+    rows = apply_changes(seeded, interrupt(seeded.chat, OTHER_WORKER))
     assert rows.chat.state is State.W
-    assert tell(rows.messages)[-2:] == ["tool: c1 failed", "tool: c2 failed"]
+    assert history_lines(rows.messages)[-2:] == ["tool: c1 failed", "tool: c2 failed"]
     assert rows.chat.last_error is None
 
 
 def test_an_interrupt_before_the_first_step_leaves_the_message_unanswered() -> None:
     seeded = seed_state(State.P0, begun=False)
-    rows = write(seeded, interrupt(seeded.chat, OTHER_WORKER))
+    rows = apply_changes(seeded, interrupt(seeded.chat, OTHER_WORKER))
     assert rows.chat.state is State.W
     assert rows.messages == list(seeded.history)
 
@@ -176,9 +178,9 @@ def test_an_interrupt_before_the_first_step_leaves_the_message_unanswered() -> N
 @pytest.mark.parametrize("state", ["P1", "A1"])
 def test_an_interrupt_without_a_running_step_promotes_the_head(state: str) -> None:
     seeded = seed_state(State(state), plain=2, begun=state != "P1")
-    rows = write(seeded, interrupt(seeded.chat, OTHER_WORKER))
-    assert tell(rows.messages)[-1] == "user: plain 0"
-    assert waiting(rows.queue) == ["plain 1"]
+    rows = apply_changes(seeded, interrupt(seeded.chat, OTHER_WORKER))
+    assert history_lines(rows.messages)[-1] == "user: plain 0"
+    assert queue_lines(rows.queue) == ["plain 1"]
     assert (rows.chat.state, rows.chat.worker_id) == (State.R1, OTHER_WORKER)
 
 
@@ -196,7 +198,7 @@ COMPACT = RequestCompaction(compactable=True)
 @pytest.mark.parametrize("state", ["W", "E0", "E1"])
 def test_a_compaction_request_sets_a_flag_and_a_new_history_version(state: str) -> None:
     seeded = seed_state(State(state), retry=state != "W")
-    rows = write(seeded, request_compaction(seeded.chat, COMPACT, OTHER_WORKER))
+    rows = apply_changes(seeded, request_compaction(seeded.chat, COMPACT, OTHER_WORKER))
     assert rows.chat.compaction_requested
     assert rows.chat.history_version == rows.chat.snapshot_version
     assert (rows.chat.attempt, rows.chat.orphan_count) == (1, 0)
@@ -220,8 +222,8 @@ def test_compaction_of_a_busy_chat_is_refused(state: State) -> None:
 
 def test_a_compaction_request_answers_the_calls_of_a_failed_turn() -> None:
     seeded = seed_state(State.E0, calls="local")
-    rows = write(seeded, request_compaction(seeded.chat, COMPACT, None))
-    assert tell(rows.messages)[-2:] == ["tool: c1 failed", "tool: c2 failed"]
+    rows = apply_changes(seeded, request_compaction(seeded.chat, COMPACT, None))
+    assert history_lines(rows.messages)[-2:] == ["tool: c1 failed", "tool: c2 failed"]
     assert rows.chat.pending_calls == ()
 
 

@@ -24,8 +24,8 @@ from chatd.domain.chat.worker_transitions import (
 )
 from chatd.domain.errors import StaleFence
 from tests.support.factories import OTHER_WORKER, WORKER, call, draft, prompt, text
+from tests.support.history_lines import apply_changes, history_lines
 from tests.support.seeds import CLIENT_TOOL, FAILED, failing, seed_state, step
-from tests.support.story import tell, write
 
 ANSWER = draft("assistant", text("Two."))
 RETRY = RetryState(attempt=1, delay_ms=1000, error="overloaded")
@@ -37,7 +37,7 @@ RETRY = RetryState(attempt=1, delay_ms=1000, error="overloaded")
 @pytest.mark.parametrize(("state", "target"), [("P0", "R0"), ("P1", "R1")])
 def test_a_worker_acquires_a_pending_chat(state: str, target: str) -> None:
     seeded = seed_state(State(state))
-    rows = write(seeded, acquire(seeded.chat, OTHER_WORKER))
+    rows = apply_changes(seeded, acquire(seeded.chat, OTHER_WORKER))
     assert (rows.chat.state, rows.chat.worker_id) == (target, OTHER_WORKER)
     assert rows.chat.epoch == seeded.chat.epoch + 1
     assert rows.chat.attempt == seeded.chat.attempt + 1
@@ -46,7 +46,7 @@ def test_a_worker_acquires_a_pending_chat(state: str, target: str) -> None:
 
 def test_a_worker_takes_over_an_interrupt_with_its_episode() -> None:
     seeded = seed_state(State.I1, owned=False)
-    rows = write(seeded, acquire(seeded.chat, OTHER_WORKER))
+    rows = apply_changes(seeded, acquire(seeded.chat, OTHER_WORKER))
     assert (rows.chat.state, rows.chat.worker_id) == (State.I1, OTHER_WORKER)
     assert Episode.of(rows.chat) == Episode.of(seeded.chat)
 
@@ -54,7 +54,7 @@ def test_a_worker_takes_over_an_interrupt_with_its_episode() -> None:
 @pytest.mark.covers("O23")
 def test_two_workers_cannot_acquire_one_chat() -> None:
     seeded = seed_state(State.P0)
-    written = write(seeded, acquire(seeded.chat, WORKER)).chat
+    written = apply_changes(seeded, acquire(seeded.chat, WORKER)).chat
     for worker in (OTHER_WORKER, WORKER):
         with pytest.raises(StaleFence):
             acquire(written, worker)
@@ -69,7 +69,7 @@ def test_an_owned_interrupt_cannot_be_acquired() -> None:
 @pytest.mark.parametrize(("state", "target"), [("R0", "P0"), ("R1", "P1"), ("I0", "I0")])
 def test_a_release_changes_only_the_owner(state: str, target: str) -> None:
     seeded = seed_state(State(state))
-    chat = write(
+    chat = apply_changes(
         seeded, release(seeded.chat, ReleaseChat(worker_id=WORKER, epoch=seeded.chat.epoch))
     ).chat
     assert (chat.state, chat.worker_id, chat.epoch) == (target, None, seeded.chat.epoch + 1)
@@ -208,7 +208,7 @@ def test_every_attempt_at_a_step_has_its_own_episode() -> None:
 @pytest.mark.parametrize(("state", "target"), [("R0", "P0"), ("R1", "P1"), ("I0", "I0")])
 def test_a_chat_of_a_dead_worker_becomes_runnable(state: str, target: str) -> None:
     seeded = seed_state(State(state), calls="local", retry=True)
-    chat = write(seeded, reap(seeded.chat, ReapChat(worker_ids=frozenset({WORKER})))).chat
+    chat = apply_changes(seeded, reap(seeded.chat, ReapChat(worker_ids=frozenset({WORKER})))).chat
     assert (chat.state, chat.worker_id, chat.epoch) == (target, None, seeded.chat.epoch + 1)
     assert chat.orphan_count == 1
     assert chat.pending_calls == seeded.chat.pending_calls
@@ -225,11 +225,11 @@ def test_the_fourth_crash_without_progress_is_an_error() -> None:
     chat, changes = seeded.chat, list[Change]()
     for _ in range(MAX_WORKER_DEATHS):
         changes += [reap(chat, ReapChat(worker_ids=frozenset({WORKER})))]
-        chat = write(seeded, *changes).chat
+        chat = apply_changes(seeded, *changes).chat
         changes += [acquire(chat, WORKER)]
-        chat = write(seeded, *changes).chat
+        chat = apply_changes(seeded, *changes).chat
     assert chat.state is State.R1
-    rows = write(seeded, *changes, reap(chat, ReapChat(worker_ids=frozenset({WORKER}))))
+    rows = apply_changes(seeded, *changes, reap(chat, ReapChat(worker_ids=frozenset({WORKER}))))
     assert (rows.chat.state, rows.chat.last_error) == (State.E1, WORKER_CRASHED_ERROR)
     assert rows.queue == list(seeded.queue)
 
@@ -239,9 +239,9 @@ def test_an_interrupt_that_crashes_workers_ends_without_the_partial_answer(
     state: str, target: str
 ) -> None:
     seeded = seed_state(State(state), calls="local", orphans=MAX_WORKER_DEATHS)
-    rows = write(seeded, reap(seeded.chat, ReapChat(worker_ids=frozenset({WORKER}))))
+    rows = apply_changes(seeded, reap(seeded.chat, ReapChat(worker_ids=frozenset({WORKER}))))
     assert rows.chat.state == target
-    assert "tool: c2 failed" in tell(rows.messages)
+    assert "tool: c2 failed" in history_lines(rows.messages)
 
 
 def test_a_committed_step_resets_the_crash_count() -> None:
@@ -265,7 +265,7 @@ def test_a_retry_is_stored_in_the_row() -> None:
     seeded = seed_state(State.R0)
     fence = Fence.of(seeded.chat)
     change = record_retry(seeded.chat, RecordRetry(fence=fence, state=RETRY))
-    chat = write(seeded, change).chat
+    chat = apply_changes(seeded, change).chat
     assert chat.retry_state == RETRY
     assert chat.retry_version == chat.snapshot_version
     assert chat.attempt == seeded.chat.attempt + 1

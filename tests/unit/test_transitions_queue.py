@@ -34,8 +34,8 @@ from tests.support.factories import (
     queued,
     text,
 )
+from tests.support.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.seeds import seed_state, step
-from tests.support.story import tell, waiting, write
 
 FAST, SLOW = ModelConfigId(UUID(int=50)), ModelConfigId(UUID(int=51))
 AUTHOR = UserId(UUID(int=60))
@@ -57,8 +57,8 @@ def move(number: int, before: int | None) -> MoveQueued:
 @pytest.mark.parametrize("state", QUEUED)
 def test_a_queued_message_is_edited_in_place(state: str) -> None:
     seeded = seed_state(State(state), plain=3)
-    rows = write(seeded, edit_queued(seeded.chat, seeded.queue, edit(2)))
-    assert waiting(rows.queue) == ["plain 0", "rewritten", "plain 2"]
+    rows = apply_changes(seeded, edit_queued(seeded.chat, seeded.queue, edit(2)))
+    assert queue_lines(rows.queue) == ["plain 0", "rewritten", "plain 2"]
     assert rows.chat.state is seeded.chat.state
     assert rows.chat.queue_version == rows.chat.snapshot_version
     assert rows.chat.history_version == seeded.chat.history_version
@@ -92,8 +92,8 @@ def test_an_edit_in_the_queue_keeps_author_model_and_effort() -> None:
 )
 def test_a_queued_message_is_moved(number: int, before: int | None, order: list[str]) -> None:
     seeded = seed_state(State.R1, plain=3)
-    rows = write(seeded, move_queued(seeded.chat, seeded.queue, move(number, before)))
-    assert waiting(rows.queue) == order
+    rows = apply_changes(seeded, move_queued(seeded.chat, seeded.queue, move(number, before)))
+    assert queue_lines(rows.queue) == order
     assert rows.chat.queue_version == rows.chat.snapshot_version
 
 
@@ -105,8 +105,8 @@ def test_moving_a_message_to_its_own_place_changes_nothing(number: int, before: 
 
 def test_steering_messages_are_moved_among_themselves() -> None:
     seeded = seed_state(State.R1, plain=2, steer=2)
-    rows = write(seeded, move_queued(seeded.chat, seeded.queue, move(4, 3)))
-    assert waiting(rows.queue) == ["! steer 1", "! steer 0", "plain 0", "plain 1"]
+    rows = apply_changes(seeded, move_queued(seeded.chat, seeded.queue, move(4, 3)))
+    assert queue_lines(rows.queue) == ["! steer 1", "! steer 0", "plain 0", "plain 1"]
     assert rows.chat.steer_len == 2
 
 
@@ -136,9 +136,11 @@ def test_moving_ahead_of_a_message_that_has_left_is_refused() -> None:
 @pytest.mark.parametrize("state", ["E1", "P1", "A1"])
 def test_a_promoted_message_is_sent_at_once_if_no_step_runs(state: str) -> None:
     seeded = seed_state(State(state), plain=3, begun=state != "P1")
-    rows = write(seeded, promote_queued(seeded.chat, seeded.queue, QueueId(2), OTHER_WORKER))
-    assert tell(rows.messages)[-1] == "user: plain 1"
-    assert waiting(rows.queue) == ["plain 0", "plain 2"]
+    rows = apply_changes(
+        seeded, promote_queued(seeded.chat, seeded.queue, QueueId(2), OTHER_WORKER)
+    )
+    assert history_lines(rows.messages)[-1] == "user: plain 1"
+    assert queue_lines(rows.queue) == ["plain 0", "plain 2"]
     assert (rows.chat.state, rows.chat.worker_id) == (State.R1, OTHER_WORKER)
     assert rows.chat.turn_message_id == rows.messages[-1].id
     assert rows.chat.last_error is None
@@ -149,16 +151,20 @@ def test_a_promoted_message_is_sent_at_once_if_no_step_runs(state: str) -> None:
 def test_promoting_answers_pending_calls_first(calls: str) -> None:
     state = State.A1 if calls == "client" else State.E1
     seeded = seed_state(state, plain=1, calls=calls)
-    rows = write(seeded, promote_queued(seeded.chat, seeded.queue, QueueId(1), None))
-    assert tell(rows.messages)[-3:] == ["tool: c1 failed", "tool: c2 failed", "user: plain 0"]
+    rows = apply_changes(seeded, promote_queued(seeded.chat, seeded.queue, QueueId(1), None))
+    assert history_lines(rows.messages)[-3:] == [
+        "tool: c1 failed",
+        "tool: c2 failed",
+        "user: plain 0",
+    ]
     assert rows.chat.state is State.P0
 
 
 def test_steering_messages_join_with_a_promoted_message() -> None:
     seeded = seed_state(State.E1, plain=2, steer=2)
-    rows = write(seeded, promote_queued(seeded.chat, seeded.queue, QueueId(2), None))
-    assert tell(rows.messages)[-3:] == ["user: plain 1", "user: steer 0", "user: steer 1"]
-    assert waiting(rows.queue) == ["plain 0"]
+    rows = apply_changes(seeded, promote_queued(seeded.chat, seeded.queue, QueueId(2), None))
+    assert history_lines(rows.messages)[-3:] == ["user: plain 1", "user: steer 0", "user: steer 1"]
+    assert queue_lines(rows.queue) == ["plain 0"]
 
 
 @pytest.mark.promise("P4", "P9")
@@ -168,22 +174,30 @@ def test_promoting_during_a_step_interrupts_it_and_moves_the_message_to_the_head
 ) -> None:
     seeded = seed_state(State(state), plain=3, steer=1)
     promoted = promote_queued(seeded.chat, seeded.queue, QueueId(3), OTHER_WORKER)
-    rows = write(seeded, promoted)
-    assert waiting(rows.queue) == ["! plain 2", "! steer 0", "plain 0", "plain 1"]
+    rows = apply_changes(seeded, promoted)
+    assert queue_lines(rows.queue) == ["! plain 2", "! steer 0", "plain 0", "plain 1"]
     assert rows.chat.state is State.I1
     assert rows.chat.worker_id == saver
     saved = step(rows.chat, draft("assistant", text("Once upon")))
-    after = write(seeded, promoted, finish_interrupt(rows.chat, saved))
-    assert tell(after.messages)[-3:] == ["assistant: Once upon", "user: plain 2", "user: steer 0"]
-    assert waiting(after.queue) == ["plain 0", "plain 1"]
+    after = apply_changes(seeded, promoted, finish_interrupt(rows.chat, saved))
+    assert history_lines(after.messages)[-3:] == [
+        "assistant: Once upon",
+        "user: plain 2",
+        "user: steer 0",
+    ]
+    assert queue_lines(after.queue) == ["plain 0", "plain 1"]
 
 
 def test_the_message_promoted_last_is_first_in_the_queue() -> None:
     seeded = seed_state(State.R1, plain=3)
     first = promote_queued(seeded.chat, seeded.queue, QueueId(2), None)
-    rows = write(seeded, first)
+    rows = apply_changes(seeded, first)
     second = promote_queued(rows.chat, rows.queue, QueueId(3), None)
-    assert waiting(write(seeded, first, second).queue) == ["! plain 2", "! plain 1", "plain 0"]
+    assert queue_lines(apply_changes(seeded, first, second).queue) == [
+        "! plain 2",
+        "! plain 1",
+        "plain 0",
+    ]
 
 
 @pytest.mark.parametrize("state", ["W", "E0", "R0", "R1", "P1"])
@@ -199,10 +213,10 @@ def test_promoting_an_unknown_message_is_not_found(state: str) -> None:
 @pytest.mark.parametrize("state", QUEUED)
 def test_a_queued_message_is_deleted(state: str) -> None:
     seeded = seed_state(State(state), plain=1, steer=1)
-    rows = write(seeded, delete_queued(seeded.chat, seeded.queue, QueueId(1)))
-    assert waiting(rows.queue) == ["! steer 0"]
-    rows = write(seeded, delete_queued(seeded.chat, seeded.queue, QueueId(2)))
-    assert waiting(rows.queue) == ["plain 0"]
+    rows = apply_changes(seeded, delete_queued(seeded.chat, seeded.queue, QueueId(1)))
+    assert queue_lines(rows.queue) == ["! steer 0"]
+    rows = apply_changes(seeded, delete_queued(seeded.chat, seeded.queue, QueueId(2)))
+    assert queue_lines(rows.queue) == ["plain 0"]
     assert rows.chat.steer_len == 0
     assert rows.chat.history_version == seeded.chat.history_version
 

@@ -9,9 +9,9 @@ from chatd.domain.chat.states import TRANSITIONS, State, Transition
 from chatd.domain.errors import ChatdError, StaleFence
 from tests.model.invariants import ChangeChecker
 from tests.model.reference_store import ReferenceStore, apply_change
-from tests.support.cells import Case, cases, refusal
-from tests.support.perform import perform
-from tests.support.seeds import Seed, Seeded, plant
+from tests.support.seeds import Seed, Seeded, seed_chat
+from tests.support.transition_calls import perform_transition
+from tests.support.transition_cases import TransitionCase, expected_refusal, list_cases
 
 CELLS = [pytest.param(s, m, id=f"{m}-{s}") for s, m in product(State, Transition)]
 LEGAL = [
@@ -40,9 +40,9 @@ def test_an_allowed_transition_reaches_exactly_the_listed_states(
     state: State, transition: Transition
 ) -> None:
     reached: set[State] = set()
-    for case in cases(state, transition):
-        seeded = plant(case.seed)
-        change = perform(case, seeded)
+    for case in list_cases(state, transition):
+        seeded = seed_chat(case.seed)
+        change = perform_transition(case, seeded)
         if change is None:
             # A message alone in the queue has no other position.
             assert transition is Transition.MOVE_QUEUED
@@ -83,8 +83,8 @@ def test_a_chat_moves_up_in_the_list_when_a_user_acts_or_a_turn_ends(
     state: State, transition: Transition
 ) -> None:
     """Steps and changes of owner do not reorder the list."""
-    for case in cases(state, transition):
-        change = perform(case, plant(case.seed))
+    for case in list_cases(state, transition):
+        change = perform_transition(case, seed_chat(case.seed))
         fails_turn = transition is Transition.REAP and case.seed.orphans > 0
         assert change is None or change.touch is (transition in TOUCHING or fails_turn)
 
@@ -92,8 +92,8 @@ def test_a_chat_moves_up_in_the_list_when_a_user_acts_or_a_turn_ends(
 @pytest.mark.covers("O13", "V4")
 @pytest.mark.parametrize(("state", "transition"), IDLE)
 def test_a_transition_without_targets_changes_nothing(state: State, transition: Transition) -> None:
-    for case in cases(state, transition):
-        assert perform(case, plant(case.seed)) is None
+    for case in list_cases(state, transition):
+        assert perform_transition(case, seed_chat(case.seed)) is None
 
 
 @pytest.mark.covers("O13")
@@ -102,10 +102,10 @@ def test_a_transition_without_targets_changes_nothing(state: State, transition: 
 def test_an_unlisted_transition_is_refused_with_its_code(
     state: State, transition: Transition
 ) -> None:
-    kind, code = refusal(state, transition)
-    for case in cases(state, transition):
+    kind, code = expected_refusal(state, transition)
+    for case in list_cases(state, transition):
         with pytest.raises(ChatdError) as refused:
-            perform(case, plant(case.seed))
+            perform_transition(case, seed_chat(case.seed))
         assert (type(refused.value), refused.value.code) == (kind, code)
 
 
@@ -123,6 +123,6 @@ def test_transitions_of_an_interrupt_check_the_owner(
     state: State, transition: Transition, *, owned: bool
 ) -> None:
     """The state I does not include the owner, so these transitions check it."""
-    case = Case(move=transition, seed=Seed(state=state, owned=owned))
+    case = TransitionCase(move=transition, seed=Seed(state=state, owned=owned))
     with pytest.raises(StaleFence):
-        perform(case, plant(case.seed))
+        perform_transition(case, seed_chat(case.seed))

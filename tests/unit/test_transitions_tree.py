@@ -23,8 +23,8 @@ from chatd.domain.errors import (
 )
 from chatd.domain.ids import ChatId
 from tests.support.factories import CHAT, WORKER, chat
+from tests.support.history_lines import apply_changes, history_lines
 from tests.support.seeds import seed_state
-from tests.support.story import tell, write
 
 ROOT, FIRST_CHILD, SECOND_CHILD = CHAT, ChatId(UUID(int=11)), ChatId(UUID(int=12))
 UNRELATED = ChatId(UUID(int=99))
@@ -45,9 +45,9 @@ def child(chat_id: ChatId, **columns: object) -> Chat:
 def test_archiving_stops_a_busy_chat_and_keeps_its_queue(state: str) -> None:
     calls = "client" if state == "A1" else "local"
     seeded = seed_state(State(state), calls=calls)
-    rows = write(seeded, archive(seeded.chat))
+    rows = apply_changes(seeded, archive(seeded.chat))
     assert (rows.chat.state, rows.chat.worker_id) == (State.XW1, None)
-    assert tell(rows.messages)[-2:] == ["tool: c1 failed", "tool: c2 failed"]
+    assert history_lines(rows.messages)[-2:] == ["tool: c1 failed", "tool: c2 failed"]
     assert rows.queue == list(seeded.queue)
     assert rows.chat.epoch == seeded.chat.epoch + (state in ("R1", "I1"))
 
@@ -59,18 +59,18 @@ def test_archiving_unpins_a_chat() -> None:
 @pytest.mark.parametrize(("state", "target"), [("E0", "XE0"), ("E1", "XE1")])
 def test_archiving_a_failed_chat_keeps_its_error_and_calls(state: str, target: str) -> None:
     seeded = seed_state(State(state), calls="local")
-    rows = write(seeded, archive(seeded.chat))
+    rows = apply_changes(seeded, archive(seeded.chat))
     assert rows.chat.state == target
     assert rows.chat.last_error == seeded.chat.last_error
     assert rows.messages == list(seeded.history)
-    back = write(seeded, archive(seeded.chat), unarchive(rows.chat))
+    back = apply_changes(seeded, archive(seeded.chat), unarchive(rows.chat))
     assert (back.chat.state, back.chat.last_error) == (state, seeded.chat.last_error)
     assert back.chat.pending_calls == seeded.chat.pending_calls
 
 
 def test_unarchiving_a_chat_with_a_queue_sets_an_error() -> None:
     seeded = seed_state(State.XW1)
-    rows = write(seeded, unarchive(seeded.chat))
+    rows = apply_changes(seeded, unarchive(seeded.chat))
     assert rows.chat.state is State.E1
     assert rows.chat.last_error is not None
     assert rows.chat.last_error.kind == "archived"
@@ -79,7 +79,7 @@ def test_unarchiving_a_chat_with_a_queue_sets_an_error() -> None:
 
 def test_unarchiving_an_idle_chat_leaves_it_idle() -> None:
     seeded = seed_state(State.XW0)
-    assert write(seeded, unarchive(seeded.chat)).chat.state is State.W
+    assert apply_changes(seeded, unarchive(seeded.chat)).chat.state is State.W
 
 
 # Chat trees

@@ -13,8 +13,8 @@ from chatd.domain.chat.worker_transitions import (
 )
 from chatd.domain.errors import InvariantBroken
 from tests.support.factories import WORKER, call, draft, result, text
+from tests.support.history_lines import apply_changes, history_lines, queue_lines
 from tests.support.seeds import FAILED, failing, seed_state, step
-from tests.support.story import tell, waiting, write
 
 ANSWER = draft("assistant", text("Two."))
 USAGE = UsageEntry(
@@ -29,7 +29,7 @@ USAGE = UsageEntry(
 def test_an_answer_is_committed_before_its_calls_run() -> None:
     seeded = seed_state(State.R0)
     asks = draft("assistant", text("Look."), call("c1"), call("c2"))
-    rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, asks)))
+    rows = apply_changes(seeded, commit_step(seeded.chat, step(seeded.chat, asks)))
     assert [pending_call.id for pending_call in rows.chat.pending_calls] == ["c1", "c2"]
     assert (rows.chat.worker_id, rows.chat.epoch) == (WORKER, seeded.chat.epoch)
     assert rows.chat.attempt == 1
@@ -39,7 +39,7 @@ def test_each_result_removes_its_pending_call() -> None:
     seeded = seed_state(State.R0, calls="local")
     one = commit_step(seeded.chat, step(seeded.chat, draft("tool", result("c2"))))
     assert [pending_call.id for pending_call in one.after.pending_calls] == ["c1"]
-    chat = write(seeded, one).chat
+    chat = apply_changes(seeded, one).chat
     both = commit_step(chat, step(chat, draft("tool", result("c1"))))
     assert both.after.pending_calls == ()
 
@@ -58,43 +58,47 @@ def test_provider_executed_calls_are_not_pending() -> None:
         result("s1", "web_search", provider_executed=True),
         text("Found."),
     )
-    rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat, search)))
+    rows = apply_changes(seeded, finish_turn(seeded.chat, step(seeded.chat, search)))
     assert rows.chat.state is State.W
 
 
 def test_steering_messages_join_before_the_next_model_call() -> None:
     seeded = seed_state(State.R1, plain=1, steer=2, calls="local")
     results = (draft("tool", result("c1")), draft("tool", result("c2")))
-    rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, *results)))
-    assert tell(rows.messages)[-4:] == [
+    rows = apply_changes(seeded, commit_step(seeded.chat, step(seeded.chat, *results)))
+    assert history_lines(rows.messages)[-4:] == [
         "tool: c1 done",
         "tool: c2 done",
         "user: steer 0",
         "user: steer 1",
     ]
-    assert waiting(rows.queue) == ["plain 0"]
+    assert queue_lines(rows.queue) == ["plain 0"]
     assert rows.chat.turn_message_id == seeded.chat.turn_message_id
 
 
 def test_steering_messages_wait_while_a_call_is_pending() -> None:
     seeded = seed_state(State.R1, steer=1)
     asks = draft("assistant", call("c1"))
-    rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, asks)))
-    assert waiting(rows.queue) == ["! steer 0"]
+    rows = apply_changes(seeded, commit_step(seeded.chat, step(seeded.chat, asks)))
+    assert queue_lines(rows.queue) == ["! steer 0"]
 
 
 def test_a_steering_message_that_joins_a_summary_starts_the_turn() -> None:
     seeded = seed_state(State.R1, compaction=True, steer=1)
     summary = draft("user", text("In short"), visibility="model", compressed=True)
-    rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, summary, compacted=True)))
+    rows = apply_changes(
+        seeded, commit_step(seeded.chat, step(seeded.chat, summary, compacted=True))
+    )
     assert rows.chat.turn_message_id == rows.messages[-1].id
-    assert tell(rows.messages)[-1] == "user: steer 0"
+    assert history_lines(rows.messages)[-1] == "user: steer 0"
 
 
 @pytest.mark.promise("P5")
 def test_a_draining_worker_commits_its_step_and_releases_the_chat() -> None:
     seeded = seed_state(State.R0)
-    rows = write(seeded, commit_step(seeded.chat, step(seeded.chat, ANSWER, keep_owner=False)))
+    rows = apply_changes(
+        seeded, commit_step(seeded.chat, step(seeded.chat, ANSWER, keep_owner=False))
+    )
     assert (rows.chat.state, rows.chat.epoch) == (State.P0, seeded.chat.epoch + 1)
     assert rows.chat.attempt == 0
 
@@ -154,23 +158,23 @@ def test_a_system_message_may_follow_a_pending_call() -> None:
 
 def test_a_turn_ends_in_the_commit_of_its_last_step() -> None:
     seeded = seed_state(State.R0)
-    rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat, ANSWER)))
+    rows = apply_changes(seeded, finish_turn(seeded.chat, step(seeded.chat, ANSWER)))
     assert (rows.chat.state, rows.chat.worker_id) == (State.W, None)
     assert rows.chat.epoch == seeded.chat.epoch + 1
-    assert tell(rows.messages)[-1] == "assistant: Two."
+    assert history_lines(rows.messages)[-1] == "assistant: Two."
 
 
 def test_a_turn_may_end_without_another_message() -> None:
     seeded = seed_state(State.R0)
-    rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat)))
+    rows = apply_changes(seeded, finish_turn(seeded.chat, step(seeded.chat)))
     assert rows.chat.state is State.W
     assert rows.chat.history_version == seeded.chat.history_version
 
 
 def test_the_head_of_the_queue_starts_a_turn_with_the_same_worker_in_the_same_commit() -> None:
     seeded = seed_state(State.R1, plain=2)
-    rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat, ANSWER)))
-    assert tell(rows.messages)[-2:] == ["assistant: Two.", "user: plain 0"]
+    rows = apply_changes(seeded, finish_turn(seeded.chat, step(seeded.chat, ANSWER)))
+    assert history_lines(rows.messages)[-2:] == ["assistant: Two.", "user: plain 0"]
     assert (rows.chat.state, rows.chat.worker_id) == (State.R1, WORKER)
     assert (rows.chat.epoch, rows.chat.attempt) == (seeded.chat.epoch, 1)
     assert rows.chat.turn_message_id == rows.messages[-1].id
@@ -178,10 +182,10 @@ def test_the_head_of_the_queue_starts_a_turn_with_the_same_worker_in_the_same_co
 
 def test_steering_messages_start_the_next_turn_if_this_one_has_ended() -> None:
     seeded = seed_state(State.R1, plain=1, steer=2)
-    rows = write(seeded, finish_turn(seeded.chat, step(seeded.chat, ANSWER)))
-    assert tell(rows.messages)[-2:] == ["user: steer 0", "user: steer 1"]
+    rows = apply_changes(seeded, finish_turn(seeded.chat, step(seeded.chat, ANSWER)))
+    assert history_lines(rows.messages)[-2:] == ["user: steer 0", "user: steer 1"]
     assert rows.chat.turn_message_id == rows.messages[-2].id
-    assert waiting(rows.queue) == ["plain 0"]
+    assert queue_lines(rows.queue) == ["plain 0"]
 
 
 @pytest.mark.covers("O10")
@@ -190,10 +194,10 @@ def test_the_queue_drains_in_order() -> None:
     seeded = seed_state(State.R1, plain=3)
     changes = [finish_turn(seeded.chat, step(seeded.chat, ANSWER))]
     for _ in range(3):
-        chat = write(seeded, *changes).chat
+        chat = apply_changes(seeded, *changes).chat
         changes.append(finish_turn(chat, step(chat, ANSWER)))
-    rows = write(seeded, *changes)
-    prompts = [line for line in tell(rows.messages) if line.startswith("user: plain")]
+    rows = apply_changes(seeded, *changes)
+    prompts = [line for line in history_lines(rows.messages) if line.startswith("user: plain")]
     assert prompts == ["user: plain 0", "user: plain 1", "user: plain 2"]
     assert rows.chat.state is State.W
 
@@ -210,9 +214,9 @@ def test_a_turn_cannot_end_while_calls_are_pending() -> None:
 def test_a_failed_turn_keeps_its_messages_and_its_error(state: str, target: str) -> None:
     seeded = seed_state(State(state))
     failure = failing(step(seeded.chat, ANSWER), FAILED)
-    rows = write(seeded, fail_turn(seeded.chat, failure))
+    rows = apply_changes(seeded, fail_turn(seeded.chat, failure))
     assert (rows.chat.state, rows.chat.last_error) == (target, FAILED)
-    assert tell(rows.messages)[-1] == "assistant: Two."
+    assert history_lines(rows.messages)[-1] == "assistant: Two."
     assert rows.queue == list(seeded.queue)
 
 
@@ -230,8 +234,8 @@ def test_pending_calls_of_a_failed_turn_stay_pending() -> None:
 def test_an_interrupt_keeps_the_partial_answer_and_answers_its_calls() -> None:
     seeded = seed_state(State.I0)
     partial = draft("assistant", text("Once upon"), call("c9"))
-    rows = write(seeded, finish_interrupt(seeded.chat, step(seeded.chat, partial)))
-    assert tell(rows.messages)[-2:] == ["assistant: Once upon [c9]", "tool: c9 failed"]
+    rows = apply_changes(seeded, finish_interrupt(seeded.chat, step(seeded.chat, partial)))
+    assert history_lines(rows.messages)[-2:] == ["assistant: Once upon [c9]", "tool: c9 failed"]
     assert rows.chat.state is State.W
 
 
@@ -240,13 +244,13 @@ def test_an_interrupt_keeps_the_partial_answer_and_answers_its_calls() -> None:
 def test_an_interrupt_keeps_finished_results_and_answers_the_other_calls() -> None:
     seeded = seed_state(State.I0, calls="local")
     done = draft("tool", result("c2"))
-    rows = write(seeded, finish_interrupt(seeded.chat, step(seeded.chat, done)))
-    assert tell(rows.messages)[-2:] == ["tool: c2 done", "tool: c1 failed"]
+    rows = apply_changes(seeded, finish_interrupt(seeded.chat, step(seeded.chat, done)))
+    assert history_lines(rows.messages)[-2:] == ["tool: c2 done", "tool: c1 failed"]
 
 
 def test_an_interrupt_before_the_first_part_leaves_no_empty_answer() -> None:
     seeded = seed_state(State.I0)
-    rows = write(seeded, finish_interrupt(seeded.chat, step(seeded.chat)))
+    rows = apply_changes(seeded, finish_interrupt(seeded.chat, step(seeded.chat)))
     assert (rows.chat.state, rows.messages) == (State.W, list(seeded.history))
 
 
@@ -254,8 +258,8 @@ def test_an_interrupt_before_the_first_part_leaves_no_empty_answer() -> None:
 def test_an_interrupt_adds_no_result_for_a_provider_executed_call() -> None:
     seeded = seed_state(State.I0)
     partial = draft("assistant", call("s1", "web_search", provider_executed=True))
-    rows = write(seeded, finish_interrupt(seeded.chat, step(seeded.chat, partial)))
-    assert tell(rows.messages)[-1] == "assistant: [s1]"
+    rows = apply_changes(seeded, finish_interrupt(seeded.chat, step(seeded.chat, partial)))
+    assert history_lines(rows.messages)[-1] == "assistant: [s1]"
 
 
 @pytest.mark.promise("P4", "P9")
@@ -263,8 +267,8 @@ def test_an_interrupt_adds_no_result_for_a_provider_executed_call() -> None:
 def test_the_head_of_the_queue_follows_the_partial_answer(*, keep_owner: bool, target: str) -> None:
     seeded = seed_state(State.I1, plain=2)
     saved = step(seeded.chat, draft("assistant", text("Once upon")), keep_owner=keep_owner)
-    rows = write(seeded, finish_interrupt(seeded.chat, saved))
-    assert tell(rows.messages)[-2:] == ["assistant: Once upon", "user: plain 0"]
+    rows = apply_changes(seeded, finish_interrupt(seeded.chat, saved))
+    assert history_lines(rows.messages)[-2:] == ["assistant: Once upon", "user: plain 0"]
     assert rows.chat.state == target
 
 
@@ -275,9 +279,9 @@ def test_an_expired_interrupt_ends_even_if_a_tool_runs(
     state: str, target: str, *, owned: bool
 ) -> None:
     seeded = seed_state(State(state), calls="local", owned=owned)
-    rows = write(seeded, expire_interrupt(seeded.chat))
+    rows = apply_changes(seeded, expire_interrupt(seeded.chat))
     assert rows.chat.state == target
-    assert "tool: c1 failed" in tell(rows.messages)
+    assert "tool: c1 failed" in history_lines(rows.messages)
     assert rows.chat.epoch == seeded.chat.epoch + owned
 
 
@@ -292,7 +296,7 @@ def test_an_expired_interrupt_ends_even_if_a_tool_runs(
 def test_an_expired_interrupt_keeps_the_live_parts(calls: str, live: Draft, kept: str) -> None:
     """Error results for pending calls follow, then the next message."""
     seeded = seed_state(State.I1, calls=calls)
-    rows = write(seeded, expire_interrupt(seeded.chat, (live,)))
+    rows = apply_changes(seeded, expire_interrupt(seeded.chat, (live,)))
     other_result = "tool: c9 failed" if calls == "none" else "tool: c2 failed"
-    assert tell(rows.messages)[-3:] == [kept, other_result, "user: plain 0"]
+    assert history_lines(rows.messages)[-3:] == [kept, other_result, "user: plain 0"]
     assert (rows.chat.state, rows.chat.worker_id) == (State.P0, None)

@@ -7,7 +7,7 @@ import pytest
 from chatd.domain.workspace.entities import ResourceLimits, TemplateSpec
 from chatd.workspaces.templates import TemplateFile
 from tests.support.local_rig import data_directory, shared_kits
-from tests.workspace_turns.servers import ObedientModel, Site
+from tests.workspace_turns.servers import ScriptedModel, ServerSite
 
 MIB = 1024 * 1024
 SLOW = "echo begun >> builds; while [ ! -e go ]; do sleep 0.05; done"
@@ -24,17 +24,17 @@ TEMPLATES = (
 
 
 @pytest.fixture
-async def model() -> AsyncGenerator[ObedientModel]:
-    async with ObedientModel.running() as model:
+async def model() -> AsyncGenerator[ScriptedModel]:
+    async with ScriptedModel.running() as model:
         yield model
 
 
 @pytest.fixture
 async def site(
-    dsn: str, model: ObedientModel, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncGenerator[Site]:
+    dsn: str, model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncGenerator[ServerSite]:
     with data_directory(shared_kits(tmp_path_factory)) as data_dir:
-        site = Site(data_dir, dsn, *TEMPLATES)
+        site = ServerSite(data_dir, dsn, *TEMPLATES)
         site.configure(model)
         try:
             yield site

@@ -22,13 +22,13 @@ from msgspec import Struct
 from chatd.workspaces.local.backend import LocalConfig
 from chatd.workspaces.templates import TemplateFile, template_rows
 from tests.support.eventually import eventually
-from tests.support.local_rig import HOST, Rig
+from tests.support.local_rig import HOST, LocalRig
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
-from tests.support.providers.server import Recorded, Reply, Step
+from tests.support.providers.server import RecordedRequest, Reply, Step
 
 CHATD = Path(sys.executable).with_name("chatd")
 LAST_LINE = "Ctrl-C stops."
-WITHIN_S = 120.0
+WAIT_TIMEOUT_S = 120.0
 """Long enough for a busy machine."""
 
 Json = dict[str, Any]
@@ -51,11 +51,11 @@ class _Body(Struct, frozen=True):
     messages: tuple[_Message, ...]
 
 
-class ObedientModel(FakeCompatible):
+class ScriptedModel(FakeCompatible):
     """Which call is next is read from the conversation, so that nothing is forgotten when a
     server dies."""
 
-    def answer(self, request: Recorded) -> Reply:
+    def answer(self, request: RecordedRequest) -> Reply:
         if (refusal := self.refuse(request)) is not None:
             return refusal
         messages = msgspec.json.decode(request.body, type=_Body).messages
@@ -87,7 +87,7 @@ def _steps(script: Script, done: int) -> tuple[Step, ...]:
     return (chunk(tool_calls=[call]), chunk(finish="tool_calls"), DONE)
 
 
-class Site:
+class ServerSite:
     """A data directory, a database, and the settings of servers on them."""
 
     def __init__(self, data_dir: Path, dsn: str, *templates: TemplateFile) -> None:
@@ -103,7 +103,7 @@ class Site:
     def create(self, template: str) -> Call:
         return ("create_workspace", {"template_id": self.template_id(template)})
 
-    def configure(self, model: ObedientModel) -> None:
+    def configure(self, model: ScriptedModel) -> None:
         """Told to a file, as an operator would."""
         lines = [
             "[[providers]]",
@@ -130,7 +130,7 @@ class Site:
         self._settings.write_text("\n".join(lines) + "\n")
 
     @asynccontextmanager
-    async def server(self, **env: str) -> AsyncGenerator["Server"]:
+    async def server(self, **env: str) -> AsyncGenerator["WorkspaceServer"]:
         """Ready. Killed at the end, if it has not ended by then."""
         at = ("--port", "0", "--data-dir", self.data_dir, "--database-url", self.dsn)
         with (self.data_dir.parent / "log").open("ab") as log:
@@ -141,9 +141,9 @@ class Site:
                 stdout=PIPE,
                 stderr=log,
             )
-        server = Server(process, self, env.get("CHATD_ADMIN_TOKEN"))
+        server = WorkspaceServer(process, self, env.get("CHATD_ADMIN_TOKEN"))
         try:
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
                 await server.ready()
             yield server
         finally:
@@ -156,20 +156,22 @@ class Site:
         return (self.data_dir.parent / "log").read_text()
 
     async def end(self) -> None:
-        await Rig(LocalConfig(data_dir=self.data_dir, host_id=HOST)).close()
+        await LocalRig(LocalConfig(data_dir=self.data_dir, host_id=HOST)).close()
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class WorkspacePaths(Struct, frozen=True, kw_only=True):
     """A workspace. `inside` is its home as commands see it, `root` is where it is on the host."""
 
     inside: str
     root: Path
 
     @staticmethod
-    def of(site: Site, made: Json) -> "Place":
+    def of(site: ServerSite, made: Json) -> "WorkspacePaths":
         """As it was told to the chat that made it."""
         assert made["created"], made
-        return Place(inside=made["directory"], root=site.data_dir / "ws" / made["workspace_id"])
+        return WorkspacePaths(
+            inside=made["directory"], root=site.data_dir / "ws" / made["workspace_id"]
+        )
 
     @property
     def home(self) -> Path:
@@ -180,8 +182,8 @@ class Place(Struct, frozen=True, kw_only=True):
         return self.root / "run" / "agent.sock"
 
 
-class Server:
-    def __init__(self, process: Process, site: Site, token: str | None) -> None:
+class WorkspaceServer:
+    def __init__(self, process: Process, site: ServerSite, token: str | None) -> None:
         self.process = process
         self.url = ""
         self._site = site
@@ -216,22 +218,22 @@ class Server:
             assert answer.status < 300, (answer.status, await answer.text())
             return await answer.json()
 
-    async def begin(self, name: str, *calls: Call) -> str:
+    async def create(self, name: str, *calls: Call) -> str:
         """A chat that is to make these calls; its id."""
-        said = {**saying(_text(name, *calls)), "model": "obedient"}
+        said = {**message_body(_text(name, *calls)), "model": "obedient"}
         return (await self.ask("POST", "/chats", said))["id"]
 
-    async def go_on(self, chat: str, name: str, *calls: Call) -> None:
-        said = {**saying(_text(name, *calls)), "model": "obedient"}
+    async def send(self, chat: str, name: str, *calls: Call) -> None:
+        said = {**message_body(_text(name, *calls)), "model": "obedient"}
         await self.ask("POST", f"/chats/{chat}/messages", said)
 
-    async def called(self, chat: str, name: str, *calls: Call) -> list[Json]:
+    async def call(self, chat: str, name: str, *calls: Call) -> list[Json]:
         """What these calls are answered, when all of them are."""
         before = len(await self.results(chat))
-        await self.go_on(chat, name, *calls)
-        return (await self.rests(chat))[before:]
+        await self.send(chat, name, *calls)
+        return (await self.wait_idle(chat))[before:]
 
-    async def rests(self, chat: str) -> list[Json]:
+    async def wait_idle(self, chat: str) -> list[Json]:
         """Until nothing goes on in it. What its calls have been answered, oldest first."""
 
         async def look() -> bool:
@@ -239,12 +241,12 @@ class Server:
             assert row["status"] != "error", row
             return row["status"] == "waiting"
 
-        await eventually(look, within_s=WITHIN_S)
+        await eventually(look, within_s=WAIT_TIMEOUT_S)
         return await self.results(chat)
 
-    async def hands(self, chat: str) -> "Place":
+    async def workspace_of(self, chat: str) -> "WorkspacePaths":
         """Of a chat that created a workspace by its first call."""
-        return Place.of(self._site, (await self.rests(chat))[0])
+        return WorkspacePaths.of(self._site, (await self.wait_idle(chat))[0])
 
     async def results(self, chat: str) -> list[Json]:
         parts = await self.parts(chat)
@@ -256,7 +258,7 @@ class Server:
         return [part for message in messages for part in message["content"]]
 
 
-def saying(words: str) -> Json:
+def message_body(words: str) -> Json:
     return {"content": [{"type": "text", "text": words}]}
 
 
@@ -264,7 +266,7 @@ def _text(name: str, *calls: Call) -> str:
     return msgspec.json.encode(Script(name, calls)).decode()
 
 
-class Wiretap:
+class ReplyHoldingProxy:
     """Sits on the socket of an agent and holds back the reply to one kind of request. Everything
     else goes through."""
 
@@ -277,7 +279,7 @@ class Wiretap:
         self._open = asyncio.Event()
 
     @asynccontextmanager
-    async def listening(self) -> AsyncGenerator["Wiretap"]:
+    async def listening(self) -> AsyncGenerator["ReplyHoldingProxy"]:
         self._socket.rename(self._behind)
         server = await asyncio.start_unix_server(self._connected, self._socket)
         self._socket.chmod(0o666)

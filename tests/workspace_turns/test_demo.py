@@ -14,7 +14,14 @@ import pytest
 
 from tests.support.local_rig import NO_BUBBLEWRAP
 from tests.workspace_turns import probe
-from tests.workspace_turns.servers import Json, Place, Server, Site, execute, saying
+from tests.workspace_turns.servers import (
+    Json,
+    ServerSite,
+    WorkspacePaths,
+    WorkspaceServer,
+    execute,
+    message_body,
+)
 
 pytestmark = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
 
@@ -26,23 +33,23 @@ DIFF = f"-    return amount - discount_percent\n+{RIGHT}\n"
 @pytest.mark.covers("workspaces-7", "hostile-8")
 @pytest.mark.promise("P13")
 @pytest.mark.promise("P16")
-async def test_the_demo_mends_its_bug_and_cannot_look_over_the_wall(site: Site) -> None:
+async def test_the_demo_mends_its_bug_and_cannot_look_over_the_wall(site: ServerSite) -> None:
     """Takes seconds: a server is started, and pytest runs twice in the workspace."""
     async with site.server(CHATD_ADMIN_TOKEN=CANARY) as server:
-        said = {**saying("please fix the failing test"), "model": "quick-demo"}
+        said = {**message_body("please fix the failing test"), "model": "quick-demo"}
         chat = (await server.ask("POST", "/chats", said))["id"]
-        other = await server.begin("other", site.create("plain"), execute("echo mine > secret"))
-        results = await server.rests(chat)
+        other = await server.create("other", site.create("plain"), execute("echo mine > secret"))
+        results = await server.wait_idle(chat)
         assert_mended(results, (await server.parts(chat))[-1]["text"])
         made = next(result for result in results if result.get("created"))
-        mine = Place.of(site, made)
+        mine = WorkspacePaths.of(site, made)
         assert RIGHT in (mine.home / "demo" / "basket.py").read_text().splitlines()
-        await server.rests(other)
-        wanted = attempts(site, server, Place.of(site, (await server.results(other))[0]))
+        await server.wait_idle(other)
+        wanted = attempts(site, server, WorkspacePaths.of(site, (await server.results(other))[0]))
         assert set((await on_the_host(wanted)).values()) == {True}
         shutil.copy(Path(probe.__file__), mine.home / "demo" / "probe.py")
-        await server.go_on(chat, "probe", execute(f"python3 probe.py {shlex.quote(wanted)}"))
-        got = (await server.rests(chat))[-1]
+        await server.send(chat, "probe", execute(f"python3 probe.py {shlex.quote(wanted)}"))
+        got = (await server.wait_idle(chat))[-1]
         assert got["success"], got
         assert set(json.loads(got["output"]).values()) == {False}, got["output"]
 
@@ -56,7 +63,7 @@ def assert_mended(results: list[Json], last_words: str) -> None:
     assert DIFF in last_words
 
 
-def attempts(site: Site, server: Server, other: Place) -> str:
+def attempts(site: ServerSite, server: WorkspaceServer, other: WorkspacePaths) -> str:
     """Files and sockets of the host, the server and another workspace."""
     data, home = site.data_dir, Path(os.path.expanduser("~"))
     wanted: Json = {

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.local_rig import NO_BUBBLEWRAP
-from tests.workspace_turns.servers import Call, Json, Place, Server, Site, execute
+from tests.workspace_turns.servers import (
+    Call,
+    Json,
+    ServerSite,
+    WorkspacePaths,
+    WorkspaceServer,
+    execute,
+)
 
 pytestmark = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
 
@@ -67,26 +74,28 @@ async def answer_of(socket: Path, head: bytes) -> bytes:
     return answer
 
 
-async def assert_alive(server: Server, chat: str, name: str) -> None:
-    [told] = await server.called(chat, name, execute("echo alive"))
+async def assert_alive(server: WorkspaceServer, chat: str, name: str) -> None:
+    [told] = await server.call(chat, name, execute("echo alive"))
     assert told["output"] == "alive\n", told
 
 
 @pytest.mark.covers("hostile-1", "hostile-2", "hostile-3", "hostile-5", "hostile-7")
-async def test_a_hostile_workspace_is_bounded_refused_and_nobody_elses_trouble(site: Site) -> None:
+async def test_a_hostile_workspace_is_bounded_refused_and_nobody_elses_trouble(
+    site: ServerSite,
+) -> None:
     """Takes seconds: a server is started."""
     async with site.server() as server:
-        hostile = await server.begin("hostile", site.create("small"))
-        good = await server.begin("good", site.create("plain"))
-        theirs, ours = await server.hands(hostile), await server.hands(good)
-        assert_bounded(await server.called(hostile, "large", execute(TEN_GIGABYTES)))
-        assert_kept_in(await server.called(hostile, "links", execute(LINKS)))
+        hostile = await server.create("hostile", site.create("small"))
+        good = await server.create("good", site.create("plain"))
+        theirs, ours = await server.workspace_of(hostile), await server.workspace_of(good)
+        assert_bounded(await server.call(hostile, "large", execute(TEN_GIGABYTES)))
+        assert_kept_in(await server.call(hostile, "links", execute(LINKS)))
         await assert_impostors_refused(server, hostile, theirs, ours)
         await assert_alive(server, good, "after")
-        for told in await server.called(hostile, "loose", behind(PRINTER), behind(BOMB)):
+        for told in await server.call(hostile, "loose", behind(PRINTER), behind(BOMB)):
             assert told["background_process_id"], told
         await assert_alive(server, good, "meanwhile")
-        [stopped] = await server.called(hostile, "enough", ("stop_workspace", {}))
+        [stopped] = await server.call(hostile, "enough", ("stop_workspace", {}))
         assert stopped["stopped"], stopped
         await assert_alive(server, good, "in the end")
 
@@ -100,10 +109,12 @@ def assert_kept_in(results: list[Json]) -> None:
     assert results[0]["output"].count("No such file or directory") == 2, results
 
 
-async def assert_impostors_refused(server: Server, chat: str, theirs: Place, ours: Place) -> None:
+async def assert_impostors_refused(
+    server: WorkspaceServer, chat: str, theirs: WorkspacePaths, ours: WorkspacePaths
+) -> None:
     for name, other in (("redirect", None), ("key", ours.socket)):
         async with in_its_place(theirs.socket, other) as asked:
-            [told] = await server.called(chat, name, execute("touch done"))
+            [told] = await server.call(chat, name, execute("touch done"))
         assert asked
         assert "not the agent" in str(told), told
         assert not (theirs.home / "done").exists()

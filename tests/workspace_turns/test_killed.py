@@ -10,7 +10,13 @@ from chatd.store.pool import Pool
 from tests.support.eventually import eventually
 from tests.support.local_rig import NO_BUBBLEWRAP
 from tests.support.workspaces import age_builds
-from tests.workspace_turns.servers import WITHIN_S, Json, Site, Wiretap, execute
+from tests.workspace_turns.servers import (
+    WAIT_TIMEOUT_S,
+    Json,
+    ReplyHoldingProxy,
+    ServerSite,
+    execute,
+)
 
 pytestmark = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
 
@@ -30,42 +36,42 @@ async def holds(path: Path, text: str) -> None:
     async def look() -> bool:
         return has(path, text)
 
-    await eventually(look, within_s=WITHIN_S)
+    await eventually(look, within_s=WAIT_TIMEOUT_S)
 
 
-async def in_mid_build(site: Site) -> Path:
+async def in_mid_build(site: ServerSite) -> Path:
     """The home of the one workspace with a start-up script that waits."""
 
     async def look() -> Path | None:
         found = list(site.data_dir.glob("ws/*/home/builds"))
         return found[0].parent if found else None
 
-    return await eventually(look, within_s=WITHIN_S)
+    return await eventually(look, within_s=WAIT_TIMEOUT_S)
 
 
 @pytest.mark.promise("P7")
 async def test_what_a_killed_server_had_begun_is_done_once_and_told_by_another(
-    site: Site, pool: Pool
+    site: ServerSite, pool: Pool
 ) -> None:
     """Takes seconds: servers are started, and a command runs for a while."""
     async with AsyncExitStack() as stack:
         victim = await stack.enter_async_context(site.server())
-        plain = [await victim.begin(name, site.create("plain")) for name in "abc"]
+        plain = [await victim.create(name, site.create("plain")) for name in "abc"]
         counting, writing, editing = plain
-        places = [await victim.hands(chat) for chat in plain]
-        building = await victim.begin("build", site.create("slow"), execute("cat builds"))
+        places = [await victim.workspace_of(chat) for chat in plain]
+        building = await victim.create("build", site.create("slow"), execute("cat builds"))
         fresh = await in_mid_build(site)
         # Not before: it would have built some of them itself.
         heir = await stack.enter_async_context(site.server())
         async with (
-            Wiretap(places[1].socket, b"/write-file").listening() as write,
-            Wiretap(places[2].socket, b"/edit-files").listening() as edit,
+            ReplyHoldingProxy(places[1].socket, b"/write-file").listening() as write,
+            ReplyHoldingProxy(places[2].socket, b"/edit-files").listening() as edit,
         ):
             path = f"{places[1].inside}/file"
-            await victim.go_on(counting, "count", execute(COUNT), execute("cat lines"))
-            await victim.go_on(writing, "write", ("write_file", {"path": path, "content": WRITTEN}))
-            await victim.go_on(editing, "edit", *edited(f"{places[2].inside}/file"))
-            async with asyncio.timeout(WITHIN_S):
+            await victim.send(counting, "count", execute(COUNT), execute("cat lines"))
+            await victim.send(writing, "write", ("write_file", {"path": path, "content": WRITTEN}))
+            await victim.send(editing, "edit", *edited(f"{places[2].inside}/file"))
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
                 await write.replied.wait()
                 await edit.replied.wait()
             await holds(places[0].home / "lines", "line 2\n")
@@ -73,11 +79,11 @@ async def test_what_a_killed_server_had_begun_is_done_once_and_told_by_another(
         (places[1].home / "file").write_text(CHANGED)
         (fresh / "go").touch()
         await age_builds(pool, 20)  # its worker is dead and cannot renew them
-        assert_counted((await heir.rests(counting))[1:])
-        assert (await heir.rests(writing))[1:] == [{"ok": True}]
+        assert_counted((await heir.wait_idle(counting))[1:])
+        assert (await heir.wait_idle(writing))[1:] == [{"ok": True}]
         assert (places[1].home / "file").read_text() == CHANGED
-        assert_edited((await heir.rests(editing))[1:], places[2].home / "file")
-        await assert_built(await heir.rests(building), pool)
+        assert_edited((await heir.wait_idle(editing))[1:], places[2].home / "file")
+        await assert_built(await heir.wait_idle(building), pool)
 
 
 def edited(path: str) -> tuple[tuple[str, Json], ...]:

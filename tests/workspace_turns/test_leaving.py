@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.support.local_rig import NO_BUBBLEWRAP
-from tests.workspace_turns.servers import WITHIN_S, Json, Server, Site, execute
+from tests.workspace_turns.servers import WAIT_TIMEOUT_S, Json, ServerSite, WorkspaceServer, execute
 from tests.workspace_turns.test_killed import COUNT, COUNTED, holds
 
 pytestmark = pytest.mark.skipif(NO_BUBBLEWRAP, reason="bubblewrap is not installed")
@@ -16,32 +16,32 @@ ENDLESS = "echo begun | tee begun; exec sleep 1000"
 
 
 @pytest.mark.promise("P7")
-async def test_a_stop_and_a_leave_lose_nothing_of_what_runs(site: Site) -> None:
+async def test_a_stop_and_a_leave_lose_nothing_of_what_runs(site: ServerSite) -> None:
     """Takes seconds: the server that is sent away waits for its step for a second, less than the
     command takes, and another one goes on with it. They share a secret that is in no file."""
     async with site.server(CHATD_WORKER_DRAIN_S="1", CHATD_SECRET=SECRET) as leaving:
-        counting = await leaving.begin("a", site.create("plain"))
-        stopped = await leaving.begin("b", site.create("plain"))
-        home = (await leaving.hands(counting)).home
+        counting = await leaving.create("a", site.create("plain"))
+        stopped = await leaving.create("b", site.create("plain"))
+        home = (await leaving.workspace_of(counting)).home
         await assert_stop_says_what_runs(leaving, stopped)
-        await leaving.go_on(counting, "count", execute(COUNT), execute("cat lines"))
+        await leaving.send(counting, "count", execute(COUNT), execute("cat lines"))
         await holds(home / "lines", "line 2\n")
         leaving.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             assert await leaving.process.wait() == 0
     async with site.server(CHATD_SECRET=SECRET) as next_one:
-        told, file = (await next_one.rests(counting))[1:]
+        told, file = (await next_one.wait_idle(counting))[1:]
         assert (told["success"], told["output"], file["output"]) == (True, COUNTED, COUNTED)
         await assert_can_be_looked_after(next_one, stopped)
     assert not (site.data_dir / "secret").exists()
 
 
-async def assert_stop_says_what_runs(server: Server, chat: str) -> None:
-    home = (await server.hands(chat)).home
-    await server.go_on(chat, "endless", execute(ENDLESS, timeout="1h"))
+async def assert_stop_says_what_runs(server: WorkspaceServer, chat: str) -> None:
+    home = (await server.workspace_of(chat)).home
+    await server.send(chat, "endless", execute(ENDLESS, timeout="1h"))
     await holds(home / "begun", "begun")
     await server.ask("POST", f"/chats/{chat}/interrupt")
-    told = (await server.rests(chat))[1]
+    told = (await server.wait_idle(chat))[1]
     assert_still_runs(told)
 
 
@@ -51,11 +51,11 @@ def assert_still_runs(told: Json) -> None:
     assert told["background_process_id"]
 
 
-async def assert_can_be_looked_after(server: Server, chat: str) -> None:
+async def assert_can_be_looked_after(server: WorkspaceServer, chat: str) -> None:
     """By the next turn, on another server."""
     process = (await server.results(chat))[1]["background_process_id"]
     about = {"process_id": process}
-    output, killed, ended, listed = await server.called(
+    output, killed, ended, listed = await server.call(
         chat,
         "after",
         ("process_output", {**about, "wait_timeout": "0s"}),

@@ -18,7 +18,12 @@ from tests.support.clock import FakeClock
 from tests.support.providers.openai_chat import DONE, FakeCompatible, chunk
 from tests.support.providers.server import Gate
 from tests.support.workspaces import TEMPLATE, agents_of
-from tests.workspace_turns.chats import SHORT_CHECK_AFTER_S, Counts, Room, a_room
+from tests.workspace_turns.workspace_rig import (
+    SHORT_CHECK_AFTER_S,
+    RequestCounts,
+    WorkspaceRig,
+    workspace_rig,
+)
 
 CREATE = ("create_workspace", json.dumps({"template_id": str(TEMPLATE)}))
 READ = ("read_file", json.dumps({"path": "/x"}))
@@ -27,10 +32,10 @@ TOLD = "Use tabs."
 
 
 async def turn(
-    room: Room, chat_id: ChatId | None, *calls: tuple[str, str], **fields: Any
+    room: WorkspaceRig, chat_id: ChatId | None, *calls: tuple[str, str], **fields: Any
 ) -> ChatId:
     """One turn that makes these calls, to its end."""
-    house = room.house
+    house = room.engine
     number = len(house.api.requests)
     for at, (name, args) in enumerate(calls):
         house.call_tools((f"c{number}-{at}", name, args))
@@ -43,20 +48,20 @@ async def turn(
     return chat_id
 
 
-async def result(room: Room, chat_id: ChatId) -> str:
+async def result(room: WorkspaceRig, chat_id: ChatId) -> str:
     """Of the last call, as the model was told."""
-    lines = await room.house.transcript(chat_id)
+    lines = await room.engine.transcript(chat_id)
     return next(line for line in reversed(lines) if line.startswith("tool: "))
 
 
-def prompt(room: Room, which: int = -1) -> str:
+def prompt(room: WorkspaceRig, which: int = -1) -> str:
     """What the model was told in one of its calls, all of it."""
-    assert isinstance(room.house.api, FakeCompatible)
-    return room.house.api.requests[which].body.decode()
+    assert isinstance(room.engine.api, FakeCompatible)
+    return room.engine.api.requests[which].body.decode()
 
 
-def offered(room: Room) -> set[str]:
-    tools: Any = room.house.api.requests[-1].json["tools"]
+def offered(room: WorkspaceRig) -> set[str]:
+    tools: Any = room.engine.api.requests[-1].json["tools"]
     return {tool["function"]["name"] for tool in tools}
 
 
@@ -82,15 +87,15 @@ async def workspace_of(pool: Pool, chat_id: ChatId) -> WorkspaceId:
 async def test_a_later_turn_in_a_running_workspace_asks_for_its_agent_only(
     dsn: str, pool: Pool
 ) -> None:
-    async with a_room(dsn, pool) as room:
+    async with workspace_rig(dsn, pool) as room:
         chat_id = await turn(room, None, CREATE, READ)
-        before = room.stand.counts()
+        before = room.services.counts()
         await turn(room, chat_id)
-        assert room.stand.since(before) == Counts(handshakes=0, latest=0, agent=1)
+        assert room.services.since(before) == RequestCounts(handshakes=0, latest=0, agent=1)
         assert TOLD in prompt(room)
-        before = room.stand.counts()
+        before = room.services.counts()
         await turn(room, chat_id, READ)
-        assert room.stand.since(before) == Counts(handshakes=1, latest=0, agent=2)
+        assert room.services.since(before) == RequestCounts(handshakes=1, latest=0, agent=2)
         assert "result(" in await result(room, chat_id)
 
 
@@ -99,13 +104,13 @@ async def test_a_later_turn_in_a_running_workspace_asks_for_its_agent_only(
 async def test_a_stopped_workspace_costs_one_handshake_and_the_model_may_start_it(
     dsn: str, pool: Pool
 ) -> None:
-    async with a_room(dsn, pool, delay_s=SHORT_CHECK_AFTER_S) as room:
+    async with workspace_rig(dsn, pool, delay_s=SHORT_CHECK_AFTER_S) as room:
         chat_id = await turn(room, None, CREATE, READ, STOP)
         agent_id = await agent_of(pool, chat_id)
-        room.stand.exchange.deaf.add(agent_id)
-        before = room.stand.counts()
+        room.services.connector.silent.add(agent_id)
+        before = room.services.counts()
         await turn(room, chat_id, READ)
-        assert room.stand.since(before).handshakes == 1
+        assert room.services.since(before).handshakes == 1
         assert "error(" in await result(room, chat_id)
         assert "start_workspace" in await result(room, chat_id)
         assert "start_workspace" in offered(room)
@@ -114,15 +119,15 @@ async def test_a_stopped_workspace_costs_one_handshake_and_the_model_may_start_i
 
 @pytest.mark.covers("binding-4")
 async def test_a_new_chat_in_a_running_workspace_is_bound_and_told(dsn: str, pool: Pool) -> None:
-    async with a_room(dsn, pool) as room:
+    async with workspace_rig(dsn, pool) as room:
         first = await turn(room, None, CREATE, READ)
-        before = room.stand.counts()
+        before = room.services.counts()
         workspace_id = await workspace_of(pool, first)
         chat_id = await turn(room, None, workspace_id=workspace_id)
         assert TOLD in prompt(room)
-        assert room.stand.since(before).handshakes == 1
+        assert room.services.since(before).handshakes == 1
         assert await bound(pool, chat_id) == replace(await bound(pool, first), chat_id=chat_id)
-        room.stand.exchange.words = "Not asked for again."
+        room.services.connector.words = "Not asked for again."
         await turn(room, chat_id)
         assert TOLD in prompt(room)
 
@@ -134,12 +139,12 @@ async def test_a_new_chat_in_a_stopped_workspace_makes_no_handshake_until_it_is_
 ) -> None:
     """Nothing is kept of a look that never was, so what the workspace says is told as soon as it
     runs again."""
-    async with a_room(dsn, pool) as room:
+    async with workspace_rig(dsn, pool) as room:
         first = await turn(room, None, CREATE, STOP)
-        before = room.stand.counts()
+        before = room.services.counts()
         workspace_id = await workspace_of(pool, first)
         chat_id = await turn(room, None, workspace_id=workspace_id)
-        assert room.stand.since(before).handshakes == 0
+        assert room.services.since(before).handshakes == 0
         assert STOPPED_TEXT in prompt(room)
         assert TOLD not in prompt(room)
         assert {"execute", "read_file", "start_workspace"} <= offered(room)
@@ -155,36 +160,36 @@ async def test_a_new_chat_in_a_stopped_workspace_makes_no_handshake_until_it_is_
 async def test_a_workspace_that_was_built_anew_is_found_and_remembered(
     dsn: str, pool: Pool
 ) -> None:
-    async with a_room(dsn, pool) as room:
+    async with workspace_rig(dsn, pool) as room:
         owner = await turn(room, None, CREATE, READ)
         workspace_id = await workspace_of(pool, owner)
         chat_id = await turn(room, None, READ, workspace_id=workspace_id)
         stale = await agent_of(pool, chat_id)
-        room.stand.exchange.words = "Use spaces."
+        room.services.connector.words = "Use spaces."
         await turn(room, owner, STOP, START)
         [current] = await agents_of(pool, workspace_id)
         assert current.id != stale
-        room.stand.exchange.dead.add(stale)
+        room.services.connector.refusing.add(stale)
         await turn(room, chat_id, READ)
         assert str(current.id) in await result(room, chat_id)
         assert await agent_of(pool, chat_id) == current.id
         assert "Use spaces." in prompt(room)
-        before = room.stand.counts()
+        before = room.services.counts()
         await turn(room, chat_id, READ)
-        assert room.stand.since(before) == Counts(handshakes=1, latest=0, agent=2)
+        assert room.services.since(before) == RequestCounts(handshakes=1, latest=0, agent=2)
 
 
 @pytest.mark.covers("binding-3")
 @pytest.mark.promise("P14")
 async def test_a_slow_agent_that_cannot_be_checked_is_awaited(dsn: str, pool: Pool) -> None:
-    async with a_room(dsn, pool, delay_s=SHORT_CHECK_AFTER_S) as room:
+    async with workspace_rig(dsn, pool, delay_s=SHORT_CHECK_AFTER_S) as room:
         chat_id = await turn(room, None, CREATE, READ)
-        room.stand.rows.failed.clear()
-        room.stand.rows.broken.add("latest")
-        room.stand.exchange.hold = room.stand.rows.failed.wait()
-        before = room.stand.counts()
+        room.services.rows.failed.clear()
+        room.services.rows.broken.add("latest")
+        room.services.connector.hold = room.services.rows.failed.wait()
+        before = room.services.counts()
         await turn(room, chat_id, READ)
-        assert room.stand.since(before).handshakes == 1
+        assert room.services.since(before).handshakes == 1
         assert "result(" in await result(room, chat_id)
 
 
@@ -192,26 +197,26 @@ async def test_a_slow_agent_that_cannot_be_checked_is_awaited(dsn: str, pool: Po
 async def test_a_workspace_made_in_mid_turn_is_bound_when_it_is_first_used(
     dsn: str, pool: Pool
 ) -> None:
-    async with a_room(dsn, pool) as room:
+    async with workspace_rig(dsn, pool) as room:
         gate = Gate()
-        room.house.call_tools(("c1", *CREATE))
+        room.engine.call_tools(("c1", *CREATE))
         read = {"index": 0, "id": "c2", "type": "function"}
         call = {**read, "function": {"name": READ[0], "arguments": READ[1]}}
-        room.house.api.script(gate, chunk(tool_calls=[call]), chunk(finish="tool_calls"), DONE)
-        room.house.answer("ok")
-        chat_id = await room.house.create("go")
+        room.engine.api.script(gate, chunk(tool_calls=[call]), chunk(finish="tool_calls"), DONE)
+        room.engine.answer("ok")
+        chat_id = await room.engine.create("go")
         await gate.reached.wait()
         assert NO_WORKSPACE_TEXT in prompt(room, 0)
         assert TOLD in prompt(room, 1)
         gate.open()
-        assert (await room.house.wait_state(chat_id, "W", "E")).state == "W"
+        assert (await room.engine.wait_state(chat_id, "W", "E")).state == "W"
         agent_id = await agent_of(pool, chat_id)
         assert str(agent_id) in await result(room, chat_id)
 
 
 @pytest.mark.covers("workspaces-7")
 async def test_a_subagent_has_no_say_in_workspaces(dsn: str, pool: Pool) -> None:
-    async with a_room(dsn, pool) as room:
+    async with workspace_rig(dsn, pool) as room:
         parent = await turn(room, None)
         assert "create_workspace" in offered(room)
         await turn(room, None, parent_chat_id=parent, root_chat_id=parent)
@@ -224,18 +229,18 @@ async def test_a_subagent_has_no_say_in_workspaces(dsn: str, pool: Pool) -> None
 async def test_an_agent_that_never_answers_holds_up_nobody_else(
     dsn: str, pool: Pool, clock: FakeClock
 ) -> None:
-    async with a_room(dsn, pool, clock=clock) as room:
+    async with workspace_rig(dsn, pool, clock=clock) as room:
         mute, other = await turn(room, None, CREATE, READ), await turn(room, None, CREATE, READ)
         agent_id = await agent_of(pool, mute)
-        room.stand.exchange.deaf.add(agent_id)
-        room.house.call_tools(("mute", *READ))
-        await room.house.send(mute, "go on")
-        await room.house.events.wait("tool_started", chat_id=mute, tool_call_id="mute")
-        await clock.asleep_on("agent_timeout")
+        room.services.connector.silent.add(agent_id)
+        room.engine.call_tools(("mute", *READ))
+        await room.engine.send(mute, "go on")
+        await room.engine.events.wait("tool_started", chat_id=mute, tool_call_id="mute")
+        await clock.wait_for_sleeper("agent_timeout")
         await turn(room, other, READ)
         assert "result(" in await result(room, other)
-        assert (await room.house.chat(mute)).state != "W"
-        room.house.answer("ok")
+        assert (await room.engine.chat(mute)).state != "W"
+        room.engine.answer("ok")
         clock.advance(AGENT_REPLY_TIMEOUT_S)
-        await room.house.wait_state(mute, "W")
+        await room.engine.wait_state(mute, "W")
         assert "it may work next time" in await result(room, mute)

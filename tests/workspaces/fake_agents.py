@@ -223,6 +223,6 @@ class AccessStage:
 
     async def wait_until_slow(self) -> None:
         """Until the latest build is looked up because the reply is slow."""
-        await self.clock.pass_over("rebind_check")
+        await self.clock.advance_past("rebind_check")
         async with asyncio.timeout(WAIT_S):
             await self.bindings.latest_read.wait()

@@ -59,7 +59,7 @@ async def test_a_slow_reply_of_the_right_agent_is_awaited(stage: AccessStage) ->
     stage.agents.is_held = True
     async with asyncio.TaskGroup() as group:
         started = group.create_task(stage.start())
-        assert await stage.clock.asleep_on("rebind_check") == REBIND_CHECK_AFTER_S
+        assert await stage.clock.wait_for_sleeper("rebind_check") == REBIND_CHECK_AFTER_S
         await stage.wait_until_slow()
         stage.agents.reply()
     assert started.result() == str(FIRST.id)
@@ -74,8 +74,8 @@ async def test_a_request_that_asks_the_agent_to_wait_is_slow_only_after_that(
     async with asyncio.TaskGroup() as group:
         client = await stage.client()
         waiting = group.create_task(client.context(wait_s=40))
-        assert await stage.clock.asleep_on("rebind_check") == 40 + REBIND_CHECK_AFTER_S
-        assert await stage.clock.asleep_on("agent_timeout") == 40 + AGENT_REPLY_TIMEOUT_S
+        assert await stage.clock.wait_for_sleeper("rebind_check") == 40 + REBIND_CHECK_AFTER_S
+        assert await stage.clock.wait_for_sleeper("agent_timeout") == 40 + AGENT_REPLY_TIMEOUT_S
         waiting.cancel()
 
 
@@ -283,9 +283,9 @@ async def wait_for_silence(stage: AccessStage, kind: type[ChatdError]) -> str:
     stage.agents.silent.add(FIRST.id)
     async with asyncio.TaskGroup() as group:
         refusal = group.create_task(stage.refused(kind, stage.start))
-        assert await stage.clock.asleep_on("agent_timeout") == AGENT_REPLY_TIMEOUT_S
+        assert await stage.clock.wait_for_sleeper("agent_timeout") == AGENT_REPLY_TIMEOUT_S
         await stage.wait_until_slow()
-        await stage.clock.pass_over("agent_timeout")
+        await stage.clock.advance_past("agent_timeout")
     assert stage.agents.cancelled == [FIRST]
     return refusal.result()
 
@@ -318,7 +318,7 @@ async def test_the_timeout_does_not_wait_for_the_database(stage: AccessStage) ->
     async with asyncio.TaskGroup() as group:
         started = group.create_task(stage.start())
         await stage.wait_until_slow()
-        await stage.clock.pass_over("agent_timeout")
+        await stage.clock.advance_past("agent_timeout")
         stage.bindings.latest_open.set()
         await stage.agents.until(requests=2)
         stage.agents.reply(1)
@@ -333,7 +333,7 @@ async def test_the_second_attempt_ends_in_time_too(stage: AccessStage) -> None:
         await stage.agents.until(requests=1)
         stage.agents.lose()
         await stage.agents.until(requests=2)
-        assert await stage.clock.pass_over("agent_timeout") == RESEND_TIMEOUT_S
+        assert await stage.clock.advance_past("agent_timeout") == RESEND_TIMEOUT_S
     assert "next time" in refusal.result()
 
 
@@ -342,7 +342,7 @@ async def test_a_reply_is_preferred_to_a_timeout_at_the_same_moment(stage: Acces
     async with asyncio.TaskGroup() as group:
         started = group.create_task(stage.start())
         await stage.agents.until(requests=1)
-        await stage.clock.asleep_on("agent_timeout")
+        await stage.clock.wait_for_sleeper("agent_timeout")
         stage.agents.reply()
         stage.clock.advance(AGENT_REPLY_TIMEOUT_S)
     assert started.result() == str(FIRST.id)

@@ -20,15 +20,15 @@ from chatd.workspaces.agents.resolver import AgentConnector, StoredBindings
 from tests.support import factories
 from tests.support.clock import FakeClock
 from tests.support.seeds import Seed
-from tests.support.store import plant_in
+from tests.support.store import insert_seed
 from tests.support.workspaces import (
     agent_id,
     agent_spec,
     build_id,
     finish,
+    insert_template,
+    insert_workspace_for,
     new_build,
-    plant_for,
-    plant_template,
     workspace_id,
 )
 from tests.workspaces.agent_process import new_chat_id
@@ -136,7 +136,7 @@ async def test_a_stopped_workspace_costs_a_bound_chat_one_handshake_and_five_sec
     stage.agents.silent.add(FIRST.id)
     async with asyncio.TaskGroup() as group:
         refusal = group.create_task(stage.refused(WorkspaceUnavailable, stage.start))
-        assert await stage.clock.pass_over("rebind_check") == 5.0
+        assert await stage.clock.advance_past("rebind_check") == 5.0
     assert "start_workspace" in refusal.result()
     assert len(stage.agents.handshakes) == 1
 
@@ -274,9 +274,9 @@ async def test_a_workspace_is_in_use_while_a_request_is_in_flight(stage: AccessS
 
 async def plant_bound_chat(pool: Pool) -> None:
     """The chat's workspace runs on the host "there"."""
-    await plant_template(pool)
-    chat = await plant_in(pool, Seed(state=State.R0, calls="local"))
-    await plant_for(pool, factories.CHAT, Fence.of(chat))
+    await insert_template(pool)
+    chat = await insert_seed(pool, Seed(state=State.R0, calls="local"))
+    await insert_workspace_for(pool, factories.CHAT, Fence.of(chat))
     there = Endpoint(kind="unix", path="/nowhere", host_id="there")
     await finish(pool, BuildResult(status="succeeded", agents=(agent_spec(1, endpoints=(there,)),)))
     await bindings.save_bound_agent(
@@ -304,10 +304,10 @@ async def test_a_workspace_that_is_deleted_during_a_call_is_reported_as_deleted(
 
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         group.create_task(refused())
-        await clock.asleep_on("rebind_check")
+        await clock.wait_for_sleeper("rebind_check")
         assert await builds.insert(pool, new_build(2, transition="delete")) is not None
         await finish(pool)
-        await clock.pass_over("rebind_check")
+        await clock.advance_past("rebind_check")
     # The row of the bound agent still exists. That is no reason to go on waiting for it.
     assert await agents.get_with_time(pool, agent_id(1)) is not None
 

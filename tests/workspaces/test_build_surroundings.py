@@ -21,15 +21,15 @@ from chatd.workspaces.templates import (
 from tests.support.clock import FakeClock
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed
-from tests.support.store import plant_in
-from tests.support.streaming import Emitted, env_with
+from tests.support.store import insert_seed
+from tests.support.stream_replica import Emitted, env_with
 from tests.support.workspaces import (
     agent_id,
     agent_spec,
     build_id,
     finish,
-    plant,
-    plant_template,
+    insert_template,
+    insert_workspace,
     stored_context,
     workspace_id,
 )
@@ -81,7 +81,7 @@ async def test_the_settings_have_the_better_right_to_a_name_and_lose_it_with_the
 
 
 async def test_a_name_taken_by_a_person_is_left_to_them(pool: Pool, clock: FakeClock) -> None:
-    await plant_template(pool)  # called scratch
+    await insert_template(pool)  # called scratch
     emitted = Emitted()
     stored = await sync_templates(pool, env_with(clock, emitted))
     assert [template.name for template in stored] == ["demo"]
@@ -120,10 +120,10 @@ def context(version: int, *texts: str, **columns: object) -> WorkspaceContext:
 
 
 async def a_chat_in_a_workspace(pool: Pool) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     both = build_leases.BuildResult(status="succeeded", agents=(agent_spec(1), agent_spec(2)))
     await finish(pool, both)
-    await plant_in(pool, Seed(state=State.W))
+    await insert_seed(pool, Seed(state=State.W))
     await bindings.bind(pool, CHAT, expected=None, workspace_id=workspace_id(1))
     await bindings.save_bound_agent(
         pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)

@@ -13,25 +13,25 @@ from chatd.store.pool import Pool
 from chatd.store.workspace import agents, build_leases, builds, workspaces
 from chatd.workspaces.builds.backend import BuildContext, BuildFailed
 from chatd.workspaces.builds.run import BuildLimits
-from tests.support.builders import POINTS, FakeBackend, Line, When, building, ended, worker
+from tests.support.build_rig import POINTS, CountingConn, FakeBackend, When, building, ended, worker
 from tests.support.clock import FakeClock
 from tests.support.eventually import eventually
-from tests.support.streaming import Emitted
+from tests.support.stream_replica import Emitted
 from tests.support.workspaces import (
     age_builds,
     agents_of,
     build_id,
+    insert_template,
+    insert_workspace,
     new_build,
     new_workspace,
-    plant,
-    plant_template,
     workspace_id,
 )
 
 
 async def pass_time(clock: FakeClock, tag: str) -> None:
     async with asyncio.timeout(20):
-        await clock.asleep_on(tag, within_s=20)
+        await clock.wait_for_sleeper(tag, within_s=20)
         clock.advance(clock.sleeping(tag)[0])
 
 
@@ -40,7 +40,7 @@ async def all_that_is_said(pool: Pool) -> list[str]:
 
 
 async def test_a_build_is_taken_up_done_and_written(pool: Pool, clock: FakeClock) -> None:
-    await plant(pool, ttl_s=3600)
+    await insert_workspace(pool, ttl_s=3600)
     backend = FakeBackend()
     async with building(pool, clock, backend):
         done = await ended(pool, build_id(1))
@@ -52,7 +52,7 @@ async def test_a_build_is_taken_up_done_and_written(pool: Pool, clock: FakeClock
 
 
 async def test_a_stop_and_a_deletion_follow(pool: Pool, clock: FakeClock) -> None:
-    await plant(pool, ttl_s=3600)
+    await insert_workspace(pool, ttl_s=3600)
     backend = FakeBackend()
     async with building(pool, clock, backend) as builder:
         await ended(pool, build_id(1))
@@ -78,7 +78,7 @@ async def test_a_build_whose_worker_was_killed_is_done_by_another(
     pool: Pool, clock: FakeClock, point: str
 ) -> None:
     """Wherever it was. The sandbox of the first is found and not made twice."""
-    await plant(pool)
+    await insert_workspace(pool)
     backend = FakeBackend()
     backend.hold = point
     async with building(pool, clock, backend, number=1):
@@ -106,9 +106,9 @@ async def steady(clock: FakeClock, rounds: int = 20) -> None:
 async def test_a_worker_that_dies_at_any_statement_leaves_nothing_stuck(
     pool: Pool, clock: FakeClock, statement: int, when: When
 ) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     backend = FakeBackend()
-    line = Line(pool, statement, when=when, dead=True)
+    line = CountingConn(pool, statement, when=when, dead=True)
     async with building(line, clock, backend, number=1):
         first = asyncio.get_running_loop().create_task(ended(pool, build_id(1)))
         died = asyncio.get_running_loop().create_task(line.failed.wait())
@@ -129,9 +129,9 @@ async def test_a_worker_that_dies_at_any_statement_leaves_nothing_stuck(
 async def test_a_lost_statement_or_a_lost_answer_does_not_lose_the_build(
     pool: Pool, clock: FakeClock, statement: int, when: When
 ) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     backend = FakeBackend()
-    line = Line(pool, statement, when=when)
+    line = CountingConn(pool, statement, when=when)
     async with building(line, clock, backend) as builder:
 
         async def look() -> Build | None:
@@ -149,16 +149,16 @@ async def test_a_lost_statement_or_a_lost_answer_does_not_lose_the_build(
 async def test_an_end_that_cannot_be_written_waits_and_nothing_is_done_again(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     backend = FakeBackend()
     backend.hold = "started"
-    line = Line(pool)
+    line = CountingConn(pool)
     async with building(line, clock, backend):
         async with asyncio.timeout(20):
             await backend.reached.wait()
         line.cut = True
         backend.go.set()
-        await clock.asleep_on("build_finish", within_s=20)
+        await clock.wait_for_sleeper("build_finish", within_s=20)
         line.cut = False
         clock.advance(1)
         done = await ended(pool, build_id(1))
@@ -170,7 +170,7 @@ async def test_an_end_that_cannot_be_written_waits_and_nothing_is_done_again(
 async def test_a_worker_that_has_lost_its_build_writes_nothing(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     slow, quick = FakeBackend(), FakeBackend()
     slow.hold = "started"
     emitted = Emitted()
@@ -198,11 +198,11 @@ async def test_a_worker_the_database_does_not_hear_gives_its_build_up(
     pool: Pool, clock: FakeClock, gone_after_s: float | None, beats: int
 ) -> None:
     """Before another worker may acquire it."""
-    await plant(pool)
+    await insert_workspace(pool)
     backend = FakeBackend()
     backend.hold = "asked"
     emitted = Emitted()
-    line = Line(pool)
+    line = CountingConn(pool)
     late: dict[str, Any] = {
         "log_flush_interval_s": 1e6,
         "reap_interval_s": 1e6,
@@ -229,7 +229,7 @@ async def test_a_worker_the_database_does_not_hear_gives_its_build_up(
 async def test_a_failure_is_stored_in_words(
     pool: Pool, clock: FakeClock, error: Exception, words: str, code: str
 ) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     backend = FakeBackend()
     backend.hold, backend.fails = "made", error
     backend.go.set()
@@ -241,7 +241,7 @@ async def test_a_failure_is_stored_in_words(
 
 
 async def test_a_build_that_takes_too_long_is_ended(pool: Pool, clock: FakeClock) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     backend = FakeBackend()
     backend.hold = "asked"
     async with building(pool, clock, backend, limits=BuildLimits(timeout_s=60)):
@@ -251,7 +251,7 @@ async def test_a_build_that_takes_too_long_is_ended(pool: Pool, clock: FakeClock
 
 
 async def test_a_build_that_was_taken_over_gets_no_more_time(pool: Pool, clock: FakeClock) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     backend = FakeBackend()
     backend.hold = "asked"
     async with building(pool, clock, backend, number=1):
@@ -267,7 +267,7 @@ async def test_a_build_that_was_taken_over_gets_no_more_time(pool: Pool, clock: 
 async def test_a_build_that_takes_every_worker_down_is_given_up(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     await pool.execute("UPDATE workspace_builds SET attempt = 6")
     backend = FakeBackend()
     async with building(pool, clock, backend):
@@ -277,7 +277,7 @@ async def test_a_build_that_takes_every_worker_down_is_given_up(
 
 
 async def test_a_waiting_build_is_cancelled_at_once(pool: Pool) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     done = await builds.cancel(pool, build_id(1))
     assert done is not None
     assert done.status == "canceled"
@@ -289,7 +289,7 @@ async def test_a_running_build_is_cancelled_whether_it_listens_or_not(
     pool: Pool, clock: FakeClock, kind: str
 ) -> None:
     heeds = kind == "heedful"
-    await plant(pool)
+    await insert_workspace(pool)
     backend = FakeBackend()
     backend.hold, backend.heeds_cancel = "asked", heeds
     async with building(pool, clock, backend):
@@ -308,7 +308,7 @@ async def test_a_running_build_is_cancelled_whether_it_listens_or_not(
 async def test_a_cancelled_build_whose_worker_died_ends_cancelled(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     backend = FakeBackend()
     backend.hold = "asked"
     async with building(pool, clock, backend, number=1):
@@ -325,7 +325,7 @@ async def test_a_cancelled_build_whose_worker_died_ends_cancelled(
 async def test_another_hosts_build_is_left_alone_and_ended_when_nobody_comes(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await plant(pool, host_id="that-host")
+    await insert_workspace(pool, host_id="that-host")
     backend = FakeBackend()
     async with building(pool, clock, backend, reap_interval_s=2):
         await steady(clock)
@@ -342,7 +342,7 @@ async def test_another_hosts_build_is_left_alone_and_ended_when_nobody_comes(
 async def test_no_more_builds_run_at_once_than_there_are_slots(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await plant_template(pool)
+    await insert_template(pool)
     for number in range(1, 6):
         await workspaces.create(pool, new_workspace(number))
     backend = FakeBackend()
@@ -359,7 +359,7 @@ async def test_no_more_builds_run_at_once_than_there_are_slots(
 
 
 async def test_two_workers_share_the_builds_and_do_none_twice(pool: Pool, clock: FakeClock) -> None:
-    await plant_template(pool)
+    await insert_template(pool)
     for number in range(1, 9):
         await workspaces.create(pool, new_workspace(number))
     backend = FakeBackend()
@@ -374,7 +374,7 @@ async def test_two_workers_share_the_builds_and_do_none_twice(pool: Pool, clock:
 
 @pytest.mark.promise("P5")
 async def test_a_worker_that_leaves_hands_its_build_on(pool: Pool, clock: FakeClock) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     backend = FakeBackend()
     backend.hold = "made"
     async with building(pool, clock, backend, number=1) as leaving:
@@ -398,21 +398,21 @@ async def test_a_worker_that_leaves_hands_its_build_on(pool: Pool, clock: FakeCl
 async def test_a_worker_that_leaves_lets_a_build_end_that_soon_does(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     backend = FakeBackend()
     backend.hold = "made"
     async with building(pool, clock, backend) as leaving:
         async with asyncio.timeout(20):
             await backend.reached.wait()
         await leaving.close()
-        await clock.asleep_on("build_drain", within_s=20)
+        await clock.wait_for_sleeper("build_drain", within_s=20)
         backend.go.set()
         done = await ended(pool, build_id(1))
     assert (done.status, done.attempt) == ("succeeded", 1)
 
 
 async def test_too_much_output_is_cut_and_said_to_be(pool: Pool, clock: FakeClock) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     backend = FakeBackend()
     backend.says = ["y" * 9000, *["\n".join(["x" * 300] * 1000)] * 6]
     async with building(pool, clock, backend):
@@ -426,7 +426,7 @@ async def test_too_much_output_is_cut_and_said_to_be(pool: Pool, clock: FakeCloc
 async def test_a_spec_of_a_newer_server_fails_the_build_in_words(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     await pool.execute("""UPDATE template_versions SET spec = '{"seed": {"kind": "cloud"}}'""")
     async with building(pool, clock, FakeBackend()):
         done = await ended(pool, build_id(1))
@@ -440,7 +440,7 @@ async def test_a_backend_that_answers_nonsense_fails_its_build_only(
         async def start(self, context: BuildContext) -> Sequence[AgentSpec]:
             return (AgentSpec(id=context.agent_id("x"), name=""),)
 
-    await plant(pool)
+    await insert_workspace(pool)
     async with building(pool, clock, Nonsense()) as builder:
         assert (await ended(pool, build_id(1))).error_code == "internal"
         await builds.insert(pool, new_build(2))
@@ -451,7 +451,7 @@ async def test_a_backend_that_answers_nonsense_fails_its_build_only(
 async def test_a_backend_that_cannot_be_stopped_does_not_hold_up_the_row(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     backend = FakeBackend()
     backend.hold, backend.deaf = "asked", True
     async with building(
@@ -487,7 +487,7 @@ async def test_a_thread_of_a_build_that_is_cut_off_is_told_to_leave_off(
     pool: Pool, clock: FakeClock
 ) -> None:
     """Otherwise it would run beside the next worker of the build."""
-    await plant(pool)
+    await insert_workspace(pool)
     backend = Threaded()
     async with building(pool, clock, backend, limits=BuildLimits(timeout_s=60)):
         await asyncio.to_thread(backend.begun.wait, 20)

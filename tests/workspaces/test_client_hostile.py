@@ -327,7 +327,7 @@ async def test_an_agent_that_does_not_wait_is_not_asked_all_the_time(
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(client.output("p", wait_s=3 * MIN_POLL_INTERVAL_S))
             for times in (1, 2, 3):
-                assert await clock.pass_over("output_poll") == MIN_POLL_INTERVAL_S
+                assert await clock.advance_past("output_poll") == MIN_POLL_INTERVAL_S
                 assert asked == times
         assert waiting.result().running
     assert asked == 4

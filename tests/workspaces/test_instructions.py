@@ -32,16 +32,16 @@ from chatd.workspaces.instructions import (
 )
 from tests.support.factories import CHAT
 from tests.support.seeds import Seed
-from tests.support.store import plant_in
-from tests.support.streaming import Emitted, env_with
+from tests.support.store import insert_seed
+from tests.support.stream_replica import Emitted, env_with
 from tests.support.workspaces import (
     HOST,
     agent_id,
     build_id,
     finish,
+    insert_template,
+    insert_workspace_for,
     new_build,
-    plant_for,
-    plant_template,
     stored_context,
     workspace_id,
 )
@@ -104,9 +104,9 @@ class Place:
 
 @pytest.fixture
 async def place(pool: Pool) -> Place:
-    await plant_template(pool)
-    fence = Fence.of(await plant_in(pool, Seed(state=State.R0, calls="local")))
-    await plant_for(pool, CHAT, fence)
+    await insert_template(pool)
+    fence = Fence.of(await insert_seed(pool, Seed(state=State.R0, calls="local")))
+    await insert_workspace_for(pool, CHAT, fence)
     await finish(pool)
     await bindings.save_bound_agent(
         pool, CHAT, workspace_id(1), build_id=build_id(1), agent_id=agent_id(1)

@@ -25,7 +25,7 @@ from tests.support.local_rig import (
     HOST,
     NO_BUBBLEWRAP,
     TEST_TIMEOUT_S,
-    Rig,
+    LocalRig,
     data_directory,
     open_rig,
     shared_kits,
@@ -74,7 +74,7 @@ def users_data_dir() -> Generator[Path]:
 
 
 @pytest.fixture
-async def private_rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Rig]:
+async def private_rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[LocalRig]:
     with data_directory(shared_kits(tmp_path_factory)) as data_dir:
         config = LocalConfig(data_dir=data_dir, host_id=HOST, disk_interval_s=0.1)
         async with open_rig(config) as rig:
@@ -201,7 +201,9 @@ async def _readable_to_all(path: Path) -> bool:
 
 @pytest.mark.covers("hostile-3")
 @needs_sandbox
-async def test_a_workspace_over_its_disk_limit_is_killed_and_can_clean_up(private_rig: Rig) -> None:
+async def test_a_workspace_over_its_disk_limit_is_killed_and_can_clean_up(
+    private_rig: LocalRig,
+) -> None:
     rig = private_rig
     running = await rig.start(TemplateSpec(limits=ResourceLimits(disk_bytes=4 * MIB)))
     client = await rig.client(running)
@@ -215,7 +217,7 @@ async def test_a_workspace_over_its_disk_limit_is_killed_and_can_clean_up(privat
 
 @needs_sandbox
 @needs_root
-async def test_no_process_of_the_account_is_left_after_a_stop(private_rig: Rig) -> None:
+async def test_no_process_of_the_account_is_left_after_a_stop(private_rig: LocalRig) -> None:
     running = await private_rig.start()
     await private_rig.run(running, "for i in 1 2 3; do setsid -f sleep 1000 >/dev/null 2>&1; done")
     uid = private_rig.home(running).stat().st_uid

@@ -26,8 +26,8 @@ from tests.support.local_rig import (
     HOST,
     NO_BUBBLEWRAP,
     TEST_TIMEOUT_S,
-    Rig,
-    Running,
+    LocalRig,
+    RunningWorkspace,
     close_supervisor_of,
     data_directory,
     shared_kits,
@@ -44,14 +44,14 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
 
 
 @pytest.fixture
-async def rig(data_dir: Path, tmp_path: Path) -> Rig:
+async def rig(data_dir: Path, tmp_path: Path) -> LocalRig:
     """Templates may use what is below `tmp_path / "allowed"`."""
     (tmp_path / "allowed").mkdir()
-    return Rig(LocalConfig(data_dir=data_dir, host_id=HOST, roots=(tmp_path / "allowed",)))
+    return LocalRig(LocalConfig(data_dir=data_dir, host_id=HOST, roots=(tmp_path / "allowed",)))
 
 
 @pytest.fixture
-def project(tmp_path: Path, rig: Rig) -> Path:
+def project(tmp_path: Path, rig: LocalRig) -> Path:
     project = tmp_path / "allowed" / "project"
     (project / "src").mkdir(parents=True)
     (project / "src" / "run.sh").write_text("echo it runs\n")
@@ -70,7 +70,7 @@ def git(project: Path, *words: str) -> str:
 
 @pytest.mark.covers("hostile-4")
 @needs_sandbox
-async def test_a_directory_is_copied_with_links_as_links(rig: Rig, project: Path) -> None:
+async def test_a_directory_is_copied_with_links_as_links(rig: LocalRig, project: Path) -> None:
     spec = TemplateSpec(seed=DirectorySeed(path=str(project)), directory="work/here")
     running = await rig.start(spec)
     assert running.agent.directory == "/home/dev/work/here"
@@ -82,7 +82,7 @@ async def test_a_directory_is_copied_with_links_as_links(rig: Rig, project: Path
 
 
 @needs_sandbox
-async def test_a_directory_that_is_too_large_is_not_copied(rig: Rig, project: Path) -> None:
+async def test_a_directory_that_is_too_large_is_not_copied(rig: LocalRig, project: Path) -> None:
     (project / "big").write_bytes(b"x" * 100_000)
     limits = ResourceLimits(disk_bytes=50_000)
     with pytest.raises(BuildFailed, match="larger than the 50000 bytes"):
@@ -90,7 +90,7 @@ async def test_a_directory_that_is_too_large_is_not_copied(rig: Rig, project: Pa
 
 
 @needs_sandbox
-async def test_a_template_can_enable_the_network(rig: Rig) -> None:
+async def test_a_template_can_enable_the_network(rig: LocalRig) -> None:
     server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     running = await rig.start(TemplateSpec(network="full"))
@@ -103,7 +103,7 @@ async def test_a_template_can_enable_the_network(rig: Rig) -> None:
 
 
 @needs_sandbox
-async def test_a_repository_of_the_host_is_cloned_inside(rig: Rig, project: Path) -> None:
+async def test_a_repository_of_the_host_is_cloned_inside(rig: LocalRig, project: Path) -> None:
     git(project, "init")
     git(project, "add", "src")
     git(project, "commit", "-m", "first")
@@ -112,13 +112,15 @@ async def test_a_repository_of_the_host_is_cloned_inside(rig: Rig, project: Path
     spec = TemplateSpec(seed=GitSeed(url="${repository}", ref="${commit}"))
     context = rig.context(spec, params={"repository": str(project), "commit": first})
     (agent,) = await rig.backend.start(context)
-    running = Running(workspace=context.workspace, agent=agent)
+    running = RunningWorkspace(workspace=context.workspace, agent=agent)
     assert await rig.output_of(running, "git rev-parse HEAD; ls") == f"{first}\nsrc"
     assert any("Cloning" in line for line in rig.log)
 
 
 @needs_sandbox
-async def test_a_failed_clone_fails_the_build_with_gits_message(rig: Rig, project: Path) -> None:
+async def test_a_failed_clone_fails_the_build_with_gits_message(
+    rig: LocalRig, project: Path
+) -> None:
     context = rig.context(TemplateSpec(seed=GitSeed(url=f"file://{project}")))
     with pytest.raises(BuildFailed, match="Git failed"):
         await rig.backend.start(context)
@@ -126,7 +128,7 @@ async def test_a_failed_clone_fails_the_build_with_gits_message(rig: Rig, projec
 
 
 @needs_sandbox
-async def test_a_partly_filled_home_is_filled_again(rig: Rig, project: Path) -> None:
+async def test_a_partly_filled_home_is_filled_again(rig: LocalRig, project: Path) -> None:
     """A server may die while it fills a home. A complete home is never filled again."""
     context = rig.context(TemplateSpec(seed=DirectorySeed(path=str(project))))
     half = rig.data_dir / "ws" / str(context.workspace.id) / "home.new"
@@ -141,7 +143,7 @@ async def test_a_partly_filled_home_is_filled_again(rig: Rig, project: Path) -> 
 
 
 @needs_sandbox
-async def test_the_startup_script_runs_before_the_agent(rig: Rig) -> None:
+async def test_the_startup_script_runs_before_the_agent(rig: LocalRig) -> None:
     """The process list does not show the template's environment to other accounts."""
     script = 'echo $WHO ${#LONG} "<$NONE>" > who; cat /proc/1/cmdline > seen; echo said'
     env = {"WHO": "${name}", "LONG": "\u00e4" * 20_000, "NONE": ""}
@@ -160,7 +162,7 @@ async def test_the_startup_script_runs_before_the_agent(rig: Rig) -> None:
 
 
 @needs_sandbox
-async def test_a_cancelled_build_stops(rig: Rig) -> None:
+async def test_a_cancelled_build_stops(rig: LocalRig) -> None:
     context = rig.context(TemplateSpec(startup_script="touch begun; sleep 1000"))
     home = rig.data_dir / "ws" / str(context.workspace.id) / "home"
 
@@ -179,7 +181,7 @@ async def test_a_cancelled_build_stops(rig: Rig) -> None:
 
 
 @needs_sandbox
-async def test_a_workspace_restarts_without_its_seed(rig: Rig, project: Path) -> None:
+async def test_a_workspace_restarts_without_its_seed(rig: LocalRig, project: Path) -> None:
     spec = TemplateSpec(seed=DirectorySeed(path=str(project)))
     running = await rig.start(spec)
     await rig.stop(running, build=2)
@@ -189,7 +191,9 @@ async def test_a_workspace_restarts_without_its_seed(rig: Rig, project: Path) ->
 
 
 @needs_sandbox
-async def test_a_mounted_directory_can_be_read_and_not_written(rig: Rig, project: Path) -> None:
+async def test_a_mounted_directory_can_be_read_and_not_written(
+    rig: LocalRig, project: Path
+) -> None:
     mount = Mount(source=str(project), target="/mnt/project")
     running = await rig.start(TemplateSpec(mounts=(mount,)))
     assert await rig.output_of(running, "sh /mnt/project/src/run.sh") == "it runs"
@@ -211,7 +215,7 @@ async def test_a_mounted_directory_can_be_read_and_not_written(rig: Rig, project
     ],
 )
 async def test_a_seed_outside_the_roots_is_a_problem(
-    rig: Rig, tmp_path: Path, seed: Seed, field: str
+    rig: LocalRig, tmp_path: Path, seed: Seed, field: str
 ) -> None:
     (tmp_path / "secret").mkdir()
     allowed = tmp_path / "allowed"
@@ -222,7 +226,9 @@ async def test_a_seed_outside_the_roots_is_a_problem(
 
 async def test_the_servers_own_files_are_never_allowed(data_dir: Path) -> None:
     """Even if a root contains them: the secret of all agents is there."""
-    backend = Rig(LocalConfig(data_dir=data_dir, host_id=HOST, roots=(data_dir.parent,))).backend
+    backend = LocalRig(
+        LocalConfig(data_dir=data_dir, host_id=HOST, roots=(data_dir.parent,))
+    ).backend
     (data_dir / "inside").mkdir()
     (data_dir.parent / "beside").mkdir()
     for path in (data_dir, data_dir / "inside", data_dir.parent):
@@ -238,7 +244,7 @@ async def test_the_servers_own_files_are_never_allowed(data_dir: Path) -> None:
 
 async def test_an_unusable_data_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    rig = Rig(LocalConfig(data_dir=tmp_path / "file" / "data", host_id=HOST))
+    rig = LocalRig(LocalConfig(data_dir=tmp_path / "file" / "data", host_id=HOST))
     with pytest.raises(BuildFailed, match=r"This host cannot run workspaces: .*Not a directory"):
         await rig.backend.prepare()
 
@@ -249,7 +255,7 @@ def _below(seed: Seed, allowed: Path) -> Seed:
     return seed
 
 
-async def test_problems_of_a_template_are_named(rig: Rig, tmp_path: Path) -> None:
+async def test_problems_of_a_template_are_named(rig: LocalRig, tmp_path: Path) -> None:
     allowed = str(tmp_path / "allowed")
     spec = TemplateSpec(
         directory="../up",

@@ -11,16 +11,16 @@ from chatd.domain.workspace.entities import Build
 from chatd.store.pool import Pool
 from chatd.store.workspace import build_leases, builds, workspaces
 from chatd.workspaces.builds.maintenance import ActivityTracker, Autostop
-from tests.support.builders import Line
+from tests.support.build_rig import CountingConn
 from tests.support.clock import FakeClock
-from tests.support.streaming import Emitted, env_with
+from tests.support.stream_replica import Emitted, env_with
 from tests.support.workspaces import (
     age_builds,
     build_id,
     finish,
+    insert_template,
+    insert_workspace,
     new_workspace,
-    plant,
-    plant_template,
     workspace_id,
 )
 
@@ -42,7 +42,7 @@ async def deadline(pool: Pool) -> float:
 
 
 async def test_a_workspace_past_its_deadline_is_stopped_once(pool: Pool, clock: FakeClock) -> None:
-    await plant(pool, ttl_s=100)
+    await insert_workspace(pool, ttl_s=100)
     await finish(pool)
     assert await autostop(pool, clock).stop_overdue() == 0
     await age_builds(pool, 101)
@@ -59,7 +59,7 @@ async def test_a_workspace_in_which_a_command_runs_is_not_stopped(
     pool: Pool, clock: FakeClock
 ) -> None:
     """Nor is one that was used after the last minute in which the rows were told."""
-    await plant(pool, ttl_s=100)
+    await insert_workspace(pool, ttl_s=100)
     await finish(pool)
     await age_builds(pool, 101)
     assert await autostop(pool, clock, workspace_id(1)).stop_overdue() == 0
@@ -69,14 +69,14 @@ async def test_a_workspace_in_which_a_command_runs_is_not_stopped(
 
 
 async def test_a_workspace_without_a_ttl_runs_on(pool: Pool, clock: FakeClock) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     await finish(pool)
     await age_builds(pool, 1e6)
     assert await autostop(pool, clock).stop_overdue() == 0
 
 
 async def test_a_stop_that_failed_is_tried_again_later(pool: Pool, clock: FakeClock) -> None:
-    await plant(pool, ttl_s=100)
+    await insert_workspace(pool, ttl_s=100)
     await finish(pool)
     await age_builds(pool, 101)
     assert await autostop(pool, clock).stop_overdue() == 1
@@ -91,7 +91,7 @@ async def test_a_stop_that_fails_and_fails_is_tried_less_and_less(
     pool: Pool, clock: FakeClock
 ) -> None:
     """A host that is lost takes up no build: its workspaces would be stopped in vain for ever."""
-    await plant(pool, ttl_s=100)
+    await insert_workspace(pool, ttl_s=100)
     await finish(pool)
     day, asked = 24 * 3600, 0
     for _ in range(200):
@@ -103,7 +103,7 @@ async def test_a_stop_that_fails_and_fails_is_tried_less_and_less(
 
 
 async def test_a_build_under_way_is_not_disturbed(pool: Pool, clock: FakeClock) -> None:
-    await plant(pool, ttl_s=100)
+    await insert_workspace(pool, ttl_s=100)
     await finish(pool)
     await age_builds(pool, 101)
     assert await autostop(pool, clock).stop_overdue() == 1
@@ -115,7 +115,7 @@ async def test_a_build_under_way_is_not_disturbed(pool: Pool, clock: FakeClock) 
 async def test_use_is_written_once_a_minute_and_lets_it_run_longer(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await plant(pool, ttl_s=100)
+    await insert_workspace(pool, ttl_s=100)
     await finish(pool)
     await pool.execute("UPDATE workspaces SET last_used_at = now() - interval '1 hour'")
     usage = ActivityTracker(pool, env_with(clock))
@@ -124,8 +124,8 @@ async def test_use_is_written_once_a_minute_and_lets_it_run_longer(
     usage.touch(workspace_id(7))
     async with asyncio.TaskGroup() as group:
         task = group.create_task(usage.run())
-        assert await clock.pass_over("usage_flush") == 60
-        await clock.asleep_on("usage_flush", within_s=20)
+        assert await clock.advance_past("usage_flush") == 60
+        await clock.wait_for_sleeper("usage_flush", within_s=20)
         task.cancel()
     assert 3500 < await deadline(pool) <= 3600
     fresh = "SELECT last_used_at > now() - interval '1 minute' FROM workspaces"
@@ -134,13 +134,13 @@ async def test_use_is_written_once_a_minute_and_lets_it_run_longer(
 
 async def test_a_call_that_still_waits_is_a_use(pool: Pool, clock: FakeClock) -> None:
     """A command may take longer than a workspace may go unused."""
-    await plant(pool, ttl_s=100)
+    await insert_workspace(pool, ttl_s=100)
     await finish(pool)
     usage = ActivityTracker(pool, env_with(clock), in_use=lambda: [workspace_id(1)])
     async with asyncio.TaskGroup() as group:
         task = group.create_task(usage.run())
-        await clock.pass_over("usage_flush")
-        await clock.asleep_on("usage_flush", within_s=20)
+        await clock.advance_past("usage_flush")
+        await clock.wait_for_sleeper("usage_flush", within_s=20)
         task.cancel()
     assert 3500 < await deadline(pool) <= 3600
 
@@ -148,10 +148,10 @@ async def test_a_call_that_still_waits_is_a_use(pool: Pool, clock: FakeClock) ->
 async def test_use_that_could_not_be_written_is_written_next_time(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await plant(pool, ttl_s=100)
+    await insert_workspace(pool, ttl_s=100)
     await finish(pool)
     emitted = Emitted()
-    usage = ActivityTracker(Line(pool, 1), env_with(clock, emitted))
+    usage = ActivityTracker(CountingConn(pool, 1), env_with(clock, emitted))
     usage.touch(workspace_id(1))
     await usage.flush()
     assert emitted.counts["usage_not_written"] == 1
@@ -163,7 +163,7 @@ async def test_use_that_could_not_be_written_is_written_next_time(
 async def test_use_that_the_database_refuses_is_dropped_and_ends_nothing(
     pool: Pool, clock: FakeClock
 ) -> None:
-    class Refusing(Line):
+    class Refusing(CountingConn):
         async def execute(self, query: LiteralString, *args: object) -> str:
             self.sent += 1
             raise InvariantBroken("no")
@@ -177,7 +177,7 @@ async def test_use_that_the_database_refuses_is_dropped_and_ends_nothing(
 
 
 async def test_many_replicas_note_the_same_use_at_once(pool: Pool, clock: FakeClock) -> None:
-    await plant_template(pool)
+    await insert_template(pool)
     for number in range(1, 20):
         await workspaces.create(pool, new_workspace(number))
     used = [workspace_id(number) for number in range(1, 20)]

@@ -11,19 +11,19 @@ from chatd.store.workspace import agents, build_leases, builds, workspaces
 from chatd.workspaces.agents.monitor import AgentMonitor
 from chatd.workspaces.builds.backend import BuildFailed
 from chatd.workspaces.builds.maintenance import Reconciler
-from tests.support.builders import FakeBackend
+from tests.support.build_rig import FakeBackend
 from tests.support.clock import FakeClock
-from tests.support.streaming import Emitted, env_with
+from tests.support.stream_replica import Emitted, env_with
 from tests.support.workspaces import (
     HOST,
     agent_id,
     agent_spec,
     build_id,
     finish,
+    insert_template,
+    insert_workspace,
     new_build,
     new_workspace,
-    plant,
-    plant_template,
     workspace_id,
 )
 
@@ -33,7 +33,7 @@ def reconcile(pool: Pool, clock: FakeClock, backend: FakeBackend) -> Reconciler:
 
 
 async def running(pool: Pool, backend: FakeBackend) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     await finish(pool)
     backend.sandboxes[workspace_id(1)] = 1
 
@@ -128,7 +128,7 @@ async def test_what_is_left_of_a_deleted_workspace_is_removed(pool: Pool, clock:
 
 
 async def test_other_hosts_are_not_looked_at(pool: Pool, clock: FakeClock) -> None:
-    await plant_template(pool)
+    await insert_template(pool)
     await workspaces.create(pool, new_workspace(host_id="that-host"))
     await pool.execute(
         """UPDATE workspace_builds SET status = 'succeeded', completed_at = now(), attempt = 1"""
@@ -169,7 +169,7 @@ async def the_agent(pool: Pool) -> tuple[AgentRow, str]:
 async def test_an_agent_that_answers_is_connected_and_one_that_stops_is_not(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     await finish(pool)
     pinger = Pinger()
     beat = pinger.beat(pool, clock)
@@ -208,7 +208,7 @@ async def test_an_agent_that_answers_is_connected_and_one_that_stops_is_not(
 async def test_an_agent_that_talks_nonsense_silences_nobody_else(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     await finish(
         pool, build_leases.BuildResult(status="succeeded", agents=(agent_spec(1), agent_spec(2)))
     )
@@ -225,7 +225,7 @@ async def test_an_agent_that_talks_nonsense_silences_nobody_else(
 async def test_the_agents_of_a_stopped_workspace_are_not_asked(
     pool: Pool, clock: FakeClock
 ) -> None:
-    await plant(pool)
+    await insert_workspace(pool)
     await finish(pool)
     await builds.insert(pool, new_build(2))
     await finish(pool)

@@ -11,9 +11,9 @@ from chatd.store.workspace import builds, workspaces
 from tests.support.workspaces import (
     build_id,
     finish,
+    insert_template,
     new_build,
     new_workspace,
-    plant_template,
     workspace_id,
 )
 
@@ -31,7 +31,7 @@ async def keep_house(pool: Pool) -> None:
 async def test_a_key_stands_for_what_it_made_for_a_day_and_then_for_something_new(
     pool: Pool,
 ) -> None:
-    await plant_template(pool)
+    await insert_template(pool)
     await workspaces.create(pool, new_workspace(1, made_by="w"))
     await finish(pool)
     assert await builds.insert(pool, new_build(11, made_by="b")) is not None
@@ -54,7 +54,7 @@ async def test_a_key_stands_for_what_it_made_for_a_day_and_then_for_something_ne
 
 
 async def test_old_keys_are_forgotten_in_batches(pool: Pool) -> None:
-    await plant_template(pool)
+    await insert_template(pool)
     for number in range(1, 6):
         await workspaces.create(pool, new_workspace(number, made_by=f"{number}"))
     await age(pool, REQUEST_RETENTION)

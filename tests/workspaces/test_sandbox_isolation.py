@@ -16,8 +16,8 @@ from tests.support.local_rig import (
     AS_ROOT,
     HOST,
     NO_BUBBLEWRAP,
-    Rig,
-    Running,
+    LocalRig,
+    RunningWorkspace,
     close_supervisor_of,
     data_directory,
     shared_kits,
@@ -36,7 +36,7 @@ SPEC = TemplateSpec(
 class Pair:
     """A workspace that attacks, and another that must not notice."""
 
-    def __init__(self, rig: Rig, mine: Running, other: Running) -> None:
+    def __init__(self, rig: LocalRig, mine: RunningWorkspace, other: RunningWorkspace) -> None:
         self.rig = rig
         self.mine = mine
         self.other = other
@@ -48,13 +48,13 @@ class Pair:
 @pytest.fixture(scope="module")
 def started(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Generator[tuple[LocalConfig, Running, Running]]:
+) -> Generator[tuple[LocalConfig, RunningWorkspace, RunningWorkspace]]:
     """Run by the supervisor, so that each test can have its own event loop."""
     with data_directory(shared_kits(tmp_path_factory)) as data_dir:
         config = LocalConfig(data_dir=data_dir, host_id=HOST)
 
-        async def start() -> tuple[Running, Running]:
-            rig = Rig(config)
+        async def start() -> tuple[RunningWorkspace, RunningWorkspace]:
+            rig = LocalRig(config)
             return await rig.start(SPEC), await rig.start()
 
         mine, other = asyncio.run(start())
@@ -63,9 +63,9 @@ def started(
 
 
 @pytest.fixture
-async def pair(started: tuple[LocalConfig, Running, Running]) -> Pair:
+async def pair(started: tuple[LocalConfig, RunningWorkspace, RunningWorkspace]) -> Pair:
     config, mine, other = started
-    return Pair(Rig(config), mine, other)
+    return Pair(LocalRig(config), mine, other)
 
 
 async def test_only_programs_of_the_host_are_visible(pair: Pair) -> None:

@@ -41,10 +41,10 @@ from tests.support.local_rig import (
     AS_ROOT,
     HOST,
     NO_BUBBLEWRAP,
-    NOBODY,
+    NO_OWNER,
     TEST_TIMEOUT_S,
-    Rig,
-    Running,
+    LocalRig,
+    RunningWorkspace,
     data_directory,
     open_rig,
     parent_of,
@@ -61,18 +61,18 @@ pytestmark = [
 ]
 
 SERVER = "tests.support.local_server"
-WORKSPACE = WorkspaceId(uuid5(NOBODY, f"workspace of {os.getpid()}"))
+WORKSPACE = WorkspaceId(uuid5(NO_OWNER, f"workspace of {os.getpid()}"))
 """Unique to this process: control groups are named by it, and are global on the host."""
 
 
 @pytest.fixture
-async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Rig]:
+async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[LocalRig]:
     with data_directory(shared_kits(tmp_path_factory)) as data_dir:
         async with open_rig(LocalConfig(data_dir=data_dir, host_id=HOST)) as rig:
             yield rig
 
 
-async def pids_of(rig: Rig, running: Running) -> list[int]:
+async def pids_of(rig: LocalRig, running: RunningWorkspace) -> list[int]:
     """The processes of a sandbox by their ids on the host, the outermost first."""
     status = (await rig.supervisor.list_running())[running.name]
     found = [status.pid]
@@ -81,7 +81,7 @@ async def pids_of(rig: Rig, running: Running) -> list[int]:
     return found
 
 
-async def start_sleep(rig: Rig, running: Running) -> None:
+async def start_sleep(rig: LocalRig, running: RunningWorkspace) -> None:
     """In its own session, so that only the end of the sandbox kills it."""
     client = await rig.client(running)
     await client.start_process("setsid -f sleep 1000; touch begun; sleep 1000", key="sleep")
@@ -92,7 +92,7 @@ async def start_sleep(rig: Rig, running: Running) -> None:
     await eventually(is_started, within_s=TEST_TIMEOUT_S)
 
 
-async def test_a_killed_server_leaves_its_workspaces_running(rig: Rig) -> None:
+async def test_a_killed_server_leaves_its_workspaces_running(rig: LocalRig) -> None:
     async with server_process(SERVER, str(rig.data_dir)) as server:
         await server.ask(f"start {WORKSPACE} 1")
         await server.ask("run sleep 1000 >/dev/null 2>&1 & echo $! > pid")
@@ -106,7 +106,7 @@ async def test_a_killed_server_leaves_its_workspaces_running(rig: Rig) -> None:
 
 
 async def test_a_killed_supervisor_is_replaced_by_another_with_the_same_workspaces(
-    rig: Rig,
+    rig: LocalRig,
 ) -> None:
     """Without a request. Workspaces stop only when the parent of the supervisor is killed too."""
     started = await rig.start()
@@ -231,7 +231,7 @@ def test_a_failed_write_leaves_no_saved_orders() -> None:
 
 
 @pytest.mark.covers("T47")
-async def test_a_stray_process_of_a_killed_supervisor_is_killed_by_the_next(rig: Rig) -> None:
+async def test_a_stray_process_of_a_killed_supervisor_is_killed_by_the_next(rig: LocalRig) -> None:
     """A kill between two system calls of the supervisor leaves a stray; here it is simulated."""
     await rig.supervisor.hello()
     stray = await asyncio.create_subprocess_exec("sleep", "1000")
@@ -246,7 +246,7 @@ async def test_a_stray_process_of_a_killed_supervisor_is_killed_by_the_next(rig:
 
 
 @pytest.mark.covers("T47")
-async def test_a_stop_kills_all_processes_and_leaves_the_files(rig: Rig) -> None:
+async def test_a_stop_kills_all_processes_and_leaves_the_files(rig: LocalRig) -> None:
     started = await rig.start()
     await start_sleep(rig, started)
     pids = await pids_of(rig, started)
@@ -263,9 +263,9 @@ async def test_a_stop_kills_all_processes_and_leaves_the_files(rig: Rig) -> None
     assert await rig.backend.workspaces() == []
 
 
-async def test_two_servers_share_one_supervisor(rig: Rig) -> None:
+async def test_two_servers_share_one_supervisor(rig: LocalRig) -> None:
     """Both start one, and the second exits. They do not set up one workspace at the same time."""
-    other = Rig(LocalConfig(data_dir=rig.data_dir, host_id=HOST))
+    other = LocalRig(LocalConfig(data_dir=rig.data_dir, host_id=HOST))
     for each in (rig, other):
         await each.backend.prepare()
     async with asyncio.TaskGroup() as tasks:
@@ -284,7 +284,7 @@ async def test_two_servers_share_one_supervisor(rig: Rig) -> None:
     assert log.count("ready") == 1
 
 
-async def test_a_repeated_build_runs_once(rig: Rig) -> None:
+async def test_a_repeated_build_runs_once(rig: LocalRig) -> None:
     started = await rig.start()
     first = (await rig.supervisor.list_running())[started.name]
     assert (await rig.start(again=started.workspace.id)).agent == started.agent
@@ -298,7 +298,7 @@ async def test_a_repeated_build_runs_once(rig: Rig) -> None:
 
 async def test_an_idle_supervisor_exits(tmp_path: Path) -> None:
     with data_directory() as data_dir:
-        rig = Rig(LocalConfig(data_dir=data_dir, host_id=HOST, supervisor_idle_s=0.2))
+        rig = LocalRig(LocalConfig(data_dir=data_dir, host_id=HOST, supervisor_idle_s=0.2))
         pid = (await rig.supervisor.hello()).pid
         await wait_exited(pid, parent_of(pid))
         assert not (data_dir / "ws-supervisor" / "socket").exists()
@@ -306,7 +306,7 @@ async def test_an_idle_supervisor_exits(tmp_path: Path) -> None:
         await rig.close()
 
 
-async def send_raw(rig: Rig, line: bytes) -> dict[str, object]:
+async def send_raw(rig: LocalRig, line: bytes) -> dict[str, object]:
     path = rig.data_dir / "ws-supervisor" / "socket"
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(line)
@@ -317,7 +317,7 @@ async def send_raw(rig: Rig, line: bytes) -> dict[str, object]:
     return json.loads(answer)
 
 
-async def test_invalid_requests_are_refused_and_harmless(rig: Rig) -> None:
+async def test_invalid_requests_are_refused_and_harmless(rig: LocalRig) -> None:
     pid = (await rig.supervisor.hello()).pid
     for line in (
         b"",
@@ -347,7 +347,7 @@ async def test_invalid_requests_are_refused_and_harmless(rig: Rig) -> None:
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root can act under another account")
-async def test_another_account_is_refused_even_if_it_reaches_the_socket(rig: Rig) -> None:
+async def test_another_account_is_refused_even_if_it_reaches_the_socket(rig: LocalRig) -> None:
     await rig.supervisor.hello()
     directory = rig.data_dir / "ws-supervisor"
     for path in (directory, *directory.parents[:2]):

@@ -32,13 +32,13 @@ class WatcherFixture:
         (self.directory / "AGENTS.md").write_text(text)
 
     async def poll(self) -> None:
-        assert await self.clock.pass_over("context poll") == CONTEXT_POLL_S
+        assert await self.clock.advance_past("context poll") == CONTEXT_POLL_S
 
     async def debounce(self) -> None:
-        assert await self.clock.pass_over("context debounce") == DEBOUNCE_S
+        assert await self.clock.advance_past("context debounce") == DEBOUNCE_S
 
     async def texts(self) -> list[str]:
-        await self.clock.asleep_on("context poll")
+        await self.clock.wait_for_sleeper("context poll")
         return [each.content for each in (await self.watcher.wait(0, 0)).resources]
 
 
@@ -74,13 +74,13 @@ async def test_a_change_makes_a_newer_version_after_the_debounce(fixture: Watche
         waiting = [
             group.create_task(fixture.watcher.wait(first.version, TIMEOUT_S)) for _ in range(3)
         ]
-        await fixture.clock.asleep_on("context poll")
+        await fixture.clock.wait_for_sleeper("context poll")
         fixture.write("t")
         await fixture.poll()
-        await fixture.clock.asleep_on("context debounce")
+        await fixture.clock.wait_for_sleeper("context debounce")
         fixture.write("tw")
         await fixture.debounce()
-        await fixture.clock.asleep_on("context debounce")
+        await fixture.clock.wait_for_sleeper("context debounce")
         assert not any(each.done() for each in waiting)
         fixture.write("two")
         await fixture.debounce()
@@ -95,7 +95,7 @@ async def test_endless_writes_do_not_delay_a_snapshot_for_ever(fixture: WatcherF
     fixture.write("x")
     await fixture.poll()
     for number in range(MAX_DEBOUNCES):
-        await fixture.clock.asleep_on("context debounce")
+        await fixture.clock.wait_for_sleeper("context debounce")
         fixture.write("x" * (number + 2))
         await fixture.debounce()
     assert await fixture.texts() == ["x" * (MAX_DEBOUNCES + 1)]
@@ -124,7 +124,7 @@ async def test_versions_follow_the_clock_and_never_decrease(fixture: WatcherFixt
     versions: list[int] = []
     for text, now_ms in (("a", 9000), ("b", 100)):
         fixture.now_ms = now_ms
-        await fixture.clock.asleep_on("context poll")
+        await fixture.clock.wait_for_sleeper("context poll")
         fixture.write(text)
         await fixture.poll()
         await fixture.debounce()

@@ -129,7 +129,7 @@ async def test_two_scans_are_at_least_a_second_apart(fixture: WatchFixture) -> N
     fixture.touch("one/f", "b\n")
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(fixture.next())
-        assert await fixture.clock.pass_over("git rescan") == MIN_RESCAN_INTERVAL_S - 0.25
+        assert await fixture.clock.advance_past("git rescan") == MIN_RESCAN_INTERVAL_S - 0.25
     assert waiting.result() == [("one", False, "b")]
 
 
@@ -138,10 +138,10 @@ async def test_a_watch_rescans_at_the_interval_and_on_request(fixture: WatchFixt
     await fixture.next()
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(fixture.next())
-        assert await fixture.clock.pass_over("git poll") == RESCAN_INTERVAL_S
-        await fixture.clock.asleep_on("git poll")  # no change, so no message
+        assert await fixture.clock.advance_past("git poll") == RESCAN_INTERVAL_S
+        await fixture.clock.wait_for_sleeper("git poll")  # no change, so no message
         (fixture.root / "one/f").write_text("b\n")
-        await fixture.clock.pass_over("git poll")
+        await fixture.clock.advance_past("git poll")
     assert waiting.result() == [("one", False, "b")]
     (fixture.root / "one/f").write_text("c\n")
     fixture.store.notify(["chat"])
@@ -154,9 +154,9 @@ async def test_a_touch_ends_the_wait_for_the_interval(fixture: WatchFixture) -> 
     await fixture.next()
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(fixture.next())
-        await fixture.clock.asleep_on("git poll")
+        await fixture.clock.wait_for_sleeper("git poll")
         fixture.touch("two/f", "b\n")
-        await fixture.clock.pass_over("git rescan")
+        await fixture.clock.advance_past("git rescan")
     assert waiting.result() == [("two", False, "b")]
 
 
@@ -192,7 +192,7 @@ async def test_a_cancelled_watch_leaves_no_sleeper(fixture: WatchFixture) -> Non
     await fixture.next()
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(fixture.next())
-        await fixture.clock.asleep_on("git poll")
+        await fixture.clock.wait_for_sleeper("git poll")
         waiting.cancel()
     assert waiting.cancelled()
     assert fixture.clock.sleeping("git poll") == []

@@ -26,8 +26,8 @@ from chatd.providers.secret import Secret
 from tests.support.providers.anthropic import KEY, FakeAnthropic, betas_of, refusal
 from tests.support.providers.anthropic_requests import TOOLS, tool_round
 from tests.support.providers.prompts import message, replayed, request, result
-from tests.support.providers.reading import answer_of, collect, collect_failure
 from tests.support.providers.server import Cut, Gate, Reset, Silence
+from tests.support.providers.stream_reader import answer_of, collect, collect_failure
 
 MODEL = "claude-sonnet-4-5"
 WAIT_S = 30

@@ -39,8 +39,8 @@ from chatd.providers.sse import SseParser
 from chatd.providers.tool_schema import ToolNames
 from tests.support.fuzz import fuzzed
 from tests.support.providers.anthropic import NAMES, event, stream
-from tests.support.providers.reading import answer_of, read_pieces, read_whole
 from tests.support.providers.recorded import ANTHROPIC, only, tokens
+from tests.support.providers.stream_reader import answer_of, read_pieces, read_whole
 
 ENDINGS = (Finished, StreamFailed)
 read, answer, finished = ANTHROPIC.read, ANTHROPIC.answer, ANTHROPIC.finished

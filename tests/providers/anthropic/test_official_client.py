@@ -27,7 +27,7 @@ from chatd.providers.anthropic.request import encode_request
 from chatd.providers.anthropic.wire import unpack_metadata
 from tests.support.providers.anthropic import KEY, STREAMS, FakeAnthropic, stream
 from tests.support.providers.anthropic_requests import MODELS, VARIANTS, requests
-from tests.support.providers.reading import answer_of, read_whole
+from tests.support.providers.stream_reader import answer_of, read_whole
 
 WELL_ENDED = sorted(
     path.stem

@@ -40,7 +40,7 @@ from tests.support.providers.anthropic_requests import (
 )
 from tests.support.providers.anthropic_rules import RULES, blocks, is_object, messages, objects
 from tests.support.providers.prompts import call, message, replayed, request, result
-from tests.support.providers.reading import answer_of, read_whole
+from tests.support.providers.stream_reader import answer_of, read_whole
 
 BUDGETED = "claude-sonnet-4-5"
 ADAPTIVE = "claude-opus-4-6"

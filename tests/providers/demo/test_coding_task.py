@@ -22,9 +22,9 @@ from chatd.providers.config import ProviderConfig
 from chatd.providers.demo.coding_task import CODE, FIXED
 from chatd.providers.demo.provider import DemoProvider
 from tests.support.clock import FakeClock
+from tests.support.providers.file_tools import ALL_TOOLS, FileToolRunner, tool
 from tests.support.providers.prompts import message, result
-from tests.support.providers.reading import answer_of
-from tests.support.providers.workshop import ALL_TOOLS, Workshop, tool
+from tests.support.providers.stream_reader import answer_of
 
 UNPACED = Raw(b'{"tokens_per_second":0}')
 STEPS = 20
@@ -32,7 +32,7 @@ WAIT_S = 30
 
 
 async def run_turn(
-    workshop: Workshop,
+    workshop: FileToolRunner,
     tools: tuple[ToolSpec, ...] = ALL_TOOLS,
     history: tuple[PromptMessage, ...] = (),
     prompt: str = "Please fix the failing test",
@@ -61,7 +61,7 @@ async def run_turn(
     raise AssertionError("the turn does not end")
 
 
-async def answered(call: PromptCall, workshop: Workshop) -> PromptMessage:
+async def answered(call: PromptCall, workshop: FileToolRunner) -> PromptMessage:
     args = msgspec.json.decode(call.input, type=dict[str, object])
     text, is_error = await workshop.run(call.name, args)
     return message("tool", result(call.id, text, call.name, is_error=is_error))
@@ -72,7 +72,7 @@ def last_text(messages: list[PromptMessage]) -> str:
 
 
 async def test_the_failing_test_is_fixed(tmp_path: Path) -> None:
-    workshop = Workshop(tmp_path)
+    workshop = FileToolRunner(tmp_path)
     messages = await run_turn(workshop)
     assert "All three tests pass now." in last_text(messages)
     assert (tmp_path / "chatd-demo" / "basket.py").read_text() == FIXED
@@ -89,7 +89,7 @@ async def test_the_failing_test_is_fixed(tmp_path: Path) -> None:
 
 
 async def test_the_model_creates_a_missing_workspace(tmp_path: Path) -> None:
-    workshop = Workshop(tmp_path, exists=False)
+    workshop = FileToolRunner(tmp_path, exists=False)
     messages = await run_turn(workshop)
     assert "All three tests pass now." in last_text(messages)
     assert workshop.calls[:4] == ["execute", "list_templates", "create_workspace", "execute"]
@@ -102,7 +102,7 @@ async def test_the_model_creates_a_workspace_before_it_runs_a_command(
     tmp_path: Path, prompt: str, shown: str
 ) -> None:
     (tmp_path / "hello.txt").touch()
-    workshop = Workshop(tmp_path, exists=False)
+    workshop = FileToolRunner(tmp_path, exists=False)
     words = last_text(await run_turn(workshop, prompt=prompt))
     assert words.startswith("Done. The tool `execute` answered:")
     assert shown in words
@@ -110,7 +110,7 @@ async def test_the_model_creates_a_workspace_before_it_runs_a_command(
 
 
 async def test_the_model_starts_a_stopped_workspace(tmp_path: Path) -> None:
-    workshop = Workshop(tmp_path, stopped=True)
+    workshop = FileToolRunner(tmp_path, stopped=True)
     words = last_text(await run_turn(workshop, prompt="list files"))
     assert words.startswith("Done.")
     assert workshop.calls == ["execute", "start_workspace", "execute"]
@@ -121,7 +121,7 @@ async def test_without_a_workspace_the_answer_quotes_the_tools_error(
     tmp_path: Path, name: str
 ) -> None:
     """Each tool is tried twice, because a user may have interrupted the first call."""
-    workshop = Workshop(tmp_path, exists=name == "execute", broken=frozenset({name}))
+    workshop = FileToolRunner(tmp_path, exists=name == "execute", broken=frozenset({name}))
     words = last_text(await run_turn(workshop, prompt="run a command"))
     assert words.startswith("I have no workspace that I can run commands in.")
     assert f"{name} is broken" in words
@@ -129,7 +129,7 @@ async def test_without_a_workspace_the_answer_quotes_the_tools_error(
 
 
 async def test_after_a_failed_edit_the_model_writes_the_whole_file(tmp_path: Path) -> None:
-    messages = await run_turn(Workshop(tmp_path, broken=frozenset({"edit_files"})))
+    messages = await run_turn(FileToolRunner(tmp_path, broken=frozenset({"edit_files"})))
     assert "All three tests pass now." in last_text(messages)
     assert (tmp_path / "chatd-demo" / "basket.py").read_text() == FIXED
     calls = [part for m in messages for part in m.parts if isinstance(part, PromptCall)]
@@ -140,7 +140,7 @@ async def test_after_a_failed_edit_the_model_writes_the_whole_file(tmp_path: Pat
 
 async def test_a_tool_that_keeps_failing_ends_the_turn_with_its_error(tmp_path: Path) -> None:
     for name in ("execute", "write_file", "read_file", "create_workspace", "list_templates"):
-        workshop = Workshop(
+        workshop = FileToolRunner(
             tmp_path,
             exists=name not in ("create_workspace", "list_templates"),
             broken=frozenset({name}),
@@ -149,14 +149,14 @@ async def test_a_tool_that_keeps_failing_ends_the_turn_with_its_error(tmp_path: 
 
 
 async def test_without_the_tools_the_answer_names_the_missing_ones(tmp_path: Path) -> None:
-    workshop = Workshop(tmp_path)
+    workshop = FileToolRunner(tmp_path)
     messages = await run_turn(workshop, tools=(tool("execute"), tool("read_file")))
     assert workshop.calls == []
     assert "`write_file`, `edit_files`" in last_text(messages)
 
 
 async def test_an_interrupted_turn_continues_where_it_stopped(tmp_path: Path) -> None:
-    whole = await run_turn(Workshop(tmp_path))
+    whole = await run_turn(FileToolRunner(tmp_path))
     # An interrupt during the first test run gives its call an error as result.
     cut = next(at for at, m in enumerate(whole) if at > 6 and m.role == "tool")
     before = whole[: cut + 1]
@@ -167,7 +167,7 @@ async def test_an_interrupted_turn_continues_where_it_stopped(tmp_path: Path) ->
         message("user", "Continue."),
     )
     (tmp_path / "chatd-demo" / "basket.py").write_text(CODE)
-    workshop = Workshop(tmp_path)
+    workshop = FileToolRunner(tmp_path)
     messages = await run_turn(workshop, history=history)
     assert "All three tests pass now." in last_text(messages)
     assert workshop.calls == ["execute", "read_file", "read_file", "edit_files", "execute"]

@@ -27,9 +27,9 @@ from chatd.domain.prompt.labels import label_request
 from chatd.providers.config import ProviderConfig
 from chatd.providers.demo.provider import TOKEN_SLEEP, DemoOptions, DemoProvider
 from tests.support.clock import FakeClock
+from tests.support.providers.file_tools import ALL_TOOLS, tool
 from tests.support.providers.prompts import call, message, request, result
-from tests.support.providers.reading import answer_of
-from tests.support.providers.workshop import ALL_TOOLS, tool
+from tests.support.providers.stream_reader import answer_of
 
 WAIT_S = 30
 
@@ -346,7 +346,7 @@ async def test_tokens_arrive_at_the_configured_speed(demo: DemoProvider, clock: 
         for number in range(1, 6):
             async with asyncio.TaskGroup() as group:
                 token = group.create_task(_next(events))
-                assert await clock.pass_over(TOKEN_SLEEP) == pytest.approx(0.05)
+                assert await clock.advance_past(TOKEN_SLEEP) == pytest.approx(0.05)
             assert isinstance(token.result(), TextDelta), number
 
 
@@ -360,7 +360,7 @@ async def test_a_slow_reader_catches_up(demo: DemoProvider, clock: FakeClock) ->
             await anext(events)
         async with asyncio.TaskGroup() as group:
             group.create_task(_next(events))
-            assert await clock.pass_over(TOKEN_SLEEP) == pytest.approx(0.1)
+            assert await clock.advance_past(TOKEN_SLEEP) == pytest.approx(0.1)
 
 
 async def test_slow_is_a_tenth_of_the_speed_and_fast_has_no_pauses(
@@ -373,7 +373,7 @@ async def test_slow_is_a_tenth_of_the_speed_and_fast_has_no_pauses(
         await anext(events)
         async with asyncio.TaskGroup() as group:
             group.create_task(_next(events))
-            assert await clock.pass_over(TOKEN_SLEEP) == pytest.approx(0.5)
+            assert await clock.advance_past(TOKEN_SLEEP) == pytest.approx(0.5)
 
 
 async def test_a_cancelled_reader_stops_the_stream_at_once(
@@ -382,7 +382,7 @@ async def test_a_cancelled_reader_stops_the_stream_at_once(
     async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
         sent = request_for("hello", options=Raw(b'{"tokens_per_second":1}'))
         task = group.create_task(play(demo, sent))
-        await clock.asleep_on(TOKEN_SLEEP)
+        await clock.wait_for_sleeper(TOKEN_SLEEP)
         task.cancel()
     assert clock.sleeping(TOKEN_SLEEP) == []
 

@@ -18,8 +18,8 @@ from chatd.providers.http import HttpConfig
 from chatd.providers.secret import Secret
 from tests.support.providers.gemini import KEY, FakeGemini, error, stream
 from tests.support.providers.prompts import call, message, request
-from tests.support.providers.reading import answer_of, collect, collect_failure
 from tests.support.providers.server import Cut, Gate, Reset, Silence
+from tests.support.providers.stream_reader import answer_of, collect, collect_failure
 
 MODEL = "gemini-2.5-flash"
 WAIT_S = 30

@@ -20,9 +20,9 @@ from chatd.providers.gemini.decoder import GeminiDecoder
 from chatd.providers.gemini.models import GoogleOptions
 from chatd.providers.gemini.request import encode_request, gemini_tool_names
 from tests.support.providers.gemini import stream
-from tests.support.providers.gemini_request import Content, Refused, check
+from tests.support.providers.gemini_request import Content, GeminiRefusal, check
 from tests.support.providers.prompts import call, message, replayed, request, result
-from tests.support.providers.reading import answer_of, read_whole
+from tests.support.providers.stream_reader import answer_of, read_whole
 
 OLD = "gemini-2.5-flash"
 NEW = "gemini-3-flash-preview"
@@ -281,5 +281,5 @@ OTHER: Object = {
     ],
 )
 def test_the_fake_rejects_what_the_api_rejects(model: str, bad: Object) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(GeminiRefusal):
         check(model, msgspec.json.encode(bad))

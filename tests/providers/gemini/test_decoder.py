@@ -29,8 +29,8 @@ from chatd.domain.model.protocol import (
 from chatd.providers.gemini.answer import MAX_SOURCES
 from chatd.providers.gemini.wire import GeminiMetadata, SignedSpan, pack_metadata, unpack_metadata
 from tests.support.providers.gemini import event, stream
-from tests.support.providers.reading import answer_of
 from tests.support.providers.recorded import GEMINI, GEMINI_MODEL, only, tokens, tool_call
+from tests.support.providers.stream_reader import answer_of
 
 read, answer, decoded_parts, finished = GEMINI.read, GEMINI.answer, GEMINI.parts, GEMINI.finished
 decode, decode_end = GEMINI.decode, GEMINI.decode_end

@@ -12,9 +12,9 @@ from chatd.domain.chat.parts import decode_parts, encode_parts
 from chatd.domain.model.protocol import Finished, ModelEvent, StreamFailed
 from chatd.providers.gemini.decoder import GeminiDecoder
 from chatd.providers.tool_schema import ToolNames
-from tests.support.effort import examples
 from tests.support.providers.gemini import STREAMS
-from tests.support.providers.reading import read_pieces
+from tests.support.providers.stream_reader import read_pieces
+from tests.support.run_length import examples
 
 RECORDED = [path.read_bytes() for path in sorted(STREAMS.glob("*.sse"))]
 

@@ -24,10 +24,10 @@ from chatd.providers.gemini.request import encode_request, gemini_tool_names
 from chatd.providers.gemini.wire import unpack_metadata
 from chatd.providers.tool_schema import ToolNames
 from tests.support.providers.gemini import STREAMS, FakeGemini, stream
-from tests.support.providers.google_sdk import Judged, google_models, judge, resent
+from tests.support.providers.google_sdk import GoogleReading, google_models, judge, resent
 from tests.support.providers.prompts import message, replayed, request, result
-from tests.support.providers.reading import answer_of, read_whole
 from tests.support.providers.server import FakeServer
+from tests.support.providers.stream_reader import answer_of, read_whole
 
 MODEL = "gemini-3-flash-preview"
 
@@ -74,7 +74,7 @@ async def test_googles_client_decodes_the_same(fake: FakeGemini, name: str) -> N
         assert judged.finish == "MALFORMED_FUNCTION_CALL"
 
 
-def _check_end(end: Finished, judged: Judged, *, called: bool) -> None:
+def _check_end(end: Finished, judged: GoogleReading, *, called: bool) -> None:
     if judged.blocked is not None:
         assert end.reason == "content-filter"
     else:

@@ -18,8 +18,8 @@ from chatd.domain.model.protocol import (
 from chatd.providers.openai.chat.answer import ThoughtSplitter
 from chatd.providers.openai.chat.wire import unpack_metadata
 from tests.support.providers.openai_chat import DONE, chunk, stream
-from tests.support.providers.reading import answer_of, read_whole
 from tests.support.providers.recorded import CHAT, ORIGIN, chat_decoder, only, tokens, tool_call
+from tests.support.providers.stream_reader import answer_of, read_whole
 
 read, answer, decoded_parts, finished = CHAT.read, CHAT.answer, CHAT.parts, CHAT.finished
 decode, decode_end, failed = CHAT.decode, CHAT.decode_end, CHAT.failed

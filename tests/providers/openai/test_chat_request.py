@@ -38,7 +38,7 @@ from chatd.providers.options import parse_options
 from chatd.providers.tool_schema import ToolNames
 from tests.support.providers.openai_chat import stream
 from tests.support.providers.prompts import call, message, replayed, request, result
-from tests.support.providers.reading import answer_of, read_whole
+from tests.support.providers.stream_reader import answer_of, read_whole
 
 ORIGIN = "my server"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.providers.openai_chat_rules import check as check_chat
 from tests.support.providers.openai_responses_rules import check as check_responses
-from tests.support.providers.openai_schema import Refused
+from tests.support.providers.openai_schema import OpenAiRefusal
 
 Fields = dict[str, Any]
 
@@ -58,7 +58,7 @@ def responses(*items: Fields, **more: object) -> None:
     ],
 )
 def test_the_responses_fake_rejects_invalid_histories(items: list[Fields], words: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(OpenAiRefusal) as refused:
         responses(*items)
     assert words in refused.value.message
 
@@ -82,7 +82,7 @@ def test_the_responses_fake_rejects_invalid_histories(items: list[Fields], words
     ],
 )
 def test_the_responses_fake_rejects_invalid_parameters(more: Fields, words: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(OpenAiRefusal) as refused:
         responses(**more)
     assert words in refused.value.message
 
@@ -119,7 +119,7 @@ def chat(*messages: Fields, openai: bool = True, **more: object) -> None:
     ],
 )
 def test_the_chat_fake_rejects_invalid_histories(messages: list[Fields], words: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(OpenAiRefusal) as refused:
         chat(*messages)
     assert words in refused.value.message
 
@@ -138,14 +138,14 @@ def test_the_chat_fake_rejects_invalid_histories(messages: list[Fields], words: 
     ],
 )
 def test_the_chat_fake_rejects_invalid_parameters(more: Fields, words: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(OpenAiRefusal) as refused:
         chat(**more)
     assert words in refused.value.message
 
 
 def test_the_compatible_fake_requires_alternating_roles() -> None:
     for messages in ([ASKED], [{"role": "system", "content": "x"}]):
-        with pytest.raises(Refused):
+        with pytest.raises(OpenAiRefusal):
             chat(*messages, openai=False)
         chat(*messages)
     chat(CALLS, ANSWER, {"role": "assistant", "content": "Hello"}, openai=False)

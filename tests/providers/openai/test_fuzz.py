@@ -28,10 +28,10 @@ from chatd.providers.openai.tools import build_tool_names
 from chatd.providers.tool_schema import ToolNames
 from tests.support.fuzz import fuzzed
 from tests.support.providers.openai_chat import STREAMS as CHAT_STREAMS
-from tests.support.providers.openai_dice import Dice
 from tests.support.providers.openai_responses import STREAMS
 from tests.support.providers.prompts import message, replayed, request
-from tests.support.providers.reading import read_pieces
+from tests.support.providers.random_openai import RandomOpenAi
+from tests.support.providers.stream_reader import read_pieces
 
 ORIGIN = "o"
 NAMES = ToolNames(["a.b", "c"])
@@ -88,7 +88,7 @@ def test_any_bytes_give_one_final_event(wire: str, pieces: list[bytes]) -> None:
 @fuzzed
 @given(seeds)
 def test_any_response_events_give_one_final_event(seed: int) -> None:
-    dice = Dice(seed)
+    dice = RandomOpenAi(seed)
     named = dice.chance(0.7)
     pieces: list[bytes] = []
     for _ in range(10):
@@ -104,7 +104,7 @@ def test_any_response_events_give_one_final_event(seed: int) -> None:
 @fuzzed
 @given(seed=seeds)
 def test_any_chunks_give_one_final_event(wire: str, seed: int) -> None:
-    dice = Dice(seed)
+    dice = RandomOpenAi(seed)
     values = dice.several_of(dice.chunk)
     events = decode_checked(
         wire, [b"data: " + msgspec.json.encode(value) + b"\n\n" for value in values]
@@ -118,13 +118,13 @@ def test_any_chunks_give_one_final_event(wire: str, seed: int) -> None:
 @given(seed=seeds)
 def test_damaged_recorded_streams_give_one_final_event(wire: str, seed: int) -> None:
     recorded = RECORDED[wire if wire == "responses" else "chat"]
-    decode_checked(wire, [Dice(seed).spoilt(recorded[seed % len(recorded)])])
+    decode_checked(wire, [RandomOpenAi(seed).corrupt(recorded[seed % len(recorded)])])
 
 
 @fuzzed
 @given(seeds)
 def test_any_history_can_be_encoded(seed: int) -> None:
-    model_request = request(*Dice(seed).conversation(), model="gpt-5")
+    model_request = request(*RandomOpenAi(seed).conversation(), model="gpt-5")
     names = build_tool_names(model_request)
     sent = [
         encode_responses(model_request, OpenAIOptions(), names, ORIGIN),

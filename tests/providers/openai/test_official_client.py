@@ -35,7 +35,7 @@ from tests.support.providers.openai_chat import FakeChat
 from tests.support.providers.openai_chat import stream as chat_stream
 from tests.support.providers.openai_responses import NAMES, FakeResponses, stream
 from tests.support.providers.openai_sdk import (
-    Judged,
+    OpenAiReading,
     chat_request,
     judge_chat,
     judge_responses,
@@ -43,7 +43,7 @@ from tests.support.providers.openai_sdk import (
     responses_request,
 )
 from tests.support.providers.prompts import call, message, replayed, request, result
-from tests.support.providers.reading import answer_of, read_whole
+from tests.support.providers.stream_reader import answer_of, read_whole
 
 ORIGIN = "openai"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
@@ -132,7 +132,7 @@ async def test_openais_client_decodes_a_completion_the_same(chat: FakeChat, name
     _check_usage(end, judged)
 
 
-def _check_usage(end: Finished, judged: Judged) -> None:
+def _check_usage(end: Finished, judged: OpenAiReading) -> None:
     usage = end.usage
     read = usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens
     assert (read, usage.cache_read_tokens) == (judged.prompt_tokens, judged.cached_tokens)

@@ -28,8 +28,8 @@ from tests.support.providers.openai_chat import NAMES as CHAT_NAMES
 from tests.support.providers.openai_chat import stream as chat_stream
 from tests.support.providers.openai_responses import KEY, NAMES, FakeResponses, event, stream
 from tests.support.providers.prompts import call, message, replayed, request, result
-from tests.support.providers.reading import answer_of, collect
 from tests.support.providers.server import Cut, FakeServer, Gate, Reset, Silence
+from tests.support.providers.stream_reader import answer_of, collect
 
 WAIT_S = 30
 THINKS, PLAIN = "gpt-5.2", "gpt-4.1"

@@ -25,7 +25,7 @@ from chatd.providers.openai.responses.request import encode_request, responses_t
 from chatd.providers.tool_schema import ToolNames
 from tests.support.providers.openai_responses import event, stream
 from tests.support.providers.prompts import call, message, replayed, request, result
-from tests.support.providers.reading import answer_of, read_whole
+from tests.support.providers.stream_reader import answer_of, read_whole
 
 ORIGIN = "my openai"
 THINKS, PLAIN = "gpt-5.2", "gpt-4.1"

@@ -24,15 +24,15 @@ from chatd.domain.ids import ChatId
 from tests.support.client_state import ClientState
 from tests.support.processes import ROOT
 
-STARTS_S: Final = 60.0
-LEAVES_S: Final = 60.0
-ANSWER_S: Final = 10.0
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 60.0
+REPLY_TIMEOUT_S: Final = 10.0
 TOKEN: Final = "a-token-of-rolling-servers"
 AUTH: Final = {"Authorization": f"Bearer {TOKEN}"}
-AGAIN: Final = frozenset({502, 503, 504})
+RETRYABLE_STATUSES: Final = frozenset({502, 503, 504})
 
 
-class House(Struct, frozen=True, kw_only=True):
+class Installation(Struct, frozen=True, kw_only=True):
     """What all servers have in common."""
 
     dsn: str
@@ -57,32 +57,32 @@ class House(Struct, frozen=True, kw_only=True):
         }
 
 
-class Server:
+class ServerProcess:
     def __init__(self, process: Process, url: str) -> None:
         self.url = url
-        self.leaving = False
+        self.stopping = False
         self._process = process
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    async def leave(self) -> None:
+    async def terminate(self) -> None:
         """Asked to, in good order. Raises if it does not do so."""
-        self.leaving = True
+        self.stopping = True
         self._process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(LEAVES_S):
+        async with asyncio.timeout(STOP_TIMEOUT_S):
             code = await self._process.wait()
         assert code == 0, f"a server that was asked to leave ended with {code}"
 
     def kill(self) -> None:
-        self.leaving = True
+        self.stopping = True
         if self._process.returncode is None:
             self._process.kill()
 
 
 @asynccontextmanager
-async def server(house: House) -> AsyncGenerator[Server]:
+async def server(installation: Installation) -> AsyncGenerator[ServerProcess]:
     """Killed in the end, if it has not left by then."""
     process = await asyncio.create_subprocess_exec(
         Path(sys.executable).with_name("chatd"),
@@ -90,21 +90,21 @@ async def server(house: House) -> AsyncGenerator[Server]:
         "--port",
         "0",
         cwd=ROOT,
-        env=house.env,
+        env=installation.env,
         stdin=DEVNULL,
         stdout=PIPE,
     )
     try:
-        async with asyncio.timeout(STARTS_S):
-            url = await _url_said_by(process)
-        yield Server(process, url)
+        async with asyncio.timeout(START_TIMEOUT_S):
+            url = await _read_url(process)
+        yield ServerProcess(process, url)
     finally:
         if process.returncode is None:
             process.kill()
         await process.wait()
 
 
-async def _url_said_by(process: Process) -> str:
+async def _read_url(process: Process) -> str:
     assert process.stdout is not None
     async for line in process.stdout:
         for word in line.decode().split():
@@ -113,41 +113,41 @@ async def _url_said_by(process: Process) -> str:
     raise AssertionError("the server ended before it was ready")
 
 
-class Servers:
+class ServerGroup:
     """Those that are up, or on their way out."""
 
-    def __init__(self, house: House, stack: AsyncExitStack) -> None:
-        self._house = house
+    def __init__(self, installation: Installation, stack: AsyncExitStack) -> None:
+        self._installation = installation
         self._stack = stack
         self._turn = 0
-        self.now: list[Server] = []
+        self.now: list[ServerProcess] = []
 
     async def add(self) -> None:
-        self.now.append(await self._stack.enter_async_context(server(self._house)))
+        self.now.append(await self._stack.enter_async_context(server(self._installation)))
 
-    async def roll(self, times: int, pause_s: float) -> float:
+    async def restart_in_turn(self, times: int, pause_s: float) -> float:
         """One leaves, and only then another comes; after a while the next. Says how long the
         slowest took to leave."""
         loop, slowest_s = asyncio.get_running_loop(), 0.0
         for number in range(times):
             began, place = loop.time(), number % len(self.now)
-            await self.now[place].leave()
+            await self.now[place].terminate()
             slowest_s = max(slowest_s, loop.time() - began)
-            self.now[place] = await self._stack.enter_async_context(server(self._house))
+            self.now[place] = await self._stack.enter_async_context(server(self._installation))
             await asyncio.sleep(max(began + pause_s - loop.time(), 0.0))
         return slowest_s
 
-    def next(self) -> Server:
+    def next(self) -> ServerProcess:
         """By turns; one that leaves is asked only if all do."""
         self._turn += 1
-        up = [one for one in self.now if not one.leaving] or self.now
+        up = [one for one in self.now if not one.stopping] or self.now
         return up[self._turn % len(up)]
 
 
-class Visitor:
+class HttpClient:
     """`state` is what it sees of its chat."""
 
-    def __init__(self, servers: Servers, http: ClientSession) -> None:
+    def __init__(self, servers: ServerGroup, http: ClientSession) -> None:
         self._servers = servers
         self._http = http
         self._changed = asyncio.Event()
@@ -156,7 +156,7 @@ class Visitor:
         self.connections = 0
         self.state = ClientState()
 
-    async def say(self, text: str, key: str) -> None:
+    async def send(self, text: str, key: str) -> None:
         """Until somebody has taken it. The first words make the chat."""
         chat = "" if self.chat_id is None else f"/{self.chat_id}/messages"
         body = msgspec.json.encode({"content": [{"type": "text", "text": text}]})
@@ -174,10 +174,10 @@ class Visitor:
         headers = AUTH | {"Content-Type": "application/json", "Idempotency-Key": key}
         url = self._servers.next().url + path
         async with self._http.post(
-            url, data=body, headers=headers, timeout=ClientTimeout(total=ANSWER_S)
+            url, data=body, headers=headers, timeout=ClientTimeout(total=REPLY_TIMEOUT_S)
         ) as response:
             content = await response.read()
-            if response.status in AGAIN:
+            if response.status in RETRYABLE_STATUSES:
                 return None
             assert response.status < 300, f"{response.status}: {content.decode()}"
             return msgspec.json.decode(content, type=dict[str, object])
@@ -207,7 +207,7 @@ class Visitor:
         url = f"{self._servers.next().url}/api/v1/chats/{self.chat_id}/events"
         self.connections += 1
         async with self._http.get(url, headers=headers, timeout=ClientTimeout(total=None)) as got:
-            if got.status in AGAIN:
+            if got.status in RETRYABLE_STATUSES:
                 return
             assert got.status == 200, f"{got.status}: {await got.text()}"
             async for fields in _blocks(got.content):

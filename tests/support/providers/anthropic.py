@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from tests.support.providers.anthropic_rules import RULES
-from tests.support.providers.server import FakeServer, Recorded, Reply, Step
+from tests.support.providers.server import FakeServer, RecordedRequest, Reply, Step
 
 STREAMS = Path(__file__).parents[2] / "data" / "streams" / "anthropic"
 NAMES = sorted(path.stem for path in STREAMS.glob("*.sse"))
@@ -57,7 +57,7 @@ class FakeAnthropic(FakeServer):
         end = event("content_block_stop", index=0) + stop + event("message_stop")
         self.script(start + begin, *pieces, end)
 
-    def refuse(self, request: Recorded) -> Reply | None:
+    def refuse(self, request: RecordedRequest) -> Reply | None:
         if (request.method, request.path) != ("POST", "/v1/messages"):
             return refusal(404, "not_found_error", "Not Found")
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -74,5 +74,5 @@ class FakeAnthropic(FakeServer):
         return None
 
 
-def betas_of(request: Recorded) -> set[str]:
+def betas_of(request: RecordedRequest) -> set[str]:
     return set(filter(None, request.headers.get("anthropic-beta", "").split(",")))

@@ -21,7 +21,7 @@ from chatd.providers.anthropic.decoder import AnthropicDecoder
 from chatd.providers.anthropic.wire import AnthropicMetadata, pack_metadata
 from tests.support.providers.anthropic import STREAMS
 from tests.support.providers.prompts import call, message, replayed, request, result
-from tests.support.providers.reading import answer_of, read_whole
+from tests.support.providers.stream_reader import answer_of, read_whole
 
 PNG = b"\x89PNG\r\n\x1a\n-picture"
 JPEG = b"\xff\xd8\xff\xe0-picture"

@@ -13,7 +13,7 @@ from chatd.providers.config import AwsCredentials
 from chatd.providers.secret import Secret
 from tests.support.providers import anthropic
 from tests.support.providers.anthropic import FakeAnthropic
-from tests.support.providers.server import Recorded, Reply, Step
+from tests.support.providers.server import RecordedRequest, Reply, Step
 
 REGION = "eu-central-1"
 BEARER = "bedrock-api-key-0123456789"
@@ -85,7 +85,7 @@ class FakeBedrock(FakeAnthropic):
         framed_steps = (framed(step) if isinstance(step, bytes) else step for step in made.steps)
         self.script(*framed_steps)
 
-    def refuse(self, request: Recorded) -> Reply | None:
+    def refuse(self, request: RecordedRequest) -> Reply | None:
         before, _, after = request.path.rpartition("/")
         if not before.startswith("/model/") or after != "invoke-with-response-stream":
             return refusal(404, "UnknownOperationException", "unknown operation")
@@ -101,7 +101,7 @@ class FakeBedrock(FakeAnthropic):
         known = set(msgspec.convert(betas, list[str]))
         return self.refuse_body({**body, "model": model, "stream": True}, known)
 
-    def _is_authentic(self, request: Recorded) -> bool:
+    def _is_authentic(self, request: RecordedRequest) -> bool:
         said = request.headers.get("authorization", "")
         if said == f"Bearer {BEARER}":
             return True

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from tests.support.providers.gemini_request import Refused, Request, check
-from tests.support.providers.server import FakeServer, Recorded, Reply
+from tests.support.providers.gemini_request import GeminiRefusal, Request, check
+from tests.support.providers.server import FakeServer, RecordedRequest, Reply
 
 KEY = "AIzaSyTestTestTestTestTestTestTestTest0"
 STREAMS = Path(__file__).parents[2] / "data" / "streams" / "gemini"
@@ -38,7 +38,7 @@ class FakeGemini(FakeServer):
         super().__init__()
         self.accepted: list[Request] = []
 
-    def refuse(self, request: Recorded) -> Reply | None:
+    def refuse(self, request: RecordedRequest) -> Reply | None:
         match = _PATH.fullmatch(request.path)
         if request.method != "POST" or match is None:
             return _refusal(404, "NOT_FOUND", f"Requested entity was not found: {request.path}")
@@ -54,7 +54,7 @@ class FakeGemini(FakeServer):
             )
         try:
             self.accepted.append(check(match[1], request.body))
-        except Refused as refused:
+        except GeminiRefusal as refused:
             return _refusal(400, "INVALID_ARGUMENT", str(refused))
         return None
 

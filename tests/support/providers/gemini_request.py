@@ -19,7 +19,7 @@ _INLINE = re.compile(
 Object = dict[str, object]
 
 
-class Refused(Exception):
+class GeminiRefusal(Exception):
     pass
 
 
@@ -151,11 +151,11 @@ _DECODER = msgspec.json.Decoder(Request)
 
 
 def check(model: str, body: bytes) -> Request:
-    """The request, or `Refused` with the API's words."""
+    """The request, or `GeminiRefusal` with the API's words."""
     try:
         request = _DECODER.decode(body)
     except msgspec.DecodeError as error:
-        raise Refused(f"Invalid JSON payload received. {error}") from error
+        raise GeminiRefusal(f"Invalid JSON payload received. {error}") from error
     generation = _generation(model)
     _check_contents(request)
     _check_turns(request)
@@ -174,12 +174,12 @@ def _generation(model: str) -> tuple[int, int]:
 
 def _check_contents(request: Request) -> None:
     if not request.contents:
-        raise Refused("* GenerateContentRequest.contents: contents is not specified\n")
+        raise GeminiRefusal("* GenerateContentRequest.contents: contents is not specified\n")
     for at, content in enumerate(request.contents):
         if content.role not in ("user", "model"):
-            raise Refused("Please use a valid role: user, model.")
+            raise GeminiRefusal("Please use a valid role: user, model.")
         if not content.parts:
-            raise Refused(
+            raise GeminiRefusal(
                 f"* GenerateContentRequest.contents[{at}].parts: parts must not be empty.\n"
             )
         for part in content.parts:
@@ -188,7 +188,7 @@ def _check_contents(request: Request) -> None:
 
 def _check_part(part: Part) -> None:
     if part.kinds != 1:
-        raise Refused("required oneof field 'data' must have one initialized field")
+        raise GeminiRefusal("required oneof field 'data' must have one initialized field")
     if part.inline_data is not UNSET:
         _check_blob(part.inline_data)
     if part.thought_signature is not None:
@@ -200,7 +200,7 @@ def _check_part(part: Part) -> None:
 
 def _check_blob(blob: Blob) -> None:
     if not _INLINE.fullmatch(blob.mime_type):
-        raise Refused(f"Unsupported MIME type: {blob.mime_type}")
+        raise GeminiRefusal(f"Unsupported MIME type: {blob.mime_type}")
     _check_base64(blob.data, "Base64 decoding failed")
 
 
@@ -208,7 +208,7 @@ def _check_base64(text: str, refusal: str) -> None:
     try:
         base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
     except binascii.Error as error:
-        raise Refused(refusal) from error
+        raise GeminiRefusal(refusal) from error
 
 
 def _check_turns(request: Request) -> None:
@@ -219,20 +219,20 @@ def _check_turns(request: Request) -> None:
             _check_answers(calls, content)
             calls = []
         elif calls:
-            raise Refused(
+            raise GeminiRefusal(
                 "Please ensure that the number of function response parts is equal to the number"
                 " of function call parts of the function call turn."
             )
         if content.calls:
             if content.role != "model" or before != "user":
-                raise Refused(
+                raise GeminiRefusal(
                     "Please ensure that function call turn comes immediately after a user turn or"
                     " after a function response turn."
                 )
             calls = content.calls
         before = content.role
     if calls:
-        raise Refused(
+        raise GeminiRefusal(
             "Please ensure that the number of function response parts is equal to the number"
             " of function call parts of the function call turn."
         )
@@ -241,13 +241,13 @@ def _check_turns(request: Request) -> None:
 def _check_answers(calls: list[FunctionCall], content: Content) -> None:
     responses = content.responses
     if content.role != "user" or not calls:
-        raise Refused(
+        raise GeminiRefusal(
             "Please ensure that function response turn comes immediately after a function call"
             " turn."
         )
     names = [(call.name, call.id) for call in calls]
     if names != [(response.name, response.id) for response in responses]:
-        raise Refused(
+        raise GeminiRefusal(
             "Please ensure that the number of function response parts is equal to the number"
             " of function call parts of the function call turn."
         )
@@ -257,63 +257,65 @@ def _check_tools(request: Request, generation: tuple[int, int]) -> None:
     seen: set[str] = set()
     for tool in request.declared:
         if not _NAME.fullmatch(tool.name):
-            raise Refused(
+            raise GeminiRefusal(
                 f"Invalid function name: {tool.name}. Must start with a letter or an underscore."
             )
         if tool.name in seen:
-            raise Refused(f"Duplicate function declaration found: {tool.name}")
+            raise GeminiRefusal(f"Duplicate function declaration found: {tool.name}")
         seen.add(tool.name)
         schema = tool.parameters_json_schema
         if schema is not None and schema.get("type") != "object":
-            raise Refused("functionDeclaration parameters schema should be of type OBJECT")
+            raise GeminiRefusal("functionDeclaration parameters schema should be of type OBJECT")
     searches = any(tool.google_search is not None for tool in request.tools)
     config = request.tool_config or ToolConfig()
     if searches and seen:
         if generation < (3, 0):
-            raise Refused("Tool use with function calling is unsupported")
+            raise GeminiRefusal("Tool use with function calling is unsupported")
         if not config.include_server_side_tool_invocations:
-            raise Refused(
+            raise GeminiRefusal(
                 "Please enable tool_config.include_server_side_tool_invocations to use Built-in"
                 " tools with Function calling."
             )
     calling = config.function_calling_config
     if calling is not None and set(calling.allowed_function_names) - seen:
-        raise Refused("allowed_function_names has names that are not declared")
+        raise GeminiRefusal("allowed_function_names has names that are not declared")
 
 
 def _check_thinking(thinking: Thinking | None, model: str, generation: tuple[int, int]) -> None:
     if thinking is None:
         return
     if generation < (2, 5):
-        raise Refused("Thinking is not enabled for this model")
+        raise GeminiRefusal("Thinking is not enabled for this model")
     if thinking.thinking_budget is not None and thinking.thinking_level is not None:
-        raise Refused("You can only set only one of thinking budget and thinking level.")
+        raise GeminiRefusal("You can only set only one of thinking budget and thinking level.")
     if thinking.thinking_level is not None:
         if generation < (3, 0):
-            raise Refused("Thinking level is not supported for this model.")
+            raise GeminiRefusal("Thinking level is not supported for this model.")
         if thinking.thinking_level not in ("MINIMAL", "LOW", "MEDIUM", "HIGH"):
-            raise Refused("Invalid value at 'generation_config.thinking_config.thinking_level'")
+            raise GeminiRefusal(
+                "Invalid value at 'generation_config.thinking_config.thinking_level'"
+            )
         if thinking.thinking_level in ("MINIMAL", "MEDIUM") and model.startswith("gemini-3-pro"):
-            raise Refused(
+            raise GeminiRefusal(
                 f"Thinking level {thinking.thinking_level} is not supported for this model."
             )
     if thinking.thinking_budget == 0 and "pro" in model:
-        raise Refused("Budget 0 is invalid. This model only works in thinking mode.")
+        raise GeminiRefusal("Budget 0 is invalid. This model only works in thinking mode.")
     if (thinking.thinking_budget or 0) > 32_768:
-        raise Refused("The thinking budget is out of range")
+        raise GeminiRefusal("The thinking budget is out of range")
 
 
 def _check_rest(request: Request) -> None:
     if request.cached_content is not None and (
         request.tools or request.tool_config or request.system_instruction
     ):
-        raise Refused(
+        raise GeminiRefusal(
             "CachedContent can not be used with GenerateContent request setting"
             " system_instruction, tools or tool_config."
         )
     config = request.generation_config
     if config.response_json_schema is not None and config.response_mime_type != "application/json":
-        raise Refused("response_json_schema needs response_mime_type application/json")
+        raise GeminiRefusal("response_json_schema needs response_mime_type application/json")
 
 
 def _check_signatures(request: Request) -> None:
@@ -322,7 +324,7 @@ def _check_signatures(request: Request) -> None:
         first = next((p for p in content.parts if p.function_call is not UNSET), None)
         if first is None or first.thought_signature or first.function_call is UNSET:
             continue
-        raise Refused(
+        raise GeminiRefusal(
             f"Function call `{first.function_call.name}` in the {at}. content block is missing a"
             " `thought_signature`."
         )

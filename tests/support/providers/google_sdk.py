@@ -18,7 +18,7 @@ from tests.support.providers.gemini import KEY
 
 
 @dataclass(kw_only=True)
-class Judged:
+class GoogleReading:
     """What Google's client has made of a stream."""
 
     text: str = ""
@@ -60,14 +60,14 @@ async def google_models(url: str) -> AsyncGenerator[Models]:
         await client.aio.aclose()
 
 
-async def judge(models: Models, model: str) -> Judged:
+async def judge(models: Models, model: str) -> GoogleReading:
     hi = types.Content(role="user", parts=[types.Part(text="Hi")])
     chunks = await models.generate_content_stream(model=model, contents=[hi])
     return _judged([chunk async for chunk in chunks])
 
 
-def _judged(chunks: Iterable[types.GenerateContentResponse]) -> Judged:
-    found = Judged()
+def _judged(chunks: Iterable[types.GenerateContentResponse]) -> GoogleReading:
+    found = GoogleReading()
     for chunk in chunks:
         for candidate in chunk.candidates or ():
             _note_candidate(candidate, found)
@@ -78,7 +78,7 @@ def _judged(chunks: Iterable[types.GenerateContentResponse]) -> Judged:
     return found
 
 
-def _note_candidate(candidate: types.Candidate, found: Judged) -> None:
+def _note_candidate(candidate: types.Candidate, found: GoogleReading) -> None:
     parts = candidate.content.parts if candidate.content is not None else None
     for part in parts or ():
         if part.text is not None:
@@ -99,7 +99,7 @@ def _note_candidate(candidate: types.Candidate, found: Judged) -> None:
                 found.sources.append(chunk.web.uri)
 
 
-def _note_usage(usage: types.GenerateContentResponseUsageMetadata, found: Judged) -> None:
+def _note_usage(usage: types.GenerateContentResponseUsageMetadata, found: GoogleReading) -> None:
     found.prompt_tokens = usage.prompt_token_count or found.prompt_tokens
     found.cached_tokens = usage.cached_content_token_count or found.cached_tokens
     found.answer_tokens = usage.candidates_token_count or found.answer_tokens

@@ -6,8 +6,8 @@ import msgspec
 
 from tests.support.providers.openai_chat_rules import Body, check
 from tests.support.providers.openai_responses import check_key, refusal
-from tests.support.providers.openai_schema import Refused
-from tests.support.providers.server import FakeServer, Recorded, Reply
+from tests.support.providers.openai_schema import OpenAiRefusal
+from tests.support.providers.server import FakeServer, RecordedRequest, Reply
 
 STREAMS = Path(__file__).parents[2] / "data" / "streams" / "openai_chat"
 NAMES = sorted(path.stem for path in STREAMS.glob("*.sse"))
@@ -41,14 +41,14 @@ class FakeChat(FakeServer):
         super().__init__()
         self.accepted: list[Body] = []
 
-    def refuse(self, request: Recorded) -> Reply | None:
+    def refuse(self, request: RecordedRequest) -> Reply | None:
         if request.method != "POST" or request.path != "/v1/chat/completions":
             return refusal(404, f"Invalid URL ({request.method} {request.path})")
         if self.openai and (wrong := check_key(request)) is not None:
             return wrong
         try:
             self.accepted.append(check(request.body, openai=self.openai))
-        except Refused as refused:
+        except OpenAiRefusal as refused:
             body = msgspec.json.encode(refused.body)
             return Reply(status=400, headers={"content-type": "application/json"}, steps=(body,))
         return None

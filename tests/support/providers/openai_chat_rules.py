@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import Raw, Struct
 
-from tests.support.providers.openai_schema import REASONING, Refused, check_name, check_schema
+from tests.support.providers.openai_schema import REASONING, OpenAiRefusal, check_name, check_schema
 
 
 class FunctionCall(Struct, forbid_unknown_fields=True):
@@ -93,13 +93,13 @@ def check(data: bytes, *, openai: bool) -> Body:
         body = msgspec.json.decode(data, type=Body)
         fields = msgspec.json.decode(data, type=dict[str, object])
     except msgspec.ValidationError as error:
-        raise Refused(f"Invalid type: {error}", None, "invalid_type") from None
+        raise OpenAiRefusal(f"Invalid type: {error}", None, "invalid_type") from None
     if not body.stream:
-        raise Refused("this server answers with a stream, which was not asked for")
+        raise OpenAiRefusal("this server answers with a stream, which was not asked for")
     if openai:
         for name in fields:
             if name not in KNOWN:
-                raise Refused(f"Unrecognized request argument supplied: {name}")
+                raise OpenAiRefusal(f"Unrecognized request argument supplied: {name}")
         _check_vendor(body)
     else:
         _check_template(body.messages)
@@ -111,10 +111,10 @@ def check(data: bytes, *, openai: bool) -> Body:
 def _check_vendor(body: Body) -> None:
     if not REASONING.match(body.model):
         if body.reasoning_effort is not None:
-            raise Refused("Unrecognized request argument supplied: reasoning_effort")
+            raise OpenAiRefusal("Unrecognized request argument supplied: reasoning_effort")
         return
     if body.max_tokens is not None:
-        raise Refused(
+        raise OpenAiRefusal(
             "Unsupported parameter: 'max_tokens' is not supported with this model. Use"
             " 'max_completion_tokens' instead.",
             "max_tokens",
@@ -122,7 +122,7 @@ def _check_vendor(body: Body) -> None:
         )
     for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty"):
         if getattr(body, name) is not None:
-            raise Refused(
+            raise OpenAiRefusal(
                 f"Unsupported value: '{name}' does not support this value with this model.",
                 name,
                 "unsupported_value",
@@ -133,20 +133,22 @@ def _check_template(messages: list[Message]) -> None:
     last = ""
     for number, message in enumerate(messages):
         if message.role == "developer" or (message.role == "system" and number):
-            raise Refused("System message must be at the beginning.")
+            raise OpenAiRefusal("System message must be at the beginning.")
         if message.role == last == "user":
-            raise Refused("Conversation roles must alternate user/assistant/user/assistant/...")
+            raise OpenAiRefusal(
+                "Conversation roles must alternate user/assistant/user/assistant/..."
+            )
         last = message.role
 
 
 def _check_tools(body: Body) -> None:
     if not body.tools:
         if body.tools is not None:
-            raise Refused("[] is too short - 'tools'", "tools")
+            raise OpenAiRefusal("[] is too short - 'tools'", "tools")
         if body.tool_choice is not None:
-            raise Refused("'tool_choice' is only allowed when 'tools' are specified.")
+            raise OpenAiRefusal("'tool_choice' is only allowed when 'tools' are specified.")
         if body.parallel_tool_calls is not None:
-            raise Refused("'parallel_tool_calls' is only allowed when 'tools' are specified.")
+            raise OpenAiRefusal("'parallel_tool_calls' is only allowed when 'tools' are specified.")
         return
     for number, tool in enumerate(body.tools):
         check_name(tool.function.name, f"tools[{number}].function.name")
@@ -154,7 +156,9 @@ def _check_tools(body: Body) -> None:
     names = [tool.function.name for tool in body.tools]
     choice = body.tool_choice
     if isinstance(choice, Choice) and choice.function.name not in names:
-        raise Refused(f"Tool choice: function '{choice.function.name}' not found.", "tool_choice")
+        raise OpenAiRefusal(
+            f"Tool choice: function '{choice.function.name}' not found.", "tool_choice"
+        )
 
 
 def _check_messages(messages: list[Message]) -> None:
@@ -162,13 +166,15 @@ def _check_messages(messages: list[Message]) -> None:
     for message in messages:
         if message.role == "tool":
             if message.tool_call_id not in waiting:
-                raise Refused(
+                raise OpenAiRefusal(
                     "Invalid parameter: messages with role 'tool' must be a response to a"
                     " preceeding message with 'tool_calls'.",
                 )
             waiting.remove(message.tool_call_id)
             if not isinstance(message.content, str):
-                raise Refused("Invalid content type. image_url is only supported by user messages.")
+                raise OpenAiRefusal(
+                    "Invalid content type. image_url is only supported by user messages."
+                )
             continue
         _all_answered(waiting)
         waiting = [call.id for call in message.tool_calls]
@@ -178,7 +184,7 @@ def _check_messages(messages: list[Message]) -> None:
 
 def _all_answered(waiting: list[str]) -> None:
     if waiting:
-        raise Refused(
+        raise OpenAiRefusal(
             "An assistant message with 'tool_calls' must be followed by tool messages responding"
             " to each 'tool_call_id'. The following tool_call_ids did not have response messages:"
             f" {', '.join(waiting)}",
@@ -188,11 +194,13 @@ def _all_answered(waiting: list[str]) -> None:
 
 def _check_message(message: Message) -> None:
     if message.role not in ("system", "developer", "user", "assistant"):
-        raise Refused(f"Invalid value: '{message.role}'.", "messages")
+        raise OpenAiRefusal(f"Invalid value: '{message.role}'.", "messages")
     if not message.content and not message.tool_calls:
-        raise Refused("Invalid value for 'content': expected a string, got null.", "messages")
+        raise OpenAiRefusal("Invalid value for 'content': expected a string, got null.", "messages")
     ids = [call.id for call in message.tool_calls]
     if len(set(ids)) != len(ids) or any(len(one) > 40 or not one for one in ids):
-        raise Refused("Invalid 'messages[1].tool_calls[0].id': string too long or not unique.")
+        raise OpenAiRefusal(
+            "Invalid 'messages[1].tool_calls[0].id': string too long or not unique."
+        )
     if message.role == "assistant" and isinstance(message.content, list):
-        raise Refused("Invalid content type for an assistant's message.")
+        raise OpenAiRefusal("Invalid content type for an assistant's message.")

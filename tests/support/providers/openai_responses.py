@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from chatd.providers.sse import SseParser
 from tests.support.providers.openai_responses_rules import Body, Item, check
-from tests.support.providers.openai_schema import Refused
-from tests.support.providers.server import FakeServer, Recorded, Reply, Step
+from tests.support.providers.openai_schema import OpenAiRefusal
+from tests.support.providers.server import FakeServer, RecordedRequest, Reply, Step
 
 KEY = "sk-proj-TestTestTestTestTestTestTest"
 STREAMS = Path(__file__).parents[2] / "data" / "streams" / "openai_responses"
@@ -33,7 +33,7 @@ def refusal(status: int, message: str, code: str | None = None) -> Reply:
     )
 
 
-def check_key(request: Recorded) -> Reply | None:
+def check_key(request: RecordedRequest) -> Reply | None:
     given = request.headers.get("authorization") or request.headers.get("api-key")
     if given is None:
         return refusal(401, "You didn't provide an API key.")
@@ -68,14 +68,14 @@ class FakeResponses(FakeServer):
             elif last is not None and item.id is not None:
                 self._needs[item.id] = last
 
-    def refuse(self, request: Recorded) -> Reply | None:
+    def refuse(self, request: RecordedRequest) -> Reply | None:
         if request.method != "POST" or request.path != "/v1/responses":
             return refusal(404, f"Invalid URL ({request.method} {request.path})")
         if (wrong := check_key(request)) is not None:
             return wrong
         try:
             self.accepted.append(check(request.body, self._needs))
-        except Refused as refused:
+        except OpenAiRefusal as refused:
             body = msgspec.json.encode(refused.body)
             return Reply(status=400, headers={"content-type": "application/json"}, steps=(body,))
         return None

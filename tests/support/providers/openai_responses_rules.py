@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import Raw, Struct
 
-from tests.support.providers.openai_schema import REASONING, Refused, check_name, check_schema
+from tests.support.providers.openai_schema import REASONING, OpenAiRefusal, check_name, check_schema
 
 
 class Tool(Struct, forbid_unknown_fields=True):
@@ -109,11 +109,11 @@ def check(data: bytes, needs: dict[str, str]) -> Body:
         body = msgspec.json.decode(data, type=Body)
         items = [msgspec.json.decode(raw, type=Item) for raw in body.input]
     except msgspec.ValidationError as error:
-        raise Refused(
+        raise OpenAiRefusal(
             f"Unknown parameter or invalid type: {error}", None, "unknown_parameter"
         ) from None
     if not body.stream:
-        raise Refused("this server answers with a stream, which was not asked for")
+        raise OpenAiRefusal("this server answers with a stream, which was not asked for")
     _check_params(body)
     _check_tools(body)
     for number, item in enumerate(items):
@@ -127,19 +127,19 @@ def _check_params(body: Body) -> None:
     reasons = REASONING.match(body.model) is not None
     for name in ("temperature", "top_p", "top_logprobs"):
         if reasons and getattr(body, name) is not None:
-            raise Refused(
+            raise OpenAiRefusal(
                 f"Unsupported parameter: '{name}' is not supported with this model.", name
             )
     if not reasons and body.reasoning is not None:
-        raise Refused(
+        raise OpenAiRefusal(
             "Unsupported parameter: 'reasoning.effort' is not supported with this model.",
             "reasoning.effort",
             "unsupported_parameter",
         )
     if not reasons and "reasoning.encrypted_content" in body.include:
-        raise Refused("Encrypted content is not supported with this model.", "include")
+        raise OpenAiRefusal("Encrypted content is not supported with this model.", "include")
     if body.max_output_tokens is not None and body.max_output_tokens < 16:
-        raise Refused(
+        raise OpenAiRefusal(
             "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16, but"
             f" got {body.max_output_tokens} instead.",
             "max_output_tokens",
@@ -164,49 +164,53 @@ def _check_tools(body: Body) -> None:
                 pass
             case "computer_use_preview":
                 if tool.display_width is None or tool.environment is None:
-                    raise Refused("Missing required parameter: 'tools[0].display_width'.", "tools")
+                    raise OpenAiRefusal(
+                        "Missing required parameter: 'tools[0].display_width'.", "tools"
+                    )
                 if body.truncation != "auto":
-                    raise Refused("computer_use_preview requires truncation to be 'auto'.")
+                    raise OpenAiRefusal("computer_use_preview requires truncation to be 'auto'.")
             case _:
-                raise Refused(f"Invalid value: '{tool.type}'.", f"tools[{number}].type")
+                raise OpenAiRefusal(f"Invalid value: '{tool.type}'.", f"tools[{number}].type")
     if len(set(names)) != len(names):
-        raise Refused("Tool names must be unique.", "tools")
+        raise OpenAiRefusal("Tool names must be unique.", "tools")
     choice = body.tool_choice
     if isinstance(choice, Choice) and choice.type == "function" and choice.name not in names:
-        raise Refused(f"Tool choice '{choice.name}' not found in 'tools' parameter.", "tool_choice")
+        raise OpenAiRefusal(
+            f"Tool choice '{choice.name}' not found in 'tools' parameter.", "tool_choice"
+        )
 
 
 def _check_item(item: Item, at: str) -> None:
     known = {*PREFIXES, *ANSWERS, "mcp_list_tools", "thing_of_the_future"}
     if item.type not in known:
-        raise Refused(f"Invalid value: '{item.type}'.", f"{at}.type", "invalid_value")
+        raise OpenAiRefusal(f"Invalid value: '{item.type}'.", f"{at}.type", "invalid_value")
     prefix = PREFIXES.get(item.type)
     if prefix and item.id is not None and not item.id.startswith(prefix):
-        raise Refused(
+        raise OpenAiRefusal(
             f"Invalid '{at}.id': '{item.id}'. Expected an ID that begins with '{prefix}'.",
             f"{at}.id",
             "invalid_value",
         )
     if item.type == "web_search_call" and item.id is None:
-        raise Refused(f"Missing required parameter: '{at}.id'.", f"{at}.id")
+        raise OpenAiRefusal(f"Missing required parameter: '{at}.id'.", f"{at}.id")
     if item.call_id is not None and len(item.call_id) > 64:
-        raise Refused(f"Invalid '{at}.call_id': string too long.", f"{at}.call_id")
+        raise OpenAiRefusal(f"Invalid '{at}.call_id': string too long.", f"{at}.call_id")
     if item.type == "message":
         _check_message(item, at)
 
 
 def _check_message(item: Item, at: str) -> None:
     if item.role not in ("user", "assistant", "system", "developer"):
-        raise Refused(f"Invalid value: '{item.role}'.", f"{at}.role", "invalid_value")
+        raise OpenAiRefusal(f"Invalid value: '{item.role}'.", f"{at}.role", "invalid_value")
     if not item.content:
-        raise Refused(f"Missing required parameter: '{at}.content'.", f"{at}.content")
+        raise OpenAiRefusal(f"Missing required parameter: '{at}.content'.", f"{at}.content")
     if isinstance(item.content, str):
         return
     allowed = CONTENT["assistant" if item.role == "assistant" else "user"]
     for raw in item.content:
         kind = msgspec.json.decode(raw, type=Kind).type
         if kind not in allowed:
-            raise Refused(
+            raise OpenAiRefusal(
                 f"Invalid value: '{kind}'. Supported values are: {sorted(allowed)}.",
                 f"{at}.content",
                 "invalid_value",
@@ -218,25 +222,27 @@ def _check_pairs(items: list[Item]) -> None:
     ids: set[str] = set()
     for item in items:
         if item.id is not None and item.id in ids:
-            raise Refused(f"Duplicate item found with id {item.id}.", "input")
+            raise OpenAiRefusal(f"Duplicate item found with id {item.id}.", "input")
         ids |= {item.id} if item.id else set()
         if item.type in ANSWERS:
             call = open_calls.pop(item.call_id or "", None)
             if call is None or call.type != ANSWERS[item.type]:
                 what = ANSWERS[item.type].replace("_", " ")
-                raise Refused(f"No tool call found for {what} output with call_id {item.call_id}.")
+                raise OpenAiRefusal(
+                    f"No tool call found for {what} output with call_id {item.call_id}."
+                )
             _check_acknowledged(call, item)
         elif item.type in ANSWERS.values():
             open_calls[item.call_id or ""] = item
     for call_id, call in open_calls.items():
         what = call.type.replace("_", " ")
-        raise Refused(f"No tool output found for {what} {call_id}.", "input")
+        raise OpenAiRefusal(f"No tool output found for {what} {call_id}.", "input")
 
 
 def _check_acknowledged(call: Item, output: Item) -> None:
     pending = {check.id for check in call.pending_safety_checks}
     if pending - {check.id for check in output.acknowledged_safety_checks}:
-        raise Refused("Computer call has pending safety checks that were not acknowledged.")
+        raise OpenAiRefusal("Computer call has pending safety checks that were not acknowledged.")
 
 
 def _check_reasoning(items: list[Item], needs: dict[str, str]) -> None:
@@ -244,7 +250,7 @@ def _check_reasoning(items: list[Item], needs: dict[str, str]) -> None:
     for number, item in enumerate(items):
         if item.type == "reasoning":
             if not item.encrypted_content and not item.content:
-                raise Refused(
+                raise OpenAiRefusal(
                     f"Item with id '{item.id}' not found. Items are not persisted when `store` is"
                     " set to false."
                 )
@@ -253,14 +259,14 @@ def _check_reasoning(items: list[Item], needs: dict[str, str]) -> None:
                 following.role == "assistant" or following.type not in ("message", *ANSWERS)
             )
             if not said_by_model:
-                raise Refused(
+                raise OpenAiRefusal(
                     f"Item '{item.id}' of type 'reasoning' was provided without its required"
                     " following item."
                 )
             seen.add(item.id or "")
         needed = needs.get(item.id or "")
         if needed is not None and needed not in seen:
-            raise Refused(
+            raise OpenAiRefusal(
                 f"Item '{item.id}' of type '{item.type}' was provided without its required"
                 f" 'reasoning' item: '{needed}'."
             )

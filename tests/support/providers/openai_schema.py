@@ -4,7 +4,7 @@ import re
 from typing import TypeGuard
 
 
-class Refused(Exception):
+class OpenAiRefusal(Exception):
     """The real API's words. `param` is what they are about."""
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
@@ -29,14 +29,14 @@ REASONING = re.compile(r"(?:.*/)?(?:o\d|gpt-5(?!-chat)|gpt-6|gpt-oss|computer-us
 
 def check_name(name: str, param: str) -> None:
     if not re.fullmatch(r"[a-zA-Z0-9_-]+", name):
-        raise Refused(
+        raise OpenAiRefusal(
             f"Invalid '{param}': string does not match pattern. Expected a string that matches"
             " the pattern '^[a-zA-Z0-9_-]+$'.",
             param,
             "invalid_value",
         )
     if len(name) > 64:
-        raise Refused(
+        raise OpenAiRefusal(
             f"Invalid '{param}': string too long. Expected a string with maximum length 64, but"
             f" got a string with length {len(name)} instead.",
             param,
@@ -47,9 +47,9 @@ def check_name(name: str, param: str) -> None:
 def check_schema(name: str, schema: object, *, strict: bool, at: str = "()") -> None:
     what = f"Invalid schema for function '{name}': "
     if not is_object(schema):
-        raise Refused(f"{what}schema must be a JSON Schema of 'type: \"object\"'.")
+        raise OpenAiRefusal(f"{what}schema must be a JSON Schema of 'type: \"object\"'.")
     if at == "()" and schema.get("type") != "object":
-        raise Refused(f"{what}schema must be a JSON Schema of 'type: \"object\"'.")
+        raise OpenAiRefusal(f"{what}schema must be a JSON Schema of 'type: \"object\"'.")
     _check_level(what, schema, at, strict=strict)
     for key, inner in _inner(schema):
         check_schema(name, inner, strict=strict, at=f"({at}, '{key}')")
@@ -58,18 +58,18 @@ def check_schema(name: str, schema: object, *, strict: bool, at: str = "()") -> 
 def _check_level(what: str, schema: dict[str, object], at: str, *, strict: bool) -> None:
     kind = schema.get("type")
     if kind == "object" and not is_object(schema.get("properties", {})):
-        raise Refused(f"{what}In context={at}, 'properties' is not an object.")
+        raise OpenAiRefusal(f"{what}In context={at}, 'properties' is not an object.")
     if kind == "array" and "items" not in schema:
-        raise Refused(f"{what}In context={at}, array schema missing items.")
+        raise OpenAiRefusal(f"{what}In context={at}, array schema missing items.")
     if "required" in schema and not isinstance(schema["required"], list):
-        raise Refused(f"{what}In context={at}, 'required' is not a list.")
+        raise OpenAiRefusal(f"{what}In context={at}, 'required' is not a list.")
     if strict and kind == "object":
         properties, required = schema.get("properties"), schema.get("required", [])
         names = list(properties) if is_object(properties) else []
         if schema.get("additionalProperties") is not False:
-            raise Refused(f"{what}In context={at}, 'additionalProperties' must be false.")
+            raise OpenAiRefusal(f"{what}In context={at}, 'additionalProperties' must be false.")
         if sorted(names) != sorted(str(n) for n in (required if is_list(required) else [])):
-            raise Refused(
+            raise OpenAiRefusal(
                 f"{what}In context={at}, 'required' is required to be supplied and to be an array"
                 " including every key in properties."
             )

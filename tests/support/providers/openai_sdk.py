@@ -52,7 +52,7 @@ def _forced(value: object) -> object:
 
 
 @dataclass(kw_only=True)
-class Judged:
+class OpenAiReading:
     """What OpenAI's client has made of a stream."""
 
     text: str = ""
@@ -73,8 +73,8 @@ async def openai_client(url: str) -> AsyncGenerator[AsyncOpenAI]:
         yield client
 
 
-async def judge_chat(client: AsyncOpenAI) -> Judged:
-    judged = Judged()
+async def judge_chat(client: AsyncOpenAI) -> OpenAiReading:
+    judged = OpenAiReading()
     calls: dict[int, list[str]] = {}
     stream = await client.chat.completions.create(
         model="gpt-4.1", messages=[{"role": "user", "content": "Hi"}], stream=True
@@ -96,7 +96,7 @@ async def judge_chat(client: AsyncOpenAI) -> Judged:
     return judged
 
 
-def _count_chat(judged: Judged, usage: CompletionUsage | None) -> None:
+def _count_chat(judged: OpenAiReading, usage: CompletionUsage | None) -> None:
     if usage is None:
         return
     judged.prompt_tokens = usage.prompt_tokens
@@ -107,9 +107,9 @@ def _count_chat(judged: Judged, usage: CompletionUsage | None) -> None:
         judged.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens or 0
 
 
-async def judge_responses(client: AsyncOpenAI) -> Judged:
+async def judge_responses(client: AsyncOpenAI) -> OpenAiReading:
     """From the response that the last event repeats as a whole."""
-    judged = Judged()
+    judged = OpenAiReading()
     stream = await client.responses.create(model="gpt-4.1", input=[_HI], stream=True)
     async with stream:
         async for event in stream:
@@ -120,7 +120,7 @@ async def judge_responses(client: AsyncOpenAI) -> Judged:
     return judged
 
 
-def _judge_response(judged: Judged, response: Response) -> None:
+def _judge_response(judged: OpenAiReading, response: Response) -> None:
     judged.finish = response.status
     if response.incomplete_details is not None:
         judged.finish = response.incomplete_details.reason
@@ -139,7 +139,7 @@ def _judge_response(judged: Judged, response: Response) -> None:
 _HI = EasyInputMessageParam(role="user", content="Hi", type="message")
 
 
-def _count_responses(judged: Judged, usage: ResponseUsage | None) -> None:
+def _count_responses(judged: OpenAiReading, usage: ResponseUsage | None) -> None:
     if usage is not None:
         judged.prompt_tokens = usage.input_tokens
         judged.output_tokens = usage.output_tokens

@@ -19,7 +19,7 @@ from chatd.providers.openai.chat.decoder import ChatDecoder
 from chatd.providers.openai.responses.decoder import ResponsesDecoder
 from chatd.providers.tool_schema import ToolNames
 from tests.support.providers import anthropic, gemini, openai_chat, openai_responses
-from tests.support.providers.reading import answer_of, read_whole
+from tests.support.providers.stream_reader import answer_of, read_whole
 
 ORIGIN = "my server"
 GEMINI_MODEL = "gemini-3-flash-preview"

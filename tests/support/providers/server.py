@@ -66,7 +66,7 @@ class Reply:
 
 
 @dataclass(kw_only=True)
-class Recorded:
+class RecordedRequest:
     """A request as it came in, and what became of it."""
 
     method: str
@@ -88,7 +88,7 @@ class FakeServer:
     content_type = "text/event-stream"
 
     def __init__(self) -> None:
-        self.requests: list[Recorded] = []
+        self.requests: list[RecordedRequest] = []
         self.disconnected = asyncio.Event()
         self.received = asyncio.Event()
         self.faults: list[BaseException] = []
@@ -145,12 +145,12 @@ class FakeServer:
         """One reply that is no success, streamed step by step."""
         self.scripted.append(Reply(status=status, steps=steps))
 
-    def refuse(self, request: Recorded) -> Reply | None:
+    def refuse(self, request: RecordedRequest) -> Reply | None:
         """The real API's refusal of this request, if it would refuse it. For subclasses."""
         del request
         return None
 
-    def answer(self, request: Recorded) -> Reply:
+    def answer(self, request: RecordedRequest) -> Reply:
         if (refusal := self.refuse(request)) is not None:
             return refusal
         if self.scripted:
@@ -184,11 +184,11 @@ class FakeServer:
             self._tasks.discard(task)
 
     async def _serve(
-        self, request: Recorded, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, request: RecordedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
         """Whether the connection can be used again."""
         sending = asyncio.create_task(self._send(self.answer(request), writer))
-        leaving = asyncio.create_task(_left(reader))
+        leaving = asyncio.create_task(_wait_disconnected(reader))
         try:
             done, _ = await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if sending in done:
@@ -239,7 +239,7 @@ class FakeServer:
         return True
 
 
-async def _read_request(reader: asyncio.StreamReader, connection: int) -> Recorded | None:
+async def _read_request(reader: asyncio.StreamReader, connection: int) -> RecordedRequest | None:
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:
@@ -251,10 +251,12 @@ async def _read_request(reader: asyncio.StreamReader, connection: int) -> Record
         for name, _, value in (line.partition(":") for line in lines if line)
     }
     body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Recorded(method=method, path=path, headers=headers, body=body, connection=connection)
+    return RecordedRequest(
+        method=method, path=path, headers=headers, body=body, connection=connection
+    )
 
 
-async def _left(reader: asyncio.StreamReader) -> None:
+async def _wait_disconnected(reader: asyncio.StreamReader) -> None:
     """Ends when the client does. It has nothing to say while it is being answered."""
     with suppress(ConnectionError):
         if await reader.read(1):

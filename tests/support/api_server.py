@@ -1,0 +1,287 @@
+"""An API server on a real port and its client. No worker runs the chats; tests play the worker.
+
+There are two users, `ME` and `OTHER_USER`.
+"""
+
+import asyncio
+import io
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+from prometheus_client import CollectorRegistry
+
+from chatd.api.application import ApiApplication, build_application
+from chatd.api.auth import TokenTable
+from chatd.api.deps import ApiDeps, StreamLimits, WorkspaceControl
+from chatd.api.server import BoundAddress, bind, serve
+from chatd.clock import SystemClock
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.row import Chat, Hint
+from chatd.domain.ids import ChatId, ModelConfigId, UserId, WorkerId
+from chatd.domain.model.protocol import EffortRange, ModelConfig, Prices
+from chatd.domain.ports import Clock
+from chatd.store.chat import chats
+from chatd.store.model_configs import StoredModel, StoredProvider
+from chatd.store.pool import Pool
+from tests.support.factories import OWNER
+from tests.support.operations import deciding, deciding_transactor, operation
+from tests.support.stream_replica import A, HintNetwork, StreamReplica, env_with, replica_on
+
+ME: Final = "my-token"
+OTHER_USER: Final = "a-strangers-token"
+OTHER_OWNER: Final = UserId(UUID(int=77))
+USERS: Final = {ME: OWNER, OTHER_USER: OTHER_OWNER}
+
+Json = dict[str, object]
+
+
+def model(number: int, name: str, **fields: object) -> ModelConfig:
+    plain = ModelConfig(
+        id=ModelConfigId(UUID(int=number)), name=name, provider="acme", model=f"{name}-1"
+    )
+    return msgspec.structs.replace(plain, **fields)
+
+
+FAST: Final = model(501, "fast", context_limit=1000)
+CLEVER: Final = model(502, "clever", provider="other", reasoning_effort=EffortRange(max="high"))
+RETIRED: Final = model(503, "retired", prices=Prices(input="3"))
+LONG_AGO: Final = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def known(config: ModelConfig, *, default: bool = False, enabled: bool = True) -> StoredModel:
+    return StoredModel(
+        config=config,
+        enabled=enabled,
+        is_default=default,
+        source="settings",
+        created_at=LONG_AGO,
+        updated_at=LONG_AGO,
+    )
+
+
+class FakeModelDirectory:
+    """Satisfies `ModelDirectory`. The first is the default; `gone` are switched off."""
+
+    def __init__(self, *models: ModelConfig, gone: Sequence[ModelConfig] = ()) -> None:
+        self.models = [known(one, default=one is models[0]) for one in models]
+        self.models += [known(one, enabled=False) for one in gone]
+
+    async def by_name(self, name: str) -> StoredModel | None:
+        return next((one for one in self.models if one.config.name == name), None)
+
+    async def get(self, model_id: ModelConfigId) -> StoredModel | None:
+        return next((one for one in self.models if one.config.id == model_id), None)
+
+    async def default(self) -> StoredModel | None:
+        return next((one for one in self.models if one.is_default), None)
+
+    async def all(self) -> Sequence[StoredModel]:
+        return self.models
+
+    async def providers(self) -> Sequence[StoredProvider]:
+        return [
+            StoredProvider(
+                id=UUID(int=number),
+                name=name,
+                kind="anthropic",
+                base_url=None,
+                has_api_key=name == "acme",
+                enabled=True,
+                source="settings",
+                created_at=LONG_AGO,
+                updated_at=LONG_AGO,
+            )
+            for number, name in enumerate(sorted({one.config.provider for one in self.models}))
+        ]
+
+
+class Slots:
+    """Satisfies `Offer`: a worker, if the test has one."""
+
+    def __init__(self) -> None:
+        self.worker: WorkerId | None = None
+        self.held = 0
+
+    @contextmanager
+    def __call__(self, *, root: bool) -> Generator[WorkerId | None]:
+        self.held += 1
+        try:
+            yield self.worker
+        finally:
+            self.held -= 1
+
+
+class ApiReply(Struct, frozen=True, kw_only=True):
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    @property
+    def json(self) -> Json:
+        return msgspec.json.decode(self.content, type=Json)
+
+    @property
+    def items(self) -> list[Json]:
+        return msgspec.json.decode(self.content, type=list[Json])
+
+    def at(self, name: str) -> list[Json]:
+        """A list in the reply."""
+        return msgspec.convert(self.json[name], list[Json])
+
+    @property
+    def code(self) -> tuple[int, object]:
+        """Status and code of an error. Asserts that the body has the shape of all errors."""
+        body = self.json
+        assert body.keys() <= {"code", "message", "detail", "validations"}, body
+        assert isinstance(body["message"], str)
+        assert self.headers["content-type"] == "application/json"
+        return self.status, body["code"]
+
+    @property
+    def field(self) -> object:
+        """The only invalid field."""
+        validations = msgspec.convert(self.json["validations"], list[dict[str, str]])
+        (only,) = validations
+        return only["field"]
+
+
+class ApiServer:
+    """The API server of one replica, with an HTTP client."""
+
+    sent: list[str]
+    """The SQL statements that the replica sent."""
+
+    def __init__(
+        self, replica: StreamReplica, deps: ApiDeps, api: ApiApplication, at: BoundAddress
+    ) -> None:
+        self.sent = []
+        self.replica = replica
+        self.deps = deps
+        self.api = api
+        self.port = at.port
+        self.http = aiohttp.ClientSession(at.url)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        token: str | None = ME,
+        headers: Mapping[str, str] | None = None,
+    ) -> ApiReply:
+        """`body` is sent as JSON, or as it is if it is bytes."""
+        data = None
+        if body is not None:
+            data = io.BytesIO(body if isinstance(body, bytes) else msgspec.json.encode(body))
+        sent = authorized(token) | dict(headers or {})
+        async with (
+            asyncio.timeout(30),
+            self.http.request(method, f"/api/v1{path}", data=data, headers=sent) as response,
+        ):
+            content = await response.read()
+            found = {name.lower(): value for name, value in response.headers.items()}
+            return ApiReply(status=response.status, headers=found, content=content)
+
+    async def open_page(self, path: str) -> ApiReply:
+        """A page outside the API."""
+        async with asyncio.timeout(30), self.http.get(path) as response:
+            found = {name.lower(): value for name, value in response.headers.items()}
+            content = await response.read()
+            return ApiReply(status=response.status, headers=found, content=content)
+
+    async def create(self, words: str = "hello", **fields: object) -> ChatId:
+        made = await self.ask("POST", "/chats", message_body(words, **fields))
+        assert made.status == 201, made.content
+        return ChatId(UUID(str(made.json["id"])))
+
+    async def chat(self, chat_id: ChatId) -> Chat:
+        found = await chats.get(self.replica.pool, chat_id)
+        assert found is not None
+        return found
+
+    async def act(self, chat_id: ChatId, decide: Callable[[Chat], Change | None]) -> Chat:
+        """Apply a change, as a worker or another user does."""
+        transactor = deciding_transactor(self.replica.pool, self.replica.on_applied)
+        command = deciding(lambda loaded: decide(loaded.chat))
+        done = operation(command, self.deps.env.new_change_id(), chat_id)
+        return (await transactor.run(done)).chat
+
+
+def authorized(token: str | None) -> dict[str, str]:
+    return {} if token is None else {"Authorization": f"Bearer {token}"}
+
+
+def message_body(words: str, **fields: object) -> Json:
+    """The body of a request with a text message."""
+    return {"content": [{"type": "text", "text": words}], **fields}
+
+
+class ApiOptions(Struct, frozen=True, kw_only=True):
+    """What a test changes about its API server."""
+
+    clock: Clock | None = None
+    limits: StreamLimits = StreamLimits()
+    models: tuple[ModelConfig, ...] = (FAST, CLEVER)
+    draining: Callable[[], bool] = lambda: False
+    known: Callable[[ChatId], Chat | None] = lambda _chat_id: None
+    workspaces: Callable[[Pool], WorkspaceControl | None] = lambda _pool: None
+
+
+def build_deps(replica: StreamReplica, options: ApiOptions, clock: Clock) -> ApiDeps:
+    def announce(chat: Chat, kind: str) -> None:
+        replica.watches.on_metadata_changed(chat, kind)
+        replica.network.publish(Hint.of(chat, kind))
+
+    return ApiDeps(
+        pool=replica.pool,
+        transactor=replica.transactor,
+        announce=announce,
+        offer=Slots(),
+        feeds=replica.feeds,
+        watches=replica.watches,
+        models=FakeModelDirectory(*options.models, gone=(RETIRED,)),
+        tokens=TokenTable(USERS),
+        env=env_with(clock),
+        registry=CollectorRegistry(),
+        draining=options.draining,
+        known=options.known,
+        workspaces=options.workspaces(replica.pool),
+        limits=options.limits,
+    )
+
+
+@asynccontextmanager
+async def serve_api(dsn: str, options: ApiOptions | None = None) -> AsyncGenerator[ApiServer]:
+    options = options or ApiOptions()
+    clock = options.clock or SystemClock()
+    async with replica_on(dsn, clock, HintNetwork(), A) as (replica, sent):
+        deps = build_deps(replica, options, clock)
+        api = build_application(deps)
+        async with listening(api) as bound:
+            server = ApiServer(replica, deps, api, bound)
+            server.sent = sent
+            try:
+                yield server
+            finally:
+                await server.http.close()
+
+
+@asynccontextmanager
+async def listening(api: ApiApplication) -> AsyncGenerator[BoundAddress]:
+    """Aborts all connections at the end instead of stopping gracefully."""
+    bound: asyncio.Future[BoundAddress] = asyncio.get_running_loop().create_future()
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(
+            serve(api, await bind("127.0.0.1", 0), bound.set_result, asyncio.Event())
+        )
+        try:
+            yield await bound
+        finally:
+            serving.cancel()

@@ -1,0 +1,197 @@
+"""People who write, change their minds, stop, reorder and take back, whatever happens to replicas.
+
+Each has a chat at a time. Whatever is not answered is said again with the same key, to somebody
+else; what becomes of it, they tell the witness.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from contextlib import suppress
+from typing import Final, get_args
+from uuid import UUID
+
+from chatd.domain.chat.commands import WhenBusy
+from chatd.domain.chat.parts import TextPart
+from chatd.domain.ids import ChatId
+from tests.support.chaos.fault_injector import RunningReplicas
+from tests.support.chaos.roaming_viewers import RoamingViewers
+from tests.support.replica_orders import OrderKind, OrderReply
+from tests.support.replicas import ReplicaGone
+from tests.support.transcript_judge import SentMessage, TranscriptJudge
+
+REPLY_TIMEOUT_S: Final = 8.0
+
+ACTION_WEIGHTS: Final = {
+    "queue": 30,
+    "steer": 12,
+    "interrupt": 10,
+    "rollback": 8,
+    "reject": 6,
+    "stop": 8,
+    "edit": 8,
+    "promote": 6,
+    "move": 4,
+    "delete": 4,
+    "edit_queued": 6,
+}
+"""What people do to a chat they have, and how often."""
+
+
+class RandomUsers:
+    def __init__(
+        self,
+        replicas: RunningReplicas,
+        witness: TranscriptJudge,
+        audience: RoamingViewers,
+        dice: random.Random,
+    ) -> None:
+        self._replicas = replicas
+        self._witness = witness
+        self._audience = audience
+        self._dice = dice
+        self._names = 0
+        self.actions: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+
+    async def run_user(self) -> None:
+        while True:
+            chat = ChatId(self._uuid())
+            async with asyncio.TaskGroup() as group:
+                await self._say(chat, "create")
+                watching = [
+                    group.create_task(self._audience.watch(chat))
+                    for _ in range(self._dice.choice((1, 1, 2)))
+                ]
+                for _ in range(self._dice.randint(0, 6)):
+                    await asyncio.sleep(self._dice.choice((0, 0, 0.1, 1.0, 3.0)))
+                    await self._do(chat)
+                await asyncio.sleep(self._dice.uniform(0, 3))
+                for viewer in watching:
+                    viewer.cancel()
+
+    async def _do(self, chat: ChatId) -> None:
+        deed = self._dice.choices(list(ACTION_WEIGHTS), weights=list(ACTION_WEIGHTS.values()))[0]
+        self.actions[deed] += 1
+        match deed:
+            case "stop":
+                await self._stop(chat)
+            case "edit":
+                await self._edit(chat)
+            case "promote" | "move" | "delete" | "edit_queued":
+                await self._reorder(chat, deed)
+            case _:
+                for way in get_args(WhenBusy):
+                    if way == deed:
+                        await self._say(chat, "send", way)
+
+    # Saying something
+
+    async def _say(self, chat: ChatId, do: OrderKind, way: WhenBusy = "queue") -> None:
+        if way in ("interrupt", "steer"):
+            self._witness.record_hurry(chat)
+        sent = self._witness.record_send(chat, self._words())
+        await self._until_answered(sent, do, when_busy=way)
+
+    async def _edit(self, chat: ChatId) -> None:
+        """Some message of theirs that they see. What waits in the queue goes with it."""
+        own = [row.id for row in self._audience.state(chat).messages.values() if row.role == "user"]
+        if own:
+            self._witness.record_queue_cleared(chat)
+            sent = self._witness.record_send(chat, self._words())
+            await self._until_answered(sent, "edit", target=self._dice.choice(own))
+
+    async def _until_answered(self, sent: SentMessage, do: OrderKind, **fields: object) -> None:
+        key, certain = self._uuid(), True
+        while True:
+            try:
+                done = await self._ask(do, sent.chat, text=sent.text, key=key, **fields)
+            except (ReplicaGone, TimeoutError):
+                certain = False  # it may still be on its way
+                await asyncio.sleep(0.1)
+                continue
+            if done.error is None:
+                sent.answered(done.state)
+                return
+            self.refusals[done.error] += 1
+            if not _passes(done):
+                sent.refused = certain
+                return
+            await asyncio.sleep(0.1)
+
+    # The queue
+
+    async def _reorder(self, chat: ChatId, deed: str) -> None:
+        """Something that they see waiting; it may have left the queue by now."""
+        queue = self._audience.state(chat).queue
+        if not queue:
+            return
+        item = self._dice.choice(queue)
+        words = "".join(part.text for part in item.content if isinstance(part, TextPart))
+        self._witness.record_queued(chat, item.id, words)
+        match deed:
+            case "promote":
+                self._witness.record_hurry(chat)
+                await self._once("promote_queued", chat, target=item.id)
+            case "move":
+                await self._once("move_queued", chat, target=item.id)
+            case "delete":
+                self._witness.record_removal(chat, item.id)
+                if await self._once("delete_queued", chat, target=item.id) is None:
+                    self._witness.record_unknown(chat, item.id)
+            case _:
+                await self._edit_queued(chat, item.id)
+
+    async def _edit_queued(self, chat: ChatId, item: int) -> None:
+        """What stands there by then may be more than they have seen."""
+        self._witness.record_removal(chat, item)
+        sent = self._witness.record_send(chat, self._words())
+        self._witness.record_queued(chat, item, sent.text)
+        done = await self._once("edit_queued", chat, target=item, text=sent.text)
+        if done is None:
+            self._witness.record_unknown(chat, item)
+        elif done.error is None:
+            sent.answered(done.state)
+
+    async def _stop(self, chat: ChatId) -> None:
+        self._witness.record_interrupt(chat)
+        await self._once("interrupt", chat)
+
+    async def _once(self, do: OrderKind, chat: ChatId, **fields: object) -> OrderReply | None:
+        """None if the outcome is unknown: the write may still arrive."""
+        with suppress(ReplicaGone, TimeoutError):
+            done = await self._ask(do, chat, **fields)
+            if done.error is not None:
+                self.refusals[done.error] += 1
+                if _passes(done):
+                    return None
+            return done
+        return None
+
+    async def _ask(self, do: OrderKind, chat: ChatId, **fields: object) -> OrderReply:
+        replica = self._replicas.any()
+        if replica is None:
+            raise ReplicaGone
+        said = f"{do} {fields} at {replica.setup.name}"
+        try:
+            async with asyncio.timeout(REPLY_TIMEOUT_S):
+                done = await replica.order(do, chat, **fields)
+        except BaseException as error:
+            self._witness.add_note(chat, f"{said}: {error!r}")
+            raise
+        self._witness.add_note(chat, f"{said}: {done.error or done.state}")
+        return done
+
+    def _words(self) -> str:
+        self._names += 1
+        kind = self._dice.choice(("m", "m", "once"))
+        return f"{kind}{self._names} {self._dice.choice((0, 0, 1, 3))}"
+
+    def _uuid(self) -> UUID:
+        return UUID(int=self._dice.getrandbits(128), version=4)
+
+
+def _passes(done: OrderReply) -> bool:
+    """Whether to say it again makes sense."""
+    error = done.error or ""
+    return error.startswith("database") or error == "unavailable"

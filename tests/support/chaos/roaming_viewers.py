@@ -1,0 +1,96 @@
+"""Viewers who change replicas all the time, and must see no less than the database holds.
+
+Each applies what comes over the wire as the protocol wants it; a part that is missing, doubled or
+of another attempt fails at once. In the end everybody comes back once more with the last version
+seen, and must then be where a fresh reader is.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+
+from chatd.domain.ids import ChatId
+from chatd.store.conn import Conn
+from tests.support.chaos.fault_injector import RunningReplicas
+from tests.support.client_state import ClientState
+from tests.support.replicas import ReplicaGone, ReplicaProcess
+from tests.support.stream_replica import read_sse
+from tests.support.viewer_state import read_state
+
+RESUME_TIMEOUT_S = 30.0
+MAX_CONCURRENT_CHECKS = 8
+
+
+class RoamingViewer:
+    """`state` outlives every connection."""
+
+    def __init__(self, chat_id: ChatId) -> None:
+        self.chat_id = chat_id
+        self.state = ClientState()
+        self.connections = 0
+        self._last_id: int | None = None
+
+    async def read(
+        self, replica: ReplicaProcess, until: Callable[[ClientState], bool] = lambda _: False
+    ) -> None:
+        """Until it sees this, or until somebody ends it."""
+        if not self._last_id:
+            self.state = ClientState()
+        self.connections += 1
+        async with aclosing(replica.watch(self.chat_id, self._last_id)) as frames:
+            async for frame in frames:
+                self._take(frame)
+                if until(self.state):
+                    return
+
+    def _take(self, frame: str) -> None:
+        for event, last_id in read_sse(frame.encode()):
+            self.state = self.state.apply([event])
+            if last_id is not None:
+                self._last_id = last_id
+                assert self.state.version == last_id
+
+
+class RoamingViewers:
+    def __init__(self, replicas: RunningReplicas, dice: random.Random) -> None:
+        self._replicas = replicas
+        self._dice = dice
+        self._all: dict[ChatId, list[RoamingViewer]] = {}
+
+    @property
+    def connections(self) -> int:
+        return sum(one.connections for some in self._all.values() for one in some)
+
+    def state(self, chat_id: ChatId) -> ClientState:
+        """What somebody sees who watches the chat."""
+        onlookers = self._all.get(chat_id)
+        return onlookers[0].state if onlookers else ClientState()
+
+    async def watch(self, chat_id: ChatId) -> None:
+        """Now here, now there, until cancelled."""
+        onlooker = RoamingViewer(chat_id)
+        self._all.setdefault(chat_id, []).append(onlooker)
+        while True:
+            if (replica := self._replicas.any()) is not None:
+                with suppress(ReplicaGone, TimeoutError):
+                    async with asyncio.timeout(self._dice.choice((0.1, 1.0, 3.0, 20.0))):
+                        await onlooker.read(replica)
+            await asyncio.sleep(0.05)
+
+    async def check(self, conn: Conn, replica: ReplicaProcess) -> None:
+        """Everybody has come back to `replica` and sees what there is."""
+        turns = asyncio.Semaphore(MAX_CONCURRENT_CHECKS)
+
+        async def one(onlooker: RoamingViewer) -> None:
+            async with turns:
+                meant = await read_state(conn, onlooker.chat_id)
+                async with asyncio.timeout(RESUME_TIMEOUT_S):
+                    await onlooker.read(replica, lambda state: state.version >= meant.version)
+                seen = onlooker.state.settled()
+                assert seen == meant, f"a viewer of {onlooker.chat_id} sees {seen}, not {meant}"
+
+        async with asyncio.TaskGroup() as group:
+            for onlookers in self._all.values():
+                for onlooker in onlookers:
+                    group.create_task(one(onlooker))

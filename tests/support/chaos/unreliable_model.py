@@ -1,0 +1,56 @@
+"""A model and tools that are not always at their best, with dice of their own."""
+
+import asyncio
+import random
+from pathlib import Path
+
+from tests.support.planned_model import PlannedModel, ToolServer
+from tests.support.providers.openai_chat import chunk
+from tests.support.providers.server import Cut, Gate, RecordedRequest, Reply, Step
+
+
+class Delay(Gate):
+    """Takes a while."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    async def pass_through(self) -> None:
+        await asyncio.sleep(self._seconds)
+
+
+class UnreliableModel(PlannedModel):
+    """Speaks now fast, now slowly; is busy at times, and sometimes breaks off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dice = random.Random(0)
+
+    def answer(self, request: RecordedRequest) -> Reply:
+        self.requests.clear()  # half an hour of them is a lot
+        mood = self.dice.random()
+        if mood < 0.02:
+            busy = b'{"error":{"message":"busy"}}'
+            return Reply(status=503, headers={"content-type": "application/json"}, steps=(busy,))
+        if mood < 0.04:
+            return Reply(steps=(chunk(content="ans"), Cut()))
+        reply = super().answer(request)
+        if reply.status != 200:
+            return reply
+        steps: list[Step] = []
+        for piece in reply.steps:
+            steps += (piece, Delay(self.dice.choice((0, 0.01, 0.1, 0.4))))
+        return Reply(steps=tuple(steps))
+
+
+class SlowToolServer(ToolServer):
+    """Some work takes longer."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.dice = random.Random(0)
+
+    async def work(self, call_id: str) -> None:
+        await super().work(call_id)
+        await asyncio.sleep(self.dice.choice((0, 0.01, 0.2, 1.0)))

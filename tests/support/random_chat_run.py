@@ -1,0 +1,270 @@
+"""The random life of one chat: people and workers make moves, in any order, on a pure world.
+
+Moves that the kernel refuses are skipped. A worker that owns the chat does what `decide` says,
+so a walk also shows that every action can be committed.
+"""
+
+from random import Random
+
+from chatd.domain.chat import queue_transitions, user_transitions, worker_transitions
+from chatd.domain.chat.change import Change
+from chatd.domain.chat.commands import (
+    ClientResult,
+    CreateChat,
+    EditMessage,
+    EditQueued,
+    MoveQueued,
+    ReapChat,
+    RecordRetry,
+    ReleaseChat,
+    RequestCompaction,
+    SendMessage,
+    Step,
+    SubmitToolResults,
+    WhenBusy,
+)
+from chatd.domain.chat.diff import ChatSnapshot
+from chatd.domain.chat.messages import Draft, TokenUsage
+from chatd.domain.chat.row import Chat, ChatError, Fence, RetryState
+from chatd.domain.decisions import (
+    PENDING_CALLS_MISMATCH_ERROR,
+    Compact,
+    Fail,
+    Finish,
+    Generate,
+    RequireAction,
+    RunTools,
+    TurnRules,
+    next_action,
+)
+from chatd.domain.errors import RequestError, StaleFence
+from chatd.domain.ids import MessageId, QueueId, WorkerId
+from chatd.domain.prompt.compaction import is_compactable
+from tests.model.reference_store import ChatRows, ReferenceStore, apply_change
+from tests.support import factories
+from tests.support.factories import CHAT, OTHER_WORKER, OWNER, WORKER, call, draft, result, text
+from tests.support.seeds import failing
+
+RULES = TurnRules(
+    max_steps=3,
+    client_tools=frozenset({"ask_client"}),
+    exclusive_tools=frozenset({"propose_plan"}),
+    stop_after_tools=frozenset({"propose_plan"}),
+    context_limit=100,
+)
+TOOLS = ("execute", "execute", "ask_client", "propose_plan")
+WHEN_BUSY: tuple[WhenBusy, ...] = ("queue", "queue", "steer", "interrupt", "rollback", "reject")
+
+
+class RandomChatRun:
+    def __init__(self, seed: int) -> None:
+        self._draw = Random(seed)
+        self._names = 0
+        self._world = ReferenceStore()
+        command = CreateChat(
+            id=CHAT,
+            owner_id=OWNER,
+            title="A walk",
+            before=(draft("system", text("Be good."), visibility="model"),),
+            prompt=factories.prompt(self._name()),
+        )
+        self.rows = apply_change(self._world, user_transitions.create(command, self._free()))
+
+    @property
+    def chat(self) -> Chat:
+        return self.rows.chat
+
+    def step(self) -> Change:
+        """One change by an allowed actor."""
+        moves = (self._work, self._work, self._work, self._own, self._person, self._queue)
+        while True:
+            try:
+                change = self._draw.choice(moves)()
+            except (RequestError, StaleFence):
+                continue
+            if change is not None:
+                apply_change(self._world, change)
+                return change
+
+    def copy_rows(self) -> ChatRows:
+        kept = ChatRows(self.chat)
+        kept.messages, kept.queue = list(self.rows.messages), list(self.rows.queue)
+        return kept
+
+    def restore(self, saved: ChatRows) -> None:
+        """A database came up that had not got the last changes."""
+        self.rows.chat = saved.chat
+        self.rows.messages, self.rows.queue = list(saved.messages), list(saved.queue)
+
+    def snapshot(self, since: int = 0, most: int = 1000) -> ChatSnapshot:
+        """What a read of the rows that changed after version `since` finds."""
+        changed = [
+            row
+            for row in self.rows.messages
+            if row.revision > since and (since > 0 or not row.deleted)
+        ]
+        read_queue = since == 0 or self.chat.queue_version > since
+        return ChatSnapshot(
+            chat=self.chat,
+            since=since,
+            messages=tuple(changed[-most:]),
+            queue=tuple(self.rows.queue) if read_queue else None,
+            has_older=len(changed) > most,
+        )
+
+    def written(self) -> ChatSnapshot:
+        """What whoever made the last change knows without reading, but for the queue."""
+        version = self.chat.snapshot_version
+        touched = [row for row in self.rows.messages if row.revision == version]
+        return ChatSnapshot(
+            chat=self.chat,
+            since=version - 1,
+            messages=tuple(row for row in touched if not row.deleted),
+            deleted=tuple(row.id for row in touched if row.deleted),
+            queue=tuple(self.rows.queue) if self.chat.queue_version == version else None,
+        )
+
+    def _name(self) -> str:
+        self._names += 1
+        return f"n{self._names}"
+
+    def _free(self) -> WorkerId | None:
+        return self._draw.choice((WORKER, OTHER_WORKER, None))
+
+    # People
+
+    def _person(self) -> Change | None:
+        free, chat = self._free(), self.chat
+        prompt = factories.prompt(self._name())
+        match self._draw.randrange(12):
+            case 0:
+                target = self._draw.choice((*self.rows.messages, None))
+                command = EditMessage(message_id=MessageId(1), prompt=prompt)
+                return user_transitions.edit_message(chat, target, command, free)
+            case 1 | 2:
+                return user_transitions.interrupt(chat, free)
+            case 3 | 4:
+                answers = tuple(
+                    ClientResult(tool_call_id=call.id, output="1") for call in chat.pending_calls
+                )
+                command = SubmitToolResults(results=answers)
+                return user_transitions.submit_tool_results(chat, command, free)
+            case 5:
+                command = RequestCompaction(compactable=is_compactable(self.rows.messages))
+                return user_transitions.request_compaction(chat, command, free)
+            case 6:
+                return user_transitions.archive(chat) if self._draw.random() < 0.3 else None
+            case 7:
+                return user_transitions.unarchive(chat)
+            case _:
+                command = SendMessage(prompt=prompt, when_busy=self._draw.choice(WHEN_BUSY))
+                return user_transitions.send_message(chat, command, free)
+
+    def _queue(self) -> Change | None:
+        chat, queue, free = self.chat, self.rows.queue, self._free()
+        item = self._draw.choice([row.id for row in queue] or [QueueId(99)])
+        match self._draw.randrange(5):
+            case 0:
+                before = self._draw.choice([None, *(row.id for row in queue)])
+                return queue_transitions.move_queued(
+                    chat, queue, MoveQueued(id=item, before=before)
+                )
+            case 1:
+                return queue_transitions.promote_queued(chat, queue, item, free)
+            case 2:
+                return queue_transitions.delete_queued(chat, queue, item)
+            case _:
+                edit = EditQueued(id=item, prompt=factories.prompt(self._name()))
+                return queue_transitions.edit_queued(chat, queue, edit)
+
+    # Workers
+
+    def _own(self) -> Change | None:
+        chat, worker = self.chat, self._free() or WORKER
+        match self._draw.randrange(10):
+            case 0:
+                return worker_transitions.release(
+                    chat, ReleaseChat(worker_id=worker, epoch=chat.epoch)
+                )
+            case 1:
+                return worker_transitions.reap(chat, ReapChat(worker_ids=frozenset({worker})))
+            case 2:
+                return worker_transitions.expire_interrupt(chat)
+            case 3:
+                return worker_transitions.expire_action(chat)
+            case _:
+                return worker_transitions.acquire(chat, worker)
+
+    def _work(self) -> Change | None:
+        fence = Fence.of(self.chat)
+        if self.chat.status == "interrupting":
+            return worker_transitions.finish_interrupt(self.chat, self._partial(fence))
+        action = next_action(self.rows.messages, self.chat, RULES)
+        match action:
+            case Generate():
+                return self._generate(fence)
+            case RunTools(calls=calls):
+                found = [
+                    draft("tool", result(it.tool_call_id, it.tool_name, is_error=self._rarely()))
+                    for it in calls
+                ]
+                return self._commit(fence, *found)
+            case RequireAction():
+                return worker_transitions.require_action(self.chat, Step(fence=fence))
+            case Compact(source=source):
+                return self._compact(fence, asked_for=source == "manual")
+            case Finish():
+                return worker_transitions.finish_turn(self.chat, Step(fence=fence))
+            case Fail(error=error):
+                assert error is not PENDING_CALLS_MISMATCH_ERROR
+                return worker_transitions.fail_turn(self.chat, failing(Step(fence=fence), error))
+
+    def _generate(self, fence: Fence) -> Change:
+        dice = self._draw.random()
+        if dice < 0.1:
+            error = ChatError(message=self._name())
+            return worker_transitions.fail_turn(self.chat, failing(Step(fence=fence), error))
+        if dice < 0.25:
+            state = RetryState(attempt=1, delay_ms=1000, error=self._name())
+            return worker_transitions.record_retry(self.chat, RecordRetry(fence=fence, state=state))
+        asked = [
+            call(self._name(), self._draw.choice(TOOLS)) for _ in range(self._draw.randrange(3))
+        ]
+        usage = TokenUsage(input_tokens=self._draw.randrange(100))
+        answer = draft("assistant", text(self._name()), *asked, usage=usage)
+        if asked or self._draw.random() < 0.3:
+            return self._commit(fence, answer)
+        return worker_transitions.finish_turn(self.chat, Step(fence=fence, messages=(answer,)))
+
+    def _compact(self, fence: Fence, *, asked_for: bool) -> Change:
+        if not asked_for:
+            return self._commit(fence, *self._summary())
+        step = Step(fence=fence, messages=self._summary(), compacted=True)
+        return worker_transitions.finish_turn(self.chat, step)
+
+    def _commit(self, fence: Fence, *messages: Draft) -> Change:
+        step = Step(
+            fence=fence,
+            messages=messages,
+            client_tools=RULES.client_tools,
+            keep_owner=not self._rarely(),
+        )
+        return worker_transitions.commit_step(self.chat, step)
+
+    def _partial(self, fence: Fence) -> Step:
+        """What was said before the stop; nothing, if calls were running."""
+        if self.chat.pending_calls or self._rarely():
+            return Step(fence=fence)
+        said = draft("assistant", text(self._name()), call(self._name()))
+        return Step(fence=fence, messages=(said,))
+
+    def _summary(self) -> tuple[Draft, ...]:
+        name, tool = self._name(), "chat_summarized"
+        return (
+            draft("user", text(name), visibility="model", compressed=True),
+            draft("assistant", call(name, tool), visibility="user", compressed=True),
+            draft("tool", result(name, tool), compressed=True),
+        )
+
+    def _rarely(self) -> bool:
+        return self._draw.random() < 0.2

@@ -1,0 +1,85 @@
+"""A stage for accidents: one replica that lives, in the test's own process, and as many as wanted
+that are processes and do not live long. One model, one workshop, one database for all."""
+
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from chatd.domain.ids import ChatId
+from tests.support.engine_rig import EngineRig, engine_rig_with
+from tests.support.fork_server import ForkServer
+from tests.support.planned_model import PlannedModel, ToolServer, remote_tools
+from tests.support.replica_process import DieAt, ReplicaSetup
+from tests.support.replicas import ReplicaGone, ReplicaProcess, replica_fork_server, replica_process
+from tests.support.transcript_judge import TranscriptJudge
+
+
+class TakeoverRig:
+    def __init__(
+        self,
+        dsn: str,
+        model: PlannedModel,
+        tool_server: ToolServer,
+        survivor: EngineRig,
+        fork_server: ForkServer,
+        victims: AsyncExitStack,
+    ) -> None:
+        self.dsn = dsn
+        self.model = model
+        self.tool_server = tool_server
+        self.survivor = survivor
+        self.judge = TranscriptJudge()
+        self._fork_server = fork_server
+        self._victims = victims
+        self._count = 0
+
+    async def start_victim(
+        self, *, die_at: DieAt | None = None, drain_s: float = 10.0, dsn: str | None = None
+    ) -> ReplicaProcess:
+        """With one slot, so that the survivor takes over all other chats."""
+        self._count += 1
+        setup = ReplicaSetup(
+            dsn=dsn or self.dsn,
+            model_url=self.model.url,
+            tool_socket=str(self.tool_server.path),
+            name=f"victim-{self._count}",
+            roots=1,
+            drain_s=drain_s,
+            die_at=die_at,
+        )
+        return await self._victims.enter_async_context(replica_process(self._fork_server, setup))
+
+    async def create(self, at: ReplicaProcess, text: str) -> ChatId:
+        """A message to a new chat. If the replica dies, the outcome is unknown."""
+        chat_id = ChatId(uuid4())
+        sent = self.judge.record_send(chat_id, text)
+        with suppress(ReplicaGone):
+            sent.acked = (await at.create(chat_id, text)).error is None
+        return chat_id
+
+    async def transcript(self, chat_id: ChatId) -> list[str]:
+        return await self.survivor.transcript(chat_id)
+
+    async def end_sessions(self, victim: ReplicaProcess) -> None:
+        """End its database sessions, as a network does for a host that does not answer."""
+        await self.survivor.pool.execute(
+            """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE datname = current_database() AND application_name LIKE $1 || '%'""",
+            victim.setup.name,
+        )
+
+
+@asynccontextmanager
+async def takeover_rig(dsn: str) -> AsyncGenerator[TakeoverRig]:
+    with tempfile.TemporaryDirectory(prefix="chatd-chaos-", dir="/tmp") as directory:
+        path = Path(directory) / "workshop"
+        async with (
+            PlannedModel.running() as model,
+            ToolServer.running(path) as shop,
+            engine_rig_with(dsn, model, tools=remote_tools(path)) as survivor,
+            replica_fork_server() as born_in,
+            AsyncExitStack() as victims,
+        ):
+            yield TakeoverRig(dsn, model, shop, survivor, born_in, victims)
