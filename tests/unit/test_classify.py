@@ -1,4 +1,4 @@
-"""What a provider's failure means: every rule, and which of two rules wins."""
+"""Classification of provider faults: every rule, and which of two rules wins."""
 
 import msgspec
 import pytest
@@ -20,7 +20,7 @@ def fault(message: str = "", **facts: object) -> ProviderFault:
     return msgspec.structs.replace(ProviderFault(message=message), **facts)
 
 
-def judged(message: str = "", **facts: object) -> tuple[str, bool]:
+def classified(message: str = "", **facts: object) -> tuple[str, bool]:
     found = classify_fault(fault(message, **facts))
     return found.kind, found.retryable
 
@@ -96,10 +96,8 @@ def judged(message: str = "", **facts: object) -> tuple[str, bool]:
         ("", ("generic", False)),
     ],
 )
-def test_the_words_and_numbers_of_an_error_tell_its_kind(
-    message: str, expected: tuple[str, bool]
-) -> None:
-    assert judged(message) == expected
+def test_the_text_of_a_fault_decides_its_kind(message: str, expected: tuple[str, bool]) -> None:
+    assert classified(message) == expected
 
 
 @pytest.mark.covers("errors-1")
@@ -122,13 +120,13 @@ def test_the_words_and_numbers_of_an_error_tell_its_kind(
     ],
 )
 @pytest.mark.parametrize("status", [None, 400, 403, 413, 429, 500])
-def test_a_prompt_that_is_too_long_is_a_kind_of_its_own(message: str, status: int | None) -> None:
-    assert judged(message, status_code=status) == ("context_overflow", False)
+def test_a_prompt_that_is_too_long_is_a_context_overflow(message: str, status: int | None) -> None:
+    assert classified(message, status_code=status) == ("context_overflow", False)
 
 
 @pytest.mark.covers("errors-1")
-def test_a_body_that_is_too_large_to_be_read_counts_as_too_long() -> None:
-    assert judged("status 413", status_code=413) == ("context_overflow", False)
+def test_status_413_is_a_context_overflow() -> None:
+    assert classified("status 413", status_code=413) == ("context_overflow", False)
 
 
 @pytest.mark.covers("errors-2")
@@ -157,7 +155,7 @@ def test_a_body_that_is_too_large_to_be_read_counts_as_too_long() -> None:
         ("API usage limits reached", 429, "rate_limit"),
     ],
 )
-def test_where_two_rules_match_the_more_telling_one_wins(
+def test_of_two_matching_rules_the_more_specific_wins(
     message: str, status: int | None, kind: str
 ) -> None:
     assert classify_fault(fault(message, status_code=status)).kind == kind
@@ -186,12 +184,14 @@ def test_where_two_rules_match_the_more_telling_one_wins(
         ("404 in prose is no status", None),
     ],
 )
-def test_a_status_is_read_from_text_but_never_made_up(message: str, status: int | None) -> None:
+def test_a_status_is_read_from_text_only_if_it_can_be_nothing_else(
+    message: str, status: int | None
+) -> None:
     assert classify_fault(fault(message)).error.status_code == status
 
 
 @pytest.mark.covers("errors-4")
-def test_a_status_the_provider_gave_counts_more_than_one_in_the_text() -> None:
+def test_the_response_status_takes_precedence_over_one_in_the_text() -> None:
     found = classify_fault(fault("status 503", status_code=401))
     assert (found.error.status_code, found.kind) == (401, "auth")
 
@@ -215,14 +215,12 @@ def test_a_status_the_provider_gave_counts_more_than_one_in_the_text() -> None:
         ("somebody failed", None),
     ],
 )
-def test_the_provider_is_known_by_what_the_text_says_most_specifically(
-    text: str, provider: str | None
-) -> None:
+def test_the_most_specific_provider_in_the_text_is_used(text: str, provider: str | None) -> None:
     assert classify_fault(fault(text)).error.provider == provider
 
 
 @pytest.mark.covers("loop-10")
-def test_the_configured_provider_counts_more_than_the_text() -> None:
+def test_the_configured_provider_takes_precedence_over_the_text() -> None:
     found = classify_fault(fault("anthropic: overloaded", provider="bedrock"))
     assert (found.error.provider, found.error.message) == ("bedrock", "AWS Bedrock is overloaded.")
 
@@ -239,7 +237,7 @@ def test_naming_the_provider_later_changes_the_message_and_keeps_kind_and_delay(
     assert with_provider(found, "anthropic") is found
 
 
-# The vendor's own word
+# Vendor error types
 
 
 @pytest.mark.covers("errors-11")
@@ -295,20 +293,20 @@ def test_naming_the_provider_later_changes_the_message_and_keeps_kind_and_delay(
         ("ModelErrorException", 424, ("generic", True)),
     ],
 )
-def test_a_precise_word_of_the_vendor_counts_before_the_rules_and_a_vague_one_after(
+def test_a_precise_error_type_comes_before_the_rules_and_a_vague_one_after(
     word: str, status: int | None, expected: tuple[str, bool]
 ) -> None:
-    assert judged("something happened", type=word, status_code=status) == expected
+    assert classified("something happened", type=word, status_code=status) == expected
 
 
 @pytest.mark.covers("errors-2")
-def test_an_overflow_counts_more_than_the_word_for_a_rate_limit() -> None:
-    found = judged("Request too large for gpt-4o", type="rate_limit_exceeded", status_code=429)
+def test_an_overflow_takes_precedence_over_a_rate_limit_type() -> None:
+    found = classified("Request too large for gpt-4o", type="rate_limit_exceeded", status_code=429)
     assert found == ("context_overflow", False)
 
 
-def test_a_model_that_is_overloaded_is_not_told_as_one_that_cannot_be_reached() -> None:
-    found = judged("The model is overloaded.", type="UNAVAILABLE", status_code=503)
+def test_an_overloaded_model_is_not_classified_as_a_timeout() -> None:
+    found = classified("The model is overloaded.", type="UNAVAILABLE", status_code=503)
     assert found == ("overloaded", True)
 
 
@@ -326,7 +324,7 @@ def test_a_model_that_is_overloaded_is_not_told_as_one_that_cannot_be_reached() 
         ('{"code":"provider_disabled"}', "provider_disabled"),
     ],
 )
-def test_what_only_the_body_says_counts_too(body: str, kind: str) -> None:
+def test_the_body_is_searched_too(body: str, kind: str) -> None:
     status = 403 if kind == "usage_limit" else None
     assert classify_fault(fault("request failed", body=body, status_code=status)).kind == kind
 
@@ -340,24 +338,24 @@ def test_what_only_the_body_says_counts_too(body: str, kind: str) -> None:
         r'{"error":{"message":"[{\"msg\": \"no\", \"input\": \"%s\"}]"}}',
     ],
 )
-def test_what_a_server_quotes_of_the_chat_is_not_what_it_says(body: str) -> None:
+def test_text_of_the_chat_quoted_by_a_server_is_ignored(body: str) -> None:
     chat = "why is it overloaded? a timeout, or the rate limit, or unauthorized?"
-    assert judged("status 400", status_code=400, body=body % chat) == ("generic", False)
-    assert judged("status 429", status_code=429, body=body % chat) == ("rate_limit", True)
+    assert classified("status 400", status_code=400, body=body % chat) == ("generic", False)
+    assert classified("status 429", status_code=429, body=body % chat) == ("rate_limit", True)
     named = '{"error":{"message":"too many requests","param":"input","code":"x"}}'
-    assert judged("", body=named) == ("rate_limit", True)
+    assert classified("", body=named) == ("rate_limit", True)
     own = "Invalid 'input': maximum context length is 8192 tokens."
-    assert judged(own, status_code=400) == ("context_overflow", False)
+    assert classified(own, status_code=400) == ("context_overflow", False)
 
 
 # Streams and transports
 
 
 @pytest.mark.covers("errors-8")
-def test_a_stream_that_stops_short_may_be_asked_again() -> None:
-    assert judged("the stream ended early", incomplete=True) == ("timeout", True)
-    assert judged("stream closed before the terminal event") == ("timeout", True)
-    assert judged("anthropic stream closed before terminal event") == ("timeout", True)
+def test_an_incomplete_stream_is_retryable() -> None:
+    assert classified("the stream ended early", incomplete=True) == ("timeout", True)
+    assert classified("stream closed before the terminal event") == ("timeout", True)
+    assert classified("anthropic stream closed before terminal event") == ("timeout", True)
 
 
 @pytest.mark.parametrize(
@@ -370,10 +368,8 @@ def test_a_stream_that_stops_short_may_be_asked_again() -> None:
         ("tls", ("config", False)),
     ],
 )
-def test_what_the_network_did_is_a_fact_of_its_own(
-    transport: str, expected: tuple[str, bool]
-) -> None:
-    assert judged("no luck", transport=transport) == expected
+def test_a_transport_error_decides_the_kind(transport: str, expected: tuple[str, bool]) -> None:
+    assert classified("no luck", transport=transport) == expected
 
 
 @pytest.mark.covers("loop-11", "errors-10")
@@ -394,36 +390,36 @@ def test_what_the_network_did_is_a_fact_of_its_own(
         ("use of closed network connection", ("timeout", True)),
     ],
 )
-def test_a_reset_passes_if_the_peer_sent_it_with_a_code_that_passes(
+def test_a_reset_is_retryable_if_the_peer_sent_a_transient_code(
     message: str, expected: tuple[str, bool]
 ) -> None:
-    assert judged(message) == expected
+    assert classified(message) == expected
 
 
 @pytest.mark.covers("errors-10")
-def test_a_status_beats_what_the_transport_says_of_the_stream() -> None:
+def test_a_status_takes_precedence_over_a_stream_reset() -> None:
     reset = "stream error: stream ID 5; INTERNAL_ERROR; received from peer"
-    assert judged(reset, status_code=400) == ("generic", False)
-    assert judged(reset, status_code=401) == ("auth", False)
+    assert classified(reset, status_code=400) == ("generic", False)
+    assert classified(reset, status_code=401) == ("auth", False)
 
 
 @pytest.mark.covers("errors-4")
-def test_the_number_of_a_stream_is_not_a_status() -> None:
+def test_a_stream_id_is_not_a_status() -> None:
     found = classify_fault(fault("stream error: stream ID 401; CANCEL; received from peer"))
     assert (found.kind, found.error.status_code) == ("timeout", None)
 
 
 @pytest.mark.parametrize("what", ["chat", "request", "operation"])
-def test_an_interruption_is_not_tried_again(what: str) -> None:
-    assert judged(f"{what} interrupted", status_code=503) == ("generic", False)
+def test_an_interruption_is_not_retryable(what: str) -> None:
+    assert classified(f"{what} interrupted", status_code=503) == ("generic", False)
 
 
 @pytest.mark.covers("retry-6")
-def test_a_cancellation_counts_only_if_nothing_else_is_known() -> None:
-    assert judged("context canceled") == ("generic", False)
-    assert judged("context canceled", status_code=500) == ("generic", True)
-    assert judged("context canceled: status 401") == ("auth", False)
-    assert judged("context canceled: quota exceeded") == ("usage_limit", False)
+def test_a_cancellation_matters_only_without_other_facts() -> None:
+    assert classified("context canceled") == ("generic", False)
+    assert classified("context canceled", status_code=500) == ("generic", True)
+    assert classified("context canceled: status 401") == ("auth", False)
+    assert classified("context canceled: quota exceeded") == ("usage_limit", False)
 
 
 @pytest.mark.covers("errors-9")
@@ -435,18 +431,18 @@ def test_a_cancellation_counts_only_if_nothing_else_is_known() -> None:
         "Item 'rs_abc123' of type 'reasoning' was provided without its required following item.",
     ],
 )
-def test_a_broken_conversation_at_the_vendor_is_told_without_ids(message: str) -> None:
+def test_the_detail_of_a_pairing_error_has_no_ids(message: str) -> None:
     found = classify_fault(fault("status 400", status_code=400, body=message))
     assert (found.kind, found.retryable) == ("generic", False)
     assert found.error.detail is not None
     assert "abc123" not in found.error.detail
 
 
-# What people are told
+# What viewers see
 
 
 @pytest.mark.covers("errors-7")
-def test_an_error_carries_all_that_clients_show() -> None:
+def test_an_error_has_all_fields_that_clients_show() -> None:
     found = classify_fault(
         fault(
             "status 429",
@@ -498,7 +494,7 @@ def test_every_kind_has_a_message_that_names_the_provider(kind: FailureKind) -> 
 @pytest.mark.parametrize(
     "kind", ["overloaded", "rate_limit", "timeout", "stream_silence_timeout", "generic"]
 )
-def test_the_message_of_what_is_tried_again_holds_no_status_and_no_advice(
+def test_the_message_of_a_retryable_failure_has_no_status_and_no_advice(
     kind: FailureKind,
 ) -> None:
     text = failure_message(kind, "openai")
@@ -506,7 +502,7 @@ def test_the_message_of_what_is_tried_again_holds_no_status_and_no_advice(
     assert "check" not in text.lower()
 
 
-def test_a_failure_we_find_ourselves_is_final_unless_it_is_silence() -> None:
+def test_a_known_failure_is_final_except_an_idle_timeout() -> None:
     assert not known_failure("missing_key", "openai").retryable
     assert known_failure("stream_silence_timeout", "openai").retryable
     assert known_failure("config", "", detail="d").error.detail == "d"

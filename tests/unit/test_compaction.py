@@ -1,4 +1,4 @@
-"""Where a summary cuts, what the model sees after it, and when the context is too full."""
+"""Boundaries, the rows a model sees after one, and when compaction is needed."""
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from tests.support.factories import call, message, result, text
 
 
 def answer(message_id: int, tokens: int | None, *parts: Part, limit: int | None = None) -> Message:
-    """An answer to a prompt of that many tokens."""
+    """An answer to a prompt of `tokens` tokens."""
     usage = None if tokens is None else TokenUsage(input_tokens=tokens, context_limit=limit)
     return message(message_id, "assistant", *(parts or (text(),)), usage=usage)
 
@@ -46,12 +46,12 @@ def test_a_chat_without_a_summary_has_no_boundary() -> None:
     assert compaction.find_boundary([system(1), user(2), answer(3, 10)]) is None
 
 
-def test_the_boundary_is_the_newest_summary_and_not_the_result_shown_after_it() -> None:
+def test_the_boundary_is_the_newest_summary_and_not_its_result_for_viewers() -> None:
     history = [user(1), answer(2, 10), *summary(3), user(6), answer(7, 10), *summary(8)]
     assert compaction.find_boundary(history) == history[7]
 
 
-def test_the_boundary_is_found_by_id_whatever_the_order() -> None:
+def test_the_boundary_is_found_by_id_in_any_order() -> None:
     history = [*summary(8), user(1), *summary(3)]
     assert compaction.find_boundary(history) == history[0]
 
@@ -61,7 +61,7 @@ def test_a_deleted_summary_is_no_boundary() -> None:
     assert compaction.find_boundary(history) == history[1]
 
 
-def test_without_a_boundary_the_model_sees_all_that_is_neither_deleted_nor_for_people() -> None:
+def test_without_a_boundary_the_model_sees_all_rows_but_deleted_and_user_only_ones() -> None:
     history = [
         system(1),
         user(2),
@@ -73,27 +73,27 @@ def test_without_a_boundary_the_model_sees_all_that_is_neither_deleted_nor_for_p
     assert ids(compaction.rows_for_prompt(history)) == [1, 2, 5, 6]
 
 
-def test_after_a_summary_the_model_sees_system_rows_the_summary_and_what_follows() -> None:
+def test_after_a_summary_the_model_sees_system_rows_the_summary_and_later_rows() -> None:
     history = [system(1), user(2), answer(3, 10), *summary(4), user(7), system(8), answer(9, 10)]
     assert ids(compaction.rows_for_prompt(history)) == [1, 4, 7, 8, 9]
 
 
-def test_an_older_summary_is_not_seen_besides_a_newer_one() -> None:
+def test_only_the_newest_summary_is_sent() -> None:
     history = [system(1), user(2), *summary(3), user(6), answer(7, 10), *summary(8), user(11)]
     assert ids(compaction.rows_for_prompt(history)) == [1, 8, 11]
 
 
-def test_a_compressed_system_row_is_not_seen() -> None:
+def test_a_compressed_system_row_is_not_sent() -> None:
     history = [replace(system(1), compressed=True, visibility="both"), system(2), user(3)]
     assert ids(compaction.rows_for_prompt(history)) == [2, 3]
 
 
-def test_an_edit_that_deletes_the_summary_brings_back_what_it_stood_for() -> None:
+def test_deleting_the_summary_restores_the_rows_before_it() -> None:
     history = [user(1), answer(2, 10), *map(deleted, [user(3), *summary(4), user(7)]), user(8)]
     assert ids(compaction.rows_for_prompt(history)) == [1, 2, 8]
 
 
-def test_prompt_rows_come_by_id() -> None:
+def test_prompt_rows_are_sorted_by_id() -> None:
     history = [user(7), *summary(4), answer(9, 10), system(1), user(2)]
     assert ids(compaction.rows_for_prompt(history)) == [1, 4, 7, 9]
 
@@ -110,7 +110,7 @@ def test_prompt_rows_come_by_id() -> None:
         pytest.param([*summary(1), user(4), answer(5, None)], True, id="an answer since"),
     ],
 )
-def test_only_answers_since_the_last_summary_can_be_summarized(
+def test_a_chat_is_compactable_if_it_has_answers_after_the_last_summary(
     history: list[Message], *, expected: bool
 ) -> None:
     assert compaction.is_compactable(history) is expected
@@ -128,7 +128,7 @@ def test_only_answers_since_the_last_summary_can_be_summarized(
         (None, 0),
     ],
 )
-def test_the_context_is_what_was_read_cached_or_not_and_else_the_total(
+def test_context_tokens_are_input_and_cached_tokens_or_else_the_total(
     usage: TokenUsage | None, tokens: int
 ) -> None:
     history = [user(1), message(2, "assistant", text(), usage=usage)]
@@ -139,7 +139,7 @@ def test_the_context_is_what_was_read_cached_or_not_and_else_the_total(
     ("reported", "configured", "limit"),
     [(200, 1000, 200), (None, 1000, 1000), (0, 1000, 1000), (None, None, 0), (None, -5, 0)],
 )
-def test_a_limit_that_the_provider_reports_is_worth_more_than_the_configured_one(
+def test_a_reported_limit_takes_precedence_over_the_configured_one(
     reported: int | None, configured: int | None, limit: int
 ) -> None:
     history = [user(1), answer(2, 10, limit=reported)]
@@ -147,12 +147,12 @@ def test_a_limit_that_the_provider_reports_is_worth_more_than_the_configured_one
 
 
 @pytest.mark.covers("compaction-7")
-def test_the_newest_answer_that_was_counted_is_measured() -> None:
+def test_the_newest_answer_with_usage_is_measured() -> None:
     history = [user(1), answer(2, 10), user(3), answer(4, 30), user(5), answer(6, None)]
     assert compaction.measure_fill(history, 100) == ContextFill(tokens=30, limit=100)
 
 
-def test_what_was_counted_before_the_summary_is_not_measured() -> None:
+def test_answers_before_the_summary_are_not_measured() -> None:
     history = [user(1), answer(2, 90), *summary(3), user(6)]
     assert compaction.measure_fill(history, 100) == ContextFill(tokens=0, limit=100)
 
@@ -224,12 +224,12 @@ def test_a_chat_without_an_answer_needs_no_compaction() -> None:
         pytest.param([user(6), answer(7, 80), answer(8, 30)], "none", id="below by now"),
     ],
 )
-def test_a_summary_that_did_not_help_is_not_followed_by_another(
+def test_no_second_summary_follows_one_that_did_not_help(
     since_the_summary: list[Message], expected: Status
 ) -> None:
     history = [system(1), user(2), *summary(3), *since_the_summary]
     assert compaction.compaction_status(history, 100, 70) == expected
 
 
-def test_a_first_answer_over_the_limit_is_summarized_if_nothing_was_before() -> None:
+def test_a_first_answer_over_the_threshold_is_summarized_without_an_earlier_summary() -> None:
     assert compaction.compaction_status([user(1), answer(2, 80)], 100, 70) == "needed"

@@ -1,4 +1,4 @@
-"""The size of a context, found in whatever a provider says."""
+"""The context limit that a provider reports in its metadata."""
 
 import msgspec
 import pytest
@@ -40,7 +40,7 @@ def found(value: object) -> int | None:
         "contextTokensMax",
     ],
 )
-def test_a_name_that_means_the_size_of_the_context_is_recognized(key: str) -> None:
+def test_a_name_of_a_context_limit_is_recognized(key: str) -> None:
     assert found({key: 200_000}) == 200_000
 
 
@@ -63,7 +63,7 @@ def test_a_name_that_means_the_size_of_the_context_is_recognized(key: str) -> No
         "contextual_limits",
     ],
 )
-def test_a_name_that_means_something_else_is_not(key: str) -> None:
+def test_a_name_with_another_meaning_is_ignored(key: str) -> None:
     assert found({key: 200_000}) is None
 
 
@@ -92,12 +92,12 @@ def test_a_name_that_means_something_else_is_not(key: str) -> None:
         (1e300, None),
     ],
 )
-def test_only_a_positive_whole_number_is_a_size(value: object, limit: int | None) -> None:
+def test_only_a_positive_whole_number_is_a_limit(value: object, limit: int | None) -> None:
     assert found({"context_limit": value}) == limit
 
 
 @pytest.mark.covers("limit-2")
-def test_the_largest_of_several_counts_wherever_it_stands() -> None:
+def test_the_largest_of_several_limits_is_used() -> None:
     nested = {
         "openrouter": {"models": [{"context_length": 8000}, {"context_length": 128_000}]},
         "context_limit": 32_000,
@@ -106,23 +106,23 @@ def test_the_largest_of_several_counts_wherever_it_stands() -> None:
 
 
 @pytest.mark.covers("limit-2")
-def test_a_list_at_the_top_is_looked_into() -> None:
+def test_a_top_level_list_is_searched() -> None:
     assert found([[{"contextWindow": 7}]]) == 7
 
 
 @pytest.mark.covers("limit-4")
 @pytest.mark.parametrize("raw", [b"", b"null", b"{}", b"3", b"not json", b"[" * 100_000])
-def test_where_nothing_is_said_nothing_is_found(raw: bytes) -> None:
+def test_metadata_without_a_limit_gives_none(raw: bytes) -> None:
     assert read_context_limit(Raw(raw)) is None
     assert read_context_limit(UNSET) is None
 
 
 @pytest.mark.parametrize(
-    ("said", "configured", "limit"),
+    ("reported", "configured", "limit"),
     [(9, 5, 9), (None, 5, 5), (None, None, None), (None, 0, None), (None, -1, None), (9, None, 9)],
 )
-def test_what_the_provider_says_counts_before_what_is_configured(
-    said: int | None, configured: int | None, limit: int | None
+def test_a_reported_limit_takes_precedence_over_the_configured_one(
+    reported: int | None, configured: int | None, limit: int | None
 ) -> None:
-    metadata = Raw(msgspec.json.encode({"context_limit": said}))
+    metadata = Raw(msgspec.json.encode({"context_limit": reported}))
     assert effective_context_limit(metadata, configured) == limit

@@ -1,4 +1,4 @@
-"""What a model call costs."""
+"""The cost of a model call."""
 
 import pytest
 
@@ -34,7 +34,7 @@ ALL = Prices(input="3", output="15", cache_read="0.3", cache_write="3.75")
         (TokenUsage(), Prices(output="1"), 0),
     ],
 )
-def test_tokens_times_prices_make_micros(
+def test_the_cost_is_tokens_times_prices_in_micros(
     usage: TokenUsage | None, prices: Prices | None, micros: int | None
 ) -> None:
     assert cost_micros(usage, prices) == micros
@@ -48,23 +48,23 @@ def test_the_sum_is_rounded_up_once() -> None:
 
 
 @pytest.mark.covers("cost-2")
-def test_decimals_are_exact_where_floats_are_not() -> None:
+def test_prices_are_exact_decimals() -> None:
     prices = Prices(input="0.1", output="0.2")
     assert cost_micros(TokenUsage(input_tokens=10, output_tokens=10), prices) == 3
 
 
 @pytest.mark.covers("cost-3")
-def test_reasoning_is_in_the_output_and_not_paid_twice() -> None:
+def test_reasoning_tokens_are_not_charged_twice() -> None:
     assert cost_micros(TokenUsage(output_tokens=10, reasoning_tokens=9), ALL) == 150
 
 
 @pytest.mark.covers("cost-4")
 @pytest.mark.parametrize("price", ["", "free", "-1", "NaN", "Infinity"])
-def test_what_is_no_price_leaves_the_call_unpriced(price: str) -> None:
+def test_an_invalid_price_leaves_the_call_unpriced(price: str) -> None:
     assert cost_micros(TokenUsage(input_tokens=5), Prices(input=price)) is None
 
 
-def test_above_a_tier_all_tokens_cost_what_it_says() -> None:
+def test_above_a_tier_all_tokens_have_its_prices() -> None:
     tiers = (
         PriceTier(above=100, input="2", output="20"),
         PriceTier(above=1000, input="3", output="30"),

@@ -1,4 +1,4 @@
-"""The wish for more or less thinking, and the range that is configured."""
+"""The requested reasoning effort within the configured range."""
 
 import pytest
 
@@ -21,12 +21,12 @@ from chatd.domain.model.protocol import Effort, EffortRange
         ("enormous", None, "high", None),
     ],
 )
-def test_a_wish_is_kept_within_what_is_configured(
+def test_the_requested_effort_is_limited_to_the_configured_range(
     requested: str | None, default: Effort | None, most: Effort | None, resolved: Effort | None
 ) -> None:
     assert resolve_effort(requested, EffortRange(default=default, max=most)) == resolved
 
 
 @pytest.mark.covers("providers-14")
-def test_a_model_without_a_range_is_not_asked_to_think() -> None:
+def test_a_model_without_a_range_gets_no_effort() -> None:
     assert resolve_effort("high", None) is None

@@ -1,4 +1,4 @@
-"""Short words on where a chat stands."""
+"""Labels, chat summaries and notification texts."""
 
 import pytest
 
@@ -46,7 +46,7 @@ from tests.support.factories import message, text
         ("x" * 40 + " " + "y" * 40, None),
     ],
 )
-def test_a_label_is_a_few_words_about_no_one(answer: str, label: str | None) -> None:
+def test_a_label_is_a_few_words_without_a_subject(answer: str, label: str | None) -> None:
     assert read_label(answer) == label
 
 
@@ -63,18 +63,16 @@ def test_a_label_is_a_few_words_about_no_one(answer: str, label: str | None) -> 
         ("archived", "Archived"),
     ],
 )
-def test_a_label_speaks_of_a_turn_that_ended_well_and_each_other_status_for_itself(
-    status: PublicStatus, shown: str
-) -> None:
+def test_a_label_is_shown_only_for_a_waiting_chat(status: PublicStatus, shown: str) -> None:
     assert status_label(status, "Fixed tests") == shown
 
 
-def test_without_a_label_something_plain_is_shown() -> None:
+def test_without_a_label_a_fixed_text_is_shown() -> None:
     assert status_label("waiting") == "Finished"
 
 
 @pytest.mark.covers("titles-7")
-def test_a_notice_of_an_error_says_which() -> None:
+def test_the_notification_of_an_error_is_its_message() -> None:
     error = ChatError(message="OpenAI is overloaded.")
     assert notification_text("error", "Fixed tests", error) == "OpenAI is overloaded."
     assert notification_text("error", None, None) == "Stopped with an error"
@@ -96,19 +94,19 @@ def test_a_summary_is_due_every_third_turn() -> None:
     assert [count for count in range(8) if is_chat_summary_due(count)] == [3, 6]
 
 
-def test_the_requests_show_the_title_and_what_was_said() -> None:
+def test_the_requests_contain_the_title_and_the_text() -> None:
     for request in (
         label_request("m", "Login", "All tests pass."),
         chat_summary_request("m", "Login", "All tests pass."),
     ):
-        said = request.messages[1].parts[0]
-        assert isinstance(said, PromptText)
-        assert said.text == "<chat>\nTitle: Login\n\nAll tests pass.\n</chat>"
+        prompt = request.messages[1].parts[0]
+        assert isinstance(prompt, PromptText)
+        assert prompt.text == "<chat>\nTitle: Login\n\nAll tests pass.\n</chat>"
         assert (request.temperature, request.max_output_tokens) == (0.0, 256)
         assert request.reasoning_effort == "none"
 
 
-def test_the_last_answer_is_shown_up_to_a_limit() -> None:
+def test_the_last_answer_is_clipped() -> None:
     rows = [message(1, "user", text("q")), message(2, "assistant", text("a" * 9000))]
     assert len(last_answer(rows)) == MAX_EXCERPT_CHARS
     assert last_answer([]) == ""

@@ -1,4 +1,4 @@
-"""What live parts leave in history when the worker that showed them is gone."""
+"""Rebuilding a partial answer from live parts after the worker died."""
 
 from uuid import UUID
 
@@ -27,15 +27,15 @@ from chatd.domain.prompt.compaction import (
 from tests.support.factories import call, pending, result, text
 
 
-def shown(*parts: KnownPart, role: Role = "assistant") -> list[LivePart]:
+def live(*parts: KnownPart, role: Role = "assistant") -> list[LivePart]:
     return [LivePart(role=role, part=part) for part in parts]
 
 
-def by_tool(*parts: KnownPart) -> list[LivePart]:
-    return shown(*parts, role="tool")
+def tool_live(*parts: KnownPart) -> list[LivePart]:
+    return live(*parts, role="tool")
 
 
-def piece(call_id: str, delta: str, name: str = "execute") -> ToolCallPart:
+def call_delta(call_id: str, delta: str, name: str = "execute") -> ToolCallPart:
     return call(call_id, name, None, args_delta=delta)
 
 
@@ -53,9 +53,9 @@ def answered(found: PartialAnswer) -> list[str]:
 
 
 @pytest.mark.covers("commit-4")
-def test_pieces_of_text_and_reasoning_are_joined() -> None:
+def test_deltas_of_text_and_reasoning_are_joined() -> None:
     found = rebuild_partial(
-        shown(
+        live(
             ReasoningPart(text="Let "),
             ReasoningPart(text="me see."),
             TextPart(text="Once "),
@@ -74,9 +74,11 @@ def test_pieces_of_text_and_reasoning_are_joined() -> None:
 
 
 @pytest.mark.covers("commit-4")
-def test_pieces_of_a_call_are_joined_where_the_first_was_shown() -> None:
+def test_deltas_of_a_call_are_joined_at_the_first_one() -> None:
     found = rebuild_partial(
-        shown(piece("a", '{"x'), text("meanwhile"), piece("b", "{"), piece("a", '":1}')),
+        live(
+            call_delta("a", '{"x'), text("meanwhile"), call_delta("b", "{"), call_delta("a", '":1}')
+        ),
         at="09:00",
     )
     assert plain(found.content) == plain(
@@ -89,9 +91,9 @@ def test_pieces_of_a_call_are_joined_where_the_first_was_shown() -> None:
 
 
 @pytest.mark.covers("commit-4")
-def test_a_whole_call_counts_whatever_pieces_come_before_or_after() -> None:
+def test_a_complete_call_replaces_deltas_before_and_after_it() -> None:
     whole = call("a", args='{"x":2}')
-    found = rebuild_partial(shown(piece("a", '{"x":'), whole, piece("a", "1}")))
+    found = rebuild_partial(live(call_delta("a", '{"x":'), whole, call_delta("a", "1}")))
     assert plain(found.content) == plain((whole,))
 
 
@@ -99,8 +101,8 @@ def test_a_whole_call_counts_whatever_pieces_come_before_or_after() -> None:
 def test_a_result_answers_its_call_once() -> None:
     found = rebuild_partial(
         [
-            *shown(call("a"), call("b")),
-            *by_tool(result("a", output='{"output":"first"}'), result("a"), result("c")),
+            *live(call("a"), call("b")),
+            *tool_live(result("a", output='{"output":"first"}'), result("a"), result("c")),
         ]
     )
     assert answered(found) == ["a"]
@@ -109,54 +111,54 @@ def test_a_result_answers_its_call_once() -> None:
 
 
 @pytest.mark.covers("commit-4")
-def test_a_preview_of_an_output_answers_nothing() -> None:
+def test_a_result_delta_is_no_result() -> None:
     preview = result("a", output="{}", result_delta="line 1")
-    assert rebuild_partial([*shown(call("a")), *by_tool(preview)]).results == ()
+    assert rebuild_partial([*live(call("a")), *tool_live(preview)]).results == ()
 
 
 @pytest.mark.covers("commit-4")
-def test_a_result_without_a_value_answers_nothing() -> None:
+def test_a_result_without_a_value_is_no_result() -> None:
     empty = ToolResultPart(tool_call_id=call("a").tool_call_id, tool_name="execute")
-    assert rebuild_partial([*shown(call("a")), *by_tool(empty)]).results == ()
+    assert rebuild_partial([*live(call("a")), *tool_live(empty)]).results == ()
 
 
 @pytest.mark.covers("commit-4")
-def test_results_answer_calls_that_were_open_before() -> None:
+def test_results_of_pending_calls_are_kept() -> None:
     found = rebuild_partial(
-        by_tool(result("a"), result("x")), pending_calls=[pending("a"), pending("b")]
+        tool_live(result("a"), result("x")), pending_calls=[pending("a"), pending("b")]
     )
     assert answered(found) == ["a"]
     assert found.content == ()
 
 
-def test_nothing_said_is_kept_while_calls_are_open() -> None:
-    assert rebuild_partial(shown(text("odd")), pending_calls=[pending("a")]) == PartialAnswer()
+def test_with_pending_calls_no_answer_content_is_kept() -> None:
+    assert rebuild_partial(live(text("odd")), pending_calls=[pending("a")]) == PartialAnswer()
 
 
-def test_the_providers_results_stand_in_its_answer() -> None:
+def test_provider_results_stay_in_the_answer() -> None:
     search = call("s", "web_search", provider_executed=True)
     hits = result("s", "web_search", "[]", provider_executed=True)
-    found = rebuild_partial([*shown(search), *by_tool(hits), *shown(text("Found."))])
+    found = rebuild_partial([*live(search), *tool_live(hits), *live(text("Found."))])
     assert found.content == (search, hits, text("Found."))
     assert found.results == ()
 
 
-def test_sources_are_kept_and_what_no_model_says_is_not() -> None:
+def test_sources_are_kept_and_user_parts_are_not() -> None:
     source = SourcePart(url="https://x.example")
     file = FilePart(media_type="image/png", file_id="f")
-    odd = [*shown(text("odd"), role="user"), *by_tool(text("odder")), *shown(file)]
-    found = rebuild_partial([*shown(source), *odd])
+    odd = [*live(text("odd"), role="user"), *tool_live(text("odder")), *live(file)]
+    found = rebuild_partial([*live(source), *odd])
     assert found.content == (source,)
 
 
-def test_a_summary_that_did_not_come_about_leaves_nothing() -> None:
+def test_an_unfinished_summary_is_dropped() -> None:
     plan = SummaryPlan(
         call_id=summary_call_id(UUID(int=1)), source="auto", threshold=70, fill=ContextFill()
     )
-    begun = shown(summary_call(plan))
+    begun = live(summary_call(plan))
     assert rebuild_partial(begun) == PartialAnswer()
-    assert rebuild_partial([*begun, *by_tool(summary_result(plan, "Goal."))]) == PartialAnswer()
+    assert rebuild_partial([*begun, *tool_live(summary_result(plan, "Goal."))]) == PartialAnswer()
 
 
-def test_nothing_shown_leaves_nothing() -> None:
+def test_without_live_parts_the_answer_is_empty() -> None:
     assert rebuild_partial([]) == PartialAnswer()

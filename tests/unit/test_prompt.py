@@ -1,4 +1,4 @@
-"""From history to the messages of a request: which rows, and what each part becomes."""
+"""Building a prompt from history: which rows are sent, and how each part is converted."""
 
 from base64 import b64encode
 
@@ -37,22 +37,22 @@ from chatd.domain.prompt.repair import CONTINUE_TEXT, MISSING_START_TEXT
 from tests.support.factories import call, message, result, text
 from tests.support.prompt_rules import find_problems
 
-READER = PromptTarget(provider="here")
+TARGET = PromptTarget(provider="here")
 SIGNED = Raw(b'{"anthropic":{"signature":"s"}}')
 
 
-def built(*rows: Message, reader: PromptTarget = READER) -> list[PromptMessage]:
-    prompt = build_prompt(rows, reader)
+def built(*rows: Message, target: PromptTarget = TARGET) -> list[PromptMessage]:
+    prompt = build_prompt(rows, target)
     assert find_problems(prompt) == []
     return list(prompt)
 
 
 def shape(prompt: list[PromptMessage]) -> list[str]:
-    """Each message as its role and what it says, for reading."""
-    return [f"{m.role}: {' | '.join(_seen(part) for part in m.parts)}" for m in prompt]
+    """Each message as a line: its role and its parts."""
+    return [f"{m.role}: {' | '.join(_describe(part) for part in m.parts)}" for m in prompt]
 
 
-def _seen(part: PromptPart) -> str:
+def _describe(part: PromptPart) -> str:
     match part:
         case PromptText():
             return part.text
@@ -66,9 +66,9 @@ def _seen(part: PromptPart) -> str:
             return f"{'!' if part.is_error else ''}{part.id}={part.text}"
 
 
-def user_part(part: Part, reader: PromptTarget = READER) -> PromptPart | None:
-    """What a part of a user's message becomes beside a word that stays."""
-    parts = built(message(1, "user", text("word"), part), reader=reader)[0].parts
+def user_part(part: Part, target: PromptTarget = TARGET) -> PromptPart | None:
+    """How a part of a user message is converted; None if it is left out."""
+    parts = built(message(1, "user", text("word"), part), target=target)[0].parts
     return parts[1] if len(parts) > 1 else None
 
 
@@ -78,7 +78,7 @@ def answer_parts(*parts: Part) -> list[PromptPart]:
 
 
 def tool_result(output: str, **flags: object) -> PromptResult:
-    """What the model reads of a tool's result."""
+    """The prompt part of a tool's result."""
     rows = (
         message(1, "user", text()),
         message(2, "assistant", call("a")),
@@ -89,11 +89,11 @@ def tool_result(output: str, **flags: object) -> PromptResult:
     return part
 
 
-# A conversation
+# Messages
 
 
 @pytest.mark.covers("loop-1")
-def test_a_turn_with_a_tool_is_told_as_it_happened() -> None:
+def test_a_turn_with_a_tool_call_is_sent_in_order() -> None:
     prompt = built(
         message(1, "system", text("Be kind."), visibility="model"),
         message(2, "user", text("Look.")),
@@ -109,7 +109,7 @@ def test_a_turn_with_a_tool_is_told_as_it_happened() -> None:
 
 
 @pytest.mark.covers("prompt-19")
-def test_rows_are_told_by_id_and_not_as_they_happen_to_come() -> None:
+def test_rows_are_sorted_by_id() -> None:
     rows = [
         message(3, "user", text("three")),
         message(1, "user", text("one")),
@@ -118,15 +118,15 @@ def test_rows_are_told_by_id_and_not_as_they_happen_to_come() -> None:
     assert shape(built(*rows)) == ["user: one", "assistant: two", "user: three"]
 
 
-def test_the_callers_history_is_not_touched() -> None:
+def test_history_is_not_modified() -> None:
     rows = [message(1, "user", text()), message(2, "assistant", call("a.b"))]
     before = list(rows)
-    build_prompt(rows, READER)
+    build_prompt(rows, TARGET)
     assert rows == before
 
 
 @pytest.mark.covers("prompt-19")
-def test_a_summary_stands_for_all_before_it_and_its_own_call_is_not_told() -> None:
+def test_a_summary_replaces_earlier_rows_and_its_call_is_not_sent() -> None:
     prompt = built(
         message(1, "system", text("Be kind."), visibility="model"),
         message(2, "user", text("old")),
@@ -140,14 +140,14 @@ def test_a_summary_stands_for_all_before_it_and_its_own_call_is_not_told() -> No
 
 
 @pytest.mark.covers("prompt-4")
-def test_content_of_an_unknown_version_is_not_guessed_at() -> None:
+def test_an_unknown_content_version_is_an_error() -> None:
     for role in ("user", "assistant", "tool", "system"):
         row = msgspec.structs.replace(message(1, "user", text()), role=role, content_version=2)
         with pytest.raises(InvariantBroken, match="version 2"):
-            build_prompt([row], READER)
+            build_prompt([row], TARGET)
 
 
-def test_what_cannot_be_told_at_all_still_makes_a_conversation() -> None:
+def test_an_empty_history_still_gives_a_valid_prompt() -> None:
     assert shape(built()) == [f"user: {MISSING_START_TEXT}"]
     only_files = message(2, "user", FilePart(media_type="image/png"))
     prompt = built(message(1, "user", text("hi")), message(2, "assistant", text("yes")), only_files)
@@ -157,7 +157,7 @@ def test_what_cannot_be_told_at_all_still_makes_a_conversation() -> None:
 # System
 
 
-def test_system_messages_come_first_wherever_they_stand() -> None:
+def test_system_messages_come_first() -> None:
     prompt = built(
         message(1, "system", text("a"), text("b")),
         message(2, "user", text("hi")),
@@ -178,7 +178,7 @@ def test_instructions_follow_the_chats_own_system_messages_in_their_order() -> N
         advisor="Ask.",
     )
     rows = (message(1, "system", text("base")), message(2, "user", text("hi")))
-    prompt = built(*rows, reader=msgspec.structs.replace(READER, instructions=given))
+    prompt = built(*rows, target=msgspec.structs.replace(TARGET, instructions=given))
     assert shape(prompt) == [
         "system: base",
         "system: You are a helper.",
@@ -197,7 +197,7 @@ def context(path: str, content: str, agent: str = "w1") -> ContextFilePart:
     )
 
 
-def test_instruction_files_are_told_where_they_were_found() -> None:
+def test_instruction_files_are_sent_in_their_own_message() -> None:
     files = (context("A", "rule a"), context("B", "rule b"))
     prompt = built(message(1, "user", *files, visibility="model"), message(2, "user", text("hi")))
     assert [m.role for m in prompt] == ["user", "user"]
@@ -208,7 +208,7 @@ def test_instruction_files_are_told_where_they_were_found() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_instruction_files_of_one_message_are_told_once(count: int) -> None:
+def test_instruction_files_of_one_message_share_a_block(count: int) -> None:
     files = [context(f"F{index}", f"rule {index}") for index in range(count)]
     (only,) = built(message(1, "user", text("see"), *files, visibility="model"))
     _, block = only.parts
@@ -217,7 +217,7 @@ def test_instruction_files_of_one_message_are_told_once(count: int) -> None:
 
 
 @pytest.mark.covers("prompt-19")
-def test_instruction_files_outlive_a_summary_and_the_newest_count() -> None:
+def test_after_a_summary_the_newest_instruction_files_become_a_system_message() -> None:
     prompt = built(
         message(1, "user", context("D", "from the old workspace", "w0"), visibility="model"),
         message(2, "user", context("A", "stale"), context("B", "rule b"), visibility="model"),
@@ -226,7 +226,7 @@ def test_instruction_files_outlive_a_summary_and_the_newest_count() -> None:
         message(5, "user", text("hi")),
         message(6, "assistant", text("yes")),
         message(7, "user", text("summary"), visibility="model", compressed=True),
-        reader=msgspec.structs.replace(READER, instructions=Instructions(user="Be brief.")),
+        target=msgspec.structs.replace(TARGET, instructions=Instructions(user="Be brief.")),
     )
     system = [line for line in shape(prompt) if line.startswith("system")]
     assert len(system) == 2
@@ -236,7 +236,7 @@ def test_instruction_files_outlive_a_summary_and_the_newest_count() -> None:
     assert "Be brief" in system[1]
 
 
-def test_a_mark_that_nothing_was_found_is_not_told() -> None:
+def test_a_context_part_without_a_path_is_not_sent() -> None:
     mark = ContextFilePart(context_file_path="", context_file_agent_id="w1")
     rows = (message(1, "user", mark, visibility="model"), message(2, "user", text("hi")))
     assert shape(built(*rows)) == ["user: hi"]
@@ -247,7 +247,7 @@ def test_a_mark_that_nothing_was_found_is_not_told() -> None:
 
 @pytest.mark.covers("loop-4", "prompt-7")
 @pytest.mark.parametrize("blank", ["", " ", "\n\t\n", "\u00a0"])
-def test_blank_parts_are_left_out_and_so_are_messages_of_nothing_else(blank: str) -> None:
+def test_blank_parts_and_messages_with_only_blank_parts_are_left_out(blank: str) -> None:
     prompt = built(
         message(1, "user", text("hi"), text(blank)),
         message(2, "assistant", text(blank), ReasoningPart(text=blank)),
@@ -259,7 +259,7 @@ def test_blank_parts_are_left_out_and_so_are_messages_of_nothing_else(blank: str
 
 
 @pytest.mark.covers("prompt-10")
-def test_reasoning_is_told_with_what_the_vendor_attached_even_without_a_word() -> None:
+def test_signed_reasoning_is_sent_unchanged_even_without_text() -> None:
     sealed = ReasoningPart(text="", provider_metadata=SIGNED)
     worded = ReasoningPart(text="hm \0", provider_metadata=SIGNED)
     parts = answer_parts(sealed, worded, ReasoningPart(text="plain \0"))
@@ -271,25 +271,27 @@ def test_reasoning_is_told_with_what_the_vendor_attached_even_without_a_word() -
 
 
 @pytest.mark.covers("prompt-5")
-def test_what_a_vendor_attached_comes_back_to_the_letter() -> None:
-    said = Raw(b'{"google": {"thought_signature" : "x"}}')
+def test_provider_metadata_is_sent_back_byte_for_byte() -> None:
+    metadata = Raw(b'{"google": {"thought_signature" : "x"}}')
     rows = decode_parts(
         encode_parts(
             [
-                TextPart(text="a", provider_metadata=said),
-                call("s", "web_search", provider_executed=True, provider_metadata=said),
-                result("s", "web_search", "[1]", provider_executed=True, provider_metadata=said),
+                TextPart(text="a", provider_metadata=metadata),
+                call("s", "web_search", provider_executed=True, provider_metadata=metadata),
+                result(
+                    "s", "web_search", "[1]", provider_executed=True, provider_metadata=metadata
+                ),
             ]
         )
     )
     for part in answer_parts(*rows):
         assert isinstance(part, PromptText | PromptCall | PromptResult)
         assert isinstance(part.provider_metadata, Raw)
-        assert bytes(part.provider_metadata) == bytes(said)
+        assert bytes(part.provider_metadata) == bytes(metadata)
 
 
 @pytest.mark.covers("prompt-6")
-def test_a_model_gets_no_nul_and_no_half_of_a_character() -> None:
+def test_nul_and_surrogates_are_replaced() -> None:
     prompt = built(
         message(1, "user", text("a\0b\ud800c")),
         message(2, "assistant", call("a", args=r'{"k\u0000":"v\u0000"}')),
@@ -302,7 +304,7 @@ def test_a_model_gets_no_nul_and_no_half_of_a_character() -> None:
     ]
 
 
-def test_what_is_for_people_only_is_not_told() -> None:
+def test_parts_for_viewers_only_are_not_sent() -> None:
     assert user_part(SkillPart(skill_name="s")) is None
     assert user_part(UnknownPart(raw=Raw(b'{"type":"new"}'))) is None
     assert user_part(ReasoningPart(text="odd")) is None
@@ -313,7 +315,7 @@ def test_what_is_for_people_only_is_not_told() -> None:
 
 
 @pytest.mark.covers("prompt-2")
-def test_files_of_the_user_are_resolved_in_one_go() -> None:
+def test_the_file_ids_of_user_messages_after_the_summary_are_listed_once() -> None:
     rows = [
         message(1, "user", FilePart(media_type="image/png", file_id="old")),
         message(2, "user", text("s"), visibility="model", compressed=True),
@@ -331,20 +333,20 @@ def test_files_of_the_user_are_resolved_in_one_go() -> None:
 
 
 @pytest.mark.covers("prompt-12")
-def test_files_of_an_answer_are_not_told_again() -> None:
+def test_files_of_an_answer_are_not_sent() -> None:
     assert answer_parts(FilePart(media_type="image/png", file_id="f")) == []
     rows = (
         message(1, "user", text("hi")),
         message(2, "assistant", FilePart(media_type="image/png", file_id="f")),
     )
-    reader = msgspec.structs.replace(
-        READER, files={"f": ResolvedFile(media_type="image/png", data=b"x")}
+    target = msgspec.structs.replace(
+        TARGET, files={"f": ResolvedFile(media_type="image/png", data=b"x")}
     )
-    assert shape(built(*rows, reader=reader)) == ["user: hi"]
+    assert shape(built(*rows, target=target)) == ["user: hi"]
 
 
 @pytest.mark.covers("prompt-12")
-def test_a_message_may_mix_files_that_are_there_gone_and_empty() -> None:
+def test_a_message_may_mix_available_expired_and_empty_files() -> None:
     files = {
         "there": ResolvedFile(media_type="image/png", data=b"x"),
         "empty": ResolvedFile(media_type="image/png", data=b""),
@@ -356,7 +358,7 @@ def test_a_message_may_mix_files_that_are_there_gone_and_empty() -> None:
         *(FilePart(media_type="image/png", file_id=one) for one in ("there", "gone", "empty")),
         FileReferencePart(file_name="a.py", start_line=1, end_line=2, content="x"),
     )
-    prompt = built(row, reader=msgspec.structs.replace(READER, files=files))
+    prompt = built(row, target=msgspec.structs.replace(TARGET, files=files))
     assert " ".join(shape(prompt)).split(" | ") == [
         "user: See",
         "<image/png>",
@@ -365,13 +367,13 @@ def test_a_message_may_mix_files_that_are_there_gone_and_empty() -> None:
     ]
 
 
-def test_text_that_the_model_would_not_be_shown_is_told_as_words() -> None:
-    reader = PromptTarget(
+def test_a_text_file_that_the_provider_does_not_accept_is_sent_as_text() -> None:
+    target = PromptTarget(
         provider="here",
         files={"f": ResolvedFile(media_type="text/csv", data=b"a,b", name="t.csv")},
         accepts=lambda kind: kind == "image/png",
     )
-    part = user_part(FilePart(media_type="text/csv", file_id="f"), reader)
+    part = user_part(FilePart(media_type="text/csv", file_id="f"), target)
     assert part == PromptText(text="[Attached file: t.csv]\na,b")
 
 
@@ -390,9 +392,7 @@ def test_text_that_the_model_would_not_be_shown_is_told_as_words() -> None:
         ('{"a": [1]}', b'{"a": [1]}'),
     ],
 )
-def test_the_input_of_a_call_is_an_object_whatever_was_stored(
-    args: str | None, sent: bytes
-) -> None:
+def test_the_input_of_a_call_is_always_an_object(args: str | None, sent: bytes) -> None:
     (part,) = answer_parts(call("a", args=args))
     assert isinstance(part, PromptCall)
     assert bytes(part.input) == sent
@@ -415,7 +415,7 @@ def test_the_input_of_a_call_is_an_object_whatever_was_stored(
         ('{"error":"no"}', {}, '{"error":"no"}'),
     ],
 )
-def test_a_result_is_read_as_what_the_tool_meant(
+def test_a_result_is_unwrapped_to_the_text_of_the_tool(
     output: str, flags: dict[str, object], read: str
 ) -> None:
     found = tool_result(output, **flags)
@@ -455,20 +455,20 @@ def test_media_are_sent_with_their_text(output: str, read: str) -> None:
         ("[1]", MEDIA_UNAVAILABLE_TEXT),
     ],
 )
-def test_media_that_cannot_be_read_leave_their_text(output: str, read: str) -> None:
+def test_unreadable_media_are_replaced_by_text(output: str, read: str) -> None:
     found = tool_result(output, is_media=True)
     assert (found.media, found.text) == (None, read)
 
 
 @pytest.mark.covers("prompt-9")
-def test_an_error_counts_before_media() -> None:
+def test_an_error_takes_precedence_over_media() -> None:
     output = f'{{"error":"broke","data":"{PNG}","mime_type":"image/png"}}'
     found = tool_result(output, is_media=True, is_error=True)
     assert (found.media, found.text, found.is_error) == (None, "broke", True)
 
 
 @pytest.mark.covers("prompt-11")
-def test_a_search_of_the_provider_is_told_back_in_its_place_and_to_the_letter() -> None:
+def test_a_provider_executed_search_is_sent_back_in_place_and_unchanged() -> None:
     hits = '[{"url":"https://x.example","encrypted_content":"zzz"}]'
     rows = (
         message(1, "user", text("hi")),
@@ -485,7 +485,7 @@ def test_a_search_of_the_provider_is_told_back_in_its_place_and_to_the_letter() 
         ),
         message(3, "user", text("thanks")),
     )
-    prompt = built(*rows, reader=msgspec.structs.replace(READER, strict_tools=True))
+    prompt = built(*rows, target=msgspec.structs.replace(TARGET, strict_tools=True))
     kinds = [type(part) for part in prompt[1].parts]
     assert kinds == [PromptText, PromptCall, PromptResult] * 2 + [PromptText]
     first = prompt[1].parts[2]

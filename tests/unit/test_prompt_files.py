@@ -1,4 +1,4 @@
-"""What becomes of an attachment on its way into a prompt."""
+"""How attachments are converted for a prompt."""
 
 import pytest
 
@@ -9,14 +9,14 @@ from chatd.domain.prompt.parts import MAX_PASTE_BYTES, ResolvedFile, convert_fil
 PASTE = "pasted-text-2026-03-27-09-00-00.txt"
 
 
-def sent(
+def converted(
     file: ResolvedFile | None, media_type: str = "image/png", name: str | None = None
 ) -> PromptFile | PromptText | None:
     files = {} if file is None else {"f": file}
     return convert_file(FilePart(media_type=media_type, file_id="f", name=name), files, None)
 
 
-def words(part: PromptFile | PromptText | None) -> str:
+def text_of(part: PromptFile | PromptText | None) -> str:
     assert isinstance(part, PromptText)
     return part.text
 
@@ -24,7 +24,7 @@ def words(part: PromptFile | PromptText | None) -> str:
 @pytest.mark.covers("prompt-2")
 def test_a_file_is_sent_as_it_is_stored() -> None:
     stored = ResolvedFile(media_type="image/webp", data=b"x", name="photo.webp")
-    assert sent(stored, name="other.png") == PromptFile(
+    assert converted(stored, name="other.png") == PromptFile(
         media_type="image/webp", data=b"x", name="photo.webp"
     )
 
@@ -38,9 +38,9 @@ def test_data_in_the_message_itself_is_decoded() -> None:
 
 
 @pytest.mark.covers("prompt-2")
-def test_a_stored_file_counts_and_not_data_beside_its_id() -> None:
+def test_a_file_id_takes_precedence_over_inline_data() -> None:
     part = FilePart(media_type="image/png", file_id="f", data="YSxi")
-    assert "expired" in words(convert_file(part, {}, None))
+    assert "expired" in text_of(convert_file(part, {}, None))
 
 
 @pytest.mark.covers("prompt-12")
@@ -60,19 +60,19 @@ def test_a_stored_file_counts_and_not_data_beside_its_id() -> None:
         ("", None, "[The attachment has expired and is no longer available.]"),
     ],
 )
-def test_a_file_that_is_gone_leaves_a_word_behind(
+def test_an_expired_file_is_replaced_by_a_note(
     media_type: str, name: str | None, expected: str
 ) -> None:
-    assert words(sent(None, media_type, name)) == expected
+    assert text_of(converted(None, media_type, name)) == expected
 
 
-def test_data_that_cannot_be_decoded_counts_as_gone() -> None:
-    assert "expired" in words(convert_file(FilePart(media_type="image/png", data="!"), {}, None))
+def test_data_that_cannot_be_decoded_counts_as_expired() -> None:
+    assert "expired" in text_of(convert_file(FilePart(media_type="image/png", data="!"), {}, None))
 
 
 @pytest.mark.covers("prompt-12")
 def test_an_empty_file_is_not_sent() -> None:
-    assert sent(ResolvedFile(media_type="image/png", data=b"")) is None
+    assert converted(ResolvedFile(media_type="image/png", data=b"")) is None
     assert convert_file(FilePart(media_type="image/png"), {}, None) is None
 
 
@@ -100,7 +100,7 @@ def test_an_empty_file_is_not_sent() -> None:
         (None, "text/plain", False),
     ],
 )
-def test_a_paste_is_known_by_its_name_and_its_type(
+def test_a_paste_is_recognized_by_name_and_type(
     name: str | None, media_type: str, expected: object
 ) -> None:
     assert is_paste(name, media_type) is expected
@@ -109,39 +109,39 @@ def test_a_paste_is_known_by_its_name_and_its_type(
 @pytest.mark.covers("prompt-8")
 def test_a_paste_is_sent_as_text() -> None:
     pasted = ResolvedFile(media_type="text/plain", data="süß\0".encode(), name=PASTE)
-    assert words(sent(pasted)) == "[The user pasted this text]\nsüß\ufffd"
+    assert text_of(converted(pasted)) == "[The user pasted this text]\nsüß\ufffd"
 
 
 @pytest.mark.covers("prompt-8")
 def test_a_paste_is_cut_at_its_limit_between_characters() -> None:
     pasted = ResolvedFile(media_type="text/plain", data=("x" + "ä" * 70_000).encode(), name=PASTE)
-    shown = words(sent(pasted))
+    shown = text_of(converted(pasted))
     assert shown.count("ä") == MAX_PASTE_BYTES // 2 - 1
     assert shown.endswith("[Cut here: the paste has 140001 bytes; 131072 are shown.]")
     assert "\ufffd" not in shown
 
 
 @pytest.mark.covers("prompt-8")
-def test_a_paste_at_its_limit_is_whole() -> None:
+def test_a_paste_at_its_limit_is_sent_whole() -> None:
     pasted = ResolvedFile(media_type="text/plain", data=b"x" * MAX_PASTE_BYTES, name=PASTE)
-    assert "Cut here" not in words(sent(pasted))
+    assert "Cut here" not in text_of(converted(pasted))
 
 
-# Files that a model would not be shown
+# Files that the provider does not accept
 
 
 @pytest.mark.covers("prompt-16")
 @pytest.mark.parametrize("kind", ["text/plain", "text/markdown", "text/csv", "application/json"])
-def test_text_that_the_target_would_not_show_is_sent_as_words_in_full(kind: str) -> None:
+def test_a_text_file_that_is_not_accepted_is_sent_as_text_in_full(kind: str) -> None:
     stored = ResolvedFile(media_type=f"{kind}; charset=utf-8", data=b"x" * 300_000, name="n.txt")
     part = FilePart(media_type=kind, file_id="f")
-    shown = words(convert_file(part, {"f": stored}, lambda kind: False))
+    shown = text_of(convert_file(part, {"f": stored}, lambda kind: False))
     assert shown == "[Attached file: n.txt]\n" + "x" * 300_000
 
 
 @pytest.mark.covers("prompt-16")
 @pytest.mark.parametrize("kind", ["text/plain", "application/json"])
-def test_text_that_the_target_shows_stays_a_file(kind: str) -> None:
+def test_a_text_file_that_is_accepted_stays_a_file(kind: str) -> None:
     stored = ResolvedFile(media_type=kind, data=b"x")
     part = FilePart(media_type=kind, file_id="f")
     assert isinstance(convert_file(part, {"f": stored}, lambda known: known == kind), PromptFile)
@@ -149,18 +149,20 @@ def test_text_that_the_target_shows_stays_a_file(kind: str) -> None:
 
 @pytest.mark.covers("prompt-16")
 @pytest.mark.parametrize("kind", ["image/png", "application/pdf", "text/html", "audio/wav"])
-def test_other_files_are_never_turned_into_words_here(kind: str) -> None:
+def test_other_files_are_never_converted_to_text(kind: str) -> None:
     stored = ResolvedFile(media_type=kind, data=b"\x00\xff")
     part = FilePart(media_type=kind, file_id="f")
     assert isinstance(convert_file(part, {"f": stored}, lambda known: False), PromptFile)
 
 
 @pytest.mark.covers("prompt-16")
-def test_a_target_that_is_not_known_gets_files() -> None:
-    assert isinstance(sent(ResolvedFile(media_type="text/plain", data=b"x")), PromptFile)
+def test_without_known_media_types_files_stay_files() -> None:
+    assert isinstance(converted(ResolvedFile(media_type="text/plain", data=b"x")), PromptFile)
 
 
-def test_words_of_a_file_without_a_name_are_marked_too() -> None:
+def test_the_text_of_a_file_without_a_name_is_labelled() -> None:
     stored = ResolvedFile(media_type="text/plain", data=b"\xff")
     part = FilePart(media_type="text/plain", file_id="f")
-    assert words(convert_file(part, {"f": stored}, lambda kind: False)) == "[Attached file]\n\ufffd"
+    assert (
+        text_of(convert_file(part, {"f": stored}, lambda kind: False)) == "[Attached file]\n\ufffd"
+    )

@@ -1,4 +1,4 @@
-"""Whatever stands in history, every provider takes the prompt that is made of it."""
+"""Random histories give prompts that every provider accepts."""
 
 import pytest
 from msgspec import Raw
@@ -18,7 +18,7 @@ from tests.support.prompt_rules import find_problems
 from tests.support.random_chat_run import RandomChatRun
 
 HISTORIES = 400
-READERS = [
+TARGETS = [
     PromptTarget(provider="here", files=FILES),
     PromptTarget(provider="here", files=FILES, strict_tools=True),
     PromptTarget(provider="here", files=FILES, origins=ORIGINS, accepts=lambda kind: False),
@@ -27,38 +27,38 @@ READERS = [
 
 
 @pytest.mark.covers("prompt-20")
-@pytest.mark.parametrize("reader", READERS)
-def test_a_prompt_of_any_history_is_well_formed(reader: PromptTarget) -> None:
-    def wrong(history: list[Message]) -> bool:
-        return find_problems(build_prompt(history, reader), strict_tools=reader.strict_tools) != []
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_prompt_of_any_history_is_well_formed(target: PromptTarget) -> None:
+    def is_malformed(history: list[Message]) -> bool:
+        return find_problems(build_prompt(history, target), strict_tools=target.strict_tools) != []
 
     for seed in range(HISTORIES):
         history = any_history(seed)
         before = list(history)
-        if wrong(history):
-            pytest.fail(f"seed {seed}: {smallest(history, wrong)}")
-        assert build_prompt(history, reader) == build_prompt(history, reader)
+        if is_malformed(history):
+            pytest.fail(f"seed {seed}: {smallest(history, is_malformed)}")
+        assert build_prompt(history, target) == build_prompt(history, target)
         assert history == before
 
 
 @pytest.mark.covers("prompt-20")
 @pytest.mark.parametrize("seed", range(10))
-def test_the_prompt_of_a_chat_in_the_middle_of_any_life_is_well_formed(seed: int) -> None:
-    walk = RandomChatRun(seed)
+def test_the_prompt_is_well_formed_after_every_transition(seed: int) -> None:
+    run = RandomChatRun(seed)
     longest = 0
     for _ in range(60):
-        walk.step()
-        prompt = build_prompt(walk.rows.messages, READERS[1])
+        run.step()
+        prompt = build_prompt(run.rows.messages, TARGETS[1])
         assert find_problems(prompt, strict_tools=True) == []
         longest = max(longest, len(prompt))
     assert longest > 3
 
 
-def said(text: str) -> PromptMessage:
+def user_message(text: str) -> PromptMessage:
     return PromptMessage(role="user", parts=(PromptText(text=text),))
 
 
-USER = said("hi")
+USER = user_message("hi")
 ASKS = PromptMessage(
     role="assistant",
     parts=(PromptCall(id=call("a").tool_call_id, name="execute", input=Raw(b"{}")),),
@@ -68,7 +68,7 @@ ANSWERS = PromptMessage(
 )
 
 
-def test_the_checker_has_nothing_to_say_against_a_good_conversation() -> None:
+def test_the_checker_accepts_a_valid_prompt() -> None:
     assert find_problems([USER, ASKS, ANSWERS]) == []
 
 
@@ -84,13 +84,13 @@ def test_the_checker_has_nothing_to_say_against_a_good_conversation() -> None:
         [USER, ASKS, ANSWERS, ASKS, ANSWERS],
         [USER, PromptMessage(role="assistant", parts=(PromptText(text="no"),))],
         [USER, PromptMessage(role="user", parts=())],
-        [said(" ")],
-        [said("\0")],
-        [said("\ud800")],
+        [user_message(" ")],
+        [user_message("\0")],
+        [user_message("\ud800")],
         [USER, PromptMessage(role="system", parts=(PromptText(text="s"),)), USER],
         [USER, PromptMessage(role="assistant", parts=(PromptReasoning(text=""),)), USER],
         [USER, PromptMessage(role="user", parts=ASKS.parts)],
     ],
 )
-def test_the_checker_finds_what_it_is_there_to_find(broken: list[PromptMessage]) -> None:
+def test_the_checker_finds_every_kind_of_problem(broken: list[PromptMessage]) -> None:
     assert find_problems(broken) != []

@@ -1,4 +1,4 @@
-"""Histories out of order, put in order: every provider takes what comes out."""
+"""Repair of histories with missing, misplaced or duplicate calls, results and ids."""
 
 import pytest
 from msgspec import Raw
@@ -22,13 +22,13 @@ ASK = message(1, "user", text("hi"))
 SIGNED = Raw(b'{"anthropic":{"signature":"s"}}')
 
 
-def talk(*rows: Message) -> list[str]:
+def prompt_lines(*rows: Message) -> list[str]:
     prompt = build_prompt(rows, PromptTarget(provider="here"))
     assert find_problems(prompt) == []
-    return [f"{m.role}: {' '.join(_seen(part) for part in m.parts)}" for m in prompt]
+    return [f"{m.role}: {' '.join(_describe(part) for part in m.parts)}" for m in prompt]
 
 
-def _seen(part: PromptPart) -> str:
+def _describe(part: PromptPart) -> str:
     match part:
         case PromptText():
             return part.text
@@ -46,9 +46,9 @@ def _seen(part: PromptPart) -> str:
 
 
 @pytest.mark.covers("loop-6")
-def test_a_call_without_a_result_gets_an_error_for_one() -> None:
+def test_a_call_without_a_result_gets_an_error_result() -> None:
     rows = (ASK, message(2, "assistant", call("a"), call("b")), message(3, "tool", result("b")))
-    assert talk(*rows) == [
+    assert prompt_lines(*rows) == [
         "user: hi",
         "assistant: execute#a execute#b",
         "tool: execute=a! execute=b",
@@ -58,23 +58,28 @@ def test_a_call_without_a_result_gets_an_error_for_one() -> None:
     assert first.text == INTERRUPTED_CALL_TEXT
 
 
-def test_a_call_in_the_middle_of_a_chat_is_answered_where_it_stands() -> None:
+def test_a_pending_call_in_the_middle_of_a_chat_is_answered_in_place() -> None:
     rows = (ASK, message(2, "assistant", call("a")), message(3, "user", text("go on")))
-    assert talk(*rows) == ["user: hi", "assistant: execute#a", "tool: execute=a!", "user: go on"]
+    assert prompt_lines(*rows) == [
+        "user: hi",
+        "assistant: execute#a",
+        "tool: execute=a!",
+        "user: go on",
+    ]
 
 
 @pytest.mark.covers("prompt-3")
-def test_the_providers_own_call_gets_no_result_from_us() -> None:
+def test_a_provider_executed_call_gets_no_generated_result() -> None:
     search = call("s", "web_search", provider_executed=True)
     rows = (ASK, message(2, "assistant", search, text("So.")), message(3, "user", text("ok")))
-    assert talk(*rows) == ["user: hi", "assistant: web_search*#s So.", "user: ok"]
+    assert prompt_lines(*rows) == ["user: hi", "assistant: web_search*#s So.", "user: ok"]
 
 
-# Results out of place
+# Misplaced results
 
 
 @pytest.mark.covers("prompt-13")
-def test_results_are_told_right_after_their_call_whatever_stands_between() -> None:
+def test_results_are_moved_right_after_their_call() -> None:
     rows = (
         ASK,
         message(2, "assistant", call("a"), call("b")),
@@ -85,7 +90,7 @@ def test_results_are_told_right_after_their_call_whatever_stands_between() -> No
         message(7, "assistant", text("Done.")),
         message(8, "user", text("thanks")),
     )
-    assert talk(*rows) == [
+    assert prompt_lines(*rows) == [
         "user: hi",
         "assistant: execute#a execute#b",
         "tool: execute=a execute=b",
@@ -96,16 +101,16 @@ def test_results_are_told_right_after_their_call_whatever_stands_between() -> No
     ]
 
 
-def test_a_result_inside_an_answer_or_a_users_message_is_taken_out() -> None:
+def test_a_result_inside_an_answer_or_a_user_message_is_moved_out() -> None:
     rows = (
         ASK,
         message(2, "assistant", call("a"), result("a"), text("so")),
         message(3, "user", text("and"), result("b")),
     )
-    assert talk(*rows)[:3] == ["user: hi", "assistant: execute#a so", "tool: execute=a"]
+    assert prompt_lines(*rows)[:3] == ["user: hi", "assistant: execute#a so", "tool: execute=a"]
 
 
-def test_the_first_of_two_results_counts() -> None:
+def test_the_first_of_two_results_is_used() -> None:
     rows = (
         ASK,
         message(2, "assistant", call("a")),
@@ -115,7 +120,7 @@ def test_the_first_of_two_results_counts() -> None:
         message(6, "tool", result("a", is_error=True)),
         message(7, "user", text("ok")),
     )
-    assert talk(*rows) == [
+    assert prompt_lines(*rows) == [
         "user: hi",
         "assistant: execute#a",
         "tool: execute=a",
@@ -125,14 +130,14 @@ def test_the_first_of_two_results_counts() -> None:
 
 
 @pytest.mark.covers("prompt-13")
-def test_a_result_whose_call_is_lost_gets_one() -> None:
+def test_a_result_without_a_call_gets_a_generated_call() -> None:
     rows = (
         ASK,
         message(2, "assistant", text("So.")),
         message(3, "tool", result("x", "read_file"), result("x", "read_file")),
         message(4, "user", text("ok")),
     )
-    assert talk(*rows) == [
+    assert prompt_lines(*rows) == [
         "user: hi",
         "assistant: So. read_file#x",
         "tool: read_file=x",
@@ -140,14 +145,14 @@ def test_a_result_whose_call_is_lost_gets_one() -> None:
     ]
 
 
-def test_a_result_for_an_earlier_answer_is_not_lost() -> None:
+def test_a_late_result_of_an_earlier_answer_is_sent() -> None:
     rows = (
         ASK,
         message(2, "assistant", call("a")),
         message(3, "assistant", text("Meanwhile.")),
         message(4, "tool", result("a")),
     )
-    assert talk(*rows) == [
+    assert prompt_lines(*rows) == [
         "user: hi",
         "assistant: execute#a",
         "tool: execute=a!",
@@ -156,22 +161,22 @@ def test_a_result_for_an_earlier_answer_is_not_lost() -> None:
     ]
 
 
-def test_a_chat_that_begins_with_a_result_gets_a_beginning() -> None:
-    assert talk(message(1, "tool", result("x"))) == [
+def test_a_chat_that_starts_with_a_result_gets_a_first_user_message() -> None:
+    assert prompt_lines(message(1, "tool", result("x"))) == [
         f"user: {MISSING_START_TEXT}",
         "assistant: execute#x",
         "tool: execute=x",
     ]
 
 
-def test_results_go_by_the_name_that_was_called() -> None:
+def test_a_result_gets_the_name_of_its_call() -> None:
     rows = (ASK, message(2, "assistant", call("a", "cat")), message(3, "tool", result("a", "read")))
-    assert talk(*rows)[1:] == ["assistant: cat#a", "tool: cat=a"]
+    assert prompt_lines(*rows)[1:] == ["assistant: cat#a", "tool: cat=a"]
 
 
-def test_a_tool_without_a_name_is_called_unknown() -> None:
+def test_a_tool_without_a_name_is_named_unknown() -> None:
     rows = (ASK, message(2, "assistant", call("a", "")), message(3, "tool", result("b", " ")))
-    assert talk(*rows)[1:] == [
+    assert prompt_lines(*rows)[1:] == [
         "assistant: unknown#a",
         "tool: unknown=a!",
         "assistant: unknown#b",
@@ -179,11 +184,11 @@ def test_a_tool_without_a_name_is_called_unknown() -> None:
     ]
 
 
-# The provider's results
+# Provider-executed results
 
 
 @pytest.mark.covers("prompt-3")
-def test_a_providers_result_that_was_stored_apart_returns_to_its_call() -> None:
+def test_a_separately_stored_provider_result_is_moved_to_its_call() -> None:
     search = call("s", "web_search", provider_executed=True)
     hits = result("s", "web_search", "[]", provider_executed=True)
     rows = (
@@ -192,7 +197,7 @@ def test_a_providers_result_that_was_stored_apart_returns_to_its_call() -> None:
         message(3, "tool", hits),
         message(4, "tool", result("a")),
     )
-    assert talk(*rows) == [
+    assert prompt_lines(*rows) == [
         "user: hi",
         "assistant: web_search*#s web_search*=s So. execute#a",
         "tool: execute=a",
@@ -200,7 +205,7 @@ def test_a_providers_result_that_was_stored_apart_returns_to_its_call() -> None:
 
 
 @pytest.mark.covers("prompt-3")
-def test_a_providers_result_without_its_call_is_left_out() -> None:
+def test_a_provider_result_without_its_call_is_left_out() -> None:
     hits = result("s", "web_search", "[]", provider_executed=True)
     rows = (
         ASK,
@@ -208,11 +213,11 @@ def test_a_providers_result_without_its_call_is_left_out() -> None:
         message(3, "tool", hits),
         message(4, "tool", hits, result("x")),
     )
-    assert talk(*rows) == ["user: hi", "assistant: So. execute#x", "tool: execute=x"]
+    assert prompt_lines(*rows) == ["user: hi", "assistant: So. execute#x", "tool: execute=x"]
 
 
 @pytest.mark.covers("prompt-13")
-def test_results_of_both_kinds_may_stand_side_by_side() -> None:
+def test_local_and_provider_results_may_be_mixed() -> None:
     search = call("s", "web_search", provider_executed=True)
     hits = result("s", "web_search", "[]", provider_executed=True)
     rows = (
@@ -220,24 +225,24 @@ def test_results_of_both_kinds_may_stand_side_by_side() -> None:
         message(2, "assistant", search, hits, call("a")),
         message(3, "tool", result("a")),
     )
-    assert talk(*rows)[1:] == [
+    assert prompt_lines(*rows)[1:] == [
         "assistant: web_search*#s web_search*=s execute#a",
         "tool: execute=a",
     ]
 
 
-# Answers in a row
+# Consecutive answers
 
 
 @pytest.mark.covers("prompt-13")
-def test_answers_in_a_row_become_one() -> None:
+def test_consecutive_answers_are_joined() -> None:
     rows = (
         ASK,
         message(2, "assistant", text("One.")),
         message(3, "assistant", text("Two."), call("a")),
         message(4, "tool", result("a")),
     )
-    assert talk(*rows) == ["user: hi", "assistant: One. Two. execute#a", "tool: execute=a"]
+    assert prompt_lines(*rows) == ["user: hi", "assistant: One. Two. execute#a", "tool: execute=a"]
 
 
 @pytest.mark.parametrize(
@@ -248,14 +253,14 @@ def test_answers_in_a_row_become_one() -> None:
         ReasoningPart(text=""),
     ],
 )
-def test_only_signed_thoughts_keep_answers_apart(part: Part) -> None:
+def test_answers_without_signed_reasoning_are_joined(part: Part) -> None:
     rows = (
         ASK,
         message(2, "assistant", text("One."), part),
         message(3, "assistant", text("Two.")),
         message(4, "user", text("ok")),
     )
-    assert len(talk(*rows)) == 3
+    assert len(prompt_lines(*rows)) == 3
 
 
 @pytest.mark.covers("guard-5")
@@ -270,26 +275,26 @@ def test_a_signed_answer_is_not_joined_with_another(signed: int) -> None:
         message(3, "assistant", *contents[1]),
         message(4, "user", text("ok")),
     )
-    assert len(talk(*rows)) == 4
+    assert len(prompt_lines(*rows)) == 4
 
 
 # Ids
 
 
-def test_ids_are_made_of_what_every_provider_takes() -> None:
+def test_ids_use_only_characters_that_every_provider_accepts() -> None:
     rows = (
         ASK,
         message(2, "assistant", call("call.1/ä"), call("call_1__")),
         message(3, "tool", result("call_1__", is_error=True)),
         message(4, "tool", result("call.1/ä")),
     )
-    assert talk(*rows)[1:] == [
+    assert prompt_lines(*rows)[1:] == [
         "assistant: execute#call_1__ execute#call_1___2",
         "tool: execute=call_1__ execute=call_1___2!",
     ]
 
 
-def test_an_id_that_comes_again_in_a_later_answer_is_told_under_another_name() -> None:
+def test_an_id_used_again_in_a_later_answer_is_renamed() -> None:
     rows = (
         ASK,
         message(2, "assistant", call("call-0")),
@@ -297,7 +302,7 @@ def test_an_id_that_comes_again_in_a_later_answer_is_told_under_another_name() -
         message(4, "assistant", call("call-0")),
         message(5, "tool", result("call-0", is_error=True)),
     )
-    assert talk(*rows)[1:] == [
+    assert prompt_lines(*rows)[1:] == [
         "assistant: execute#call-0",
         "tool: execute=call-0",
         "assistant: execute#call-0_2",
@@ -305,12 +310,12 @@ def test_an_id_that_comes_again_in_a_later_answer_is_told_under_another_name() -
     ]
 
 
-def test_a_second_call_of_one_id_in_one_answer_is_left_out() -> None:
+def test_a_duplicate_call_in_one_answer_is_left_out() -> None:
     rows = (ASK, message(2, "assistant", call("a"), call("a")), message(3, "tool", result("a")))
-    assert talk(*rows)[1:] == ["assistant: execute#a", "tool: execute=a"]
+    assert prompt_lines(*rows)[1:] == ["assistant: execute#a", "tool: execute=a"]
 
 
-def test_long_and_empty_ids_are_told_too() -> None:
+def test_long_and_empty_ids_are_replaced() -> None:
     rows = (ASK, message(2, "assistant", call("x" * 100), call("x" * 99), call("")))
     prompt = build_prompt(rows, PromptTarget(provider="here"))
     ids = [part.id for part in prompt[1].parts if isinstance(part, PromptCall)]
@@ -319,7 +324,7 @@ def test_long_and_empty_ids_are_told_too() -> None:
     assert ids[2] == "call"
 
 
-def test_the_providers_ids_are_its_own_and_ours_make_way() -> None:
+def test_provider_executed_calls_keep_their_ids_and_local_ones_are_renamed() -> None:
     search = call("a", "web_search", provider_executed=True)
     rows = (
         ASK,
@@ -328,7 +333,7 @@ def test_the_providers_ids_are_its_own_and_ours_make_way() -> None:
         message(4, "assistant", search, text("So.")),
         message(5, "user", text("ok")),
     )
-    assert talk(*rows)[1:4] == [
+    assert prompt_lines(*rows)[1:4] == [
         "assistant: execute#a_2",
         "tool: execute=a_2",
         "assistant: web_search*#a So.",
@@ -336,7 +341,7 @@ def test_the_providers_ids_are_its_own_and_ours_make_way() -> None:
 
 
 @pytest.mark.covers("prompt-21")
-def test_a_prompt_grows_at_its_end_and_stays_the_same_before_it() -> None:
+def test_a_longer_history_only_appends_to_the_prompt() -> None:
     rows = [
         ASK,
         message(2, "assistant", call("call-0")),
@@ -353,6 +358,6 @@ def test_a_prompt_grows_at_its_end_and_stays_the_same_before_it() -> None:
         assert whole[: len(shorter)] == shorter
 
 
-def test_messages_that_need_nothing_are_left_as_they_are() -> None:
+def test_valid_messages_are_unchanged() -> None:
     prompt = build_prompt((ASK,), PromptTarget(provider="here"))
     assert prompt == (PromptMessage(role="user", parts=(PromptText(text="hi"),)),)

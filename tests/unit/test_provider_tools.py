@@ -1,4 +1,4 @@
-"""A strict provider's own calls: what it would refuse is found, and taken out."""
+"""Pairing of provider-executed calls and results for a strict provider."""
 
 import pytest
 from msgspec import UNSET, Raw
@@ -27,8 +27,8 @@ from tests.support.factories import call, message, result, text
 
 HITS = Raw(b'[{"title":"X","url":"https://x.example","encrypted_content":"zzz"}]')
 SIGNED = Raw(b'{"anthropic":{"signature":"s"}}')
-THOUGHT = PromptReasoning(text="hm", provider_metadata=SIGNED)
-WORDS = PromptText(text="X https://x.example")
+SIGNED_REASONING = PromptReasoning(text="hm", provider_metadata=SIGNED)
+RESULT_TEXT = PromptText(text="X https://x.example")
 
 
 def search(one: str = "s", name: str = "web_search", args: bytes = b"{}") -> PromptCall:
@@ -47,29 +47,29 @@ def done(one: str = "a") -> PromptResult:
     return PromptResult(id=ToolCallId(one), name="execute", text="done")
 
 
-def said(text: str = "So.") -> PromptText:
+def text_part(text: str = "So.") -> PromptText:
     return PromptText(text=text)
 
 
 def user(*parts: PromptPart) -> PromptMessage:
-    return PromptMessage(role="user", parts=parts or (said("hi"),))
+    return PromptMessage(role="user", parts=parts or (text_part("hi"),))
 
 
 def answer(*parts: PromptPart) -> PromptMessage:
     return PromptMessage(role="assistant", parts=parts)
 
 
-def kept(*parts: PromptPart) -> list[PromptPart]:
-    """What is left of an answer."""
+def checked(*parts: PromptPart) -> list[PromptPart]:
+    """The parts of an answer after the check."""
     left = drop_unpaired([user(), answer(*parts), user()])
     assert find_violations(left) == []
     return [part for message in left if message.role == "assistant" for part in message.parts]
 
 
 @pytest.mark.covers("guard-1")
-def test_a_good_pair_is_kept() -> None:
-    whole = [said(), search(), hits(), said("Then."), search("t"), hits("t")]
-    assert kept(*whole) == whole
+def test_a_valid_pair_is_kept() -> None:
+    whole = [text_part(), search(), hits(), text_part("Then."), search("t"), hits("t")]
+    assert checked(*whole) == whole
     assert find_violations([answer(*whole)]) == []
 
 
@@ -77,35 +77,35 @@ def test_a_good_pair_is_kept() -> None:
 @pytest.mark.parametrize(
     ("parts", "left", "reason"),
     [
-        ([said(), search()], [said()], "orphan_call"),
-        ([said(), hits()], [said(), WORDS], "orphan_result"),
-        ([hits(), search()], [WORDS], "out_of_order"),
-        ([search(), hits(), hits()], [WORDS, WORDS], "duplicate"),
-        ([search(), search(), hits()], [WORDS], "duplicate"),
-        ([search(""), hits("")], [WORDS], "no_id"),
-        ([search(name=" "), hits(name=" ")], [WORDS], "no_name"),
-        ([search(name="fly"), hits(name="fly")], [WORDS], "unsupported_tool"),
-        ([search(), hits(name="fly")], [WORDS], "unsupported_tool"),
-        ([search(args=b"[]"), hits()], [WORDS], "bad_input"),
-        ([search(args=b"{"), hits()], [WORDS], "bad_input"),
-        ([search(), hits(raw=Raw(b"{}")), said()], [said()], "no_vendor_data"),
+        ([text_part(), search()], [text_part()], "orphan_call"),
+        ([text_part(), hits()], [text_part(), RESULT_TEXT], "orphan_result"),
+        ([hits(), search()], [RESULT_TEXT], "out_of_order"),
+        ([search(), hits(), hits()], [RESULT_TEXT, RESULT_TEXT], "duplicate"),
+        ([search(), search(), hits()], [RESULT_TEXT], "duplicate"),
+        ([search(""), hits("")], [RESULT_TEXT], "no_id"),
+        ([search(name=" "), hits(name=" ")], [RESULT_TEXT], "no_name"),
+        ([search(name="fly"), hits(name="fly")], [RESULT_TEXT], "unsupported_tool"),
+        ([search(), hits(name="fly")], [RESULT_TEXT], "unsupported_tool"),
+        ([search(args=b"[]"), hits()], [RESULT_TEXT], "bad_input"),
+        ([search(args=b"{"), hits()], [RESULT_TEXT], "bad_input"),
+        ([search(), hits(raw=Raw(b"{}")), text_part()], [text_part()], "no_vendor_data"),
         (
-            [search(), hits(raw=Raw(b'"text"')), said()],
-            [PromptText(text="text"), said()],
+            [search(), hits(raw=Raw(b'"text"')), text_part()],
+            [PromptText(text="text"), text_part()],
             "no_vendor_data",
         ),
     ],
 )
-def test_what_is_not_a_good_pair_is_taken_out_and_its_words_are_kept(
+def test_an_invalid_pair_is_removed_and_the_text_of_its_result_kept(
     parts: list[PromptPart], left: list[PromptPart], reason: Reason
 ) -> None:
     assert {violation.reason for violation in find_violations([answer(*parts)])} == {reason}
-    assert kept(*parts) == left
+    assert checked(*parts) == left
 
 
 @pytest.mark.covers("guard-1")
-def test_violations_say_where_they_are() -> None:
-    messages = [user(), answer(said(), search()), user(hits())]
+def test_violations_have_their_position() -> None:
+    messages = [user(), answer(text_part(), search()), user(hits())]
     assert find_violations(messages) == [
         PairingViolation(message=1, part=1, reason="orphan_call"),
         PairingViolation(message=2, part=0, reason="outside_assistant"),
@@ -113,13 +113,13 @@ def test_violations_say_where_they_are() -> None:
 
 
 @pytest.mark.covers("guard-2")
-def test_outside_an_answer_nothing_is_left() -> None:
-    messages = [user(said("hi"), search(), hits()), user(hits())]
-    assert drop_unpaired(messages) == [user(said("hi"))]
+def test_provider_parts_outside_an_answer_are_removed() -> None:
+    messages = [user(text_part("hi"), search(), hits()), user(hits())]
+    assert drop_unpaired(messages) == [user(text_part("hi"))]
 
 
 @pytest.mark.covers("guard-2")
-def test_an_id_that_is_ours_and_the_providers_is_ours() -> None:
+def test_an_id_of_a_local_and_a_provider_call_stays_with_the_local_call() -> None:
     assert find_violations([answer(search("a"), hits("a"), local("a"))])[0].reason == "also_local"
     left = drop_unpaired(
         [user(), answer(search("a"), local("a")), PromptMessage(role="tool", parts=(done("a"),))]
@@ -129,21 +129,21 @@ def test_an_id_that_is_ours_and_the_providers_is_ours() -> None:
 
 
 @pytest.mark.covers("guard-2")
-def test_calls_of_ours_are_not_judged() -> None:
+def test_local_calls_are_not_checked() -> None:
     messages = [user(), answer(local(""), local("x"), local("x")), user()]
     assert drop_unpaired(messages) == messages
     assert find_violations(messages) == []
 
 
-def test_a_pair_that_comes_again_in_a_later_answer_is_taken_out_there() -> None:
+def test_a_pair_repeated_in_a_later_answer_is_removed_there() -> None:
     left = drop_unpaired(
-        [user(), answer(search(), hits()), user(), answer(search(), hits(), said())]
+        [user(), answer(search(), hits()), user(), answer(search(), hits(), text_part())]
     )
     assert left[1] == answer(search(), hits())
-    assert left[3] == answer(WORDS, said())
+    assert left[3] == answer(RESULT_TEXT, text_part())
 
 
-def test_an_answer_of_which_nothing_is_left_is_gone() -> None:
+def test_an_answer_left_empty_is_dropped() -> None:
     assert drop_unpaired([user(), answer(search()), user()]) == [user(), user()]
 
 
@@ -151,25 +151,28 @@ def test_an_answer_of_which_nothing_is_left_is_gone() -> None:
 
 
 @pytest.mark.covers("guard-5")
-def test_the_newest_signed_answer_stays_but_for_calls_that_were_never_answered() -> None:
-    latest = answer(THOUGHT, search("x"), search(), hits(), said())
-    assert drop_unpaired([user(), latest]) == [user(), answer(THOUGHT, search(), hits(), said())]
+def test_the_newest_signed_answer_loses_only_calls_without_a_result() -> None:
+    latest = answer(SIGNED_REASONING, search("x"), search(), hits(), text_part())
+    assert drop_unpaired([user(), latest]) == [
+        user(),
+        answer(SIGNED_REASONING, search(), hits(), text_part()),
+    ]
 
 
 @pytest.mark.covers("guard-5")
-def test_an_older_signed_answer_is_mended_like_any_other() -> None:
-    older = answer(THOUGHT, hits(), said())
-    latest = answer(THOUGHT, said("Later."))
+def test_an_older_signed_answer_is_checked_like_any_other() -> None:
+    older = answer(SIGNED_REASONING, hits(), text_part())
+    latest = answer(SIGNED_REASONING, text_part("Later."))
     assert drop_unpaired([user(), older, user(), latest, user()])[1] == answer(
-        THOUGHT, WORDS, said()
+        SIGNED_REASONING, RESULT_TEXT, text_part()
     )
 
 
 @pytest.mark.covers("guard-6")
-def test_rather_no_search_than_a_request_that_is_refused() -> None:
-    latest = answer(THOUGHT, hits(), said())
+def test_an_answer_that_stays_invalid_loses_all_provider_calls() -> None:
+    latest = answer(SIGNED_REASONING, hits(), text_part())
     left = drop_unpaired([user(), latest, user()])
-    assert left[1] == answer(THOUGHT, said())
+    assert left[1] == answer(SIGNED_REASONING, text_part())
     assert find_violations(left) == []
 
 
@@ -177,7 +180,7 @@ def test_rather_no_search_than_a_request_that_is_refused() -> None:
 
 
 @pytest.mark.covers("guard-4")
-def test_only_a_strict_providers_prompt_is_judged() -> None:
+def test_only_the_prompt_of_a_strict_provider_is_checked() -> None:
     rows = (
         message(1, "user", text("hi")),
         message(2, "assistant", call("s", "web_search", provider_executed=True), text("So.")),
@@ -186,11 +189,11 @@ def test_only_a_strict_providers_prompt_is_judged() -> None:
     lenient = build_prompt(rows, PromptTarget(provider="here"))
     strict = build_prompt(rows, PromptTarget(provider="here", strict_tools=True))
     assert len(lenient[1].parts) == 2
-    assert strict[1] == answer(said())
+    assert strict[1] == answer(text_part())
 
 
 @pytest.mark.covers("guard-3")
-def test_answers_that_come_to_stand_side_by_side_are_joined() -> None:
+def test_answers_that_become_consecutive_are_joined() -> None:
     orphan = call("s", "web_search", provider_executed=True)
     rows = (
         message(1, "user", text("hi")),
@@ -200,10 +203,10 @@ def test_answers_that_come_to_stand_side_by_side_are_joined() -> None:
         message(5, "user", text("ok")),
     )
     strict = build_prompt(rows, PromptTarget(provider="here", strict_tools=True))
-    assert strict[1] == answer(said("One."), said("Two."))
+    assert strict[1] == answer(text_part("One."), text_part("Two."))
 
 
-# Fresh answers
+# New answers
 
 
 SEARCH = call("s", "web_search", provider_executed=True)
@@ -224,26 +227,26 @@ FOUND = result("s", "web_search", bytes(HITS).decode(), provider_executed=True)
         ),
     ],
 )
-def test_a_fresh_answer_is_judged_before_it_is_stored(
+def test_a_new_answer_is_checked_before_it_is_stored(
     content: list[Part], stored: list[Part]
 ) -> None:
     assert encode_parts(drop_unpaired_in_answer(content)) == encode_parts(stored)
 
 
 @pytest.mark.covers("guard-5")
-def test_a_fresh_answer_with_signed_thoughts_is_stored_as_it_came() -> None:
+def test_a_new_answer_with_signed_reasoning_is_stored_unchanged() -> None:
     content = (ReasoningPart(text="hm", provider_metadata=SIGNED), SEARCH)
     assert drop_unpaired_in_answer(content) == content
     unsigned = (ReasoningPart(text="hm"), TextPart(text="So.", provider_metadata=SIGNED))
     assert drop_unpaired_in_answer((*unsigned, SEARCH)) == unsigned
 
 
-# Words of a result
+# Text of a result
 
 
 @pytest.mark.covers("guard-7")
 @pytest.mark.parametrize(
-    ("raw", "words"),
+    ("raw", "text"),
     [
         (bytes(HITS), "X https://x.example"),
         (b'[{"title":"A","url":"u"},{"title":"B"},{"other":1}]', "A u\nB"),
@@ -261,10 +264,10 @@ def test_a_fresh_answer_with_signed_thoughts_is_stored_as_it_came() -> None:
         (b"broken", ""),
     ],
 )
-def test_every_kind_of_result_can_be_put_in_words(raw: bytes, words: str) -> None:
-    assert result_text(Raw(raw)) == words
+def test_every_kind_of_result_has_a_text(raw: bytes, text: str) -> None:
+    assert result_text(Raw(raw)) == text
 
 
-def test_the_words_of_a_result_are_bounded() -> None:
+def test_the_text_of_a_result_is_bounded() -> None:
     assert len(result_text(Raw(b'"' + b"x" * 100_000 + b'"'))) <= MAX_RESULT_TEXT_CHARS
     assert result_text(UNSET) == ""

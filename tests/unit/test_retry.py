@@ -1,4 +1,4 @@
-"""When a failed model call is tried again, and what viewers are told of the wait."""
+"""When a failed model call is retried, and what viewers see during the wait."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -30,20 +30,20 @@ def failed(
 
 
 @pytest.mark.covers("retry-1")
-def test_the_wait_doubles_up_to_a_minute() -> None:
+def test_the_delay_doubles_up_to_a_minute() -> None:
     waits = [backoff_s(failures) for failures in range(1, 10)]
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert backoff_s(10_000) == 60
 
 
 @pytest.mark.covers("retry-2")
-def test_what_passes_is_tried_again_after_the_wait_of_its_attempt() -> None:
+def test_a_retryable_failure_is_retried_after_the_delay_of_its_attempt() -> None:
     assert decide_retry(failed(), 1) == RetryAfter(delay_s=1)
     assert decide_retry(failed(), 3) == RetryAfter(delay_s=4)
 
 
 @pytest.mark.covers("retry-2")
-def test_what_does_not_pass_is_not_tried_again() -> None:
+def test_a_permanent_failure_is_not_retried() -> None:
     assert decide_retry(failed("auth", retryable=False), 1) == GiveUp(exhausted=False)
 
 
@@ -55,19 +55,19 @@ def test_the_twenty_fifth_attempt_is_the_last() -> None:
 
 
 @pytest.mark.covers("retry-4")
-def test_a_longer_wait_that_the_provider_asks_for_is_kept_and_a_shorter_one_is_not() -> None:
+def test_a_requested_delay_is_used_if_longer_than_the_backoff() -> None:
     assert decide_retry(failed(after=90.5), 1) == RetryAfter(delay_s=90.5)
     assert decide_retry(failed(after=0.5), 3) == RetryAfter(delay_s=4)
 
 
 @pytest.mark.covers("retry-4")
-def test_a_provider_that_asks_for_hours_is_an_error_and_not_a_wait() -> None:
+def test_a_requested_delay_over_the_limit_gives_up() -> None:
     assert decide_retry(failed(after=MAX_RETRY_AFTER_S), 1) == RetryAfter(delay_s=MAX_RETRY_AFTER_S)
     assert decide_retry(failed(after=MAX_RETRY_AFTER_S + 1), 1) == GiveUp(exhausted=True)
 
 
 @pytest.mark.covers("compaction-12")
-def test_a_prompt_that_is_too_long_leads_to_a_summary_if_there_is_something_to_summarize() -> None:
+def test_a_context_overflow_compacts_first_if_the_chat_is_compactable() -> None:
     overflow = failed("context_overflow", retryable=False)
     assert decide_retry(overflow, 1, compactable=True) == CompactFirst()
     assert decide_retry(overflow, MAX_MODEL_CALL_ATTEMPTS, compactable=True) == CompactFirst()
@@ -75,7 +75,7 @@ def test_a_prompt_that_is_too_long_leads_to_a_summary_if_there_is_something_to_s
 
 
 @pytest.mark.covers("retry-5")
-def test_viewers_are_told_which_attempt_failed_why_and_when_the_next_begins() -> None:
+def test_the_retry_state_has_the_attempt_its_error_and_the_next_time() -> None:
     error = ChatError(
         message="OpenAI is overloaded.", kind="overloaded", provider="openai", status_code=529
     )
@@ -92,7 +92,7 @@ def test_viewers_are_told_which_attempt_failed_why_and_when_the_next_begins() ->
 
 
 @pytest.mark.covers("retry-5")
-def test_a_failure_without_provider_and_status_is_told_without_them() -> None:
+def test_the_retry_state_of_a_failure_without_provider_and_status_has_neither() -> None:
     state = retry_state(failed("generic"), 1, 1, NOW)
     assert (state.provider, state.status_code) == (None, None)
 
@@ -125,14 +125,14 @@ LATER = "Fri, 27 Mar 2026 09:00:30 GMT"
         ({}, None),
     ],
 )
-def test_the_wait_is_read_from_the_headers(
+def test_the_requested_delay_is_read_from_the_headers(
     headers: Mapping[str, str], expected: float | None
 ) -> None:
     assert retry_after_s(headers, NOW) == expected
 
 
 @pytest.mark.covers("errors-6")
-def test_a_date_is_measured_by_the_clock_that_made_it() -> None:
+def test_a_date_is_compared_with_the_date_of_the_response() -> None:
     headers = {"retry-after": LATER, "date": DATE}
     assert retry_after_s(headers, NOW + timedelta(days=3)) == 30
     assert retry_after_s({"retry-after": LATER}) is None

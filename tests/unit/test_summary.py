@@ -1,4 +1,4 @@
-"""Asking for a summary, what it leaves in history, and prompts that are too long for it."""
+"""The summary request, the rows of a summary, and shrinking a prompt that is too long."""
 
 from uuid import UUID
 
@@ -85,24 +85,24 @@ def value(part: object) -> object:
 
 
 @pytest.mark.covers("compaction-10")
-def test_a_summary_is_asked_for_at_the_end_of_the_whole_prompt() -> None:
+def test_the_summary_instruction_ends_the_whole_prompt() -> None:
     spec = ToolSpec(name="execute", description="", input_schema=Raw(b"{}"))
-    said = PromptMessage(role="user", parts=(PromptText(text="hi"),))
-    base = ModelRequest(model="m", messages=(said,), tools=(spec,), max_output_tokens=100)
-    asked = summary_request(base)
-    assert asked.messages[0] == said
-    assert asked.messages[1:] == (
+    first = PromptMessage(role="user", parts=(PromptText(text="hi"),))
+    base = ModelRequest(model="m", messages=(first,), tools=(spec,), max_output_tokens=100)
+    request = summary_request(base)
+    assert request.messages[0] == first
+    assert request.messages[1:] == (
         PromptMessage(role="user", parts=(PromptText(text=SUMMARY_INSTRUCTION),)),
     )
-    assert (asked.tool_choice, asked.max_output_tokens) == ("none", None)
-    assert asked.tools == base.tools
+    assert (request.tool_choice, request.max_output_tokens) == ("none", None)
+    assert request.tools == base.tools
     assert len(base.messages) == 1
 
 
 @pytest.mark.covers("compaction-10")
 def test_a_hint_is_added_to_the_request() -> None:
-    asked = summary_request(ModelRequest(model="m", messages=()), hint="Mind the schema.")
-    (part,) = asked.messages[0].parts
+    request = summary_request(ModelRequest(model="m", messages=()), hint="Mind the schema.")
+    (part,) = request.messages[0].parts
     assert isinstance(part, PromptText)
     assert part.text.startswith(SUMMARY_INSTRUCTION)
     assert part.text.endswith("Mind the schema.")
@@ -110,7 +110,7 @@ def test_a_hint_is_added_to_the_request() -> None:
 
 @pytest.mark.covers("compaction-10")
 @pytest.mark.parametrize(
-    "asked_for",
+    "topic",
     [
         "goal",
         "task at hand",
@@ -136,18 +136,18 @@ def test_a_hint_is_added_to_the_request() -> None:
         "filler",
     ],
 )
-def test_the_instruction_asks_for_all_that_a_successor_needs(asked_for: str) -> None:
-    assert asked_for.lower() in SUMMARY_INSTRUCTION.lower()
+def test_the_instruction_names_every_topic(topic: str) -> None:
+    assert topic.lower() in SUMMARY_INSTRUCTION.lower()
 
 
-def test_the_model_is_told_to_go_on_with_the_work() -> None:
+def test_the_summary_prefix_asks_to_continue_the_work() -> None:
     assert "continue" in SUMMARY_PREFIX.lower()
 
 
 # The answer
 
 
-def test_the_texts_of_an_answer_are_one_summary() -> None:
+def test_the_texts_of_an_answer_are_joined_to_one_summary() -> None:
     assert summary_text(WRITTEN) == "Goal: ship. Next: test."
 
 
@@ -163,14 +163,14 @@ def test_an_answer_without_text_is_no_summary(
 
 
 @pytest.mark.covers("compaction-1", "compaction-4")
-def test_three_rows_hold_a_summary() -> None:
-    told, asked, shown = rows()
+def test_a_summary_is_stored_as_three_rows() -> None:
+    boundary, call_row, result_row = rows()
     assert [row.role for row in rows()] == ["user", "assistant", "tool"]
     assert [row.visibility for row in rows()] == ["model", "user", "both"]
     assert all(row.compressed for row in rows())
-    assert told.content == (TextPart(text=SUMMARY_PREFIX + "All of it."),)
-    assert value(asked.content[0]) == {"source": "auto", "threshold_percent": 70}
-    assert value(shown.content[0]) == {
+    assert boundary.content == (TextPart(text=SUMMARY_PREFIX + "All of it."),)
+    assert value(call_row.content[0]) == {"source": "auto", "threshold_percent": 70}
+    assert value(result_row.content[0]) == {
         "summary": "All of it.",
         "source": "auto",
         "threshold_percent": 70,
@@ -181,37 +181,41 @@ def test_three_rows_hold_a_summary() -> None:
 
 
 @pytest.mark.covers("compaction-4")
-def test_the_call_that_is_shown_first_is_the_one_that_is_stored() -> None:
-    _, asked, shown = rows()
+def test_the_live_call_and_the_stored_call_are_equal() -> None:
+    _, call_row, result_row = rows()
     expected = f"chat_summarized_{UUID(int=5).hex}"
-    stored = [part for row in (asked, shown) for part in row.content]
+    stored = [part for row in (call_row, result_row) for part in row.content]
     live = [summary_call(PLAN), summary_result(PLAN, "All of it.")]
     ids = [p.tool_call_id for p in [*stored, *live] if isinstance(p, ToolCallPart | ToolResultPart)]
     assert ids == [expected] * 4
 
 
 @pytest.mark.covers("compaction-4")
-def test_a_summary_that_was_asked_for_by_a_person_says_so() -> None:
+def test_a_manual_summary_is_marked() -> None:
     plan = SummaryPlan(call_id=PLAN.call_id, source="manual", threshold=70, fill=ContextFill())
-    _, asked, shown = summary_rows(plan, "x", CALL, WRITTEN)
-    assert value(asked.content[0]) == {"source": "manual", "threshold_percent": 70}
-    found = value(shown.content[0])
+    _, call_row, result_row = summary_rows(plan, "x", CALL, WRITTEN)
+    assert value(call_row.content[0]) == {"source": "manual", "threshold_percent": 70}
+    found = value(result_row.content[0])
     assert isinstance(found, dict)
     assert found["source"] == "manual"
 
 
 @pytest.mark.covers("compaction-4")
-def test_the_call_for_a_summary_is_paid_for_on_its_own_row() -> None:
-    told, asked, shown = rows()
-    assert asked.usage == TokenUsage(input_tokens=10, output_tokens=5)
-    assert (asked.cost_micros, asked.runtime_ms, asked.model_config_id) == (20, 900, CONFIG.id)
-    assert [(row.usage, row.runtime_ms) for row in (told, shown)] == [(None, None)] * 2
+def test_usage_and_cost_of_a_summary_are_on_its_call_row() -> None:
+    boundary, call_row, result_row = rows()
+    assert call_row.usage == TokenUsage(input_tokens=10, output_tokens=5)
+    assert (call_row.cost_micros, call_row.runtime_ms, call_row.model_config_id) == (
+        20,
+        900,
+        CONFIG.id,
+    )
+    assert [(row.usage, row.runtime_ms) for row in (boundary, result_row)] == [(None, None)] * 2
     quick = summary_rows(PLAN, "x", ModelCallRecord(config=CONFIG), WRITTEN)
     assert quick[1].runtime_ms is None
 
 
 @pytest.mark.covers("compaction-11")
-def test_a_failed_summary_is_shown_as_one() -> None:
+def test_a_failed_summary_is_an_error_result() -> None:
     part = summary_failed(PLAN, "The provider is overloaded.")
     assert part.is_error
     assert part.tool_call_id == PLAN.call_id
@@ -233,7 +237,7 @@ def committed(first_id: int, drafts: list[Draft]) -> list[Message]:
 
 
 @pytest.mark.covers("compaction-2")
-def test_after_a_summary_the_model_is_told_the_summary_as_the_users_word() -> None:
+def test_after_a_summary_the_model_gets_it_as_a_user_message() -> None:
     history = [
         message(1, "user", text("old")),
         message(2, "assistant", text("older")),
@@ -263,16 +267,16 @@ def test_after_a_summary_the_model_is_told_the_summary_as_the_users_word() -> No
         ((), None),
     ],
 )
-def test_of_two_contexts_the_smaller_counts(
+def test_the_smaller_of_two_context_limits_is_used(
     limits: tuple[int | None, ...], expected: int | None
 ) -> None:
     assert strictest_limit(*limits) == expected
 
 
-# Too long even for the summary
+# Shrinking
 
 
-def long_talk() -> list[PromptMessage]:
+def long_prompt() -> list[PromptMessage]:
     history = [message(1, "system", text("Be kind. " * 100), visibility="model")]
     for index in range(10):
         first = 2 + index * 3
@@ -288,20 +292,20 @@ def long_talk() -> list[PromptMessage]:
 
 @pytest.mark.covers("loop-29", "compaction-12")
 @pytest.mark.parametrize("halvings", [1, 2, 3, 6, 20])
-def test_a_prompt_that_is_too_long_is_made_half_as_long_and_stays_in_order(halvings: int) -> None:
-    whole = long_talk()
-    talk = [message for message in whole if message.role != "system"]
+def test_shrinking_halves_the_prompt_and_keeps_it_well_formed(halvings: int) -> None:
+    whole = long_prompt()
+    rest = [message for message in whole if message.role != "system"]
     short = shrink_prompt(whole, halvings)
     assert find_problems(short) == []
     left = [message for message in short if message.role != "system"]
-    newest = prompt_bytes(talk[-2:])
-    assert prompt_bytes(left) <= max(prompt_bytes(talk) >> halvings, newest) + 100
+    newest = prompt_bytes(rest[-2:])
+    assert prompt_bytes(left) <= max(prompt_bytes(rest) >> halvings, newest) + 100
     assert short[0] == whole[0]
     assert short[-1].role == "tool"
 
 
-def test_the_oldest_is_shortened_first() -> None:
-    short = shrink_prompt(long_talk(), 1)
+def test_the_oldest_message_is_clipped_first() -> None:
+    short = shrink_prompt(long_prompt(), 1)
     results = [
         part.text for message in short for part in message.parts if isinstance(part, PromptResult)
     ]
@@ -310,12 +314,12 @@ def test_the_oldest_is_shortened_first() -> None:
     assert len(results[-1]) == 20_000
 
 
-def test_a_prompt_that_need_not_be_shorter_is_left_alone() -> None:
-    whole = long_talk()
+def test_a_prompt_without_halvings_is_unchanged() -> None:
+    whole = long_prompt()
     assert list(shrink_prompt(whole, 0)) == whole
 
 
-def test_files_and_media_go_and_signed_answers_stay() -> None:
+def test_shrinking_drops_files_and_media_and_keeps_signed_answers() -> None:
     file = PromptFile(media_type="image/png", data=b"x" * 100_000)
     thought = PromptReasoning(text="hm" * 2000, provider_metadata=Raw(b'{"a":1}'))
     spoken = PromptText(text="z" * 3000)

@@ -1,4 +1,4 @@
-"""Titles: who gets one, what is asked, what counts as one."""
+"""Generated titles: which chats need one, the request, which replies are accepted."""
 
 import pytest
 
@@ -39,12 +39,12 @@ PASTE = ResolvedFile(
 )
 
 
-# Before a model is asked
+# Before the request
 
 
 @pytest.mark.covers("titles-4")
 @pytest.mark.parametrize(
-    ("said", "title"),
+    ("message_text", "title"),
     [
         ("Fix the login page", "Fix the login page"),
         ("one two three four five six", "one two three four five six"),
@@ -56,14 +56,16 @@ PASTE = ResolvedFile(
         ("x" * 81, "x" * 79 + "…"),
     ],
 )
-def test_a_chat_is_first_named_after_its_first_words(said: str, title: str) -> None:
-    assert fallback_title(said) == title
-    assert len(fallback_title(said)) <= MAX_GENERATED_TITLE_CHARS
+def test_the_fallback_title_is_the_first_words_of_the_message(
+    message_text: str, title: str
+) -> None:
+    assert fallback_title(message_text) == title
+    assert len(fallback_title(message_text)) <= MAX_GENERATED_TITLE_CHARS
 
 
 @pytest.mark.covers("titles-4")
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message_text"),
     [
         ([text(" Look "), text("here ")], "Look here"),
         ([text("Look"), FilePart(media_type="text/plain", file_id="p")], "Look"),
@@ -76,9 +78,11 @@ def test_a_chat_is_first_named_after_its_first_words(said: str, title: str) -> N
         ([], ""),
     ],
 )
-def test_a_title_is_made_of_what_was_typed_or_pasted(content: list[Part], said: str) -> None:
+def test_the_title_input_is_the_typed_or_pasted_text(
+    content: list[Part], message_text: str
+) -> None:
     files = {"p": PASTE, "i": ResolvedFile(media_type="image/png", data=b"x", name="i.png")}
-    assert title_input(content, files) == said
+    assert title_input(content, files) == message_text
 
 
 FIRST = message(2, "user", text("Fix it"))
@@ -96,7 +100,7 @@ HIDDEN = message(3, "user", text("context"), visibility="model")
         ([FIRST], DEFAULT_TITLE),
     ],
 )
-def test_a_chat_with_one_message_and_no_name_of_its_own_wants_a_title(
+def test_a_chat_with_one_message_and_a_default_title_needs_a_title(
     rows: list[Message], title: str
 ) -> None:
     assert needs_title(rows, title, "Fix it")
@@ -104,7 +108,7 @@ def test_a_chat_with_one_message_and_no_name_of_its_own_wants_a_title(
 
 @pytest.mark.covers("titles-5")
 @pytest.mark.parametrize(
-    ("rows", "title", "said"),
+    ("rows", "title", "message_text"),
     [
         ([FIRST], "My own name", "Fix it"),
         ([FIRST, message(3, "user", text("more"))], "", "Fix it"),
@@ -114,18 +118,18 @@ def test_a_chat_with_one_message_and_no_name_of_its_own_wants_a_title(
         ([FIRST], "", " "),
     ],
 )
-def test_any_other_chat_does_not(rows: list[Message], title: str, said: str) -> None:
-    assert not needs_title(rows, title, said)
+def test_any_other_chat_needs_no_title(rows: list[Message], title: str, message_text: str) -> None:
+    assert not needs_title(rows, title, message_text)
 
 
-# Who is asked
+# Models
 
 
 CHAT_MODEL = TitleModel(provider="my-gateway", model="big")
 
 
 @pytest.mark.covers("titles-2")
-def test_small_models_are_asked_first_in_their_order_and_the_chats_own_last() -> None:
+def test_cheap_models_are_tried_in_order_and_the_chats_own_last() -> None:
     usable = {"vercel", "anthropic", "google"}
     assert [c.provider for c in list_title_models(usable, CHAT_MODEL)] == [
         "anthropic",
@@ -144,30 +148,30 @@ def test_small_models_are_asked_first_in_their_order_and_the_chats_own_last() ->
     ]
 
 
-def test_the_chats_model_is_not_asked_twice() -> None:
+def test_the_chats_model_is_tried_once() -> None:
     assert list_title_models({"anthropic"}, CHEAP_TITLE_MODELS[0]) == (CHEAP_TITLE_MODELS[0],)
 
 
 @pytest.mark.covers("titles-2")
-def test_a_model_that_was_chosen_for_titles_is_asked_alone() -> None:
+def test_a_chosen_title_model_is_the_only_one_tried() -> None:
     chosen = TitleModel(provider="private", model="p")
     assert list_title_models({"anthropic", "openai"}, CHAT_MODEL, chosen) == (chosen,)
 
 
-# What is asked
+# The request
 
 
-def words(request: ModelRequest) -> list[str]:
+def prompt_texts(request: ModelRequest) -> list[str]:
     return [p.text for m in request.messages for p in m.parts if isinstance(p, PromptText)]
 
 
 @pytest.mark.covers("titles-2")
-def test_the_request_asks_for_a_short_name_and_not_for_an_answer() -> None:
+def test_the_request_asks_for_a_short_title_and_not_for_an_answer() -> None:
     request = title_request("m", "Why is the sky blue?")
-    instruction, said = words(request)
+    instruction, message_text = prompt_texts(request)
     for asked_for in ("2 to 8 words", "language", "identifiers", "Do not answer"):
         assert asked_for in instruction
-    assert said == "<chat>\nWhy is the sky blue?\n</chat>"
+    assert message_text == "<chat>\nWhy is the sky blue?\n</chat>"
     assert (request.max_output_tokens, request.temperature) == (256, 0.0)
     assert request.reasoning_effort == "none"
     assert request.output_schema is TITLE_SCHEMA
@@ -180,11 +184,11 @@ def test_the_request_asks_for_a_short_name_and_not_for_an_answer() -> None:
     assert TITLE_TIMEOUT_S == 30
 
 
-def test_a_chat_that_is_named_again_is_shown_as_an_excerpt() -> None:
-    instruction, said = words(retitle_request("m", "User: hi"))
+def test_a_retitle_request_has_an_excerpt_of_the_chat() -> None:
+    instruction, message_text = prompt_texts(retitle_request("m", "User: hi"))
     assert "excerpted below" in instruction
     assert "begins with" not in instruction
-    assert said == "<chat>\nUser: hi\n</chat>"
+    assert message_text == "<chat>\nUser: hi\n</chat>"
 
 
 @pytest.mark.covers("titles-6")
@@ -200,7 +204,7 @@ def test_a_chat_that_is_named_again_is_shown_as_an_excerpt() -> None:
         (ProviderFault(message="temperature"), "no"),
     ],
 )
-def test_a_model_that_refuses_a_temperature_is_asked_without(
+def test_a_rejected_temperature_is_left_out_of_the_next_request(
     fault: ProviderFault, again: str
 ) -> None:
     request = title_request("m", "hi")
@@ -213,7 +217,7 @@ def test_a_model_that_refuses_a_temperature_is_asked_without(
     assert without_temperature(retried, fault) is None
 
 
-# What comes back
+# The reply
 
 
 @pytest.mark.covers("titles-3")
@@ -241,15 +245,15 @@ def test_a_model_that_refuses_a_temperature_is_asked_without(
         ("\u4fee\u590d\u767b\u5f55\u9875\u9762", "\u4fee\u590d\u767b\u5f55\u9875\u9762"),
     ],
 )
-def test_a_title_is_read_and_cleaned_or_refused(answer: str, title: str | None) -> None:
+def test_a_title_is_cleaned_or_rejected(answer: str, title: str | None) -> None:
     assert read_title(answer) == title
 
 
 # Excerpts
 
 
-def turn(first_id: int, said: str, answered: str | None) -> list[Message]:
-    rows = [message(first_id, "user", text(said))]
+def turn(first_id: int, message_text: str, answered: str | None) -> list[Message]:
+    rows = [message(first_id, "user", text(message_text))]
     if answered is not None:
         rows.append(message(first_id + 1, "assistant", text("Working."), call("a")))
         rows.append(message(first_id + 2, "tool", result("a")))
@@ -258,7 +262,7 @@ def turn(first_id: int, said: str, answered: str | None) -> list[Message]:
 
 
 @pytest.mark.covers("titles-1")
-def test_a_turn_is_what_was_asked_and_what_was_answered_in_the_end() -> None:
+def test_a_turn_excerpt_has_the_user_message_and_the_last_answer() -> None:
     history = [
         message(1, "system", text("Be kind."), visibility="model"),
         *turn(2, "One?", "Yes."),
@@ -275,7 +279,7 @@ def test_a_turn_is_what_was_asked_and_what_was_answered_in_the_end() -> None:
 
 
 @pytest.mark.covers("titles-1")
-def test_an_excerpt_has_the_first_turn_and_the_last_few_and_shows_the_gap() -> None:
+def test_an_excerpt_has_the_first_and_last_turns_and_marks_omitted_ones() -> None:
     history = [row for index in range(6) for row in turn(index * 4 + 1, f"q{index}", f"a{index}")]
     assert chat_excerpt(history).split("\n\n") == [
         "User: q0\nAssistant: a0",
@@ -285,14 +289,14 @@ def test_an_excerpt_has_the_first_turn_and_the_last_few_and_shows_the_gap() -> N
 
 
 @pytest.mark.parametrize("count", [0, 1, LAST_TURNS + 1])
-def test_an_excerpt_of_a_short_chat_has_no_gap(count: int) -> None:
+def test_an_excerpt_of_a_short_chat_has_no_mark(count: int) -> None:
     history = [row for index in range(count) for row in turn(index * 4 + 1, f"q{index}", "a")]
     assert OMITTED_TURNS_MARK not in chat_excerpt(history)
     assert chat_excerpt(history).count("User: ") == count
 
 
 @pytest.mark.covers("titles-1")
-def test_an_excerpt_is_bounded_in_each_message_and_in_all() -> None:
+def test_an_excerpt_is_bounded_per_message_and_in_total() -> None:
     history = [row for index in range(4) for row in turn(index * 4 + 1, "q" * 5000, "a" * 5000)]
     excerpt = chat_excerpt(history)
     assert len(excerpt) == MAX_EXCERPT_CHARS

@@ -1,4 +1,4 @@
-"""What a tool gave back, as it is stored: valid, bounded, one by one and together."""
+"""Tool outputs as stored: valid JSON, clipped one by one and as a batch."""
 
 import msgspec
 import pytest
@@ -34,7 +34,7 @@ def stored(draft: Draft) -> ToolResultPart:
     return part
 
 
-# How much
+# Size
 
 
 @pytest.mark.covers("loop-26")
@@ -51,19 +51,19 @@ def stored(draft: Draft) -> ToolResultPart:
         (1_000_000, 999_999),
     ],
 )
-def test_one_result_may_take_a_third_of_the_context(limit: int | None, budget: int) -> None:
+def test_one_result_may_use_a_third_of_the_context(limit: int | None, budget: int) -> None:
     assert output_budget_bytes(limit) == budget
 
 
 @pytest.mark.covers("loop-27")
-def test_what_fits_is_not_touched() -> None:
+def test_a_text_within_the_budget_is_unchanged() -> None:
     assert clip_middle("x" * 999, 1000) == "x" * 999
     assert clip_middle("x" * 1000, 1000) == "x" * 1000
     assert clip_middle("", 0) == ""
 
 
 @pytest.mark.covers("loop-27")
-def test_of_what_does_not_fit_the_head_and_the_tail_are_kept_and_the_rest_is_counted() -> None:
+def test_a_clipped_text_keeps_head_and_tail_and_counts_the_rest() -> None:
     text = "h" * 5000 + "m" * 5000 + "t" * 5000
     shown = clip_middle(text, 3328)
     head, _, rest = shown.partition("\n\n[")
@@ -90,17 +90,17 @@ def test_a_tiny_budget_leaves_a_head_without_a_marker(budget: int) -> None:
 
 
 @pytest.mark.covers("loop-20")
-def test_halves_of_characters_are_replaced_by_the_mark_for_it() -> None:
+def test_surrogates_are_replaced() -> None:
     assert clip_middle("a\ud800", 100) == "a\ufffd"
 
 
-def test_results_that_fit_together_are_not_touched() -> None:
+def test_results_that_fit_together_are_unchanged() -> None:
     batch = [answered("x" * 10_000, "a"), answered("y" * 20_000, "b")]
     assert fit_outputs(batch, None) == batch
 
 
 @pytest.mark.covers("loop-28")
-def test_results_that_fit_only_alone_share_the_room_of_one() -> None:
+def test_results_that_fit_only_alone_share_one_budget() -> None:
     batch = [answered("x" * 60_000, str(index)) for index in range(10)]
     sizes = [len(answer.output.text) for answer in fit_outputs(batch, None)]
     assert sum(sizes) <= output_budget_bytes(None)
@@ -108,22 +108,22 @@ def test_results_that_fit_only_alone_share_the_room_of_one() -> None:
 
 
 @pytest.mark.covers("loop-28")
-def test_a_small_result_keeps_all_it_has_beside_a_large_one() -> None:
+def test_a_small_result_stays_whole_beside_a_large_one() -> None:
     small, large = fit_outputs([answered("s" * 1000, "a"), answered("l" * 500_000, "b")], None)
     assert small.output.text == "s" * 1000
     assert 60 * KIB < len(large.output.text) <= 64 * KIB - 1000
 
 
-def test_each_of_very_many_results_keeps_a_beginning() -> None:
+def test_each_of_very_many_results_keeps_a_minimum() -> None:
     batch = [answered("x" * 5000, str(index)) for index in range(200)]
     assert all(len(answer.output.text) > 500 for answer in fit_outputs(batch, None))
 
 
-def test_an_empty_batch_is_fine() -> None:
+def test_an_empty_batch_is_allowed() -> None:
     assert fit_outputs([], 1000) == []
 
 
-def test_media_that_are_too_large_leave_a_word_behind() -> None:
+def test_media_that_are_too_large_are_replaced_by_a_note() -> None:
     big = ToolMedia(media_type="image/png", data=b"x" * (MAX_MEDIA_BYTES + 1))
     ok = ToolMedia(media_type="image/png", data=b"x")
     batch = [
@@ -136,7 +136,7 @@ def test_media_that_are_too_large_leave_a_word_behind() -> None:
     assert kept == batch[1]
 
 
-# In what form
+# Format
 
 
 @pytest.mark.covers("prompt-14")
@@ -167,13 +167,13 @@ def test_an_output_is_stored_as_json(output: ToolOutput, expected: str) -> None:
     assert bytes(result_json(output)).decode() == expected
 
 
-def test_json_that_is_nested_too_deeply_to_be_read_again_is_stored_as_text() -> None:
+def test_json_nested_too_deeply_is_stored_as_text() -> None:
     raw = result_json(ToolOutput(text="[" * 50_000 + "]" * 50_000))
     assert bytes(raw).startswith(b'{"output":"[[[')
 
 
 @pytest.mark.covers("loop-20")
-def test_media_are_encoded_once_with_their_text() -> None:
+def test_media_are_stored_as_base64_with_their_text() -> None:
     output = ToolOutput(text="seen\ud800", media=ToolMedia(media_type="image/png", data=b"\x89PNG"))
     assert parse_json(result_json(output)) == {
         "data": "iVBORw==",
@@ -183,7 +183,7 @@ def test_media_are_encoded_once_with_their_text() -> None:
 
 
 @pytest.mark.covers("commit-2")
-def test_a_result_is_a_message_of_the_tool() -> None:
+def test_a_result_is_a_tool_message() -> None:
     answer = AnsweredCall(
         call_id=ToolCallId("a"),
         name="slug__tool",
@@ -203,7 +203,7 @@ def test_a_result_is_a_message_of_the_tool() -> None:
     }
 
 
-def test_an_error_is_marked_and_counts_before_media() -> None:
+def test_an_error_is_marked_and_takes_precedence_over_media() -> None:
     media = ToolMedia(media_type="image/png", data=b"x")
     output = ToolOutput(text="broke", is_error=True, media=media)
     part = stored(result_message(AnsweredCall(call_id=ToolCallId("a"), name="s", output=output)))

@@ -1,5 +1,4 @@
-"""What is next for a workspace: every way it can stand, and what each of three wishes makes of
-it."""
+"""The next step to create, start or stop a workspace, for every state; agents and deadlines."""
 
 from datetime import timedelta
 from uuid import UUID
@@ -34,7 +33,7 @@ from tests.support.workspaces import VERSION, agent, build, build_id, template, 
 
 
 def ago(**spans: float) -> dict[str, object]:
-    """Columns that were set so many seconds ago."""
+    """Columns set the given number of seconds ago."""
     return {name: AT - timedelta(seconds=span) for name, span in spans.items()}
 
 
@@ -55,7 +54,7 @@ NEVER = {"first_connected_at": None, "last_connected_at": None}
         (NEVER | ago(created_at=5, disconnected_at=1), "disconnected"),
     ],
 )
-def test_an_agent_is_judged_by_when_it_was_heard_of(
+def test_the_status_of_an_agent_follows_from_its_last_contact(
     columns: dict[str, object], status: str
 ) -> None:
     assert agent_status(agent(1, **columns), AT) == status
@@ -78,7 +77,7 @@ def test_the_agent_for_chats_is_chosen_by_name(names: list[str], chosen: str) ->
     assert choose_agent(rows[::-1]).name == chosen
 
 
-def test_order_goes_before_name_and_children_are_never_chosen() -> None:
+def test_display_order_comes_before_name_and_child_agents_are_never_chosen() -> None:
     rows = [
         agent(1, name="a", display_order=2),
         agent(2, name="z", display_order=1),
@@ -87,7 +86,7 @@ def test_order_goes_before_name_and_children_are_never_chosen() -> None:
     assert choose_agent(rows).name == "z"
 
 
-def test_no_agent_and_too_many_are_errors_of_their_own() -> None:
+def test_no_agent_and_ambiguous_agents_are_distinct_errors() -> None:
     with pytest.raises(NoAgent):
         choose_agent([])
     with pytest.raises(NoAgent):
@@ -101,18 +100,21 @@ CONNECTING = agent(1, **NEVER, **ago(created_at=1))
 DISCONNECTED = agent(1, **ago(last_connected_at=31))
 LATE = agent(1, **NEVER, **ago(created_at=1000))
 TWO = (agent(1, name="a-chatd-chat"), agent(2, name="b-chatd-chat"))
-GONE = workspace(deleted=True)
-HERE = workspace()
+DELETED = workspace(deleted=True)
+EXISTING = workspace()
 
 
-def standing(
-    row: Workspace | None = HERE, *agents: AgentRow, status: str = "succeeded", what: str = "start"
+def snapshot_of(
+    row: Workspace | None = EXISTING,
+    *agents: AgentRow,
+    status: str = "succeeded",
+    what: str = "start",
 ) -> WorkspaceSnapshot:
     latest = None if status == "none" else build(status=status, transition=what, build_number=4)
     return WorkspaceSnapshot(workspace=row, build=latest, agents=agents, now=AT)
 
 
-UNCLEAR = ReportAmbiguousAgent(
+AMBIGUOUS = ReportAmbiguousAgent(
     error="Several agents of the workspace are named for chats (a-chatd-chat, b-chatd-chat); "
     "keep one of them."
 )
@@ -121,74 +123,74 @@ STOPPED = AlreadyStopped(build_id=build_id(1))
 AGAIN = InsertBuild(after=4)
 
 CASES = [
-    # standing, create, start, stop
+    # snapshot, create, start, stop
     (
-        standing(None),
+        snapshot_of(None),
         CreateWorkspace(because="none"),
         NoWorkspace(deleted=False),
         NoWorkspace(deleted=False),
     ),
     (
-        standing(GONE),
+        snapshot_of(DELETED),
         CreateWorkspace(because="deleted"),
         NoWorkspace(deleted=True),
         NoWorkspace(deleted=True),
     ),
     (
-        standing(status="none"),
+        snapshot_of(status="none"),
         CreateWorkspace(because="failed"),
         InsertBuild(after=0),
         InsertBuild(after=0),
     ),
     *(
-        (standing(status=status, what=what), WAIT, WAIT, WAIT)
+        (snapshot_of(status=status, what=what), WAIT, WAIT, WAIT)
         for status in ("pending", "running", "canceling")
         for what in ("start", "stop", "delete")
     ),
     *(
-        (standing(status=status, what=what), CreateWorkspace(because="failed"), AGAIN, AGAIN)
+        (snapshot_of(status=status, what=what), CreateWorkspace(because="failed"), AGAIN, AGAIN)
         for status in ("failed", "canceled")
         for what in ("start", "stop", "delete")
     ),
-    (standing(what="delete"), CreateWorkspace(because="failed"), AGAIN, AGAIN),
-    (standing(what="stop"), STOPPED, AGAIN, STOPPED),
-    (standing(), CreateWorkspace(because="unreachable"), AGAIN, AGAIN),
+    (snapshot_of(what="delete"), CreateWorkspace(because="failed"), AGAIN, AGAIN),
+    (snapshot_of(what="stop"), STOPPED, AGAIN, STOPPED),
+    (snapshot_of(), CreateWorkspace(because="unreachable"), AGAIN, AGAIN),
     (
-        standing(HERE, CONNECTED),
+        snapshot_of(EXISTING, CONNECTED),
         AwaitAgent(agent=CONNECTED, dial=False),
         AwaitAgent(agent=CONNECTED, dial=True),
         AGAIN,
     ),
     (
-        standing(HERE, CONNECTING),
+        snapshot_of(EXISTING, CONNECTING),
         AwaitAgent(agent=CONNECTING, dial=True),
         AwaitAgent(agent=CONNECTING, dial=True),
         AGAIN,
     ),
     (
-        standing(HERE, DISCONNECTED),
+        snapshot_of(EXISTING, DISCONNECTED),
         CreateWorkspace(because="unreachable"),
         AwaitAgent(agent=DISCONNECTED, dial=True),
         AGAIN,
     ),
     (
-        standing(HERE, LATE),
+        snapshot_of(EXISTING, LATE),
         CreateWorkspace(because="unreachable"),
         AwaitAgent(agent=LATE, dial=True),
         AGAIN,
     ),
-    (standing(HERE, *TWO), UNCLEAR, UNCLEAR, AGAIN),
+    (snapshot_of(EXISTING, *TWO), AMBIGUOUS, AMBIGUOUS, AGAIN),
 ]
 
 
 @pytest.mark.covers("workspaces-3", "workspaces-4")
-@pytest.mark.parametrize(("seen", "create", "start", "stop"), CASES)
-def test_what_is_next_follows_from_how_it_stands(
-    seen: WorkspaceSnapshot, create: object, start: object, stop: object
+@pytest.mark.parametrize(("snapshot", "create", "start", "stop"), CASES)
+def test_the_next_step_follows_from_the_snapshot(
+    snapshot: WorkspaceSnapshot, create: object, start: object, stop: object
 ) -> None:
-    assert next_for_create(seen) == create
-    assert next_for_start(seen) == start
-    assert next_for_stop(seen) == stop
+    assert next_for_create(snapshot) == create
+    assert next_for_start(snapshot) == start
+    assert next_for_stop(snapshot) == stop
 
 
 NEWER = VersionId(UUID(int=0x7E2))
@@ -203,7 +205,7 @@ NEWER = VersionId(UUID(int=0x7E2))
         (True, False, (NEWER, True)),
     ],
 )
-def test_a_start_follows_the_active_version_only_if_it_must(
+def test_a_start_uses_the_active_version_only_if_required(
     required: object, first: object, expected: tuple[VersionId, bool]
 ) -> None:
     row = template(active_version_id=NEWER, require_active_version=required)
@@ -227,7 +229,9 @@ def test_a_start_follows_the_active_version_only_if_it_must(
         (agent(1, **NEVER, **ago(created_at=500, disconnected_at=300)), "restart"),
     ],
 )
-def test_a_restart_is_advised_only_on_two_signs(row: AgentRow, remedy: Remedy) -> None:
+def test_a_restart_is_advised_only_if_the_agent_is_also_long_gone(
+    row: AgentRow, remedy: Remedy
+) -> None:
     assert remedy_after_timeout(row, AT) == remedy
 
 
@@ -236,7 +240,7 @@ def test_a_restart_is_advised_only_on_two_signs(row: AgentRow, remedy: Remedy) -
     ("setting", "seconds"),
     [("60", 60), ("0", 7), ("-5", 7), ("1h", 7), ("", 7), (None, 7)],
 )
-def test_the_operators_ttl_counts_if_it_is_one(setting: str | None, seconds: int) -> None:
+def test_a_valid_ttl_of_the_operator_takes_precedence(setting: str | None, seconds: int) -> None:
     assert workspace_ttl_s(setting, template(default_ttl_s=7)) == seconds
 
 
@@ -257,7 +261,7 @@ def test_the_operators_ttl_counts_if_it_is_one(setting: str | None, seconds: int
         (1800, 9000, 3600, 3600),
     ],
 )
-def test_use_lets_a_workspace_run_longer_but_never_shorter(
+def test_activity_extends_the_deadline_and_never_shortens_it(
     left_s: float | None, most_s: float | None, bump_s: int, expected_s: float | None
 ) -> None:
     def at(seconds: float | None) -> object:

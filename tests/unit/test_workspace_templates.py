@@ -1,4 +1,4 @@
-"""Which templates a model is shown, in which order, and which one it is told to use."""
+"""Template ranking, pages and recommendation, and readme excerpts."""
 
 from datetime import timedelta
 from uuid import UUID
@@ -48,7 +48,7 @@ MANY = [
         ("cobol", [], None),
     ],
 )
-def test_a_query_sorts_by_how_well_it_fits(query: str, order: list[str], best: int | None) -> None:
+def test_a_query_sorts_templates_by_match(query: str, order: list[str], best: int | None) -> None:
     listing = list_templates(MANY, {}, query=query, now=AT)
     assert names(listing) == order
     assert recommended(listing) == best
@@ -92,7 +92,7 @@ def crowd(developers: int) -> TemplateUsage:
         (crowd(0), crowd(9), "o", 1, "use_recommended"),
     ],
 )
-def test_one_is_recommended_only_if_it_stands_out(
+def test_a_template_is_recommended_only_with_a_clear_lead(
     one: TemplateUsage, two: TemplateUsage, query: str, best: int | None, step: str
 ) -> None:
     signals = {TWO[0].id: one, TWO[1].id: two}
@@ -100,21 +100,21 @@ def test_one_is_recommended_only_if_it_stands_out(
     assert (recommended(listing), listing.next_step) == (best, step)
 
 
-def test_of_two_that_fit_as_well_the_one_in_use_is_recommended() -> None:
+def test_of_two_equal_matches_the_used_one_is_recommended() -> None:
     both = [named(1, "web-a"), named(2, "web-b")]
     assert recommended(list_templates(both, {}, query="web", now=AT)) is None
     listing = list_templates(both, {both[1].id: crowd(1)}, query="web", now=AT)
     assert (names(listing), recommended(listing)) == (["web-b", "web-a"], 2)
 
 
-def test_the_only_template_is_the_one_to_use() -> None:
+def test_the_only_template_is_recommended() -> None:
     listing = list_templates([named(1, "one")], None, now=AT)
     assert (recommended(listing), listing.next_step) == (1, "use_recommended")
     assert list_templates([], {}, now=AT).next_step == "none"
 
 
 @pytest.mark.covers("workspaces-5")
-def test_what_chats_may_not_use_is_not_shown() -> None:
+def test_templates_that_chats_may_not_use_are_left_out() -> None:
     hidden = [
         named(1, "a", deleted=True),
         named(2, "b", deprecated=True),
@@ -124,7 +124,7 @@ def test_what_chats_may_not_use_is_not_shown() -> None:
     assert names(list_templates(hidden, {}, now=AT)) == ["d"]
 
 
-def test_ranking_comes_before_cutting_into_pages() -> None:
+def test_templates_are_ranked_before_paging() -> None:
     many = [named(n, f"t{n:02}") for n in range(1, 24)]
     signals = {many[22].id: crowd(9)}
     first = list_templates(many, signals, now=AT)
@@ -149,5 +149,5 @@ def test_ranking_comes_before_cutting_into_pages() -> None:
         ("", ""),
     ],
 )
-def test_an_excerpt_is_the_beginning_without_the_settings(readme: str, excerpt: str) -> None:
+def test_a_readme_excerpt_has_no_front_matter(readme: str, excerpt: str) -> None:
     assert readme_excerpt(readme) == excerpt

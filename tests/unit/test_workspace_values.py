@@ -1,4 +1,4 @@
-"""Names, parameters and contexts: what is taken, what is made of it, what is refused."""
+"""Workspace names, parameter values and the limits of a workspace context."""
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ DRAW = b"\x0f\xa2"
 
 
 @pytest.mark.parametrize(
-    ("text", "fine"),
+    ("text", "valid"),
     [
         ("work", True),
         ("Work-2", True),
@@ -37,12 +37,12 @@ DRAW = b"\x0f\xa2"
         ("a\n", False),
     ],
 )
-def test_what_a_workspace_may_be_called(text: str, fine: object) -> None:
-    assert is_valid_name(text) is fine
+def test_a_name_is_valid_or_not(text: str, valid: object) -> None:
+    assert is_valid_name(text) is valid
 
 
 @pytest.mark.parametrize(
-    ("wanted", "name"),
+    ("requested", "name"),
     [
         ("work", "work"),
         ("My Work!", "my-work-0fa2"),
@@ -53,15 +53,17 @@ def test_what_a_workspace_may_be_called(text: str, fine: object) -> None:
         ("a" * 26 + "--b", "a" * 26 + "-0fa2"),
     ],
 )
-def test_a_name_that_cannot_be_one_is_made_into_one(wanted: str, name: str) -> None:
-    assert choose_name(wanted, "scratch", DRAW) == name
+def test_an_invalid_requested_name_is_replaced_by_a_generated_one(
+    requested: str, name: str
+) -> None:
+    assert choose_name(requested, "scratch", DRAW) == name
 
 
 @given(st.text(max_size=60), st.text(max_size=60), st.binary(max_size=3))
-def test_whatever_is_wanted_the_name_is_allowed(wanted: str, template: str, draw: bytes) -> None:
-    assert is_valid_name(choose_name(wanted, template, draw))
+def test_the_chosen_name_is_always_valid(requested: str, template: str, draw: bytes) -> None:
+    assert is_valid_name(choose_name(requested, template, draw))
     assert is_valid_name(generated_name(template, draw))
-    assert len(slug(wanted)) <= 27
+    assert len(slug(requested)) <= 27
 
 
 COLOURS = (ParameterOption(name="Red", value="red"), ParameterOption(name="Blue", value="blue"))
@@ -96,7 +98,7 @@ COLOURS = (ParameterOption(name="Red", value="red"), ParameterOption(name="Blue"
         (Parameter(name="p", type="list(string)", options=COLOURS), '["red","x"]', "one of"),
     ],
 )
-def test_a_value_is_judged_by_its_parameter(
+def test_a_value_is_checked_against_its_parameter(
     parameter: Parameter, value: str, problem: str | None
 ) -> None:
     resolved = resolve_parameters([parameter], {"p": value})
@@ -142,7 +144,7 @@ ALL = (
         ({"free": ""}, {"repo": "a"}, {"size": "2", "repo": "a", "once": "no", "free": ""}, []),
     ],
 )
-def test_given_goes_before_earlier_and_earlier_before_the_default(
+def test_a_given_value_comes_before_the_previous_one_and_that_before_the_default(
     given: dict[str, str],
     before: dict[str, str] | None,
     values: dict[str, str],
@@ -153,7 +155,7 @@ def test_given_goes_before_earlier_and_earlier_before_the_default(
     assert [problem.field for problem in resolved.problems] == wrong
 
 
-def test_a_flood_of_parameters_is_one_problem() -> None:
+def test_too_many_parameters_are_one_problem() -> None:
     resolved = resolve_parameters(ALL, {f"p{n}": "" for n in range(101)})
     assert [problem.field for problem in resolved.problems] == ["parameters"]
 
@@ -177,7 +179,7 @@ def resource(**columns: object) -> ContextResource:
         ((), 0, "version"),
     ],
 )
-def test_an_agent_may_say_so_much_and_no_more(
+def test_a_context_over_a_limit_is_rejected(
     resources: tuple[ContextResource, ...], version: int, field: str | None
 ) -> None:
     context = WorkspaceContext(

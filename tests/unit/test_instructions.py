@@ -1,4 +1,4 @@
-"""Instructions without what nobody can see, in their blocks and in their order."""
+"""Instructions: invisible characters, order and blocks."""
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ from chatd.domain.prompt.instructions import (
     strip_invisible,
 )
 
-# Written out: a change of the list is a decision, not a slip.
+# Spelled out, so that the list is not changed by accident.
 CANONICAL = (
     "00AD 034F 061C 180E 200B 200D 200E 200F 202A 202B 202C 202D 202E 2060 2061 2062 2063 2064"
     " 2066 2067 2068 2069 206A 206B 206C 206D 206E 206F FEFF FFF9 FFFA FFFB"
@@ -22,13 +22,13 @@ CANONICAL = (
 
 
 @pytest.mark.covers("instructions-2", "prompt-17")
-def test_the_list_of_invisible_characters_is_the_one_that_was_agreed_on() -> None:
+def test_the_list_of_invisible_characters_is_complete() -> None:
     assert {int(code, 16) for code in CANONICAL.split()} == INVISIBLE_CODE_POINTS
 
 
 @pytest.mark.covers("instructions-2", "prompt-17")
 @pytest.mark.parametrize("code", CANONICAL.split())
-def test_a_character_that_nobody_sees_is_taken_out(code: str) -> None:
+def test_an_invisible_character_is_removed(code: str) -> None:
     assert strip_invisible(f"ig{chr(int(code, 16))}nore") == "ignore"
 
 
@@ -42,7 +42,7 @@ def test_a_character_that_nobody_sees_is_taken_out(code: str) -> None:
         "a\u2065b",  # between two ranges of the list
     ],
 )
-def test_what_writing_needs_is_kept(kept: str) -> None:
+def test_characters_that_scripts_and_emoji_need_are_kept(kept: str) -> None:
     assert strip_invisible(kept) == kept
 
 
@@ -64,12 +64,12 @@ def test_what_writing_needs_is_kept(kept: str) -> None:
         ("a\0b\ud800", "a\ufffdb\ufffd"),
     ],
 )
-def test_lines_are_made_even(text: str, clean: str) -> None:
+def test_line_ends_and_blank_lines_are_normalized(text: str, clean: str) -> None:
     assert strip_invisible(text) == clean
 
 
 @given(st.text(alphabet=st.sampled_from("ab \t\n\r\u200b\u200c\ufeff\0\u2028\u00a0")))
-def test_cleaning_twice_changes_nothing_more(text: str) -> None:
+def test_stripping_is_idempotent(text: str) -> None:
     assert strip_invisible(strip_invisible(text)) == strip_invisible(text)
 
 
@@ -77,7 +77,7 @@ def test_cleaning_twice_changes_nothing_more(text: str) -> None:
 
 
 @pytest.mark.covers("instructions-1", "prompt-18")
-def test_instructions_come_in_one_order() -> None:
+def test_instructions_have_a_fixed_order() -> None:
     given = Instructions(
         advisor="G",
         modes=("E", "F"),
@@ -90,16 +90,16 @@ def test_instructions_come_in_one_order() -> None:
     assert given.texts() == ("A", "B", "C", user, "E", "F", "G")
 
 
-def test_instructions_that_say_nothing_are_left_out() -> None:
+def test_blank_instructions_are_left_out() -> None:
     assert Instructions(user=" \u200b ", subagent="", modes=("", " \n")).texts() == ()
 
 
 @pytest.mark.covers("instructions-1")
-def test_instructions_are_cleaned() -> None:
+def test_invisible_characters_are_removed_from_instructions() -> None:
     assert Instructions(subagent="do\u200b it  \r\n\r\n\r\nnow").texts() == ("do it\n\nnow",)
 
 
-def test_the_path_of_the_plan_is_filled_in() -> None:
+def test_the_plan_path_is_filled_in() -> None:
     given = Instructions(modes=("Write to {plan_path}.",), plan_path="/home/me/PLAN.md")
     assert given.texts() == ("Write to /home/me/PLAN.md.",)
     assert Instructions(modes=("Write to {plan_path}.",)).texts() == ("Write to {plan_path}.",)
@@ -119,7 +119,7 @@ def context(path: str, content: str | None, **more: object) -> ContextFilePart:
 
 
 @pytest.mark.covers("instructions-1")
-def test_the_files_of_a_workspace_share_one_block() -> None:
+def test_instruction_files_of_a_workspace_share_one_block() -> None:
     files = [context("~/AGENTS.md", "Be \u200bkind."), context("/work/AGENTS.md", "Use make.")]
     assert context_block(files) == (
         "<workspace-context>\nOperating system: linux\nWorking directory: /work\n\n"
@@ -129,7 +129,7 @@ def test_the_files_of_a_workspace_share_one_block() -> None:
 
 
 @pytest.mark.covers("instructions-1")
-def test_a_file_that_was_cut_says_so() -> None:
+def test_a_truncated_file_is_marked() -> None:
     block = context_block([context("A", "x", context_file_truncated=True)])
     assert block is not None
     assert "Source: A (truncated)\nx" in block
@@ -141,11 +141,11 @@ def test_without_content_there_is_no_block(files: list[ContextFilePart]) -> None
     assert context_block(files) is None
 
 
-def test_a_reference_names_the_lines_and_quotes_them() -> None:
+def test_a_file_reference_has_its_lines_and_content() -> None:
     part = FileReferencePart(file_name="app.py", start_line=10, end_line=14, content="def f(): ...")
     assert reference_text(part) == "[file-reference] app.py:10-14\n```\ndef f(): ...\n```"
 
 
-def test_the_fence_of_a_reference_is_longer_than_any_in_it() -> None:
+def test_the_fence_of_a_file_reference_is_longer_than_any_in_its_content() -> None:
     part = FileReferencePart(file_name="a.md", start_line=1, end_line=1, content="````\nx\n````")
     assert reference_text(part).endswith("\n`````\n````\nx\n````\n`````")

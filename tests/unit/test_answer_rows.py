@@ -1,4 +1,4 @@
-"""What a model call leaves in history and in the books."""
+"""The messages and usage entries of a model call."""
 
 from uuid import UUID
 
@@ -38,7 +38,7 @@ def finished(**columns: object) -> Finished:
 
 
 @pytest.mark.covers("loop-2", "commit-1")
-def test_an_answer_becomes_one_message_with_all_that_is_known_of_the_call() -> None:
+def test_an_answer_is_one_message_with_the_facts_of_its_call() -> None:
     thought = ReasoningPart(text="hm", created_at="1", completed_at="2")
     answer = Answer(content=(thought, text("Hi.")), finished=finished(response_id="r1"))
     assert answer_message(answer, CALL) == Draft(
@@ -53,9 +53,9 @@ def test_an_answer_becomes_one_message_with_all_that_is_known_of_the_call() -> N
     )
 
 
-def test_a_limit_that_the_provider_tells_counts_before_the_configured_one() -> None:
-    said = Raw(b'{"x":{"context_window":8192}}')
-    draft = answer_message(Answer(content=(), finished=finished(provider_metadata=said)), CALL)
+def test_a_reported_context_limit_takes_precedence_over_the_configured_one() -> None:
+    metadata = Raw(b'{"x":{"context_window":8192}}')
+    draft = answer_message(Answer(content=(), finished=finished(provider_metadata=metadata)), CALL)
     assert draft.usage is not None
     assert draft.usage.context_limit == 8192
 
@@ -74,7 +74,7 @@ def test_an_interrupted_answer_has_neither_usage_nor_cost() -> None:
 
 
 @pytest.mark.covers("loop-3")
-def test_the_providers_own_results_stay_inside_the_answer_in_their_order() -> None:
+def test_provider_results_stay_in_the_answer_in_order() -> None:
     content = (
         text("Searching."),
         call("s", "web_search", provider_executed=True),
@@ -86,15 +86,15 @@ def test_the_providers_own_results_stay_inside_the_answer_in_their_order() -> No
 
 
 @pytest.mark.covers("commit-2")
-def test_calls_say_whose_tool_they_name() -> None:
+def test_calls_have_the_mcp_server_of_their_tool() -> None:
     content = (call("a", "git__log"), call("b", "execute"), TextPart(text="git__log"))
-    kept = answer_message(Answer(content=content), CALL, {"git__log": "mcp-1"}).content
-    servers = [p.mcp_server_config_id for p in kept if isinstance(p, ToolCallPart)]
+    stored = answer_message(Answer(content=content), CALL, {"git__log": "mcp-1"}).content
+    servers = [p.mcp_server_config_id for p in stored if isinstance(p, ToolCallPart)]
     assert servers == ["mcp-1", None]
 
 
 @pytest.mark.covers("loop-3")
-def test_results_become_one_message_each_in_the_order_of_the_calls() -> None:
+def test_each_result_is_one_message_in_the_given_order() -> None:
     answers = [
         AnsweredCall(call_id=ToolCallId(one), name="execute", output=ToolOutput(text=one))
         for one in ("b", "a")
@@ -106,7 +106,7 @@ def test_results_become_one_message_each_in_the_order_of_the_calls() -> None:
     assert {part.created_at for part in parts} == {"09:00"}
 
 
-def test_results_are_cut_to_what_the_context_bears() -> None:
+def test_results_are_clipped_to_the_context_limit() -> None:
     answer = AnsweredCall(call_id=ToolCallId("a"), name="x", output=ToolOutput(text="x" * 100_000))
     (draft,) = result_messages([answer], 1000)
     (part,) = draft.content
@@ -120,14 +120,14 @@ def test_results_are_cut_to_what_the_context_bears() -> None:
     ("opened", "ended", "expected"),
     [(10.0, 11.5, 1500), (10.0, 10.0009, None), (10.0, 10.0, None), (10.0, 10.0015, 1)],
 )
-def test_time_is_counted_in_whole_milliseconds_or_not_at_all(
+def test_runtime_is_in_whole_milliseconds_or_unknown(
     opened: float, ended: float, expected: int | None
 ) -> None:
     assert runtime_ms(opened, ended) == expected
 
 
 @pytest.mark.covers("commit-5")
-def test_every_call_is_booked_with_the_prices_of_the_day() -> None:
+def test_a_usage_entry_has_the_prices_of_its_time() -> None:
     assert usage_entry("turn", CALL, USAGE) == UsageEntry(
         kind="turn",
         provider="my-openai",
@@ -144,12 +144,12 @@ def test_every_call_is_booked_with_the_prices_of_the_day() -> None:
 
 
 @pytest.mark.covers("commit-5")
-def test_a_call_that_failed_is_booked_too() -> None:
+def test_a_failed_call_has_a_usage_entry_too() -> None:
     entry = usage_entry("compaction", CALL, None, ok=False)
     assert (entry.usage, entry.cost_micros, entry.ok) == (TokenUsage(), None, False)
 
 
-def test_a_model_without_prices_is_booked_without_a_cost() -> None:
+def test_a_usage_entry_without_prices_has_no_cost() -> None:
     entry = usage_entry(
         "title", ModelCallRecord(config=msgspec.structs.replace(CONFIG, prices=None)), USAGE
     )

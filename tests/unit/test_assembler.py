@@ -1,4 +1,4 @@
-"""From a model's events to live parts and to the content of an answer."""
+"""Assembling model events into live parts and an answer, and judging the answer."""
 
 import msgspec
 import pytest
@@ -71,7 +71,7 @@ def metadata(part: Part) -> bytes | None:
 # Text
 
 
-def test_text_is_shown_as_it_comes_and_kept_as_one() -> None:
+def test_text_is_shown_by_delta_and_stored_as_one_part() -> None:
     assembler = Assembler()
     assert assembler.feed(TextStart(id="1")) == ()
     assert assembler.feed(TextDelta(id="1", delta="Hello, ")) == (TextPart(text="Hello, "),)
@@ -84,13 +84,13 @@ def test_text_is_shown_as_it_comes_and_kept_as_one() -> None:
 
 
 @pytest.mark.covers("loop-15")
-def test_text_whose_beginning_was_never_told_is_shown_and_kept_all_the_same() -> None:
+def test_text_without_a_start_event_is_shown_and_stored() -> None:
     assembler = Assembler()
     assert assembler.feed(TextDelta(id="9", delta="late")) == (TextPart(text="late"),)
     assert assembler.finished().content == (TextPart(text="late"),)
 
 
-def test_an_empty_piece_is_not_shown() -> None:
+def test_an_empty_delta_is_not_shown() -> None:
     assembler = Assembler()
     assert assembler.feed(TextDelta(id="1", delta="")) == ()
     assert assembler.feed(ReasoningDelta(id="1", delta="")) == ()
@@ -98,7 +98,7 @@ def test_an_empty_piece_is_not_shown() -> None:
     assert assembler.feed(ToolCallDelta(id=A, delta="")) == ()
 
 
-def test_neighbouring_texts_become_one_unless_a_vendor_attached_something() -> None:
+def test_adjacent_texts_are_merged_unless_they_have_metadata() -> None:
     events = [
         TextStart(id="1"),
         TextDelta(id="1", delta="a"),
@@ -114,13 +114,13 @@ def test_neighbouring_texts_become_one_unless_a_vendor_attached_something() -> N
     ]
 
 
-def test_a_text_without_words_is_kept_only_for_what_is_attached_to_it() -> None:
+def test_an_empty_text_is_stored_only_with_metadata() -> None:
     assert content(TextStart(id="1"), TextEnd(id="1")) == ()
-    kept = content(TextStart(id="1"), TextEnd(id="1", provider_metadata=SIGNED))
-    assert [metadata(part) for part in kept] == [bytes(SIGNED)]
+    parts = content(TextStart(id="1"), TextEnd(id="1", provider_metadata=SIGNED))
+    assert [metadata(part) for part in parts] == [bytes(SIGNED)]
 
 
-def test_the_end_of_a_block_that_never_began_means_nothing() -> None:
+def test_the_end_of_an_unknown_block_is_ignored() -> None:
     assert content(TextEnd(id="1"), ReasoningEnd(id="1", provider_metadata=SIGNED)) == ()
 
 
@@ -128,30 +128,30 @@ def test_the_end_of_a_block_that_never_began_means_nothing() -> None:
 
 
 @pytest.mark.covers("loop-12")
-def test_reasoning_keeps_its_signature_when_later_pieces_have_none() -> None:
-    kept = content(
+def test_reasoning_keeps_its_signature_when_later_events_have_none() -> None:
+    parts = content(
         ReasoningStart(id="1", text="Let ", provider_metadata=SIGNED),
         ReasoningDelta(id="1", delta="me"),
         ReasoningDelta(id="1", delta=" see", provider_metadata=Raw(b"{}")),
         ReasoningEnd(id="1", provider_metadata=Raw(b"null")),
     )
-    assert [metadata(part) for part in kept] == [bytes(SIGNED)]
-    assert isinstance(kept[0], ReasoningPart)
-    assert kept[0].text == "Let me see"
+    assert [metadata(part) for part in parts] == [bytes(SIGNED)]
+    assert isinstance(parts[0], ReasoningPart)
+    assert parts[0].text == "Let me see"
 
 
 @pytest.mark.covers("loop-12")
-def test_a_newer_signature_takes_the_place_of_an_older_one() -> None:
+def test_a_newer_signature_replaces_an_older_one() -> None:
     newer = Raw(b'{"anthropic":{"signature":"t"}}')
-    kept = content(
+    parts = content(
         ReasoningStart(id="1", provider_metadata=SIGNED),
         ReasoningDelta(id="1", delta="x", provider_metadata=newer),
     )
-    assert [metadata(part) for part in kept] == [bytes(newer)]
+    assert [metadata(part) for part in parts] == [bytes(newer)]
 
 
 @pytest.mark.covers("loop-13")
-def test_sealed_reasoning_without_a_word_is_kept() -> None:
+def test_reasoning_with_metadata_only_is_stored() -> None:
     sealed = Raw(b'{"anthropic":{"redacted_data":"xyz"}}')
     done = content(ReasoningStart(id="1", provider_metadata=sealed), ReasoningEnd(id="1"))
     assert [metadata(part) for part in done] == [bytes(sealed)]
@@ -159,12 +159,12 @@ def test_sealed_reasoning_without_a_word_is_kept() -> None:
     assert [metadata(part) for part in cut] == [bytes(sealed)]
 
 
-def test_reasoning_without_words_and_without_a_seal_is_not_kept() -> None:
+def test_reasoning_without_text_and_metadata_is_not_stored() -> None:
     assert content(ReasoningStart(id="1"), ReasoningEnd(id="1")) == ()
 
 
 @pytest.mark.covers("commit-1")
-def test_reasoning_says_when_it_began_and_when_it_was_done() -> None:
+def test_reasoning_has_its_start_and_end_time() -> None:
     assembler = Assembler()
     assembler.feed(ReasoningStart(id="1"), at="09:00")
     assert assembler.feed(ReasoningDelta(id="1", delta="hm"), at="09:01") == (
@@ -175,7 +175,7 @@ def test_reasoning_says_when_it_began_and_when_it_was_done() -> None:
     assert assembler.finished().content == (done,)
 
 
-def test_reasoning_that_is_interrupted_was_done_at_the_interrupt() -> None:
+def test_interrupted_reasoning_ends_at_the_interrupt() -> None:
     assembler = Assembler()
     assembler.feed(ReasoningDelta(id="1", delta="hm"), at="09:00")
     done = ReasoningPart(text="hm", created_at="09:00", completed_at="09:05")
@@ -185,7 +185,7 @@ def test_reasoning_that_is_interrupted_was_done_at_the_interrupt() -> None:
 # Calls
 
 
-def test_the_input_of_a_call_is_shown_as_it_comes_and_the_whole_call_when_it_is_there() -> None:
+def test_the_input_of_a_call_is_shown_by_delta_and_then_as_a_complete_call() -> None:
     assembler = Assembler()
     assert assembler.feed(ToolCallStart(id=A, name="execute")) == ()
     assert assembler.feed(ToolCallDelta(id=A, delta='{"x":')) == (
@@ -198,18 +198,18 @@ def test_the_input_of_a_call_is_shown_as_it_comes_and_the_whole_call_when_it_is_
 
 
 @pytest.mark.covers("loop-16")
-def test_the_whole_call_counts_and_not_its_pieces() -> None:
-    kept = content(
+def test_the_complete_call_replaces_its_deltas() -> None:
+    parts = content(
         ToolCallStart(id=A, name="execute"),
         ToolCallDelta(id=A, delta='{"x":2}'),
         ToolCallDone(id=A, name="read_file", input='{"x":1}', provider_metadata=SIGNED),
     )
     whole = call("a", "read_file", '{"x":1}', provider_metadata=SIGNED)
-    assert [plain(part) for part in kept] == [plain(whole)]
+    assert [plain(part) for part in parts] == [plain(whole)]
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("input_text", "stored_args"),
     [
         ("", b"{}"),
         ("  ", b"{}"),
@@ -221,20 +221,20 @@ def test_the_whole_call_counts_and_not_its_pieces() -> None:
         ("[" * 100_000, None),
     ],
 )
-def test_arguments_are_kept_if_they_are_json(given: str, kept: bytes | None) -> None:
-    (part,) = content(ToolCallDone(id=A, name="execute", input=given))
+def test_arguments_are_stored_if_they_are_json(input_text: str, stored_args: bytes | None) -> None:
+    (part,) = content(ToolCallDone(id=A, name="execute", input=input_text))
     assert isinstance(part, ToolCallPart)
-    assert (None if part.args is UNSET else bytes(part.args)) == kept
+    assert (None if part.args is UNSET else bytes(part.args)) == stored_args
 
 
-def test_a_piece_of_a_call_that_nobody_began_is_ignored() -> None:
+def test_a_delta_of_an_unknown_call_is_ignored() -> None:
     assembler = Assembler()
     assert assembler.feed(ToolCallDelta(id=A, delta="{")) == ()
     assert assembler.finished().content == ()
 
 
 @pytest.mark.covers("loop-16")
-def test_a_call_cut_short_at_the_end_of_an_answer_is_not_taken_for_one_without_input() -> None:
+def test_an_incomplete_call_at_the_end_is_not_stored_with_empty_input() -> None:
     (part,) = content(
         ToolCallStart(id=A, name="execute"), Finished(reason="length", usage=TokenUsage())
     )
@@ -244,17 +244,17 @@ def test_a_call_cut_short_at_the_end_of_an_answer_is_not_taken_for_one_without_i
 
 @pytest.mark.covers("loop-17")
 def test_two_calls_of_one_id_become_two_calls() -> None:
-    kept = content(
+    parts = content(
         ToolCallDone(id=A, name="execute", input="{}"),
         ToolCallStart(id=A, name="execute"),
         ToolCallDone(id=A, name="execute", input="{}"),
         ToolCallDone(id=ToolCallId(""), name="execute", input="{}"),
     )
-    assert [p.tool_call_id for p in kept if isinstance(p, ToolCallPart)] == ["a", "a-2", "call"]
+    assert [p.tool_call_id for p in parts if isinstance(p, ToolCallPart)] == ["a", "a-2", "call"]
 
 
 @pytest.mark.covers("loop-17")
-def test_an_id_that_an_earlier_answer_used_is_not_used_again() -> None:
+def test_an_id_used_by_an_earlier_answer_is_replaced() -> None:
     history = [message(1, "assistant", call("a"), call("b", provider_executed=True))]
     assembler = Assembler(used_ids=used_call_ids(history))
     shown = [
@@ -266,7 +266,7 @@ def test_an_id_that_an_earlier_answer_used_is_not_used_again() -> None:
 
 
 @pytest.mark.covers("loop-3")
-def test_the_providers_own_calls_keep_their_ids_and_results_stand_beside_them() -> None:
+def test_provider_executed_calls_keep_their_ids_and_results() -> None:
     search = ToolCallDone(id=A, name="web_search", input='{"q":"x"}', provider_executed=True)
     found = ToolResultDone(
         id=A, name="web_search", result=Raw(b'[{"url":"u"}]'), provider_metadata=SIGNED
@@ -286,14 +286,14 @@ def test_the_providers_own_calls_keep_their_ids_and_results_stand_beside_them() 
 
 
 @pytest.mark.covers("prompt-15")
-def test_bytes_of_a_provider_that_are_not_text_are_mended() -> None:
+def test_invalid_bytes_of_a_provider_are_replaced() -> None:
     (part,) = content(ToolResultDone(id=A, name="web_search", result=Raw(b'"\xff"')))
     assert isinstance(part, ToolResultPart)
     assert part.result is not UNSET
     assert bytes(part.result).decode() == '"\ufffd"'
 
 
-def test_a_source_is_shown_and_kept() -> None:
+def test_a_source_is_shown_and_stored() -> None:
     assembler = Assembler()
     source = SourcePart(url="https://x.example", source_id="s", title="X")
     found = SourceFound(url="https://x.example", id="s", title="X")
@@ -301,12 +301,12 @@ def test_a_source_is_shown_and_kept() -> None:
     assert assembler.finished().content == (source,)
 
 
-# Order and ends
+# Order and end
 
 
 @pytest.mark.covers("loop-14")
-def test_blocks_stand_in_the_order_in_which_they_were_completed() -> None:
-    kept = content(
+def test_parts_are_in_the_order_of_completion() -> None:
+    parts = content(
         TextStart(id="1"),
         ToolCallStart(id=A, name="execute"),
         TextDelta(id="1", delta="text"),
@@ -315,12 +315,12 @@ def test_blocks_stand_in_the_order_in_which_they_were_completed() -> None:
         ReasoningEnd(id="r"),
         TextEnd(id="1"),
     )
-    assert [type(part) for part in kept] == [ToolCallPart, ReasoningPart, TextPart]
+    assert [type(part) for part in parts] == [ToolCallPart, ReasoningPart, TextPart]
 
 
 @pytest.mark.covers("loop-5")
-def test_what_is_open_at_an_interrupt_follows_in_the_order_in_which_it_was_begun() -> None:
-    kept = interrupted(
+def test_blocks_open_at_an_interrupt_follow_in_the_order_of_their_start() -> None:
+    parts = interrupted(
         ToolCallStart(id=A, name="execute"),
         ToolCallDelta(id=A, delta='{"path":"main.go"'),
         TextDelta(id="1", delta="done "),
@@ -330,7 +330,7 @@ def test_what_is_open_at_an_interrupt_follows_in_the_order_in_which_it_was_begun
         ToolCallStart(id=B, name="read_file"),
         ToolCallDelta(id=B, delta='{"path":"x"}'),
     )
-    assert [plain(part) for part in kept] == [
+    assert [plain(part) for part in parts] == [
         '{"type":"text","text":"done "}',
         '{"type":"tool-call","tool_call_id":"a","tool_name":"execute"}',
         '{"type":"reasoning","text":"hm"}',
@@ -347,7 +347,7 @@ def test_an_interrupted_answer_has_no_usage() -> None:
 
 
 @pytest.mark.covers("loop-5")
-def test_an_interrupt_before_the_first_word_leaves_nothing() -> None:
+def test_an_interrupt_before_the_first_delta_gives_an_empty_answer() -> None:
     assert interrupted() == ()
     assert interrupted(TextStart(id="1"), ReasoningStart(id="2")) == ()
 
@@ -356,14 +356,14 @@ def test_a_failure_adds_nothing() -> None:
     assert fed().feed(StreamFailed(fault=ProviderFault(message="no"))) == ()
 
 
-def test_half_a_character_neither_breaks_the_preview_nor_the_answer() -> None:
+def test_a_surrogate_breaks_neither_live_parts_nor_the_answer() -> None:
     assembler = Assembler()
     assert assembler.feed(TextDelta(id="1", delta="a\ud83d")) == (TextPart(text="a\ufffd"),)
     assembler.feed(TextDelta(id="1", delta="\ude00"))
     assert assembler.finished().content == (TextPart(text="a\U0001f600"),)
 
 
-def test_an_answer_that_does_not_end_is_a_failure() -> None:
+def test_an_answer_over_the_size_limit_is_a_failure() -> None:
     assembler = Assembler()
     piece = TextDelta(id="1", delta="x" * (MAX_ANSWER_BYTES // 4))
     for _ in range(3):
@@ -373,20 +373,20 @@ def test_an_answer_that_does_not_end_is_a_failure() -> None:
 
 
 @pytest.mark.covers("prompt-6")
-def test_what_was_assembled_can_be_stored_and_read_back() -> None:
-    kept = content(
+def test_an_assembled_answer_can_be_stored_and_read_back() -> None:
+    parts = content(
         ReasoningStart(id="1", text="hm", provider_metadata=SIGNED),
         ToolCallDone(id=A, name="execute", input=r'{"a":"\ud800\u0000"}'),
         ToolResultDone(id=A, name="web_search", result=Raw(b'{"x":"\xff"}')),
         TextDelta(id="1", delta="\ud800\0"),
     )
-    stored = msgspec.json.encode(kept)
+    stored = msgspec.json.encode(parts)
     assert msgspec.json.decode(
         stored, type=tuple[ReasoningPart | ToolCallPart | ToolResultPart | TextPart, ...]
     )
 
 
-# What an answer is worth
+# Judging answers
 
 
 def answer(*parts: Part, reason: FinishReason = "stop", why: str | None = None) -> Answer:
@@ -402,7 +402,7 @@ THOUGHT = ReasoningPart(text="I should not.")
 @pytest.mark.parametrize(
     "parts", [(), (THOUGHT,), (TextPart(text=" "),), (THOUGHT, TextPart(text=""))]
 )
-def test_an_answer_that_was_filtered_before_a_word_was_said_is_an_error(
+def test_a_filtered_answer_without_visible_text_is_an_error(
     parts: tuple[Part, ...],
 ) -> None:
     verdict = judge_answer(answer(*parts, reason="content-filter", why="Category: x."), "anthropic")
@@ -413,7 +413,7 @@ def test_an_answer_that_was_filtered_before_a_word_was_said_is_an_error(
     assert error.detail == "Category: x."
 
 
-def test_what_a_provider_says_of_its_refusal_is_bounded() -> None:
+def test_the_explanation_of_a_filtered_answer_is_bounded() -> None:
     for why, detail in ((None, None), (" ", None), ("x" * 900, "x" * 499 + "…")):
         verdict = judge_answer(answer(reason="content-filter", why=why), "anthropic")
         assert isinstance(verdict, RejectAnswer)
@@ -422,29 +422,29 @@ def test_what_a_provider_says_of_its_refusal_is_bounded() -> None:
 
 @pytest.mark.covers("loop-23")
 @pytest.mark.parametrize("part", [TextPart(text="partial"), call("a"), SourcePart(url="u")])
-def test_what_was_visibly_said_is_kept_though_the_rest_was_filtered(part: Part) -> None:
+def test_visible_content_of_a_filtered_answer_is_kept(part: Part) -> None:
     assert judge_answer(answer(THOUGHT, part, reason="content-filter"), "anthropic") == KeepAnswer()
 
 
 @pytest.mark.covers("loop-24")
-def test_an_answer_without_content_ends_the_turn_and_adds_nothing() -> None:
+def test_an_answer_without_content_is_empty() -> None:
     assert judge_answer(answer(), "openai") == EmptyAnswer()
     assert judge_answer(answer(TextPart(text=" \n")), "openai") == EmptyAnswer()
     assert judge_answer(Answer(content=()), "openai") == EmptyAnswer()
 
 
-def test_reasoning_alone_is_kept_if_the_model_stopped_by_itself() -> None:
+def test_reasoning_alone_is_kept_after_a_normal_stop() -> None:
     assert judge_answer(answer(THOUGHT), "openai") == KeepAnswer()
     sealed = ReasoningPart(text="", provider_metadata=SIGNED)
     assert judge_answer(answer(sealed), "openai") == KeepAnswer()
 
 
-def test_an_answer_that_ended_in_an_error_may_be_asked_for_again() -> None:
+def test_an_answer_that_ended_in_an_error_is_retryable() -> None:
     verdict = judge_answer(answer(THOUGHT, reason="error"), "google")
     assert isinstance(verdict, RejectAnswer)
     assert verdict.failure.retryable
     assert judge_answer(answer(TextPart(text="said"), reason="error"), "google") == KeepAnswer()
 
 
-def test_a_call_counts_whatever_made_the_model_stop() -> None:
+def test_a_call_is_kept_for_every_finish_reason() -> None:
     assert judge_answer(answer(call("a", args=None), reason="length"), "openai") == KeepAnswer()

@@ -1,4 +1,4 @@
-"""What may be quoted of a provider's failure."""
+"""The detail of a provider's error: what is quoted, clipped and redacted."""
 
 import msgspec
 import pytest
@@ -67,23 +67,23 @@ def test_the_most_specific_message_in_a_body_is_quoted(
         ("", None),
     ],
 )
-def test_a_message_wrapped_into_the_text_of_an_error_is_found(
+def test_a_json_message_inside_the_text_of_an_error_is_found(
     message: str, expected: str | None
 ) -> None:
     assert quoted(message) == expected
 
 
 @pytest.mark.covers("errors-13")
-def test_a_text_of_braces_does_not_take_for_ever() -> None:
+def test_a_text_of_many_braces_is_searched_up_to_a_limit() -> None:
     assert quoted("{" * 100_000) is not None
 
 
 @pytest.mark.covers("errors-14")
-def test_a_quote_is_bounded() -> None:
-    said = quoted(body=f'{{"message":"{"x" * 2000}"}}')
-    assert said is not None
-    assert len(said) == MAX_DETAIL_CHARS
-    assert said.endswith("…")
+def test_a_detail_is_bounded() -> None:
+    detail = quoted(body=f'{{"message":"{"x" * 2000}"}}')
+    assert detail is not None
+    assert len(detail) == MAX_DETAIL_CHARS
+    assert detail.endswith("…")
 
 
 @pytest.mark.covers("errors-14")
@@ -102,25 +102,25 @@ def test_a_quote_is_bounded() -> None:
         ("task-force and sk-1 stay", "task-force and sk-1 stay"),
     ],
 )
-def test_what_may_hold_a_secret_is_taken_out(text: str, expected: str) -> None:
+def test_secrets_are_removed(text: str, expected: str) -> None:
     assert redact_urls(text) == expected
 
 
 @pytest.mark.covers("errors-14")
-def test_secrets_are_taken_out_of_bodies_too() -> None:
+def test_secrets_are_removed_from_bodies_too() -> None:
     assert body_detail('{"message":"see https://u:p@x.example/?k=1"}') == "see https://x.example/"
     assert body_detail("see https://u:p@x.example/?k=1") == "see https://x.example/"
 
 
-def test_half_a_character_in_a_body_is_mended() -> None:
+def test_a_surrogate_in_a_body_is_replaced() -> None:
     assert body_detail('{"message":"a\\ud800b"}') == "a\ufffdb"
 
 
 @pytest.mark.covers("errors-14")
-def test_the_raw_text_of_a_refused_key_is_never_shown() -> None:
+def test_the_raw_text_of_an_authentication_error_is_never_shown() -> None:
     plain = classify_fault(ProviderFault(message="token s3cr3t is unauthorized"))
     assert (plain.kind, plain.error.detail) == ("auth", None)
-    said = ProviderFault(
+    refused = ProviderFault(
         message="token s3cr3t", status_code=401, body='{"error":{"message":"Key expired."}}'
     )
-    assert classify_fault(said).error.detail == "Key expired."
+    assert classify_fault(refused).error.detail == "Key expired."

@@ -1,4 +1,4 @@
-"""What one provider has said, for another to read."""
+"""Answers of another provider in a prompt: what is sent and what is removed."""
 
 from uuid import UUID
 
@@ -25,13 +25,13 @@ from tests.support.prompt_rules import find_problems
 
 EAST, WEST = ModelConfigId(UUID(int=1)), ModelConfigId(UUID(int=2))
 ORIGINS = {EAST: "anthropic-east", WEST: "anthropic-west"}
-SEAL = Raw(b'{"anthropic":{"signature":"s"}}')
+SIGNED = Raw(b'{"anthropic":{"signature":"s"}}')
 SEARCH = call("s", "web_search", provider_executed=True)
 FOUND = result("s", "web_search", '[{"title":"X","url":"u"}]', provider_executed=True)
 
 
-def told(model: ModelConfigId | None, *parts: Part) -> list[str]:
-    """An answer by that model, as the east reads it."""
+def parts_sent(model: ModelConfigId | None, *parts: Part) -> list[str]:
+    """The kinds of prompt parts that anthropic-east gets of an answer by `model`."""
     rows = (
         message(1, "user", text("hi")),
         message(2, "assistant", *parts, model_config_id=model),
@@ -42,48 +42,53 @@ def told(model: ModelConfigId | None, *parts: Part) -> list[str]:
     return [type(part).__name__ for m in prompt[1:-1] for part in m.parts]
 
 
-WHOLE = (ReasoningPart(text="hm", provider_metadata=SEAL), SEARCH, FOUND, text("So."))
+CONTENT = (ReasoningPart(text="hm", provider_metadata=SIGNED), SEARCH, FOUND, text("So."))
 
 
 @pytest.mark.covers("guard-9")
-def test_an_answer_of_the_same_provider_is_told_as_it_is() -> None:
-    assert told(EAST, *WHOLE) == ["PromptReasoning", "PromptCall", "PromptResult", "PromptText"]
+def test_an_answer_of_the_same_provider_is_sent_unchanged() -> None:
+    assert parts_sent(EAST, *CONTENT) == [
+        "PromptReasoning",
+        "PromptCall",
+        "PromptResult",
+        "PromptText",
+    ]
 
 
 @pytest.mark.covers("guard-9")
 @pytest.mark.parametrize("model", [WEST, ModelConfigId(UUID(int=9)), None])
-def test_of_an_answer_from_elsewhere_only_what_means_something_here_is_told(
+def test_an_answer_of_another_provider_loses_reasoning_and_provider_executed_calls(
     model: ModelConfigId | None,
 ) -> None:
-    assert told(model, *WHOLE) == ["PromptText"]
+    assert parts_sent(model, *CONTENT) == ["PromptText"]
 
 
 @pytest.mark.covers("guard-9")
-def test_an_answer_from_elsewhere_with_nothing_left_is_gone() -> None:
-    assert told(WEST, SEARCH, FOUND) == []
+def test_an_answer_of_another_provider_left_empty_is_dropped() -> None:
+    assert parts_sent(WEST, SEARCH, FOUND) == []
 
 
 @pytest.mark.covers("guard-9")
-def test_instances_of_one_vendor_are_strangers_to_each_other() -> None:
+def test_two_accounts_at_one_vendor_are_different_providers() -> None:
     row = message(1, "assistant", text(), model_config_id=WEST)
     assert is_from_other_provider(row, "anthropic-east", ORIGINS)
     assert not is_from_other_provider(row, "anthropic-west", ORIGINS)
 
 
-def test_without_knowing_who_answered_nothing_is_foreign() -> None:
+def test_without_origins_every_answer_is_of_this_provider() -> None:
     assert not is_from_other_provider(message(1, "assistant", text()), "east", None)
 
 
-def test_what_people_and_tools_said_is_never_foreign() -> None:
+def test_user_and_tool_messages_are_never_of_another_provider() -> None:
     rows: list[Message] = [message(1, "user", text()), message(2, "tool", result("a"))]
     assert not any(is_from_other_provider(row, "east", ORIGINS) for row in rows)
 
 
 @pytest.mark.covers("guard-9")
-def test_our_own_calls_stay_without_what_was_attached_to_them() -> None:
+def test_text_and_local_calls_stay_without_provider_metadata() -> None:
     content = [
-        TextPart(text="So.", provider_metadata=SEAL),
-        call("a", provider_metadata=SEAL),
+        TextPart(text="So.", provider_metadata=SIGNED),
+        call("a", provider_metadata=SIGNED),
         SourcePart(url="u"),
         UnknownPart(raw=Raw(b'{"type":"new"}')),
     ]

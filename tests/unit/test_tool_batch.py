@@ -1,4 +1,4 @@
-"""Which calls of a batch run, in which order, and which are refused beforehand."""
+"""Planning a tool batch: which calls run in which order, and which are rejected."""
 
 import msgspec
 import pytest
@@ -62,11 +62,11 @@ TOOLS = {
         FakeTool(name="plan", exclusive=True),
     )
 }
-BOX = ToolSet(tools=TOOLS, aliases={"cat": "read", "gone": "nowhere"})
+TOOL_SET = ToolSet(tools=TOOLS, aliases={"cat": "read", "gone": "nowhere"})
 
 
-def planned(*calls: ToolCallPart, box: ToolSet = BOX) -> dict[str, list[str]]:
-    batch = plan_batch(calls, box)
+def planned(*calls: ToolCallPart, tools: ToolSet = TOOL_SET) -> dict[str, list[str]]:
+    batch = plan_batch(calls, tools)
     return {
         "concurrent": [call.tool_call_id for call in batch.concurrent],
         "serial": [call.tool_call_id for call in batch.serial],
@@ -74,77 +74,77 @@ def planned(*calls: ToolCallPart, box: ToolSet = BOX) -> dict[str, list[str]]:
     }
 
 
-def refusal(one: ToolCallPart, box: ToolSet = BOX) -> str | None:
-    """Why a call is not run, or None."""
-    batch = plan_batch([one], box)
+def rejection(one: ToolCallPart, tools: ToolSet = TOOL_SET) -> str | None:
+    """Why a call is rejected; None if it runs."""
+    batch = plan_batch([one], tools)
     assert all(answer.output.is_error for answer in batch.rejected)
     return batch.rejected[0].output.text if batch.rejected else None
 
 
 @pytest.mark.covers("loop-19")
-def test_calls_run_together_and_serial_ones_afterwards_in_their_order() -> None:
+def test_calls_run_concurrently_and_serial_ones_afterwards_in_order() -> None:
     plan = planned(call("1", "find"), call("2", "read"), call("3", "find"), call("4", "write"))
     assert plan == {"concurrent": ["2", "4"], "serial": ["1", "3"], "rejected": []}
 
 
-def test_the_providers_own_calls_are_not_ours_to_answer() -> None:
+def test_provider_executed_calls_are_left_out() -> None:
     search = call("1", "web_search", provider_executed=True)
-    assert plan_batch([search], BOX) == ToolBatch()
+    assert plan_batch([search], TOOL_SET) == ToolBatch()
     beside = planned(search, call("2", "plan"))
     assert beside == {"concurrent": ["2"], "serial": [], "rejected": []}
 
 
 @pytest.mark.covers("loop-18")
-def test_a_tool_that_must_be_alone_runs_alone() -> None:
+def test_an_exclusive_tool_runs_alone() -> None:
     assert planned(call("1", "plan"))["concurrent"] == ["1"]
 
 
 @pytest.mark.covers("loop-18")
-def test_a_tool_that_must_be_alone_stops_the_whole_batch() -> None:
-    batch = plan_batch([call("1", "read"), call("2", "plan"), call("3", "nosuch")], BOX)
+def test_an_exclusive_tool_beside_others_rejects_the_whole_batch() -> None:
+    batch = plan_batch([call("1", "read"), call("2", "plan"), call("3", "nosuch")], TOOL_SET)
     assert (batch.concurrent, batch.serial) == ((), ())
-    said = {answer.call_id: answer.output.text for answer in batch.rejected}
-    assert said == {"1": SKIPPED_CALL_TEXT, "2": EXCLUSIVE_TOOL_TEXT, "3": SKIPPED_CALL_TEXT}
+    texts = {answer.call_id: answer.output.text for answer in batch.rejected}
+    assert texts == {"1": SKIPPED_CALL_TEXT, "2": EXCLUSIVE_TOOL_TEXT, "3": SKIPPED_CALL_TEXT}
     assert all(answer.output.is_error for answer in batch.rejected)
 
 
 @pytest.mark.covers("loop-18")
-def test_two_calls_that_must_be_alone_stop_each_other() -> None:
-    batch = plan_batch([call("1", "plan"), call("2", "plan")], BOX)
+def test_two_exclusive_calls_reject_each_other() -> None:
+    batch = plan_batch([call("1", "plan"), call("2", "plan")], TOOL_SET)
     assert [answer.output.text for answer in batch.rejected] == [EXCLUSIVE_TOOL_TEXT] * 2
 
 
 @pytest.mark.covers("loop-21")
-def test_a_former_name_finds_the_tool() -> None:
-    (found,) = plan_batch([call("1", "cat")], BOX).concurrent
+def test_an_alias_finds_the_tool() -> None:
+    (found,) = plan_batch([call("1", "cat")], TOOL_SET).concurrent
     assert (found.tool_name, found.tool_call_id) == ("read", "1")
 
 
 @pytest.mark.covers("loop-21")
-def test_a_former_name_of_nothing_is_unknown() -> None:
-    assert refusal(call("1", "gone")) == (
+def test_an_alias_of_a_missing_tool_is_unknown() -> None:
+    assert rejection(call("1", "gone")) == (
         "There is no tool named 'gone'. Tools: find, plan, read, write."
     )
 
 
 @pytest.mark.covers("loop-21")
-def test_an_unknown_name_is_answered_with_the_names_there_are() -> None:
+def test_an_unknown_name_is_rejected_with_the_known_names() -> None:
     assert (
-        refusal(call("1", "rm"), ToolSet(tools={})) == "There is no tool named 'rm'. Tools: none."
+        rejection(call("1", "rm"), ToolSet(tools={})) == "There is no tool named 'rm'. Tools: none."
     )
     many = {f"t{index:03}": FakeTool(name="t") for index in range(200)}
-    said = refusal(call("1", "rm"), ToolSet(tools=many))
-    assert said is not None
-    assert said.endswith("t049, and 150 more.")
+    text = rejection(call("1", "rm"), ToolSet(tools=many))
+    assert text is not None
+    assert text.endswith("t049, and 150 more.")
 
 
 @pytest.mark.covers("loop-21")
-def test_a_tool_that_is_not_active_is_refused_even_by_a_former_name() -> None:
-    box = msgspec.structs.replace(BOX, active=frozenset({"write"}))
-    assert refusal(call("1", "read"), box) == "The tool 'read' is not active in this turn."
-    assert refusal(call("1", "cat"), box) == "The tool 'read' is not active in this turn."
-    assert refusal(call("1", "write"), box) is None
-    assert refusal(call("1", "rm"), box) == "There is no tool named 'rm'. Tools: write."
+def test_an_inactive_tool_is_rejected_even_by_its_alias() -> None:
+    tools = msgspec.structs.replace(TOOL_SET, active=frozenset({"write"}))
+    assert rejection(call("1", "read"), tools) == "The tool 'read' is not active in this turn."
+    assert rejection(call("1", "cat"), tools) == "The tool 'read' is not active in this turn."
+    assert rejection(call("1", "write"), tools) is None
+    assert rejection(call("1", "rm"), tools) == "There is no tool named 'rm'. Tools: write."
 
 
 @pytest.mark.covers("loop-22")
@@ -160,7 +160,7 @@ def test_a_tool_that_is_not_active_is_refused_even_by_a_former_name() -> None:
     ],
 )
 def test_arguments_must_be_a_json_object(args: str | None, reason: str | None) -> None:
-    assert refusal(call("1", "read", args)) == reason
+    assert rejection(call("1", "read", args)) == reason
 
 
 @pytest.mark.covers("loop-22")
@@ -180,21 +180,19 @@ def test_arguments_must_be_a_json_object(args: str | None, reason: str | None) -
         ('{"path":"a","edits":[],"env":{}}', None),
     ],
 )
-def test_input_that_two_readers_could_read_differently_is_refused(
-    args: str, key: str | None
-) -> None:
+def test_ambiguous_arguments_are_rejected(args: str, key: str | None) -> None:
     assert find_ambiguous_key(Raw(args.encode()), SCHEMA) == key
-    said = refusal(call("1", "read", args))
-    assert said is None if key is None else said is not None and repr(key) in said
+    text = rejection(call("1", "read", args))
+    assert text is None if key is None else text is not None and repr(key) in text
 
 
-def test_input_of_other_peoples_tools_is_theirs_to_judge() -> None:
-    box = msgspec.structs.replace(BOX, lenient=frozenset({"read"}))
-    assert refusal(call("1", "read", '{"path":"a","path":"b"}'), box) is None
-    assert refusal(call("1", "read", "[]"), box) == ARGS_NOT_OBJECT_TEXT
+def test_a_lenient_tool_checks_its_own_arguments() -> None:
+    tools = msgspec.structs.replace(TOOL_SET, lenient=frozenset({"read"}))
+    assert rejection(call("1", "read", '{"path":"a","path":"b"}'), tools) is None
+    assert rejection(call("1", "read", "[]"), tools) == ARGS_NOT_OBJECT_TEXT
 
 
-def test_a_schema_that_cannot_be_read_still_refuses_a_key_that_comes_twice() -> None:
+def test_a_duplicate_key_is_rejected_even_with_an_unreadable_schema() -> None:
     assert find_ambiguous_key(Raw(b'{"a":1,"a":2}'), Raw(b"nonsense")) == "a"
     assert find_ambiguous_key(Raw(b'{"a":1}'), Raw(b"[]")) is None
     assert find_ambiguous_key(Raw(b"nonsense"), SCHEMA) is None
@@ -202,7 +200,7 @@ def test_a_schema_that_cannot_be_read_still_refuses_a_key_that_comes_twice() -> 
 
 
 @pytest.mark.covers("loop-19")
-def test_results_are_told_in_the_order_of_the_calls() -> None:
+def test_results_are_sorted_by_call() -> None:
     def done(one: ToolCallPart) -> AnsweredCall:
         return AnsweredCall(call_id=one.tool_call_id, name="x", output=ToolOutput(text="x"))
 
