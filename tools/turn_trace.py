@@ -105,7 +105,9 @@ async def trace(data_dir: Path) -> Tracer:
     settings = load_settings(None, environment, {"server.port": "0"}, data_dir=data_dir)
     callbacks = app.LifecycleCallbacks(ready=ready.set_result)
     async with asyncio.TaskGroup() as group:
-        serving = app.serve(settings, environment, clock=SystemClock(), stop=stop, told=callbacks)
+        serving = app.serve(
+            settings, environment, clock=SystemClock(), stop=stop, callbacks=callbacks
+        )
         group.create_task(serving)
         info: app.ReadyInfo = await ready
         headers = {"authorization": f"Bearer {TOKEN}"}

@@ -1,6 +1,6 @@
-"""The roof: builds every object from the settings, starts them in order, stops them in reverse.
+"""Composition: build every object from the settings, start them in order, stop them in reverse.
 
-Owns that order and nothing else; what a command prints and how it ends is the command line's.
+Owns that order. The command line decides what is printed and the exit code.
 """
 
 import asyncio
@@ -42,18 +42,17 @@ from chatd.workspace_services import (
 
 
 class ProcessRole(msgspec.Struct, frozen=True, kw_only=True):
-    """What this process does: what it answers on its port, if anything, and whether it runs
-    chats."""
+    """What this process serves on its port, and whether it runs chats."""
 
-    answers: Literal["api", "health", "nothing"] = "api"
-    works: bool = True
+    serves: Literal["api", "health", "nothing"] = "api"
+    runs_chats: bool = True
 
 
 FULL_ROLE: Final = ProcessRole()
 
 
 class ReadyInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to tell once everything runs."""
+    """What the command line prints once everything runs."""
 
     url: str | None
     token_file: str | None
@@ -62,14 +61,14 @@ class ReadyInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LifecycleCallbacks(msgspec.Struct, frozen=True, kw_only=True):
-    """Who hears of it: `ready` once, `stopping` with the number of chats that still run."""
+    """`ready` is called once; `stopping` with the number of chats that still run."""
 
     ready: Callable[[ReadyInfo], None]
     stopping: Callable[[int], None] = lambda _running: None
 
 
 class NoTools:
-    """Satisfies `ports.ToolSource`: there are no workspaces to act in."""
+    """Satisfies `ports.ToolSource` for a process without workspaces."""
 
     async def tools(self, chat: Chat) -> Sequence[Tool]:
         del chat
@@ -86,17 +85,17 @@ async def serve(
     *,
     clock: Clock,
     stop: asyncio.Event,
-    told: LifecycleCallbacks,
-    job: ProcessRole = FULL_ROLE,
+    callbacks: LifecycleCallbacks,
+    role: ProcessRole = FULL_ROLE,
 ) -> int:
-    """Run until `stop` is set. Everything that was started is stopped again, whatever happens, but
-    for workspaces: how many of them go on is what is returned."""
-    token = _given_token(env, settings)
+    """Run until `stop` is set, then stop everything that was started except workspaces. Returns the
+    number of workspaces that keep running."""
+    token = _token_from_environment(env, settings)
     check_workspace_settings(settings, env)
-    own = build_registry(settings, env, clock)
+    provider_registry = build_registry(settings, env, clock)
     try:
         async with (
-            _port(settings, job) as port,
+            _bound_port(settings, role) as port,
             open_database(settings, env) as server,
             asyncio.TaskGroup() as group,
         ):
@@ -104,63 +103,66 @@ async def serve(
             watch = group.create_task(keep_database_up(server, clock), name="database watch")
             registry = CollectorRegistry()
             telemetry = Telemetry(registry)
-            surroundings = Env(clock=clock, emit=telemetry, new_id=uuid4, new_change_id=_change_id)
-            models = ModelDirectory(own, surroundings)
+            environment = Env(clock=clock, emit=telemetry, new_id=uuid4, new_change_id=_change_id)
+            models = ModelDirectory(provider_registry, environment)
             connect = connect_config(settings, server.dsn)
-            me = WorkerId(surroundings.new_id())
-            hands = None
+            worker_id = WorkerId(environment.new_id())
+            services = None
 
             def announce(chat: Chat, kind: str) -> None:
                 replica.announce_chat(chat, kind)
 
-            enabled = settings.workspaces.enabled and (job.works or job.answers == "api")
+            enabled = settings.workspaces.enabled and (role.runs_chats or role.serves == "api")
             config = workspace_config(settings, env, connect) if enabled else None
-            if config is not None and job.works:
-                hands = WorkspaceServices(config, surroundings, me, announce=announce)
-            tools = NoTools() if hands is None else hands.tools
-            shape = replica_config(settings, connect, works=job.works)
+            if config is not None and role.runs_chats:
+                services = WorkspaceServices(config, environment, worker_id, announce=announce)
+            tools = NoTools() if services is None else services.tools
             replica = Replica(
-                shape,
-                surroundings,
+                replica_config(settings, connect, runs_chats=role.runs_chats),
+                environment,
                 models=models,
                 tools=tools,
                 title_models=models.title_models,
-                me=me,
+                worker_id=worker_id,
             )
             pool = replica.database.pool
-            rooms = (
-                None if config is None else LocalWorkspaceControl(config, surroundings, pool, hands)
+            workspace_control = (
+                None
+                if config is None
+                else LocalWorkspaceControl(config, environment, pool, services)
             )
             gauges = _gauges(registry, settings, replica)
-            async with replica.running(), _running(hands):
+            async with replica.running(), _running(services):
                 await models.declare(pool)
                 readers = [
                     group.create_task(models.run(), name="models"),
-                    group.create_task(gauges.run(pool, surroundings), name="backlog"),
+                    group.create_task(gauges.run(pool, environment), name="backlog"),
                 ]
-                house = RunningProcess(
+                process = RunningProcess(
                     replica=replica,
                     models=models,
                     registry=registry,
                     stop=stop,
-                    workspaces=rooms,
+                    workspaces=workspace_control,
                     port=port,
                     token=token,
                 )
-                await _open(settings, job, house, told=told, migrated=tuple(migrated))
+                await _serve_until_stopped(
+                    settings, role, process, callbacks=callbacks, migrated=tuple(migrated)
+                )
                 for reader in readers:
                     reader.cancel()
             watch.cancel()
-        return 0 if hands is None else await hands.left_running()
+        return 0 if services is None else await services.left_running()
     finally:
-        await own.close()
+        await provider_registry.close()
 
 
 def _gauges(registry: CollectorRegistry, settings: Settings, replica: Replica) -> Gauges:
     gauges, pool = Gauges(registry), replica.database.pool
 
     def tick_age() -> float:
-        """Not a number without a worker, and before it has begun."""
+        """NaN without a worker and before its first heartbeat."""
         age = replica.lease.age_s
         return math.nan if age is None else age
 
@@ -175,7 +177,7 @@ def _gauges(registry: CollectorRegistry, settings: Settings, replica: Replica) -
 
 
 class RunningProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """All that runs by the time the deps are opened."""
+    """What runs before the port is served."""
 
     replica: Replica
     models: ModelDirectory
@@ -186,22 +188,22 @@ class RunningProcess(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None
 
 
-async def _open(
+async def _serve_until_stopped(
     settings: Settings,
-    job: ProcessRole,
-    house: RunningProcess,
+    role: ProcessRole,
+    process: RunningProcess,
     *,
-    told: LifecycleCallbacks,
+    callbacks: LifecycleCallbacks,
     migrated: tuple[str, ...],
 ) -> None:
-    """Until a stop is asked for and what runs has come to an end. The port stays open for so
-    long: whoever asks there is told that this replica goes away."""
-    default = await house.models.default()
+    """Serve until `stop` is set and the steps in progress have ended. Until then the port stays
+    open: clients get an error that says that this replica is stopping."""
+    default = await process.models.default()
     named = "none" if default is None else default.config.name
-    given = house.token is not None or job.answers != "api"
+    given = process.token is not None or role.serves != "api"
 
     def ready(where: BoundAddress | None) -> None:
-        told.ready(
+        callbacks.ready(
             ReadyInfo(
                 url=None if where is None else where.url,
                 token_file=None if given else str(settings.data_dir / TOKEN_FILE),
@@ -210,40 +212,42 @@ async def _open(
             )
         )
 
-    if house.port is None:
+    if process.port is None:
         ready(None)
-        await _leave(house, told)
+        await _stop_in_order(process, callbacks)
         return
-    app = _front(settings, job, house)
-    shut = asyncio.Event()
+    app = _build_application(settings, role, process)
+    stopped = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        group.create_task(listen(app, house.port, ready, shut), name="listen")
-        group.create_task(_leave(house, told, app), name="leave").add_done_callback(
-            lambda _done: shut.set()
+        group.create_task(listen(app, process.port, ready, stopped), name="listen")
+        group.create_task(_stop_in_order(process, callbacks, app), name="leave").add_done_callback(
+            lambda _done: stopped.set()
         )
 
 
-async def _leave(
-    house: RunningProcess, told: LifecycleCallbacks, app: Application | None = None
+async def _stop_in_order(
+    process: RunningProcess, callbacks: LifecycleCallbacks, app: Application | None = None
 ) -> None:
-    """When a stop is asked for: streams are sent away while the steps under way end."""
-    await house.stop.wait()
-    told.stopping(house.replica.worker.running)
+    """After `stop`: close the streams while the steps in progress end."""
+    await process.stop.wait()
+    callbacks.stopping(process.replica.worker.running)
     async with asyncio.TaskGroup() as group:
         if app is not None:
             group.create_task(app.close(), name="close streams")
-        group.create_task(house.replica.drain(), name="drain")
+        group.create_task(process.replica.drain(), name="drain")
 
 
-def _front(settings: Settings, job: ProcessRole, house: RunningProcess) -> Application:
-    pool, stop = house.replica.database.pool, house.stop
-    if job.answers == "health":
-        return HealthApplication(HealthRoutes(pool, house.registry, stop.is_set))
-    return build_application(_deps(house, admin_token(house.token, settings.data_dir)))
+def _build_application(
+    settings: Settings, role: ProcessRole, process: RunningProcess
+) -> Application:
+    pool, stop = process.replica.database.pool, process.stop
+    if role.serves == "health":
+        return HealthApplication(HealthRoutes(pool, process.registry, stop.is_set))
+    return build_application(_deps(process, admin_token(process.token, settings.data_dir)))
 
 
-def _given_token(env: Mapping[str, str], settings: Settings) -> str | None:
-    """Judged before anything has begun. Set but empty counts as not set, as for every key."""
+def _token_from_environment(env: Mapping[str, str], settings: Settings) -> str | None:
+    """Checked before anything starts. An empty variable counts as not set."""
     given = env.get("CHATD_ADMIN_TOKEN") or None
     try:
         return given and admin_token(given, settings.data_dir)
@@ -252,50 +256,54 @@ def _given_token(env: Mapping[str, str], settings: Settings) -> str | None:
 
 
 @asynccontextmanager
-async def _port(settings: Settings, job: ProcessRole) -> AsyncGenerator[socket.socket | None]:
-    """First of all: a server that cannot have its port must not take chats that it leaves a
-    moment later, again and again if it is started again and again."""
-    if job.answers == "nothing":
+async def _bound_port(
+    settings: Settings, role: ProcessRole
+) -> AsyncGenerator[socket.socket | None]:
+    """Bound before anything else: a server that cannot listen must not acquire chats that it
+    releases a moment later, at every restart."""
+    if role.serves == "nothing":
         yield None
         return
     try:
         port = await bind(settings.server.host, settings.server.port)
     except ListenError as error:
-        text = f"{error.message}. Does chatd run already? --host and --port choose another place"
-        raise ListenError(f"{text}; port 0 is any that is free.") from error
+        text = (
+            f"{error.message}. Is chatd already running? --host and --port choose another address"
+        )
+        raise ListenError(f"{text}; port 0 chooses a free one.") from error
     with port:
         yield port
 
 
 @asynccontextmanager
-async def _running(hands: WorkspaceServices | None) -> AsyncGenerator[None]:
-    if hands is None:
+async def _running(services: WorkspaceServices | None) -> AsyncGenerator[None]:
+    if services is None:
         yield
         return
-    async with hands.running():
+    async with services.running():
         yield
 
 
 def _change_id() -> ChangeId:
-    """Never 0, which stands for changes that nobody asks after."""
+    """Never 0, which marks changes that are not looked up again."""
     return ChangeId(secrets.randbits(62) + 1)
 
 
-def _deps(house: RunningProcess, token: str) -> ApiDeps:
-    replica = house.replica
+def _deps(process: RunningProcess, token: str) -> ApiDeps:
+    replica = process.replica
     return ApiDeps(
         pool=replica.database.pool,
         transactor=replica.transactor,
         announce=replica.announce_chat,
         offer=replica.worker.reserve_slot,
         feeds=replica.feeds,
-        watches=replica.watches,
-        models=house.models,
+        watches=replica.chat_lists,
+        models=process.models,
         tokens=TokenTable({token: ADMIN_USER_ID}),
         env=replica.env,
-        registry=house.registry,
-        draining=house.stop.is_set,
+        registry=process.registry,
+        draining=process.stop.is_set,
         known=replica.feeds.known,
-        workspaces=house.workspaces,
+        workspaces=process.workspaces,
         budget=replica.budget,
     )

@@ -74,11 +74,11 @@ class Replica:
         title_models: TitleModelChoice = own_model,
         budget: Budget | None = None,
         on_statement: StatementHook | None = None,
-        me: WorkerId | None = None,
+        worker_id: WorkerId | None = None,
     ) -> None:
         """`on_statement` is called with every statement before it is sent. `me` is the worker id,
         if the caller uses it for other services too."""
-        self.me = me or WorkerId(env.new_id())
+        self.worker_id = worker_id or WorkerId(env.new_id())
         self.env = env
         self.database = Database(
             PoolConfig(
@@ -92,11 +92,13 @@ class Replica:
         )
         self.transactor = Transactor(pool, self.on_applied)
         committer = Committer(self.transactor, env)
-        self.journal = JournalWriter(pool, env, self.me)
+        self.journal = JournalWriter(pool, env, self.worker_id)
         self.episodes = EpisodeRegistry(env.clock, self.journal)
         self.tail = JournalTail(pool, env, self.publisher.publish)
-        self.feeds = FeedRegistry(pool, env, LivePartSource(self.episodes, self.tail, self.me))
-        self.watches = ChatListFeeds(pool, env)
+        self.feeds = FeedRegistry(
+            pool, env, LivePartSource(self.episodes, self.tail, self.worker_id)
+        )
+        self.chat_lists = ChatListFeeds(pool, env)
         self.background_tasks = BackgroundTasks(
             env,
             (
@@ -109,7 +111,7 @@ class Replica:
             env.clock,
             on_hint=self._hinted,
             on_connected=self._missed,
-            lock_key=worker_lock_key(self.me),
+            lock_key=worker_lock_key(self.worker_id),
         )
         self.lease = WorkerLease(env.clock)
         self.task_reaper = TaskReaper(env)
@@ -151,7 +153,7 @@ class Replica:
             task_reaper=self.task_reaper,
             listening=self.listener.listening,
         )
-        self.worker = Worker(self.me, worker_deps, env, config.worker)
+        self.worker = Worker(self.worker_id, worker_deps, env, config.worker)
         self._works = config.runs_chats
         self._work: asyncio.Task[None] | None = None
 
@@ -161,28 +163,28 @@ class Replica:
         self.env.emit("step_committed", chat_id=chat.id, snapshot_version=chat.snapshot_version)
         self.publisher.publish(Hint.of(applied.chat))
         self.feeds.on_applied(applied)
-        self.watches.on_applied(applied)
+        self.chat_lists.on_applied(applied)
         self.worker.on_applied(applied)
 
     def announce_chat(self, chat: Chat, kind: str) -> None:
         """Publish a row that changed without a new version, for example its title."""
         self.publisher.publish(Hint.of(chat, kind))
-        self.watches.on_metadata_changed(chat, kind)
+        self.chat_lists.on_metadata_changed(chat, kind)
 
     def _announced(self, chat: Chat) -> None:
         self.publisher.publish(Hint.of(chat))
         self.feeds.on_applied(AppliedChange(chat=chat))
-        self.watches.on_metadata_changed(chat)
+        self.chat_lists.on_metadata_changed(chat)
 
     def _hinted(self, hint: Hint) -> None:
         self.journal.on_hint(hint)
         self.feeds.on_hint(hint)
-        self.watches.on_hint(hint)
+        self.chat_lists.on_hint(hint)
         self.worker.on_hint(hint)
 
     def _missed(self) -> None:
         self.feeds.mark_all_dirty()
-        self.watches.mark_all_dirty()
+        self.chat_lists.mark_all_dirty()
         self.worker.mark_all_dirty()
 
     @asynccontextmanager
@@ -220,13 +222,13 @@ class Replica:
             ("episodes", self.episodes.run()),
             ("tail", self.tail.run()),
             ("feeds", self.feeds.run()),
-            ("watches", self.watches.run()),
+            ("watches", self.chat_lists.run()),
             ("chores", self.background_tasks.run()),
         ]
 
 
 def replica_config(
-    settings: Settings, connect: ConnectConfig, *, works: bool = True
+    settings: Settings, connect: ConnectConfig, *, runs_chats: bool = True
 ) -> ReplicaConfig:
     slots = SlotsConfig(
         roots=settings.worker.slots, children=settings.worker.child_slots, caps=_caps(settings)
@@ -235,7 +237,7 @@ def replica_config(
         connect=connect,
         pool_size=settings.database.pool_size,
         worker=WorkerConfig(slots=slots, drain_timeout_s=settings.worker.drain_s),
-        runs_chats=works,
+        runs_chats=runs_chats,
         retention=RetentionConfig(
             archive_after=settings.chats.auto_archive_days,
             remove_after=settings.chats.retention_days,

@@ -1,9 +1,7 @@
-"""What happened and how things stand, told to the operator: a log line and a count for every event,
-and gauges for what is looked at.
+"""Logs and metrics: a log line and a counter for every event, and gauges for the current state.
 
-Owns the names of metrics and the level of each event. INFO: a state changed;
-WARNING: we try again; ERROR: a human must look. Never content, arguments or
-headers: events carry ids and numbers only.
+Owns metric names and the log level of each event. INFO: a state changed. WARNING: chatd retries.
+ERROR: an operator must act. Events carry ids and numbers, never content, arguments or headers.
 """
 
 import logging
@@ -22,30 +20,30 @@ from chatd.store.conn import Conn
 log: Final = logging.getLogger("chatd")
 
 _LEVELS: Final[Mapping[str, int]] = {
-    "agent_appeared": logging.INFO,
+    "agent_connected": logging.INFO,
     "agent_disconnected": logging.WARNING,
-    # At every look, until it counts as gone; agent_disconnected says that once.
-    "agent_silent": logging.DEBUG,
-    # While the database is away; heartbeat_failed says it once.
+    # Repeated until the agent counts as gone; agent_disconnected is logged once.
+    "agent_check_missed": logging.DEBUG,
+    # Repeated while the database is away; heartbeat_failed is logged once.
     "backlog_read_failed": logging.DEBUG,
     "build_abandoned": logging.WARNING,
     "build_crashed": logging.ERROR,
     "build_ended": logging.INFO,
     "build_lost": logging.WARNING,
-    # Again and again while the database is away; heartbeat_failed says it once.
-    "build_not_written": logging.DEBUG,
-    "build_unstorable": logging.ERROR,
-    "builder_failed": logging.ERROR,
-    "builder_waits": logging.DEBUG,
+    # Repeated while the database is away; heartbeat_failed is logged once.
+    "build_write_failed": logging.DEBUG,
+    "build_result_rejected": logging.ERROR,
+    "build_worker_failed": logging.ERROR,
+    "build_worker_waiting": logging.DEBUG,
     "chat_taken_over": logging.INFO,
     "chats_removed": logging.INFO,
     "commit_delayed": logging.WARNING,
-    # Of an agent that does not answer, at every look.
-    "context_not_read": logging.DEBUG,
+    # Repeated while an agent does not answer.
+    "context_read_failed": logging.DEBUG,
     "database_recovered": logging.INFO,
     "drain_finished": logging.INFO,
     "drain_started": logging.INFO,
-    # One for every chat that is watched; heartbeat_failed says it once.
+    # One for every chat with viewers; heartbeat_failed is logged once.
     "feed_failed": logging.DEBUG,
     "heartbeat_failed": logging.WARNING,
     "journal_write_failed": logging.ERROR,
@@ -65,21 +63,21 @@ _LEVELS: Final[Mapping[str, int]] = {
     "workspace_down": logging.WARNING,
     "workspace_overdue": logging.INFO,
 }
-# What an operator should know without looking the event up.
-_WORDS: Final[Mapping[str, str]] = {
-    "agent_appeared": "a workspace's agent answers",
-    "agent_disconnected": "a workspace's agent does not answer any more; its chats wait or fail",
-    "briefing_failed": "a chat goes on without the instructions of its workspace",
+# Explanations for the operator, logged with the event.
+_EXPLANATIONS: Final[Mapping[str, str]] = {
+    "agent_connected": "a workspace agent answers",
+    "agent_disconnected": "a workspace agent stopped answering; its chats wait or fail",
+    "instructions_failed": "a chat goes on without the instructions of its workspace",
     "build_abandoned": "no server could do a build: is the host of its workspace down?",
     "build_crashed": "a bug in a backend; the build has failed",
     "build_ended": "a workspace was started, stopped or deleted, or could not be",
     "build_lost": "the database was away for too long; a build is begun again",
-    "build_unstorable": "a bug in a backend; the build has failed",
-    "builder_failed": "a bug in the build worker; it goes on",
+    "build_result_rejected": "a bug in a backend; the build has failed",
+    "build_worker_failed": "a bug in the build worker; it goes on",
     "chat_taken_over": "took over a chat of a replica that died",
     "chats_removed": "removed chats that were archived long ago",
     "commit_delayed": "the database is slow or away; a step waits for its commit",
-    "context_refused": "a workspace's instructions cannot be kept; chats go by the last good ones",
+    "context_rejected": "a workspace's instructions cannot be kept; chats go by the last good ones",
     "database_recovered": "the database answers again",
     "drain_finished": "stopped: unfinished chats were released to other replicas",
     "drain_started": "stopping: waiting for the steps in progress",
@@ -95,32 +93,32 @@ _WORDS: Final[Mapping[str, str]] = {
     "workspace_down": "a workspace that should run does not; it is shown as stopped",
     "workspace_overdue": "a workspace was not used for long and is being stopped",
 }
-# Whatever failed by it: what is wrong with the database, where that is known.
+# Explanations of database errors, by error kind.
 _CAUSES: Final[Mapping[str, str]] = {
-    "database_full": "the database has no room left on its disk; free some, and chats go on",
+    "database_full": "the database's disk is full; free some space, and chats go on",
     "database_read_only": "the database is a standby; database.url must name the primary",
     "database_refused": "the database refuses this server; were its user or its rights changed?",
 }
-_USUAL: Final = logging.DEBUG
+_DEFAULT_LEVEL: Final = logging.DEBUG
 BACKLOG_READ_INTERVAL_S: Final = 10.0
-# Leaving is worth a line only if there was something to leave.
-_IF_ANY: Final = frozenset({"drain_started", "drain_finished"})
+# A drain is logged only if chats were running.
+_ONLY_WITH_CHATS: Final = frozenset({"drain_started", "drain_finished"})
 
 
 class LogEvent(Struct, frozen=True, kw_only=True):
-    """What is logged of an event: words in a text, fields in a line of JSON."""
+    """One event for the log: text with an explanation, or a line of JSON with its fields."""
 
     event: str
     fields: Mapping[str, object]
 
     @property
-    def words(self) -> str | None:
+    def explanation(self) -> str | None:
         cause = _CAUSES.get(str(self.fields.get("error_kind")))
-        return cause or _WORDS.get(self.event)
+        return cause or _EXPLANATIONS.get(self.event)
 
     def __str__(self) -> str:
-        said = [self.event, *(f"{name}={value}" for name, value in self.fields.items())]
-        return " ".join(said if self.words is None else [*said, f"({self.words})"])
+        parts = [self.event, *(f"{name}={value}" for name, value in self.fields.items())]
+        return " ".join(parts if self.explanation is None else [*parts, f"({self.explanation})"])
 
 
 class Telemetry:
@@ -151,28 +149,28 @@ class Telemetry:
             self._errors.labels(event, kind).inc()
             if event == "model_failed":
                 self._model_failures.labels(str(fields.get("provider", "")), kind).inc()
-        if isinstance(took := fields.get("duration_ms"), int | float):
-            self._durations.labels(event).observe(took / 1000)
-        # A failure that nobody has thought about must not pass in silence.
+        if isinstance(duration_ms := fields.get("duration_ms"), int | float):
+            self._durations.labels(event).observe(duration_ms / 1000)
+        # A failure without a level of its own is a warning.
         failed = "error" in fields or "error_kind" in fields
-        level = _LEVELS.get(event, logging.WARNING if failed else _USUAL)
-        if event in _IF_ANY and not any(fields.values()):
-            level = _USUAL
-        # Of failures in a row the first is told; the others are counted.
+        level = _LEVELS.get(event, logging.WARNING if failed else _DEFAULT_LEVEL)
+        if event in _ONLY_WITH_CHATS and not any(fields.values()):
+            level = _DEFAULT_LEVEL
+        # Of several failures in a row the first is logged; all are counted.
         if fields.get("failures", 1) != 1:
-            level = _USUAL
+            level = _DEFAULT_LEVEL
         if log.isEnabledFor(level):
             self._write(level, event, fields)
 
     def _write(self, level: int, event: str, fields: Mapping[str, object]) -> None:
         error = fields.get("error")
         cause = error if isinstance(error, BaseException) and level >= logging.ERROR else None
-        said = {name: value for name, value in fields.items() if name != "error"}
-        log.log(level, LogEvent(event=event, fields=said), exc_info=cause)
+        shown = {name: value for name, value in fields.items() if name != "error"}
+        log.log(level, LogEvent(event=event, fields=shown), exc_info=cause)
 
 
 class Gauges:
-    """How things stand here, asked whenever somebody looks; and on all replicas, as last read."""
+    """Current state: of this process, read at every scrape; of all replicas, as last read."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, words: str, *labels: str) -> Gauge:
@@ -193,7 +191,7 @@ class Gauges:
         self._show(None)
 
     async def run(self, conn: Conn, env: Env) -> None:
-        """For ever. What cannot be read is not a number: an old one would look like a good one."""
+        """Read the backlog at intervals. After a failed read the gauges are NaN, not stale."""
         failures = 0
         while True:
             try:

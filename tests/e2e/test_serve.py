@@ -214,7 +214,7 @@ async def test_a_draining_server_keeps_its_port_open_and_refuses_new_work(
     env = {"CHATD_ADMIN_TOKEN": TOKEN}
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         serving = group.create_task(
-            app.serve(settings, env, clock=SystemClock(), stop=stop, told=callbacks)
+            app.serve(settings, env, clock=SystemClock(), stop=stop, callbacks=callbacks)
         )
         url = (await ready).url or ""
         async with client_of(url, TOKEN) as client:
@@ -258,7 +258,9 @@ async def test_limits_of_the_settings_are_enforced(dsn: str, tmp_path: Path) -> 
     callbacks = app.LifecycleCallbacks(ready=ready.set_result)
     env = {"CHATD_ADMIN_TOKEN": TOKEN}
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        group.create_task(app.serve(settings, env, clock=SystemClock(), stop=stop, told=callbacks))
+        group.create_task(
+            app.serve(settings, env, clock=SystemClock(), stop=stop, callbacks=callbacks)
+        )
         async with client_of((await ready).url or "", TOKEN) as client:
             first = await create_chat(client, "slow: a story")
             async with client.get(f"/api/v1/chats/{first}/events") as stream:
@@ -402,7 +404,7 @@ async def test_a_killed_database_is_restarted(data_dir: Path) -> None:
                 {},
                 clock=clock,
                 stop=stop,
-                told=app.LifecycleCallbacks(ready=lambda _: ready.set()),
+                callbacks=app.LifecycleCallbacks(ready=lambda _: ready.set()),
             )
         )
         await ready.wait()

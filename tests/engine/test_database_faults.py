@@ -208,7 +208,7 @@ async def test_the_lease_is_renewed_while_the_pool_has_no_free_session(dsn: str)
     ):
         since = await observer.pool.fetchval("SELECT now()")
         statement = "SELECT renewed_at > $2 FROM chat_workers WHERE worker_id = $1"
-        await eventually(lambda: observer.pool.fetchval(statement, rig.replica.me, since))
+        await eventually(lambda: observer.pool.fetchval(statement, rig.replica.worker_id, since))
         assert rig.replica.lease.health == "ok"
 
 

@@ -77,7 +77,7 @@ async def test_a_drained_worker_unregisters(dsn: str) -> None:
         async with engine_rig_with(dsn, api) as drained:
             count = "SELECT count(*) FROM chat_workers"
             assert await other.pool.fetchval(count) == 2
-            me = drained.replica.me
+            me = drained.replica.worker_id
         rows = await other.pool.fetch("SELECT worker_id FROM chat_workers")
         assert [row["worker_id"] for row in rows] != [me]
         assert len(rows) == 1

@@ -161,7 +161,7 @@ async def test_an_expired_interrupt_is_postponed_once_if_its_live_parts_cannot_b
         events = Events()
         env = Env(clock=clock, emit=events, new_id=lambda: WORKER, new_change_id=change_id)
         committer = Committer(rig.replica.transactor, env)
-        reaper = ChatReaper(busy, committer, rig.replica.me, env)
+        reaper = ChatReaper(busy, committer, rig.replica.worker_id, env)
         reaping = asyncio.get_running_loop().create_task(reaper.run())
         stack.callback(reaping.cancel)
         late = HeartbeatResult(

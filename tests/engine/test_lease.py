@@ -85,7 +85,7 @@ async def test_a_worker_reserves_no_slot_before_it_is_registered(dsn: str, proxy
             async with asyncio.timeout(30):
                 await replica.worker.registered.wait()
             with replica.worker.reserve_slot(root=True) as free:
-                assert free == replica.me
+                assert free == replica.worker_id
 
 
 async def test_a_lease_counts_from_when_its_heartbeat_was_sent(clock: FakeClock) -> None:
@@ -114,7 +114,7 @@ async def test_a_heartbeat_without_an_answer_times_out_and_is_sent_again(
         async def renewed() -> bool:
             return await other.pool.fetchval(
                 "SELECT renewed_at > $2 FROM chat_workers WHERE worker_id = $1",
-                rig.replica.me,
+                rig.replica.worker_id,
                 since,
             )
 

@@ -157,7 +157,7 @@ async def test_an_owned_chat_without_a_runner_is_released_and_acquired_again(dsn
         rig.answer("found")
         async with session_to(dsn) as session:
             command = rig.command("hi")
-            await write(session, user_transitions.create(command, rig.replica.me))
+            await write(session, user_transitions.create(command, rig.replica.worker_id))
         assert (await rig.wait_state(command.id, "W")).epoch > 1
         await rig.events.wait("unknown_chat_released", chat_id=command.id)
         assert await rig.transcript(command.id) == ["user: hi", "assistant: found"]

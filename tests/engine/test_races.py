@@ -196,10 +196,10 @@ async def test_a_jump_of_the_databases_clock_takes_no_chat_from_a_live_worker(ds
 async def wait_two_heartbeats(rig: EngineRig) -> None:
     statement = "SELECT renewed_at > now() - interval '1 min' FROM chat_workers WHERE worker_id=$1"
     for _ in range(2):
-        await eventually(lambda: rig.pool.fetchval(statement, rig.replica.me))
+        await eventually(lambda: rig.pool.fetchval(statement, rig.replica.worker_id))
         await rig.pool.execute(
             "UPDATE chat_workers SET renewed_at = renewed_at - interval '1 h' WHERE worker_id = $1",
-            rig.replica.me,
+            rig.replica.worker_id,
         )
 
 

@@ -92,7 +92,7 @@ async def test_a_tool_that_takes_ten_minutes_runs_once(dsn: str, clock: FakeCloc
         chat_id = await rig.create("go")
         await gate.reached.wait()
         await pass_time(clock, 600)
-        assert (await other.chat(chat_id)).worker_id == rig.replica.me
+        assert (await other.chat(chat_id)).worker_id == rig.replica.worker_id
         gate.open()
         await rig.wait_runner_left(chat_id)
         assert tool.runs == ["c1"]

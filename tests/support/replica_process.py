@@ -141,7 +141,7 @@ async def main(setup: ReplicaSetup) -> None:
     replica = Replica(config, env, models=RemoteModel(provider), tools=tools)
     async with replica.running():
         await replica.worker.registered.wait()
-        write_line({"event": "ready", "worker_id": str(replica.me)})
+        write_line({"event": "ready", "worker_id": str(replica.worker_id)})
         obeying = asyncio.get_running_loop().create_task(serve_orders(replica))
         await stop.wait()
         obeying.cancel()

@@ -51,11 +51,11 @@ def test_an_event_is_counted_with_its_failure_and_its_time(
         ("chat_taken_over", {"epoch": 2}, "INFO"),
         ("workspace_down", {"workspace_id": 1}, "WARNING"),
         ("agent_disconnected", {"agent_id": 1}, "WARNING"),
-        ("agent_silent", {"agent_id": 1, "reason": "agent_lost"}, "DEBUG"),
+        ("agent_check_missed", {"agent_id": 1, "reason": "agent_lost"}, "DEBUG"),
         ("build_ended", {"build_id": 1, "status": "failed"}, "INFO"),
         ("build_crashed", {"error": ValueError("oh")}, "ERROR"),
-        ("builder_failed", {"error": ValueError("oh")}, "ERROR"),
-        ("builder_waits", {"error_kind": "database_down"}, "DEBUG"),
+        ("build_worker_failed", {"error": ValueError("oh")}, "ERROR"),
+        ("build_worker_waiting", {"error_kind": "database_down"}, "DEBUG"),
         ("anything_else", {}, "DEBUG"),
         ("anything_else", {"error_kind": "X"}, "WARNING"),
         ("anything_else", {"error": ValueError("oh")}, "WARNING"),
@@ -88,15 +88,15 @@ def test_a_bug_is_logged_with_its_traceback_and_other_failures_without(
         "agent_disconnected",
         "build_abandoned",
         "build_crashed",
-        "builder_failed",
-        "context_refused",
+        "build_worker_failed",
+        "context_rejected",
         "orphan_not_removed",
         "workspace_down",
         "workspace_overdue",
     ],
 )
 def test_what_happens_to_workspaces_is_told_in_words(event: str) -> None:
-    assert LogEvent(event=event, fields={}).words
+    assert LogEvent(event=event, fields={}).explanation
 
 
 def test_an_operator_is_told_in_words_what_a_takeover_is() -> None:

@@ -170,7 +170,7 @@ async def test_too_big_a_word_leaves_the_last_good_one(pool: Pool, clock: FakeCl
     contexts = ContextSync(pool, env_with(clock, emitted))
     await contexts.store(agent_id(1), context(1, "good"), initial=True)
     assert not await contexts.store(agent_id(1), context(2, "x" * 300_000), initial=False)
-    assert emitted.counts["context_refused"] == 1
+    assert emitted.counts["context_rejected"] == 1
     assert await stored_context(pool, agent_id(1)) == context(1, "good")
 
 

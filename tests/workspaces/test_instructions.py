@@ -212,7 +212,7 @@ async def test_changes_are_found_by_looking_and_offered_once(place: Place, pool:
     place.words = says("x" * 300_000, version=3)
     await watch.check_contexts()
     await watch.check_contexts()
-    assert place.emitted.counts["context_refused"] == 1
+    assert place.emitted.counts["context_rejected"] == 1
     assert await stored_context(pool, agent_id(1)) == good
 
 

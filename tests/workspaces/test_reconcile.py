@@ -183,7 +183,7 @@ async def test_an_agent_that_answers_is_connected_and_one_that_stops_is_not(
     agent, status = await the_agent(pool)
     assert (status, agent.lifecycle, agent.boot_id) == ("connected", "ready", "b1")
     assert agent.expanded_directory == "/home/me"
-    assert pinger.told("agent_appeared") == 2
+    assert pinger.told("agent_connected") == 2
     pinger.pulses.clear()
     await beat.check_agents()
     assert (await the_agent(pool))[1] == "connected"
@@ -202,7 +202,7 @@ async def test_an_agent_that_answers_is_connected_and_one_that_stops_is_not(
     await beat.check_agents()
     agent, status = await the_agent(pool)
     assert (status, agent.disconnected_at) == ("connected", None)
-    assert pinger.told("agent_appeared") == 3
+    assert pinger.told("agent_connected") == 3
 
 
 async def test_an_agent_that_talks_nonsense_silences_nobody_else(

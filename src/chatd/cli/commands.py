@@ -71,19 +71,19 @@ async def check_migrations(settings: Settings) -> bool:
     return not plan.is_behind
 
 
-async def serve(settings: Settings, stop: StopSignal, job: app.ProcessRole) -> None:
+async def serve(settings: Settings, stop: StopSignal, role: app.ProcessRole) -> None:
     def ready(info: app.ReadyInfo) -> None:
         stop.started()
         _print_line(f"chatd {metadata.version('chatd')}")
         _print_line(f"  data      {settings.data_dir}")
         _print_line(f"  database  {_database_name(settings)}, {_schema(info)}")
         _print_line(f"  model     {info.model}")
-        if job.answers == "api":
+        if role.serves == "api":
             _print_line(f"  API       {info.url}/api/v1, described at {info.url}/docs")
             _print_line(f"  token     {info.token_file or 'that of CHATD_ADMIN_TOKEN'}")
         elif info.url is not None:
             _print_line(f"  health    {info.url}/healthz, /readyz and /metrics")
-        if not job.works:
+        if not role.runs_chats:
             _print_line("  chats     run on other replicas: this process has no worker")
         _print_line("Ctrl-C stops.")
 
@@ -99,7 +99,7 @@ async def serve(settings: Settings, stop: StopSignal, job: app.ProcessRole) -> N
     callbacks = app.LifecycleCallbacks(ready=ready, stopping=stopping)
     clock = SystemClock()
     workspaces = await app.serve(
-        settings, os.environ, clock=clock, stop=stop.requested, told=callbacks, job=job
+        settings, os.environ, clock=clock, stop=stop.requested, callbacks=callbacks, role=role
     )
     _print_line(
         "Stopped." if workspaces == 0 else f"Stopped. {_running_workspaces(workspaces, settings)}"

@@ -31,8 +31,8 @@ class JsonFormatter(logging.Formatter):
         }
         if isinstance(record.msg, LogEvent):
             line["event"] = record.msg.event
-            if record.msg.words is not None:
-                line["message"] = record.msg.words
+            if record.msg.explanation is not None:
+                line["message"] = record.msg.explanation
             line |= record.msg.fields
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

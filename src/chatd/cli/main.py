@@ -123,8 +123,8 @@ def serve(
         }
         settings = process.read_settings(flags, config)
         log_format.configure_logging(settings.log)
-        job = composition.ProcessRole(works=not no_worker)
-        process.run_until_signal(lambda stop: commands.serve(settings, stop, job))
+        role = composition.ProcessRole(runs_chats=not no_worker)
+        process.run_until_signal(lambda stop: commands.serve(settings, stop, role))
 
 
 @app.command()
@@ -153,8 +153,8 @@ def worker(
         }
         settings = process.read_settings(flags, config)
         log_format.configure_logging(settings.log)
-        job = composition.ProcessRole(answers="nothing" if port is None else "health")
-        process.run_until_signal(lambda stop: commands.serve(settings, stop, job))
+        role = composition.ProcessRole(serves="nothing" if port is None else "health")
+        process.run_until_signal(lambda stop: commands.serve(settings, stop, role))
 
 
 @app.command()

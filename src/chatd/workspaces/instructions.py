@@ -96,7 +96,7 @@ class WorkspaceInstructions:
                 return await self._text(chat)
         except (ChatdError, TimeoutError) as error:
             kind = error.code if isinstance(error, ChatdError) else "timeout"
-            self._env.emit("briefing_failed", chat_id=chat.id, error_kind=kind)
+            self._env.emit("instructions_failed", chat_id=chat.id, error_kind=kind)
             return ATTACHED_TEXT
 
     async def _text(self, chat: Chat) -> str:
@@ -135,7 +135,7 @@ class WorkspaceInstructions:
             await self._contexts.sync_context(agent_id, conn, initial=True)
         except ChatdError as error:
             # Nothing is pinned, so the next turn reads it again.
-            self._env.emit("context_not_read", chat_id=chat.id, error_kind=error.code)
+            self._env.emit("context_read_failed", chat_id=chat.id, error_kind=error.code)
 
 
 def _cache(into: OrderedDict[ChatId, _T], chat_id: ChatId, value: _T) -> None:

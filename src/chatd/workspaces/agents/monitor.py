@@ -65,7 +65,7 @@ class AgentMonitor:
                 self._env.emit("agent_disconnected", agent_id=agent_id)
         for agent in checked:
             if (health := found.get(agent.id)) is not None and _has_changed(agent, health):
-                self._env.emit("agent_appeared", agent_id=agent.id, lifecycle=health.lifecycle)
+                self._env.emit("agent_connected", agent_id=agent.id, lifecycle=health.lifecycle)
 
     async def _check(
         self, agent: AgentRow, slots: asyncio.Semaphore, found: dict[AgentId, AgentHealth]
@@ -76,7 +76,7 @@ class AgentMonitor:
                     found[agent.id] = await self._ping(agent)
             except Exception as error:  # noqa: BLE001 - one failure must not end the round
                 kind = error.code if isinstance(error, ChatdError) else type(error).__name__
-                self._env.emit("agent_silent", agent_id=agent.id, reason=kind)
+                self._env.emit("agent_check_missed", agent_id=agent.id, reason=kind)
 
 
 def _is_connected(agent: AgentRow) -> bool:
@@ -105,7 +105,7 @@ class ContextSync:
         try:
             check_context(context)
         except InvalidInput as error:
-            self._env.emit("context_refused", agent_id=agent_id, error_kind=error.code)
+            self._env.emit("context_rejected", agent_id=agent_id, error_kind=error.code)
             return False
         return await bindings.save_context(self._conn, agent_id, context, initial=initial)
 
@@ -179,4 +179,4 @@ class ContextMonitor:
                 self._seen[agent.id] = (agent.boot_id, context.version)
             except (ChatdError, TimeoutError) as error:
                 kind = error.code if isinstance(error, ChatdError) else "timeout"
-                self._env.emit("context_not_read", agent_id=agent.id, error_kind=kind)
+                self._env.emit("context_read_failed", agent_id=agent.id, error_kind=kind)

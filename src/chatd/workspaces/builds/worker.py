@@ -138,7 +138,7 @@ class BuildWorker:
         building = BuildRun(taken, hold, backend, self._env, acquired_at=asked_at)
         self._running[build.id] = building
         self._idle.clear()
-        self._env.emit("build_taken", build_id=build.id, attempt=build.attempt)
+        self._env.emit("build_acquired", build_id=build.id, attempt=build.attempt)
         task = group.create_task(self._run_contained(building), name=f"building {build.id}")
         self._tasks[build.id] = task
         task.add_done_callback(lambda task: self._on_ended(building, task))
@@ -178,13 +178,13 @@ class BuildWorker:
             try:
                 return await build_leases.finish_build(self._conn, building.lease, ended)
             except Unavailable as error:
-                self._env.emit("build_not_written", error_kind=error.code)
+                self._env.emit("build_write_failed", error_kind=error.code)
                 await self._env.clock.sleep(1, "build_finish")
             except ChatdError as error:
                 # The backend's result cannot be stored: the build has failed.
                 if ended.error_code == "internal":
                     raise
-                self._env.emit("build_unstorable", build_id=building.lease.id, error=error)
+                self._env.emit("build_result_rejected", build_id=building.lease.id, error=error)
                 text = "The backend returned a result that cannot be stored."
                 ended = BuildResult(status="failed", error=text, error_code="internal")
         return None
@@ -243,9 +243,9 @@ class BuildWorker:
             await work()
         except (Unavailable, TimeoutError) as error:
             kind = error.code if isinstance(error, Unavailable) else "timeout"
-            self._env.emit("builder_waits", task=name, error_kind=kind)
+            self._env.emit("build_worker_waiting", task=name, error_kind=kind)
         except Exception as error:  # noqa: BLE001 - a bug in one build must not end the others
-            self._env.emit("builder_failed", task=name, error=error)
+            self._env.emit("build_worker_failed", task=name, error=error)
         else:
             return True
         return False
