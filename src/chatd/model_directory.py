@@ -185,10 +185,10 @@ class ModelDirectory:
 
     async def declare(self, pool: Pool) -> None:
         """Write the models of these settings to the database. The last replica to declare wins."""
-        wanted = build_declaration(self._own)
+        declaration = build_declaration(self._own)
         for left in reversed(range(MAX_DECLARE_ATTEMPTS)):
             try:
-                await model_configs.declare(pool, wanted)
+                await model_configs.declare(pool, declaration)
                 break
             except Unavailable:
                 if left == 0:
@@ -214,10 +214,10 @@ class ModelDirectory:
 
     # For the engine
 
-    async def choose(self, wanted: ModelConfigId | None) -> ModelChoice:
-        if self._own.find(wanted) is not None or wanted is None:
-            return await self._own.choose(wanted)
-        known = await self.get(wanted)
+    async def choose(self, model_config_id: ModelConfigId | None) -> ModelChoice:
+        if self._own.find(model_config_id) is not None or model_config_id is None:
+            return await self._own.choose(model_config_id)
+        known = await self.get(model_config_id)
         if known is None:
             raise config_error(MODEL_NOT_CONFIGURED_TEXT)
         if not known.enabled:

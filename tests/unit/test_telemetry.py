@@ -107,9 +107,9 @@ def test_an_operator_is_told_in_words_what_a_takeover_is() -> None:
     )
 
 
-def test_a_full_disk_is_named_whatever_failed_by_it() -> None:
+def test_the_explanation_names_a_full_disk_for_every_event() -> None:
     for event in ("commit_delayed", "heartbeat_failed", "anything"):
         line = LogEvent(event=event, fields={"error_kind": "database_full"})
-        assert "no room left on its disk" in str(line)
+        assert "disk is full" in str(line)
     away = LogEvent(event="commit_delayed", fields={"error_kind": "database_down"})
     assert "slow or away" in str(away)

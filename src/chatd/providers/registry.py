@@ -103,8 +103,8 @@ class ProviderRegistry:
     def providers(self) -> Mapping[str, ProviderConfig]:
         return self._configs
 
-    async def choose(self, wanted: ModelConfigId | None) -> ModelChoice:
-        model = self.find(wanted)
+    async def choose(self, model_config_id: ModelConfigId | None) -> ModelChoice:
+        model = self.find(model_config_id)
         if model is None:
             raise config_error(MODEL_NOT_CONFIGURED_TEXT)
         return await self.open(model)
