@@ -94,8 +94,8 @@ def test_files_are_read_in_order_and_other_files_are_left_alone(tmp_path: Path) 
         (["0001_a.sql", "0003_b.sql"], "0003_b.sql: expected number 0002"),
         (["0001_a.sql", "0001_b.sql"], "0001_b.sql: expected number 0002"),
         (["0002_a.sql"], "0002_a.sql: expected number 0001"),
-        (["1_a.sql"], "1_a.sql: a migration is called NNNN_name.sql"),
-        (["0001-a.sql"], "0001-a.sql: a migration is called NNNN_name.sql"),
+        (["1_a.sql"], "1_a.sql: a migration must be named NNNN_name.sql"),
+        (["0001-a.sql"], "0001-a.sql: a migration must be named NNNN_name.sql"),
     ],
 )
 def test_numbers_have_no_gaps_and_no_doubles(
@@ -109,7 +109,7 @@ def test_numbers_have_no_gaps_and_no_doubles(
 @pytest.mark.parametrize("statement", ["COMMIT;", "begin;", "  Rollback ;", "START TRANSACTION;"])
 def test_a_file_that_would_end_its_transaction_is_refused(tmp_path: Path, statement: str) -> None:
     folder(tmp_path, {"0001_a.sql": f"{ONE}\n{statement}\n{TWO}"})
-    with pytest.raises(MigrationError, match="must not end it"):
+    with pytest.raises(MigrationError, match="must not begin or end a transaction"):
         migrator.load_migrations(tmp_path)
 
 

@@ -1,14 +1,7 @@
-"""One database session: the typed slice of asyncpg that the rest of the house sees.
+"""One database session: the typed part of asyncpg that chatd uses, and SQL with named parameters.
 
-Owns opening and closing a session, sending statements, transactions and notifications; all
-failures leave here as errors of ours (`faults`). How many sessions there are and who gets one
-is the pool's business; the statements themselves are written elsewhere in this room.
-
-SQL with named parameters, for statements too wide to count `$1..$n` by hand.
-
-`:name` becomes a numbered parameter, the same number wherever the name stands;
-`::type` stays a cast. Fragments are joined before numbering, so two statements
-can share one.
+Owns connecting, statements, transactions and notifications. Every driver error leaves here as one
+of chatd's (`errors`).
 """
 
 import asyncio
@@ -30,7 +23,7 @@ StatementHook: TypeAlias = Callable[[str], None]
 
 
 class Conn(Protocol):
-    """Whatever can run one statement: a session, a transaction, or the pool itself."""
+    """Runs one statement: a session, a transaction, or the pool."""
 
     async def fetch(self, query: LiteralString, *args: object) -> list[Row]: ...
     async def fetchrow(self, query: LiteralString, *args: object) -> Row | None: ...
@@ -39,8 +32,6 @@ class Conn(Protocol):
 
 
 class ConnectConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a session is opened, and for how long the server may keep it waiting."""
-
     dsn: str
     application_name: str = "chatd"
     connect_timeout_s: float = 5
@@ -52,11 +43,11 @@ class ConnectConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reply_timeout_s(self) -> float:
-        """After this the server is not slow but gone: its own time-outs have long passed."""
+        """After this the server is unreachable: its own timeouts have passed."""
         return self.statement_timeout_s + self.reply_margin_s
 
     def named(self, part: str, **settings: str) -> "ConnectConfig":
-        """For a session of its own, which the database's administrator can tell by its name."""
+        """For a separate session, which pg_stat_activity shows under this name."""
         return msgspec.structs.replace(
             self,
             application_name=f"{self.application_name} {part}",
@@ -70,12 +61,12 @@ class ConnectConfig(msgspec.Struct, frozen=True, kw_only=True):
             "lock_timeout": _milliseconds(self.lock_timeout_s),
             "idle_in_transaction_session_timeout": _milliseconds(self.idle_in_transaction_s),
             "idle_session_timeout": "0",
-            # Our statements look up by key whatever the values are; planning them anew each time,
-            # as the server would for long chats, takes twice as long as running them.
+            # The statements look up by key, so one plan fits all values. Planning each time, as
+            # the server would for long chats, takes twice as long as the execution.
             "plan_cache_mode": "force_generic_plan",
-            # A session dropped in the middle of a statement must not go on waiting for locks.
+            # A session dropped during a statement must stop waiting for locks.
             "client_connection_check_interval": "500",
-            # A host that was cut off never says goodbye; let go of its locks all the same.
+            # A host that lost its network never closes the connection: release its locks anyway.
             "tcp_keepalives_idle": "10",
             "tcp_keepalives_interval": "5",
             "tcp_keepalives_count": "3",
@@ -85,7 +76,7 @@ class ConnectConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Driver(Protocol):
-    """The driver's connection, as far as we use it."""
+    """The part of the driver's connection that is used here."""
 
     async def fetch(self, query: str, *args: object) -> list[Row]: ...
     async def fetchrow(self, query: str, *args: object) -> Row | None: ...
@@ -105,13 +96,13 @@ class _Driver(Protocol):
 class DatabaseSession:
     """One connection to the server. Used by one task at a time."""
 
-    __slots__ = ("_driver", "_in_transaction", "_on_statement", "_spoiled")
+    __slots__ = ("_driver", "_in_transaction", "_on_statement", "_unusable")
 
     def __init__(self, driver: _Driver, on_statement: StatementHook | None = None) -> None:
         self._driver = driver
         self._on_statement = on_statement
         self._in_transaction = False
-        self._spoiled = False
+        self._unusable = False
 
     async def fetch(self, query: LiteralString, *args: object) -> list[Row]:
         return await self._send(query, self._driver.fetch(query, *args))
@@ -126,41 +117,41 @@ class DatabaseSession:
         return await self._send(query, self._driver.execute(query, *args))
 
     async def script(self, sql: str, *, timeout_s: float) -> None:
-        """Statements that come from a file rather than from our code."""
+        """Run SQL from a file."""
         await self._send(sql, self._driver.execute(sql, timeout=timeout_s))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator["DatabaseSession"]:
-        """Commits on the way out; on any error the server keeps nothing of it."""
+        """Commit on exit; roll back on any error."""
         await self.execute("BEGIN")
         self._in_transaction = True
         try:
             yield self
         except asyncio.CancelledError:
-            # Rolling back would mean waiting; closing the session rolls back as well.
-            self._spoiled = True
+            # A rollback would wait; the pool closes the session, which rolls back.
+            self._unusable = True
             raise
         except BaseException:
-            if not self._spoiled:
+            if not self._unusable:
                 with suppress(Unavailable):
                     await self.execute("ROLLBACK")
             raise
         finally:
             self._in_transaction = False
         if await self.execute("COMMIT") != "COMMIT":
-            raise InvariantBroken("A failed statement in a transaction was passed over.")
+            raise InvariantBroken("A failed statement in a transaction was ignored.")
 
-    async def listen(self, channel: str, heard: Callable[[int, str], None]) -> None:
-        """`heard(pid, payload)` runs in the event loop for each notification, in order."""
+    async def listen(self, channel: str, on_notification: Callable[[int, str], None]) -> None:
+        """`on_notification(pid, payload)` runs in the event loop, in order of arrival."""
 
         def callback(_driver: object, pid: int, _channel: str, payload: str) -> None:
-            heard(pid, payload)
+            on_notification(pid, payload)
 
         await self._send("LISTEN", self._driver.add_listener(channel, callback))
 
-    def on_connection_lost(self, lost: Callable[[], None]) -> None:
-        """`lost()` runs once, soon after the session has ended for whatever reason."""
-        self._driver.add_termination_listener(lambda _driver: lost())
+    def on_connection_lost(self, callback: Callable[[], None]) -> None:
+        """`callback()` runs once, soon after the session has ended for any reason."""
+        self._driver.add_termination_listener(lambda _driver: callback())
 
     @property
     def backend_pid(self) -> int:
@@ -172,11 +163,11 @@ class DatabaseSession:
 
     @property
     def is_reusable(self) -> bool:
-        """False if someone else would find a statement running or a transaction open."""
-        return not (self._spoiled or self._driver.is_closed() or self._driver.is_in_transaction())
+        """False if it is closed, runs a statement or is inside a transaction."""
+        return not (self._unusable or self._driver.is_closed() or self._driver.is_in_transaction())
 
     def terminate(self) -> None:
-        """Close without a word to the server and without waiting for it."""
+        """Close the socket without telling the server and without waiting."""
         self._driver.terminate()
 
     async def close(self, *, timeout_s: float) -> None:
@@ -189,18 +180,18 @@ class DatabaseSession:
         try:
             return await call
         except asyncio.CancelledError:
-            # The driver is still telling the server; nobody else should have to wait for that.
-            self._spoiled = True
+            # The driver still cancels the statement; the next user must not wait for that.
+            self._unusable = True
             raise
         except DRIVER_ERRORS as error:
             fault = translate_driver_error(
                 error, sent=not self._in_transaction, closed=self.is_closed
             )
-            # What timed out may still run, a standby stays one, and a driver that is lost does
-            # not find back: the next user wants another session.
-            lost = isinstance(error, TimeoutError | asyncpg.InternalClientError)
-            if lost or fault.code == "database_read_only":
-                self._spoiled = True
+            # After a timeout the statement may still run, a standby stays one, and a driver with
+            # an internal error does not recover: the next user needs another session.
+            is_lost = isinstance(error, TimeoutError | asyncpg.InternalClientError)
+            if is_lost or fault.code == "database_read_only":
+                self._unusable = True
             raise fault from error
 
 
@@ -218,7 +209,7 @@ async def connect(
             config.dsn,
             timeout=config.connect_timeout_s,
             command_timeout=config.reply_timeout_s,
-            # Our statements are a fixed set: prepared once per session, kept for good.
+            # The statements are a fixed set: each is prepared once per session.
             statement_cache_size=512,
             max_cached_statement_lifetime=0,
             max_cacheable_statement_size=0,
@@ -245,9 +236,11 @@ class NamedStatement(Struct, frozen=True, kw_only=True):
 
 
 def named_statement(*fragments: LiteralString) -> NamedStatement:
+    """Join SQL fragments and number their parameters: each `:name` gets one number in the whole
+    statement; `::type` stays a cast."""
     sql = "".join(fragments)
     names = tuple(dict.fromkeys(_NAME.findall(sql)))
     numbers = {name: f"${index}" for index, name in enumerate(names, 1)}
     text = _NAME.sub(lambda match: numbers[match[1]], sql)
-    # Made of literals only: the substitution puts in numbers.
+    # Still literals only: the substitution inserts numbers.
     return NamedStatement(text=cast("LiteralString", text), names=names)

@@ -1,8 +1,4 @@
-"""What can go wrong with the database, in our words.
-
-Owns the translation of the driver's exceptions into the error tree: one function, used where a
-session meets the driver and nowhere else. It does not retry and does not log.
-"""
+"""Translate the driver's exceptions into chatd's errors. Does not retry and does not log."""
 
 from typing import cast
 
@@ -16,35 +12,35 @@ DRIVER_ERRORS = (
     asyncpg.InternalClientError,
     OSError,  # TimeoutError is one of them
 )
-"""Everything the driver raises. Anything else that comes out of it is a bug."""
+"""All exceptions that the driver raises; any other is a bug."""
 
 
 class DuplicateRow(ChatdError):
-    """A unique constraint refused the row: it is there already."""
+    """A unique constraint refused the row."""
 
     code = "duplicate"
 
     def __init__(self, constraint: str) -> None:
-        super().__init__(f"A row like this exists already ({constraint}).")
+        super().__init__(f"A row with this key exists already ({constraint}).")
         self.constraint = constraint
 
 
 class MissingReference(ChatdError):
-    """A foreign key refused the row: what it points at is not there, or no longer."""
+    """A foreign key refused the row: the row that it refers to does not exist."""
 
     code = "missing_reference"
 
     def __init__(self, constraint: str) -> None:
-        super().__init__(f"The row refers to one that does not exist ({constraint}).")
+        super().__init__(f"The row refers to a row that does not exist ({constraint}).")
         self.constraint = constraint
 
 
-# By SQLSTATE, or by its first two letters (the class): our code, and whether the statement may
-# have been applied all the same. It may when the session ended with it: with synchronous
-# replication the server can end a session that has already committed.
+# By SQLSTATE, or by its class (the first two characters): the error code, and whether the statement
+# may have been applied. It may have been when the session ended: with synchronous replication the
+# server can end a session that has already committed.
 _UNAVAILABLE: dict[str, tuple[str, bool]] = {
     "08": ("database_down", True),
-    "25006": ("database_read_only", False),  # connected to what has become a standby
+    "25006": ("database_read_only", False),  # the server has become a standby
     "25P03": ("database_timeout", False),
     "25P04": ("database_timeout", False),
     "28": ("database_refused", False),
@@ -61,7 +57,7 @@ _UNAVAILABLE: dict[str, tuple[str, bool]] = {
 
 
 def translate_driver_error(error: Exception, *, sent: bool, closed: bool = False) -> ChatdError:
-    """`sent`: a statement that would commit by itself was on its way. `closed`: the session is."""
+    """`sent`: a statement outside a transaction was sent. `closed`: the session is closed."""
     match error:
         case asyncpg.ClientConfigurationError():
             return InvalidInput("database_url", _text(error))
@@ -79,12 +75,12 @@ def translate_driver_error(error: Exception, *, sent: bool, closed: bool = False
             text = f"The database cannot be reached: {_text(error)}"
             return Unavailable(text, code="database_down", maybe_applied=sent)
         case asyncpg.InterfaceError() if closed:
-            # The driver looks before it writes: nothing was sent.
-            return Unavailable("The connection had been closed.", code="database_down")
+            # The driver checks before it writes: nothing was sent.
+            return Unavailable("The database connection was closed.", code="database_down")
         case asyncpg.InternalClientError():
-            # The driver has lost its place in the conversation. So it has after a server's last
-            # words to an idle session, until it also hears the hang-up.
-            text = f"The connection is no longer usable: {_text(error)}"
+            # The driver is out of step with the protocol. This also happens when the server ends an
+            # idle session, until the driver notices that the socket is closed.
+            text = f"The database connection is no longer usable: {_text(error)}"
             return Unavailable(text, code="database_down", maybe_applied=sent)
         case _:
             return InvariantBroken(f"{type(error).__name__}: {_text(error)}")
@@ -93,7 +89,7 @@ def translate_driver_error(error: Exception, *, sent: bool, closed: bool = False
 def _from_server(error: asyncpg.PostgresError, *, sent: bool) -> ChatdError:
     state = cast("str | None", getattr(error, "sqlstate", None)) or "XX000"
     constraint = cast("str | None", getattr(error, "constraint_name", None)) or "unknown"
-    # The detail quotes the row's values, and whoever logs this error would log them too.
+    # PostgreSQL's detail quotes row values; drop it, so that logs never contain chat content.
     vars(error).pop("detail", None)
     if state == "23505":
         return DuplicateRow(constraint)
@@ -102,8 +98,8 @@ def _from_server(error: asyncpg.PostgresError, *, sent: bool) -> ChatdError:
     found = _UNAVAILABLE.get(state) or _UNAVAILABLE.get(state[:2])
     if found is None:
         return InvariantBroken(f"{state}: {_text(error)}")
-    code, may_have_landed = found
-    return Unavailable(_text(error), code=code, maybe_applied=may_have_landed and sent)
+    code, may_be_applied = found
+    return Unavailable(_text(error), code=code, maybe_applied=may_be_applied and sent)
 
 
 def _text(error: Exception) -> str:

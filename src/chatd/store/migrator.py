@@ -1,9 +1,8 @@
-"""Brings a database to the schema this code was written for.
+"""Migrate a database to the schema of this version of chatd.
 
-Owns the numbered files `migrations/NNNN_name.sql`, the record of those applied, and the rule
-for what may be applied next. Each file is one transaction, and one process migrates at a time:
-replicas that start together wait for the first. Files are never edited once released and only
-add what running older replicas can live with, so a database that is ahead of the code is fine.
+Owns the numbered files `migrations/NNNN_name.sql` and the table of applied ones. Each file runs in
+one transaction, and one process migrates at a time; the others wait. A released file is never
+edited and only adds what older replicas can run with, so a database ahead of the code is fine.
 """
 
 import hashlib
@@ -20,7 +19,7 @@ import msgspec
 from chatd.domain.errors import ChatdError, Unavailable
 from chatd.store.conn import ConnectConfig, DatabaseSession, connect
 
-LOCK_KEY: Final = 0x6368_6174_6D69_6772  # "chatmigr"; any number that nobody else locks
+LOCK_KEY: Final = 0x6368_6174_6D69_6772  # "chatmigr": an arbitrary key for the advisory lock
 
 _NAME = re.compile(r"(?P<version>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
 _ENDS_TRANSACTION = re.compile(
@@ -50,7 +49,7 @@ LOCK_HOLDER: Final = """
 
 
 class MigrationError(ChatdError):
-    """The database and the files do not go together, or a file failed. Needs a person."""
+    """The database does not match the files, or a file failed. An operator must decide."""
 
     code = "migration_failed"
 
@@ -77,7 +76,7 @@ class AppliedMigration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigrationPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """`pending` is what this code still needs; `ahead` is what a newer one has added."""
+    """`pending`: files to apply. `ahead`: migrations that a newer version has applied."""
 
     pending: tuple[Migration, ...] = ()
     ahead: tuple[AppliedMigration, ...] = ()
@@ -88,8 +87,6 @@ class MigrationPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigrationStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of `status`."""
-
     version: int
     name: str
     state: Literal["applied", "pending", "changed", "ahead"]
@@ -97,8 +94,8 @@ class MigrationStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigrationTimeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to wait: for another migrator, for a statement, for a lock on a table in use
-    (running replicas queue behind that wait, so it is short)."""
+    """How long to wait for another migrator, for a statement, and for a table lock. The last is
+    short, because statements of running replicas queue behind it."""
 
     migration_lock_s: float = 120
     statement_s: float = 600
@@ -113,16 +110,16 @@ def packaged_migrations() -> Traversable:
 
 
 def load_migrations(directory: Traversable) -> list[Migration]:
-    """The files in order. Refuses a name, a number or a statement that does not belong."""
+    """The files in order. Raises MigrationError for a bad name, number or statement."""
     found: list[Migration] = []
     for entry in sorted(directory.iterdir(), key=lambda e: e.name):
         if not entry.name.endswith(".sql"):
             continue
         if (match := _NAME.fullmatch(entry.name)) is None:
-            raise MigrationError(f"{entry.name}: a migration is called NNNN_name.sql.")
-        sql = entry.read_text(encoding="utf-8")  # in text mode: line ends do not matter
+            raise MigrationError(f"{entry.name}: a migration must be named NNNN_name.sql.")
+        sql = entry.read_text(encoding="utf-8")  # text mode: the same checksum for all line endings
         if _ENDS_TRANSACTION.search(sql):
-            raise MigrationError(f"{entry.name}: runs in one transaction and must not end it.")
+            raise MigrationError(f"{entry.name}: must not begin or end a transaction.")
         found.append(Migration(version=int(match["version"]), name=match["name"], sql=sql))
     for expected, migration in enumerate(found, start=1):
         if migration.version != expected:
@@ -136,21 +133,21 @@ def load_migrations(directory: Traversable) -> list[Migration]:
 def plan_migrations(
     migrations: Sequence[Migration], applied: Sequence[AppliedMigration]
 ) -> MigrationPlan:
-    """What is left to do. Refuses a history that these files did not make."""
+    """What is left to do. Raises MigrationError if the database has another history."""
     done = {a.version: a for a in applied}
     for migration in migrations:
-        was = done.get(migration.version)
-        if was is not None and was.checksum != migration.checksum:
+        record = done.get(migration.version)
+        if record is not None and record.checksum != migration.checksum:
             raise MigrationError(
-                f"{migration.file} has changed since it was applied on {was.applied_at:%Y-%m-%d}. "
-                "Restore the file and put the change into a new one."
+                f"{migration.file} has changed since it was applied on "
+                f"{record.applied_at:%Y-%m-%d}. Restore the file and put the change into a new one."
             )
     pending = tuple(m for m in migrations if m.version not in done)
     latest = max(done, default=0)
     if pending and pending[0].version < latest:
         raise MigrationError(
             f"{pending[0].file} is not applied, but {latest:04d} is. The database was migrated "
-            "from other files than these."
+            "from other files."
         )
     known = {m.version for m in migrations}
     return MigrationPlan(pending=pending, ahead=tuple(a for a in applied if a.version not in known))
@@ -161,7 +158,7 @@ async def up(
     directory: Traversable | None = None,
     timeouts: MigrationTimeouts = DEFAULT_MIGRATION_TIMEOUTS,
 ) -> list[str]:
-    """Apply what is pending, in order; return the names of the files applied."""
+    """Apply the pending files in order; return their names."""
     migrations = load_migrations(directory or packaged_migrations())
     async with _session(dsn, timeouts) as session:
         await _acquire_lock(session, timeouts)
@@ -173,14 +170,14 @@ async def up(
 
 
 async def check(dsn: str, directory: Traversable | None = None) -> MigrationPlan:
-    """What `up` would do, without doing anything and without waiting for anyone."""
+    """What `up` would do. Changes nothing and takes no lock."""
     migrations = load_migrations(directory or packaged_migrations())
     async with _session(dsn, DEFAULT_MIGRATION_TIMEOUTS) as session:
         return plan_migrations(migrations, await _applied(session))
 
 
 async def status(dsn: str, directory: Traversable | None = None) -> list[MigrationStatus]:
-    """Every migration that either the files or the database know of. Refuses nothing but files."""
+    """Every migration of the files or the database. Raises MigrationError for bad files only."""
     migrations = {m.version: m for m in load_migrations(directory or packaged_migrations())}
     async with _session(dsn, DEFAULT_MIGRATION_TIMEOUTS) as session:
         done = {a.version: a for a in await _applied(session)}
@@ -199,7 +196,7 @@ def _status_of(migration: Migration | None, done: AppliedMigration | None) -> Mi
         case Migration(), AppliedMigration():
             state = "applied" if migration.checksum == done.checksum else "changed"
         case None, None:
-            raise AssertionError("a version known to neither side")
+            raise AssertionError("a version without file and record")
     return MigrationStatus(
         version=done.version, name=done.name, state=state, applied_at=done.applied_at
     )
@@ -238,9 +235,9 @@ async def _acquire_lock(session: DatabaseSession, timeouts: MigrationTimeouts) -
     except Unavailable as error:
         if error.code != "database_busy":
             raise
-        holder = await session.fetchval(LOCK_HOLDER, LOCK_KEY) or "someone who has just finished"
+        holder = await session.fetchval(LOCK_HOLDER, LOCK_KEY) or "it has just ended"
         raise Unavailable(
-            f"Waited {timeouts.migration_lock_s:g} s for another migration to end ({holder}).",
+            f"Another migration still runs after {timeouts.migration_lock_s:g} s ({holder}).",
             code="migration_busy",
         ) from error
     await session.execute("SELECT set_config('lock_timeout', $1, false)", _ms(timeouts.lock_s))
@@ -259,17 +256,17 @@ async def _applied(session: DatabaseSession) -> list[AppliedMigration]:
 
 @asynccontextmanager
 async def _session(dsn: str, timeouts: MigrationTimeouts) -> AsyncGenerator[DatabaseSession]:
-    link = ConnectConfig(
+    config = ConnectConfig(
         dsn=dsn,
         application_name="chatd migrate",
         statement_timeout_s=max(timeouts.statement_s, timeouts.migration_lock_s + 10),
         lock_timeout_s=timeouts.lock_s,
     )
-    session = await connect(link)
+    session = await connect(config)
     try:
         yield session
     finally:
-        # Ends the session, and with it the lock.
+        # Ending the session releases the lock.
         session.terminate()
 
 

@@ -1,8 +1,7 @@
-"""Providers and models as the database knows them: by ids that outlive settings and replicas.
+"""Providers and models as stored, by ids that outlive settings and replicas. Without API keys.
 
-Owns that a declaration is taken as a whole: what it names is there afterwards, what it no longer
-names is switched off but kept. Of several that come at once the last one counts. Keys never come
-here.
+A declaration is stored as a whole: what it names is enabled, what it no longer names is disabled.
+Of several concurrent declarations the last one wins.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from chatd.store.conn import Conn, Row
 from chatd.store.pool import Pool
 from chatd.store.rows import json_text
 
-LOCK_KEY: Final = 0x6368_6174_6D6F_6465  # "chatmode"; any number that nobody else locks
+LOCK_KEY: Final = 0x6368_6174_6D6F_6465  # "chatmode": an arbitrary key for the advisory lock
 LOCK: Final[LiteralString] = "SELECT pg_advisory_xact_lock($1)"
 
 UPSERT_PROVIDERS: Final[LiteralString] = """
@@ -36,7 +35,7 @@ UPSERT_PROVIDERS: Final[LiteralString] = """
           (excluded.name, excluded.kind, excluded.base_url, excluded.has_api_key, true,
            'settings')"""
 
-# Two defaults would not be let in, not even for a moment.
+# First, because a unique index refuses two defaults even for a moment.
 CLEAR_OTHER_DEFAULTS: Final[LiteralString] = """
     UPDATE model_configs SET is_default = false, updated_at = now()
     WHERE is_default AND id <> ALL (
@@ -80,7 +79,7 @@ LIST_PROVIDERS: Final[LiteralString] = """
 
 
 class DeclaredProvider(Struct, frozen=True, kw_only=True):
-    """What may be known of a provider by everybody. `base_url` has no user and no query."""
+    """Public facts of a provider. `base_url` contains no user and no query."""
 
     id: UUID
     name: str
@@ -90,7 +89,7 @@ class DeclaredProvider(Struct, frozen=True, kw_only=True):
 
 
 class ModelDeclaration(Struct, frozen=True, kw_only=True):
-    """All that one process was told of. The first model is the default; each names one of the
+    """The settings of one process. The first model is the default; each names one of the
     providers."""
 
     providers: tuple[DeclaredProvider, ...]
@@ -119,7 +118,7 @@ class StoredModel(Struct, frozen=True, kw_only=True):
 
 
 class _Parameters(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a model is called with, beyond what has a column of its own."""
+    """The model's parameters that have no column."""
 
     max_output_tokens: int | None = None
     temperature: float | None = None
@@ -136,7 +135,7 @@ _PRICES: Final = msgspec.json.Decoder(Prices)
 
 
 async def declare(pool: Pool, declaration: ModelDeclaration) -> None:
-    """Take it as a whole, after whoever is at it just now."""
+    """Store the declaration as a whole, after any declaration in progress."""
     ids = {provider.name: provider.id for provider in declaration.providers}
     providers = json_text(declaration.providers)
     models = json_text([_row(at, config, ids) for at, config in enumerate(declaration.models)])
@@ -167,7 +166,7 @@ def _row(at: int, config: ModelConfig, provider_ids: Mapping[str, UUID]) -> dict
 
 
 async def list_models(conn: Conn) -> Sequence[StoredModel]:
-    """Also those that are switched off, which come last; the default comes first."""
+    """The default first, disabled models last."""
     return [_model(row) for row in await conn.fetch(LIST_MODELS)]
 
 

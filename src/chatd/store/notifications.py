@@ -1,18 +1,11 @@
-"""The replica's ear: one session that hears the hints of all replicas.
+"""Hints between replicas: one session that listens, one that publishes.
 
-Owns the LISTEN session, its life (open, check, drop, open again) and the session lock by which
-other replicas see that this process is alive. Whatever was said while it was deaf is lost, so
-after every opening it says once: everything may have changed. Who is interested in which chat
-is decided by those it calls, in process; nobody else listens.
+The listening session holds the lock by which other replicas see that this process lives. After
+each connect `on_connected` reports that earlier hints may be lost. Hints are lossy: `publish`
+neither waits nor fails, and while the database is unreachable the oldest are dropped and counted.
 
-The replica's voice: tells all replicas, after a commit, that a chat has changed.
-
-Owns the hints not sent yet and the session they are sent on. Hints are lossy by contract:
-saying one never waits and never fails; while the database is away they pile up to a bound, and
-past it the oldest are dropped and counted. Hearing them is `listen`'s business.
-
-Hints go out after the commit and never within it, on a session that does not wait for the
-disk: a NOTIFY inside a transaction makes all committing transactions queue for one lock.
+Hints are sent after the commit, on a session that does not wait for the disk: a NOTIFY inside a
+transaction makes all committing transactions queue for one lock.
 """
 
 import asyncio
@@ -32,8 +25,8 @@ from chatd.domain.ports import Clock
 from chatd.store.conn import ConnectConfig, DatabaseSession, connect
 
 CHANNEL: Final = "chatd"
-# Shared, so that a new session of this process can take it while the server still keeps the
-# lost one. Others only ask whether anybody holds it.
+# Shared, so that a new session of this process gets the lock while the server still holds the lost
+# session. Other replicas only check whether it is held.
 HOLD_WORKER_LOCK: Final = "SELECT pg_advisory_lock_shared($1)"
 PING: Final = "SELECT pg_notify($1, $2)"
 
@@ -46,10 +39,9 @@ class ListenConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HintListener:
-    """`run` listens until it is cancelled. Callbacks are plain functions and must be quick.
+    """`run` listens until it is cancelled. Callbacks must not block.
 
-    `on_dirty` is called each time listening has begun: what happened before was not heard.
-    """
+    `on_connected` is called after each connect: hints sent before were not received."""
 
     def __init__(
         self,
@@ -79,10 +71,10 @@ class HintListener:
             try:
                 session = await self._open()
             except ChatdError:
-                pass  # away, or with an objection of its own: either way nobody listens here
+                pass  # unreachable or refused: connect again after the delay
             else:
                 await self._serve(session)
-            # One that is lost as soon as it is open is no better than none.
+            # A session that is lost at once counts as a failed attempt.
             lasted = self._clock.monotonic() - began
             failures = 1 if lasted > self._config.ping_interval_s else failures + 1
             delay = self._config.backoff.delay(failures, self._draw)
@@ -100,7 +92,7 @@ class HintListener:
         return session
 
     async def _serve(self, session: DatabaseSession) -> None:
-        """Until the session is lost, one way or the other."""
+        """Until the session is lost."""
         lost = asyncio.Event()
         session.on_connection_lost(lost.set)
         try:
@@ -117,7 +109,7 @@ class HintListener:
             session.terminate()
 
     async def _ping(self, session: DatabaseSession) -> None:
-        """A connection can be dead without saying so: drop it unless it hears its own voice."""
+        """Detect a dead connection: close it unless it receives its own ping."""
         while True:
             await self._clock.sleep(self._config.ping_interval_s, tag="listen_ping")
             self._pong_received.clear()
@@ -131,15 +123,15 @@ class HintListener:
                 return
 
     def _receiver(self, own_pid: int) -> Callable[[int, str], None]:
-        def hear(pid: int, payload: str) -> None:
+        def receive(pid: int, payload: str) -> None:
             if pid == own_pid:
-                # This session says nothing but pings.
+                # This session sends only pings.
                 if payload == self._expected_pong:
                     self._pong_received.set()
             elif (hint := decode_hint(payload)) is not None:
                 self._on_hint(hint)
 
-        return hear
+        return receive
 
 
 _Batch: TypeAlias = dict[tuple[ChatId, str | None], Hint]
@@ -148,7 +140,7 @@ NOTIFY_MANY: Final = "SELECT pg_notify($1, p) FROM unnest($2::text[]) p"
 
 
 class PublishConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The first hint after a pause goes out at once; those behind it share a statement."""
+    """The first hint after a pause is sent at once; those that follow share a statement."""
 
     connect: ConnectConfig
     flush_interval_s: float = 0.003
@@ -182,14 +174,14 @@ class HintPublisher:
         self.dropped_hints = 0
 
     def publish(self, hint: Hint) -> None:
-        """Of several hints of one kind for a chat only the newest is worth sending."""
+        """Of several pending hints of one kind for a chat only the newest is sent."""
         if self._closed:
             self.dropped_hints += 1
             return
         key = (hint.chat_id, hint.kind)
         waiting = self._pending.get(key)
         if waiting is None or waiting.snapshot_version <= hint.snapshot_version:
-            # In its old place: a chat that changes all the time must not wait all the time.
+            # It keeps its place: a chat that changes often must not wait longer.
             self._pending[key] = hint
         self._drop_oldest()
         self._wake.set()
@@ -212,7 +204,7 @@ class HintPublisher:
             self._stopped.set()
 
     async def close(self) -> None:
-        """Send what is pending, within a bound; what is left after it is lost."""
+        """Send pending hints for up to `close_timeout_s`; drop the rest."""
         self._closing = True
         self._wake.set()
         with suppress(TimeoutError):
@@ -232,7 +224,7 @@ class HintPublisher:
         return True
 
     async def _send(self, batch: _Batch) -> bool:
-        """False if the database could not be told; then the batch waits again."""
+        """False if the database was unreachable; then the batch is pending again."""
         try:
             session = await self._connected()
             async with asyncio.timeout(self._config.send_timeout_s):
@@ -244,15 +236,15 @@ class HintPublisher:
             self._requeue(batch)
             return False
         except ChatdError:
-            # One that the server refuses must not stand in the way of all that follow.
+            # A hint that the server refuses must not block those behind it.
             self.dropped_hints += len(batch)
         return True
 
     async def _connected(self) -> DatabaseSession:
         if self._session is None or not self._session.is_reusable:
             self._disconnect()
-            link = self._config.connect.named("publish", synchronous_commit="off")
-            self._session = await connect(link)
+            config = self._config.connect.named("publish", synchronous_commit="off")
+            self._session = await connect(config)
         return self._session
 
     def _disconnect(self) -> None:
@@ -270,7 +262,7 @@ class HintPublisher:
         if self._closed:
             self.dropped_hints += len(batch)
             return
-        # In front, except where something newer has come in meanwhile.
+        # At the front, except for hints that a newer one has replaced.
         self._pending = batch | self._pending
         self._drop_oldest()
 

@@ -1,13 +1,12 @@
-"""The database sessions of one replica: a bounded pool, and one kept aside for the tick.
+"""The database sessions of one replica: a bounded pool, and one session for the heartbeat.
 
-Owns who may use which session and how long anyone waits for one. Giving a session back takes
-no round trip and no waiting: a clean one is handed on at once, one that is not (transaction
-open, statement still running, connection lost) is thrown away and its place is free. So a task
-can be cancelled anywhere and the pool neither leaks nor blocks.
+A release neither waits nor needs a round trip: a clean session goes to the next waiter; any other
+(open transaction, running statement, lost connection) is closed and its place is free. So a task
+can be cancelled anywhere, and the pool neither leaks nor blocks.
 
-Why not the driver's own pool: it starts a task per release, which about doubles the CPU time
-of a short statement. What this one leaves out is a reset between users, so session state (SET,
-LISTEN, session locks, temporary tables) must not be touched on a pooled session.
+The driver's own pool starts a task per release, which about doubles the CPU time of a short
+statement. This pool does not reset sessions between users, so do not change session state (SET,
+LISTEN, session locks, temporary tables) on a pooled session.
 """
 
 import asyncio
@@ -30,14 +29,14 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pool:
-    """At most `max_size` sessions, opened when needed and again when lost. Satisfies `Conn`."""
+    """At most `max_size` sessions, opened on demand and again when lost. Satisfies `Conn`."""
 
     def __init__(self, config: PoolConfig, *, on_statement: StatementHook | None = None) -> None:
         self._config = config
         self._on_statement = on_statement
         self._idle: list[DatabaseSession] = []  # last in, first out: the warmest statement cache
         self._in_use: set[DatabaseSession] = set()
-        self._opening = 0  # places promised to someone who is opening a session
+        self._opening = 0  # places reserved for sessions that are being opened
         self._waiters: deque[asyncio.Future[DatabaseSession | None]] = deque()
         self._all_released = asyncio.Event()
         self._closed = False
@@ -83,19 +82,19 @@ class Pool:
         await self.fetchval("SELECT 1")
 
     async def close(self) -> None:
-        """Let statements in flight end, within a bound. Whoever still waits is refused."""
+        """Wait for running statements up to `close_timeout_s`. Waiting callers are refused."""
         self._closed = True
         while self._waiters:
             self._wake_next()
-        within = self._config.close_timeout_s
+        timeout_s = self._config.close_timeout_s
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(timeout_s):
                 while self._in_use or self._opening:
                     self._all_released.clear()
                     await self._all_released.wait()
-                await asyncio.gather(*(s.close(timeout_s=within) for s in self._idle))
+                await asyncio.gather(*(s.close(timeout_s=timeout_s) for s in self._idle))
         except TimeoutError:
-            pass  # they are ended now, like it or not
+            pass  # the sessions left are terminated below
         finally:
             for session in (*self._idle, *self._in_use):
                 session.terminate()
@@ -107,7 +106,7 @@ class Pool:
 
     @property
     def waiting(self) -> int:
-        return sum(not turn.done() for turn in self._waiters)
+        return sum(not waiter.done() for waiter in self._waiters)
 
     async def _acquire(self) -> DatabaseSession:
         if self._closed:
@@ -124,7 +123,7 @@ class Pool:
         return await self._wait() or await self._open()
 
     async def _open(self) -> DatabaseSession:
-        """Fill a place that is counted in `_opening`."""
+        """Open a session for a place that `_opening` counts already."""
         try:
             if self._closed:
                 raise _closed()
@@ -138,25 +137,25 @@ class Pool:
         return session
 
     async def _wait(self) -> DatabaseSession | None:
-        """A session, already counted as lent, or None: a place, already counted as opening."""
-        turn: asyncio.Future[DatabaseSession | None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(turn)
+        """A session, already counted in `_in_use`; or None: a place, counted in `_opening`."""
+        waiter: asyncio.Future[DatabaseSession | None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
         try:
             async with asyncio.timeout(self._config.acquire_timeout_s):
-                return await turn
+                return await waiter
         except BaseException as error:
-            self._abandon_wait(turn)
+            self._abandon_wait(waiter)
             if isinstance(error, TimeoutError):
                 text = f"All {self._config.max_size} database connections are busy."
                 raise Unavailable(text, code="database_busy") from None
             raise
 
-    def _abandon_wait(self, turn: asyncio.Future[DatabaseSession | None]) -> None:
-        if turn.cancelled():
+    def _abandon_wait(self, waiter: asyncio.Future[DatabaseSession | None]) -> None:
+        if waiter.cancelled():
             with suppress(ValueError):
-                self._waiters.remove(turn)
-        # Our turn came in the same moment: what we were handed is someone else's.
-        elif (session := turn.result()) is not None:
+                self._waiters.remove(waiter)
+        # It was served at the same moment: pass the session or the place on.
+        elif (session := waiter.result()) is not None:
             self._release(session)
         else:
             self._opening -= 1
@@ -167,25 +166,25 @@ class Pool:
         if not session.is_reusable:
             session.terminate()
             self._wake_next()
-        elif (turn := self._next_waiter()) is not None:
+        elif (waiter := self._next_waiter()) is not None:
             self._in_use.add(session)
-            turn.set_result(session)
+            waiter.set_result(session)
         else:
             self._idle.append(session)
             self._check_all_released()
 
     def _wake_next(self) -> None:
-        if (turn := self._next_waiter()) is not None:
+        if (waiter := self._next_waiter()) is not None:
             self._opening += 1
-            turn.set_result(None)
+            waiter.set_result(None)
         else:
             self._check_all_released()
 
     def _next_waiter(self) -> asyncio.Future[DatabaseSession | None] | None:
         while self._waiters:
-            turn = self._waiters.popleft()
-            if not turn.done():
-                return turn
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                return waiter
         return None
 
     def _check_all_released(self) -> None:
@@ -198,13 +197,13 @@ def _closed() -> Unavailable:
 
 
 class Database:
-    """Both ways to the database: the pool, and one session that only the tick uses, so that a
-    replica keeps its lease while its requests queue for the pool."""
+    """The pool, and a session for heartbeats only: a replica renews its lease also while requests
+    wait for the pool."""
 
     def __init__(self, config: PoolConfig, *, on_statement: StatementHook | None = None) -> None:
-        apart = msgspec.structs.replace(config, connect=config.connect.named("tick"), max_size=1)
+        single = msgspec.structs.replace(config, connect=config.connect.named("tick"), max_size=1)
         self.pool = Pool(config, on_statement=on_statement)
-        self.heartbeat = Pool(apart, on_statement=on_statement)
+        self.heartbeat = Pool(single, on_statement=on_statement)
 
     async def close(self) -> None:
         await asyncio.gather(self.pool.close(), self.heartbeat.close())

@@ -1,4 +1,4 @@
-"""Between database rows and domain values. The only place that knows both shapes."""
+"""Convert between database rows and domain values."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -32,17 +32,17 @@ T = TypeVar("T")
 
 
 def strip_unstorable(text: str) -> str:
-    """What a text column can hold: no NUL, no half of a character."""
+    """Replace what a text column cannot store by U+FFFD: NUL and lone surrogates."""
     return _replace_lone_surrogates(text.replace("\0", "\ufffd"))
 
 
 def _replace_lone_surrogates(text: str) -> str:
-    # By way of UTF-16, where two halves of one character find each other.
+    # Through UTF-16, where a surrogate pair becomes one character.
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def replace_surrogates_deep(value: T) -> T:
-    """The same value, with U+FFFD for every half of a character, however deep inside."""
+    """Replace lone surrogates by U+FFFD in all strings inside `value`."""
     return cast("T", _replace_surrogates(value))
 
 
@@ -91,11 +91,11 @@ def chat_from_row(row: Row) -> Chat:
 
 
 def chat_after_write(change: Change, change_id: ChangeId, row: Row) -> Chat:
-    """The row as written: what we meant, plus what only the database knows."""
+    """The row as written: the change's row with the columns that the database has set."""
     before = change.before.recent_changes if change.before else ()
     return msgspec.structs.replace(
         change.after,
-        # The same ids, but made by the driver, which sends its own kind back with less work.
+        # Equal ids, but of the driver's own UUID type, which it encodes faster.
         id=row["id"],
         worker_id=row["worker_id"],
         title=row["title"],
@@ -115,7 +115,7 @@ def chat_after_write(change: Change, change_id: ChangeId, row: Row) -> Chat:
 
 
 class _Stored(Struct, frozen=True, kw_only=True):
-    """A message or queued message inside a JSON column, its content still as written."""
+    """A message or queued message from a JSON column, its content not yet decoded."""
 
     id: int
     content: Raw
@@ -157,14 +157,14 @@ QUEUE_COLUMNS: Final = """
     id, position, steer, content, content_version, model_config_id, reasoning_effort,
     created_by, created_at"""
 
-# A chat may hold more than a process, or one value of PostgreSQL, can.
+# A chat may be larger than the memory of a process or one value of PostgreSQL.
 MAX_READ_BYTES: Final = 16 * 1024 * 1024
 
 
 def take_within_bytes(
     rows: LiteralString, *, order: LiteralString, max_bytes: LiteralString
 ) -> LiteralString:
-    """Of these messages the first, until so many bytes are reached; and how many there are."""
+    """SQL for the first of these messages up to `max_bytes`, and for the count of all."""
     return f"""(
         SELECT json_agg(s ORDER BY {order}) FILTER (WHERE ahead < {max_bytes}) AS messages,
             count(*) AS found
@@ -204,7 +204,7 @@ def _fields(stored: _Stored) -> dict[str, Any]:
 
 
 def messages_written(change: Change, row: Row) -> tuple[Message, ...]:
-    """The messages a change has added, those from the queue among them, in id order."""
+    """The messages that a change has added, including promoted ones, in id order."""
     version, written_at = change.after.snapshot_version, row["written_at"]
     appended = tuple(_appended(added, version, written_at) for added in change.messages)
     if row["promoted"] is None:
@@ -220,7 +220,7 @@ def messages_written(change: Change, row: Row) -> tuple[Message, ...]:
 
 
 def _appended(added: AppendedMessage, version: int, written_at: datetime) -> Message:
-    # Field by field: by way of a dict it takes three times as long, in every commit.
+    # Field by field: through a dict it takes three times as long, in every commit.
     draft = added.draft
     return Message(
         id=added.id,

@@ -1,7 +1,6 @@
-"""The first word with a database that somebody else runs: is it there, and is it new enough?
+"""Check an external PostgreSQL server before use: reachable, and at least version 15.
 
-Owns what an operator is told when it is not. It names no address: whoever asked knows it, and how
-much of it may be shown.
+Errors tell the operator what to check; they never contain the address.
 """
 
 from collections.abc import Mapping
@@ -14,13 +13,13 @@ VERSION: Final[LiteralString] = "SELECT current_setting('server_version_num')::i
 MIN_POSTGRES_MAJOR: Final = 15
 
 _ADVICE: Final[Mapping[str, str]] = {
-    "database_down": "Does PostgreSQL run there, and may this host reach its port?",
-    "database_timeout": "Is a firewall in between, or the server overloaded?",
-    "database_refused": "Are the user, the password and the name of the database right? The"
-    " database itself must be there; chatd makes its tables only.",
-    "unreadable": "Is its port a number, and is every special letter of its password escaped, such"
-    " as @ as %40?",
-    "database_busy": "Raise max_connections there, or lower database.pool_size here.",
+    "database_down": "Check that PostgreSQL is running and that this host can reach its port.",
+    "database_timeout": "Check for a firewall in between, and the load of the server.",
+    "database_refused": "Check the user, the password and the name of the database. The database"
+    " must exist; chatd only creates tables.",
+    "unreadable": "Check that the port is a number and that special characters in the password are"
+    " escaped, such as @ as %40.",
+    "database_busy": "Raise max_connections of the server, or lower database.pool_size.",
 }
 
 
@@ -29,14 +28,12 @@ async def check_server(config: ConnectConfig) -> None:
     try:
         session = await connect(config)
     except ValueError:
-        # The driver's words may quote a password: what could not be read is not said.
-        raise ChatdError(
-            f"The address of the database cannot be read. {_ADVICE['unreadable']}"
-        ) from None
+        # The driver's message may quote the password: do not repeat it.
+        raise ChatdError(f"The database address is not valid. {_ADVICE['unreadable']}") from None
     except Unavailable as error:
         raise add_advice(error) from error
     except InvariantBroken as error:
-        # It does not know a setting of PostgreSQL 14, which every session of ours asks for.
+        # Before PostgreSQL 14 the server rejects a setting that every session sends.
         if error.message.startswith("42704"):
             raise version_error("older than 14") from error
         raise
@@ -47,7 +44,7 @@ async def check_server(config: ConnectConfig) -> None:
 
 
 def require_version(version: int) -> None:
-    """As the server numbers it: 150004 is 15.4."""
+    """`version` is `server_version_num`: 150004 is 15.4."""
     if version // 10_000 < MIN_POSTGRES_MAJOR:
         raise version_error(str(version // 10_000))
 
@@ -58,6 +55,6 @@ def version_error(found: str) -> Unavailable:
 
 
 def add_advice(error: Unavailable) -> Unavailable:
-    said = error.message if error.message.endswith((".", "?", "!")) else f"{error.message}."
+    message = error.message if error.message.endswith((".", "?", "!")) else f"{error.message}."
     advice = _ADVICE.get(error.code)
-    return Unavailable(said if advice is None else f"{said} {advice}", code=error.code)
+    return Unavailable(message if advice is None else f"{message} {advice}", code=error.code)

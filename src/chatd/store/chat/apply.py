@@ -1,17 +1,13 @@
-"""Writing a change: one statement, one round trip, all of it or nothing.
+"""The statements that write a change: one statement, one round trip, all of it or nothing.
 
-The row is updated only if it still has the version the change was made from;
-everything else in the statement joins that one updated row, so a lost race
-writes nothing. Nothing but these statements, `acquire` and the metadata updates
-in `chats` writes to chats, messages or the queue.
+The row is updated only if it still has the version that the change was decided from. The other
+parts of the statement join that updated row, so a conflict writes nothing. The version check also
+covers `joining`, which reads the queue in the statement's snapshot: if the snapshot is older than
+the row, the versions differ. Only these statements, `acquire`, `release` and the updates of
+unversioned columns write to chats, messages or the queue.
 
-Why a statement this wide is right: the version check makes what `joining` reads
-(the head of the queue, in the statement's own snapshot) agree with the row.
-If the snapshot is older than the row, its version differs and nothing happens.
-
-`APPLY` can write any change. Most changes need little of it, and what they do not
-need costs the server a third of the time; so there are two that do less, made of
-the same pieces. Which one a change goes by, and what it puts in: `binding`.
+`APPLY` writes any change. Two smaller statements from the same fragments write the common changes
+in two thirds of the server time. `params` chooses the statement and its values.
 """
 
 from typing import Final
@@ -28,7 +24,7 @@ WITH joining AS MATERIALIZED (
     ORDER BY nth LIMIT :promote::bigint),
 """
 
-# Archiving takes a pin away; one that was set meanwhile is not ours to undo.
+# Archiving unpins the chat. Otherwise a pin set since the row was loaded stays.
 _ROW: Final = """
 changed AS (
     UPDATE chats c SET
@@ -68,8 +64,8 @@ _CHANGED_WITH_QUEUE: Final = """
     RETURNING c.*),
 """
 
-# A child joins a family that is there: root and parent, locked in the order in which a family
-# is, so that neither can be archived before the child can be seen.
+# A subagent needs an unarchived root and parent. Both are locked, in the order of `lock_tree`, so
+# that neither is archived before the new chat is visible.
 _CREATED: Final = """
 WITH family AS MATERIALIZED (
     SELECT f.id FROM chats f
@@ -148,8 +144,8 @@ requested AS (
     FROM changed c WHERE :request_id::uuid IS NOT NULL)
 """
 
-# By the chat's id itself, and not by way of the one row that changed, whose id the planner does
-# not know; that row only says whether anything happens at all.
+# Filters by :chat_id, because the planner does not know the id of the row in `changed`. The join
+# only decides whether anything is written.
 _QUEUE: Final = """
 , forgotten AS (
     UPDATE chat_messages m SET deleted = true, revision = c.snapshot_version
@@ -212,12 +208,11 @@ APPLY: Final = named_statement(
 APPLY_WITHOUT_QUEUE: Final = named_statement(
     "WITH", _ROW, _CHANGED, *_WRITTEN, _RESULT, _NOTHING_MORE
 )
-"""A change that leaves the queue and earlier messages alone."""
+"""A change that does not touch the queue or earlier messages."""
 
 APPLY_STEP: Final = named_statement(
     "WITH", _ROW, _CHANGED, *_WRITTEN_BY_STEP, _RESULT, _NOTHING_MORE
 )
-"""Such a change with one message, and at most one model call to pay for: most steps."""
+"""Such a change with one message and at most one usage entry: most steps."""
 
 INSERT_CHAT: Final = named_statement(_CREATED, *_WRITTEN, _RESULT, _NOTHING_MORE)
-"""A new chat."""

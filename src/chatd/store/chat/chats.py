@@ -1,8 +1,7 @@
-"""Reading chats, and the few columns that are metadata: one statement each, no version.
+"""Read, lock and list chats, and set single columns that have no version.
 
-What the poll asks on behalf of those who watch: cheap statements, for all of them at once.
-
-They find what hints have failed to tell. What exactly has changed is read by `chats`.
+Also the cheap statements of the poll, each for many chats or owners at once. The poll finds changes
+of which no hint arrived.
 """
 
 from collections.abc import Mapping
@@ -46,7 +45,7 @@ _QUEUE: Final[LiteralString] = f"""
     (SELECT json_agg(q ORDER BY NOT q.steer, q.position) FROM (
         SELECT {QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = c.id) q)"""
 
-# One statement, so that the queue and the message are those of the row's version.
+# One statement, so that row, queue and message have the same version.
 LOAD: Final[LiteralString] = f"""
     SELECT c.*,
         CASE WHEN c.queue_len > 0 AND $2 THEN {_QUEUE} END AS queue,
@@ -68,16 +67,16 @@ _NEWEST_MESSAGES: Final[LiteralString] = f"""
     SELECT {MESSAGE_COLUMNS} FROM chat_messages WHERE chat_id = c.id AND NOT deleted
     ORDER BY id DESC LIMIT $2"""
 
-# What changed after version $2: at most $3 messages, the newest; a deleted one is only an id.
-# OFFSET 0 above keeps the order out of the inner query. With it the planner, not knowing $2, would
-# walk the whole chat backwards to find the one row that is new.
+# Changes after version $2: the newest $3 messages, deleted ones without content. OFFSET 0 above
+# keeps the order out of the inner query: the planner does not know $2 and would walk the whole chat
+# backwards to find one new row.
 LOAD_CHANGES: Final[LiteralString] = f"""
     SELECT c.*, m.messages, m.found,
         CASE WHEN c.queue_version > $2 AND c.queue_len > 0 THEN {_QUEUE} END AS queue
     FROM chats c, LATERAL {take_within_bytes(_CHANGED_MESSAGES, order="id DESC", max_bytes="$4")} m
     WHERE c.id = $1"""
 
-# The same for one who has seen nothing: the newest $2 messages that are there.
+# The same for a viewer without a version: the newest $2 messages that are not deleted.
 LOAD_NEWEST: Final[LiteralString] = f"""
     SELECT c.*, m.messages, m.found,
         CASE WHEN c.queue_len > 0 THEN {_QUEUE} END AS queue
@@ -93,7 +92,7 @@ SET_READ: Final[LiteralString] = """
 
 
 class ChatChanges(Struct, frozen=True, kw_only=True):
-    """What changed. `queue` is None if it did not; `cut` if there was more than asked for."""
+    """`queue` is None if it did not change; `truncated`: more messages changed than were read."""
 
     chat: Chat
     messages: tuple[Message, ...]
@@ -111,7 +110,7 @@ async def get_readable(conn: Conn, chat_id: ChatId, reader: UserId | None) -> Ch
 
 
 async def get_many(conn: Conn, chat_ids: list[ChatId]) -> list[Chat]:
-    """In no particular order; those that are gone are left out."""
+    """In no particular order; missing chats are left out."""
     return [chat_from_row(row) for row in await conn.fetch(GET_MANY, chat_ids)]
 
 
@@ -143,7 +142,7 @@ async def load_changes_since(
     limit: int = 1000,
     max_bytes: int = MAX_READ_BYTES,
 ) -> ChatChanges | None:
-    """Of version 0 everything is news, but for what is deleted."""
+    """From version 0: all messages that are not deleted."""
     if version == 0:
         row = await conn.fetchrow(LOAD_NEWEST, chat_id, limit + 1, max_bytes)
     else:
@@ -163,26 +162,26 @@ async def load_changes_since(
 
 
 async def lock(conn: Conn, chat_id: ChatId) -> None:
-    """Wait for whoever is writing, so that the next try cannot lose again."""
+    """Wait for running writes, so that the next attempt cannot conflict."""
     await conn.fetchval(LOCK, chat_id)
 
 
 async def lock_tree(conn: Conn, root: ChatId) -> list[Chat]:
-    """The root first, then by id: the one order in which several chats are ever locked.
+    """Lock the root first, then by id. All code that locks several chats uses this order.
 
-    Two statements: a child whose creation we waited for at the root is too new for the first.
-    """
+    Two statements: the snapshot of the first does not contain a subagent that was created while
+    this waited for the root's lock."""
     await lock(conn, root)
     return [chat_from_row(row) for row in await conn.fetch(LOCK_TREE, root)]
 
 
 async def set_title(conn: Conn, chat_id: ChatId, *, expected: str, title: str) -> Chat | None:
-    """Compare and set: a generated title never overwrites one that a person gave meanwhile."""
+    """Compare and set, so that a generated title does not replace one that a user has set."""
     return _chat_or_none(await conn.fetchrow(SET_TITLE, chat_id, expected, strip_unstorable(title)))
 
 
 async def set_read(conn: Conn, chat_id: ChatId, message_id: MessageId) -> None:
-    """Never back, and never ahead of the last message: what comes later is unread."""
+    """Only moves forward, and at most to the last message."""
     await conn.execute(SET_READ, chat_id, message_id)
 
 
@@ -191,7 +190,7 @@ def _chat_or_none(row: Row | None) -> Chat | None:
 
 
 class ChatListFilter(Struct, frozen=True, kw_only=True):
-    """`after` is the last row of the page before: its updated_at and id."""
+    """`after` is the updated_at and id of the last row of the previous page."""
 
     owner_id: UserId
     archived: bool = False
@@ -200,8 +199,8 @@ class ChatListFilter(Struct, frozen=True, kw_only=True):
     limit: int = 50
 
 
-# The first page comes before the end of time: one comparison, so that any page is a range of
-# the index. Written as "no $3, or less than $3" it would be a filter, and a late page a scan.
+# The first page compares with infinity, so that every page is a range of the index. With
+# "$3 IS NULL OR ..." it would be a filter, and a late page a scan.
 _PAGE: Final[LiteralString] = """
     owner_id = $1 AND parent_chat_id IS NULL AND archived = $2
       AND (updated_at, id) < (coalesce($3, 'infinity'::timestamptz), coalesce($4, $1))"""
@@ -219,7 +218,7 @@ LIST_CHILDREN: Final[LiteralString] = """
 
 
 async def list_roots(conn: Conn, list_filter: ChatListFilter) -> list[Chat]:
-    """Newest first. The order is total, so a page never repeats or skips a chat at rest."""
+    """Newest first. The order is total, so pages neither repeat nor skip an unchanged chat."""
     at, chat_id = list_filter.after or (None, None)
     args = (list_filter.owner_id, list_filter.archived, at, chat_id, list_filter.limit)
     if list_filter.labels:
@@ -241,8 +240,8 @@ LIST_VERSIONS: Final[LiteralString] = """
     SELECT id, snapshot_version, recent_changes[1] AS change_id
     FROM chats WHERE id = ANY ($1::uuid[])"""
 
-# One look at the index for each owner, and for each half of it: a plain condition on all of them
-# may become a scan.
+# One index look-up for each owner and each value of `archived`: the planner may turn a plain
+# condition into a scan.
 LIST_RECENTLY_ACTIVE: Final[LiteralString] = """
     SELECT c.* FROM unnest($1::uuid[]) AS o (owner_id),
         unnest('{true, false}'::boolean[]) AS half (archived),
@@ -254,15 +253,15 @@ LIST_RECENTLY_ACTIVE: Final[LiteralString] = """
 
 
 class ChatVersion(Struct, frozen=True, kw_only=True):
-    """A version, and the change that made it: the same number with another change is another
-    past, from a database that has lost what we saw."""
+    """A version and the change that wrote it. The same version with another change id means that
+    the database was restored to an earlier state."""
 
     version: int
     change_id: ChangeId | None
 
 
 async def list_versions(conn: Conn, chat_ids: list[ChatId]) -> dict[ChatId, ChatVersion]:
-    """Those that are gone are left out."""
+    """Missing chats are left out."""
     return {
         row["id"]: ChatVersion(version=row["snapshot_version"], change_id=row["change_id"])
         for row in await conn.fetch(LIST_VERSIONS, chat_ids)
@@ -272,7 +271,7 @@ async def list_versions(conn: Conn, chat_ids: list[ChatId]) -> dict[ChatId, Chat
 async def list_recently_active(
     conn: Conn, owners: list[UserId], *, max_age_s: float, limit_per_owner: int = 100
 ) -> list[Chat]:
-    """Root chats of these owners that moved up in their lists lately, at most so many of each."""
+    """Root chats of these owners with an `updated_at` of the last `max_age_s`."""
     return [
         chat_from_row(row)
         for row in await conn.fetch(LIST_RECENTLY_ACTIVE, owners, max_age_s, limit_per_owner)

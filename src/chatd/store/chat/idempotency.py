@@ -1,12 +1,8 @@
-"""Idempotency keys: what an earlier request of the same key did.
+"""Idempotency keys of requests, of created workspaces and builds, and of tool calls.
 
-Which request has made a workspace or a build: forgotten when a request is, see `requests`.
-
-What was made stays; only the same key makes something new from then on. That of a tool's call is
-forgotten as well: who repeats a call as late as this finds what it made by its chat's binding,
-and a build by its number.
-
-Marks of tools that must not run twice: set before the tool starts, found after a crash.
+A repeated request within the retention finds the first result. Later the key is cleared: what was
+created stays, and a repeat creates something new. A tool call that is repeated so late finds its
+workspace by the chat's binding and its build by the build number.
 """
 
 from datetime import timedelta
@@ -36,7 +32,7 @@ REQUEST_RETENTION: Final = timedelta(hours=24)
 
 
 class RecordedRequest(Struct, frozen=True, kw_only=True):
-    """Either a message in history or one in the queue, at the version it was written."""
+    """The version that the request wrote, and its message in history or in the queue."""
 
     chat_id: ChatId
     op: str
@@ -52,12 +48,12 @@ async def get(conn: Conn, request: IdempotencyKey) -> RecordedRequest | None:
 
 
 async def delete_old_requests(conn: Conn, *, limit: int = 1000) -> int:
-    """A batch; call again while it returns `most`."""
+    """Delete one batch; call again while it returns `limit`."""
     status = await conn.execute(DELETE_OLD_REQUESTS, REQUEST_RETENTION, limit)
     return int(status.rpartition(" ")[2])
 
 
-# By the index of those that have a key, which are those of the last day.
+# Uses the partial index of rows that have a key.
 CLEAR_WORKSPACE_KEYS: Final[LiteralString] = """
     UPDATE workspaces w SET made_by = NULL
     WHERE w.id = ANY (ARRAY(
@@ -74,7 +70,7 @@ CLEAR_BUILD_KEYS: Final[LiteralString] = """
 
 
 async def clear_old_request_keys(conn: Conn, *, limit: int = 1000) -> int:
-    """A batch of each; call again while it returns `most`."""
+    """Clear one batch of each table; call again while it returns `limit`."""
     done = 0
     for statement in (CLEAR_WORKSPACE_KEYS, CLEAR_BUILD_KEYS):
         status = await conn.execute(statement, REQUEST_RETENTION, limit)
@@ -82,7 +78,7 @@ async def clear_old_request_keys(conn: Conn, *, limit: int = 1000) -> int:
     return done
 
 
-# The mark is fenced like any write of a worker: the row is locked while it is checked.
+# Fenced like every write of a worker: the row is locked while the fence is checked.
 MARK_TOOL_STARTED: Final[LiteralString] = """
     WITH mine AS MATERIALIZED (
         SELECT id, root_chat_id FROM chats
@@ -101,8 +97,9 @@ MARK_TOOL_STARTED: Final[LiteralString] = """
 async def mark_tool_started(
     conn: Conn, chat_id: ChatId, call_id: ToolCallId, fence: Fence, *, is_retry: bool = False
 ) -> bool:
-    """True if the tool may run; False if it was started before and its outcome is unknown.
-    `again`: the answer to an earlier try was lost, so a mark of this epoch is our own."""
+    """Set the mark before the tool starts. True if the tool may run; False if it was started
+    before, so that its outcome is unknown. `is_retry`: the reply to an earlier call was lost, so a
+    mark of this epoch is this call's own. Raises StaleFence."""
     row = await conn.fetchrow(
         MARK_TOOL_STARTED,
         chat_id,
@@ -113,5 +110,5 @@ async def mark_tool_started(
         is_retry,
     )
     if row is None or not row["held"]:
-        raise StaleFence(f"Chat {chat_id} has moved on.")
+        raise StaleFence(f"Chat {chat_id} is no longer owned under this fence.")
     return bool(row["first"])

@@ -1,8 +1,7 @@
-"""The journal of live parts: what viewers on other replicas tail.
+"""The journal of live parts, which viewers on other replicas tail. History does not depend on it.
 
-Never needed for the truth of history. A row holds the parts of one episode
-from one flush. Rows live in a ring of slots, by the database's clock; the
-slot whose turn comes next is emptied whole, ahead of time.
+A row holds the parts of one episode from one flush. Rows lie in a ring of slots by the database's
+clock; a slot is truncated as a whole before it is used again.
 """
 
 from collections.abc import Sequence
@@ -15,15 +14,15 @@ from chatd.store.conn import Conn, Row
 
 JOURNAL_SLOTS: Final = 6
 JOURNAL_SLOT_S: Final = 300
-"""Four slots are read, one is being written next, one is emptied: an episode of up to fifteen
-minutes, the longest a step may take, is whole."""
+"""Four slots are read, the next one is about to be written, one is truncated. So an episode of up
+to fifteen minutes, the longest step, can be read from its start."""
 
 _CURRENT_SLOT: Final[LiteralString] = "((extract(epoch FROM now())::bigint / 300) % 6)"
 _RECENT_SLOTS: Final[LiteralString] = (
     f"{_CURRENT_SLOT}::smallint, (({_CURRENT_SLOT} + 5) % 6)::smallint"
 )
-# An episode read from its start may lie further back; one being followed does not. Naming a
-# slot twice costs nothing, and written this way the planner skips those not named.
+# Reading from the start needs four slots, continuing needs two. A slot named twice costs nothing,
+# and with an array the planner skips the slots that are not named.
 _READ_SLOTS: Final[LiteralString] = f"""ARRAY[{_RECENT_SLOTS},
     ((CASE WHEN w.seen = 0 THEN {_CURRENT_SLOT} + 4 ELSE {_CURRENT_SLOT} END) % 6)::smallint,
     ((CASE WHEN w.seen = 0 THEN {_CURRENT_SLOT} + 3 ELSE {_CURRENT_SLOT} END) % 6)::smallint]"""
@@ -34,7 +33,7 @@ APPEND: Final[LiteralString] = f"""
     SELECT {_CURRENT_SLOT}, e.* FROM unnest($1::uuid[], $2::bigint[], $3::integer[], $4::integer[],
         $5::integer[], $6::boolean[], $7::bytea[]) AS e"""
 
-# One index look-up per episode: a plain join over all of them becomes a scan.
+# One index look-up per episode: the planner turns a plain join into a scan.
 TAIL: Final[LiteralString] = f"""
     SELECT j.chat_id, j.history_version, j.attempt, j.first_seq, j.last_seq, j.closed, j.parts
     FROM unnest($1::uuid[], $2::bigint[], $3::integer[], $4::integer[])
@@ -46,9 +45,9 @@ TAIL: Final[LiteralString] = f"""
           AND r.first_seq > w.seen
         ORDER BY r.first_seq LIMIT $5) j"""
 
-# The slot two ahead of now: the next one is only a moment away from being written to. Which one
-# that is and emptying it are one statement, or a process that stood still in between would
-# empty a slot that is in use by then. An empty one is not even locked.
+# The slot two ahead: the next one may be written to at any moment. One statement computes the slot
+# and truncates it, because a process that pauses in between would truncate a slot in use. An empty
+# slot is not locked.
 TRUNCATE_OLDEST_SLOT: Final[LiteralString] = f"""
     DO $do$ DECLARE
         oldest text := 'chat_journal_' || (({_CURRENT_SLOT} + 2) % 6);
@@ -70,7 +69,7 @@ class JournalEntry(Struct, frozen=True, kw_only=True):
 
 
 async def append(conn: Conn, entries: Sequence[JournalEntry]) -> None:
-    """All of a replica's episodes in one statement."""
+    """Write all of a replica's episodes by one statement."""
     await conn.execute(
         APPEND,
         [flush.episode.chat_id for flush in entries],
@@ -86,7 +85,7 @@ async def append(conn: Conn, entries: Sequence[JournalEntry]) -> None:
 async def tail(
     conn: Conn, positions: Sequence[tuple[Episode, int]], *, limit: int = 100
 ) -> list[JournalEntry]:
-    """What was flushed after the last sequence number seen, for all watched episodes at once."""
+    """Read what was flushed after the last sequence number read, for all episodes at once."""
     rows = await conn.fetch(
         TAIL,
         [episode.chat_id for episode, _ in positions],
@@ -99,7 +98,7 @@ async def tail(
 
 
 async def truncate_oldest_slot(conn: Conn) -> None:
-    """Call at least once per slot time. Emptying an empty slot costs next to nothing."""
+    """Call at least once per `JOURNAL_SLOT_S`. An empty slot costs almost nothing."""
     await conn.execute(TRUNCATE_OLDEST_SLOT)
 
 

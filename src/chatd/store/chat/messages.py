@@ -1,4 +1,4 @@
-"""Reading messages: the rows a prompt is built from. Pages for clients are in `front`."""
+"""Read messages: the history that a prompt is built from, and pages for clients."""
 
 from typing import Final, LiteralString
 
@@ -19,8 +19,8 @@ from chatd.store.rows import (
     take_within_bytes,
 )
 
-# The boundary is the newest summary: before it only system messages count. The order is by id;
-# rows of one commit share their time.
+# The boundary is the newest summary: of the messages before it only system messages are read.
+# Ordered by id, because rows of one commit share their time.
 HISTORY: Final[LiteralString] = f"""
     WITH boundary AS MATERIALIZED (
         SELECT coalesce((SELECT id FROM chat_messages
@@ -34,7 +34,7 @@ HISTORY: Final[LiteralString] = f"""
       AND NOT compressed AND role = 'system'
     ORDER BY id"""
 
-# What clients may see, all of one version.
+# Row, messages and queue of one version, without messages that only the model sees.
 _VISIBLE_MESSAGES: Final[LiteralString] = f"""
     SELECT {MESSAGE_COLUMNS} FROM chat_messages
     WHERE chat_id = c.id AND id < $2 AND id > $3 AND NOT deleted AND visibility <> 'model'"""
@@ -65,8 +65,8 @@ _PAST_THE_END: Final = 2**63 - 1
 
 
 class MessageRange(Struct, frozen=True, kw_only=True):
-    """Messages between two ids; the oldest of them first if a lower one is given. No more are read
-    once they are so many or so large."""
+    """Messages between two ids: the newest first, or with `after` the oldest first. The page ends
+    at `limit` messages or when it has reached `max_bytes`."""
 
     before: MessageId | None = None
     after: MessageId | None = None
@@ -79,7 +79,7 @@ class MessageRange(Struct, frozen=True, kw_only=True):
 
 
 class StoredMessagePage(Struct, frozen=True, kw_only=True):
-    """`queue` is there on the first page only."""
+    """`queue` is filled on the first page only."""
 
     chat: Chat
     messages: tuple[Message, ...]
@@ -88,19 +88,21 @@ class StoredMessagePage(Struct, frozen=True, kw_only=True):
 
 
 async def load_history(conn: Conn, chat_id: ChatId) -> list[Message]:
-    """All that the next step is decided and prompted from. Rows only people see are among
-    them: the decision needs those, the prompt leaves them out."""
+    """The messages from which the next action is chosen and the prompt is built. Includes messages
+    that only users see: the decision reads them, the prompt leaves them out."""
     return [message_from_row(row) for row in await conn.fetch(HISTORY, chat_id)]
 
 
-async def load_page(conn: Conn, chat_id: ChatId, which: MessageRange) -> StoredMessagePage | None:
-    statement = LOAD_NEWEST_PAGE if which.after is None else LOAD_OLDEST_PAGE
-    top = _PAST_THE_END if which.before is None else which.before
-    limits = (which.limit + 1, which.is_first_page, which.max_bytes)
-    row = await conn.fetchrow(statement, chat_id, top, which.after or 0, *limits)
+async def load_page(
+    conn: Conn, chat_id: ChatId, message_range: MessageRange
+) -> StoredMessagePage | None:
+    statement = LOAD_NEWEST_PAGE if message_range.after is None else LOAD_OLDEST_PAGE
+    top = _PAST_THE_END if message_range.before is None else message_range.before
+    limits = (message_range.limit + 1, message_range.is_first_page, message_range.max_bytes)
+    row = await conn.fetchrow(statement, chat_id, top, message_range.after or 0, *limits)
     if row is None:
         return None
-    messages = messages_from_json(row["messages"])[: which.limit]
+    messages = messages_from_json(row["messages"])[: message_range.limit]
     return StoredMessagePage(
         chat=chat_from_row(row),
         messages=messages,
@@ -110,5 +112,5 @@ async def load_page(conn: Conn, chat_id: ChatId, which: MessageRange) -> StoredM
 
 
 async def has_answer_since_boundary(conn: Conn, chat_id: ChatId) -> bool:
-    """Something was answered since the last summary, as `domain.compaction` sees it."""
+    """The same rule as in `domain.prompt.compaction`."""
     return await conn.fetchval(HAS_ANSWER_SINCE_BOUNDARY, chat_id)

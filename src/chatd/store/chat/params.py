@@ -1,7 +1,7 @@
-"""What a change puts into the statements of `apply`, and which of them is enough for it.
+"""Choose the statement of `apply` that writes a change, and compute its parameters.
 
-Every commit passes here, so nothing is made that the statement does not ask for: a parameter
-costs time on both sides, and an array of one more than ten times what a plain value does.
+Every commit runs this, so it computes only what the statement uses. A parameter costs time on both
+sides, and an array of one element more than ten times as much as a plain value.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _Values = dict[str, object]
 
 
 class BoundStatement(Struct, frozen=True, kw_only=True):
-    """What to send, and the change as it will be stored."""
+    """`change` is the change as it will be stored."""
 
     change: Change
     text: LiteralString
@@ -30,8 +30,8 @@ class BoundStatement(Struct, frozen=True, kw_only=True):
 
 
 def bind_change(change: Change, change_id: ChangeId) -> BoundStatement:
-    """Halves of characters, which the database cannot hold, give way to U+FFFD. In the change
-    too, so that what is told afterwards is what was stored."""
+    """Replace lone surrogates, which the database cannot store, by U+FFFD: in the change too, so
+    that viewers are sent what was stored."""
     try:
         contents = [encode_parts(added.draft.content) for added in change.messages]
         statement, values = _bind(change, change_id, contents)
@@ -63,8 +63,8 @@ def _bind(
 
 
 def _changes_queue_or_history(change: Change) -> bool:
-    """To the queue, or to messages that are there already. No other change moves the queue's
-    columns in the row."""
+    """True if it writes to the queue or to existing messages. Other changes leave the queue's
+    columns of the row as they are."""
     return bool(
         change.promote
         or change.enqueue
@@ -117,7 +117,7 @@ def _new_chat(change: Change) -> _Values:
 
 
 def _added_rows(change: Change, contents: list[str]) -> _Values:
-    """What is written beside the row, however much of it there is."""
+    """Arrays for any number of messages and usage entries."""
     drafts: list[Draft] = [added.draft for added in change.messages]
     return {
         "message_ids": [added.id for added in change.messages],
@@ -206,7 +206,7 @@ def _usage_row(entry: UsageEntry) -> _Values:
 
 def _queue(change: Change) -> _Values:
     if len(change.enqueue) > 1 or len(change.rewrite) > 1:
-        raise InvariantBroken("A change puts at most one message into the queue, or rewrites one.")
+        raise InvariantBroken("A change may enqueue at most one message and rewrite at most one.")
     added = change.enqueue[0] if change.enqueue else None
     edited = change.rewrite[0] if change.rewrite else None
     row = change.after

@@ -1,8 +1,6 @@
-"""Statements that only the API needs: pages of messages, updates of a chat, a ping.
+"""Update a chat's unversioned columns, and apply retention: list idle chats, delete archived ones.
 
-Retention: find idle chats, which are then archived, and delete archived ones, by batches.
-
-Every replica does this. Of two that come to the same chat the second finds it done.
+Every replica runs retention. Of two that reach the same chat, the second finds nothing to do.
 """
 
 from datetime import datetime, timedelta
@@ -29,7 +27,7 @@ UPDATE_CHAT: Final[LiteralString] = """
 
 
 async def update_chat(session: DatabaseSession, chat: Chat, command: UpdateChat) -> Chat:
-    """Write the columns that have no version, under the lock of `chat`'s row."""
+    """Write the columns that have no version. The caller holds the lock of `chat`'s row."""
     if not isinstance(command.workspace_id, UnsetType):
         await _bind(session, chat, command.workspace_id)
     elif command.title is None and command.labels is None and command.pin_order is None:
@@ -43,15 +41,15 @@ async def update_chat(session: DatabaseSession, chat: Chat, command: UpdateChat)
 
 
 async def _bind(session: DatabaseSession, chat: Chat, workspace_id: WorkspaceId | None) -> None:
-    """Under the chat's lock, so that no other transaction binds it meanwhile."""
+    """The chat's lock keeps other transactions from binding it."""
     if workspace_id is not None:
         await bindings.require_usable_workspace(session, workspace_id, chat.owner_id)
     if workspace_id != chat.workspace_id:
         await bindings.bind(session, chat.id, expected=chat.workspace_id, workspace_id=workspace_id)
 
 
-# No pinned chat, and no chat tree with a chat at work. Counted, because the planner would make a
-# join of EXISTS and read all chats for it.
+# Skips pinned chats and trees with a running chat. It counts, because the planner turns EXISTS into
+# a join that reads all chats.
 LIST_IDLE: Final[LiteralString] = """
     SELECT c.id, now() - $1::interval AS since FROM chats c
     WHERE c.parent_chat_id IS NULL AND NOT c.archived AND c.pin_order = 0
@@ -73,12 +71,12 @@ DELETE_ARCHIVED: Final[LiteralString] = """
 async def list_idle_chats(
     conn: Conn, after: timedelta, *, limit: int
 ) -> list[tuple[ChatId, datetime]]:
-    """Root chats that were not touched for so long, each with the time before which that was."""
+    """Root chats idle for longer than `after`, each with the time that it compared with."""
     rows = await conn.fetch(LIST_IDLE, after, limit)
     return [(ChatId(row["id"]), row["since"]) for row in rows]
 
 
 async def delete_archived_chats(conn: Conn, after: timedelta, *, limit: int) -> int:
-    """A batch; call again while it returns `most`."""
+    """Delete one batch; call again while it returns `limit`."""
     status = await conn.execute(DELETE_ARCHIVED, after, limit)
     return int(status.rpartition(" ")[2])

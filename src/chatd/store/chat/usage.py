@@ -1,9 +1,8 @@
-"""What was spent: the roll-up by day made behind the commits, and sums for a limit check.
+"""Usage events: insert them, roll them up by day, and sum the spend for a limit check.
 
-A step's commit appends one event and touches nothing that chats share. The
-roll-up takes events up to some minutes ago, later than any statement may
-still run, so none can slip in behind it; a sum is the rolled-up days plus
-the tail.
+A step's commit only appends an event, so chats of one owner do not contend for a row. The roll-up
+takes events older than the longest statement, so no event is inserted behind it. A sum is the
+rolled-up days plus the events since.
 """
 
 from datetime import datetime
@@ -50,7 +49,7 @@ ROLL_UP: Final[LiteralString] = """
             cost_micros = d.cost_micros + excluded.cost_micros)
     SELECT coalesce((SELECT until FROM moved) < now() - $1::float8 * interval '1 s', false)"""
 
-# Whole days are rolled up; the first day of a period begins at midnight UTC, as periods do.
+# Daily rows are whole days in UTC, and a period begins at midnight UTC.
 SUM_SPENT: Final[LiteralString] = """
     SELECT coalesce((SELECT sum(cost_micros) FROM usage_daily
                      WHERE owner_id = $1 AND day >= ($2 AT TIME ZONE 'UTC')::date), 0)
@@ -63,7 +62,7 @@ SUM_TREE_COST: Final[LiteralString] = """
         coalesce(sum(cost_micros), 0)::bigint AS cost_micros
     FROM usage_events WHERE root_chat_id = $1"""
 
-# For calls that belong to no step, such as one for a title. Never behind the roll-up.
+# For calls outside a step, such as the one for a title. Never before the end of the roll-up.
 INSERT_USAGE: Final[LiteralString] = """
     INSERT INTO usage_events (at, owner_id, chat_id, root_chat_id, kind, model_config_id,
         provider, model, input_tokens, output_tokens, reasoning_tokens, cache_creation_tokens,
@@ -82,7 +81,7 @@ class TreeCost(Struct, frozen=True, kw_only=True):
 
 
 async def roll_up(conn: Conn, *, min_age_s: float = _ROLL_UP_MIN_AGE_S) -> bool:
-    """At most a day of events; True if there is more to do."""
+    """Roll up at most one day of events; True if more are left."""
     return bool(await conn.fetchval(ROLL_UP, min_age_s, _MAX_ROLL_UP_SPAN_S))
 
 

@@ -1,31 +1,27 @@
-"""Workers: taking chats, the tick that keeps a worker alive, and finding the dead.
+"""Workers: acquire and release chats, send heartbeats, delete dead workers, count the backlog.
 
-All times are the database's. A worker is dead when its session lock is gone
-and it has not renewed for a while, or when its lease has run out; which of
-the two may be acted on is the caller's to say (`domain.lease`).
-
-How much is under way on all replicas, and for how long the oldest chat has waited for one.
+All times are the database's. A worker is dead when its session lock is gone and it has not renewed
+for a while, or when its lease has expired. The caller's `ReapScope` says which of the two counts.
 """
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final, Literal, LiteralString
+from typing import Final, LiteralString
 
 from msgspec import Struct
 
 from chatd.domain.chat.row import Chat
 from chatd.domain.ids import ChatId, WorkerId
+from chatd.domain.lease import ReapScope
 from chatd.store.conn import Conn
 from chatd.store.rows import chat_from_row
 
-ReapScope = Literal["none", "locks", "leases"]
-
-# Both pools at once: chats with a parent must not wait for slots that their parents hold.
-# runnable_at orders and is not compared with now(): nothing sets it ahead, so a time to come
-# is that of a clock which went back, and to wait for it would be to be stuck.
-# An array and not a join: for a limit that it does not know the planner guesses a tenth of all,
-# and with a long backlog that would be worth a scan of every chat.
-# The zero keeps recent_changes in step with the version: one entry for each.
+# Root chats and subagents have separate slots: a subagent must not wait for a slot of its parent.
+# runnable_at only orders. It is never set to a future time, so a future time means that the clock
+# went back, and comparing with now() would block the chat.
+# An array instead of a join: for an unknown limit the planner guesses a tenth of all rows, and with
+# a long backlog it would scan every chat.
+# The zero keeps one entry of recent_changes per version.
 ACQUIRE: Final[LiteralString] = """
     WITH roots AS MATERIALIZED (
         SELECT id FROM chats WHERE runnable_at IS NOT NULL AND parent_chat_id IS NULL
@@ -46,9 +42,8 @@ ACQUIRE: Final[LiteralString] = """
     WHERE c.id = ANY (ARRAY(SELECT id FROM roots UNION ALL SELECT id FROM children))
     RETURNING c.*"""
 
-# The same, but no more than so many of each owner, and so many in all. Who looks at the same
-# moment elsewhere does not see what is being taken here: a cap may be passed by one for each
-# replica, never by more.
+# The same, limited per owner and in total. A concurrent statement of another replica does not see
+# what this one acquires, so a limit may be exceeded by one chat per replica.
 ACQUIRE_WITHIN_LIMITS: Final[LiteralString] = """
     WITH busy AS MATERIALIZED (
         SELECT owner_id, parent_chat_id IS NULL AS is_root, count(*) AS running
@@ -80,7 +75,7 @@ ACQUIRE_WITHIN_LIMITS: Final[LiteralString] = """
     WHERE c.id = ANY (ARRAY(SELECT id FROM roots UNION ALL SELECT id FROM children))
     RETURNING c.*"""
 
-# Locked in the order in which a family is, or the two could wait for each other.
+# Locked in the order of `lock_tree`, so that the two cannot deadlock.
 RELEASE: Final[LiteralString] = """
     WITH mine AS MATERIALIZED (
         SELECT id FROM chats WHERE worker_id = $1 AND ($2::uuid[] IS NULL OR id = ANY ($2))
@@ -92,12 +87,11 @@ RELEASE: Final[LiteralString] = """
     WHERE c.id = ANY (ARRAY(SELECT id FROM mine))
     RETURNING c.*"""
 
-# Renew, and report what the worker must know. An advisory lock with a one-part key shows up
-# in pg_locks with its upper half as classid and its lower half as objid. An owner without a
-# row (struck off, while a slow statement of its own took one more chat) is as dead as one
-# whose lease ran out. A renewal far ahead is as old as one far behind: the clock has gone back,
-# and whoever lives renews by the new time. "Is there one" asks for the first by the index's
-# order: for EXISTS alone the planner may think that a scan will soon meet one.
+# pg_locks shows an advisory lock with a one-part key as classid (upper half) and objid (lower).
+# A chat's owner without a row counts like an expired lease: the worker was deleted while a slow
+# statement of it acquired one more chat. A renewal far in the future counts like an old one: the
+# clock went back, and a live worker renews by the new time. `runnable` orders by the index, because
+# for EXISTS the planner may choose a scan.
 HEARTBEAT: Final[LiteralString] = """
     WITH renewed AS (
         INSERT INTO chat_workers AS w (worker_id, lock_key, lease_until, draining)
@@ -142,7 +136,7 @@ HEARTBEAT: Final[LiteralString] = """
             false) AS runnable,
         now() AS at"""
 
-# Everybody strikes the same dead at the same time.
+# All replicas delete the same dead workers at once, hence SKIP LOCKED.
 DELETE_WORKERS: Final[LiteralString] = """
     DELETE FROM chat_workers WHERE worker_id IN (
         SELECT w.worker_id FROM chat_workers w
@@ -155,7 +149,7 @@ _NO_LIMIT: Final = 2**31 - 1
 
 
 class RunningLimits(Struct, frozen=True, kw_only=True):
-    """How many chats may run at once on all replicas together; 0 is as many as they like."""
+    """How many chats may run at once on all replicas together; 0 is unlimited."""
 
     roots: int = 0
     roots_per_owner: int = 0
@@ -164,7 +158,7 @@ class RunningLimits(Struct, frozen=True, kw_only=True):
 
 
 class Heartbeat(Struct, frozen=True, kw_only=True):
-    """What a worker says with each tick: that it lives, and which chats at which epoch it runs."""
+    """`running` maps the chats that the worker runs to their epochs."""
 
     worker_id: WorkerId
     running: Mapping[ChatId, int]
@@ -172,34 +166,32 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
     draining: bool = False
     lease_s: float = 30
     lock_gone_after_s: float = 1.5
-    """Without its lock, a worker this long without a renewal is dead."""
+    """A worker without its lock is dead this long after its last renewal."""
     lease_stale_after_s: float = 5
-    """With or without it, a worker this long past its lease is."""
+    """Any worker is dead this long after the end of its lease."""
     limit: int = 500
 
 
 class HeartbeatResult(Struct, frozen=True, kw_only=True):
-    """What a worker learns from its tick."""
-
     dead: frozenset[WorkerId]
     orphaned: tuple[ChatId, ...]
     expired: tuple[ChatId, ...]
     unknown: tuple[ChatId, ...]
-    """Chats the database says are mine at an epoch that I do not run: to be released."""
+    """Chats that this worker owns by their row and does not run at that epoch: to be released."""
     lost: tuple[ChatId, ...]
-    """Chats I run that are no longer mine."""
+    """Chats that this worker runs and no longer owns."""
     runnable: bool
     at: datetime
-    """The database's time, to compare deadlines with when a late chat is looked at again."""
+    """The database's time, which the deadlines of expired chats are compared with."""
 
 
 def worker_lock_key(worker_id: WorkerId) -> int:
-    """The worker's session lock: held by its listener for as long as the process lives."""
+    """Key of the advisory lock that the worker's listener session holds while the process lives."""
     return int.from_bytes(worker_id.bytes[:8], signed=True)
 
 
 async def acquire(conn: Conn, worker_id: WorkerId, *, roots: int, children: int) -> list[Chat]:
-    """P -> R, I without an owner -> I: interrupts first, then whoever has waited longest."""
+    """P -> R, I without an owner -> I: interrupting chats first, then by waiting time."""
     rows = await conn.fetch(ACQUIRE, worker_id, roots, children)
     return [chat_from_row(row) for row in rows]
 
@@ -207,7 +199,7 @@ async def acquire(conn: Conn, worker_id: WorkerId, *, roots: int, children: int)
 async def acquire_within_limits(
     conn: Conn, worker_id: WorkerId, limits: RunningLimits, *, roots: int, children: int
 ) -> list[Chat]:
-    """At most one of each kind: of several the second might be one too many."""
+    """At most one chat of each kind per call: a second one could exceed the limit."""
     rows = await conn.fetch(
         ACQUIRE_WITHIN_LIMITS,
         worker_id,
@@ -222,7 +214,7 @@ async def acquire_within_limits(
 
 
 async def release(conn: Conn, worker_id: WorkerId, only: list[ChatId] | None = None) -> list[Chat]:
-    """R -> P, I -> I, all of a worker's chats at once."""
+    """R -> P, I -> I: all chats of the worker, or those of them in `only`."""
     return [chat_from_row(row) for row in await conn.fetch(RELEASE, worker_id, only)]
 
 
@@ -253,12 +245,12 @@ async def send_heartbeat(conn: Conn, heartbeat: Heartbeat) -> HeartbeatResult:
 
 
 async def delete_workers(conn: Conn, worker_ids: frozenset[WorkerId]) -> None:
-    """Forget dead workers, those whose chats have all been handed on."""
+    """Delete dead workers that own no chat any more."""
     await conn.execute(DELETE_WORKERS, list(worker_ids))
 
 
-# One arm for each index: of all chats, only those that are under way are read. A clock that went
-# back must not make a wait of less than nothing.
+# One branch for each partial index, so that idle chats are not read. `greatest` avoids a negative
+# wait after the clock went back.
 READ_BACKLOG: Final[LiteralString] = """
     WITH under_way AS (
         SELECT status, runnable_at FROM chats WHERE worker_id IS NOT NULL

@@ -1,4 +1,4 @@
-"""Workspace agents: who they are, and when they were last heard of, by the database's clock."""
+"""Workspace agents, and when they were last connected, by the database's clock."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -16,8 +16,8 @@ GET_WITH_TIME: Final[LiteralString] = (
     "SELECT row_to_json(a) AS agent, now() AS now FROM workspace_agents a WHERE a.id = $1"
 )
 
-# From the host to its workspaces to their agents: joined, all agents there ever were would be
-# walked through in the order of their ids.
+# An array of the host's workspaces: with a join the planner walks all agents that ever existed in
+# the order of their ids.
 LIST_ON_HOST: Final[LiteralString] = """
     SELECT row_to_json(a) AS agent FROM workspace_agents a
     WHERE a.workspace_id = ANY (ARRAY(
@@ -25,8 +25,8 @@ LIST_ON_HOST: Final[LiteralString] = """
       AND a.lifecycle <> 'off'
     ORDER BY a.id LIMIT $2"""
 
-# Locked in the order of ids, as all who touch many. One that is off stays off. That the ids are few
-# is said to the planner by arrays: it takes a list in JSON for long enough to scan for.
+# Locked in the order of ids, like all statements on many agents. An agent that is off stays off.
+# Arrays show the planner that the ids are few: for a JSON list it would choose a scan.
 RECORD_HEALTHY: Final[LiteralString] = """
     WITH pulses AS MATERIALIZED (
         SELECT * FROM json_to_recordset($1)
@@ -43,7 +43,7 @@ RECORD_HEALTHY: Final[LiteralString] = """
                                                  ELSE said.directory END
     FROM said WHERE a.id = ANY (ARRAY(SELECT id FROM said)) AND a.id = said.id"""
 
-# Somebody else may have heard of it in the meantime: then it was this replica that was deaf.
+# Another replica may have reached the agent since: then only this replica cannot reach it.
 RECORD_MISSED: Final[LiteralString] = """
     UPDATE workspace_agents a SET disconnected_at = now()
     WHERE a.id = ANY (ARRAY(
@@ -61,39 +61,39 @@ MARK_GONE: Final[LiteralString] = """
 
 
 async def get_with_time(conn: Conn, agent_id: AgentId) -> tuple[AgentRow, datetime] | None:
-    """The agent, and the database's time at which it stood like this."""
+    """The agent, and the database's time of this read."""
     row = await conn.fetchrow(GET_WITH_TIME, agent_id)
     return None if row is None else (_AGENT.decode(row["agent"]), row["now"])
 
 
 async def list_on_host(conn: Conn, hosts: Sequence[str], *, limit: int = 1000) -> list[AgentRow]:
-    """Those that should be alive there."""
+    """The agents that should be running there."""
     return [
         _AGENT.decode(row["agent"]) for row in await conn.fetch(LIST_ON_HOST, list(hosts), limit)
     ]
 
 
 async def record_healthy(conn: Conn, health: Mapping[AgentId, AgentHealth]) -> None:
-    said = [
+    rows = [
         {
             "id": agent_id,
-            "boot_id": strip_unstorable(pulse.boot_id),
-            "lifecycle": pulse.lifecycle,
-            "directory": strip_unstorable(pulse.directory),
+            "boot_id": strip_unstorable(report.boot_id),
+            "lifecycle": report.lifecycle,
+            "directory": strip_unstorable(report.directory),
         }
-        for agent_id, pulse in health.items()
+        for agent_id, report in health.items()
     ]
-    await conn.execute(RECORD_HEALTHY, json_text(said))
+    await conn.execute(RECORD_HEALTHY, json_text(rows))
 
 
 async def record_missed(
     conn: Conn, agent_ids: Iterable[AgentId], *, missed_after_s: float
 ) -> list[AgentId]:
-    """They did not answer. One that never has is still on its way. Those that count as gone from
-    now on."""
+    """Mark as disconnected those of these agents that no replica has reached for `missed_after_s`,
+    and return them. An agent that never connected is still starting and stays as it is."""
     return [row["id"] for row in await conn.fetch(RECORD_MISSED, list(agent_ids), missed_after_s)]
 
 
 async def mark_gone(conn: Conn, agent_ids: Iterable[AgentId]) -> None:
-    """Nothing is left of them."""
+    """The agents no longer exist: disconnected and off."""
     await conn.execute(MARK_GONE, list(agent_ids))

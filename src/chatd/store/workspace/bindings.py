@@ -1,10 +1,7 @@
-"""Which workspace a chat works in, and what it remembers of whom to talk to there.
+"""The binding of a chat to a workspace, build and agent, and the workspace context pinned to it.
 
-The workspace is a column of the chat and has no version, like its title; build and agent are a
-cache beside it, and count only while they belong to that workspace. Another owner's workspace is
-none, whatever the column says.
-
-Contexts of workspaces: the latest word of each agent, and what each chat has pinned of it.
+The workspace is an unversioned column of the chat. Build and agent are a cache beside it, valid
+while they belong to that workspace. A workspace of another owner counts as none.
 """
 
 from collections.abc import Sequence
@@ -33,7 +30,7 @@ GET: Final[LiteralString] = """
     LEFT JOIN chat_bindings b ON b.chat_id = c.id AND b.workspace_id = w.id
     WHERE c.id = $1"""
 
-# Compared with the workspace that was seen. A pinned context stays until another is pinned.
+# Compare and set on the expected workspace. A pinned context stays until another is pinned.
 BIND: Final[LiteralString] = """
     WITH chat AS (
         UPDATE chats SET workspace_id = $3
@@ -76,8 +73,7 @@ async def bind(
     workspace_id: WorkspaceId | None,
     build_id: BuildId | None = None,
 ) -> bool:
-    """Give the chat another workspace, or none. False if it no longer has the one that was
-    seen."""
+    """Bind the chat to another workspace, or to none. False if its workspace is not `expected`."""
     return bool(await conn.fetchval(BIND, chat_id, expected, workspace_id, build_id))
 
 
@@ -89,12 +85,12 @@ async def save_bound_agent(
     build_id: BuildId | None,
     agent_id: AgentId | None,
 ) -> bool:
-    """Whom to talk to next time. False if the chat has another workspace by now."""
+    """Store the agent for the next turn. False if the chat has another workspace by now."""
     return bool(await conn.fetchval(SAVE_BOUND_AGENT, chat_id, workspace_id, build_id, agent_id))
 
 
 async def require_usable_workspace(conn: Conn, workspace_id: WorkspaceId, owner: UserId) -> None:
-    """Raises InvalidInput, in the same words for one of somebody else and one that never was."""
+    """Raises InvalidInput, with one message for missing and for other owners' workspaces."""
     found = await workspaces.get(conn, workspace_id)
     if found is None or found.owner_id != owner:
         raise InvalidInput("workspace_id", "there is no such workspace")
@@ -103,17 +99,17 @@ async def require_usable_workspace(conn: Conn, workspace_id: WorkspaceId, owner:
 
 
 async def latest_chat_per_workspace(
-    conn: Conn, owner: UserId, which: Sequence[WorkspaceId]
+    conn: Conn, owner: UserId, workspace_ids: Sequence[WorkspaceId]
 ) -> dict[WorkspaceId, ChatId]:
-    """By workspace, the chat of this owner that moved last there; archived ones do not count."""
-    rows = await conn.fetch(LATEST_CHAT_PER_WORKSPACE, owner, list(which))
+    """The owner's most recently updated chat per workspace, without archived chats."""
+    rows = await conn.fetch(LATEST_CHAT_PER_WORKSPACE, owner, list(workspace_ids))
     return {row["workspace_id"]: row["id"] for row in rows}
 
 
 _RESOURCES: Final = msgspec.json.Decoder(tuple[ContextResource, ...])
 
-# Rows are overwritten in place and what is over is cut off: one statement cannot delete a key
-# and insert it again.
+# Overwrites rows by position and deletes the surplus: one statement cannot delete and insert the
+# same key.
 SAVE_CONTEXT: Final = named_statement("""
     WITH put AS (
         INSERT INTO agent_context_snapshots AS s (agent_id, version, hash, directory, os)
@@ -138,7 +134,7 @@ SAVE_CONTEXT: Final = named_statement("""
         WHERE r.agent_id = put.agent_id AND r.position >= :count)
     SELECT EXISTS (SELECT FROM put)""")
 
-# A copy: what the agent says later is not what the chat has read.
+# A copy, because the agent's context may change after the chat has read it.
 PIN_CONTEXT: Final[LiteralString] = """
     WITH pinned AS (
         UPDATE chat_bindings b SET
@@ -178,8 +174,8 @@ GET_PINNED_CONTEXT: Final[LiteralString] = f"""
 async def save_context(
     conn: Conn, agent_id: AgentId, context: WorkspaceContext, *, initial: bool
 ) -> bool:
-    """Its latest word. `initial`: the agent has begun to count anew. False if a newer one is
-    there, or if there is no such agent."""
+    """Store the agent's context. `initial`: the agent has restarted its version count. False if a
+    newer version is stored or the agent does not exist."""
     values: dict[str, object] = {
         "agent_id": agent_id,
         "version": context.version,
@@ -210,8 +206,8 @@ def _columns(resources: Sequence[ContextResource]) -> list[dict[str, object]]:
 async def pin_context(
     conn: Conn, chat_id: ChatId, agent_id: AgentId, *, replace: bool = False
 ) -> bool:
-    """Let the chat go by what this agent has said last. Unless `anew`, a chat that goes by an
-    earlier word of the same agent keeps it. False if nothing was pinned."""
+    """Pin the agent's stored context to the chat. Without `replace`, a chat that has pinned an
+    earlier context of the same agent keeps it. False if nothing was pinned."""
     return bool(await conn.fetchval(PIN_CONTEXT, chat_id, agent_id, replace))
 
 

@@ -1,10 +1,8 @@
-"""Builds under a lease: taken up, kept, ended. All times are the database's.
+"""Builds under a lease: acquire, renew, finish, release, reap, and their logs. Times are the
+database's.
 
-Whoever holds a build writes under (worker, attempt); one that has lost it writes nothing. A
-build always ends: by its worker, by the next one that takes it up, or by whoever finds that
-nobody does. Asking for one is `builds`' business.
-
-What builds have said. A line is written by whoever holds the build, and by nobody else.
+A build worker writes under (worker, attempt) and writes nothing after it lost the lease. Every
+build ends: by its worker, by a worker that takes it over, or by `reap_builds`.
 """
 
 from collections.abc import Sequence
@@ -31,9 +29,9 @@ _WORKSPACE: Final = msgspec.json.Decoder(Workspace)
 _BUILD: Final = msgspec.json.Decoder(Build)
 _SPEC: Final = msgspec.json.Decoder(TemplateSpec)
 
-# Those that wait, and those whose holder has not been heard of for the length of a lease. For one
-# that has been struck off the workers a shorter silence is proof enough. No length, no taking. And
-# one that is held by who asks, who does not know: the answer that said so was lost.
+# Acquires pending builds, and builds without a heartbeat for $4 seconds, or for $7 seconds if the
+# row of their worker was deleted; NULL disables either. Also builds that this worker owns and does
+# not run: the reply of an earlier acquire was lost.
 ACQUIRE: Final[LiteralString] = """
     WITH free AS MATERIALIZED (
         SELECT b.id FROM workspace_builds b
@@ -69,9 +67,8 @@ RENEW: Final[LiteralString] = """
     UPDATE workspace_builds b SET heartbeat_at = now()
     WHERE b.id = ANY (ARRAY(SELECT id FROM mine)) RETURNING b.id, b.status"""
 
-# A deadline is the business of the last build that succeeded: those before it lose theirs, and
-# their agents are no more. Agents are put once, whoever comes again. What builds of long ago have
-# said is forgotten, and all of it when nothing is left to build.
+# Only the latest successful build has a deadline and live agents; earlier builds lose theirs. A
+# repeated finish inserts no agent twice. Logs are deleted 20 builds later, or with the workspace.
 FINISH: Final = named_statement("""
     WITH ended AS (
         UPDATE workspace_builds b SET
@@ -115,7 +112,7 @@ FINISH: Final = named_statement("""
         FROM done WHERE w.id = done.workspace_id AND done.transition <> 'stop')
     SELECT row_to_json(ended) FROM ended""")
 
-# For somebody else to go on with: this worker is leaving.
+# Another worker continues the build: this worker stops.
 RELEASE: Final[LiteralString] = """
     UPDATE workspace_builds SET
         status = 'pending', worker_id = NULL, heartbeat_at = NULL
@@ -148,25 +145,25 @@ class AcquiredBuild(Struct, frozen=True, kw_only=True):
     build: Build
     workspace: Workspace
     spec: TemplateSpec | None
-    """None if it was written by a newer server, in words that this one does not know."""
+    """None if a newer version wrote it in a form that this one cannot decode."""
     backend: str
     age_s: float
-    """Since a worker first took it up: a build that is taken over gets no more time."""
+    """Time since the first worker acquired it: a takeover does not extend the build's timeout."""
 
 
 class AcquireBuilds(Struct, frozen=True, kw_only=True):
-    """What a worker can build."""
+    """A build worker's request, limited to what it can build."""
 
     worker_id: WorkerId
     hosts: Sequence[str]
     backends: Sequence[str]
     limit: int
     lease_s: float | None = None
-    """After such a silence a build may be taken from its holder; None if never."""
+    """A build without a heartbeat for this long may be taken over; None disables that."""
     worker_gone_after_s: float | None = None
-    """The same, if the holder is no longer among the workers."""
+    """The same, if the row of its worker was deleted."""
     running: Sequence[BuildId] = ()
-    """Those it has in hand already, whatever the rows say."""
+    """Builds that the worker runs already; they are not acquired again."""
 
 
 class BuildResult(Struct, frozen=True, kw_only=True):
@@ -209,14 +206,14 @@ def _spec(text: str) -> TemplateSpec | None:
 async def renew_builds(
     conn: Conn, worker_id: WorkerId, leases: Sequence[BuildLease]
 ) -> dict[BuildId, BuildStatus]:
-    """Those that are still this worker's, and how they stand. The others are lost."""
-    ids, attempts = [hold.id for hold in leases], [hold.attempt for hold in leases]
+    """The status of each build that this worker still owns. It has lost the others."""
+    ids, attempts = [lease.id for lease in leases], [lease.attempt for lease in leases]
     rows = await conn.fetch(RENEW, worker_id, ids, attempts)
     return {row["id"]: row["status"] for row in rows}
 
 
 async def finish_build(conn: Conn, lease: BuildLease, result: BuildResult) -> Build | None:
-    """None if the build is no longer ours, or has ended by an earlier try of this."""
+    """None if the worker has lost the build, or an earlier try has finished it."""
     values: dict[str, object] = {
         "id": lease.id,
         "worker_id": lease.worker_id,
@@ -235,7 +232,7 @@ async def release_build(conn: Conn, lease: BuildLease) -> None:
 
 
 async def reap_builds(conn: Conn, *, after_s: float, error: str, limit: int = 100) -> list[Build]:
-    """End those that nobody has taken up, or gone on with, for so long."""
+    """Fail the builds that no worker has acquired or renewed for `after_s`."""
     rows = await conn.fetch(REAP, after_s, error, limit)
     return [_BUILD.decode(row["build"]) for row in rows]
 

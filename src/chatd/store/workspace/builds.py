@@ -1,8 +1,6 @@
-"""Builds: asked for, read, and asked to be ended. All times are the database's.
+"""Builds: insert, read, cancel, and list workspaces past their deadline. Times are the database's.
 
-What becomes of one is up to whoever takes it up, see `held_builds`.
-
-Workspaces past their deadline, and builds that a server asks for by itself.
+`build_leases` runs and ends builds.
 """
 
 from collections.abc import Mapping
@@ -18,8 +16,8 @@ from chatd.store.rows import json_text
 
 _BUILD: Final = msgspec.json.Decoder(Build)
 
-# Against the count of builds that was seen. Two at once: the row's lock makes the second look
-# at the new count.
+# Compare and set on the number of the latest build. Of two concurrent inserts, the row's lock makes
+# the second one see the new number.
 INSERT: Final = named_statement("""
     WITH next AS (
         UPDATE workspaces SET latest_build = latest_build + 1
@@ -56,7 +54,7 @@ _PAST_THE_END: Final = 2**31 - 1
 
 
 class NewBuild(Struct, frozen=True, kw_only=True):
-    """`after` is the number of the latest build that was seen when this was decided."""
+    """`after` is the number of the latest build when the caller decided."""
 
     id: BuildId
     workspace_id: WorkspaceId
@@ -70,8 +68,8 @@ class NewBuild(Struct, frozen=True, kw_only=True):
 
 
 async def insert(conn: Conn, new: NewBuild) -> Build | None:
-    """The build, or the one an earlier try of the same request has made. None if the workspace
-    has moved on: read again, decide again."""
+    """The new build, or the one that an earlier try of the same request inserted. None if the
+    workspace has another latest build: read again, decide again."""
     values: dict[str, object] = {name: getattr(new, name) for name in new.__struct_fields__}
     values["params"] = json_text(new.params)
     found = await conn.fetchval(INSERT.text, *INSERT.args(values))
@@ -86,7 +84,6 @@ async def get(conn: Conn, build_id: BuildId) -> Build | None:
 
 
 async def find_by_request_key(conn: Conn, key: str) -> Build | None:
-    """The build that this request has made."""
     found = await conn.fetchval(FIND_BY_REQUEST_KEY, key)
     return None if found is None else _BUILD.decode(found)
 
@@ -94,21 +91,21 @@ async def find_by_request_key(conn: Conn, key: str) -> Build | None:
 async def list_builds(
     conn: Conn, workspace_id: WorkspaceId, *, limit: int = 20, before: int | None = None
 ) -> list[Build]:
-    """The newest first, of those whose number is below `before`."""
+    """The newest first, with numbers below `before`."""
     rows = await conn.fetch(LIST_BUILDS, workspace_id, limit, before or _PAST_THE_END)
     return [_BUILD.decode(row["build"]) for row in rows]
 
 
 async def cancel(conn: Conn, build_id: BuildId) -> Build | None:
-    """One that waits is cancelled at once, one that runs when its backend has left off. None if
-    it has ended, or is being cancelled."""
+    """A pending build is canceled at once, a running one when its backend has stopped. None if it
+    has ended or is being canceled."""
     found = await conn.fetchval(CANCEL, build_id)
     return None if found is None else _BUILD.decode(found)
 
 
-# Deadlines are on builds that have succeeded and were followed by none that has. A stop that
-# failed leaves the deadline where it is, and is asked for again after a while: the longer it has
-# been of no use, the longer a while. Nobody will ever stop what was on a host that is lost.
+# Only the latest successful build has a deadline. A failed stop leaves the deadline as it is and is
+# tried again, at intervals that grow with the time since the deadline: on a lost host it never
+# succeeds.
 LIST_OVERDUE: Final[LiteralString] = """
     SELECT w.id AS workspace_id, w.owner_id, w.latest_build, b.id AS build_id,
         b.template_version_id AS version_id
@@ -125,7 +122,7 @@ class OverdueWorkspace(Struct, frozen=True, kw_only=True):
     owner_id: UserId
     latest_build: int
     build_id: BuildId
-    """The start whose deadline has passed."""
+    """The start build with the expired deadline."""
     version_id: VersionId
 
 
@@ -139,7 +136,7 @@ async def list_overdue(conn: Conn, *, retry_delay_s: float, limit: int) -> list[
 async def insert_stop_build(
     conn: Conn, overdue: OverdueWorkspace, build_id: BuildId
 ) -> Build | None:
-    """None if somebody else has asked for a build meanwhile."""
+    """None if the workspace has got another build since."""
     new = NewBuild(
         id=build_id,
         workspace_id=overdue.workspace_id,

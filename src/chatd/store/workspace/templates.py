@@ -1,4 +1,4 @@
-"""Templates and their versions: put there whole, read whole."""
+"""Templates and their versions."""
 
 from collections.abc import Sequence
 from typing import Final, LiteralString
@@ -22,8 +22,8 @@ from chatd.store.rows import json_text, strip_unstorable
 _TEMPLATE: Final = msgspec.json.Decoder(Template)
 _VERSION: Final = msgspec.json.Decoder(TemplateVersion)
 
-# The ids are made of the name and the content, so that all replicas put the same rows. What an
-# administrator has deleted stays deleted.
+# The caller derives the ids from name and content, so that all replicas write the same rows. A
+# template that an administrator has deleted stays deleted.
 UPSERT: Final = named_statement("""
     WITH put AS (
         INSERT INTO templates AS t (id, name, display_name, description, icon, backend, origin,
@@ -54,7 +54,7 @@ UPSERT: Final = named_statement("""
             form_type text, options json, regex text, regex_error text, min float8, max float8))
     SELECT row_to_json(put) AS template FROM put""")
 
-# Those of a file that are no longer in it: what was made from them stays as it is.
+# Templates that are no longer in their file. Their workspaces stay as they are.
 DEPRECATE_MISSING: Final[LiteralString] = """
     UPDATE templates SET deprecated = true, updated_at = now()
     WHERE origin = $1 AND NOT deprecated AND NOT id = ANY ($2::uuid[])"""
@@ -83,26 +83,26 @@ READMES: Final[LiteralString] = (
 
 
 class TemplateNameTaken(DuplicateRow):
-    """Another template, made by somebody else, has this name."""
+    """A template from another origin has this name."""
 
     code = "name_taken"
 
 
 class TemplateUpsert(Struct, frozen=True, kw_only=True):
-    """A template with the version that is to be its active one. The times in them are not
-    written: the database knows better."""
+    """A template with the version that becomes its active one. Their times are not written; the
+    database sets them."""
 
     template: Template
     version: TemplateVersion
 
 
 async def upsert_template(conn: Conn, upsert: TemplateUpsert) -> Template | None:
-    """None if it is there and deleted. Raises NameTaken."""
+    """None if the template was deleted. Raises TemplateNameTaken."""
     args = UPSERT.args(_values(upsert))
     try:
         found = await conn.fetchval(UPSERT.text, *args)
     except DuplicateRow:
-        # Somebody may have been putting the same one: then it is there now.
+        # A concurrent upsert of the same template may have won: then the second try finds it.
         try:
             found = await conn.fetchval(UPSERT.text, *args)
         except DuplicateRow as error:
@@ -149,7 +149,7 @@ async def get(conn: Conn, template_id: TemplateId) -> Template | None:
 
 
 async def list_all(conn: Conn) -> list[Template]:
-    """All that are not deleted, by name; who may see which is not decided here."""
+    """All templates that are not deleted, by name, regardless of permissions."""
     return [_TEMPLATE.decode(row["template"]) for row in await conn.fetch(LIST)]
 
 

@@ -1,7 +1,7 @@
-"""Workspaces: made together with their first build, read together with their latest.
+"""Workspaces: created together with their first build, read together with their latest.
 
-The row counts its builds, and the count is what a new build is inserted against: of two that
-decide at the same time to start or stop, one writes nothing and looks again.
+The row stores the number of the latest build, and a new build is inserted only against that number:
+of two concurrent decisions to start or stop, one writes nothing and is decided again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,8 +53,8 @@ CREATE: Final = named_statement(
     "WITH made AS (", _INSERT_WORKSPACE, _INSERT_BUILD, " SELECT true AS held,", _CREATED
 )
 
-# Fenced like any write of a worker, and bound to its chat in the same breath: there is no
-# moment in which it exists and nobody knows whose it is.
+# Fenced like every write of a worker, and bound to the chat by the same statement, so that no
+# workspace exists without its chat.
 CREATE_FOR_CHAT: Final = named_statement(
     """
     WITH mine AS MATERIALIZED (
@@ -102,16 +102,16 @@ LIST_PAGE: Final[LiteralString] = f"""{_SNAPSHOT}
       AND ($2::timestamptz IS NULL OR (w.created_at, w.id) < ($2, $3::uuid))
     ORDER BY w.created_at DESC, w.id DESC LIMIT $4"""
 
-# Of those a backend has found, the ones that are no longer anybody's. One being deleted this
-# moment is not among them: its build does that. Nor is one whose row nobody has ever seen.
+# Of the workspaces that a backend has found, those with a deleted row. Not one with a build in
+# progress, which deletes it, and not one without a row.
 LIST_DELETED: Final[LiteralString] = """
     SELECT w.id FROM workspaces w
     WHERE w.id = ANY ($1::uuid[]) AND w.deleted AND w.host_id = ANY ($2::text[])
       AND NOT EXISTS (SELECT FROM workspace_builds b
                       WHERE b.workspace_id = w.id AND b.completed_at IS NULL)"""
 
-# Rows are locked in the order of their ids, as others do who touch many. The bump is that of
-# `workspace_rules.bumped_deadline`.
+# Locks rows in the order of their ids, like all statements on many workspaces. The same rule as
+# `domain.workspace.rules.bumped_deadline`.
 RECORD_ACTIVITY: Final[LiteralString] = """
     WITH used AS MATERIALIZED (
         SELECT w.id, t.activity_bump_s * interval '1 s' AS bump
@@ -140,7 +140,7 @@ class WorkspaceNameTaken(DuplicateRow):
 
 
 class NewWorkspace(Struct, frozen=True, kw_only=True):
-    """`made_by` names the request: made again, it finds what it made. Ids are the caller's."""
+    """`made_by` is the request's idempotency key. The caller chooses the ids."""
 
     id: WorkspaceId
     build_id: BuildId
@@ -156,7 +156,7 @@ class NewWorkspace(Struct, frozen=True, kw_only=True):
 
 
 class CreatedWorkspace(Struct, frozen=True, kw_only=True):
-    """`again`: it was there already, made by an earlier try of the same request."""
+    """`replayed`: an earlier try of the same request created it."""
 
     workspace: Workspace
     build: Build
@@ -166,8 +166,8 @@ class CreatedWorkspace(Struct, frozen=True, kw_only=True):
 async def create(
     conn: Conn, new: NewWorkspace, *, chat_id: ChatId | None = None, fence: Fence | None = None
 ) -> CreatedWorkspace:
-    """A workspace and its first build, pending; for a chat also its binding. Raises NameTaken,
-    and StaleFence if the chat is no longer this worker's."""
+    """Create a workspace and its first build, pending; for a chat also its binding. Raises
+    WorkspaceNameTaken, and StaleFence if the worker no longer owns the chat."""
     values: dict[str, object] = {name: getattr(new, name) for name in new.__struct_fields__}
     values["params"] = json_text(new.params)
     statement = CREATE
@@ -184,17 +184,16 @@ async def create(
             raise
         return _created(row, replayed=True)
     if row is None or not row["held"]:
-        raise StaleFence(f"Chat {chat_id} has moved on.")
+        raise StaleFence(f"Chat {chat_id} is no longer owned under this fence.")
     if row["workspace"] is not None:
         return _created(row, replayed=False)
     if (row := await conn.fetchrow(FIND_BY_REQUEST_KEY, new.made_by)) is None:
-        # What it has just met is a day old, and was forgotten this very moment.
+        # The key that conflicted has expired and was cleared in between.
         return await create(conn, new, chat_id=chat_id, fence=fence)
     return _created(row, replayed=True)
 
 
 async def find_by_request_key(conn: Conn, key: str) -> CreatedWorkspace | None:
-    """What this request has made when it was made before, and its first build."""
     row = await conn.fetchrow(FIND_BY_REQUEST_KEY, key)
     return None if row is None else _created(row, replayed=True)
 
@@ -213,7 +212,7 @@ async def get(conn: Conn, workspace_id: WorkspaceId) -> Workspace | None:
 
 
 async def load_snapshot(conn: Conn, workspace_id: WorkspaceId) -> WorkspaceSnapshot | None:
-    """The workspace, its latest build and that build's agents, all of one moment."""
+    """The workspace, its latest build and that build's agents, from one database snapshot."""
     row = await conn.fetchrow(GET_SNAPSHOT, workspace_id)
     return None if row is None else _snapshot(row)
 
@@ -221,7 +220,7 @@ async def load_snapshot(conn: Conn, workspace_id: WorkspaceId) -> WorkspaceSnaps
 async def list_on_host(
     conn: Conn, hosts: Sequence[str], backend: str, *, after: WorkspaceId | None, limit: int
 ) -> list[WorkspaceSnapshot]:
-    """Those not deleted that only these hosts can build, by id; a page of them."""
+    """A page of the workspaces of these hosts that are not deleted, by id."""
     start = after or UUID(int=0)
     rows = await conn.fetch(LIST_ON_HOST, list(hosts), backend, start, limit)
     return [_snapshot(row) for row in rows]
@@ -230,7 +229,7 @@ async def list_on_host(
 async def list_page(
     conn: Conn, owner_id: UserId, *, after: Workspace | None, limit: int
 ) -> list[WorkspaceSnapshot]:
-    """Those of an owner that are not deleted, the newest first; a page of them."""
+    """A page of the owner's workspaces that are not deleted, the newest first."""
     at, last = (None, None) if after is None else (after.created_at, after.id)
     return [_snapshot(row) for row in await conn.fetch(LIST_PAGE, owner_id, at, last, limit)]
 
@@ -252,5 +251,5 @@ async def list_deleted(
 
 
 async def record_activity(conn: Conn, workspace_ids: Iterable[WorkspaceId]) -> None:
-    """They have just been used: remember it, and let them run longer."""
+    """Set the time of last use, and move the stop deadlines."""
     await conn.execute(RECORD_ACTIVITY, sorted(workspace_ids))
