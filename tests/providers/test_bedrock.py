@@ -1,6 +1,5 @@
 """Claude on Bedrock: signatures, framing, and requests over a socket."""
 
-import asyncio
 import sys
 import zlib
 from collections.abc import AsyncGenerator
@@ -15,16 +14,9 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from chatd.domain.model.classify import classify_fault
-from chatd.domain.model.protocol import (
-    Finished,
-    ModelEvent,
-    ModelRequest,
-    ProviderError,
-    StreamFailed,
-)
-from chatd.domain.ports import Provider
+from chatd.domain.model.protocol import Finished, ModelEvent, ProviderError, StreamFailed
 from chatd.providers.anthropic.decoder import AnthropicDecoder
-from chatd.providers.bedrock.client import BedrockProvider, default_url, find_region
+from chatd.providers.bedrock.client import default_url, find_region
 from chatd.providers.bedrock.eventstream import EventStream
 from chatd.providers.bedrock.sigv4 import SigningScope, signature_headers
 from chatd.providers.config import AwsCredentials, ProviderConfig
@@ -47,11 +39,10 @@ from tests.support.providers.bedrock import (
     refusal,
     stream,
 )
+from tests.support.providers.client import ClientRig, bedrock_rig
 from tests.support.providers.prompts import request
-from tests.support.providers.server import Gate
 from tests.support.providers.stream_reader import (
     answer_of,
-    collect,
     collect_failure,
     read_bytewise,
     read_cut,
@@ -59,7 +50,7 @@ from tests.support.providers.stream_reader import (
 )
 
 MODEL = "eu.anthropic.claude-sonnet-4-5-20250929-v1:0"
-WAIT_S = 30
+Bedrock = ClientRig[FakeBedrock]
 
 
 def new_decoder() -> AnyDecoder:
@@ -294,29 +285,9 @@ def test_any_bytes_give_one_final_event(seed: int) -> None:
 
 
 @pytest.fixture
-async def fake() -> AsyncGenerator[FakeBedrock]:
-    async with FakeBedrock.running() as server:
-        yield server
-
-
-@pytest.fixture
-async def bedrock(fake: FakeBedrock) -> AsyncGenerator[BedrockProvider]:
-    provider = BedrockProvider(settings(fake), FakeClock())
-    yield provider
-    await provider.close()
-
-
-def settings(fake: FakeBedrock, **more: object) -> ProviderConfig:
-    plain = ProviderConfig(kind="bedrock", base_url=fake.url, region=REGION, aws=CREDENTIALS)
-    return msgspec.structs.replace(plain, **more)
-
-
-async def ask(provider: Provider, sent: ModelRequest | None = None) -> list[ModelEvent]:
-    return await collect(provider, sent or request(model=MODEL))
-
-
-async def failure(provider: Provider, sent: ModelRequest | None = None) -> ProviderError:
-    return await collect_failure(provider, sent or request(model=MODEL))
+async def bedrock() -> AsyncGenerator[Bedrock]:
+    async with bedrock_rig() as rig:
+        yield rig
 
 
 @pytest.mark.parametrize(
@@ -331,12 +302,12 @@ async def failure(provider: Provider, sent: ModelRequest | None = None) -> Provi
     ],
 )
 async def test_a_signed_request_is_accepted_for_any_model_name(
-    model: str, path: str, fake: FakeBedrock, bedrock: BedrockProvider
+    model: str, path: str, bedrock: Bedrock
 ) -> None:
-    fake.play("text")
-    answer = answer_of(await ask(bedrock, request(*tool_round(), model=model, tools=TOOLS)))
+    bedrock.fake.play("text")
+    answer = answer_of(await bedrock.ask(request(*tool_round(), model=model, tools=TOOLS)))
     assert answer.has_visible_text
-    (seen,) = fake.requests
+    (seen,) = bedrock.fake.requests
     assert seen.path == f"/model/{path}/invoke-with-response-stream"
     assert seen.json["anthropic_version"] == "bedrock-2023-05-31"
     assert not {"model", "stream", "anthropic_beta"} & set(seen.json)
@@ -344,42 +315,26 @@ async def test_a_signed_request_is_accepted_for_any_model_name(
     assert seen.headers["user-agent"].startswith("chatd/")
 
 
-async def test_a_bedrock_api_key_replaces_the_signature(fake: FakeBedrock) -> None:
-    provider = BedrockProvider(settings(fake, api_key=Secret(BEARER), aws=None), FakeClock())
-    fake.play("text")
-    await ask(provider)
-    await provider.close()
-    assert "x-amz-date" not in fake.requests[0].headers
+async def test_a_bedrock_api_key_replaces_the_signature(bedrock: Bedrock) -> None:
+    bedrock.fake.play("text")
+    await bedrock.ask(api_key=Secret(BEARER), aws=None)
+    assert "x-amz-date" not in bedrock.fake.requests[0].headers
 
 
-async def test_beta_features_are_in_the_body(fake: FakeBedrock, bedrock: BedrockProvider) -> None:
-    fake.play("text")
-    await ask(bedrock, request(model=MODEL, options=Raw(b'{"context_1m_enabled":true}')))
-    (seen,) = fake.requests
+async def test_beta_features_are_in_the_body(bedrock: Bedrock) -> None:
+    bedrock.fake.play("text")
+    await bedrock.ask(request(model=MODEL, options=Raw(b'{"context_1m_enabled":true}')))
+    (seen,) = bedrock.fake.requests
     assert seen.json["anthropic_beta"] == ["context-1m-2025-08-07"]
     assert "anthropic-beta" not in seen.headers
 
 
-async def test_web_search_is_rejected_before_a_request_is_sent(
-    fake: FakeBedrock, bedrock: BedrockProvider
-) -> None:
+async def test_web_search_is_rejected_before_a_request_is_sent(bedrock: Bedrock) -> None:
     sent = request(model=MODEL, options=Raw(b'{"web_search_enabled":true}'))
-    classified = classify_fault((await failure(bedrock, sent)).fault)
+    classified = classify_fault((await bedrock.failure(sent)).fault)
     assert classified.kind == "config"
     assert "web_search_enabled" in (classified.error.detail or "")
-    assert fake.requests == []
-
-
-async def test_a_cancelled_task_closes_the_socket(
-    fake: FakeBedrock, bedrock: BedrockProvider
-) -> None:
-    gate = Gate()
-    fake.script_text("Once upon", gate)
-    async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
-        reading = group.create_task(ask(bedrock))
-        await gate.reached.wait()
-        reading.cancel()
-        await fake.disconnected.wait()
+    assert bedrock.fake.requests == []
 
 
 @pytest.mark.parametrize(
@@ -394,20 +349,19 @@ async def test_a_cancelled_task_closes_the_socket(
     ],
 )
 async def test_a_rejection_by_aws_is_classified(
-    status: int, name: str, means: str, fake: FakeBedrock, bedrock: BedrockProvider
+    status: int, name: str, means: str, bedrock: Bedrock
 ) -> None:
-    fake.answer_with(refusal(status, name, "No."))
-    fault = (await failure(bedrock)).fault
+    bedrock.fake.answer_with(refusal(status, name, "No."))
+    fault = (await bedrock.failure()).fault
     assert (fault.provider, fault.type) == ("bedrock", name)
     assert classify_fault(fault).kind == means
     assert classify_fault(fault).error.detail == "No."
 
 
-async def test_an_invalid_key_is_reported_without_the_key(fake: FakeBedrock) -> None:
+async def test_an_invalid_key_is_reported_without_the_key(bedrock: Bedrock) -> None:
     wrong = msgspec.structs.replace(CREDENTIALS, secret_access_key=Secret("not-the-key-at-all"))
-    provider = BedrockProvider(settings(fake, aws=wrong), FakeClock())
-    error = await failure(provider)
-    await provider.close()
+    async with bedrock.provider(aws=wrong) as provider:
+        error = await collect_failure(provider, request(model=MODEL))
     assert error.fault.type == "InvalidSignatureException"
     assert "not-the-key-at-all" not in repr(error.fault) + repr(provider) + repr(wrong)
 
@@ -497,25 +451,23 @@ class Machine:
 
 
 async def test_static_credentials_of_the_machine_are_used(
-    fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
+    bedrock: Bedrock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Machine(VECTOR_KEYS).install(monkeypatch)
-    provider = BedrockProvider(settings(fake, aws=None), FakeClock())
-    await failure(provider)
-    await provider.close()
-    assert "x-amz-security-token" not in fake.requests[0].headers
+    await bedrock.failure(aws=None)
+    assert "x-amz-security-token" not in bedrock.fake.requests[0].headers
 
 
 @pytest.mark.covers("providers-6")
 async def test_temporary_credentials_of_the_machine_are_used(
-    fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
+    bedrock: Bedrock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Machine(CREDENTIALS).install(monkeypatch)
-    provider = BedrockProvider(settings(fake, aws=None), FakeClock())
-    fake.play("text")
-    await ask(provider)
-    await provider.close()
-    assert fake.requests[0].headers["x-amz-security-token"] == "AQoDYXdzEPT//////////wEXAMPLE"
+    bedrock.fake.play("text")
+    await bedrock.ask(aws=None)
+    assert (
+        bedrock.fake.requests[0].headers["x-amz-security-token"] == "AQoDYXdzEPT//////////wEXAMPLE"
+    )
 
 
 @pytest.mark.parametrize(
@@ -526,15 +478,13 @@ async def test_temporary_credentials_of_the_machine_are_used(
     ],
 )
 async def test_missing_credentials_of_the_machine_are_reported(
-    machine: Machine, means: str, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, means: str, bedrock: Bedrock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.install(monkeypatch)
-    provider = BedrockProvider(settings(fake, aws=None), FakeClock())
-    error = await failure(provider)
-    await provider.close()
+    error = await bedrock.failure(aws=None)
     assert classify_fault(error.fault).kind == means
     assert "abcdef" not in repr(error.fault)
-    assert fake.requests == []
+    assert bedrock.fake.requests == []
 
 
 async def test_the_default_address_contains_the_region() -> None:

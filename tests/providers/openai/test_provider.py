@@ -14,21 +14,19 @@ from chatd.domain.model.protocol import (
     ModelRequest,
     PromptMessage,
     ProviderError,
-    TextStart,
     ToolSpec,
 )
 from chatd.providers.config import ProviderConfig, ProviderKind
-from chatd.providers.http import HttpConfig
 from chatd.providers.openai.connection import OPENROUTER_URL, VERCEL_URL, base_address
 from chatd.providers.openai.provider import OpenAIProvider
 from chatd.providers.registry import PROVIDER_CLASSES, build_provider
 from chatd.providers.secret import Secret
-from tests.support.providers.openai_chat import DONE, FakeChat, FakeCompatible, chunk
 from tests.support.providers.openai_chat import NAMES as CHAT_NAMES
+from tests.support.providers.openai_chat import FakeChat, FakeCompatible, chunk
 from tests.support.providers.openai_chat import stream as chat_stream
-from tests.support.providers.openai_responses import KEY, NAMES, FakeResponses, event, stream
+from tests.support.providers.openai_responses import KEY, NAMES, FakeResponses, stream
 from tests.support.providers.prompts import call, message, replayed, request, result
-from tests.support.providers.server import Cut, FakeServer, Gate, Reset, Silence
+from tests.support.providers.server import FakeServer, Reset
 from tests.support.providers.stream_reader import answer_of, collect
 
 WAIT_S = 30
@@ -284,16 +282,6 @@ async def test_an_invalid_key_is_reported_without_the_key(responses: FakeRespons
 # Failures
 
 
-async def test_an_invalid_option_is_named_before_a_request_is_sent(
-    responses: FakeResponses,
-) -> None:
-    sent = request(model=PLAIN, options=Raw(b'{"text_verbosity":"loud"}'))
-    failed = await failure(responses, sent)
-    assert "text_verbosity" in failed.fault.message
-    assert classify_fault(failed.fault).kind == "config"
-    assert not responses.requests
-
-
 async def test_a_computer_needs_the_responses_api(chat: FakeChat) -> None:
     screen = ComputerTool(width_px=1, height_px=1)
     failed = await failure(chat, request(model=PLAIN, computer=screen, options=USE_CHAT))
@@ -331,26 +319,10 @@ async def test_an_error_instead_of_a_stream_is_reported(compatible: FakeCompatib
     assert "No endpoints found." in (failed.fault.body or "")
 
 
-@pytest.mark.parametrize("end", [Cut(), Reset()], ids=["cut", "reset"])
-async def test_a_connection_cut_during_the_stream_is_retryable(
-    responses: FakeResponses, end: Cut | Reset
-) -> None:
-    responses.script(stream("text")[:2000], end)
-    failed = await failure(responses, request(model=PLAIN))
-    assert classify_fault(failed.fault).retryable
-
-
 async def test_a_connection_cut_after_the_answer_is_ignored(compatible: FakeCompatible) -> None:
     compatible.script(chunk(content="Hi") + chunk("stop"), Reset())
     events = await ask(compatible, request(model="m"), kind="openai-compat")
     assert answer_of(events).content == (TextPart(text="Hi"),)
-
-
-async def test_a_silent_server_times_out(responses: FakeResponses) -> None:
-    responses.script(stream("text")[:2000], Silence())
-    short = HttpConfig(read_timeout_s=0.05)
-    failed = await failure(responses, request(model=PLAIN), http=short)
-    assert failed.fault.transport == "timeout"
 
 
 async def test_chunks_may_end_inside_an_event(responses: FakeResponses) -> None:
@@ -370,51 +342,6 @@ async def test_two_requests_share_a_connection(compatible: FakeCompatible) -> No
             assert [event async for event in events]
     await provider.close()
     assert compatible.connections == 1
-
-
-# Cancellation
-
-
-@pytest.mark.parametrize("wire", ["responses", "chat"])
-async def test_a_cancelled_request_closes_the_connection_at_once(
-    responses: FakeResponses, chat: FakeChat, wire: str
-) -> None:
-    gate = Gate()
-    delta = event("response.output_text.delta", output_index=0, content_index=0, delta="Once")
-    if wire == "responses":
-        fake, sent = responses, request(model=PLAIN)
-        fake.script(delta, gate, stream("text"))
-    else:
-        fake, sent = chat, request(model=PLAIN, options=USE_CHAT)
-        fake.script(chunk(content="Once"), gate, chunk("stop") + DONE)
-    provider = OpenAIProvider(settings(fake))
-    heard: asyncio.Queue[ModelEvent] = asyncio.Queue()
-
-    async def listen() -> None:
-        async with provider.stream(sent) as events:
-            async for classified in events:
-                heard.put_nowait(classified)
-
-    async with asyncio.timeout(WAIT_S):
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(listen())
-            await gate.reached.wait()
-            assert isinstance(await heard.get(), TextStart)
-            task.cancel()
-        await fake.requests[0].disconnected.wait()
-    await provider.close()
-
-
-async def test_leaving_the_stream_early_closes_the_connection(responses: FakeResponses) -> None:
-    delta = event("response.output_text.delta", output_index=0, content_index=0, delta="Once")
-    responses.script(delta, Silence())
-    provider = OpenAIProvider(settings(responses))
-    async with asyncio.timeout(WAIT_S):
-        async with provider.stream(request(model=PLAIN)) as events:
-            async for _ in events:
-                break
-        await responses.requests[0].disconnected.wait()
-    await provider.close()
 
 
 async def test_a_tool_result_is_part_of_the_next_request(responses: FakeResponses) -> None:
