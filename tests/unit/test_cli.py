@@ -75,7 +75,7 @@ def test_the_command_is_installed_and_prints_the_version() -> None:
 
 def assert_no_database(stdout: str, stderr: str) -> None:
     assert stderr.startswith("chatd: The database cannot be reached")
-    assert "Does PostgreSQL run there" in stderr
+    assert "Check that PostgreSQL is running" in stderr
     assert stderr.endswith("The address is postgresql://ada:***@127.0.0.1:1/chatd\n")
     assert stderr.count("\n") == 1
     assert "hunter2" not in stderr + stdout
@@ -172,7 +172,7 @@ def test_an_invalid_address_prints_one_line_without_its_password(
 ) -> None:
     ended = chatd("migrate", "check", "--database-url", "postgresql://ada:hun:ter2@db:port/chatd")
     assert ended.returncode == 1
-    assert ended.stderr.startswith("chatd: The address of the database cannot be read. Is its port")
+    assert ended.stderr.startswith("chatd: The database address is not valid. Check that the port")
     assert ended.stderr.endswith("The address is postgresql://ada:***@db:port/chatd\n")
 
 
