@@ -1,4 +1,4 @@
-"""What a change writes: all of it, exactly, or nothing."""
+"""A change is written exactly and as a whole, or not at all."""
 
 from random import Random
 from uuid import UUID
@@ -42,7 +42,7 @@ class Recorder(Driver):
 
 @pytest.mark.promise("P1", "P9")
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_random_life_is_stored_as_the_pure_model_has_it(pool: Pool, seed: int) -> None:
+async def test_a_random_sequence_is_stored_as_the_pure_model_has_it(pool: Pool, seed: int) -> None:
     """Two families of chats: models, efforts and authors of promoted messages, deletions, the
     order of queues and everything else that the model knows."""
     recorder = Recorder(Random(f"store {seed}"))
@@ -85,7 +85,7 @@ async def paid_entries(pool: Pool) -> list[UsageEntry]:
     ]
 
 
-async def test_a_change_made_from_an_older_row_writes_nothing(pool: Pool) -> None:
+async def test_a_change_decided_from_an_older_row_writes_nothing(pool: Pool) -> None:
     changes: list[Change] = []
     for number, (wanted, moves) in enumerate(listed_moves().items(), 1):
         seed = msgspec.structs.replace(wanted, chat_id=chat_id(number))
@@ -150,7 +150,7 @@ async def test_a_promoted_message_keeps_its_author_and_its_time_is_that_of_promo
     assert done.messages[-1] == promoted
 
 
-async def test_an_edit_marks_what_it_forgets_with_its_own_version(pool: Pool) -> None:
+async def test_an_edit_marks_deleted_messages_with_its_version(pool: Pool) -> None:
     chat = await insert_seed(pool, Seed(state=State.R1, calls="local", plain=2))
     target = (await messages.load_history(pool, CHAT))[1]
     change = edit_message(
@@ -192,7 +192,7 @@ UNPRICED = UsageEntry(kind="compaction", provider="local", model="m", usage=Toke
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("entries", [(PAID,), (UNPRICED,), (PAID, UNPRICED), ()])
 @pytest.mark.parametrize("queued", [0, 1])
-async def test_every_model_call_of_a_step_is_paid_in_the_same_write(
+async def test_every_model_call_of_a_step_is_recorded_in_the_same_write(
     pool: Pool, entries: tuple[UsageEntry, ...], queued: int
 ) -> None:
     """Whichever statement the change goes by: with a steering message it reaches the queue."""
@@ -231,7 +231,7 @@ async def test_every_column_of_a_message_is_stored_by_every_statement(pool: Pool
             assert kept == msgspec.structs.asdict(full)
 
 
-async def test_more_than_one_message_at_once_is_not_silently_left_out_of_the_queue(
+async def test_more_than_one_queued_message_at_once_is_refused(
     pool: Pool,
 ) -> None:
     chat = await insert_seed(pool, Seed(state=State.R0))

@@ -1,4 +1,4 @@
-"""What is under way on all replicas, as operators are shown it."""
+"""The backlog of all replicas, as the metrics show it."""
 
 import asyncio
 import math
@@ -19,7 +19,7 @@ from tests.support.stream_replica import Emitted, env_with
 NOTHING = Backlog(pending=0, running=0, interrupting=0, oldest_pending_s=0)
 
 
-async def test_chats_under_way_are_counted_and_the_longest_wait_is_known(pool: Pool) -> None:
+async def test_active_chats_are_counted_and_the_longest_wait_is_known(pool: Pool) -> None:
     assert await workers.read_backlog(pool) == NOTHING
     await open_chat(pool, 1)
     await pool.execute("UPDATE chats SET runnable_at = now() - interval '1 min'")
@@ -32,13 +32,13 @@ async def test_chats_under_way_are_counted_and_the_longest_wait_is_known(pool: P
     assert found.oldest_pending_s >= 60
 
 
-async def test_a_wait_by_a_clock_that_went_back_is_no_wait(pool: Pool) -> None:
+async def test_a_clock_that_went_back_gives_a_wait_of_zero(pool: Pool) -> None:
     await open_chat(pool, 1)
     await pool.execute("UPDATE chats SET runnable_at = now() + interval '1 h'")
     assert (await workers.read_backlog(pool)).oldest_pending_s == 0
 
 
-async def test_what_cannot_be_read_is_not_shown_as_a_number(pool: Pool) -> None:
+async def test_an_unreadable_backlog_is_not_shown_as_a_number(pool: Pool) -> None:
     registry, clock, told = CollectorRegistry(), FakeClock(), Emitted()
 
     def shown() -> tuple[float | None, float | None]:

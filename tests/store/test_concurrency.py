@@ -1,4 +1,4 @@
-"""Everybody at once: no deadlock, one writer per version, nothing lost and nothing doubled."""
+"""Many concurrent writers: no deadlock, one writer per version, nothing lost or doubled."""
 
 import asyncio
 from collections import Counter
@@ -27,7 +27,7 @@ THOUSAND_RUNNABLE = """
 
 
 @pytest.mark.promise("P1", "P3", "P9")
-async def test_twenty_four_writers_on_twenty_chats_leave_what_they_were_told(dsn: str) -> None:
+async def test_twenty_four_writers_on_twenty_chats_leave_what_was_reported(dsn: str) -> None:
     """Long, because races are rare. Any error but a clear refusal ends it, a deadlock too."""
     statements: Counter[str] = Counter()
     config = PoolConfig(connect=ConnectConfig(dsn=dsn), max_size=16)
@@ -50,7 +50,7 @@ async def test_twenty_four_writers_on_twenty_chats_leave_what_they_were_told(dsn
     assert statements[LOCK] > 0, "nobody ever met anybody"
 
 
-async def test_releasing_all_chats_while_a_family_is_archived_is_no_deadlock(pool: Pool) -> None:
+async def test_releasing_all_chats_while_a_tree_is_archived_is_no_deadlock(pool: Pool) -> None:
     """Both lock several rows and wait for each, so they must go in the same order, whatever the
     order in which the rows were written."""
     crowd = RandomActors(pool, Random(1))

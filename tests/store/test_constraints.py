@@ -1,4 +1,4 @@
-"""What no chat may be cannot be stored, whatever the bug: each constraint refuses its row."""
+"""Each constraint refuses a row that no chat may have."""
 
 from typing import LiteralString
 

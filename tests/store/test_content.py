@@ -1,6 +1,6 @@
-"""Content comes back as it was sent, byte for byte, whichever way it went into the database.
+"""Content comes back byte for byte, whichever statement stored it.
 
-A provider's prompt cache and its signatures depend on every byte; people depend on every word.
+A provider's prompt cache and its signatures depend on every byte.
 """
 
 import pytest
@@ -95,7 +95,7 @@ async def test_content_survives_appending_queueing_and_promotion(pool: Pool, par
     await comes_back(pool, sent.prompt)
 
 
-async def test_half_a_character_is_replaced_and_told_as_it_was_stored(pool: Pool) -> None:
+async def test_a_lone_surrogate_is_replaced_and_reported_as_stored(pool: Pool) -> None:
     """Two halves that belong together find each other."""
     sent = SendMessage(
         prompt=UserInput(content=(TextPart(text="a\ud800b\ud83d\ude00"),), created_by=OWNER)
@@ -112,7 +112,7 @@ async def test_half_a_character_is_replaced_and_told_as_it_was_stored(pool: Pool
     assert (await messages.load_history(pool, CHAT))[-1] == promoted.messages[-1]
 
 
-async def test_an_error_that_quotes_half_a_character_can_still_be_stored(pool: Pool) -> None:
+async def test_an_error_that_quotes_a_lone_surrogate_can_be_stored(pool: Pool) -> None:
     """Else the turn could neither go on nor fail."""
     chat = await insert_seed(pool, Seed(state=State.R0))
     failure = failing(step(chat), ChatError(message="cannot read \udcff\0", detail="\ud800"))
@@ -121,7 +121,7 @@ async def test_an_error_that_quotes_half_a_character_can_still_be_stored(pool: P
     assert await chats.get(pool, CHAT) == failed.chat
 
 
-async def test_a_call_named_by_half_a_character_is_the_same_call_in_row_and_history(
+async def test_a_call_id_with_a_lone_surrogate_is_the_same_in_row_and_history(
     pool: Pool,
 ) -> None:
     chat = await insert_seed(pool, Seed(state=State.R0))
@@ -152,7 +152,7 @@ async def test_a_title_may_quote_anything(pool: Pool) -> None:
     assert renamed.title == "\ufffd"
 
 
-async def test_client_tools_and_labels_are_kept(pool: Pool) -> None:
+async def test_client_tools_and_labels_are_stored(pool: Pool) -> None:
     tools = Raw(b'[ {"name":"ask", "x" : 1.0} ]')
     labels = {"team": "a'b", "ключ": "значение"}
     chat = await open_chat(pool, CHAT.int, client_tools=tools, labels=labels, mode="plan")

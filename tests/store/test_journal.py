@@ -1,7 +1,6 @@
-"""The journal of live parts: what was flushed can be followed, and old slots go as a whole.
+"""The journal of live parts: flushed parts can be tailed, and slots are truncated as a whole.
 
-Slots go by the clock, so whatever looks at more than one does it in one transaction, in which
-time stands still.
+Slots follow the clock, so a test of several slots runs in one transaction, where now() is constant.
 """
 
 import asyncio
@@ -59,7 +58,7 @@ async def test_an_episode_is_read_from_its_start_in_order(pool: Pool) -> None:
     assert await journal.tail(pool, [(HERE, 0)]) == flushes
 
 
-async def test_a_follower_gets_what_came_after_the_last_it_saw(pool: Pool) -> None:
+async def test_a_tail_gets_the_parts_after_its_position(pool: Pool) -> None:
     await journal.append(pool, [flush(1, 4)])
     assert await journal.tail(pool, [(HERE, 4)]) == []
     await journal.append(pool, [flush(5, 7)])
@@ -67,7 +66,7 @@ async def test_a_follower_gets_what_came_after_the_last_it_saw(pool: Pool) -> No
     assert await journal.tail(pool, [(HERE, 7)]) == []
 
 
-async def test_many_episodes_are_written_and_followed_at_once(pool: Pool) -> None:
+async def test_many_episodes_are_written_and_tailed_at_once(pool: Pool) -> None:
     there = Episode(chat_id(7), 3, 1)
     written = [flush(1, 2), flush(1, 3, there), flush(3, 4)]
     await journal.append(pool, written)
@@ -109,12 +108,12 @@ async def test_nothing_to_write_is_nothing_written(pool: Pool) -> None:
 # The ring
 
 
-async def test_what_is_written_goes_into_the_slot_of_the_hour(moment: DatabaseSession) -> None:
+async def test_parts_are_written_into_the_current_slot(moment: DatabaseSession) -> None:
     await journal.append(moment, [flush(1, 1)])
     assert await moment.fetchval("SELECT slot FROM chat_journal") == await moment.fetchval(SLOT_NOW)
 
 
-async def test_who_reads_from_the_start_sees_a_quarter_of_an_hour_back(
+async def test_a_read_from_the_start_covers_fifteen_minutes(
     moment: DatabaseSession,
 ) -> None:
     for slots_ago in range(JOURNAL_SLOTS):
@@ -123,14 +122,14 @@ async def test_who_reads_from_the_start_sees_a_quarter_of_an_hour_back(
     assert [one.first_seq for one in found] == [7, 8, 9, 10]
 
 
-async def test_who_follows_looks_no_further_back_than_one_slot(moment: DatabaseSession) -> None:
+async def test_a_continued_tail_reads_at_most_one_slot_back(moment: DatabaseSession) -> None:
     for slots_ago in range(JOURNAL_SLOTS):
         await write_back(moment, slots_ago)
     found = await journal.tail(moment, [(HERE, 1)])
     assert [one.first_seq for one in found] == [9, 10]
 
 
-async def test_emptying_never_touches_what_can_be_read_nor_what_is_written_next(
+async def test_truncation_never_touches_slots_that_are_read_or_written_next(
     moment: DatabaseSession,
 ) -> None:
     """Of six slots, four are read and the next one will be written in a moment."""
@@ -152,7 +151,7 @@ async def test_every_slot_has_its_table(moment: DatabaseSession) -> None:
     }
 
 
-async def test_emptying_an_empty_slot_waits_for_nobody(pool: Pool) -> None:
+async def test_truncating_an_empty_slot_waits_for_no_lock(pool: Pool) -> None:
     """A reader of the partitions would keep a TRUNCATE waiting, and it everybody behind it."""
     await pool.execute("TRUNCATE chat_journal")
     async with asyncio.timeout(20), pool.transaction() as reader:
@@ -177,7 +176,7 @@ FILL = """
 
 
 @pytest.mark.parametrize(("seen", "named"), [(0, {0, 1, 2, 3}), (5, {0, 1})])
-async def test_the_tail_looks_into_the_named_slots_only_and_there_by_index(
+async def test_the_tail_reads_only_the_named_slots_by_index(
     moment: DatabaseSession, seen: int, named: set[int]
 ) -> None:
     await moment.execute(FILL)

@@ -1,4 +1,4 @@
-"""The server commits and the reply is lost: whoever tries again finds one copy, his own."""
+"""The server commits and the reply is lost: a retry finds one copy, its own."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -128,7 +128,7 @@ def replayed(outcome: OperationOutcome) -> AppliedChange:
     return outcome
 
 
-async def test_an_answer_whose_reply_was_lost_is_there_once(line: Line, pool: Pool) -> None:
+async def test_an_answer_with_a_lost_reply_is_stored_once(line: Line, pool: Pool) -> None:
     chat = await started(line)
     step = answering(chat, ChangeId(7))
     await lose_reply(line, pool, line.transactor.run(step), of=APPLY_STEP.text, version=3)
@@ -142,7 +142,7 @@ async def test_an_answer_whose_reply_was_lost_is_there_once(line: Line, pool: Po
     assert line.told == [again], "whoever waits for news hears of it at last"
 
 
-async def test_an_answer_tried_again_under_another_id_is_refused_by_its_fence(
+async def test_an_answer_repeated_under_another_id_is_refused_by_its_fence(
     line: Line, pool: Pool
 ) -> None:
     chat = await started(line)
@@ -154,7 +154,7 @@ async def test_an_answer_tried_again_under_another_id_is_refused_by_its_fence(
     assert await is_at(pool, 3)
 
 
-async def test_a_message_whose_reply_was_lost_is_queued_once(line: Line, pool: Pool) -> None:
+async def test_a_message_with_a_lost_reply_is_queued_once(line: Line, pool: Pool) -> None:
     chat = await started(line)
     send = replace(sending("second", ChangeId(7)), known=chat)
     await lose_reply(line, pool, line.transactor.run(send), of=APPLY.text, version=3)
@@ -165,7 +165,7 @@ async def test_a_message_whose_reply_was_lost_is_queued_once(line: Line, pool: P
     assert await is_at(pool, 3)
 
 
-async def test_a_run_that_lost_its_reply_still_knows_its_change(line: Line, pool: Pool) -> None:
+async def test_a_run_with_a_lost_reply_still_reports_its_change(line: Line, pool: Pool) -> None:
     chat = await started(line)
     run = line.transactor.start(replace(sending("second", ChangeId(7)), known=chat))
     await lose_reply(line, pool, run.attempt(), of=APPLY.text, version=3)
@@ -219,7 +219,7 @@ async def test_a_key_finds_the_message_however_much_has_happened_since(
     assert prompt_texts((await stored(pool))[chat.id]).count("second") == 1
 
 
-async def test_a_chat_whose_reply_was_lost_is_there_once(line: Line, pool: Pool) -> None:
+async def test_a_chat_creation_with_a_lost_reply_creates_one_chat(line: Line, pool: Pool) -> None:
     await started(line, 1)
     command = new_chat(2)
     creating = create_chat(line.transactor, command, ChangeId(2))
@@ -238,9 +238,7 @@ async def test_a_chat_whose_reply_was_lost_is_there_once(line: Line, pool: Pool)
     assert prompt_texts((await stored(pool))[command.id]) == ["hello 2"]
 
 
-async def test_a_family_whose_archiving_was_not_answered_is_archived_once(
-    line: Line, pool: Pool
-) -> None:
+async def test_a_tree_archived_with_a_lost_reply_is_archived_once(line: Line, pool: Pool) -> None:
     root = (await started(line)).id
     child = (await create_chat(line.transactor, new_chat(2, root), ChangeId(2))).chat.id
     archive = archiving(root, ChangeId(7))
@@ -258,7 +256,7 @@ async def test_a_family_whose_archiving_was_not_answered_is_archived_once(
     }
 
 
-async def test_a_change_that_had_to_queue_up_and_lost_its_reply_is_there_once(
+async def test_a_change_under_the_row_lock_with_a_lost_reply_is_stored_once(
     line: Line, pool: Pool
 ) -> None:
     """Twice too late, then under the lock, and then the commit is not answered."""

@@ -1,5 +1,6 @@
-"""The database goes away in the middle: what was acknowledged is there, and what was not can be
-tried again until it is there once."""
+"""Database outages: acknowledged changes are stored, and others can be retried until they are
+applied once.
+"""
 
 import asyncio
 import os
@@ -62,7 +63,7 @@ async def work_on(dsn: str) -> AsyncGenerator[Work]:
 
 
 @pytest.mark.promise("P1")
-async def test_a_killed_database_keeps_what_it_acknowledged_and_retries_land_once() -> None:
+async def test_a_killed_database_keeps_what_it_acknowledged_and_retries_apply_once() -> None:
     """Takes seconds: a server is made, killed, and recovers, several times."""
     async with killable_server() as server, work_on(server.dsn) as work:
         for _ in range(3):
@@ -73,7 +74,7 @@ async def test_a_killed_database_keeps_what_it_acknowledged_and_retries_land_onc
 
 
 @pytest.mark.promise("P1")
-async def test_a_backend_that_crashes_takes_all_sessions_along_but_no_change() -> None:
+async def test_a_crashed_backend_ends_all_sessions_and_loses_no_change() -> None:
     """The postmaster ends all other sessions too, and recovers by itself."""
     async with killable_server() as server, work_on(server.dsn) as work:
 
@@ -91,7 +92,7 @@ async def test_a_backend_that_crashes_takes_all_sessions_along_but_no_change() -
 
 
 @pytest.mark.promise("P1")
-async def test_a_cut_line_loses_replies_but_no_change_and_doubles_none(
+async def test_a_cut_connection_loses_replies_but_no_change_and_doubles_none(
     pool: Pool, proxy: Proxy
 ) -> None:
     async with work_on(proxy.dsn) as work:
@@ -119,7 +120,7 @@ async def is_nobody_at_work(pool: Pool) -> bool:
     return at_work == 0
 
 
-def test_a_driver_that_has_lost_its_place_is_a_lost_connection() -> None:
+def test_an_internal_driver_error_is_a_lost_connection() -> None:
     """A server that ends says so to idle sessions, and hangs up a moment later."""
     confused = asyncpg.InternalClientError("cannot switch to state 12")
     fault = translate_driver_error(confused, sent=True)

@@ -1,4 +1,4 @@
-"""The pool: nobody waits for ever, nothing leaks, and the database may come and go."""
+"""The pool: bounded waits, no leaks, and recovery after a database restart."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -60,7 +60,7 @@ async def test_statements_side_by_side_have_a_session_each(pool: Pool) -> None:
     assert pool.size == 2
 
 
-async def test_nobody_waits_for_a_busy_pool_beyond_the_bound(dsn: str) -> None:
+async def test_no_caller_waits_for_a_busy_pool_beyond_the_timeout(dsn: str) -> None:
     async with pool_of(1, dsn, acquire_timeout_s=0.05) as pool, pool.transaction():
         with pytest.raises(Unavailable) as refused:
             await pool.execute("SELECT 1")
@@ -68,7 +68,7 @@ async def test_nobody_waits_for_a_busy_pool_beyond_the_bound(dsn: str) -> None:
     assert not refused.value.maybe_applied
 
 
-async def test_those_who_wait_are_served_in_order(dsn: str) -> None:
+async def test_waiting_callers_are_served_in_order(dsn: str) -> None:
     served: list[str] = []
 
     async def visit(name: str) -> None:
@@ -87,7 +87,7 @@ async def are_waiting(pool: Pool, count: int) -> bool:
     return pool.waiting == count
 
 
-async def test_a_visitor_who_leaves_as_its_turn_comes_passes_it_on(dsn: str) -> None:
+async def test_a_caller_cancelled_as_it_is_served_passes_the_session_on(dsn: str) -> None:
     async with pool_of(1, dsn) as pool, asyncio.TaskGroup() as group:
         async with pool.transaction():
             leaver = group.create_task(pool.execute("SELECT 1"))
@@ -101,7 +101,7 @@ async def test_a_visitor_who_leaves_as_its_turn_comes_passes_it_on(dsn: str) -> 
     assert pool.size == 0  # closed by now: nothing was left behind as lent
 
 
-async def test_a_session_left_inside_a_transaction_is_thrown_away(dsn: str) -> None:
+async def test_a_session_left_inside_a_transaction_is_closed(dsn: str) -> None:
     async with pool_of(1, dsn) as pool:
         dirty = await pool.fetchval(OWN_PID)
         await pool.execute("BEGIN")
@@ -109,7 +109,7 @@ async def test_a_session_left_inside_a_transaction_is_thrown_away(dsn: str) -> N
         await eventually(lambda: is_gone(pool, dirty))
 
 
-async def test_one_who_waits_is_not_handed_a_session_left_inside_a_transaction(dsn: str) -> None:
+async def test_a_waiting_caller_does_not_get_a_session_inside_a_transaction(dsn: str) -> None:
     async with pool_of(1, dsn) as pool, pool_of(2, dsn) as others, asyncio.TaskGroup() as group:
         async with others.transaction() as holder:
             await holder.execute(TAKE)
@@ -120,9 +120,7 @@ async def test_one_who_waits_is_not_handed_a_session_left_inside_a_transaction(d
         assert await waiter != dirty
 
 
-async def test_one_who_waits_takes_the_place_of_one_who_could_not_connect(
-    dsn: str, proxy: Proxy
-) -> None:
+async def test_a_waiting_caller_gets_the_place_of_a_failed_connect(dsn: str, proxy: Proxy) -> None:
     link = ConnectConfig(dsn=proxy.dsn, connect_timeout_s=0.5)
     pool = Pool(PoolConfig(connect=link, max_size=1))
     proxy.stall()
@@ -177,7 +175,7 @@ async def test_an_error_in_a_transaction_leaves_nothing_and_keeps_the_session(ds
         assert await pool.fetchval(OWN_PID) == pid
 
 
-async def test_a_failure_that_a_transaction_passes_over_is_not_taken_for_a_commit(
+async def test_an_ignored_failure_in_a_transaction_is_not_taken_for_a_commit(
     pool: Pool,
 ) -> None:
     async def look_away() -> None:
@@ -189,7 +187,7 @@ async def test_a_failure_that_a_transaction_passes_over_is_not_taken_for_a_commi
         await look_away()
 
 
-async def test_the_tick_has_its_own_session_when_the_pool_is_exhausted(dsn: str) -> None:
+async def test_the_heartbeat_has_its_own_session_when_the_pool_is_exhausted(dsn: str) -> None:
     config = PoolConfig(connect=ConnectConfig(dsn=dsn), max_size=1, acquire_timeout_s=0.05)
     database = Database(config)
     async with database.pool.transaction():
@@ -199,7 +197,7 @@ async def test_the_tick_has_its_own_session_when_the_pool_is_exhausted(dsn: str)
     await database.close()
 
 
-async def test_the_tick_opens_its_session_again_when_it_is_lost(dsn: str) -> None:
+async def test_the_heartbeat_opens_its_session_again_when_it_is_lost(dsn: str) -> None:
     database = Database(PoolConfig(connect=ConnectConfig(dsn=dsn)))
     lost = await database.heartbeat.fetchval(OWN_PID)
     await database.pool.fetchval("SELECT pg_terminate_backend($1, 5000)", lost)
@@ -252,7 +250,7 @@ async def refusal_of(pool: Pool) -> Unavailable | None:
         return error
 
 
-async def test_closing_does_not_wait_for_a_stuck_statement_beyond_the_bound(dsn: str) -> None:
+async def test_closing_does_not_wait_for_a_stuck_statement_beyond_the_timeout(dsn: str) -> None:
     async with pool_of(2, dsn) as others, others.transaction() as holder:
         await holder.execute(TAKE)
         async with pool_of(1, dsn, close_timeout_s=0.05) as pool, asyncio.TaskGroup() as group:
@@ -269,7 +267,7 @@ async def catch(pool: Pool) -> Unavailable:
     return caught.value
 
 
-async def test_closing_refuses_those_who_wait(dsn: str) -> None:
+async def test_closing_refuses_waiting_callers(dsn: str) -> None:
     async with (
         pool_of(1, dsn, close_timeout_s=0.05) as pool,
         asyncio.TaskGroup() as group,
@@ -281,7 +279,7 @@ async def test_closing_refuses_those_who_wait(dsn: str) -> None:
         assert (await waiter).code == "database_closed"
 
 
-async def test_a_session_tells_the_server_how_long_anything_may_take(dsn: str) -> None:
+async def test_a_session_sets_the_servers_timeouts(dsn: str) -> None:
     link = ConnectConfig(dsn=dsn, application_name="chatd of the test", statement_timeout_s=7)
     pool = Pool(PoolConfig(connect=link))
     names = ["application_name", "statement_timeout", "lock_timeout"]

@@ -1,4 +1,4 @@
-"""Reading a chat: the prompt's history, pages for people, and what changed since a version."""
+"""Reading a chat: the prompt's history, pages for clients, and changes since a version."""
 
 import asyncio
 from collections.abc import Iterable
@@ -90,7 +90,7 @@ async def test_before_the_newest_summary_only_system_texts_count(pool: Pool) -> 
     assert [row.id for row in history] == sorted(row.id for row in history)
 
 
-async def test_what_the_model_is_shown_is_the_same_from_history_and_from_all_rows(
+async def test_the_prompt_is_the_same_from_history_and_from_all_rows(
     pool: Pool,
 ) -> None:
     chat = await compacted(pool)
@@ -103,7 +103,7 @@ async def test_what_the_model_is_shown_is_the_same_from_history_and_from_all_row
     assert spoken(shown) == ["Be kind.", "In short.", "Three."]
 
 
-async def test_a_deleted_summary_gives_back_what_it_stood_for(pool: Pool) -> None:
+async def test_a_deleted_summary_restores_the_messages_before_it(pool: Pool) -> None:
     chat = await compacted(pool)
     await edit(pool, chat, 5, "two again")
     assert spoken(await messages.load_history(pool, CHAT)) == [
@@ -143,7 +143,7 @@ def ids(rows: Iterable[Message]) -> list[int]:
     return [row.id for row in rows]
 
 
-async def test_a_page_shows_what_people_may_see_newest_first(pool: Pool) -> None:
+async def test_a_page_shows_what_users_may_see_newest_first(pool: Pool) -> None:
     await compacted(pool)
     rows = (await page(pool)).messages
     assert ids(rows) == [9, 8, 7, 5, 4, 3, 2]
@@ -167,7 +167,7 @@ async def test_a_deleted_message_is_on_no_page(pool: Pool) -> None:
     assert ids((await page(pool)).messages) == [10, 4, 3, 2]
 
 
-async def test_a_page_ends_once_it_is_large_whichever_way_it_goes(pool: Pool) -> None:
+async def test_a_page_ends_at_its_byte_limit_in_both_directions(pool: Pool) -> None:
     """One message at least is on it, however large."""
     await compacted(pool)
     for before, after, first in ((None, None, 9), (9, None, 8), (None, 2, 3)):
@@ -218,7 +218,7 @@ async def test_a_viewer_of_a_large_chat_gets_the_newest_of_it(pool: Pool) -> Non
     assert (await since(pool, was, max_bytes=1)).truncated is False
 
 
-async def test_a_viewer_who_was_away_gets_rows_by_revision(pool: Pool) -> None:
+async def test_a_viewer_that_resumes_gets_rows_by_revision(pool: Pool) -> None:
     chat = await insert_seed(pool, Seed(state=State.W))
     was = chat.snapshot_version
     chat = await send(pool, chat, "two")
@@ -230,7 +230,7 @@ async def test_a_viewer_who_was_away_gets_rows_by_revision(pool: Pool) -> None:
     assert nothing == ChatChanges(chat=chat, messages=(), queue=None, truncated=False)
 
 
-async def test_a_deleted_message_comes_as_its_id_without_its_words(pool: Pool) -> None:
+async def test_a_deleted_message_comes_as_its_id_without_content(pool: Pool) -> None:
     chat = await insert_seed(pool, Seed(state=State.W))
     chat = await send(pool, chat, "secret")
     was = chat.snapshot_version
@@ -251,7 +251,7 @@ async def test_the_queue_comes_whole_if_it_changed_and_not_at_all_if_not(pool: P
     assert (await since(pool, chat.snapshot_version - 1)).queue == ()
 
 
-async def test_of_too_many_messages_the_newest_come_and_it_says_so(pool: Pool) -> None:
+async def test_of_too_many_messages_the_newest_come_and_the_rest_is_indicated(pool: Pool) -> None:
     await compacted(pool)
     some = await since(pool, 1, most=2)
     assert ([row.id for row in some.messages], some.truncated) == ([8, 9], True)
@@ -265,7 +265,7 @@ async def test_of_too_many_messages_the_newest_come_and_it_says_so(pool: Pool) -
     assert (await since(pool, 0, most=8)).truncated
 
 
-async def test_a_chat_that_is_not_there_has_nothing_to_tell(pool: Pool) -> None:
+async def test_a_missing_chat_has_no_changes(pool: Pool) -> None:
     assert await chats.get(pool, CHAT) is None
     assert await chats.load_for_transition(pool, CHAT, None, with_queue=True) is None
     assert await chats.load_changes_since(pool, CHAT, 0) is None
@@ -273,7 +273,7 @@ async def test_a_chat_that_is_not_there_has_nothing_to_tell(pool: Pool) -> None:
 
 
 @pytest.mark.promise("P8")
-async def test_a_read_is_of_one_version_whoever_writes_meanwhile(pool: Pool) -> None:
+async def test_a_read_during_writes_has_one_version(pool: Pool) -> None:
     """Messages, queue and row of every read fit together, as if nobody had been writing."""
     await insert_seed(pool, Seed(state=State.R0))
     transactor = deciding_transactor(pool, AppliedRecorder())

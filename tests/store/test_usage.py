@@ -1,4 +1,4 @@
-"""What was spent: the days that are rolled up and the tail together are always the whole."""
+"""Usage: the rolled-up days and the tail together are always the whole."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -77,7 +77,7 @@ def midnight(days_ago: int, now: datetime) -> datetime:
 
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("seed", range(3))
-async def test_days_and_tail_add_up_whenever_one_looks(pool: Pool, seed: int) -> None:
+async def test_days_and_tail_always_add_up(pool: Pool, seed: int) -> None:
     draw = Random(seed)
     total = {OWNER: 0, GUEST: 0}
     for _ in range(25):
@@ -119,7 +119,7 @@ async def test_a_roll_up_takes_at_most_a_day_and_says_whether_there_is_more(pool
     assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 300
 
 
-async def test_what_lies_on_the_edge_of_a_roll_up_is_counted_once(pool: Pool) -> None:
+async def test_events_on_the_edge_of_a_roll_up_are_counted_once(pool: Pool) -> None:
     """The first roll-up ends exactly where the second event is."""
     async with pool.transaction() as session:
         await spend(session, 1, ago_s=3 * DAY_S)
@@ -129,7 +129,7 @@ async def test_what_lies_on_the_edge_of_a_roll_up_is_counted_once(pool: Pool) ->
     assert await pool.fetchval("SELECT sum(cost_micros) FROM usage_daily") == 11
 
 
-async def test_what_is_too_young_is_left_to_the_tail(pool: Pool) -> None:
+async def test_recent_events_are_left_to_the_tail(pool: Pool) -> None:
     await spend(pool, 1, ago_s=301)
     await spend(pool, 10, ago_s=250)
     assert not await usage.roll_up(pool)
@@ -158,7 +158,7 @@ async def test_two_roll_ups_at_once_count_once(pool: Pool) -> None:
     assert await usage.spent_micros(pool, OWNER, ALWAYS) == 300
 
 
-async def test_a_roll_up_that_is_undone_has_counted_nothing(dsn: str, pool: Pool) -> None:
+async def test_a_roll_up_that_is_rolled_back_has_counted_nothing(dsn: str, pool: Pool) -> None:
     await spend(pool, 100)
     async with session_to(dsn) as session:
         await session.execute("BEGIN")
@@ -171,7 +171,7 @@ async def test_a_roll_up_that_is_undone_has_counted_nothing(dsn: str, pool: Pool
 
 
 @pytest.mark.promise("P11")
-async def test_a_commit_by_a_clock_that_went_back_is_counted_all_the_same(pool: Pool) -> None:
+async def test_a_commit_after_the_clock_went_back_is_counted(pool: Pool) -> None:
     """Its time is not before what has been rolled up already, or nobody would look there."""
     await pool.execute("UPDATE usage_rolled_up SET until = now() + interval '1 hour'")
     chat = await insert_seed(pool, Seed(state=State.R0))
@@ -182,7 +182,7 @@ async def test_a_commit_by_a_clock_that_went_back_is_counted_all_the_same(pool: 
     assert await usage.spent_micros(pool, OWNER, ALWAYS) == 7
 
 
-async def test_nobody_pays_for_another(pool: Pool) -> None:
+async def test_no_owner_pays_for_another(pool: Pool) -> None:
     await spend(pool, 5)
     await spend(pool, 7, owner=GUEST)
     await usage.roll_up(pool)
@@ -192,7 +192,7 @@ async def test_nobody_pays_for_another(pool: Pool) -> None:
     assert await usage.spent_micros(pool, UserId(UUID(int=1)), ALWAYS) == 0
 
 
-async def test_the_cost_of_a_family_is_that_of_all_its_members(pool: Pool) -> None:
+async def test_the_cost_of_a_tree_is_that_of_all_its_chats(pool: Pool) -> None:
     root = await open_chat(pool, 1, free=WORKER)
     child = await open_child(pool, 2, root=1)
     await spend(pool, 5, root=root.id)

@@ -1,4 +1,4 @@
-"""Taking chats and letting go of them: who is taken first, and never by two."""
+"""Acquiring and releasing chats: in order, and never by two workers."""
 
 import asyncio
 from uuid import UUID
@@ -37,14 +37,14 @@ async def runs_under(conn: Conn, number: int, worker: WorkerId) -> Chat:
 # Acquiring
 
 
-async def test_whoever_has_waited_longest_is_taken_first(pool: Pool) -> None:
+async def test_the_longest_waiting_chat_is_acquired_first(pool: Pool) -> None:
     for number, seconds in ((1, 10), (2, 30), (3, 20), (4, 0)):
         chat = await open_chat(pool, number)
         await age(pool, [chat.id], seconds=seconds)
     assert [await take(pool, roots=1) for _ in range(5)] == [{2}, {3}, {1}, {4}, set()]
 
 
-async def test_a_chat_that_is_being_stopped_comes_before_all_others(pool: Pool) -> None:
+async def test_an_interrupting_chat_is_acquired_before_all_others(pool: Pool) -> None:
     waiting = await open_chat(pool, 1)
     await age(pool, [waiting.id], seconds=3600)
     await stopping(pool, 2)
@@ -52,14 +52,14 @@ async def test_a_chat_that_is_being_stopped_comes_before_all_others(pool: Pool) 
     assert await take(pool, roots=1) == {1}
 
 
-async def test_chats_that_have_waited_equally_long_are_taken_by_id(pool: Pool) -> None:
+async def test_chats_that_have_waited_equally_long_are_acquired_by_id(pool: Pool) -> None:
     for number in (3, 1, 2):
         await open_chat(pool, number)
     await pool.execute("UPDATE chats SET runnable_at = 'epoch'")
     assert [await take(pool, roots=1) for _ in range(3)] == [{1}, {2}, {3}]
 
 
-async def test_a_new_message_does_not_send_a_waiting_chat_back_in_the_line(pool: Pool) -> None:
+async def test_a_new_message_does_not_change_the_place_of_a_waiting_chat(pool: Pool) -> None:
     first = await open_chat(pool, 1)
     await open_chat(pool, 2)
     await write(pool, send_message(first, SendMessage(prompt=prompt("well?")), None))
@@ -76,14 +76,14 @@ async def test_children_do_not_wait_for_slots_of_roots_nor_the_other_way(pool: P
     assert await take(pool, roots=5, children=5) == {3, 13}
 
 
-async def test_without_a_free_slot_nothing_is_taken(pool: Pool) -> None:
+async def test_without_a_free_slot_nothing_is_acquired(pool: Pool) -> None:
     await open_chat(pool, 1)
     before = await dump(pool)
     assert await take(pool) == set()
     assert await dump(pool) == before
 
 
-async def test_a_chat_that_somebody_is_writing_to_is_passed_over_and_taken_next_time(
+async def test_a_locked_chat_is_skipped_and_acquired_next_time(
     pool: Pool,
 ) -> None:
     oldest = await open_chat(pool, 1)
@@ -97,7 +97,7 @@ async def test_a_chat_that_somebody_is_writing_to_is_passed_over_and_taken_next_
 
 
 @pytest.mark.promise("P3")
-async def test_workers_that_take_at_once_never_take_the_same(pool: Pool) -> None:
+async def test_concurrent_workers_never_acquire_the_same_chat(pool: Pool) -> None:
     for number in range(1, 31):
         await open_chat(pool, number)
     names = [WorkerId(UUID(int=100 + n)) for n in range(8)]
@@ -111,7 +111,7 @@ async def test_workers_that_take_at_once_never_take_the_same(pool: Pool) -> None
 
 
 @pytest.mark.covers("F19")
-async def test_a_chat_marked_by_a_clock_that_went_back_is_taken_all_the_same(pool: Pool) -> None:
+async def test_a_chat_with_a_future_runnable_time_is_acquired(pool: Pool) -> None:
     chat = await open_chat(pool, 1)
     await age(pool, [chat.id], seconds=-3600)
     assert await take(pool, roots=1) == {1}
@@ -120,7 +120,7 @@ async def test_a_chat_marked_by_a_clock_that_went_back_is_taken_all_the_same(poo
 # Releasing
 
 
-async def test_a_worker_lets_go_of_its_own_chats_only(pool: Pool) -> None:
+async def test_a_worker_releases_only_its_own_chats(pool: Pool) -> None:
     mine = await runs_under(pool, 1, WORKER)
     also_mine = await runs_under(pool, 2, WORKER)
     theirs = await runs_under(pool, 3, OTHER_WORKER)
@@ -130,7 +130,7 @@ async def test_a_worker_lets_go_of_its_own_chats_only(pool: Pool) -> None:
     assert await workers.release(pool, WORKER) == []
 
 
-async def test_a_worker_may_let_go_of_some(pool: Pool) -> None:
+async def test_a_worker_may_release_some_chats(pool: Pool) -> None:
     for number in (1, 2, 3):
         await runs_under(pool, number, WORKER)
     theirs = await runs_under(pool, 4, OTHER_WORKER)
@@ -139,7 +139,7 @@ async def test_a_worker_may_let_go_of_some(pool: Pool) -> None:
     assert await workers.release(pool, WORKER, []) == []
 
 
-async def test_a_stopping_chat_keeps_its_deadline_through_release_and_acquisition(
+async def test_an_interrupting_chat_keeps_its_deadline_through_release_and_acquire(
     pool: Pool,
 ) -> None:
     chat = await runs_under(pool, 1, WORKER)
@@ -151,7 +151,7 @@ async def test_a_stopping_chat_keeps_its_deadline_through_release_and_acquisitio
     assert taken.interrupt_deadline == stopped.chat.interrupt_deadline
 
 
-async def test_releasing_and_archiving_a_family_at_once_do_not_wait_for_each_other(
+async def test_releasing_and_archiving_a_tree_at_once_do_not_deadlock(
     pool: Pool,
 ) -> None:
     """Both lock root first, then by id: the one who comes second waits, and neither is killed."""

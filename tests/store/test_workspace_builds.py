@@ -1,4 +1,4 @@
-"""Builds in a real database: one at a time, held by one, and always with an end."""
+"""Builds in a real database: one at a time, under one lease, and each ends."""
 
 import asyncio
 import random
@@ -36,7 +36,7 @@ async def take(pool: Pool, worker: WorkerId = WORKER, **columns: object) -> Buil
     return taken[0].build if taken else None
 
 
-async def test_of_many_that_ask_for_a_build_one_gets_it(pool: Pool) -> None:
+async def test_of_many_concurrent_builds_one_is_inserted(pool: Pool) -> None:
     await insert_workspace(pool)
     await finish(pool)
     asked = await asyncio.gather(
@@ -47,7 +47,7 @@ async def test_of_many_that_ask_for_a_build_one_gets_it(pool: Pool) -> None:
     assert await builds.insert(pool, new_build(30, after=2)) is None
 
 
-async def test_the_same_request_made_again_finds_its_build(pool: Pool) -> None:
+async def test_a_repeated_request_finds_its_build(pool: Pool) -> None:
     await insert_workspace(pool)
     await finish(pool)
     first = await builds.insert(pool, new_build(2, made_by="k"))
@@ -59,7 +59,7 @@ async def test_the_same_request_made_again_finds_its_build(pool: Pool) -> None:
     assert len(await builds.list_builds(pool, workspace_id(1))) == 2
 
 
-async def test_a_deleted_workspace_is_built_no_more(pool: Pool) -> None:
+async def test_a_deleted_workspace_gets_no_build(pool: Pool) -> None:
     await insert_workspace(pool)
     await finish(pool)
     await builds.insert(pool, new_build(2, transition="delete"))
@@ -67,7 +67,7 @@ async def test_a_deleted_workspace_is_built_no_more(pool: Pool) -> None:
     assert await builds.insert(pool, new_build(3, after=2, transition="start")) is None
 
 
-async def test_each_build_is_taken_by_one_worker(pool: Pool) -> None:
+async def test_each_build_is_acquired_by_one_worker(pool: Pool) -> None:
     await insert_template(pool)
     for number in range(1, 13):
         await workspaces.create(pool, new_workspace(number))
@@ -97,7 +97,7 @@ async def test_each_build_is_taken_by_one_worker(pool: Pool) -> None:
         (1e6, None, 12, True, False),
     ],
 )
-async def test_a_build_is_taken_over_only_from_the_silent(
+async def test_a_build_is_taken_over_only_without_heartbeats(
     pool: Pool,
     silent_s: float,
     lease_s: float | None,
@@ -120,7 +120,7 @@ async def test_a_build_is_taken_over_only_from_the_silent(
         assert (found.attempt, found.worker_id) == (2, OTHER_WORKER)
 
 
-async def test_a_worker_takes_again_what_it_does_not_know_it_holds(pool: Pool) -> None:
+async def test_a_worker_acquires_again_a_build_it_owns_and_does_not_run(pool: Pool) -> None:
     await insert_workspace(pool)
     held = await take(pool)
     assert held is not None
@@ -133,7 +133,7 @@ async def test_a_worker_takes_again_what_it_does_not_know_it_holds(pool: Pool) -
 
 
 @pytest.mark.promise("P3")
-async def test_whoever_has_lost_a_build_writes_nothing(pool: Pool) -> None:
+async def test_a_worker_that_lost_a_build_writes_nothing(pool: Pool) -> None:
     await insert_workspace(pool)
     held = await take(pool)
     assert held is not None
@@ -157,7 +157,7 @@ async def test_whoever_has_lost_a_build_writes_nothing(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM workspace_agents") == 0
 
 
-async def test_an_end_written_twice_is_written_once(pool: Pool) -> None:
+async def test_a_result_written_twice_is_stored_once(pool: Pool) -> None:
     await insert_workspace(pool)
     held = await take(pool)
     assert held is not None
@@ -179,7 +179,7 @@ async def test_a_failed_build_leaves_agents_and_deadline_of_the_one_before(pool:
     assert await pool.fetchval("SELECT lifecycle FROM workspace_agents") == "starting"
 
 
-async def test_lines_come_back_in_order_and_from_where_one_was(pool: Pool) -> None:
+async def test_log_lines_come_back_in_order_and_after_a_position(pool: Pool) -> None:
     await insert_workspace(pool)
     held = await take(pool)
     assert held is not None
@@ -191,7 +191,7 @@ async def test_lines_come_back_in_order_and_from_where_one_was(pool: Pool) -> No
     assert [line.output for line in (*page, *rest)] == [f"{n}\ufffd" for n in range(50)]
 
 
-async def test_what_builds_of_long_ago_have_said_is_forgotten(pool: Pool) -> None:
+async def test_the_logs_of_old_builds_are_deleted(pool: Pool) -> None:
     await insert_workspace(pool)
     said = [BuildLogLine(stage="s", level="info", output="hello")]
     for number in range(1, 23):
@@ -208,7 +208,7 @@ async def test_what_builds_of_long_ago_have_said_is_forgotten(pool: Pool) -> Non
     assert await pool.fetchval(count) == 0
 
 
-async def test_what_nobody_takes_up_is_ended_with_a_reason(pool: Pool) -> None:
+async def test_a_build_without_a_worker_fails_with_a_reason(pool: Pool) -> None:
     await insert_template(pool)
     for number in (1, 2, 3):
         await workspaces.create(pool, new_workspace(number))

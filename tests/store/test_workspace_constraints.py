@@ -1,5 +1,4 @@
-"""What no workspace, build or agent may be cannot be stored either: each constraint refuses its
-row."""
+"""Each constraint refuses a row that no workspace, build or agent may have."""
 
 from typing import LiteralString
 

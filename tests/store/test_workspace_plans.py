@@ -1,4 +1,4 @@
-"""What is asked every few seconds of workspaces reads what it returns, however many there are."""
+"""Frequent statements on workspaces read only what they return, however many rows there are."""
 
 from uuid import UUID
 
@@ -38,7 +38,7 @@ async def big_yard(session: DatabaseSession) -> None:
     await session.execute("ANALYZE workspaces, workspace_builds, workspace_agents")
 
 
-async def test_what_is_asked_all_the_time_reads_no_more_than_it_returns(dsn: str) -> None:
+async def test_frequent_statements_read_no_more_than_they_return(dsn: str) -> None:
     async with session_to(dsn) as session:
         await session.execute("BEGIN")
         await big_yard(session)
@@ -55,7 +55,7 @@ async def test_what_is_asked_all_the_time_reads_no_more_than_it_returns(dsn: str
         await session.execute("ROLLBACK")
 
 
-async def test_nothing_asked_of_one_workspace_or_host_scans_them_all(dsn: str) -> None:
+async def test_no_statement_on_one_workspace_or_host_scans_them_all(dsn: str) -> None:
     statements = {
         "beat": build_leases.RENEW,
         "finish": build_leases.FINISH.text,

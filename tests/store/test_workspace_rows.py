@@ -1,5 +1,4 @@
-"""Workspaces and templates in a real database: made once, whatever is repeated, and never two
-of a kind."""
+"""Workspaces and templates in a real database: created once, also when the request is repeated."""
 
 import asyncio
 from datetime import timedelta
@@ -58,7 +57,7 @@ async def count(pool: Pool, table: str) -> int:
 # Templates
 
 
-async def test_a_template_comes_back_as_it_was_put(pool: Pool) -> None:
+async def test_a_template_comes_back_as_stored(pool: Pool) -> None:
     spec = TemplateSpec(
         seed=DemoSeed(),
         env={"A": "1"},
@@ -85,13 +84,13 @@ async def test_a_template_comes_back_as_it_was_put(pool: Pool) -> None:
     assert (read.spec, read.parameters, read.readme) == (spec, parameters, "# Hi")
 
 
-async def test_all_replicas_put_the_same_template_at_once(pool: Pool) -> None:
+async def test_all_replicas_may_upsert_the_same_template_at_once(pool: Pool) -> None:
     put = templates.TemplateUpsert(template=template(), version=version())
     await asyncio.gather(*(templates.upsert_template(pool, put) for _ in range(8)))
     assert [stored.id for stored in await templates.list_all(pool)] == [TEMPLATE]
 
 
-async def test_a_name_that_somebody_else_has_taken_is_refused(pool: Pool) -> None:
+async def test_a_name_of_another_template_is_refused(pool: Pool) -> None:
     await insert_template(pool)
     other = template(id=TemplateId(UUID(int=0x99)), name="SCRATCH")
     with pytest.raises(templates.TemplateNameTaken):
@@ -113,7 +112,7 @@ async def test_a_template_that_was_deleted_stays_deleted(pool: Pool) -> None:
     assert await templates.list_all(pool) == []
 
 
-async def test_templates_no_longer_in_the_file_are_retired_and_come_back(pool: Pool) -> None:
+async def test_templates_no_longer_in_the_file_are_deprecated_and_can_return(pool: Pool) -> None:
     await insert_template(pool, origin="settings")
     await templates.deprecate_missing(pool, "builtin", ())
     assert not (await templates.list_all(pool))[0].deprecated
@@ -122,7 +121,7 @@ async def test_templates_no_longer_in_the_file_are_retired_and_come_back(pool: P
     assert not (await insert_template(pool, origin="settings")).deprecated
 
 
-async def test_signals_count_own_and_others_use(pool: Pool) -> None:
+async def test_template_usage_counts_own_and_other_workspaces(pool: Pool) -> None:
     await insert_workspace(pool, 1)
     await workspaces.create(pool, new_workspace(2, owner_id=UUID(int=77)))
     await workspaces.create(pool, new_workspace(3))
@@ -150,7 +149,7 @@ async def test_a_workspace_comes_with_its_first_build(pool: Pool) -> None:
     assert await workspaces.load_snapshot(pool, workspace_id(9)) is None
 
 
-async def test_the_same_request_made_again_finds_what_it_made(pool: Pool) -> None:
+async def test_a_repeated_request_finds_its_workspace(pool: Pool) -> None:
     await insert_template(pool)
     first = await workspaces.create(pool, new_workspace(1, made_by=KEY))
     again = await workspaces.create(pool, new_workspace(2, name="other", made_by=KEY))
@@ -162,7 +161,7 @@ async def test_the_same_request_made_again_finds_what_it_made(pool: Pool) -> Non
     assert (await count(pool, "workspaces"), await count(pool, "builds")) == (1, 1)
 
 
-async def test_a_crowd_with_one_key_makes_one_workspace(pool: Pool) -> None:
+async def test_concurrent_requests_with_one_key_create_one_workspace(pool: Pool) -> None:
     await insert_template(pool)
     made = await asyncio.gather(
         *(workspaces.create(pool, new_workspace(n, name="same", made_by=KEY)) for n in range(8))
@@ -189,7 +188,7 @@ async def test_the_name_of_a_deleted_workspace_is_free(pool: Pool) -> None:
 
 
 @pytest.mark.promise("P7")
-async def test_a_workspace_for_a_chat_is_bound_in_the_same_breath(pool: Pool) -> None:
+async def test_a_workspace_for_a_chat_is_bound_by_the_same_statement(pool: Pool) -> None:
     await insert_template(pool)
     fence = Fence.of(await insert_seed(pool, Seed(state=State.R0, calls="local")))
     created = await insert_workspace_for(pool, CHAT, fence, made_by=KEY)
@@ -203,7 +202,7 @@ async def test_a_workspace_for_a_chat_is_bound_in_the_same_breath(pool: Pool) ->
 
 
 @pytest.mark.promise("P3")
-async def test_a_worker_that_lost_its_chat_makes_no_workspace(pool: Pool) -> None:
+async def test_a_worker_that_lost_its_chat_creates_no_workspace(pool: Pool) -> None:
     await insert_template(pool)
     fence = Fence.of(await insert_seed(pool, Seed(state=State.R0, calls="local")))
     await workers.release(pool, fence.worker_id)
@@ -219,7 +218,7 @@ async def test_a_worker_that_lost_its_chat_makes_no_workspace(pool: Pool) -> Non
 # Bindings
 
 
-async def test_a_chat_changes_its_workspace_only_from_the_one_that_was_seen(pool: Pool) -> None:
+async def test_a_chat_changes_its_workspace_only_from_the_expected_one(pool: Pool) -> None:
     await insert_seed(pool, Seed(state=State.W))
     one, two = (await insert_workspace(pool, 1)).id, workspace_id(2)
     await workspaces.create(pool, new_workspace(2))
@@ -273,7 +272,7 @@ async def test_another_owners_workspace_is_no_workspace_whatever_the_row_says(po
         (3600, 1800, 9000),
     ],
 )
-async def test_use_moves_the_deadline_as_the_rule_says(
+async def test_activity_moves_the_deadline_as_the_rule_says(
     pool: Pool, bump_s: int, left_s: int, most_s: int | None
 ) -> None:
     await insert_template(pool, activity_bump_s=bump_s)

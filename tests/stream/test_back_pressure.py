@@ -1,4 +1,4 @@
-"""Viewers that do not keep up: they are cut off, can come back, and harm nobody."""
+"""Viewers that do not keep up: they are disconnected, can resume, and do not affect others."""
 
 import gc
 import weakref
@@ -18,7 +18,7 @@ HALF = "x" * 600_000
 
 
 @pytest.mark.covers("F17")
-async def test_one_that_is_a_mebibyte_behind_is_cut_off_and_the_others_are_not(
+async def test_a_viewer_one_mebibyte_behind_is_disconnected_and_others_are_not(
     house: House,
 ) -> None:
     chat = await house.here.create()
@@ -38,7 +38,7 @@ async def test_one_that_is_a_mebibyte_behind_is_cut_off_and_the_others_are_not(
     assert slow.state == quick.state == await read_state(house.pool, chat.id)
 
 
-async def test_one_big_group_cuts_nobody_off(house: House) -> None:
+async def test_one_large_group_disconnects_no_viewer(house: House) -> None:
     chat = await house.here.create()
     client = StreamClient(chat.id)
     async with client.connected(house.here.feeds) as viewer:
@@ -50,7 +50,7 @@ async def test_one_big_group_cuts_nobody_off(house: House) -> None:
 
 
 @pytest.mark.covers("F17")
-async def test_one_that_takes_nothing_for_ten_seconds_is_cut_off(
+async def test_a_viewer_that_reads_nothing_for_ten_seconds_is_disconnected(
     house: House, clock: FakeClock
 ) -> None:
     chat = await house.here.create()
@@ -67,9 +67,7 @@ async def test_one_that_takes_nothing_for_ten_seconds_is_cut_off(
             await client.watch(viewer, at(4))
 
 
-async def test_one_that_keeps_up_is_never_cut_off_however_long_it_goes_on(
-    house: House, clock: FakeClock
-) -> None:
+async def test_a_viewer_that_keeps_up_is_never_disconnected(house: House, clock: FakeClock) -> None:
     """Also if there is always something new by the time it has sent the last."""
     chat = await house.here.create()
     client = StreamClient(chat.id)
@@ -84,7 +82,7 @@ async def test_one_that_keeps_up_is_never_cut_off_however_long_it_goes_on(
     assert not viewer.lagged
 
 
-async def test_a_group_is_sent_whole_even_by_one_that_is_too_late_for_the_next(
+async def test_a_group_is_sent_whole_also_to_a_viewer_too_late_for_the_next(
     house: House, clock: FakeClock
 ) -> None:
     """So that it has a version to come back with, and gets further each time."""
@@ -110,7 +108,7 @@ class Thing:
     """Something whose going can be noticed."""
 
 
-async def test_what_everybody_has_passed_is_not_kept(clock: FakeClock) -> None:
+async def test_groups_that_all_viewers_have_read_are_freed(clock: FakeClock) -> None:
     chain: Broadcast[Thing] = Broadcast()
     quick, stuck = Subscription(chain, clock), Subscription(chain, clock)
     thing = Thing()

@@ -1,4 +1,4 @@
-"""The journal: written behind in one statement for all, read from elsewhere, soon emptied."""
+"""The journal: one statement for all episodes, tailed by other replicas, truncated soon."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -64,7 +64,9 @@ async def rows(pool: Pool, count: int) -> list[tuple[int, int, int]]:
 # Writing
 
 
-async def test_all_episodes_of_a_replica_go_in_one_statement(dsn: str, clock: FakeClock) -> None:
+async def test_all_episodes_of_a_replica_are_written_in_one_statement(
+    dsn: str, clock: FakeClock
+) -> None:
     async with counting_pool(dsn) as (pool, sent):
         writer = JournalWriter(pool, env_with(clock))
         episodes = EpisodeRegistry(clock, writer)
@@ -82,7 +84,7 @@ async def test_all_episodes_of_a_replica_go_in_one_statement(dsn: str, clock: Fa
         assert sent.count(journal.APPEND) == 2
 
 
-async def test_it_is_written_promptly_only_while_somebody_tails(
+async def test_the_journal_is_written_promptly_only_while_a_replica_tails(
     pool: Pool, clock: FakeClock
 ) -> None:
     writer = JournalWriter(pool, env_with(clock), WORKER)
@@ -120,7 +122,7 @@ async def test_the_first_part_of_a_step_does_not_wait_for_the_others(
         assert await rows(pool, 4) == [(1, 1, 1), (1, 2, 2), (1, 3, 3), (2, 1, 1)]
 
 
-async def test_what_the_database_does_not_take_is_written_later_without_a_hole(
+async def test_parts_that_could_not_be_written_are_written_later_without_a_gap(
     pool: Pool, proxy: Proxy, clock: FakeClock
 ) -> None:
     link = Pool(PoolConfig(connect=ConnectConfig(dsn=proxy.dsn)))
@@ -144,7 +146,7 @@ async def test_what_the_database_does_not_take_is_written_later_without_a_hole(
     await link.close()
 
 
-async def test_when_too_much_is_pending_new_parts_are_dropped_and_no_hole_is_written(
+async def test_when_too_much_is_pending_new_parts_are_dropped_and_no_gap_is_written(
     pool: Pool, clock: FakeClock
 ) -> None:
     """An episode is given up from the first part that was dropped; the next one is not."""
@@ -163,7 +165,7 @@ async def test_when_too_much_is_pending_new_parts_are_dropped_and_no_hole_is_wri
     assert writer.dropped == 2
 
 
-async def test_much_is_written_in_several_statements(dsn: str, clock: FakeClock) -> None:
+async def test_many_parts_are_written_in_several_statements(dsn: str, clock: FakeClock) -> None:
     async with counting_pool(dsn) as (pool, sent):
         writer = JournalWriter(pool, env_with(clock), None, JournalWriterConfig(batch_bytes=100))
         for number in range(1, 6):
@@ -173,9 +175,7 @@ async def test_much_is_written_in_several_statements(dsn: str, clock: FakeClock)
         assert sent.count(journal.APPEND) == 3
 
 
-async def test_the_oldest_journal_is_emptied_from_time_to_time(
-    pool: Pool, clock: FakeClock
-) -> None:
+async def test_the_oldest_slot_is_truncated_periodically(pool: Pool, clock: FakeClock) -> None:
     await pool.execute(
         """INSERT INTO chat_journal (slot, chat_id, history_version, attempt, first_seq,
                last_seq, parts)
@@ -199,7 +199,7 @@ def ignore() -> None:
     """Nobody watches."""
 
 
-async def test_a_quiet_chat_is_asked_after_less_often_until_it_is_heard_of(
+async def test_a_quiet_chat_is_polled_less_often_until_parts_arrive(
     dsn: str, clock: FakeClock
 ) -> None:
     async with counting_pool(dsn) as (pool, sent):
@@ -221,7 +221,7 @@ async def test_a_quiet_chat_is_asked_after_less_often_until_it_is_heard_of(
             assert 20 <= await asked_in(1) <= 40
 
 
-async def test_nothing_is_asked_while_nothing_is_followed(dsn: str, clock: FakeClock) -> None:
+async def test_nothing_is_polled_while_no_chat_is_tailed(dsn: str, clock: FakeClock) -> None:
     async with counting_pool(dsn) as (pool, sent):
         tail, _ = tail_on(pool, clock)
         async with running(tail):
@@ -242,7 +242,7 @@ def flush(first: int, last: int, parts: bytes, **columns: object) -> journal.Jou
     return msgspec.structs.replace(row, **columns)
 
 
-async def test_many_chats_are_asked_after_in_one_statement(dsn: str, clock: FakeClock) -> None:
+async def test_many_chats_are_polled_in_one_statement(dsn: str, clock: FakeClock) -> None:
     async with counting_pool(dsn) as (pool, sent):
         tail, _ = tail_on(pool, clock)
         woken = asyncio.Event()
@@ -257,7 +257,7 @@ async def test_many_chats_are_asked_after_in_one_statement(dsn: str, clock: Fake
         assert sent == [journal.TAIL]
 
 
-async def test_whoever_runs_the_chat_is_told_that_it_is_tailed_now_and_then(
+async def test_the_running_worker_is_told_periodically_that_its_chat_is_tailed(
     pool: Pool, clock: FakeClock
 ) -> None:
     tail, said = tail_on(pool, clock)
@@ -273,7 +273,7 @@ async def test_whoever_runs_the_chat_is_told_that_it_is_tailed_now_and_then(
         assert said == [Hint.of(running_chat(1), TAILED_HINT_KIND)] * 2
 
 
-async def test_an_answer_about_an_episode_that_is_over_is_not_taken_for_the_next(
+async def test_a_late_reply_for_an_ended_episode_is_not_taken_for_the_next(
     pool: Pool, proxy: Proxy, clock: FakeClock
 ) -> None:
     link = Pool(PoolConfig(connect=ConnectConfig(dsn=proxy.dsn)))
@@ -292,7 +292,7 @@ async def test_an_answer_about_an_episode_that_is_over_is_not_taken_for_the_next
     await link.close()
 
 
-async def test_a_database_that_is_away_makes_previews_late_and_no_more(
+async def test_an_unreachable_database_only_delays_live_parts(
     pool: Pool, proxy: Proxy, clock: FakeClock
 ) -> None:
     link = Pool(PoolConfig(connect=ConnectConfig(dsn=proxy.dsn)))
@@ -317,7 +317,7 @@ async def test_a_database_that_is_away_makes_previews_late_and_no_more(
 
 
 @pytest.mark.promise("P4")
-async def test_what_a_dead_worker_had_shown_can_be_read_back(pool: Pool, clock: FakeClock) -> None:
+async def test_the_parts_of_a_dead_worker_can_be_read_back(pool: Pool, clock: FakeClock) -> None:
     writer = JournalWriter(pool, env_with(clock))
     episodes = EpisodeRegistry(clock, writer)
     episode = Episode.of(running_chat())
@@ -338,7 +338,7 @@ async def test_what_a_dead_worker_had_shown_can_be_read_back(pool: Pool, clock: 
 
 
 @pytest.mark.covers("F46")
-async def test_nothing_is_read_back_past_a_hole_nor_of_unknown_kinds(pool: Pool) -> None:
+async def test_nothing_is_read_back_past_a_gap_nor_of_unknown_kinds(pool: Pool) -> None:
     def event(part: str) -> bytes:
         payload = f'"role":"assistant","history_version":1,"attempt":1,"seq":1,"part":{part}'
         chat_id = running_chat().id

@@ -1,7 +1,7 @@
-"""A database that comes back without its last changes: clients drop what never was.
+"""A database that returns without its last changes: clients drop what was lost.
 
-What a stand-by had not got when it took over is gone, and the chat goes on from before it, with
-the same version numbers for other changes.
+A standby that takes over may lack the last changes. The chat continues with the same versions
+for other changes.
 """
 
 from collections.abc import AsyncGenerator
@@ -62,9 +62,7 @@ async def current(house: House, chat: Chat) -> Chat:
 
 
 @pytest.mark.covers("F11")
-async def test_a_version_that_goes_back_resets_those_who_are_connected(
-    house: House, dsn: str
-) -> None:
+async def test_a_version_that_goes_back_resets_connected_viewers(house: House, dsn: str) -> None:
     chat = await house.here.create()
     async with stand_by(dsn) as standing:
         client = StreamClient(chat.id)
@@ -81,7 +79,7 @@ async def test_a_version_that_goes_back_resets_those_who_are_connected(
 
 
 @pytest.mark.parametrize("further", [1, 2, 5])
-async def test_another_past_under_the_same_numbers_is_noticed(
+async def test_another_history_under_the_same_versions_is_noticed(
     house: House, dsn: str, further: int
 ) -> None:
     """By the ids of the changes that the row remembers."""
@@ -101,7 +99,7 @@ async def test_another_past_under_the_same_numbers_is_noticed(
     assert client.state.version == 1 + further
 
 
-async def test_a_commit_of_our_own_on_another_past_is_not_taken_for_the_next(
+async def test_an_own_commit_on_another_history_is_not_taken_for_the_next(
     house: House, dsn: str
 ) -> None:
     chat = await house.here.create()
@@ -119,7 +117,7 @@ async def test_a_commit_of_our_own_on_another_past_is_not_taken_for_the_next(
 
 
 @pytest.mark.covers("F11")
-async def test_one_that_comes_back_with_a_version_ahead_starts_over(house: House) -> None:
+async def test_a_viewer_that_resumes_with_a_version_ahead_starts_over(house: House) -> None:
     chat = await house.here.create()
     client = StreamClient(chat.id)
     await client.see(house.here.feeds, at(1))
@@ -128,7 +126,7 @@ async def test_one_that_comes_back_with_a_version_ahead_starts_over(house: House
     assert client.state == await read_state(house.pool, chat.id)
 
 
-async def test_nobody_else_is_reset_by_one_that_starts_over(house: House, clock: FakeClock) -> None:
+async def test_a_viewer_that_starts_over_resets_no_other(house: House, clock: FakeClock) -> None:
     chat = await house.here.create()
     calm, lost = StreamClient(chat.id), StreamClient(chat.id)
     lost.last_id = 99
@@ -140,7 +138,7 @@ async def test_nobody_else_is_reset_by_one_that_starts_over(house: House, clock:
     assert resets(calm) == 0
 
 
-async def test_one_that_is_cut_off_in_the_middle_of_starting_over_starts_over_again(
+async def test_a_viewer_disconnected_while_it_starts_over_starts_over_again(
     house: House,
 ) -> None:
     """It has dropped everything, so the version that it had is worth nothing."""
@@ -158,7 +156,7 @@ async def test_one_that_is_cut_off_in_the_middle_of_starting_over_starts_over_ag
     assert client.state == await read_state(house.pool, chat.id)
 
 
-async def test_one_that_has_missed_too_much_is_told_everything_newest_first(
+async def test_a_viewer_that_missed_too_much_gets_everything_newest_first(
     house: House, dsn: str
 ) -> None:
     """More than a thousand messages changed: what it has is dropped, and it pages for the

@@ -1,7 +1,6 @@
-"""News that come while somebody reads: nothing is missed, told twice, or taken back.
+"""Changes during a read: nothing is missed, sent twice, or taken back.
 
-The reader's network holds back what the database has answered, so that it is old by the time it
-arrives.
+The proxy delays replies of the database, so that they are outdated when they arrive.
 """
 
 import asyncio
@@ -96,7 +95,7 @@ def messages_in(client: StreamClient) -> list[int]:
     return [event.message.id for event in client.events if isinstance(event, MessageEvent)]
 
 
-async def test_what_comes_while_the_first_viewer_joins_is_looked_for(slow: Slow) -> None:
+async def test_a_change_while_the_first_viewer_joins_is_read(slow: Slow) -> None:
     client = StreamClient(CHAT)
     slow.hold()
     async with asyncio.TaskGroup() as group:
@@ -107,7 +106,7 @@ async def test_what_comes_while_the_first_viewer_joins_is_looked_for(slow: Slow)
     assert client.state == await read_state(slow.pool, CHAT)
 
 
-async def test_what_comes_while_another_viewer_joins_follows_its_snapshot(slow: Slow) -> None:
+async def test_a_change_while_another_viewer_joins_follows_its_snapshot(slow: Slow) -> None:
     first, second = StreamClient(CHAT), StreamClient(CHAT)
     async with first.connected(slow.replica.feeds) as viewer:
         slow.hold()
@@ -123,7 +122,7 @@ async def test_what_comes_while_another_viewer_joins_follows_its_snapshot(slow: 
     assert first.state == second.state == await read_state(slow.pool, CHAT)
 
 
-async def test_a_read_that_our_own_commits_have_overtaken_tells_nothing(slow: Slow) -> None:
+async def test_a_read_overtaken_by_own_commits_publishes_nothing(slow: Slow) -> None:
     client = StreamClient(CHAT)
     async with client.connected(slow.replica.feeds) as viewer:
         await client.watch(viewer, at(1))
@@ -141,7 +140,7 @@ async def test_a_read_that_our_own_commits_have_overtaken_tells_nothing(slow: Sl
     assert client.state == await read_state(slow.pool, CHAT)
 
 
-async def test_a_read_that_began_before_our_own_commit_may_still_bring_more(slow: Slow) -> None:
+async def test_a_read_that_began_before_an_own_commit_may_still_bring_more(slow: Slow) -> None:
     client = StreamClient(CHAT)
     async with client.connected(slow.replica.feeds) as viewer:
         await client.watch(viewer, at(1))
@@ -193,7 +192,7 @@ async def test_a_hint_that_the_read_under_way_has_answered_causes_no_other(slow:
         assert slow.reads == 2
 
 
-async def test_one_that_came_in_between_two_versions_of_a_group_is_not_misled(
+async def test_a_viewer_that_joined_between_two_versions_of_a_group_gets_the_right_events(
     slow: Slow,
 ) -> None:
     """For the others the chat runs as before, so their group says nothing of it; but the one in
@@ -218,7 +217,7 @@ async def test_one_that_came_in_between_two_versions_of_a_group_is_not_misled(
     assert first.state == second.state == await read_state(slow.pool, CHAT)
 
 
-async def test_a_viewer_ahead_of_its_feed_is_told_nothing_twice(slow: Slow) -> None:
+async def test_a_viewer_ahead_of_its_feed_gets_nothing_twice(slow: Slow) -> None:
     first, second = StreamClient(CHAT), StreamClient(CHAT)
     async with (
         first.connected(slow.replica.feeds) as one,
@@ -238,7 +237,7 @@ async def test_a_viewer_ahead_of_its_feed_is_told_nothing_twice(slow: Slow) -> N
     assert second.state == third.state == await read_state(slow.pool, CHAT)
 
 
-async def test_of_two_first_viewers_the_one_whose_answer_was_held_back_catches_up(
+async def test_of_two_first_viewers_the_one_with_the_delayed_reply_catches_up(
     slow: Slow,
 ) -> None:
     """It is not the feed's past that the other one has seen: no group leads there."""
@@ -273,7 +272,7 @@ async def test_a_read_under_way_when_the_last_viewer_leaves_follows_nothing(slow
     assert replica.tail.find(CHAT) is None
 
 
-async def test_a_database_that_is_away_is_waited_for(slow: Slow, clock: FakeClock) -> None:
+async def test_a_feed_waits_for_an_unreachable_database(slow: Slow, clock: FakeClock) -> None:
     client = StreamClient(CHAT)
     async with client.connected(slow.replica.feeds) as viewer:
         await client.watch(viewer, at(1))

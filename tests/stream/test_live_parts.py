@@ -1,4 +1,4 @@
-"""Live parts: seen by everybody everywhere, in order, once, and only while they are live."""
+"""Live parts: on every replica, in order, once, and only while they are live."""
 
 import asyncio
 
@@ -59,7 +59,7 @@ async def test_viewers_here_and_elsewhere_see_the_same_parts(live_house: House) 
 
 @pytest.mark.covers("T32")
 @pytest.mark.promise("P8")
-async def test_one_that_comes_late_sees_the_text_so_far(live_house: House) -> None:
+async def test_a_late_viewer_sees_the_text_so_far(live_house: House) -> None:
     house = live_house
     chat = await house.here.create()
     recorder = house.here.record(chat)
@@ -72,7 +72,7 @@ async def test_one_that_comes_late_sees_the_text_so_far(live_house: House) -> No
         await client.see(feeds, shows("".join(words)))
 
 
-async def test_a_reload_here_needs_no_more_than_one_read(house: House) -> None:
+async def test_a_reload_on_the_running_replica_costs_one_read(house: House) -> None:
     """The text so far is in memory."""
     chat = await house.here.create()
     recorder = house.here.record(chat)
@@ -130,7 +130,7 @@ async def test_a_chat_that_moves_to_another_replica_is_followed_there(live_house
         await far.watch(two, shows("done there"))
 
 
-async def test_parts_that_were_not_sent_when_their_message_came_are_not_sent_any_more(
+async def test_unsent_parts_are_not_sent_after_their_message(
     house: House,
 ) -> None:
     chat = await house.here.create()
@@ -146,7 +146,7 @@ async def test_parts_that_were_not_sent_when_their_message_came_are_not_sent_any
 
 
 @pytest.mark.covers("T35")
-async def test_what_a_failed_step_still_says_is_not_shown(house: House) -> None:
+async def test_late_parts_of_a_failed_step_are_not_shown(house: House) -> None:
     """Its episode has no successor yet, but nothing is under way any more."""
     chat = await house.here.create()
     client, late = StreamClient(chat.id), StreamClient(chat.id)
@@ -182,7 +182,9 @@ async def test_parts_wait_for_the_group_that_announces_them(house: House) -> Non
     assert client.state.settled() == await read_state(house.pool, chat.id)
 
 
-async def test_a_stop_leaves_the_preview_until_what_was_said_is_saved(live_house: House) -> None:
+async def test_an_interrupt_keeps_the_live_parts_until_the_partial_answer_is_saved(
+    live_house: House,
+) -> None:
     house = live_house
     chat = await house.here.create()
     far = StreamClient(chat.id)
@@ -198,7 +200,9 @@ async def test_a_stop_leaves_the_preview_until_what_was_said_is_saved(live_house
 
 
 @pytest.mark.covers("F43")
-async def test_a_preview_that_is_too_long_ends_with_a_mark_everywhere(live_house: House) -> None:
+async def test_live_parts_that_are_too_long_end_with_a_mark_on_every_replica(
+    live_house: House,
+) -> None:
     house = live_house
     chat = await house.here.create()
     recorder = house.here.record(chat)
@@ -211,7 +215,7 @@ async def test_a_preview_that_is_too_long_ends_with_a_mark_everywhere(live_house
     await far.see(house.there.feeds, seen_mark)
 
 
-async def test_after_a_hole_the_preview_stops_and_the_message_comes_all_the_same(
+async def test_after_a_gap_the_live_parts_stop_and_the_message_still_arrives(
     live_house: House,
 ) -> None:
     house = live_house
@@ -233,7 +237,7 @@ async def test_after_a_hole_the_preview_stops_and_the_message_comes_all_the_same
     assert far.state == await read_state(house.pool, chat.id)
 
 
-async def test_what_was_written_twice_is_shown_once(live_house: House) -> None:
+async def test_parts_written_twice_are_shown_once(live_house: House) -> None:
     """The answer to a statement was lost, and it was sent again."""
     house = live_house
     chat = await house.here.create()
@@ -251,7 +255,7 @@ async def test_what_was_written_twice_is_shown_once(live_house: House) -> None:
 
 @pytest.mark.covers("T03")
 @pytest.mark.promise("P8")
-async def test_a_reader_elsewhere_that_comes_and_goes_a_hundred_times_misses_nothing(
+async def test_a_viewer_on_another_replica_that_reconnects_a_hundred_times_misses_nothing(
     live_house: House,
 ) -> None:
     """No part missing, none twice, none stale (the client checks the numbers): each time it
@@ -275,7 +279,7 @@ async def test_a_reader_elsewhere_that_comes_and_goes_a_hundred_times_misses_not
     assert client.state.settled() == await read_state(house.pool, chat.id)
 
 
-async def test_a_chat_that_runs_here_is_not_looked_for_in_the_journal(house: House) -> None:
+async def test_a_chat_that_runs_on_this_replica_is_not_read_from_the_journal(house: House) -> None:
     chat = await house.here.create()
     async with StreamClient(chat.id).connected(house.here.feeds):
         assert house.here.tail.find(chat.id) is None
@@ -284,9 +288,7 @@ async def test_a_chat_that_runs_here_is_not_looked_for_in_the_journal(house: Hou
     assert journal.TAIL not in house.sent_here
 
 
-async def test_a_chat_at_rest_is_not_looked_for_in_the_journal(
-    house: House, clock: FakeClock
-) -> None:
+async def test_an_idle_chat_is_not_read_from_the_journal(house: House, clock: FakeClock) -> None:
     chat = await house.here.create()
     client = StreamClient(chat.id)
     async with client.connected(house.there.feeds) as viewer:

@@ -1,4 +1,4 @@
-"""Durable news: every viewer gets all of it in order, and it costs as few reads as it can."""
+"""Durable changes: every viewer gets all of them in order, with few reads."""
 
 import asyncio
 
@@ -84,7 +84,7 @@ async def test_a_queue_that_is_not_empty_must_be_read_and_an_empty_one_need_not(
     assert client.state == await read_state(house.pool, chat.id)
 
 
-async def test_a_row_that_a_batch_has_taken_can_be_told_too(house: House) -> None:
+async def test_a_row_from_a_batch_acquire_reaches_viewers(house: House) -> None:
     chat = await house.here.create()
     chat = await house.here.do(chat, releases())
     client = StreamClient(chat.id)
@@ -97,7 +97,7 @@ async def test_a_row_that_a_batch_has_taken_can_be_told_too(house: House) -> Non
     assert client.state == await read_state(house.pool, chat.id)
 
 
-async def test_commits_that_are_told_out_of_order_are_all_there(house: House) -> None:
+async def test_commits_published_out_of_order_all_arrive(house: House) -> None:
     chat = await house.here.create()
     house.network.hold()
     client = StreamClient(chat.id)
@@ -111,7 +111,7 @@ async def test_commits_that_are_told_out_of_order_are_all_there(house: House) ->
     assert client.state == await read_state(house.pool, chat.id)
 
 
-async def test_a_write_that_cannot_be_told_as_it_is_does_not_harm_the_writer(house: House) -> None:
+async def test_a_write_that_cannot_be_published_does_not_harm_the_writer(house: House) -> None:
     """It is read back instead: what is stored has been mended."""
     chat = await house.here.create()
     client = StreamClient(chat.id)
@@ -125,7 +125,7 @@ async def test_a_write_that_cannot_be_told_as_it_is_does_not_harm_the_writer(hou
 
 
 @pytest.mark.promise("P8")
-async def test_one_that_was_away_is_told_what_has_changed_and_no_more(house: House) -> None:
+async def test_a_viewer_that_resumes_gets_only_what_has_changed(house: House) -> None:
     chat = await house.here.create()
     client = StreamClient(chat.id)
     await client.see(house.here.feeds, at(1))
@@ -139,7 +139,7 @@ async def test_one_that_was_away_is_told_what_has_changed_and_no_more(house: Hou
 
 
 @pytest.mark.promise("P8")
-async def test_viewers_that_come_from_different_versions_end_up_alike(house: House) -> None:
+async def test_viewers_that_resume_from_different_versions_end_alike(house: House) -> None:
     chat = await house.here.create()
     clients = [StreamClient(chat.id)]
     for number in range(4):
@@ -155,14 +155,14 @@ async def test_viewers_that_come_from_different_versions_end_up_alike(house: Hou
     assert states == [await read_state(house.pool, chat.id)] * 5
 
 
-async def test_a_chat_that_is_not_there_is_refused_before_anything_is_sent(house: House) -> None:
+async def test_a_missing_chat_is_refused_before_anything_is_sent(house: House) -> None:
     with pytest.raises(NotFound):
         async with house.here.feeds.open_viewer(chat_id(77), None):
             raise AssertionError
     assert house.here.feeds.watched == 0
 
 
-async def test_a_chat_that_goes_away_ends_its_streams(house: House, clock: FakeClock) -> None:
+async def test_a_deleted_chat_ends_its_streams(house: House, clock: FakeClock) -> None:
     chat = await house.here.create()
     async with house.here.feeds.open_viewer(chat.id, None) as viewer:
         await viewer.next()
@@ -173,7 +173,7 @@ async def test_a_chat_that_goes_away_ends_its_streams(house: House, clock: FakeC
                 await viewer.next()
 
 
-async def test_a_feed_goes_with_its_last_viewer(house: House) -> None:
+async def test_a_feed_ends_with_its_last_viewer(house: House) -> None:
     chat = await house.here.create()
     async with house.there.feeds.open_viewer(chat.id, None):
         async with house.there.feeds.open_viewer(chat.id, None):
@@ -212,7 +212,7 @@ async def test_an_idle_chat_costs_a_row_in_the_poll_and_nothing_else(
 
 @pytest.mark.covers("F3")
 @pytest.mark.promise("P8")
-async def test_what_no_hint_told_is_found_by_the_poll(house: House, clock: FakeClock) -> None:
+async def test_the_poll_finds_a_change_without_a_hint(house: House, clock: FakeClock) -> None:
     chat = await house.here.create()
     house.network.hold()
     client = StreamClient(chat.id)
@@ -224,7 +224,7 @@ async def test_what_no_hint_told_is_found_by_the_poll(house: House, clock: FakeC
     assert client.state == await read_state(house.pool, chat.id)
 
 
-async def test_after_deafness_all_are_looked_at_in_one_statement(
+async def test_after_lost_hints_all_chats_are_checked_in_one_statement(
     house: House, clock: FakeClock
 ) -> None:
     chat = await house.here.create()

@@ -1,4 +1,4 @@
-"""Idempotency keys: the same request again does nothing and gets the same answer."""
+"""Idempotency keys: a repeated request writes nothing and gets the same answer."""
 
 import asyncio
 from uuid import UUID
@@ -67,7 +67,9 @@ async def words(pool: Pool) -> list[str]:
     return prompt_texts((await stored(pool))[CHAT])
 
 
-async def test_what_a_request_did_is_recorded_with_it(pool: Pool, transactor: Transactor) -> None:
+async def test_the_result_of_a_request_is_recorded_with_it(
+    pool: Pool, transactor: Transactor
+) -> None:
     await insert_seed(pool, Seed(state=State.W))
     sent = await transactor.run(sending("at once", 1, key(1)))
     queued = await transactor.run(sending("later", 2, key(2)))
@@ -122,7 +124,7 @@ async def test_ten_of_the_same_request_at_once_send_one_message(
     assert {it.request.message_id for it in applied if it.request} == {MessageId(4)}
 
 
-async def test_ten_different_requests_at_once_all_find_their_place(
+async def test_ten_different_requests_at_once_all_apply(
     pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     await insert_seed(pool, Seed(state=State.W))
@@ -157,7 +159,7 @@ async def test_the_same_key_in_another_scope_is_another_request(
 
 
 @pytest.mark.promise("P1")
-async def test_a_repeat_is_answered_though_the_chat_would_refuse_it_now(
+async def test_a_repeat_is_answered_although_the_chat_would_refuse_it_now(
     pool: Pool, transactor: Transactor
 ) -> None:
     """The queue is full, not least because of the first try."""
@@ -201,7 +203,7 @@ async def test_a_refused_request_may_be_tried_again_under_its_key(
     assert not outcome.replayed
 
 
-async def test_a_chat_created_twice_under_one_key_is_there_once(
+async def test_a_chat_created_twice_under_one_key_exists_once(
     pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     """Each try makes its own id."""
@@ -228,7 +230,7 @@ async def test_ten_creations_at_once_under_one_key_make_one_chat(
     assert [it.chat.id for it in told.applied] == [only]
 
 
-async def test_a_repeated_creation_is_answered_though_the_family_is_archived_now(
+async def test_a_repeated_creation_is_answered_although_the_tree_is_archived_now(
     pool: Pool, transactor: Transactor
 ) -> None:
     mine = key(scope=OWNER)
@@ -242,7 +244,7 @@ async def test_a_repeated_creation_is_answered_though_the_family_is_archived_now
     assert again.chat == created.chat
 
 
-async def test_old_keys_are_forgotten_in_batches_and_young_ones_kept(
+async def test_old_keys_are_deleted_in_batches_and_recent_ones_stay(
     pool: Pool, transactor: Transactor
 ) -> None:
     await insert_seed(pool, Seed(state=State.W))
@@ -259,7 +261,9 @@ async def test_old_keys_are_forgotten_in_batches_and_young_ones_kept(
     assert await idempotency.get(pool, key(5)) is not None
 
 
-async def test_two_who_forget_at_once_pass_each_other(pool: Pool, transactor: Transactor) -> None:
+async def test_two_concurrent_deletions_of_old_keys_do_not_block(
+    pool: Pool, transactor: Transactor
+) -> None:
     await insert_seed(pool, Seed(state=State.W))
     for number in range(1, 5):
         await transactor.run(sending(f"{number}", number, key(number)))

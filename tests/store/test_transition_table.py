@@ -1,8 +1,8 @@
-"""The table walk on a real database: every move from every state, through the product's own door.
+"""Every transition from every state on a real database.
 
-A listed move reaches its state, raises the version by one, stores what the pure model says and is
-told once. An unlisted one is refused with its reason; it leaves every row untouched, and nobody
-hears of it.
+A listed transition reaches its state, raises the version by one, stores what the pure model says
+and is reported once. An unlisted one is refused with its reason, changes no row and is not
+reported.
 """
 
 from collections.abc import Iterator
@@ -120,7 +120,9 @@ def unlisted(state: State) -> list[TransitionCase]:
 
 @pytest.mark.promise("P1")
 @pytest.mark.parametrize("state", State)
-async def test_a_listed_move_is_stored_as_meant_and_told_once(pool: Pool, state: State) -> None:
+async def test_a_listed_transition_is_stored_as_decided_and_reported_once(
+    pool: Pool, state: State
+) -> None:
     told = AppliedRecorder()
     transactor = deciding_transactor(pool, told)
     tried = await attempts(pool, listed(state))
@@ -176,7 +178,7 @@ def check_times(change: Change, was: Chat, now: Chat) -> None:
 
 
 @pytest.mark.parametrize("state", [state for state in State if without_effect(state)])
-async def test_a_move_with_nothing_to_do_touches_no_row(pool: Pool, state: State) -> None:
+async def test_a_command_without_effect_touches_no_row(pool: Pool, state: State) -> None:
     told = AppliedRecorder()
     transactor = deciding_transactor(pool, told)
     tried = await attempts(pool, without_effect(state))
@@ -190,7 +192,9 @@ async def test_a_move_with_nothing_to_do_touches_no_row(pool: Pool, state: State
 
 @pytest.mark.promise("P15")
 @pytest.mark.parametrize("state", State)
-async def test_an_unlisted_move_is_refused_and_touches_no_row(pool: Pool, state: State) -> None:
+async def test_an_unlisted_transition_is_refused_and_touches_no_row(
+    pool: Pool, state: State
+) -> None:
     told = AppliedRecorder()
     transactor = deciding_transactor(pool, told)
     tried = await attempts(pool, unlisted(state))
@@ -220,7 +224,7 @@ async def planted(pool: Pool) -> dict[ChatId, Stored]:
 
 
 @pytest.mark.promise("P3")
-async def test_acquiring_in_one_statement_is_the_pure_move_for_each_chat(pool: Pool) -> None:
+async def test_the_acquire_statement_is_the_pure_transition_of_each_chat(pool: Pool) -> None:
     before = await planted(pool)
     taken = await workers.acquire(pool, OTHER_WORKER, roots=1000, children=1000)
     after = await stored(pool)
@@ -237,7 +241,7 @@ async def test_acquiring_in_one_statement_is_the_pure_move_for_each_chat(pool: P
 
 
 @pytest.mark.promise("P3")
-async def test_releasing_in_one_statement_is_the_pure_move_for_each_chat(pool: Pool) -> None:
+async def test_the_release_statement_is_the_pure_transition_of_each_chat(pool: Pool) -> None:
     before = await planted(pool)
     let_go = await workers.release(pool, WORKER)
     after = await stored(pool)

@@ -1,5 +1,6 @@
-"""Too many at once, or one that holds everybody up: a clear refusal, no change, and a tick that
-goes on, so that a replica under pressure is not taken for dead."""
+"""Overload: requests are refused without a change, and heartbeats continue, so that a busy replica
+does not count as dead.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -78,7 +79,7 @@ async def lease_s(pool: Pool) -> float:
         ({"lock_timeout_s": 0.1}, "database_busy"),
     ],
 )
-async def test_a_change_held_up_for_too_long_is_given_up_and_was_not_written(
+async def test_a_change_blocked_for_too_long_is_given_up_and_not_written(
     dsn: str, pool: Pool, limits: dict[str, float], code: str
 ) -> None:
     await begin(pool)
@@ -94,9 +95,7 @@ async def test_a_change_held_up_for_too_long_is_given_up_and_was_not_written(
     assert not outcome.replayed
 
 
-async def test_a_caller_who_goes_away_while_held_up_leaves_nothing_behind(
-    dsn: str, pool: Pool
-) -> None:
+async def test_a_caller_cancelled_while_blocked_leaves_nothing_behind(dsn: str, pool: Pool) -> None:
     """Neither a statement that would still be applied when the way is free, nor a session."""
     await begin(pool)
     async with replica(dsn, size=1) as database:

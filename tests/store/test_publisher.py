@@ -1,4 +1,4 @@
-"""The publisher: never in the caller's way, and no more to say than needed."""
+"""The publisher never blocks the caller and sends no more than needed."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -64,7 +64,7 @@ async def running(publisher: HintPublisher) -> AsyncGenerator[HintPublisher]:
         run.cancel()
 
 
-async def test_the_first_hint_goes_out_at_once_and_those_behind_it_together(
+async def test_the_first_hint_is_sent_at_once_and_the_next_ones_together(
     dsn: str, audience: Audience, clock: FakeClock
 ) -> None:
     async with running(publisher_on(dsn, clock)) as publisher:
@@ -111,7 +111,7 @@ async def test_full_batches_do_not_wait_for_the_clock(
         assert await audience.next(1) == [(5, 1, None)]
 
 
-async def test_what_was_said_while_the_database_was_away_is_sent_when_it_is_back(
+async def test_hints_from_an_outage_are_sent_after_it(
     dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
 ) -> None:
     async with running(publisher_on(proxy.dsn, clock)) as publisher:
@@ -132,7 +132,7 @@ async def test_what_was_said_while_the_database_was_away_is_sent_when_it_is_back
 
 
 @pytest.mark.covers("T07")
-async def test_a_line_gone_silent_is_given_up_and_the_hint_sent_on_another(
+async def test_a_silent_session_is_given_up_and_the_hint_sent_on_another(
     dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
 ) -> None:
     async with running(publisher_on(proxy.dsn, clock, send_timeout_s=0.5)) as publisher:
@@ -153,7 +153,7 @@ async def withheld(proxy: Proxy) -> bool:
     return proxy.withheld > 0
 
 
-async def test_a_database_that_stays_away_costs_the_oldest_hints_and_they_are_counted(
+async def test_a_long_outage_drops_and_counts_the_oldest_hints(
     dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
 ) -> None:
     publisher = publisher_on(proxy.dsn, clock, max_pending=3)
@@ -198,7 +198,7 @@ async def test_closing_sends_what_is_pending(
     assert publisher.dropped_hints == 0
 
 
-async def test_closing_does_not_wait_for_a_silent_database_beyond_the_bound(
+async def test_closing_does_not_wait_for_a_silent_database_beyond_the_timeout(
     dsn: str, audience: Audience, proxy: Proxy, clock: FakeClock
 ) -> None:
     publisher = publisher_on(proxy.dsn, clock, send_timeout_s=60, close_timeout_s=0.05)
@@ -217,7 +217,7 @@ async def test_closing_does_not_wait_for_a_silent_database_beyond_the_bound(
     assert publisher.dropped_hints == 2
 
 
-async def test_closing_a_publisher_that_never_ran_counts_its_hints_as_lost(
+async def test_closing_a_publisher_that_never_ran_counts_its_hints_as_dropped(
     clock: FakeClock,
 ) -> None:
     publisher = publisher_on("postgresql://nowhere", clock)

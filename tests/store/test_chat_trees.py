@@ -1,4 +1,4 @@
-"""Creating chats, and what a family does together: all or none, and nobody is left behind."""
+"""Creating chats, and operations on a chat tree: all chats or none."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -68,7 +68,7 @@ def alone(written: list[AppliedChange]) -> list[AppliedChange]:
 
 
 @pytest.mark.parametrize("free", [WORKER, None])
-async def test_a_new_chat_is_there_whole_and_told_once(
+async def test_a_new_chat_is_stored_whole_and_reported_once(
     pool: Pool, transactor: Transactor, told: AppliedRecorder, free: WorkerId | None
 ) -> None:
     before = (draft("system", text("Be kind."), visibility="model"),)
@@ -80,7 +80,7 @@ async def test_a_new_chat_is_there_whole_and_told_once(
     assert told.applied == [created]
 
 
-async def test_a_chat_created_again_under_its_id_is_there_once(
+async def test_a_chat_created_again_under_its_id_exists_once(
     pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     first = await create(transactor, opening_command(1))
@@ -92,7 +92,7 @@ async def test_a_chat_created_again_under_its_id_is_there_once(
     assert told.applied == [first]
 
 
-async def test_a_creation_tried_again_finds_that_it_has_landed(
+async def test_a_repeated_creation_finds_that_it_was_applied(
     pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     first = await create(transactor, opening_command(1), free=WORKER)
@@ -101,7 +101,7 @@ async def test_a_creation_tried_again_finds_that_it_has_landed(
     assert told.applied == [first, again], "whoever took the chat must hear of it"
 
 
-async def test_an_id_that_is_somebody_elses_is_refused(
+async def test_an_id_of_another_owners_chat_is_refused(
     pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     await open_chat(pool, 1)
@@ -141,7 +141,7 @@ async def test_a_child_of_an_archived_root_is_refused(pool: Pool) -> None:
     await refuses_child(pool, child_of(2, parent=1))
 
 
-async def test_a_child_of_an_archived_child_is_refused_though_the_root_lives(pool: Pool) -> None:
+async def test_a_child_of_an_archived_child_is_refused_under_an_active_root(pool: Pool) -> None:
     await open_chat(pool, 1)
     await write(pool, archive(await open_child(pool, 2, root=1)))
     await refuses_child(pool, child_of(3, parent=2))
@@ -153,7 +153,7 @@ async def test_a_child_of_a_missing_parent_is_refused(pool: Pool) -> None:
     await refuses_child(pool, child_of(3, parent=7, root=7))
 
 
-async def test_a_parent_from_another_family_is_refused(pool: Pool) -> None:
+async def test_a_parent_from_another_tree_is_refused(pool: Pool) -> None:
     await open_chat(pool, 1)
     await open_chat(pool, 7)
     await refuses_child(pool, child_of(3, parent=7))
@@ -180,7 +180,7 @@ async def mixed_family(pool: Pool) -> None:
 
 
 @pytest.mark.covers("F34", "F38")
-async def test_a_family_in_mixed_states_is_archived_and_brought_back_together(
+async def test_a_tree_in_mixed_states_is_archived_and_unarchived_together(
     pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     await mixed_family(pool)
@@ -203,7 +203,7 @@ async def test_a_family_in_mixed_states_is_archived_and_brought_back_together(
     assert told.applied == alone([*shelved, *back])
 
 
-async def test_if_one_member_cannot_none_is_archived_and_nobody_hears_of_it(
+async def test_if_one_chat_refuses_none_is_archived_and_none_is_reported(
     pool: Pool, transactor: Transactor, told: AppliedRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await mixed_family(pool)
@@ -226,7 +226,7 @@ async def test_if_one_member_cannot_none_is_archived_and_nobody_hears_of_it(
     assert told.applied == []
 
 
-async def test_a_family_archived_again_by_the_same_change_is_left_alone(
+async def test_a_tree_archived_again_by_the_same_change_is_left_alone(
     pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     await mixed_family(pool)
@@ -241,7 +241,7 @@ async def test_a_family_archived_again_by_the_same_change_is_left_alone(
 # Racing
 
 
-async def test_a_child_created_just_before_its_root_is_archived_goes_along(
+async def test_a_child_created_just_before_its_root_is_archived_is_archived_too(
     pool: Pool, transactor: Transactor
 ) -> None:
     await open_chat(pool, 1)

@@ -1,8 +1,8 @@
-"""Whatever happens to a chat, in any order, and however often its viewers come and go on either
-replica: in the end every one of them has what a fresh read has.
+"""Commands, disconnects and lost hints in random order: every viewer ends with the state of a fresh
+read.
 
-Hints are lost, doubled and late; parts are recorded by whoever runs the chat; clients are cut
-off anywhere, also in the middle of a group.
+Hints are lost, doubled and late; the running replica records parts; clients disconnect anywhere,
+also in the middle of a group.
 """
 
 import asyncio
@@ -113,7 +113,9 @@ class Fickle(StreamClient):
 
 @pytest.mark.covers("F15")
 @pytest.mark.parametrize("seed", seeds(5))
-async def test_every_viewer_ends_up_with_what_is_there(live_house: House, seed: int) -> None:
+async def test_every_viewer_ends_with_the_state_of_a_fresh_read(
+    live_house: House, seed: int
+) -> None:
     rng, house = Random(seed), live_house
     house.network.hold()
     life = Life(house, rng)

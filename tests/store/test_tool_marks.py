@@ -1,4 +1,4 @@
-"""Marks of tools that must not run twice: whoever comes second is told, whoever lost is refused."""
+"""Marks of tools that must not run twice: a second start and a stale worker are refused."""
 
 import asyncio
 
@@ -30,7 +30,7 @@ async def marks(pool: Pool) -> list[tuple[str, int]]:
     return [(row["tool_call_id"], row["epoch"]) for row in rows]
 
 
-async def test_the_first_may_run_and_the_second_may_not(pool: Pool) -> None:
+async def test_the_first_start_may_run_and_the_second_may_not(pool: Pool) -> None:
     fence = await running(pool)
     assert await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
     assert not await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
@@ -38,7 +38,7 @@ async def test_the_first_may_run_and_the_second_may_not(pool: Pool) -> None:
     assert await marks(pool) == [(CALL, fence.epoch), (OTHER_CALL, fence.epoch)]
 
 
-async def test_a_try_whose_answer_was_lost_knows_its_own_mark(pool: Pool) -> None:
+async def test_a_retry_after_a_lost_reply_finds_its_own_mark(pool: Pool) -> None:
     fence = await running(pool)
     await idempotency.mark_tool_started(pool, CHAT, CALL, fence)
     assert await idempotency.mark_tool_started(pool, CHAT, CALL, fence, is_retry=True)
@@ -73,7 +73,7 @@ async def test_a_worker_that_lost_its_chat_starts_nothing(pool: Pool) -> None:
     assert await marks(pool) == []
 
 
-async def test_no_tool_starts_once_the_chat_is_being_stopped(pool: Pool) -> None:
+async def test_no_tool_starts_in_an_interrupting_chat(pool: Pool) -> None:
     chat = await insert_seed(pool, Seed(state=State.R0, calls="local"))
     stopped = await write(pool, interrupt(chat, None))
     for fence in (Fence.of(chat), Fence.of(stopped.chat)):
@@ -83,7 +83,7 @@ async def test_no_tool_starts_once_the_chat_is_being_stopped(pool: Pool) -> None
 
 
 @pytest.mark.promise("P3")
-async def test_a_start_waits_for_whoever_is_taking_the_chat_away(pool: Pool) -> None:
+async def test_a_start_waits_for_a_concurrent_change_of_owner(pool: Pool) -> None:
     chat = await insert_seed(pool, Seed(state=State.R0, calls="local"))
     rollback = SendMessage(prompt=prompt("instead"), when_busy="rollback")
 
@@ -98,7 +98,7 @@ async def test_a_start_waits_for_whoever_is_taking_the_chat_away(pool: Pool) -> 
     assert await marks(pool) == []
 
 
-async def test_marks_go_with_their_chat(pool: Pool) -> None:
+async def test_marks_are_deleted_with_their_chat(pool: Pool) -> None:
     await idempotency.mark_tool_started(pool, CHAT, CALL, await running(pool))
     await pool.execute("DELETE FROM chats")
     assert await marks(pool) == []

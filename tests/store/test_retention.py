@@ -1,4 +1,4 @@
-"""How long chats are kept: what is archived, what is removed, and what is left alone."""
+"""Retention: which chats are archived, which are deleted, and which stay."""
 
 from datetime import timedelta
 
@@ -48,7 +48,7 @@ async def work(pool: Pool, config: RetentionConfig, told: AppliedRecorder) -> No
         await task.work()
 
 
-async def test_idle_chats_are_archived_with_their_family_and_everybody_is_told(pool: Pool) -> None:
+async def test_idle_chats_are_archived_with_their_tree_and_reported(pool: Pool) -> None:
     await planted(pool, 1, State.W, days=3)
     child = await open_child(pool, 2, root=1)
     await pool.execute(
@@ -78,14 +78,14 @@ async def test_a_chat_that_was_touched_meanwhile_is_not_archived(pool: Pool) -> 
         await transactor.run(operation(command, ChangeId(8), chat_id(99)))
 
 
-async def test_a_family_of_which_somebody_is_at_work_is_left_alone(pool: Pool) -> None:
+async def test_a_tree_with_a_running_chat_is_left_alone(pool: Pool) -> None:
     await planted(pool, 1, State.W, days=3)
     await open_child(pool, 2, root=1)
     await untouched(pool, chat_id(2), days=3)
     assert await updates.list_idle_chats(pool, DAY, limit=10) == []
 
 
-async def test_archived_chats_are_removed_for_good_and_what_they_cost_is_not(pool: Pool) -> None:
+async def test_archived_chats_are_deleted_and_their_usage_is_not(pool: Pool) -> None:
     old = await planted(pool, 1, State.XW0, days=3)
     await planted(pool, 2, State.XW0, days=0.5)
     await planted(pool, 3, State.W, days=3)

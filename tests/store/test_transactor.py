@@ -1,4 +1,4 @@
-"""Moves through the transactor: who wins a race, and how many words it takes."""
+"""Operations through the transactor: conflicts, refusals, and the number of statements."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -102,7 +102,7 @@ async def words(pool: Pool) -> list[str]:
     return prompt_texts((await stored(pool))[CHAT])
 
 
-async def test_who_was_too_late_decides_again_on_what_is_there_now(
+async def test_an_operation_with_a_conflict_decides_again_from_the_new_row(
     pool: Pool, told: AppliedRecorder, rival: Rival
 ) -> None:
     """Decided on an idle chat; meanwhile another message has set it running."""
@@ -124,7 +124,7 @@ def shown(sent: list[str]) -> list[str]:
     return [WRITE if text in writes else text for text in sent]
 
 
-async def test_twice_too_late_waits_for_the_row_and_then_cannot_lose(
+async def test_after_two_conflicts_an_operation_waits_for_the_row_lock(
     dsn: str, pool: Pool, rival: Rival
 ) -> None:
     await insert_seed(pool, Seed(state=State.W))
@@ -142,7 +142,7 @@ async def test_twice_too_late_waits_for_the_row_and_then_cannot_lose(
     assert len(told.applied) == 1
 
 
-async def test_a_chat_that_moves_on_between_the_tries_may_refuse(
+async def test_a_chat_changed_between_the_attempts_may_refuse(
     pool: Pool, told: AppliedRecorder, rival: Rival
 ) -> None:
     chat = await insert_seed(pool, Seed(state=State.W))
@@ -162,7 +162,7 @@ async def test_an_unknown_chat_is_not_found(transactor: Transactor) -> None:
 # What the caller knows already
 
 
-async def test_a_refusal_never_rests_on_a_row_that_the_caller_had_kept(
+async def test_a_refusal_is_never_decided_from_the_callers_row(
     pool: Pool, transactor: Transactor
 ) -> None:
     chat = await insert_seed(pool, Seed(state=State.W))
@@ -172,7 +172,7 @@ async def test_a_refusal_never_rests_on_a_row_that_the_caller_had_kept(
     assert await words(pool) == ["first", "again"]
 
 
-async def test_that_there_is_nothing_to_do_never_rests_on_a_row_that_the_caller_had_kept(
+async def test_no_change_is_never_decided_from_the_callers_row(
     pool: Pool, transactor: Transactor
 ) -> None:
     idle = await insert_seed(pool, Seed(state=State.W))
@@ -187,7 +187,7 @@ async def test_that_there_is_nothing_to_do_never_rests_on_a_row_that_the_caller_
 
 @pytest.mark.covers("F20")
 @pytest.mark.promise("P3")
-async def test_a_worker_whose_chat_was_taken_writes_nothing_and_tells_nobody(
+async def test_a_worker_that_lost_its_chat_writes_and_reports_nothing(
     pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     mine = await insert_seed(pool, Seed(state=State.R0))
@@ -203,7 +203,7 @@ async def test_a_worker_whose_chat_was_taken_writes_nothing_and_tells_nobody(
 
 
 @pytest.mark.promise("P1", "P10")
-async def test_an_operation_tried_again_finds_that_it_has_landed(
+async def test_a_repeated_operation_finds_that_it_was_applied(
     pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     """The reply to the first try was lost, and the chat has gone on since."""
@@ -224,7 +224,7 @@ async def test_an_operation_tried_again_finds_that_it_has_landed(
     assert told.applied[-1] == again, "with the reply the chance to tell was lost"
 
 
-async def test_an_edit_tried_again_says_what_it_forgot(
+async def test_a_repeated_edit_reports_the_deleted_messages(
     pool: Pool, transactor: Transactor, told: AppliedRecorder
 ) -> None:
     await insert_seed(pool, Seed(state=State.R1))
@@ -264,7 +264,7 @@ async def test_a_step_is_committed_in_one_statement(dsn: str, pool: Pool) -> Non
     assert await sent_by(dsn, lambda it: Transactor(it, AppliedRecorder()).run(commit)) == [WRITE]
 
 
-async def test_creating_acquiring_and_a_tick_are_one_statement_each(dsn: str) -> None:
+async def test_creating_acquiring_and_a_heartbeat_are_one_statement_each(dsn: str) -> None:
     command = opening_command(CHAT.int)
     assert await sent_by(
         dsn,

@@ -1,4 +1,4 @@
-"""Lists of chats, and the few columns that people set beside the moves."""
+"""Lists of chats, and columns that users set without a transition."""
 
 from datetime import datetime
 from typing import Any
@@ -48,7 +48,7 @@ def place(chat: Chat) -> tuple[datetime, ChatId]:
 # Lists
 
 
-async def test_the_chat_that_was_touched_last_comes_first(pool: Pool) -> None:
+async def test_the_most_recently_updated_chat_comes_first(pool: Pool) -> None:
     for number in (1, 2, 3):
         await open_chat(pool, number)
     assert await listed(pool) == [3, 2, 1]
@@ -58,7 +58,7 @@ async def test_the_chat_that_was_touched_last_comes_first(pool: Pool) -> None:
     assert await listed(pool) == [1, 3, 2]
 
 
-async def test_only_ones_own_roots_are_listed(pool: Pool) -> None:
+async def test_only_the_owners_root_chats_are_listed(pool: Pool) -> None:
     await open_chat(pool, 1)
     await open_chat(pool, 2, owner_id=STRANGER)
     await open_child(pool, 3, root=1)
@@ -67,7 +67,7 @@ async def test_only_ones_own_roots_are_listed(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
-async def test_pages_of_chats_touched_at_one_moment_neither_repeat_nor_skip(
+async def test_pages_of_chats_updated_at_one_moment_neither_repeat_nor_skip(
     pool: Pool, limit: int
 ) -> None:
     for number in range(1, 8):
@@ -157,7 +157,7 @@ async def update(pool: Pool, chat: ChatId, **fields: Any) -> Chat:
     ).chat
 
 
-async def test_a_title_is_set_only_if_it_still_is_the_one_that_was_seen(pool: Pool) -> None:
+async def test_a_title_is_set_only_if_it_is_still_the_expected_one(pool: Pool) -> None:
     chat = await open_chat(pool, 1, title="New chat")
     by_hand = await chats.set_title(pool, chat.id, expected="New chat", title="My own")
     assert by_hand is not None
@@ -167,7 +167,7 @@ async def test_a_title_is_set_only_if_it_still_is_the_one_that_was_seen(pool: Po
 
 
 @pytest.mark.covers("O12")
-async def test_what_is_set_beside_the_moves_raises_no_version_and_touches_nothing_else(
+async def test_unversioned_columns_raise_no_version_and_touch_nothing_else(
     pool: Pool,
 ) -> None:
     before = await insert_seed(pool, Seed(state=State.W))
@@ -185,7 +185,7 @@ async def test_what_is_set_beside_the_moves_raises_no_version_and_touches_nothin
     assert after.last_read_message_id == 2
 
 
-async def test_a_move_keeps_what_was_set_beside_it_meanwhile_and_tells_it(pool: Pool) -> None:
+async def test_a_transition_keeps_and_reports_concurrent_unversioned_changes(pool: Pool) -> None:
     """The change was made from a row that did not have it yet."""
     before = await insert_seed(pool, Seed(state=State.W))
     await chats.set_title(pool, CHAT, expected=before.title, title="Renamed")
@@ -199,7 +199,7 @@ async def test_a_move_keeps_what_was_set_beside_it_meanwhile_and_tells_it(pool: 
     assert await chats.get(pool, CHAT) == sent.chat
 
 
-async def test_archiving_takes_a_pin_away_even_one_set_meanwhile(pool: Pool) -> None:
+async def test_archiving_unpins_also_a_pin_set_concurrently(pool: Pool) -> None:
     before = await insert_seed(pool, Seed(state=State.W))
     await update(pool, CHAT, pin_order=3)
     shelved = await write(pool, archive(before))

@@ -1,4 +1,4 @@
-"""Taking chats under a cap: of each owner, and of all."""
+"""Acquiring chats under limits: per owner and in total."""
 
 from uuid import UUID
 
@@ -33,7 +33,7 @@ async def all_taken(conn: Conn, caps: RunningLimits, **slots: int) -> set[int]:
     return found
 
 
-async def test_an_owner_has_at_most_so_many_running_and_does_not_hold_up_others(
+async def test_the_limit_per_owner_does_not_hold_up_others(
     pool: Pool,
 ) -> None:
     for number in (1, 2, 3):
@@ -45,7 +45,7 @@ async def test_an_owner_has_at_most_so_many_running_and_does_not_hold_up_others(
     assert len(await all_taken(pool, RunningLimits(roots_per_owner=2))) == 1
 
 
-async def test_at_most_so_many_run_in_all(pool: Pool) -> None:
+async def test_the_total_limit_holds(pool: Pool) -> None:
     for number in (1, 2, 3):
         await open_chat(pool, number, owner_id=UserId(UUID(int=number)))
     await open_chat(pool, 4, free=OTHER_WORKER)
@@ -54,7 +54,7 @@ async def test_at_most_so_many_run_in_all(pool: Pool) -> None:
     assert len(await take(pool, RunningLimits(roots=4))) == 1
 
 
-async def test_subagents_have_caps_of_their_own(pool: Pool) -> None:
+async def test_subagents_have_limits_of_their_own(pool: Pool) -> None:
     await open_chat(pool, 1, free=OTHER_WORKER)
     for number in (2, 3, 4):
         await open_child(pool, number, root=1)
@@ -62,12 +62,12 @@ async def test_subagents_have_caps_of_their_own(pool: Pool) -> None:
     assert len(await all_taken(pool, RunningLimits(children_per_owner=3), children=10)) == 1
 
 
-async def test_no_slot_is_no_chat_whatever_the_cap_says(pool: Pool) -> None:
+async def test_without_a_slot_no_chat_is_acquired_under_any_limit(pool: Pool) -> None:
     await open_chat(pool, 1)
     assert await take(pool, RunningLimits(roots=5), roots=0) == set()
 
 
-async def test_a_chat_that_is_being_stopped_is_taken_although_its_owner_has_enough(
+async def test_an_interrupting_chat_is_acquired_above_the_limit_of_its_owner(
     pool: Pool,
 ) -> None:
     await open_chat(pool, 1, free=OTHER_WORKER)
@@ -75,7 +75,7 @@ async def test_a_chat_that_is_being_stopped_is_taken_although_its_owner_has_enou
     assert await all_taken(pool, RunningLimits(roots_per_owner=1)) == {2}
 
 
-async def test_a_chat_is_taken_the_same_way_with_a_cap_and_without(pool: Pool) -> None:
+async def test_a_chat_is_acquired_the_same_way_with_a_limit_and_without(pool: Pool) -> None:
     """Above all a stop is no new attempt, or what the last one has shown would not be found."""
     states = (State.P0, State.P1, State.I0, State.I1)
     for number, state in enumerate(states):

@@ -1,4 +1,4 @@
-"""All chats of a person: each change is told once to those who watch, and to nobody else."""
+"""All chats of a user: each change is sent once to subscribers of that user and to no others."""
 
 import asyncio
 from uuid import UUID
@@ -37,12 +37,12 @@ async def change(watcher: ChatListSubscription) -> tuple[str, PublicChat]:
     return event.kind, event.chat
 
 
-async def test_a_watch_begins_by_saying_that_it_is_ready(house: House) -> None:
+async def test_a_chat_list_begins_with_a_ready_event(house: House) -> None:
     with house.here.watches.watch(OWNER) as watcher:
         assert await told(watcher) == ChatListReady()
 
 
-async def test_writes_here_are_told_without_a_query(house: House) -> None:
+async def test_own_writes_are_sent_without_a_query(house: House) -> None:
     with house.here.watches.watch(OWNER) as watcher:
         await told(watcher)
         chat = await house.here.create()
@@ -55,7 +55,7 @@ async def test_writes_here_are_told_without_a_query(house: House) -> None:
         assert chats.GET_MANY not in house.sent_here
 
 
-async def test_writes_elsewhere_are_read_many_at_once(house: House, clock: FakeClock) -> None:
+async def test_writes_of_other_replicas_are_read_in_batches(house: House, clock: FakeClock) -> None:
     with house.there.watches.watch(OWNER) as watcher:
         await told(watcher)
         first = await house.here.create(1)
@@ -68,7 +68,7 @@ async def test_writes_elsewhere_are_read_many_at_once(house: House, clock: FakeC
         assert house.sent_there.count(chats.GET_MANY) == 2
 
 
-async def test_a_new_title_is_told_though_no_version_changes(house: House) -> None:
+async def test_a_new_title_is_sent_although_no_version_changes(house: House) -> None:
     chat = await house.here.create()
     with house.here.watches.watch(OWNER) as near, house.there.watches.watch(OWNER) as far:
         await told(near)
@@ -83,7 +83,7 @@ async def test_a_new_title_is_told_though_no_version_changes(house: House) -> No
         assert await change(far) == ("title", public_chat(retitled))
 
 
-async def test_what_changes_beside_the_row_is_told_here_and_there(house: House) -> None:
+async def test_unversioned_changes_are_sent_on_every_replica(house: House) -> None:
     chat = await house.here.create()
     with house.here.watches.watch(OWNER) as near, house.there.watches.watch(OWNER) as far:
         for watcher, watches in ((near, house.here.watches), (far, house.there.watches)):
@@ -97,7 +97,7 @@ async def test_what_changes_beside_the_row_is_told_here_and_there(house: House) 
         assert await change(far) == ("changed", public_chat(chat))
 
 
-async def test_the_same_is_not_told_twice(house: House, clock: FakeClock) -> None:
+async def test_the_same_row_is_not_sent_twice(house: House, clock: FakeClock) -> None:
     """One's own hint comes back, late hints come, the poll finds what was told already."""
     with house.here.watches.watch(OWNER) as watcher:
         await told(watcher)
@@ -115,7 +115,7 @@ async def test_the_same_is_not_told_twice(house: House, clock: FakeClock) -> Non
         ]
 
 
-async def test_nobody_sees_the_chats_of_others(house: House) -> None:
+async def test_no_user_sees_the_chats_of_others(house: House) -> None:
     with house.here.watches.watch(SOMEBODY_ELSE) as watcher:
         await told(watcher)
         await house.here.create(1)
@@ -123,7 +123,7 @@ async def test_nobody_sees_the_chats_of_others(house: House) -> None:
         assert await change(watcher) == ("created", public_chat(theirs))
 
 
-async def test_what_no_hint_told_is_found_by_the_poll(house: House, clock: FakeClock) -> None:
+async def test_the_poll_finds_a_change_without_a_hint(house: House, clock: FakeClock) -> None:
     chat = await house.here.create()
     chat = await house.here.do(chat, finishes("done"))
     house.network.hold()
@@ -134,14 +134,14 @@ async def test_what_no_hint_told_is_found_by_the_poll(house: House, clock: FakeC
         assert await change(watcher) == ("changed", public_chat(chat))
 
 
-async def test_after_deafness_the_client_is_asked_to_list_again(house: House) -> None:
+async def test_after_lost_hints_the_client_is_asked_to_list_again(house: House) -> None:
     with house.here.watches.watch(OWNER) as watcher:
         await told(watcher)
         house.here.without_hints()
         assert await told(watcher) == ChatListReady()
 
 
-async def test_nothing_is_asked_while_nobody_watches(house: House, clock: FakeClock) -> None:
+async def test_nothing_is_polled_without_subscribers(house: House, clock: FakeClock) -> None:
     with house.there.watches.watch(OWNER) as watcher:
         await told(watcher)
         await clock.wait_for_sleeper("chat_list_poll")
@@ -153,7 +153,9 @@ async def test_nothing_is_asked_while_nobody_watches(house: House, clock: FakeCl
     assert chats.GET_MANY not in house.sent_there
 
 
-async def test_one_that_does_not_keep_up_is_cut_off(house: House, clock: FakeClock) -> None:
+async def test_a_subscriber_that_does_not_keep_up_is_disconnected(
+    house: House, clock: FakeClock
+) -> None:
     chat = await house.here.create()
     with house.here.watches.watch(OWNER) as stuck, house.here.watches.watch(OWNER) as quick:
         await told(stuck)
@@ -167,7 +169,7 @@ async def test_one_that_does_not_keep_up_is_cut_off(house: House, clock: FakeClo
             await told(stuck)
 
 
-async def test_a_row_that_cannot_be_read_stops_nobody(house: House, clock: FakeClock) -> None:
+async def test_an_unreadable_row_stops_no_subscriber(house: House, clock: FakeClock) -> None:
     bad = await house.here.create(1)
     with house.there.watches.watch(OWNER) as watcher:
         await told(watcher)

@@ -1,4 +1,4 @@
-"""The tick: a worker says that it lives, and hears who died, what is late and what it lost."""
+"""Heartbeats: renew the lease, and report dead workers, expired deadlines and lost chats."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -60,7 +60,9 @@ async def left_by(pool: Pool, worker: WorkerId, seconds: float, *numbers: int) -
 # Renewing
 
 
-async def test_the_first_tick_registers_and_each_renews_by_the_databases_clock(pool: Pool) -> None:
+async def test_the_first_heartbeat_registers_and_each_renews_by_the_databases_clock(
+    pool: Pool,
+) -> None:
     lease: LiteralString = """
         SELECT started_at, renewed_at, extract(epoch FROM lease_until - renewed_at) AS lease_s,
             renewed_at > now() - interval '10 s' AS fresh, lock_key, draining
@@ -100,12 +102,12 @@ async def test_no_time_of_a_workers_own_clock_reaches_the_database(dsn: str) -> 
     }
 
 
-async def test_the_tick_tells_the_time_of_the_database(pool: Pool) -> None:
+async def test_a_heartbeat_returns_the_time_of_the_database(pool: Pool) -> None:
     heard = await workers.send_heartbeat(pool, ME)
     assert heard.at == await pool.fetchval("SELECT renewed_at FROM chat_workers")
 
 
-async def test_a_worker_alone_hears_nothing(pool: Pool) -> None:
+async def test_a_single_worker_gets_an_empty_result(pool: Pool) -> None:
     assert await hear(pool, "leases") == QUIET
     await silent_for(pool, WORKER, 3600)
     assert await hear(pool, "leases") == QUIET, "nobody is dead to himself"
@@ -133,7 +135,7 @@ BOUNDS = {"lock_gone_after_s": 100.0, "lease_stale_after_s": 100.0}
     ],
 )
 @pytest.mark.parametrize("scope", ["none", "locks", "leases"])
-async def test_who_is_dead_depends_on_lock_and_lease_and_on_what_may_be_acted_on(
+async def test_a_worker_is_dead_by_lock_and_lease_as_the_scope_allows(
     dsn: str, pool: Pool, *, held: bool, silent_s: float, dead_to: set[ReapScope], scope: ReapScope
 ) -> None:
     """The lease is for a thousand seconds."""
@@ -149,7 +151,7 @@ async def test_who_is_dead_depends_on_lock_and_lease_and_on_what_may_be_acted_on
 
 
 @pytest.mark.parametrize("bits", [0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 63, (1 << 64) - 1])
-async def test_any_lock_key_is_found_again(dsn: str, pool: Pool, bits: int) -> None:
+async def test_any_lock_key_is_found_in_the_lock_table(dsn: str, pool: Pool, bits: int) -> None:
     worker = WorkerId(UUID(int=bits << 64 | 5))
     await left_by(pool, worker, 10)
     async with alive(dsn, worker):
@@ -165,21 +167,21 @@ async def test_a_lock_of_the_same_key_in_another_database_means_nothing(
         assert (await hear(pool, "locks")).dead == {OTHER_WORKER}
 
 
-async def test_the_bounds_are_by_default_those_of_the_product(pool: Pool) -> None:
+async def test_the_default_limits_are_those_of_the_product(pool: Pool) -> None:
     """A second and a half without a lock, five seconds after a lease of thirty."""
     assert (ME.lock_gone_after_s, ME.lease_stale_after_s, ME.lease_s) == (1.5, 5, 30)
     await left_by(pool, OTHER_WORKER, 2)
     assert (await hear(pool, "locks")).dead == {OTHER_WORKER}
 
 
-async def test_an_owner_nobody_knows_is_as_dead_as_one_whose_lease_ran_out(pool: Pool) -> None:
+async def test_an_owner_without_a_row_counts_as_dead(pool: Pool) -> None:
     chat = await open_chat(pool, 1, free=OTHER_WORKER)
     assert (await hear(pool, "locks")).dead == frozenset()
     heard = await hear(pool, "leases")
     assert (heard.dead, heard.orphaned) == (frozenset({OTHER_WORKER}), (chat.id,))
 
 
-async def test_orphans_come_in_bounded_numbers(pool: Pool) -> None:
+async def test_orphaned_chats_come_in_limited_batches(pool: Pool) -> None:
     orphans = await left_by(pool, OTHER_WORKER, 2000, 1, 2, 3)
     heard = await hear(pool, "leases", limit=2)
     assert len(heard.orphaned) == 2
@@ -193,7 +195,7 @@ async def known(conn: Conn) -> set[WorkerId]:
     return {row["worker_id"] for row in await conn.fetch("SELECT worker_id FROM chat_workers")}
 
 
-async def test_a_dead_worker_is_forgotten_once_its_chats_are_handed_on(pool: Pool) -> None:
+async def test_a_dead_worker_is_deleted_once_its_chats_are_released(pool: Pool) -> None:
     await left_by(pool, OTHER_WORKER, 2000, 1)
     dead = (await hear(pool, "leases")).dead
     await workers.delete_workers(pool, dead)
@@ -205,7 +207,7 @@ async def test_a_dead_worker_is_forgotten_once_its_chats_are_handed_on(pool: Poo
     assert await known(pool) == {WORKER}
 
 
-async def test_a_worker_that_was_struck_off_too_early_is_back_with_its_next_tick(
+async def test_a_worker_deleted_too_early_returns_with_its_next_heartbeat(
     pool: Pool,
 ) -> None:
     await hear(pool)
@@ -214,7 +216,7 @@ async def test_a_worker_that_was_struck_off_too_early_is_back_with_its_next_tick
     assert await known(pool) == {WORKER}
 
 
-async def test_two_who_strike_the_same_dead_do_not_wait_for_each_other(pool: Pool) -> None:
+async def test_two_deletions_of_the_same_worker_do_not_block(pool: Pool) -> None:
     await hear(pool)
     await left_by(pool, OTHER_WORKER, 2000)
     dead = frozenset({OTHER_WORKER})
@@ -227,7 +229,7 @@ async def test_two_who_strike_the_same_dead_do_not_wait_for_each_other(pool: Poo
 # What is late, lost, unknown, waiting
 
 
-async def test_what_is_past_its_deadline_is_reported_the_latest_first(pool: Pool) -> None:
+async def test_expired_deadlines_are_reported_the_latest_first(pool: Pool) -> None:
     for number, state in ((1, State.A0), (2, State.I0), (3, State.A1), (4, State.I1)):
         seed = Seed(state=state, chat_id=chat_id(number), owned=number == 2, worker=OTHER_WORKER)
         await insert_seed(pool, seed)
@@ -241,7 +243,7 @@ async def test_what_is_past_its_deadline_is_reported_the_latest_first(pool: Pool
     assert (await hear(pool, limit=1)).expired == (chat_id(2),)
 
 
-async def test_a_worker_learns_which_chats_it_lost_and_which_it_does_not_know_of(
+async def test_a_heartbeat_reports_lost_and_unknown_chats(
     pool: Pool,
 ) -> None:
     mine, other, theirs, idle = (
@@ -275,7 +277,7 @@ async def test_a_chat_that_came_back_at_another_epoch_is_both_lost_and_unknown(p
     assert (heard.lost, heard.unknown) == ((before.id,), (before.id,))
 
 
-async def test_the_tick_says_whether_anybody_waits_for_a_worker(pool: Pool) -> None:
+async def test_a_heartbeat_reports_whether_a_chat_is_runnable(pool: Pool) -> None:
     await open_chat(pool, 1, free=WORKER)
     child = await open_child(pool, 2, root=1)
     running = {chat_id(1): 1}

@@ -69,7 +69,7 @@ def test_what_is_left_to_do(
         ([M1], [A2], "0001_step1.sql is not applied, but 0002 is"),
     ],
 )
-def test_a_history_that_these_files_did_not_make_is_refused(
+def test_a_history_from_other_files_is_refused(
     files: list[Migration], done: list[AppliedMigration], complaint: str
 ) -> None:
     with pytest.raises(MigrationError, match=complaint):
@@ -168,7 +168,7 @@ async def test_the_packaged_migrations_make_a_database_that_is_up_to_date(empty_
     assert await migrator.check(empty_dsn) == MigrationPlan()
 
 
-async def test_looking_at_an_untouched_database_leaves_it_untouched(
+async def test_checking_an_empty_database_leaves_it_empty(
     empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
 ) -> None:
     folder(tmp_path, {"0001_a.sql": ONE})
@@ -256,7 +256,7 @@ async def refused(
     return caught.value
 
 
-async def test_nobody_waits_for_another_migrator_beyond_the_bound(
+async def test_no_migrator_waits_for_another_beyond_the_timeout(
     empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
 ) -> None:
     await onlooker.execute("SELECT pg_advisory_lock($1)", migrator.LOCK_KEY)
@@ -265,7 +265,7 @@ async def test_nobody_waits_for_another_migrator_beyond_the_bound(
     assert f"(onlooker, process {onlooker.backend_pid})" in error.message
 
 
-async def test_a_table_in_use_is_not_waited_for_beyond_the_bound(
+async def test_no_migration_waits_for_a_table_lock_beyond_the_timeout(
     empty_dsn: str, onlooker: DatabaseSession, tmp_path: Path
 ) -> None:
     await onlooker.execute("CREATE TABLE busy (id int)")

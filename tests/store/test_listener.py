@@ -1,4 +1,4 @@
-"""The listener: what is said is heard, and deafness is noticed and admitted."""
+"""The listener receives hints, notices a lost session and reports each new one."""
 
 import asyncio
 import sys
@@ -76,7 +76,7 @@ async def end_all_ears(pool: Pool) -> None:
     await pool.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM ({EARS}) ear")
 
 
-async def test_after_everything_was_declared_dirty_every_hint_is_heard_in_order(
+async def test_after_connecting_every_hint_is_received_in_order(
     dsn: str, pool: Pool, clock: FakeClock
 ) -> None:
     async with ear(dsn, clock) as it:
@@ -88,7 +88,7 @@ async def test_after_everything_was_declared_dirty_every_hint_is_heard_in_order(
         assert it.dirty.empty()
 
 
-async def test_what_is_not_a_hint_is_passed_over(dsn: str, pool: Pool, clock: FakeClock) -> None:
+async def test_a_payload_that_is_no_hint_is_ignored(dsn: str, pool: Pool, clock: FakeClock) -> None:
     async with ear(dsn, clock) as it:
         await it.told_dirty()
         for nonsense in ("", "{", "[]", '{"c":1}', "ping 1", "\x7f"):
@@ -97,7 +97,7 @@ async def test_what_is_not_a_hint_is_passed_over(dsn: str, pool: Pool, clock: Fa
         assert await it.hears() == 2
 
 
-async def test_a_session_ended_by_the_server_is_opened_again_and_all_is_dirty(
+async def test_a_session_ended_by_the_server_is_opened_again_and_reported(
     dsn: str, pool: Pool, clock: FakeClock
 ) -> None:
     async with ear(dsn, clock) as it:
@@ -113,7 +113,9 @@ async def test_a_session_ended_by_the_server_is_opened_again_and_all_is_dirty(
         assert await it.hears() == 2  # 1 was lost, and that is why all is dirty
 
 
-async def test_a_cut_line_is_noticed_at_once(proxy: Proxy, pool: Pool, clock: FakeClock) -> None:
+async def test_a_cut_connection_is_noticed_at_once(
+    proxy: Proxy, pool: Pool, clock: FakeClock
+) -> None:
     async with ear(proxy.dsn, clock) as it:
         await it.told_dirty()
         proxy.cut()
@@ -123,7 +125,7 @@ async def test_a_cut_line_is_noticed_at_once(proxy: Proxy, pool: Pool, clock: Fa
         assert await it.hears() == 1
 
 
-async def test_a_session_that_hears_itself_is_kept(
+async def test_a_session_that_receives_its_ping_is_kept(
     proxy: Proxy, pool: Pool, clock: FakeClock
 ) -> None:
     async with ear(proxy.dsn, clock) as it:
@@ -136,7 +138,7 @@ async def test_a_session_that_hears_itself_is_kept(
         assert proxy.accepted == 1
 
 
-async def test_a_session_that_has_gone_deaf_is_dropped_after_a_ping(
+async def test_a_silent_session_is_dropped_after_a_ping(
     proxy: Proxy, pool: Pool, clock: FakeClock
 ) -> None:
     async with ear(proxy.dsn, clock) as it:
@@ -151,7 +153,7 @@ async def test_a_session_that_has_gone_deaf_is_dropped_after_a_ping(
 
 
 @pytest.mark.covers("F14")
-async def test_a_session_that_answers_but_hears_nothing_is_dropped_after_a_ping(
+async def test_a_session_without_notifications_is_dropped_after_a_ping(
     proxy: Proxy, clock: FakeClock
 ) -> None:
     async with ear(proxy.dsn, clock) as it:
@@ -185,7 +187,7 @@ async def test_a_server_that_refuses_a_ping_costs_a_session_and_not_the_process(
         await pool.execute("DROP SCHEMA refusing CASCADE")
 
 
-async def test_a_database_that_stays_away_is_asked_less_and_less_but_every_second(
+async def test_reconnects_back_off_to_one_a_second(
     proxy: Proxy, pool: Pool, clock: FakeClock
 ) -> None:
     proxy.refuse(new=True)
@@ -216,7 +218,7 @@ async def holders(pool: Pool) -> int:
     return await pool.fetchval(HOLDERS, KEY)
 
 
-async def test_the_lock_is_held_while_listening_and_let_go_with_the_session(
+async def test_the_lock_is_held_while_listening_and_released_with_the_session(
     dsn: str, pool: Pool, clock: FakeClock
 ) -> None:
     async with ear(dsn, clock, lock_key=KEY) as it:
@@ -260,7 +262,7 @@ asyncio.run(listener.run())
 """
 
 
-async def test_a_killed_process_lets_go_of_its_lock(dsn: str, pool: Pool) -> None:
+async def test_a_killed_process_releases_its_lock(dsn: str, pool: Pool) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PROCESS, dsn, str(KEY), stdout=PIPE
     )

@@ -1,4 +1,4 @@
-"""Many who come at once: they share what is read, and leave sessions to those who write."""
+"""Many viewers at once: they share reads and leave sessions for writers."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -59,7 +59,7 @@ async def wants(
     return tasks
 
 
-async def test_those_who_come_while_a_read_is_under_way_share_the_next() -> None:
+async def test_callers_that_arrive_during_a_read_share_the_next() -> None:
     reads = Reads()
     shared = SharedRead(reads)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
@@ -78,7 +78,7 @@ async def test_those_who_come_while_a_read_is_under_way_share_the_next() -> None
     assert shared.waiting == 0
 
 
-async def test_if_the_one_who_reads_gives_up_the_next_one_reads() -> None:
+async def test_when_the_reading_caller_gives_up_the_next_caller_reads() -> None:
     reads = Reads()
     shared = SharedRead(reads)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
@@ -91,7 +91,7 @@ async def test_if_the_one_who_reads_gives_up_the_next_one_reads() -> None:
         assert {await one for one in others} == {2}
 
 
-async def test_a_read_that_fails_fails_for_all_who_share_it_and_not_for_the_next() -> None:
+async def test_a_failed_read_fails_for_all_its_callers_and_not_for_the_next() -> None:
     reads = Reads()
     shared = SharedRead(reads)
 
@@ -119,7 +119,7 @@ async def test_a_read_that_fails_fails_for_all_who_share_it_and_not_for_the_next
         assert await again == 3
 
 
-async def test_nobody_waits_longer_than_they_like_for_the_read_of_another() -> None:
+async def test_no_caller_waits_for_a_shared_read_beyond_its_timeout() -> None:
     reads = Reads()
     shared = SharedRead(reads)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
@@ -132,7 +132,7 @@ async def test_nobody_waits_longer_than_they_like_for_the_read_of_another() -> N
     assert shared.waiting == 0
 
 
-async def test_those_who_give_up_on_a_read_share_another() -> None:
+async def test_callers_that_give_up_on_a_read_share_another() -> None:
     reads = Reads()
 
     async def read(_version: int) -> int:
@@ -150,7 +150,7 @@ async def test_those_who_give_up_on_a_read_share_another() -> None:
 
 
 @pytest.mark.promise("P8")
-async def test_a_crowd_that_comes_to_one_chat_costs_two_reads(house: House) -> None:
+async def test_many_viewers_of_one_chat_at_once_cost_two_reads(house: House) -> None:
     chat = await house.here.create()
     house.sent_there.clear()
     clients = [StreamClient(chat.id) for _ in range(40)]
@@ -164,7 +164,7 @@ async def test_a_crowd_that_comes_to_one_chat_costs_two_reads(house: House) -> N
     assert house.there.feeds.watched == 0
 
 
-async def test_a_crowd_leaves_room_for_those_who_write(
+async def test_many_viewers_leave_sessions_for_writers(
     house: House, dsn: str, clock: FakeClock
 ) -> None:
     """What it wants to read is locked, so that all of it stands in line."""
@@ -186,9 +186,7 @@ async def test_a_crowd_leaves_room_for_those_who_write(
             assert small.waiting == 0
 
 
-async def test_whoever_waits_in_line_for_too_long_is_told_so(
-    house: House, clock: FakeClock
-) -> None:
+async def test_a_viewer_that_waits_too_long_gets_an_error(house: House, clock: FakeClock) -> None:
     chat = await house.here.create()
     config = FeedRegistryConfig(max_concurrent_joins=0, join_timeout_s=0.01)
     feeds = FeedRegistry(house.pool, env_with(clock), house.there.live, config)

@@ -1,4 +1,4 @@
-"""What the database can do to us, and what it is called when it leaves the store."""
+"""Failures of the database and the errors that the store raises for them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
@@ -56,7 +56,7 @@ async def entries(near: DatabaseSession) -> bool:
     return await near.fetchval("SELECT count(*) FROM ledger") == 1
 
 
-async def test_a_statement_whose_answer_was_lost_may_have_been_applied(
+async def test_a_statement_with_a_lost_reply_may_have_been_applied(
     near: DatabaseSession, far: DatabaseSession, line: Proxy
 ) -> None:
     await far.execute("SELECT 1")
@@ -98,7 +98,7 @@ async def test_a_transaction_lost_before_its_commit_was_not_applied(
     assert not await entries(near)
 
 
-async def test_a_transaction_whose_commit_was_lost_may_have_been_applied(
+async def test_a_transaction_with_a_lost_commit_reply_may_have_been_applied(
     near: DatabaseSession, far: DatabaseSession, line: Proxy
 ) -> None:
     async def lose() -> None:
@@ -115,7 +115,7 @@ async def test_a_transaction_whose_commit_was_lost_may_have_been_applied(
     assert (error.code, error.maybe_applied) == ("database_down", True)
 
 
-async def test_a_server_gone_silent_is_given_up(near: DatabaseSession, line: Proxy) -> None:
+async def test_a_silent_server_is_given_up(near: DatabaseSession, line: Proxy) -> None:
     link = ConnectConfig(dsn=line.dsn, statement_timeout_s=0.05, reply_margin_s=0.05)
     session = await connect(link)
     line.stall()
@@ -126,7 +126,7 @@ async def test_a_server_gone_silent_is_given_up(near: DatabaseSession, line: Pro
     session.terminate()
 
 
-async def test_connecting_to_a_server_gone_silent_is_given_up(line: Proxy) -> None:
+async def test_connecting_to_a_silent_server_is_given_up(line: Proxy) -> None:
     line.stall()
     error = await fault(connect(ConnectConfig(dsn=line.dsn, connect_timeout_s=0.05)))
     assert isinstance(error, Unavailable)
@@ -163,7 +163,7 @@ async def test_a_slow_statement_is_ended_by_the_server_and_not_applied(
     assert near.is_reusable
 
 
-async def test_a_lock_that_does_not_come_is_a_busy_database(
+async def test_a_lock_timeout_is_a_busy_database(
     near: DatabaseSession, far: DatabaseSession
 ) -> None:
     async with near.transaction():
@@ -198,7 +198,7 @@ async def test_the_loser_of_a_deadlock_may_try_again(
     ]
 
 
-async def test_a_row_that_is_there_already_is_named_by_its_constraint(
+async def test_a_duplicate_row_is_named_by_its_constraint(
     near: DatabaseSession,
 ) -> None:
     await near.execute(ENTER)
@@ -207,7 +207,7 @@ async def test_a_row_that_is_there_already_is_named_by_its_constraint(
     assert error.constraint == "one_entry_each"
 
 
-async def test_a_reference_to_nothing_is_named_by_its_constraint(near: DatabaseSession) -> None:
+async def test_a_missing_reference_is_named_by_its_constraint(near: DatabaseSession) -> None:
     error = await fault(near.execute("INSERT INTO ledger (id, parent) VALUES (1, 99)"))
     assert isinstance(error, MissingReference)
     assert error.constraint == "parent_exists"
@@ -229,13 +229,13 @@ async def test_an_argument_of_the_wrong_type_is_our_bug(near: DatabaseSession) -
     assert near.is_reusable
 
 
-async def test_a_server_that_is_not_there_counts_as_down() -> None:
+async def test_a_missing_server_counts_as_down() -> None:
     error = await fault(connect(ConnectConfig(dsn="postgresql://nobody@/nowhere?host=/nowhere")))
     assert isinstance(error, Unavailable)
     assert error.code == "database_down"
 
 
-async def test_an_address_that_makes_no_sense_is_the_callers_mistake() -> None:
+async def test_an_invalid_address_is_invalid_input() -> None:
     error = await fault(connect(ConnectConfig(dsn="mysql://here")))
     assert isinstance(error, InvalidInput)
     assert error.field == "database_url"
@@ -258,7 +258,7 @@ async def test_an_address_that_makes_no_sense_is_the_callers_mistake() -> None:
         ("58030", "database_down", True),
     ],
 )
-def test_states_of_the_server_that_pass_by_themselves(
+def test_transient_server_states_are_unavailable(
     state: str, code: str, *, maybe_applied: bool
 ) -> None:
     error = server_error(state)
@@ -271,7 +271,7 @@ def test_states_of_the_server_that_pass_by_themselves(
 
 
 @pytest.mark.parametrize("state", ["22P02", "23502", "23514", "25P02", "42P01", "XX000", "ZZZZZ"])
-def test_states_of_the_server_that_only_a_person_can_mend(state: str) -> None:
+def test_permanent_server_states_are_bugs(state: str) -> None:
     error = translate_driver_error(server_error(state), sent=True)
     assert isinstance(error, InvariantBroken)
     assert state in error.message

@@ -1,4 +1,4 @@
-"""The test database itself: everybody else's tests rely on finding it as new."""
+"""The test database: every test finds it in its initial state."""
 
 from chatd.store.conn import ConnectConfig, connect
 from chatd.store.pool import Pool, PoolConfig
@@ -12,7 +12,7 @@ async def rows(pool: Pool) -> tuple[int, int]:
     )
 
 
-async def test_rows_go_and_rows_that_belong_to_the_schema_come_back(database: Clone) -> None:
+async def test_rows_are_removed_and_rows_of_the_schema_are_restored(database: Clone) -> None:
     pool = Pool(PoolConfig(connect=ConnectConfig(dsn=database.dsn)))
     await pool.execute(
         "INSERT INTO chat_workers (worker_id, lock_key, lease_until) "
