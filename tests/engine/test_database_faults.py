@@ -296,9 +296,7 @@ async def test_a_row_restored_to_an_older_version_is_continued_from_there(dsn: s
     """As after a failover to a standby without the last commits."""
     gate = Gate()
     async with engine_rig(dsn, tools=[GatedTool(gate=gate)]) as rig:
-        rig.call_tools(("c1", "echo", "{}"))
-        chat_id = await rig.create("go")
-        await gate.reached.wait()
+        chat_id = await rig.start_tool("go", gate)
         rig.answer("after all, no tool")
         await rig.pool.execute("DELETE FROM chat_messages WHERE chat_id = $1 AND id > 1", chat_id)
         await rig.pool.execute(

@@ -75,9 +75,7 @@ async def test_a_tool_that_ignores_cancellation_delays_an_interrupt_by_the_grace
     tool = StubbornTool(gate, serial=serial)
     async with engine_rig(dsn, tools=[tool]) as rig:
         rig.replica.task_reaper.shorten_grace()
-        rig.call_tools(("c1", "echo", "{}"))
-        chat_id = await rig.create("go")
-        await gate.reached.wait()
+        chat_id = await rig.start_tool("go", gate)
         await rig.interrupt(chat_id)
         chat = await rig.wait_runner_left(chat_id)
         assert chat.state == "W"
@@ -326,9 +324,7 @@ async def test_an_edit_during_a_tool_discards_its_result(dsn: str) -> None:
     tool = StubbornTool(gate)
     async with engine_rig(dsn, tools=[tool]) as rig:
         rig.replica.task_reaper.shorten_grace()
-        rig.call_tools(("c1", "echo", "{}"))
-        chat_id = await rig.create("old")
-        await gate.reached.wait()
+        chat_id = await rig.start_tool("old", gate)
         rig.answer("to the new")
         await rig.edit(chat_id, "new")
         await rig.wait_runner_left(chat_id, epoch=2)

@@ -57,9 +57,7 @@ async def test_an_edit_during_an_interrupt_does_not_wait_for_it(dsn: str) -> Non
     gate = Gate()
     tool = StubbornTool(gate)
     async with engine_rig(dsn, tools=[tool]) as rig:
-        rig.call_tools(("c1", "echo", "{}"))
-        chat_id = await rig.create("old")
-        await gate.reached.wait()
+        chat_id = await rig.start_tool("old", gate)
         await rig.send(chat_id, "queued")
         await rig.interrupt(chat_id)
         await tool.refused.wait()
@@ -140,9 +138,7 @@ async def test_a_pending_chat_is_interrupted_without_a_worker(dsn: str) -> None:
 async def test_an_unarchived_chat_refuses_writes_of_its_old_runner(dsn: str) -> None:
     gate = Gate()
     async with engine_rig(dsn, tools=[StubbornTool(gate)]) as rig:
-        rig.call_tools(("c1", "echo", "{}"))
-        chat_id = await rig.create("go")
-        await gate.reached.wait()
+        chat_id = await rig.start_tool("go", gate)
         await rig.archive(chat_id)
         await rig.unarchive(chat_id)
         rig.answer("back")

@@ -75,9 +75,7 @@ async def test_an_interrupted_answer_is_stored_before_the_queued_message(dsn: st
 async def test_an_interrupt_during_a_tool_ends_the_turn_and_answers_the_call(dsn: str) -> None:
     gate = Gate()
     async with engine_rig(dsn, tools=[GatedTool(gate=gate)]) as rig:
-        rig.call_tools(("c1", "echo", "{}"))
-        chat_id = await rig.create("use it")
-        await gate.reached.wait()
+        chat_id = await rig.start_tool("use it", gate)
         assert (await rig.interrupt(chat_id)).state == "I0"
         chat = await rig.wait_runner_left(chat_id)
         assert chat.state == "W"

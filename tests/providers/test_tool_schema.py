@@ -62,6 +62,11 @@ def test_required_stays_if_it_is_not_empty() -> None:
     assert normal(schema) == {"type": "object", "properties": {"a": {}}, "required": ["a"]}
 
 
+SHORT_LIST: Schema = {"items": {"type": "string"}, "maxItems": 3}
+MAYBE_INTEGER: Schema = {"type": ["integer", "null"]}
+NORMAL_INTEGER: Schema = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+NORMAL_OBJECT: Schema = {"type": "object", "properties": {"a": NORMAL_INTEGER}}
+
 CASES: list[tuple[object, object]] = [
     ({"type": "string", "enum": ["a"]}, {"type": "string", "enum": ["a"]}),
     ({"type": ["string"]}, {"type": "string"}),
@@ -80,30 +85,12 @@ CASES: list[tuple[object, object]] = [
         {"description": "D", "minLength": 1, "anyOf": [{"type": "string"}, {"type": "null"}]},
     ),
     (
-        {"type": ["array", "null"], "items": {"type": "string"}, "maxItems": 3},
-        {
-            "anyOf": [
-                {"type": "array", "items": {"type": "string"}, "maxItems": 3},
-                {"type": "null"},
-            ]
-        },
+        {"type": ["array", "null"], **SHORT_LIST},
+        {"anyOf": [{"type": "array", **SHORT_LIST}, {"type": "null"}]},
     ),
     (
-        {
-            "type": ["object", "array"],
-            "properties": {"a": {"type": ["integer", "null"]}},
-            "required": ["a"],
-        },
-        {
-            "anyOf": [
-                {
-                    "type": "object",
-                    "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
-                    "required": ["a"],
-                },
-                {"type": "array", "items": {}},
-            ]
-        },
+        {"type": ["object", "array"], "properties": {"a": MAYBE_INTEGER}, "required": ["a"]},
+        {"anyOf": [{**NORMAL_OBJECT, "required": ["a"]}, {"type": "array", "items": {}}]},
     ),
     (
         {"type": ["string", "null"], "anyOf": [{"minLength": 1}], "allOf": [{"maxLength": 9}]},

@@ -153,6 +153,14 @@ class EngineRig:
                 break
         return chat_id
 
+    async def start_tool(self, text: str, gate: Gate) -> ChatId:
+        """Script a call `c1` of the tool `echo`, create the chat and wait until the tool has
+        reached its gate."""
+        self.call_tools(("c1", "echo", "{}"))
+        chat_id = await self.create(text)
+        await gate.reached.wait()
+        return chat_id
+
     def command(self, text: str) -> CreateChat:
         return CreateChat(
             id=ChatId(uuid4()), owner_id=self.owner, title="test", prompt=self.prompt(text)

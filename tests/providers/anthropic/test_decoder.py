@@ -137,19 +137,9 @@ def test_redacted_thinking_and_thinking_without_text_are_kept() -> None:
 
 def test_a_search_has_its_call_result_and_sources() -> None:
     content = answer("web_search").content
-    assert [type(part) for part in content] == [
-        *(
-            TextPart,
-            ToolCallPart,
-            ToolResultPart,
-            TextPart,
-            TextPart,
-            SourcePart,
-            TextPart,
-            TextPart,
-            SourcePart,
-        )
-    ]
+    cited = [TextPart, TextPart, SourcePart]
+    expected = [TextPart, ToolCallPart, ToolResultPart, *cited, *cited]
+    assert [type(part) for part in content] == expected
     call, result = content[1], content[2]
     assert isinstance(call, ToolCallPart)
     assert isinstance(result, ToolResultPart)
@@ -591,16 +581,10 @@ def test_a_damaged_stream_gives_one_final_event(seed: int) -> None:
 
 
 def test_only_a_citation_with_a_url_is_a_source() -> None:
-    block = event(
-        "content_block_start",
-        index=0,
-        content_block={
-            "type": "text",
-            "text": "a",
-            "citations": [{"type": "char_location", "cited_text": "b"}, {"url": "https://x.org"}],
-        },
-    )
-    events = decode(START + block + STOP + END)
+    cited = [{"type": "char_location", "cited_text": "b"}, {"url": "https://x.org"}]
+    block = {"type": "text", "text": "a", "citations": cited}
+    begin = event("content_block_start", index=0, content_block=block)
+    events = decode(START + begin + STOP + END)
     assert only(SourceFound, events) == [SourceFound(url="https://x.org")]
 
 

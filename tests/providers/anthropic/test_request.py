@@ -7,20 +7,18 @@ import pytest
 from msgspec import UNSET, Raw, structs
 
 from chatd.domain.errors import InvalidInput
-from chatd.domain.ids import ToolCallId
 from chatd.domain.model.protocol import (
     ComputerTool,
     ForcedTool,
     ModelRequest,
-    PromptCall,
     PromptFile,
     PromptMessage,
     PromptPart,
     PromptReasoning,
-    PromptResult,
     PromptText,
     ToolSpec,
 )
+from chatd.domain.text import Json
 from chatd.providers.anthropic.decoder import AnthropicDecoder
 from chatd.providers.anthropic.request import encode_request
 from chatd.providers.anthropic.wire import AnthropicMetadata, pack_metadata
@@ -118,13 +116,10 @@ def test_consecutive_user_messages_and_results_are_merged_results_first() -> Non
         message("user", "Now!"),
     )
     assert [m["role"] for m in messages(wire)] == ["user", "assistant", "user"]
+    first, second = ([{"type": "text", "text": text}] for text in ("first", "second"))
     assert contents(wire)[-1] == [
-        {
-            "type": "tool_result",
-            "tool_use_id": "b",
-            "content": [{"type": "text", "text": "second"}],
-        },
-        {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "first"}]},
+        {"type": "tool_result", "tool_use_id": "b", "content": second},
+        {"type": "tool_result", "tool_use_id": "a", "content": first},
         {"type": "text", "text": "Hurry!"},
         {"type": "text", "text": "Now!"},
     ]
@@ -248,27 +243,17 @@ def test_thinking_is_left_out_by_option_or_when_thinking_is_off() -> None:
 def search(
     call_id: str, *, metadata: bool = True, raw: bool = True
 ) -> tuple[PromptPart, PromptPart]:
-    kept_call = pack_metadata(AnthropicMetadata(block="server_tool_use")) if metadata else UNSET
-    kept_result = (
-        pack_metadata(AnthropicMetadata(block="web_search_tool_result")) if metadata else UNSET
+    def stored(block: str) -> Json:
+        return pack_metadata(AnthropicMetadata(block=block)) if metadata else UNSET
+
+    asked = call(call_id, "web_search", b'{"query":"x"}', stored("server_tool_use"))
+    found = result(
+        *(call_id, "", "web_search"),
+        provider_executed=True,
+        raw=Raw(b"[]") if raw else UNSET,
+        provider_metadata=stored("web_search_tool_result"),
     )
-    return (
-        PromptCall(
-            id=ToolCallId(call_id),
-            name="web_search",
-            input=Raw(b'{"query":"x"}'),
-            provider_executed=True,
-            provider_metadata=kept_call,
-        ),
-        PromptResult(
-            id=ToolCallId(call_id),
-            name="web_search",
-            text="",
-            provider_executed=True,
-            raw=Raw(b"[]") if raw else UNSET,
-            provider_metadata=kept_result,
-        ),
-    )
+    return structs.replace(asked, provider_executed=True), found
 
 
 def test_incomplete_searches_and_those_of_other_providers_are_left_out() -> None:
@@ -285,13 +270,9 @@ def test_incomplete_searches_and_those_of_other_providers_are_left_out() -> None
         search("srvtoolu_7")[1],
         "Found.",
     )
+    used = {"id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
     assert contents(body(message("user", "A"), said, message("user", "C")))[1] == [
-        {
-            "type": "server_tool_use",
-            "id": "srvtoolu_1",
-            "name": "web_search",
-            "input": {"query": "x"},
-        },
+        {"type": "server_tool_use", **used},
         {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
         {"type": "text", "text": "Found."},
     ]
@@ -337,40 +318,22 @@ def test_a_tool_named_like_a_provider_tool_is_renamed(name: str, more: dict[str,
 
 @pytest.mark.covers("providers-5")
 def test_files_are_encoded_by_their_type() -> None:
-    (shown,) = contents(
-        body(
-            message(
-                "user",
-                PromptFile(media_type="image/png", data=JPEG),
-                PromptFile(media_type="application/pdf", data=PDF, name="Bill_№1 (új) [v2].pdf"),
-                PromptFile(media_type="application/json", data=b'{"a":1}', name="../a.json"),
-                PromptFile(media_type="text/plain", data=b"plain"),
-            )
-        )
+    files = (
+        PromptFile(media_type="image/png", data=JPEG),
+        PromptFile(media_type="application/pdf", data=PDF, name="Bill_№1 (új) [v2].pdf"),
+        PromptFile(media_type="application/json", data=b'{"a":1}', name="../a.json"),
+        PromptFile(media_type="text/plain", data=b"plain"),
     )
+    (shown,) = contents(body(message("user", *files)))
+    image = {"type": "base64", "media_type": "image/jpeg", "data": "/9j/4C1waWN0dXJl"}
+    paper = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0xLjcgLi4u"}
+    json = {"type": "text", "data": '{"a":1}', "media_type": "text/plain"}
+    plain = {"type": "text", "data": "plain", "media_type": "text/plain"}
     assert shown == [
-        {
-            "type": "image",
-            "source": {"type": "base64", "media_type": "image/jpeg", "data": "/9j/4C1waWN0dXJl"},
-        },
-        {
-            "type": "document",
-            "source": {
-                "type": "base64",
-                "media_type": "application/pdf",
-                "data": "JVBERi0xLjcgLi4u",
-            },
-            "title": "Bill 1 ( j) [v2] pdf",
-        },
-        {
-            "type": "document",
-            "source": {"type": "text", "data": '{"a":1}', "media_type": "text/plain"},
-            "title": "a json",
-        },
-        {
-            "type": "document",
-            "source": {"type": "text", "data": "plain", "media_type": "text/plain"},
-        },
+        {"type": "image", "source": image},
+        {"type": "document", "source": paper, "title": "Bill 1 ( j) [v2] pdf"},
+        {"type": "document", "source": json, "title": "a json"},
+        {"type": "document", "source": plain},
     ]
 
 
@@ -410,14 +373,10 @@ def test_tools_are_sorted_with_normalized_schemas() -> None:
     sent = objects(body(tools=TOOLS)["tools"])
     assert [tool["name"] for tool in sent] == ["mcp_example_do_it", "now", "write_file"]
     assert sent[1]["input_schema"] == {"type": "object", "properties": {}}
-    assert sent[2]["input_schema"] == {
-        "type": "object",
-        "properties": {
-            "path": {"type": "string"},
-            "lines": {"anyOf": [{"type": "array", "items": {}}, {"type": "null"}]},
-        },
-        "required": ["path"],
-    }
+    lines: Body = {"anyOf": [{"type": "array", "items": {}}, {"type": "null"}]}
+    properties: Body = {"path": {"type": "string"}, "lines": lines}
+    expected = {"type": "object", "properties": properties, "required": ["path"]}
+    assert sent[2]["input_schema"] == expected
 
 
 @pytest.mark.parametrize(
@@ -691,23 +650,12 @@ def test_an_answer_always_has_a_token_limit(model: str, most: int) -> None:
 
 def test_an_output_schema_is_sent() -> None:
     schema = VARIANTS["schema"]["output_schema"]
-    assert body(model=ADAPTIVE, output_schema=schema)["output_config"] == {
-        "format": {
-            "type": "json_schema",
-            "schema": {
-                "type": "object",
-                "properties": {
-                    "title": {"type": "string"},
-                    "tags": {
-                        "type": "array",
-                        "items": {"type": "object", "additionalProperties": False},
-                    },
-                },
-                "required": ["title"],
-                "additionalProperties": False,
-            },
-        }
-    }
+    closed = {"additionalProperties": False}
+    tags = {"type": "array", "items": {"type": "object", **closed}}
+    properties = {"title": {"type": "string"}, "tags": tags}
+    sent = {"type": "object", "properties": properties, "required": ["title"], **closed}
+    config = body(model=ADAPTIVE, output_schema=schema)["output_config"]
+    assert config == {"format": {"type": "json_schema", "schema": sent}}
     assert "output_config" not in body(model="claude-3-7-sonnet-latest", output_schema=schema)
 
 

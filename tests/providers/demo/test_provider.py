@@ -15,6 +15,7 @@ from chatd.domain.model.protocol import (
     ModelEvent,
     ModelRequest,
     PromptFile,
+    PromptMessage,
     ProviderError,
     ReasoningDelta,
     SourceFound,
@@ -29,6 +30,7 @@ from chatd.providers.demo.provider import TOKEN_SLEEP, DemoOptions, DemoProvider
 from tests.support.clock import FakeClock
 from tests.support.providers.file_tools import ALL_TOOLS, tool
 from tests.support.providers.prompts import call, message, request, result
+from tests.support.providers.recorded import ending
 from tests.support.providers.stream_reader import answer_of
 
 WAIT_S = 30
@@ -43,6 +45,10 @@ def request_for(prompt: str, *, seed: int = 0, failures: int = 2, **more: object
     options = DemoOptions(tokens_per_second=0, seed=seed, failures=failures)
     encoded = Raw(msgspec.json.encode(options))
     return request(message("user", prompt), model="demo", **{"options": encoded, **more})
+
+
+def history(*messages: PromptMessage, tools: tuple[ToolSpec, ...] = ()) -> ModelRequest:
+    return request(*messages, model="demo", tools=tools, options=request_for("").options)
 
 
 async def play(demo: DemoProvider, sent: ModelRequest) -> list[ModelEvent]:
@@ -102,8 +108,7 @@ async def test_reasoning_precedes_the_answer_and_is_counted(demo: DemoProvider) 
     events = await play(demo, request_for("think about it"))
     kinds = [type(e) for e in events if isinstance(e, ReasoningDelta | TextDelta)]
     assert kinds.index(TextDelta) == kinds.count(ReasoningDelta)
-    end = events[-1]
-    assert isinstance(end, Finished)
+    end = ending(Finished, events)
     assert end.usage.reasoning_tokens == kinds.count(ReasoningDelta)
     assert end.usage.output_tokens == len(kinds)
 
@@ -134,16 +139,13 @@ async def test_a_tool_is_called_and_its_result_is_shown(demo: DemoProvider) -> N
     events = await play(demo, sent)
     [called] = [e for e in events if isinstance(e, ToolCallDone)]
     assert called.name == "execute"
-    end = events[-1]
-    assert isinstance(end, Finished)
+    end = ending(Finished, events)
     assert end.reason == "tool-calls"
-    follow_up = request(
+    follow_up = history(
         message("user", "use a tool"),
         message("assistant", call(called.id, called.name, called.input.encode())),
         message("tool", result(called.id, '{"output":"Linux 6.1","exit_code":0}', "execute")),
-        model="demo",
         tools=(tool("execute"),),
-        options=sent.options,
     )
     text = await answer_text(demo, follow_up)
     assert "Linux 6.1" in text
@@ -196,13 +198,11 @@ async def test_the_result_of_a_client_tool_is_shown_and_the_tool_is_not_called_a
     prompt = "What is the weather in Rome?"
     ((name, args),) = await calls(demo, request_for(prompt, tools=(WEATHER,)))
     assert msgspec.json.decode(args) == {"city": prompt}
-    follow_up = request(
+    follow_up = history(
         message("user", prompt),
         message("assistant", call("c1", name, args.encode())),
         message("tool", result("c1", '"sunny"', name)),
-        model="demo",
         tools=(WEATHER,),
-        options=request_for("").options,
     )
     assert "sunny" in await answer_text(demo, follow_up)
     assert await calls(demo, follow_up) == []
@@ -214,16 +214,12 @@ async def test_a_schema_that_is_not_an_object_gets_no_arguments(demo: DemoProvid
 
 
 async def test_a_second_summary_lists_the_requests_of_the_first(demo: DemoProvider) -> None:
-    first = request(
-        message("user", "paint the house"), model="demo", options=request_for("").options
-    )
+    first = history(message("user", "paint the house"))
     one = await answer_text(demo, compaction.summary_request(first))
-    second = request(
+    second = history(
         message("user", f"{compaction.SUMMARY_PREFIX}{one}"),
         message("assistant", "Yes."),
         message("user", "and the fence"),
-        model="demo",
-        options=request_for("").options,
     )
     two = await answer_text(demo, compaction.summary_request(second))
     assert "- paint the house\n- and the fence\n" in two
@@ -239,13 +235,11 @@ async def test_a_demanded_tool_is_called(demo: DemoProvider) -> None:
 
 async def test_ids_of_calls_differ_from_step_to_step(demo: DemoProvider) -> None:
     first = request_for("use a tool", tools=ALL_TOOLS)
-    later = request(
+    later = history(
         message("user", "use a tool"),
         message("assistant", "Done."),
         message("user", "use a tool"),
-        model="demo",
         tools=ALL_TOOLS,
-        options=first.options,
     )
     ids = [
         event.id
@@ -317,22 +311,13 @@ async def test_a_sample_fits_its_schema(demo: DemoProvider) -> None:
 
 
 async def test_a_summary_lists_the_requests_of_the_user(demo: DemoProvider) -> None:
-    follow_up = request(
-        message("user", "fix the failing test"),
-        message("assistant", "Working."),
-        model="demo",
-        tools=ALL_TOOLS,
-        options=request_for("").options,
+    follow_up = history(
+        message("user", "fix the failing test"), message("assistant", "Working."), tools=ALL_TOOLS
     )
     text = await answer_text(demo, compaction.summary_request(follow_up))
     assert "Goal: fix the failing test" in text
     # After compaction, the summary starts the same scene.
-    after = request(
-        message("user", f"{compaction.SUMMARY_PREFIX}{text}"),
-        model="demo",
-        tools=ALL_TOOLS,
-        options=follow_up.options,
-    )
+    after = history(message("user", f"{compaction.SUMMARY_PREFIX}{text}"), tools=ALL_TOOLS)
     assert [name for name, _ in await calls(demo, after)] == ["execute"]
 
 
@@ -399,22 +384,15 @@ async def test_a_stream_that_is_closed_early_is_cleaned_up(
 
 async def test_max_output_tokens_cuts_the_answer(demo: DemoProvider) -> None:
     events = await play(demo, request_for("a long story", max_output_tokens=10))
-    end = events[-1]
-    assert isinstance(end, Finished)
+    end = ending(Finished, events)
     assert (end.reason, end.usage.output_tokens) == ("length", 10)
 
 
 async def test_input_tokens_are_estimated(demo: DemoProvider) -> None:
     picture = PromptFile(media_type="image/png", data=b"x", name="cat.png")
-    sent = request(
-        message("system", "s" * 400),
-        message("user", "u" * 40, picture),
-        model="demo",
-        options=request_for("").options,
-    )
+    sent = history(message("system", "s" * 400), message("user", "u" * 40, picture))
     events = await play(demo, sent)
-    end = events[-1]
-    assert isinstance(end, Finished)
+    end = ending(Finished, events)
     assert end.usage.input_tokens == 410
     assert "cat.png" in await answer_text(demo, sent)
 

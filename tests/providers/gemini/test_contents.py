@@ -77,31 +77,28 @@ def test_a_later_system_message_is_sent_as_the_user() -> None:
 
 
 def test_results_are_in_one_turn_in_the_order_of_their_calls() -> None:
-    assert contents(
+    found = contents(
         message("user", "Hi"),
         message("assistant", "Looking.", call("a"), call("b", "get_weather", b'{"city":"Rome"}')),
         message("tool", result("b", '{"sky":"blue"}', "get_weather")),
         message("tool", result("a", "noon")),
         message("user", "And?"),
-    ) == [
-        {"role": "user", "parts": [{"text": "Hi"}]},
-        {
-            "role": "model",
-            "parts": [
-                {"text": "Looking."},
-                {"functionCall": {"name": "now", "args": {}}},
-                {"functionCall": {"name": "get_weather", "args": {"city": "Rome"}}},
-            ],
-        },
-        {
-            "role": "user",
-            "parts": [
-                {"functionResponse": {"name": "now", "response": {"output": "noon"}}},
-                {"functionResponse": {"name": "get_weather", "response": {"sky": "blue"}}},
-            ],
-        },
-        {"role": "user", "parts": [{"text": "And?"}]},
+    )
+    assert [turn["role"] for turn in found] == ["user", "model", "user", "user"]
+    assert [turn["parts"] for turn in found] == [
+        [{"text": "Hi"}],
+        [
+            {"text": "Looking."},
+            {"functionCall": {"name": "now", "args": {}}},
+            {"functionCall": {"name": "get_weather", "args": {"city": "Rome"}}},
+        ],
+        [
+            {"functionResponse": {"name": "now", "response": {"output": "noon"}}},
+            {"functionResponse": {"name": "get_weather", "response": {"sky": "blue"}}},
+        ],
+        [{"text": "And?"}],
     ]
+    assert {key for turn in found for key in turn} == {"role", "parts"}
 
 
 @pytest.mark.parametrize(
@@ -226,21 +223,9 @@ def test_an_image_of_a_tool_is_in_its_response_or_after_it() -> None:
         message("tool", result("a", "shot", media=picture)),
     )
     inline = {"inlineData": {"mimeType": "image/png", "data": base64.b64encode(PNG).decode()}}
+    response = {"name": "now", "response": {"output": "shot"}, "parts": [inline]}
     new = contents(*messages, model=NEW)[2:]
-    assert new == [
-        {
-            "role": "user",
-            "parts": [
-                {
-                    "functionResponse": {
-                        "name": "now",
-                        "response": {"output": "shot"},
-                        "parts": [inline],
-                    }
-                }
-            ],
-        }
-    ]
+    assert new == [{"role": "user", "parts": [{"functionResponse": response}]}]
     assert contents(*messages, model=OLD)[3:] == [{"role": "user", "parts": [inline]}]
 
 

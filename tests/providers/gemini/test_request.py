@@ -49,23 +49,15 @@ def _objects(value: object) -> list[Object]:
 def test_tools_are_declared_with_normalized_names_and_schemas() -> None:
     odd = ToolSpec(name="9 lives", description="", input_schema=Raw(b"null"))
     found = body(request(tools=(NOW, WEATHER, odd), model=OLD))
-    assert found["tools"] == [
-        {
-            "functionDeclarations": [
-                {"name": "_9_lives", "description": ""},
-                {
-                    "name": "get_weather",
-                    "description": "The weather in a city.",
-                    "parametersJsonSchema": {
-                        "type": "object",
-                        "properties": {"city": {"anyOf": [{"type": "string"}, {"type": "null"}]}},
-                        "required": ["city"],
-                    },
-                },
-                {"name": "now", "description": "The time."},
-            ]
-        }
+    properties = {"city": {"anyOf": [{"type": "string"}, {"type": "null"}]}}
+    schema = {"type": "object", "properties": properties, "required": ["city"]}
+    weather = {"name": "get_weather", "description": "The weather in a city."}
+    declared = [
+        {"name": "_9_lives", "description": ""},
+        {**weather, "parametersJsonSchema": schema},
+        {"name": "now", "description": "The time."},
     ]
+    assert found["tools"] == [{"functionDeclarations": declared}]
     assert "toolConfig" not in found
 
 

@@ -254,24 +254,14 @@ def test_reasoning_stores_its_field() -> None:
 
 
 def test_pieces_of_reasoning_details_are_merged() -> None:
+    text = {"text": "I should search.", "signature": "EqQBCkYIBxgCKkD"}
+    sealed = {"data": "c2VhbGVk", "id": "toolu_9"}
     *_, carrier = only(ReasoningPart, answer("openrouter").content)
     kept = unpack_metadata(carrier.provider_metadata, ORIGIN)
     assert kept is not None
     assert [msgspec.json.decode(detail) for detail in kept.details] == [
-        {
-            "type": "reasoning.text",
-            "text": "I should search.",
-            "signature": "EqQBCkYIBxgCKkD",
-            "format": "anthropic-claude-v1",
-            "index": 0,
-        },
-        {
-            "type": "reasoning.encrypted",
-            "data": "c2VhbGVk",
-            "id": "toolu_9",
-            "format": "anthropic-claude-v1",
-            "index": 1,
-        },
+        {"type": "reasoning.text", **text, "format": "anthropic-claude-v1", "index": 0},
+        {"type": "reasoning.encrypted", **sealed, "format": "anthropic-claude-v1", "index": 1},
     ]
 
 

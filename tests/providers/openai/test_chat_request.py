@@ -385,18 +385,10 @@ def test_calls_and_results() -> None:
         message("assistant", "Let me see.", call("a", "show.time", b'{"zone": "UTC"}')),
         message("tool", result("a", "noon")),
     )
+    function = {"name": "show_time", "arguments": '{"zone": "UTC"}'}
+    calls = [{"id": "a", "type": "function", "function": function}]
     assert sent[1:] == [
-        {
-            "role": "assistant",
-            "content": "Let me see.",
-            "tool_calls": [
-                {
-                    "id": "a",
-                    "type": "function",
-                    "function": {"name": "show_time", "arguments": '{"zone": "UTC"}'},
-                }
-            ],
-        },
+        {"role": "assistant", "content": "Let me see.", "tool_calls": calls},
         {"role": "tool", "tool_call_id": "a", "content": "noon"},
     ]
 
